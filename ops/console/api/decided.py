@@ -141,10 +141,11 @@ class JsonLines(StreamingResponse):
 async def export(
     backend: InBackend, _visitor: Reading, chosen: Filtered, order: Order = "newest"
 ) -> JsonLines:
-    """All decided calls that a search finds, each as a line of JSON."""
-    headers = {"Content-Disposition": 'attachment; filename="decided.jsonl"'}
-    # A search that is refused must be refused before the answer begins.
+    """All decided calls that a search finds, each as a line of JSON. If the stream breaks off
+    without its end, some are missing.
+    """
     first = await page(backend, chosen, order, limit=_STEP)
+    headers = {"Content-Disposition": 'attachment; filename="decided.jsonl"'}
     return JsonLines(_lines(backend, chosen, order, first), headers=headers)
 
 
@@ -167,14 +168,11 @@ async def page(
 async def _lines(
     backend: Backend, chosen: DecidedFilter, order: Order, found: DecidedPage
 ) -> AsyncGenerator[str]:
-    yield _json_lines(found)
-    while found.next is not None:
+    while True:
+        yield "".join(f"{call.model_dump_json()}\n" for call in found.calls)
+        if found.next is None:
+            return
         found = await page(backend, chosen, order, found.next, _STEP)
-        yield _json_lines(found)
-
-
-def _json_lines(found: DecidedPage) -> str:
-    return "".join(f"{call.model_dump_json()}\n" for call in found.calls)
 
 
 def _cursor(text: str) -> int:
