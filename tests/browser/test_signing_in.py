@@ -1,35 +1,83 @@
-"""The link that `ayes up` prints leads to a decision."""
+"""Signing in with a real browser, which alone knows when it sends a cookie."""
 
-import asyncio
+from contextlib import asynccontextmanager
 
-from browser import Problems, opened
+import pytest
+from browser import opened, person
+from oidc_provider_mock import User, run_server_in_thread
 from playwright.async_api import expect
-from program import ask, declare, until, up
 
-from ayes.schemas.slots import CallRef
+from ayes.ops.console.openid import Provider, Settings
 
-CALL = CallRef("shop", "order-17", "refund-1")
+ELSEWHERE = "http://elsewhere.example/"
 
 
-async def test_from_the_printed_link_to_a_decision(tmp_path, browser):
-    """Whoever opens the link and agrees to sign in sees what comes without a reload, and decides;
-    the link works once.
-    """
-    with up(tmp_path / "store", "--console", "--console-port", 0, "--as", "ana") as ready:
-        await asyncio.to_thread(declare, tmp_path / "store", ["refund"], "shop")
-        problems = Problems()
-        context = await opened(browser)
+async def put_elsewhere(page, html):
+    """Go to a page of another site."""
+
+    async def answer(route):
+        await route.fulfill(body=html, content_type="text/html")
+
+    await page.route(ELSEWHERE, answer)
+    await page.goto(ELSEWHERE)
+
+
+async def test_a_link_signs_in(shop, visit):
+    """After one click, and then no more: the code is in no address that stays."""
+    code = shop.security.access.new_link("ana")
+    page = await visit(f"/sign-in?code={code}", name="")
+    await page.get_by_role("button", name="Sign in as ana").click()
+    await expect(page).to_have_url(f"{shop.security.url}/")
+    await expect(page.get_by_role("heading", level=1)).to_contain_text("Waiting")
+
+
+async def test_a_link_in_a_message_finds_its_reader_signed_in(visit):
+    """Although a browser that comes from another site brings no `Strict` cookie."""
+    page = await visit()
+    here = page.url
+    await put_elsewhere(page, f'<a href="{here}doubt?workspace=shop">Please decide</a>')
+    await page.get_by_text("Please decide").click()
+    await expect(page).to_have_url(f"{here}doubt?workspace=shop")
+    await expect(page.get_by_role("heading", level=1)).to_contain_text("In doubt")
+
+
+async def test_a_form_of_another_site_has_no_effect(shop, visit):
+    """It comes without a cookie, and leads to the first page, where its reader still is signed in."""
+    page = await visit()
+    form = f'<form method="post" action="{page.url}sign-out"><button>Win</button></form>'
+    await put_elsewhere(page, form)
+    await page.get_by_text("Win").click()
+    await expect(page).to_have_url(f"{shop.security.url}/")
+    await expect(page.get_by_role("heading", level=1)).to_contain_text("Waiting")
+    assert shop.security.sessions.find(shop.secret_of(person("ana")))
+
+
+@pytest.fixture
+def issuer():
+    users = [User(sub="ben", claims={"preferred_username": "ben", "groups": ["leads"]})]
+    with run_server_in_thread(user_claims=users) as server:
+        yield f"http://localhost:{server.server_port}"
+
+
+@asynccontextmanager
+async def signing_in_at(issuer, security):
+    roles = {"reviewer": ("leads",)}
+    settings = Settings(issuer=issuer, client_id="ayes", roles=roles)
+    security.provider = Provider(settings, "", security.url)
+    yield
+    security.provider = None
+
+
+async def test_a_provider_on_another_site_signs_in(browser, shop, issuer):
+    """Its answer comes from another site, and leads to the page that was asked for."""
+    async with signing_in_at(issuer, shop.security):
+        context = await opened(browser, shop)
         page = await context.new_page()
-        problems.watch(page)
-        await page.goto(ready["console"])
-        await page.get_by_role("button", name="Sign in as ana").click()
-        await expect(page.get_by_text("Nothing waits for a decision")).to_be_visible()
-        await asyncio.to_thread(ask, tmp_path / "store", CALL, "refund")
-        await page.locator("article[data-ready] [data-key=a]").click()
-        await asyncio.to_thread(until, tmp_path / "store", CALL.decided)
-        another = await (await opened(browser)).new_page()
-        await another.goto(ready["console"])
-        await expect(another.get_by_role("alert")).to_contain_text("used already")
-        for one in browser.contexts:
-            await one.close()
-        assert problems.seen == []
+        await page.goto("/doubt")
+        await page.get_by_role("link", name="Sign in").click()
+        await page.get_by_role("button", name="Authorize as ben").click()
+        await expect(page).to_have_url(f"{shop.security.url}/doubt")
+        await expect(page.locator("body")).to_have_attribute("data-visitor", "ben")
+        [kept] = [one for one in await context.cookies() if one["name"] == shop.security.cookie]
+        assert (kept["httpOnly"], kept["sameSite"]) == (True, "Strict")
+        await context.close()

@@ -321,6 +321,8 @@ class Question(Model):
     may_break_glass: tuple[str, ...]
     editor_counts: bool
     """Whether somebody who edits counts towards their edit."""
+    confirm: Literal["typed"] | None
+    """`typed`: whoever approves it types the name of the tool."""
     asked_as_well: tuple[str, ...]
     """The people asked later, because nobody decided in time."""
     asked_at: datetime

@@ -37,6 +37,8 @@ class Vote(Model):
     """The person in whose place, by their delegation."""
     halt: bool = False
     """With `deny`: the model is not asked again before a user says something."""
+    typed: str = ""
+    """The tool's name as the reviewer typed it, where `question.confirm` is `typed`."""
 
 
 @router.post("/calls/{workspace}/{thread}/{call}/votes")
@@ -55,6 +57,7 @@ async def _vote(ref: CallRef, vote: Vote, backend: Backend, reviewer: Reviewer) 
         on_behalf_of=vote.on_behalf_of,
         halt=vote.halt,
         digest=vote.digest,
+        typed=vote.typed,
     )
     return await _state(backend, await seen_by_gate(backend.reading, known, _COUNTED_S))
 

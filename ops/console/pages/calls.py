@@ -95,6 +95,8 @@ class Ballot(BaseModel):
     #: The edited arguments, as a JSON string: a browser would change line ends in the text itself.
     edited: str = ""
     halt: bool = False
+    #: The tool's name.
+    typed: str = ""
 
     @property
     def vote(self) -> Vote:
@@ -105,6 +107,7 @@ class Ballot(BaseModel):
             answer=self.answer,
             arguments=_unwrapped(self.edited) if self.edited else None,
             halt=self.halt,
+            typed=self.typed.strip(),
         )
 
 
