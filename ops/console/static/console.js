@@ -49,6 +49,7 @@ function announce(text) {
 }
 
 function message(text, link) {
+  if (find("#messages").textContent.startsWith(text)) return;  // it is read aloud once
   const line = document.createElement("p");
   line.className = "problem";
   line.setAttribute("role", "alert");
@@ -65,12 +66,14 @@ function signInAgain() {
   });
 }
 
-/* A part of a page; null if it did not come, and a message says why. */
-async function fragment(path, signal) {
+/* A part of a page; null if it did not come. What the reader asked for is explained. */
+async function fragment(path, { signal, isAsked = false } = {}) {
   const answer = await fetch(path, { headers: { "HX-Request": "true" }, signal });
   if (answer.status === 401) return signInAgain(), null;
   const text = await answer.text();
+  if (isAsked && answer.ok) find("#messages").replaceChildren();
   if (answer.ok) return text;
+  if (!isAsked) return null;
   const problem = find(".problem", parsed(text))?.textContent.trim();
   message(problem || `The console answered ${answer.status}. Try again.`);
   return null;
@@ -107,7 +110,12 @@ const isDraft = (field) =>
 const draftsOf = (form) => `draft:${visitor}:${form.getAttribute("action")}:`;
 
 function keepDraft(field) {
-  if (isDraft(field)) sessionStorage.setItem(draftsOf(field.form) + field.name, field.value);
+  if (!isDraft(field)) return;
+  try {
+    sessionStorage.setItem(draftsOf(field.form) + field.name, field.value);
+  } catch {
+    announce("This text is too long to be kept if the page is closed.");
+  }
 }
 
 function restoreDrafts(within) {
@@ -152,7 +160,7 @@ async function show(path) {
   loading?.abort();
   loading = new AbortController();
   try {
-    const text = await fragment(path, loading.signal);
+    const text = await fragment(path, { signal: loading.signal, isAsked: true });
     if (text === null) return;
     detail.innerHTML = text;
     htmx.process(detail);
@@ -298,7 +306,8 @@ function countSelected() {
 async function decideSelected() {
   const chosen = all(".row-select:checked").map((box) => ["call", box.value]);
   if (!chosen.length) return announce("Nothing is selected. Select calls with x.");
-  const text = await fragment(`/bulk?${new URLSearchParams(chosen)}`).catch(() => null);
+  const path = `/bulk?${new URLSearchParams(chosen)}`;
+  const text = await fragment(path, { isAsked: true }).catch(() => null);
   if (text === null) return;
   const dialog = find("#bulk");
   find("#bulk-content").innerHTML = text;
@@ -394,7 +403,11 @@ let brokerIsUp = true;
 
 function connect() {
   stream = new EventSource(`/api/v1/events${position && `?after=${position}`}`);
-  stream.addEventListener("open", () => { hear(); refresh(); });
+  stream.addEventListener("open", () => {
+    hear();
+    refresh();
+    find("#messages a[href^='/sign-in']")?.parentElement.remove();  // somebody has signed in
+  });
   stream.addEventListener("error", () => {
     lost(LOST);
     if (stream.readyState !== EventSource.CLOSED) return;  // the browser connects again
