@@ -3,7 +3,7 @@
 from http import HTTPStatus
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Form, Request
+from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from ayes.ops.console import problems
@@ -20,19 +20,29 @@ Number = Annotated[int, Form(ge=0, lt=2**63)]
 
 
 @router.get("/operations")
-async def show(request: Request, backend: InBackend, visitor: Reading) -> HTMLResponse:
-    return await _shown(request, backend, visitor)
+async def show(
+    request: Request,
+    backend: InBackend,
+    visitor: Reading,
+    after: Annotated[int, Query(ge=0, lt=2**63)] = 0,
+) -> HTMLResponse:
+    return await _shown(request, backend, visitor, after=after)
 
 
 async def _shown(
-    request: Request, backend: Backend, visitor: Visitor, problem: ApprovalsError | None = None
+    request: Request,
+    backend: Backend,
+    visitor: Visitor,
+    problem: ApprovalsError | None = None,
+    *,
+    after: int = 0,
 ) -> HTMLResponse:
     answer = page(
         request,
         "operations.html",
         visitor,
         found=await operations.operations(backend, visitor),
-        parked=await operations.parked(backend, visitor),
+        parked=await operations.parked(backend, visitor, after=after),
         is_operator=Role.OPERATOR in visitor.roles,
         problem=problem,
         text_of=text_of,
