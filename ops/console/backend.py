@@ -17,6 +17,7 @@ from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.reviewers import Reviewer
 from ayes.ledger.services import Ledger
+from ayes.ops.broker.accounts import ADMIN, REVIEWER
 from ayes.ops.broker.server import ensure_account
 from ayes.ops.broker.status import Status, status
 from ayes.ops.commands.check import unlike_witness
@@ -108,7 +109,7 @@ class Backend:
 
     async def as_reviewer(self, name: str) -> Ledger:
         """A connection on this person's own credentials."""
-        return await self._ledger(f"reviewer-{token('reviewer', name)}", "")
+        return await self._ledger(REVIEWER + token("reviewer", name), "")
 
     async def operator(self, name: str) -> Ledger:
         """A connection that may apply policies, as this author."""
@@ -128,12 +129,18 @@ class Backend:
     async def _unlike_witness(self) -> str:
         return await unlike_witness(jetstream(self.reading), self.store)
 
+    async def _ensure_account(self, role: str) -> None:
+        """Add a person, where the store is that of the broker itself and not a copy of a part."""
+        known = self.store.read().passwords
+        if role not in known and ADMIN in known:
+            await ensure_account(self.store.path, role)
+
     async def _ledger(self, role: str, name: str) -> Ledger:
         async with self._opening:
             found = self._open.pop((role, name), None)
             if found is None:
-                if role.startswith("reviewer-"):
-                    await ensure_account(self.store.path, role)
+                if role.startswith(REVIEWER):
+                    await self._ensure_account(role)
                 stack = AsyncExitStack()
                 connecting = Ledger.connect(self.store.path, role=role, name=name)
                 found = await stack.enter_async_context(connecting), stack

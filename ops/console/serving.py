@@ -65,7 +65,7 @@ async def serving(
         url = public_url or f"http://{f'[{host}]' if ':' in host else host}:{bound}"
         provider = Provider(*read_settings(sign_in), url) if sign_in else None
         security = Security(access, url, provider)
-        async with console(security) as app, _served(app, listener, security) as ended:
+        async with console(security) as app, served(app, listener, security) as ended:
             access.serve_at(url, bound, by_link=provider is None)
             yield Serving(url, "" if provider else access.link_for(name), ended)
 
@@ -110,9 +110,10 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def _served(
+async def served(
     app: FastAPI, listener: socket.socket, security: Security
 ) -> AsyncGenerator[asyncio.Future[None]]:
+    """Serve this application for as long as the block lasts; yields when it no longer serves."""
     server = _Server(
         uvicorn.Config(
             app,

@@ -1,6 +1,7 @@
 """What the console refuses, one test each, and the headers of every response."""
 
 import asyncio
+import json
 import re
 from http.cookies import SimpleCookie
 from typing import NamedTuple
@@ -15,8 +16,10 @@ from structlog.testing import capture_logs
 
 from ayes.ledger.services import Ledger
 from ayes.ops.console import security
+from ayes.ops.console.backend import Backend
 from ayes.ops.console.sessions import PER_CLIENT, Attempts
 from ayes.ops.console.visitors import Role, Visitor
+from ayes.schemas.errors import BrokerRefused
 from ayes.schemas.events import Voted
 from ayes.schemas.slots import CallRef
 
@@ -289,6 +292,17 @@ async def test_a_failure_says_nothing_about_the_inside(shop, client, monkeypatch
     assert [(line["event"], line["path"]) for line in logs] == [
         ("a request failed", "/api/v1/broken")
     ]
+
+
+async def test_a_console_elsewhere_has_the_passwords_that_it_is_given(shop, tmp_path):
+    """Those of a part of the roles, in a directory of its own."""
+    address = shop.server.store.read()
+    given = {role: address.passwords[role] for role in ("observer", "reviewer-ana")}
+    (tmp_path / "address.json").write_text(json.dumps({"url": address.url, "passwords": given}))
+    async with Backend.connect(tmp_path) as backend:
+        await backend.reviewer("ana")
+        with pytest.raises(BrokerRefused, match="has no account 'reviewer-ben'"):
+            await backend.reviewer("ben")
 
 
 # -------------------------------------------------------------------------------------- signing in

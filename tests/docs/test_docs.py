@@ -42,12 +42,14 @@ from ayes.ledger.nats.credentials import Store
 from ayes.ops.broker import accounts
 from ayes.ops.broker.server import ensure_account, find_binary
 from ayes.ops.broker.setup import apply_policy
+from ayes.ops.console.openid import Settings
 from ayes.ops.rehearsal.scripted_reviewer import read_script
 from ayes.schemas import errors, slots
 from ayes.schemas.errors import Refused
 from ayes.schemas.events import InDoubt, ToolStarted
 from ayes.schemas.policy import read_policy
 from ayes.schemas.slots import CallRef
+from ayes.schemas.toml_files import read_toml
 
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md")), ROOT / "CHANGELOG.md"]
@@ -255,9 +257,11 @@ def test_policies_and_scripts_can_be_read():
     for page in STORIES:
         for block in blocks(page, "toml"):
             count += 1
-            (read_script if "reviewer" in block.text.splitlines()[0] else read_policy)(
-                block.text, str(page)
-            )
+            first = block.text.splitlines()[0]
+            if "oidc" in first:
+                read_toml(Settings, block.text, str(page))
+            else:
+                (read_script if "reviewer" in first else read_policy)(block.text, str(page))
     assert count >= 2
     assert read_policy((ROOT / "examples" / "airline.toml").read_text(), "airline.toml").rules
 

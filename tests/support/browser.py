@@ -71,7 +71,7 @@ async def served(path: Path) -> AsyncIterator[Site]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         async with site(path) as made:
             made.security.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-            async with serving._served(made.app, listener, made.security):
+            async with serving.served(made.app, listener, made.security):
                 yield made
 
 
