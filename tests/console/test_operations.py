@@ -129,3 +129,21 @@ async def test_only_operators_change_what_is_parked(shop, client):
     page = (await client.get("/operations")).text
     assert "Try again" not in page
     assert len((await client.get(PARKED)).json()["parked"]) == 1
+
+
+async def test_the_page_says_that_the_broker_is_away_and_asks_again(shop, client, monkeypatch):
+    """Without the frame where htmx asks, so that it heals without a reload."""
+    good = (await client.get("/operations")).text
+    assert 'hx-select="#live"' in good
+
+    async def away():
+        raise BrokerAway("the broker is away.")
+
+    monkeypatch.setattr(shop.app.state.backend, "status", away)
+    first = await client.get("/operations")
+    assert first.status_code == 503
+    assert "the broker is away. This page tries again by itself." in first.text
+    assert 'hx-select="#operations"' in first.text
+    later = await client.get("/operations", headers={"HX-Request": "true"})
+    assert 'hx-select="#live"' in later.text
+    assert "hx-retarget" not in later.headers

@@ -11,8 +11,8 @@ from ayes.ops.console.api import operations
 from ayes.ops.console.backend import Backend, InBackend
 from ayes.ops.console.display.texts import text_of
 from ayes.ops.console.identity import Operating, Reading, Role, Visitor
-from ayes.ops.console.pages.rendering import page
-from ayes.schemas.errors import ApprovalsError
+from ayes.ops.console.pages.rendering import is_fragment, page
+from ayes.schemas.errors import ApprovalsError, Unavailable
 
 router: Final = APIRouter()
 
@@ -37,12 +37,20 @@ async def _shown(
     *,
     after: int = 0,
 ) -> HTMLResponse:
+    """The page, also while the broker is away: then it asks again by itself, until it answers."""
+    found, parked = None, None
+    try:
+        found = await operations.operations(backend, visitor)
+        parked = await operations.parked(backend, visitor, after=after)
+    except Unavailable as away:
+        problem = away
     answer = page(
         request,
         "operations.html",
         visitor,
-        found=await operations.operations(backend, visitor),
-        parked=await operations.parked(backend, visitor, after=after),
+        found=found,
+        parked=parked,
+        is_fragment=is_fragment(request),
         is_operator=Role.OPERATOR in visitor.roles,
         problem=problem,
         text_of=text_of,
