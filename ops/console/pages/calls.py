@@ -59,7 +59,9 @@ async def _shown(
         raw=text_of(asked),
         plain_raw=asked,
         changed=changes(asked, state.arguments) if state.edited else (),
-        edits=[(name, changes(asked, other)) for other, name in state.edits.items()],
+        edits=[
+            (name, changes(asked, other), json.dumps(other)) for other, name in state.edits.items()
+        ],
         seats=seats(record.question, record.votes, record.requester) if record.question else (),
         messages=[(one, text_of(one.text)) for one in led.messages],
         timeline=timeline(record.facts),
@@ -71,7 +73,7 @@ async def _shown(
 def _rendered(request: Request, name: str, visitor: Visitor, **values: Any) -> HTMLResponse:
     fragment = is_fragment(request) or request.query_params.get("pane") == "1"
     layout = "call_pane.html" if fragment else "call_page.html"
-    return page(request, f"{name}.html", visitor, layout=layout, text_of=text_of, **values)
+    return page(request, f"{name}.html", visitor, layout=layout, **values)
 
 
 # ---------------------------------------------------------------------------------------- votes
