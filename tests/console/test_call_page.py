@@ -328,3 +328,19 @@ async def test_arguments_are_checked_over_the_api(shop, client):
     assert fits.json()["mistakes"] == []
     unfit = await client.post(check, json={"arguments": '{"order":17,"amount":"x"}'})
     assert [one["pointer"] for one in unfit.json()["mistakes"]] == ["/amount", "/order"]
+    for odd in (b'"\\ud800"', b'"[[[["', b'"\\u0000"'):
+        answer = await client.post(
+            check, content=b'{"arguments":%b}' % odd, headers={"content-type": "application/json"}
+        )
+        assert answer.status_code in {200, 422}
+
+
+async def test_a_damaged_form_is_refused(shop, client):
+    await shop.ask("shop/order-17/refund-1")
+    damaged = [{"basis": '"{"'}, {"basis": "x"}, {"basis": "17"}]
+    odd = [{"step": "raw", "raw": "[" * 5000}, {"step": "add:/x", "basis": '"[1]"'}, {}]
+    for fields in (*damaged, *odd):
+        files = {name: (None, text) for name, text in ({"step": "review"} | fields).items()}
+        answer = await client.post(f"{CALL}/edit", files=files)
+        assert answer.status_code in {200, 422}
+        assert ("the form is damaged" in words(answer.text)) == (fields in damaged)
