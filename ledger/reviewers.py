@@ -62,6 +62,7 @@ class Reviewer:
         arguments: str | None = None,
         on_behalf_of: str = "",
         digest: str = "",
+        typed: str = "",
     ) -> Call:
         """Vote to let the call run; with `arguments` (raw JSON text), with these instead.
 
@@ -74,6 +75,7 @@ class Reviewer:
             arguments=arguments,
             on_behalf_of=on_behalf_of,
             digest=digest,
+            typed=typed,
         )
 
     async def deny(
@@ -107,9 +109,11 @@ class Reviewer:
             call, "answer", reason=reason, answer=answer, on_behalf_of=on_behalf_of, digest=digest
         )
 
-    async def break_glass(self, call: CallRef | str, *, reason: str, digest: str = "") -> Call:
+    async def break_glass(
+        self, call: CallRef | str, *, reason: str, digest: str = "", typed: str = ""
+    ) -> Call:
         """Let the call run alone, in an emergency. Parameters and errors as of `vote`."""
-        return await self.vote(call, "break_glass", reason=reason, digest=digest)
+        return await self.vote(call, "break_glass", reason=reason, digest=digest, typed=typed)
 
     @as_of_the_leader
     async def vote(
@@ -123,6 +127,7 @@ class Reviewer:
         on_behalf_of: str = "",
         halt: bool = False,
         digest: str = "",
+        typed: str = "",
     ) -> Call:
         """Vote on a pending call; `approve`, `deny`, `answer` and `break_glass` are shorter.
 
@@ -134,9 +139,11 @@ class Reviewer:
                 for a reviewer who was not asked.
             halt: with `deny`: the model is not asked again before a user says something.
             digest: the digest that the reviewer was shown; the vote counts for that one only.
+            typed: the tool's name as the reviewer typed it, where a rule has `confirm = "typed"`.
 
         Raises:
-            BadInput: there is no such verdict, or `break_glass` comes with arguments.
+            BadInput: there is no such verdict, `break_glass` comes with arguments, or the tool's
+                name is not typed where it must be.
             TooLarge: reason, arguments or answer are over their limit (`ayes.schemas.limits`).
             UnknownCall, AlreadyDecided, DeadlinePassed, NotAllowed, NotOpen: see
                 `lifecycle.refusal`.
@@ -170,6 +177,7 @@ class Reviewer:
                 f"{ref} waits with the digest {voted.digest}, not {digest}. Nothing was recorded. "
                 f"Look at what waits: ayes show {ref}"
             )
+        _check_typed(known, verdict, typed)
         if arguments is not None:
             await self._check_edit(known, voted, arguments)
         await self._ledger.append_exclusive(ref.vote(self.name), voted)
@@ -466,3 +474,17 @@ class Reviewer:
             raise AlreadyFilled(
                 f"there is another {what} {ref}: {describe(first)}. Choose another name."
             )
+
+
+def _check_typed(call: Call, verdict: e.Verdict, typed: str) -> None:
+    """Refuse to let a call run without the tool's name, where the rule wants it typed."""
+    asking, tool = call.approval_request, call.wish.tool
+    assert asking, "the vote was checked before"
+    if asking.confirm != "typed" or verdict not in ("approve", "break_glass") or typed == tool:
+        return
+    what = f"{typed!r} is not its name" if typed else "it is missing"
+    raise BadInput(
+        f"the rule {asking.rule!r} wants the name of the tool typed before {call.ref} runs, and "
+        f"{what}. Nothing was recorded. Look at the call by itself, and give typed={tool!r} with "
+        f"the vote (at a terminal: --typed {tool})."
+    )

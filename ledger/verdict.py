@@ -292,6 +292,7 @@ def question(
         may_revoke=policies.people("may_revoke"),
         may_reconcile=policies.people("may_reconcile"),
         editor_counts=rule.editor_counts and beside.editor_counts,
+        confirm=rule.confirm or beside.confirm,
     )
     return replace(asking, people=policies.accounts(_may_ever_act(asking)))
 

@@ -26,6 +26,8 @@ type Ground = Literal["policy", "people", "invalid", "grant", "repeated", "limit
 type Verdict = Literal["approve", "deny", "answer", "break_glass"]
 #: When nobody has decided in time: the call expires, more people are asked, or it goes on waiting.
 type OnTimeout = Literal["deny", "escalate", "stay"]
+#: How a person confirms an approval: by typing the name of the tool.
+type Confirm = Literal["typed"]
 #: What happens to a user's message while a call of the thread is pending.
 type WhilePending = Literal["queue", "supersede", "block"]
 #: Each way in which a call can end without having run.
@@ -244,6 +246,8 @@ class ApprovalRequested(Event, frozen=True, tag="ApprovalRequested"):
     people: dict[str, str] = {}
     #: Whether the editor's vote counts towards the edit. It did before this field existed.
     editor_counts: bool = True
+    #: What an approval takes besides the vote; None: nothing.
+    confirm: Confirm | None = None
 
 
 class Escalated(Event, frozen=True, tag="Escalated"):

@@ -37,6 +37,7 @@
     also = [{voters = ["@security"]}]           # these must agree too; nobody counts twice
     editor_counts = false                       # true: an edit is also its editor's vote for it
     break_glass = ["@security"]                 # each of them alone may let it run, with a reason
+    confirm = "typed"                           # whoever approves types the tool's name
     expires_in_s = 3600                         # absent: never
     on_timeout = "escalate"                     # deny | escalate | stay; absent: deny
     stages = [{voters = ["@leads"], expires_in_s = 3600}]  # with escalate: who is asked in turn
@@ -70,7 +71,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator, mod
 from ayes.schemas import conditions
 from ayes.schemas.digest import text_digest
 from ayes.schemas.errors import BadId
-from ayes.schemas.events import OnTimeout, PolicyApplied, Quorum, Stage, WhilePending
+from ayes.schemas.events import Confirm, OnTimeout, PolicyApplied, Quorum, Stage, WhilePending
 from ayes.schemas.ids import is_token, token
 from ayes.schemas.people import plain
 from ayes.schemas.quorums import everybody, is_among, is_plain, lacking, needed
@@ -143,6 +144,7 @@ _OF_QUESTIONS: Final = (
     "also",
     "editor_counts",
     "break_glass",
+    "confirm",
     "expires_in_s",
     "on_timeout",
     "stages",
@@ -172,6 +174,8 @@ class Rule(TomlModel):
     #: Whether the editor's vote counts towards the edit.
     editor_counts: bool = False
     break_glass: Annotated[tuple[Voter, ...], Field(strict=False)] = ()
+    #: None: an approval needs nothing but the vote.
+    confirm: Confirm | None = None
     #: None: never.
     expires_in_s: Interval | None = None
     on_timeout: OnTimeout = "deny"

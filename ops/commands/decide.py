@@ -21,7 +21,7 @@ from ayes.consumers import pending_client
 from ayes.consumers.doubt import in_doubt
 from ayes.consumers.pending_view import changes
 from ayes.ledger.descriptions import describe_decision
-from ayes.ledger.lifecycle import Status
+from ayes.ledger.lifecycle import Call, Status
 from ayes.ledger.services import Ledger
 from ayes.ops.commands import chat_vote
 from ayes.ops.commands.command import Session, command, commands
@@ -35,6 +35,7 @@ from ayes.ops.commands.options import (
     OnlyWorkspaceOption,
     ReasonOption,
     Selection,
+    TypedOption,
 )
 from ayes.ops.commands.outcome import (
     GATE_S,
@@ -208,6 +209,7 @@ class VoteInput(NamedTuple):
     answer: str = ""
     behalf: str = ""
     halt: bool = False
+    typed: str = ""
 
 
 @command(
@@ -229,13 +231,14 @@ async def approve(
     ] = None,
     behalf: BehalfOption = "",
     reason: ReasonOption = "",
+    typed: TypedOption = "",
     *,
     confirmation: Confirmation,
     session: Session,
 ) -> int:
     """Approve a call with exactly the arguments that it shows; or all pending calls."""
     arguments = None if edit is None else text_or_stdin(edit).strip()
-    ballot = VoteInput("approve", reason, arguments=arguments, behalf=behalf)
+    ballot = VoteInput("approve", reason, arguments=arguments, behalf=behalf, typed=typed)
     return await _vote_on_selection(selection, name, ballot, confirmation, session)
 
 
@@ -275,8 +278,9 @@ async def _vote_on_selection(
         if any(chosen):
             raise BadInput("--tool, --workspace and --thread go with --all, not with one CALL.")
         return await vote(call, name, ballot, confirmation, session)
-    if confirmation.digest:
-        raise BadInput("--digest is for one call. Name it instead of giving --all.")
+    if confirmation.digest or ballot.typed:
+        option = "--digest" if confirmation.digest else "--typed"
+        raise BadInput(f"{option} is for one call. Name it instead of giving --all.")
     return await _vote_on_all(name, ballot, chosen, sure=confirmation.yes, session=session)
 
 
@@ -306,13 +310,17 @@ async def break_glass(
     call: CallArgument,
     reason: Annotated[str, typer.Option("--reason", help="Why nobody else can be asked.")],
     name: AsOption,
+    typed: TypedOption = "",
+    *,
     confirmation: Confirmation,
     session: Session,
 ) -> int:
     """Let a call run alone, in an emergency, where the policy allows it. It is announced before it
     is decided.
     """
-    return await vote(call, name, VoteInput("break_glass", reason), confirmation, session)
+    return await vote(
+        call, name, VoteInput("break_glass", reason, typed=typed), confirmation, session
+    )
 
 
 async def vote(
@@ -332,12 +340,15 @@ async def vote(
         asked = known.approval_request.digest if known.approval_request else ""
         if known.status is Status.PENDING:
             at_terminal = sys.stdin.isatty() and sys.stderr.isatty()
-            ask = at_terminal and not any(confirmation)
+            ask = at_terminal and not any(confirmation) and not ballot.typed
             if ask or not session.json:  # the stderr of a program has JSON errors only
                 output.print_question(known, output.console(stderr=True), ballot.arguments)
-            if ask and not await confirm(_ASKS[ballot.verdict]):
-                print_message("Nothing was recorded.")
-                return 1
+            if ask:
+                typed = await _confirm_one(known, ballot.verdict)
+                if typed is None:
+                    print_message("Nothing was recorded.")
+                    return 1
+                ballot = ballot._replace(typed=typed)
             if digest and not asked.startswith(digest.lower()):
                 asked = digest
         await _vote(ledger, ref, name, ballot, asked)
@@ -379,6 +390,7 @@ async def _vote(ledger: Ledger, ref: CallRef, name: str, ballot: VoteInput, dige
             on_behalf_of=ballot.behalf,
             halt=ballot.halt,
             digest=digest,
+            typed=ballot.typed,
         )
     except AlreadyDecided as problem:
         # Exit code 6 after the deadline, whether the gate has recorded it yet or not (B36).
@@ -399,6 +411,15 @@ async def _confirm_all(shown: Sequence[Entry], verdict: str) -> bool:
         )
     print_message()
     return await confirm(f"{calls}. {verdict.capitalize()} all of them?")
+
+
+async def _confirm_one(call: Call, verdict: e.Verdict) -> str | None:
+    """Ask the person at the terminal. What they typed for `Reviewer.vote`; None: no vote."""
+    asking = call.approval_request
+    if asking is None or asking.confirm != "typed" or verdict not in ("approve", "break_glass"):
+        return "" if await confirm(_ASKS[verdict]) else None
+    print_message(f"{_ASKS[verdict]} Type the name of the tool, or nothing to leave it:")
+    return await read_line() or None
 
 
 async def confirm(question: str) -> bool:

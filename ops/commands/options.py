@@ -209,6 +209,16 @@ ToOption = Annotated[
 ]
 
 
+type TypedOption = Annotated[
+    str,
+    typer.Option(
+        "--typed",
+        metavar="TOOL",
+        help='Do not ask; the name of the tool, where a rule has confirm = "typed".',
+    ),
+]
+
+
 class Confirmation(NamedTuple):
     """How a vote is confirmed without a question at the terminal."""
 

@@ -79,7 +79,7 @@ class Backend:
             running = (
                 keep_running("the console's list", backend._keep_list, ends=()),
                 keep_running("the console's events", feed.run, ends=()),
-                feed.watch_broker(),
+                keep_running("the console's look at the broker", feed.watch_broker, ends=()),
             )
             keeping = [asyncio.create_task(one) for one in running]
             try:

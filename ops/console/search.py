@@ -24,6 +24,7 @@ from ayes.ledger.lifecycle import Call, call_of
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.services import Ledger
 from ayes.ops.commands.lake import log_of
+from ayes.ops.console.backend import jetstream
 from ayes.ops.console.windows import newest_first, oldest_first
 from ayes.ops.lake.catalog import connect
 from ayes.ops.lake.writer import read_manifest
@@ -178,8 +179,7 @@ async def _candidates(
     ledger: Ledger, lake: Path, chosen: DecidedFilter, order: Order, after: int | None
 ) -> AsyncGenerator[_Candidates]:
     """Calls that the filter may select, in order: those in the lake, and those after it."""
-    log = ledger.log
-    assert isinstance(log, JetStream), "the console reads a broker"
+    log = jetstream(ledger)
     end = await log.last_seq() + 1
     begin = 1 if chosen.since is None else await _first(log, chosen.since, end)
     end = end if chosen.until is None else await _first(log, chosen.until, end)

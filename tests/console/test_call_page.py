@@ -9,10 +9,11 @@ import signal
 from urllib.parse import quote
 
 import pytest
-from console_client import site
+from console_client import POLICY, site
 
 from ayes.ledger.services import Ledger
 from ayes.ops.console.identity import Role, Visitor
+from ayes.schemas.events import Denied, Withdrawn
 from ayes.schemas.tools import ToolSpec
 
 CALL = "/calls/shop/order-17/refund-1"
@@ -108,7 +109,7 @@ async def test_who_may_not_vote_is_told_why(shop, client):
     withdrawn = await client.post(f"{CALL}/withdraw", data={"reason": "Never mind."})
     assert withdrawn.status_code == 303
     known = await shop.service.decision("shop/order-17/refund-1", timeout_s=20)
-    assert known.status == "withdrawn"
+    assert isinstance(known.decided.event, Withdrawn)
 
 
 async def test_an_auditor_reads_and_nothing_else(shop, client):
@@ -272,12 +273,36 @@ async def test_an_approval_is_revoked_from_its_page(shop, client):
     assert "Another try." in again.text
 
 
+async def test_the_tools_name_is_typed_where_a_rule_wants_it(tmp_path):
+    """Approving, with an edit or without, takes the name; one by one, and not in bulk."""
+    policy = POLICY + 'confirm = "typed"\nvotes_needed = 1\n'
+    async with site(tmp_path, policy) as shop, shop.client() as client:
+        digest = await shop.ask("shop/order-17/refund-1")
+        text = await page(client)
+        assert "It is refund." in words(text)
+        assert 'name="typed"' in text
+        for typed in ("", "refunds"):
+            refused = await client.post(f"{CALL}/vote", data=form("approve", digest, typed=typed))
+            assert refused.status_code == 422
+            assert "wants the name of the tool typed" in words(refused.text)
+        shown = [{"call": "shop/order-17/refund-1", "digest": digest}]
+        bulk = await client.post("/api/v1/votes", json={"verdict": "approve", "calls": shown})
+        assert "wants the name of the tool typed" in bulk.json()[0]["problem"]["detail"]
+        await client.post(f"{CALL}/vote", data=form("approve", digest, typed="refund\r\n"))
+        known = await shop.service.decision("shop/order-17/refund-1", timeout_s=20)
+        assert known.status == "approved"
+        other = await shop.ask("shop/order-18/refund-1")
+        await client.post("/calls/shop/order-18/refund-1/vote", data=form("deny", other))
+        denied = await shop.service.decision("shop/order-18/refund-1", timeout_s=20)
+        assert isinstance(denied.decided.event, Denied)
+
+
 async def test_a_vote_that_cannot_be_sent_keeps_its_text(shop, client):
     digest = await shop.ask("shop/order-17/refund-1")
     os.kill(shop.server.pid, signal.SIGKILL)
     await shop.server.exited()
     sent = form("deny", digest, reason="Typed at length.")
-    answer = await client.post(f"{CALL}/vote", data=sent)
+    answer = await client.post(f"{CALL}/vote", data=sent, headers=PANE)
     assert answer.status_code == 503
     assert "Typed at length." in answer.text
     assert "Send it again" in words(answer.text)

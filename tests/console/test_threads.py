@@ -55,7 +55,8 @@ async def test_a_list_is_of_one_workspace_and_says_what_was_last(shop, client):
 
 async def test_many_facts_of_one_thread_do_not_hide_the_others(shop, client, monkeypatch):
     """The log is read in chunks, and a page may end before it has found a thread."""
-    monkeypatch.setattr("ayes.ops.console.api.threads._CHUNK", 3)
+    monkeypatch.setattr("ayes.ops.console.windows._WIDTH", 3)
+    monkeypatch.setattr("ayes.ops.console.windows._FEW", 0)
     monkeypatch.setattr("ayes.ops.console.api.threads._MOST", 4)
     await say(shop, "quiet", "first")
     for number in range(9):

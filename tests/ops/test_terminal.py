@@ -523,6 +523,37 @@ def test_scripts_vote_as_before_and_see_what_on_stderr(shop, within, thread):
         assert "[y/N]" not in terminal.told
 
 
+def test_a_rule_can_want_the_name_of_the_tool_typed(shop, within, tmp_path):
+    """Neither a yes nor `--all` stands for it; at the terminal or as `--typed` it counts."""
+    policy = tmp_path / "policy.toml"
+    policy.write_text(
+        '[[rule]]\nname = "payments"\ntools = ["pay"]\nthen = "ask"\nconfirm = "typed"\n'
+    )
+
+    async def prepare():
+        async with Ledger.connect(shop, role="admin") as ledger:
+            await apply_policy(ledger, "bank", str(policy))
+            await ledger.declare("bank", ToolSpec(name="pay", schema='{"type":"object"}'))
+
+    asyncio.run(prepare())
+    first, second = (CallRef("bank", "typed", name) for name in ("a", "b"))
+    for call in (first, second):
+        ask(shop, call)
+    for words in (("approve", first, "--yes"), ("approve", first, "--typed", "pa")):
+        refused = within(*words, "--as", "ana", "--json", store=shop)
+        assert (refused.code, refused.problem["error"]) == (2, "BadInput")
+        assert "wants the name of the tool typed" in refused.problem["message"]
+    several = within("approve", "--all", "-w", "bank", "--yes", "--as", "ana", store=shop)
+    assert (several.code, several.err.count("wants the name of the tool typed")) == (1, 2)
+    done = within("approve", first, "--typed", "pay", "--as", "ana", "--json", store=shop)
+    assert (done.code, done.one["decision"]) == (0, "Approved")
+    for typed, code in (("", 1), ("y", 2), ("pay", 0)):
+        with at_a_terminal("approve", second, "--as", "ana", store=shop) as terminal:
+            terminal.read_until("Type the name of the tool")
+            terminal.type(typed)
+            assert terminal.ended() == code
+
+
 def test_an_edited_call_says_so_everywhere(shop, within, thread):
     """The question, the answer, `show`, `thread`, `watch` and the digest that `start` and `finish`
     print (A4, A5).

@@ -56,6 +56,7 @@ LEFT = {
     "ApprovalRequested.may_reconcile": "a setting of the policy's text",
     "ApprovalRequested.people": "the table of the policy's text",
     "ApprovalRequested.editor_counts": "a setting of the policy's text",
+    "ApprovalRequested.confirm": "a setting of the policy's text",
     "PolicyApplied.proposal": "a call, which has a row of its own",
     "Approved.excluded": "as in `ApprovalRequested`",
     "Approved.may_revoke": "a setting of the policy's text",

@@ -543,11 +543,13 @@ def test_airline_example_asks_before_changes():
             ["line 5, rule 'a'", f"'{key}'", 'then = "ask"', f"'{then}'"],
         ) for then in ("allow", "block") for key, value in (
             ("denials_needed", "1"), ("also", '[{voters = ["ana"]}]'), ("break_glass", '["ana"]'),
+            ("confirm", '"typed"'),
             ("on_timeout", '"deny"'), ("stages", "[]"), ("expires_in_s", "9"),
         )),
         (rule(*ASK, "also = [{votes_needed = 2}]"), ["line 5", "'voters' is missing"]),
         (rule(*ASK, 'also = [{voters = ["ana"], x = 1}]'),
          ["line 5", "unknown key 'x'", "voters, votes_needed"]),
+        (rule(*ASK, 'confirm = "twice"'), ["line 5, rule 'a'", "'confirm'", "'typed'"]),
         (rule(*ASK, 'break_glass = "ana"'), ["line 5, rule 'a': 'break_glass' should be a list."]),
         (rule(*ASK, 'break_glass = ["ana", "a b"]'),
          ["line 5, rule 'a': 'break_glass', item 2: 'a b' is not a valid pattern"]),

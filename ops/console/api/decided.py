@@ -141,9 +141,12 @@ class JsonLines(StreamingResponse):
 async def export(
     backend: InBackend, _visitor: Reading, chosen: Filtered, order: Order = "newest"
 ) -> JsonLines:
-    """All decided calls that a search finds, each as a line of JSON."""
+    """All decided calls that a search finds, each as a line of JSON. If the stream breaks off
+    without its end, some are missing.
+    """
+    first = await page(backend, chosen, order, limit=_STEP)
     headers = {"Content-Disposition": 'attachment; filename="decided.jsonl"'}
-    return JsonLines(_lines(backend, chosen, order), headers=headers)
+    return JsonLines(_lines(backend, chosen, order, first), headers=headers)
 
 
 async def page(
@@ -162,12 +165,14 @@ async def page(
     )
 
 
-async def _lines(backend: Backend, chosen: DecidedFilter, order: Order) -> AsyncGenerator[str]:
-    after: str | None = ""
-    while after is not None:
-        found = await page(backend, chosen, order, after, _STEP)
+async def _lines(
+    backend: Backend, chosen: DecidedFilter, order: Order, found: DecidedPage
+) -> AsyncGenerator[str]:
+    while True:
         yield "".join(f"{call.model_dump_json()}\n" for call in found.calls)
-        after = found.next
+        if found.next is None:
+            return
+        found = await page(backend, chosen, order, found.next, _STEP)
 
 
 def _cursor(text: str) -> int:

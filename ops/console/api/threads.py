@@ -13,11 +13,11 @@ from pydantic import Field
 
 from ayes.ledger.descriptions import describe_decision
 from ayes.ledger.lifecycle import Call
-from ayes.ledger.log import RawMessage
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ops.console.api.models import Model
 from ayes.ops.console.backend import Backend, InBackend, jetstream
 from ayes.ops.console.identity import Reading, Serving
+from ayes.ops.console.windows import newest_first
 from ayes.ops.terminal import output
 from ayes.projections import timeline
 from ayes.projections.formats import FORMATS, format_named
@@ -25,16 +25,13 @@ from ayes.projections.history import history as history_of
 from ayes.projections.history import outcome
 from ayes.projections.thread import Thread, is_settled, thread_of
 from ayes.schemas import events as e
-from ayes.schemas.codec import Fact, fact_of
-from ayes.schemas.errors import BadSlot, UnknownCall
+from ayes.schemas.codec import Fact
+from ayes.schemas.errors import UnknownCall
 from ayes.schemas.ids import token
-from ayes.schemas.slots import ROOT, Slot, ThreadRef
+from ayes.schemas.slots import ROOT, ThreadRef
 
 router: Final = APIRouter(tags=["threads"])
 
-#: Facts that are read at once, going backwards from the end of the log; four times as many where a
-#: workspace has few of them.
-_CHUNK: Final = 1_000
 #: Facts after which a page ends, however many threads were found; `next` goes on from there.
 _MOST: Final = 20_000
 #: Characters of a message in a list.
@@ -86,8 +83,9 @@ async def threads(
     before: Before = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> Threads:
-    """The conversations, by their last fact. Reads the log backwards, and not all of it: some
-    20,000 facts for a page.
+    """The conversations, by their last fact.
+
+    Reads the log backwards, and only a part of it for each page: some 20,000 facts at most.
     """
     log = jetstream(backend.reading)
     place = token("workspace", workspace) if workspace else "*"
@@ -103,44 +101,23 @@ async def _newest(
     """Up to `limit` threads whose last fact is before `end`, and the place to go on from."""
     found: dict[ThreadRef, Fact] = {}
     seen: set[ThreadRef] = set()
-    read, span, top = 0, _CHUNK, end
-    while end > 1 and read < _MOST:
-        begin = max(1, end - span)
-        chunk = await _chunk(log, subjects, begin, end)
-        for raw in reversed(chunk):
-            ref = _thread_of(raw)
-            if ref is None or ref in seen:
-                continue
-            seen.add(ref)
-            # On a later page: what was active since then stands on an earlier one.
-            last = None if is_first else await log.latest(ref.subjects)
-            if last is None or last.seq < top:
-                found[ref] = fact_of(raw.seq, raw.recorded_at, raw.subject, raw.data)
-            if len(found) == limit:
-                return found, raw.seq
-        read, end = read + len(chunk), begin
-        span = span * 4 if len(chunk) < _CHUNK // 4 else span
-    return found, end
-
-
-async def _chunk(log: JetStream, subjects: str, begin: int, end: int) -> list[RawMessage]:
-    """The messages of these numbers, without `end`, in log order."""
-    found: list[RawMessage] = []
-    async with aclosing(log.scan(begin, subjects)) as pages:
-        async for page in pages:
-            found += [raw for raw in page if raw.seq < end]
-            if page[-1].seq >= end - 1:
-                break
-    return found
-
-
-def _thread_of(raw: RawMessage) -> ThreadRef | None:
-    """The thread of a message; None for facts of a workspace, and foreign ones."""
-    try:
-        slot = Slot.parse(raw.subject)
-    except BadSlot:
-        return None
-    return slot.thread_ref if slot.thread else None
+    read = 0
+    async with aclosing(newest_first(log, subjects, 1, end)) as windows:
+        async for facts, until in windows:
+            for fact in facts:
+                if not fact.slot.thread or (ref := fact.slot.thread_ref) in seen:
+                    continue
+                seen.add(ref)
+                # On a later page: what was active since then stands on an earlier one.
+                last = None if is_first else await log.latest(ref.subjects)
+                if last is None or last.seq < end:
+                    found[ref] = fact
+                if len(found) == limit:
+                    return found, fact.seq
+            read += len(facts)
+            if read >= _MOST:
+                return found, until
+    return found, 1
 
 
 async def _listed(backend: Backend, found: Mapping[ThreadRef, Fact]) -> list[ListedThread]:

@@ -95,6 +95,8 @@ class Ballot(BaseModel):
     #: The edited arguments, as a JSON string: a browser would change line ends in the text itself.
     edited: str = ""
     halt: bool = False
+    #: The tool's name.
+    typed: str = ""
 
     @property
     def vote(self) -> Vote:
@@ -105,6 +107,7 @@ class Ballot(BaseModel):
             answer=self.answer,
             arguments=_unwrapped(self.edited) if self.edited else None,
             halt=self.halt,
+            typed=self.typed.strip(),
         )
 
 
@@ -165,11 +168,11 @@ async def _failed(
 ) -> HTMLResponse:
     """The page with what went wrong, and with what the person had typed."""
     values = {"problem": str(problem), "typed": typed}
-    try:
-        shown = await _shown(request, ref, backend, visitor, **values)
-    except Unavailable:  # the call cannot be read either: keep the text, to be sent again
+    if isinstance(problem, Unavailable):  # nor can the call be read
         path = request.url.path
         shown = _rendered(request, "call_again", visitor, call=str(ref), path=path, **values)
+    else:
+        shown = await _shown(request, ref, backend, visitor, **values)
     shown.status_code = problems.status_of(problem)
     return shown
 

@@ -29,6 +29,7 @@ const SHOWN_FOR_MS = 350;  // before an element with data-key takes a press
 const STAYS_MS = 3000;     // how long a decided call stays in the list
 const SILENT_MS = 4500;    // a heartbeat comes every 2 s; after this long, the connection is lost
 const REFRESH_MS = 500;    // the list is read again at most this often
+const COUNT_MS = 2000;     // the numbers of the header are read again at most this often
 const LOST = "The connection is lost. It is tried again by itself.";
 
 const find = (selector, within = document) => within.querySelector(selector);
@@ -197,6 +198,7 @@ const rows = () => (list ? all(".row", list) : []);
 const current = () => list && find(".row[aria-current]", list);
 const rowOf = (call) => rows().find((row) => row.dataset.call === call);
 const titleOf = (row) => find(".row-title", row);
+const isFull = () => list.hasAttribute("data-more");
 const isLeaving = (row) => row.classList.contains("leaving");
 const isUsed = (row) => row === current() || row.contains(document.activeElement);
 
@@ -240,7 +242,7 @@ function sweep() {
     const isLast = rows().length === 1;
     if (Date.now() < row.dataset.until || (isUsed(row) && !isLast)) continue;
     row.remove();
-    if (list.dataset.more || isLast) refresh();
+    if (isFull() || isLast) refresh();
   }
 }
 
@@ -265,6 +267,7 @@ function merge(page) {
   list.toggleAttribute("data-more", find("#calls", page).hasAttribute("data-more"));
   for (const row of rows())
     if (!listed.has(row.dataset.call) && !isLeaving(row)) leave(row, "no longer waits here");
+  for (const row of fresh) setBadges(rowOf(row.dataset.call), all(".badge", row));
   const came = fresh.filter((row) => !rowOf(row.dataset.call) && !gone.has(row.dataset.call));
   for (const row of came) {
     const behind = rows().find((one) => Number(one.dataset.seq) > Number(row.dataset.seq));
@@ -275,6 +278,12 @@ function merge(page) {
   if (came.length > 1) announce(`${came.length} new calls`);
   find("#nothing").hidden = rows().length > 0;
   if (isDesk() && !current() && rows().length) select(neighbour(1), { focus: false });
+}
+
+function setBadges(row, badges) {
+  if (!row) return;
+  all(".badge", row).forEach((badge) => badge.remove());
+  find(".row-head", row).append(...badges);
 }
 
 function countSelected() {
@@ -398,7 +407,11 @@ function connect() {
     if (!brokerIsUp) lost("The broker is away. Votes have to wait until it is back.");
     else if (!wasUp) refresh();
   });
-  stream.addEventListener("listed", () => { hear(); refresh(); countSoon(); });
+  stream.addEventListener("listed", () => {
+    hear();
+    if (list && !isFull()) refresh();
+    countSoon();
+  });
   stream.addEventListener("reset", (event) => {
     hear(event);
     refresh();
@@ -434,12 +447,15 @@ function happened(type, { data, lastEventId }) {
   countSoon();
 }
 
+let counted = 0;
 let counting;
 function countSoon() {
-  counting ??= setTimeout(() => { counting = null; count(); }, REFRESH_MS);
+  counting ??= setTimeout(count, Math.max(0, counted + COUNT_MS - Date.now()));
 }
 
 async function count() {
+  counted = Date.now();
+  counting = null;
   const workspace = new URLSearchParams(location.search).get("workspace") ?? "";
   const path = `/api/v1/counts?${new URLSearchParams({ workspace })}`;
   const answer = await fetch(path).catch(() => null);
@@ -519,7 +535,9 @@ function release(form) {
 }
 
 addEventListener("blur", () => down.clear());
-addEventListener("pageshow", () => all("form[data-sent]").forEach(release));
+addEventListener("pageshow", ({ persisted }) => {
+  if (persisted) location.reload();  // the browser kept a page that is old by now
+});
 document.addEventListener("click", onClick, true);
 document.addEventListener("submit", onSubmit, true);
 document.addEventListener("input", ({ target }) => keepDraft(target));
