@@ -5,7 +5,7 @@ import json
 import re
 from http.cookies import SimpleCookie
 from typing import NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import httpx
 import pytest
@@ -20,9 +20,10 @@ from ayes.ops.console import security as security_module
 from ayes.ops.console.application import application
 from ayes.ops.console.backend import Backend
 from ayes.ops.console.security import Security
+from ayes.ops.console.serving import serving
 from ayes.ops.console.sessions import PER_CLIENT, Attempts
 from ayes.ops.console.visitors import Role, Visitor
-from ayes.schemas.errors import BrokerRefused
+from ayes.schemas.errors import BadInput, BrokerRefused
 from ayes.schemas.events import Voted
 from ayes.schemas.slots import CallRef
 
@@ -320,6 +321,17 @@ async def test_a_console_elsewhere_has_the_passwords_that_it_is_given(shop, tmp_
         await backend.reviewer("ana")
         with pytest.raises(BrokerRefused, match="has no account 'reviewer-ben'"):
             await backend.reviewer("ben")
+
+
+async def test_the_port_stays_the_same(shop):
+    """So that bookmarks stay right; and a port that somebody has is left alone."""
+    store = shop.server.store
+    async with serving(store, "ana", port=0) as first:
+        with pytest.raises(BadInput, match="the port is in use"):
+            async with serving(store, "ana", port=urlsplit(first.url).port):
+                pass
+    async with serving(store, "ana") as again:
+        assert again.url == first.url
 
 
 # -------------------------------------------------------------------------------------- signing in
