@@ -67,8 +67,10 @@ async def on_bad_request(_request: Request, problem: Exception) -> JSONResponse:
     """Answer a request that does not fit the API's schema, naming the first mistake."""
     assert isinstance(problem, RequestValidationError)
     first = problem.errors()[0]
-    where = ".".join(map(str, first["loc"]))
-    said = f"{where}: {first['msg']}. docs/api.md and /api/v1/openapi.json say what is expected."
+    where, why = ".".join(map(str, first["loc"])), first["msg"]
+    if first["type"] == "json_invalid":
+        where, why = "the body", f"it is not JSON: {first['ctx']['error']}"
+    said = f"{where}: {why}. docs/api.md and /api/v1/openapi.json say what is expected."
     return respond("BadInput", HTTPStatus.UNPROCESSABLE_ENTITY, said, 2)
 
 

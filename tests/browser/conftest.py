@@ -1,5 +1,5 @@
-"""Fixtures of the tests in a real browser: one Chromium for all of them, and for each test a broker,
-its workers and its console on a port.
+"""Fixtures of the tests in a real browser: one Chromium for all, and for each test a broker, its
+workers and its console on a port.
 """
 
 import os

@@ -15,7 +15,6 @@ DEVICES = {
 
 
 async def main(folder: Path) -> None:
-    folder.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as path:
         async with launched() as browser, served(Path(path)) as shop:
             await Scene(shop).fill()

@@ -1,4 +1,4 @@
-"""People decide in a browser: by keyboard, on a phone, many calls at once, and two people at once."""
+"""People decide in a browser: by keyboard, on a phone, many calls at once, two people at once."""
 
 import re
 

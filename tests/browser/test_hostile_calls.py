@@ -1,7 +1,6 @@
 """What an agent writes is text on every page, whatever it is."""
 
 import msgspec
-from playwright.async_api import expect
 from scene import HOSTILE
 
 from ayes.schemas.tools import ToolSpec

@@ -302,7 +302,7 @@ async def test_a_vote_that_cannot_be_sent_keeps_its_text(shop, client):
     os.kill(shop.server.pid, signal.SIGKILL)
     await shop.server.exited()
     sent = form("deny", digest, reason="Typed at length.")
-    answer = await client.post(f"{CALL}/vote", data=sent)
+    answer = await client.post(f"{CALL}/vote", data=sent, headers=PANE)
     assert answer.status_code == 503
     assert "Typed at length." in answer.text
     assert "Send it again" in words(answer.text)

@@ -75,10 +75,12 @@ async def served(path: Path) -> AsyncIterator[Site]:
                 yield made
 
 
-async def opened(browser: Browser, site: Site, **options: Any) -> BrowserContext:
-    """A browser of somebody's own; `options` are those of a context."""
-    settings = {"viewport": DESK, "locale": "en-GB", "timezone_id": "UTC"} | options
-    context = await browser.new_context(base_url=site.security.url, **settings)
+async def opened(browser: Browser, site: Site | None = None, **options: Any) -> BrowserContext:
+    """A browser of somebody's own, for paths of this site; `options` are those of a context."""
+    settings: dict[str, Any] = {"viewport": DESK, "locale": "en-GB", "timezone_id": "UTC"} | options
+    if site is not None:
+        settings["base_url"] = site.security.url
+    context = await browser.new_context(**settings)
     context.set_default_timeout(PATIENCE_MS)
     return context
 

@@ -257,11 +257,21 @@ class Scene:
     async def _given(self) -> None:
         ana, ben = await self.reviewer("ana"), await self.reviewer("ben")
         await ana.grant(
-            "shop/ana/small", "refund", for_s=28_800, uses=20, when="args.amount < 20",
+            "shop/ana/small",
+            "refund",
+            for_s=28_800,
+            uses=20,
+            when="args.amount < 20",
             reason="Small refunds need nobody today.",
         )
-        await self.ask(CallRef("shop", "order-24", "refund-1"), "refund", {"order": "A-24", "amount": 5})
+        await self.ask(
+            CallRef("shop", "order-24", "refund-1"), "refund", {"order": "A-24", "amount": 5}
+        )
         now = clock.now()
         await ben.delegate(
-            "shop/ben/away", "cai", starts_at=now, ends_at=now + timedelta(days=7), tools=("refund",)
+            "shop/ben/away",
+            "cai",
+            starts_at=now,
+            ends_at=now + timedelta(days=7),
+            tools=("refund",),
         )

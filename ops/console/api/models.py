@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 import msgspec
 from fastapi import Depends, Path
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from ayes.consumers.pending_client import PageRequest
 from ayes.ledger.lifecycle import Call, Status
@@ -57,6 +57,11 @@ class Model(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, from_attributes=True, use_attribute_docstrings=True
     )
+
+
+def example(**fields: JsonValue) -> ConfigDict:
+    """The configuration of a model with an example in the OpenAPI document."""
+    return ConfigDict(json_schema_extra={"examples": [fields]})
 
 
 class Chosen(Model):

@@ -9,7 +9,7 @@ from pydantic import Field
 from ayes.ledger.lifecycle import Call, Status
 from ayes.ops.commands.outcome import open_tally
 from ayes.ops.console.api.doubts import doubt_about
-from ayes.ops.console.api.models import CallState, Model, Named
+from ayes.ops.console.api.models import CallState, Model, Named, example
 from ayes.ops.console.api.permissions import check_doubt, check_withdrawal
 from ayes.ops.console.backend import Backend, InBackend
 from ayes.ops.console.identity import Reading, Serving
@@ -23,6 +23,12 @@ _MAX_WAIT_S: Final = 60.0
 
 
 class Request(Model):
+    """A request to run a tool."""
+
+    model_config = example(
+        tool="refund", arguments='{"order": "A-17", "amount": 480}', requester="ben"
+    )
+
     tool: str
     """A tool that is declared in the workspace."""
     arguments: str = "{}"
@@ -116,6 +122,10 @@ async def withdraw(
 
 
 class Claim(Model):
+    """A claim on an approved call, by one process that will run it."""
+
+    model_config = example(claim="4f6ad0ae-7a1b-4b53-9c9a-0f5c4e8a2d11")
+
     claim: UUID
     """A UUID that only this runner has: a new one for each attempt to run a call. Send the same one
     again if the answer was lost.
@@ -133,6 +143,8 @@ async def claim(ref: Named, claim: Claim, backend: InBackend, visitor: Serving) 
 
 class Result(Model):
     """How a call ended: with one of the two."""
+
+    model_config = example(output="480 given back")
 
     output: str | None = None
     """The tool's output, for the model."""

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 from ayes.ledger.lifecycle import Call
 from ayes.ledger.reviewers import Reviewer
 from ayes.ops.commands.outcome import late_result, open_tally, seen_by_gate
-from ayes.ops.console.api.models import CallState, Model, Named
+from ayes.ops.console.api.models import CallState, Model, Named, example
 from ayes.ops.console.backend import Backend, InBackend
 from ayes.ops.console.identity import Reviewing
 from ayes.ops.console.problems import Problem, problem_of
@@ -22,9 +22,15 @@ router: Final = APIRouter(tags=["votes"])
 #: How long a vote waits for its consequence. Without a gate, the call is still pending then.
 _COUNTED_S: Final = 1.0
 _MOST_AT_ONCE: Final = 50
+#: For examples: in the form of a digest.
+_DIGEST: Final = "3f9a" * 16
 
 
 class Vote(Model):
+    """A vote on a call."""
+
+    model_config = example(verdict="approve", digest=_DIGEST, reason="As agreed.")
+
     verdict: Verdict
     digest: str
     """The digest that the reviewer was shown."""
@@ -80,6 +86,12 @@ class Shown(Model):
 
 class Votes(Model):
     """The same vote on several calls. Edits, answers and breaking the glass are for single ones."""
+
+    model_config = example(
+        verdict="deny",
+        calls=[{"call": "shop/order-17/refund-7", "digest": _DIGEST}],
+        reason="A test order.",
+    )
 
     verdict: Literal["approve", "deny"]
     calls: Annotated[list[Shown], Field(min_length=1, max_length=_MOST_AT_ONCE)]

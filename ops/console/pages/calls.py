@@ -168,11 +168,11 @@ async def _failed(
 ) -> HTMLResponse:
     """The page with what went wrong, and with what the person had typed."""
     values = {"problem": str(problem), "typed": typed}
-    try:
-        shown = await _shown(request, ref, backend, visitor, **values)
-    except Unavailable:  # the call cannot be read either: keep the text, to be sent again
+    if isinstance(problem, Unavailable):  # nor can the call be read
         path = request.url.path
         shown = _rendered(request, "call_again", visitor, call=str(ref), path=path, **values)
+    else:
+        shown = await _shown(request, ref, backend, visitor, **values)
     shown.status_code = problems.status_of(problem)
     return shown
 
