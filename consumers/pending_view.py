@@ -110,10 +110,12 @@ class PendingView:
         await asyncio.wait({self._keeping})
         self._check()
 
-    async def moved(self) -> None:
-        """Wait for the next change."""
-        await self._moved.wait()
-        self._check()
+    async def moved(self, since: int) -> int:
+        """Wait until it shows another revision than this one, and return it."""
+        while self._revision == since:
+            await self._moved.wait()
+            self._check()
+        return self._revision
 
     def _check(self) -> None:
         if self._keeping.done():

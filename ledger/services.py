@@ -18,7 +18,7 @@ import msgspec
 from ayes.ledger import clock
 from ayes.ledger.client import LedgerClient, as_of_the_leader, call_ref, same_content
 from ayes.ledger.descriptions import FLAWS, already_filled, describe
-from ayes.ledger.lifecycle import Call
+from ayes.ledger.lifecycle import Call, Status
 from ayes.ledger.log import EventLog
 from ayes.ledger.reviewers import Reviewer
 from ayes.ledger.subscriptions import ACK_WAIT_S
@@ -208,8 +208,9 @@ class Ledger(LedgerClient):
         claim is not renewed, so it is in doubt only when `doubt` says so.
 
         Args:
-            claim_id: a UUID that only this runner of the call has. Then `start` with the same id
-                succeeds again, from another connection too: it is the same claim.
+            claim_id: a UUID that only this run of the tool has. Then `start` with the same id
+                succeeds again until the call ends, from another connection too: it is the same
+                claim.
 
         Raises:
             NotOpen: it is not approved, was revoked, differs from what was approved, or an executor
@@ -227,8 +228,8 @@ class Ledger(LedgerClient):
             return await self._record_claim(ref, *await self._new_claim(ref, 0, claim_id))
         except AlreadyFilled:
             known = await self.known_call(ref)
-            claims = [start.event for start in known.starts if isinstance(start.event, e.Event)]
-            if not any((one.id, one.by) == (claim_id, self.author) for one in claims):
+            claim = known.starts[-1].event if known.status is Status.RUNNING else None
+            if not isinstance(claim, e.Event) or (claim.id, claim.by) != (claim_id, self.author):
                 raise
             return known
 

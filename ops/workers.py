@@ -112,7 +112,7 @@ async def working(
             worker = Worker(ledger, reaction, ack_wait_s=ack_wait_s, replica=replica)
             workers.append(worker)
             running.append(asyncio.create_task(worker.run(), name=f"worker {role}"))
-            running.append(asyncio.create_task(_gone(log), name=f"connection {role}"))
+            running.append(asyncio.create_task(gone(log), name=f"connection {role}"))
             if role == pending_client.ROLE:
                 serve = partial(pending_service.serve, log)
                 for name, run in (
@@ -170,7 +170,8 @@ async def _first_failure(running: Sequence[asyncio.Task[None]]) -> None:
         never.cancel()
 
 
-async def _gone(log: JetStream) -> None:
+async def gone(log: JetStream) -> None:
+    """Wait until the connection can never be made again, and fail with `BrokerAway`."""
     await log.connection.closed.wait()
     raise BrokerAway(
         f"the connection to {log.connection.login.url} is gone for good. Start this again."

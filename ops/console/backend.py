@@ -33,6 +33,9 @@ CONSOLE: Final = "console"
 _MOST: Final = 200
 #: Changes of the list within this time are announced together.
 _TOGETHER_S: Final = 0.1
+#: About twice the time in which a client's list is made. Each client reads its list after each
+#: announcement, so announcements pause for long enough that half of the console's time is left.
+_READING_S: Final = 0.02
 
 
 class Backend:
@@ -154,10 +157,12 @@ class Backend:
         try:
             async with PendingView(self.reading) as view:
                 self._waiting = view
+                revision = -1
                 while True:
-                    self.feed.list_changed(len(view))
-                    await view.moved()
+                    revision = await view.moved(since=revision)
                     await asyncio.sleep(_TOGETHER_S)
+                    self.feed.list_changed(len(view))
+                    await asyncio.sleep(_READING_S * self.feed.clients)
         finally:
             self._waiting = None
 

@@ -191,6 +191,8 @@ class Feed:
         self._is_loaded = False
         self._broker: Literal["up", "down"] = "up"
         self._listed = ListChanged(0)
+        #: The number of clients that are connected.
+        self.clients = 0
         self._is_closed = False
         self._moved = asyncio.Event()
 
@@ -245,8 +247,17 @@ class Feed:
         Args:
             after: the last event that the client has; None: only new ones.
         """
+        self.clients += 1
+        try:
+            async with aclosing(self._sent(chosen, after)) as sent:
+                async for together in sent:
+                    yield together
+        finally:
+            self.clients -= 1
+
+    async def _sent(self, chosen: EventFilter, position: int | None) -> AsyncGenerator[list[Sent]]:
         clock = asyncio.get_running_loop()
-        position, told, due, listed = after, "", 0.0, self._listed
+        told, due, listed = "", 0.0, self._listed
         while not self._is_closed:
             moved = self._moved
             found: list[Sent] = []

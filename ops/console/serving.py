@@ -14,9 +14,11 @@ from msgspec import Struct
 
 from ayes.ledger.nats.credentials import Store
 from ayes.ops.console.application import console
+from ayes.ops.console.backend import jetstream
 from ayes.ops.console.openid import Provider, read_settings
 from ayes.ops.console.security import LOOPBACK, Security
 from ayes.ops.console.tokens import AccessFile
+from ayes.ops.workers import gone
 from ayes.schemas.errors import BadInput
 
 #: The port of the first console on a machine; another one takes any that is free, and keeps it.
@@ -32,7 +34,7 @@ class Serving(Struct, frozen=True):
     url: str
     #: Signs in the person who runs it, once; empty if they sign in elsewhere.
     link: str
-    #: Done when it no longer serves.
+    #: Done when it no longer serves, and failed when it no longer can.
     ended: asyncio.Future[None]
 
 
@@ -62,12 +64,24 @@ async def serving(
     access = AccessFile(store)
     with _listen(host, port, access.read().port or PORT) as listener:
         bound = listener.getsockname()[1]
-        url = public_url or f"http://{f'[{host}]' if ':' in host else host}:{bound}"
+        url = public_url.rstrip("/") or f"http://{f'[{host}]' if ':' in host else host}:{bound}"
         provider = Provider(*read_settings(sign_in), url) if sign_in else None
         security = Security(access, url, provider)
-        async with console(security) as app, served(app, listener, security) as ended:
+        async with console(security) as app, served(app, listener, security) as running:
             access.serve_at(url, bound, by_link=provider is None)
-            yield Serving(url, "" if provider else access.link_for(name), ended)
+            away = asyncio.create_task(gone(jetstream(app.state.backend.reading)))
+            ended = asyncio.create_task(_first(running, away))
+            try:
+                yield Serving(url, "" if provider else access.link_for(name), ended)
+            finally:
+                away.cancel()
+                ended.cancel()
+
+
+async def _first(*ends: asyncio.Future[None]) -> None:
+    done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    for one in done:
+        one.result()
 
 
 def _check_reach(host: str, public_url: str, sign_in: Path | None) -> None:

@@ -13,7 +13,7 @@ from console_client import POLICY, site
 
 from ayes.ledger.services import Ledger
 from ayes.ops.console.identity import Role, Visitor
-from ayes.schemas.events import Denied, Withdrawn
+from ayes.schemas.events import Denied, Voted, Withdrawn
 from ayes.schemas.tools import ToolSpec
 
 CALL = "/calls/shop/order-17/refund-1"
@@ -160,8 +160,10 @@ async def test_an_edit_is_reviewed_and_sent(shop, client):
     assert ">\n100</textarea>" in again.text
     await client.post(f"{CALL}/vote", data=form("approve", digest, edited=edited))
     shop.visitor = Visitor("ben", frozenset({Role.REVIEWER}))
-    assert "Edit by ana" in words(await page(client))
-    await client.post(f"{CALL}/vote", data=form("approve", digest, edited=edited))
+    offered = await page(client)
+    assert "Edit by ana amount 480 → 100 Approve the edit" in words(offered)
+    again = html.unescape(re.search(r'name="edited" value="([^"]*)"', offered)[1])
+    await client.post(f"{CALL}/vote", data=form("approve", digest, edited=again))
     known = await shop.service.decision("shop/order-17/refund-1", timeout_s=20)
     assert known.arguments == '{"order":"A-17","amount":100}'
     said = words(await page(client))
@@ -258,6 +260,11 @@ async def test_facts_stand_as_recorded(shop, client):
         assert f"Fact {fact.seq}" in said
     assert '"type":"Voted"' in html.unescape(text)
     assert "It is due." in said
+    late = Voted(verdict="deny", digest=digest)
+    async with Ledger.connect(shop.server.store.path, role="admin") as admin:
+        await admin.append(known.ref.vote("ben"), late)
+    said = words(await page(client))
+    assert "It does not count: the call was decided before it" in said
 
 
 async def test_an_approval_is_revoked_from_its_page(shop, client):
@@ -321,26 +328,19 @@ async def test_arguments_are_checked_over_the_api(shop, client):
     assert fits.json()["mistakes"] == []
     unfit = await client.post(check, json={"arguments": '{"order":17,"amount":"x"}'})
     assert [one["pointer"] for one in unfit.json()["mistakes"]] == ["/amount", "/order"]
+    for odd in (b'"\\ud800"', b'"[[[["', b'"\\u0000"'):
+        answer = await client.post(
+            check, content=b'{"arguments":%b}' % odd, headers={"content-type": "application/json"}
+        )
+        assert answer.status_code in {200, 422}
 
 
-async def test_a_call_in_doubt_is_reconciled_from_its_page(shop, client):
-    """What is known, and the two answers (I7, I9)."""
-    assert "No call is in doubt" in words(await page(client, "/doubt"))
-    digest = await shop.ask("shop/order-17/refund-1")
-    await client.post(f"{CALL}/vote", data=form("approve", digest))
-    await shop.service.decision("shop/order-17/refund-1", timeout_s=20)
-    async with Ledger.connect(shop.server.store.path, name="desk") as service:
-        await service.start("shop/order-17/refund-1")
-        await service.doubt("shop/order-17/refund-1")
-    text = await page(client, "/doubt")
-    assert "by desk, and nobody knows how it ended" in words(text)
-    assert f'action="{CALL}/reconcile"' in text
-    found = {"happened": "true", "output": "Seen at the bank."}
-    settled = await client.post(f"{CALL}/reconcile", data=found)
-    assert settled.status_code == 303
-    said = words(await page(client))
-    assert "reconciled" in said
-    assert "Seen at the bank." in said
-    assert "No call is in doubt" in words(await page(client, "/doubt"))
-    other = {"happened": "false", "output": "Not seen."}
-    assert (await client.post(f"{CALL}/reconcile", data=other)).status_code == 409
+async def test_a_damaged_form_is_refused(shop, client):
+    await shop.ask("shop/order-17/refund-1")
+    damaged = [{"basis": '"{"'}, {"basis": "x"}, {"basis": "17"}]
+    odd = [{"step": "raw", "raw": "[" * 5000}, {"step": "add:/x", "basis": '"[1]"'}, {}]
+    for fields in (*damaged, *odd):
+        files = {name: (None, text) for name, text in ({"step": "review"} | fields).items()}
+        answer = await client.post(f"{CALL}/edit", files=files)
+        assert answer.status_code in {200, 422}
+        assert ("the form is damaged" in words(answer.text)) == (fields in damaged)

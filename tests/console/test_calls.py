@@ -7,6 +7,7 @@ import pytest
 from console_client import listed
 
 from ayes.ops.console.identity import Role, Visitor
+from ayes.schemas.slots import CallRef
 
 PENDING = "/api/v1/calls?status=pending"
 DOUBTFUL = "/api/v1/calls?status=in_doubt"
@@ -151,6 +152,20 @@ async def test_a_record_has_what_a_reviewer_needs(shop, client):
     [earlier] = record["earlier"]
     assert earlier["arguments"] == '{"order":"A-17","amount":1.20e2}'
     assert (earlier["decision"], earlier["voters"]) == ("Denied", ["ana"])
+
+
+async def test_a_fact_that_cannot_be_read_hides_no_record(shop, client):
+    """One of a newer program, nested deeply, and one that is not even JSON."""
+    await shop.ask("shop/order-17/refund-1")
+    ref = CallRef.parse("shop/order-17/refund-1")
+    newer = b'{"type":"Pondered","id":"1","deep":%b1%b}' % (b"[" * 5000, b"]" * 5000)
+    await shop.service.log.append(ref.withdrawn, newer, "1")
+    await shop.service.log.append(ref.client_claim(1), b"{", "2")
+    record = (await client.get("/api/v1/calls/shop/order-17/refund-1")).json()
+    newer, broken = record["facts"][2:]
+    assert newer["raw"].startswith('{"type":"Pondered"')
+    assert (broken["raw"], bool(broken["problem"])) == ("{", True)
+    assert (await client.get("/calls/shop/order-17/refund-1")).status_code == 200
 
 
 async def test_a_call_in_doubt_is_listed_until_somebody_reconciles_it(shop, client):

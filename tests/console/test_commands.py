@@ -84,18 +84,6 @@ def test_a_token_is_made_shown_once_and_revoked(served):
     assert "There are no tokens." in approvals("token", "list", store=store).err
 
 
-def test_the_port_stays_the_same(tmp_path):
-    """So that bookmarks stay right; and a port that somebody has is left alone."""
-    store = tmp_path / "store"
-    with up(store, "--workers", "none", "--console", "--console-port", "0") as ready:
-        url = ready["console"].partition("/sign-in")[0]
-        busy = approvals("console", "--port", url.rpartition(":")[2], store=store)
-        assert busy.code == 2
-        assert "the port is in use" in busy.err
-    with up(store, "--workers", "none", "--console") as ready:
-        assert ready["console"].startswith(f"{url}/")
-
-
 def test_up_can_leave_it_out(tmp_path):
     with up(tmp_path / "store", "--workers", "none") as ready:
         assert ready["console"] is None

@@ -201,6 +201,8 @@ async def test_clients_catch_up_and_follow():
         assert await received(behind, 8) == [6, 7, 8]
         assert await received(new, 8) == [6, 7, 8]
         assert await received(other, 7) == [6, 7]
+        assert feed.clients == 3
+    assert feed.clients == 0
 
 
 async def test_a_client_that_was_away_for_too_long_reads_anew():

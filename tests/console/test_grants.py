@@ -1,5 +1,7 @@
 """Grants and delegations over HTTP, and their page."""
 
+import re
+
 from console_client import REFUND
 
 from ayes.ops.console.visitors import Role, Visitor
@@ -92,8 +94,14 @@ async def test_the_page_gives_a_grant_and_revokes_it(shop, client):
     assert wrong.status_code == 422
     assert "How long &#39;soon&#39; is not a valid duration" in wrong.text
     assert 'value="args.amount &lt; 20"' in wrong.text
-    done = await client.post("/grants", data=typed | {"duration": "8h"})
-    assert (done.status_code, done.headers["location"]) == (303, "/grants?workspace=shop")
+    [name] = re.findall(r'name="name" value="(g-[0-9a-f]+)"', wrong.text)
+    right = typed | {"duration": "8h", "name": name}
+    for _ in range(2):  # a form that is sent twice gives one grant
+        done = await client.post("/grants", data=right)
+        assert (done.status_code, done.headers["location"]) == (303, "/grants?workspace=shop")
+    other = await client.post("/grants", data=right | {"uses": "4"})
+    assert other.status_code == 409
+    assert f'name="name" value="{name}"' not in other.text
     page = (await client.get("/grants")).text
     assert "&lt;b&gt;small&lt;/b&gt;" in page
     assert "0 of 3" in page
@@ -136,4 +144,11 @@ async def test_grants_of_two_workspaces_are_not_mixed(shop, client):
         answer = await client.post(GRANTS, json=new | {"any_arguments": True})
         assert answer.status_code == 200, answer.text
     found = (await client.get(GRANTS)).json()
-    assert sorted(one["grant"] for one in found["grants"]) == ["bank/ana/same", "shop/ana/same"]
+    assert [one["grant"] for one in found["grants"]] == ["bank/ana/same", "shop/ana/same"]
+    first = (await client.get(f"{GRANTS}?limit=1")).json()
+    assert [one["grant"] for one in first["grants"]] == ["bank/ana/same"]
+    await client.post(f"{GRANTS}/bank/ana/same/revoke", json={})
+    rest = (await client.get(f"{GRANTS}?after={first['next']}")).json()
+    assert [one["grant"] for one in rest["grants"]] == ["shop/ana/same", "bank/ana/same"]
+    assert rest["next"] is None
+    assert (await client.get(f"{GRANTS}?after=x")).status_code == 422

@@ -1,12 +1,17 @@
 """Operations over HTTP: the state of the broker, and what workers gave up on."""
 
+import asyncio
 import json
+
+import pytest
 
 from ayes.ledger.log import Parked
 from ayes.ledger.services import Ledger
 from ayes.ops.commands import check
 from ayes.ops.commands.command import Session
+from ayes.ops.console.shared import Fresh
 from ayes.ops.console.visitors import Role, Visitor
+from ayes.schemas.errors import BrokerAway
 from ayes.schemas.policy import applied
 from ayes.schemas.slots import CallRef, policy_slot
 
@@ -39,6 +44,25 @@ async def test_the_state_is_that_of_the_command_line(shop, client, capsys):
     assert (found["pending"], found["oldest"]) == (2, "shop/order-17/refund-1")
     assert {one["stream"] for one in found["room"]} >= {"LEDGER", "PARKED"}
     assert all(one["listening"] for one in found["consumers"] if one["name"] in {"gate", "queue"})
+
+
+async def test_an_answer_for_everybody_is_asked_for_once_at_a_time():
+    """Those who ask meanwhile get the same one, until it is too old; an error is not kept."""
+    asked = []
+
+    async def ask():
+        asked.append(len(asked))
+        await asyncio.sleep(0)
+        if len(asked) == 1:
+            raise BrokerAway("away")
+        return len(asked)
+
+    fresh = Fresh(ask, for_s=3600)
+    with pytest.raises(BrokerAway):
+        await fresh()
+    assert await asyncio.gather(*(fresh() for _ in range(5))) == [2] * 5
+    always = Fresh(ask, for_s=-1)
+    assert (await always(), await always()) == (3, 4)
 
 
 async def test_an_alarm_is_shown(shop, client):
@@ -105,3 +129,21 @@ async def test_only_operators_change_what_is_parked(shop, client):
     page = (await client.get("/operations")).text
     assert "Try again" not in page
     assert len((await client.get(PARKED)).json()["parked"]) == 1
+
+
+async def test_the_page_says_that_the_broker_is_away_and_asks_again(shop, client, monkeypatch):
+    """Without the frame where htmx asks, so that it heals without a reload."""
+    good = (await client.get("/operations")).text
+    assert 'hx-select="#live"' in good
+
+    async def away():
+        raise BrokerAway("the broker is away.")
+
+    monkeypatch.setattr(shop.app.state.backend, "status", away)
+    first = await client.get("/operations")
+    assert first.status_code == 503
+    assert "the broker is away. This page tries again by itself." in first.text
+    assert 'hx-select="#operations"' in first.text
+    later = await client.get("/operations", headers={"HX-Request": "true"})
+    assert 'hx-select="#live"' in later.text
+    assert "hx-retarget" not in later.headers

@@ -5,8 +5,9 @@ import json
 import re
 from http.cookies import SimpleCookie
 from typing import NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
+import httpx
 import pytest
 import pytest_asyncio
 import structlog
@@ -15,11 +16,14 @@ from fastapi.responses import StreamingResponse
 from structlog.testing import capture_logs
 
 from ayes.ledger.services import Ledger
-from ayes.ops.console import security
+from ayes.ops.console import security as security_module
+from ayes.ops.console.application import application
 from ayes.ops.console.backend import Backend
+from ayes.ops.console.security import Security
+from ayes.ops.console.serving import serving
 from ayes.ops.console.sessions import PER_CLIENT, Attempts
 from ayes.ops.console.visitors import Role, Visitor
-from ayes.schemas.errors import BrokerRefused
+from ayes.schemas.errors import BadInput, BrokerRefused
 from ayes.schemas.events import Voted
 from ayes.schemas.slots import CallRef
 
@@ -275,6 +279,20 @@ async def test_every_response_has_the_headers(shop, client):
     assert kept == "public, max-age=31536000, immutable"
 
 
+async def test_behind_tls_the_cookie_is_sent_over_tls_only(shop):
+    """And the browser is told never to try without (HSTS)."""
+    security = Security(shop.security.access, "https://ayes.example")
+    app = application(shop.app.state.backend, security)
+    base = {"base_url": security.url, "headers": {"origin": security.url}}
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), **base) as client:
+        answer = await client.post("/sign-in", data={"code": security.access.new_link("ana")})
+        assert answer.headers["strict-transport-security"] == "max-age=63072000"
+        [name] = SimpleCookie(answer.headers["set-cookie"])
+        assert name == "__Host-ayes"
+        assert "Secure" in answer.headers["set-cookie"]
+        assert (await client.get("/")).status_code == 200
+
+
 async def test_a_failure_says_nothing_about_the_inside(shop, client, monkeypatch):
     """It is a problem like others, has the headers, and its trace is in our log only."""
 
@@ -283,7 +301,7 @@ async def test_a_failure_says_nothing_about_the_inside(shop, client, monkeypatch
         raise RuntimeError("/secret/path")
 
     heard = structlog.wrap_logger(None, wrapper_class=structlog.BoundLogger)
-    monkeypatch.setattr(security, "_log", heard)
+    monkeypatch.setattr(security_module, "_log", heard)
     with capture_logs() as logs:
         answer = await client.get("/api/v1/broken")
     assert answer.status_code == 500
@@ -303,6 +321,17 @@ async def test_a_console_elsewhere_has_the_passwords_that_it_is_given(shop, tmp_
         await backend.reviewer("ana")
         with pytest.raises(BrokerRefused, match="has no account 'reviewer-ben'"):
             await backend.reviewer("ben")
+
+
+async def test_the_port_stays_the_same(shop):
+    """So that bookmarks stay right; and a port that somebody has is left alone."""
+    store = shop.server.store
+    async with serving(store, "ana", port=0) as first:
+        with pytest.raises(BadInput, match="the port is in use"):
+            async with serving(store, "ana", port=urlsplit(first.url).port):
+                pass
+    async with serving(store, "ana") as again:
+        assert again.url == first.url
 
 
 # -------------------------------------------------------------------------------------- signing in

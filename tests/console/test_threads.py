@@ -1,14 +1,18 @@
 """Conversations over HTTP: the list, one of them, and what a model's provider is sent."""
 
 import msgspec
+from anything import fact, logs
 from console_client import REFUND
+from hypothesis import given, settings
 from stories import Story, facts_of
 
 from ayes.ledger.services import Ledger
+from ayes.ops.console.api.threads import Cycle, shown
 from ayes.ops.console.visitors import Role, Visitor
 from ayes.projections.formats import FORMATS
 from ayes.projections.history import history
 from ayes.projections.thread import thread_of
+from ayes.projections.timeline import timeline
 from ayes.schemas import events as e
 from ayes.schemas.slots import ThreadRef
 
@@ -87,8 +91,8 @@ async def test_a_conversation_is_its_messages_turns_and_folded_calls(shop, clien
     story.turn(1, e.Text("Let me see."), wish)
     await told(shop, story)
     ref = story.ref.wish(1, 0)
-    async for fact in shop.service.watch(1, ref.gated.subject):
-        digest = fact.event.digest
+    async for gated in shop.service.watch(1, ref.gated.subject):
+        digest = gated.event.digest
         break
     await say(shop, "order-17", "Hurry", "later")
     vote = {"verdict": "approve", "digest": digest, "arguments": '{"order":"A-17","amount":400}'}
@@ -186,3 +190,14 @@ async def test_an_empty_list_says_how_a_conversation_begins(client):
     assert "No conversation yet" in page.text
     assert "ayes request" in page.text
     assert (await client.get("/conversations/shop/order-17")).status_code == 404
+
+
+@given(logs(ThreadRef("acme", "t1")))
+@settings(max_examples=25, deadline=None)
+def test_whatever_is_recorded_can_be_shown(raws):
+    """Void facts, facts of newer programs and broken bytes are items like others (B14, I12)."""
+    thread = thread_of(ThreadRef("acme", "t1"), [fact(raw) for raw in raws])
+    items = [shown(item) for item in timeline(thread)]
+    recorded = {one.seq for call in thread.calls.values() for one in call.facts}
+    steps = [step.seq for item in items if isinstance(item, Cycle) for step in item.steps]
+    assert sorted(steps) == sorted(recorded)

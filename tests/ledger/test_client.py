@@ -727,6 +727,23 @@ async def test_a_start_is_one_start(desk: Ledger):
     assert len((await desk.call(CALL)).claims) == 1
 
 
+async def test_a_start_with_an_id_is_the_same_start_again(desk: Ledger):
+    """Ten attempts with two ids: those with one of them succeed. None does after the end, when the
+    tool must not run again (I6, B27).
+    """
+    await approved(desk)
+    ids = ("4f6ad0ae-7a1b-4b53-9c9a-0f5c4e8a2d11", "b2a0c9d4-55cf-4be7-8d0c-6f1a6a2f9e77") * 5
+    starts = await asyncio.gather(
+        *(desk.start(CALL, claim_id=one) for one in ids), return_exceptions=True
+    )
+    failed = [isinstance(one, AlreadyFilled) for one in starts]
+    assert failed in ([True, False] * 5, [False, True] * 5)
+    [claim] = (await desk.call(CALL)).claims
+    await desk.finish(CALL, output="done")
+    with pytest.raises(AlreadyFilled):
+        await desk.start(CALL, claim_id=claim.event.id)
+
+
 async def test_what_was_never_started_cannot_have_ended(desk: Ledger):
     """Not asked for, waiting, approved, denied, taken back: a result is refused, and nothing is
     recorded (B31, B62, I1).

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stories import REF, SETTLED, START, UNSETTLED, Story, disorder, life, lives, question, request
 
-from ayes.ledger.lifecycle import Call, Status, call_of
+from ayes.ledger.lifecycle import Call, Status, call_of, may_vote
 from ayes.ledger.log import Change
 from ayes.projections import pending
 from ayes.projections.fold import ProjectionState
@@ -315,10 +315,11 @@ def test_what_is_kept_is_what_is_listed(story):
     st.sampled_from(CHOICES),
     st.integers(1, 4),
     st.integers(600, 3_000),
+    st.booleans(),
 )
-def test_pages_are_what_is_listed(said, chosen, most, room):
-    """Page after page gives each entry once, oldest first, with the bytes of the bucket; none is
-    longer than was asked for.
+def test_pages_are_what_is_listed(said, chosen, most, room, newest_first):
+    """Page after page gives each entry once, oldest or newest first, with the bytes of the bucket;
+    none is longer than was asked for.
     """
     there: dict[str, bytes] = {}
     for seq, stage in said:
@@ -326,11 +327,11 @@ def test_pages_are_what_is_listed(said, chosen, most, room):
     there = {key: value for key, value in there.items() if value}
     waiting = pending.PendingIndex()
     waiting.apply(Change(there, whole=True))
-    expected = plainly(there.values(), None, chosen)
+    expected = plainly(there.values(), None, chosen)[:: -1 if newest_first else 1]
     found: list[bytes] = []
     after, more = None, True
     while more:
-        page = waiting.page(most, room, chosen, after)
+        page = waiting.page(most, room, chosen, after, newest_first=newest_first)
         assert page.waiting == len(expected)
         assert len(page.entries) <= most
         assert sum(len(bytes(raw)) + 1 for raw in page.entries) <= room
@@ -340,6 +341,29 @@ def test_pages_are_what_is_listed(said, chosen, most, room):
         more, after = page.more, page.after
     assert list(map(pending.decode, found)) == expected
     assert set(found) <= set(there.values())
+
+
+NAMES = st.sampled_from(("ana", "ben", "Ben", "lea"))
+
+
+@given(NAMES, st.lists(NAMES | st.just("l*")), st.lists(NAMES), st.lists(NAMES), st.lists(NAMES))
+def test_an_entry_asks_whom_the_call_asks(reviewer, voters, excluded, also, later):
+    """It agrees with the rule for votes, where nobody has several accounts."""
+    story = Story()
+    story.tell(CALL.requested, request(REFUND))
+    asking = msgspec.structs.replace(
+        question(REFUND),
+        voters=tuple(voters),
+        excluded=tuple(excluded),
+        also=(e.Quorum(tuple(also)),),
+    )
+    story.tell(CALL.gated, asking)
+    if later:
+        story.tell(CALL.escalated(1), e.Escalated(voters=tuple(later)))
+    entry = pending.entry(call(story))
+    vote = e.Voted(verdict="approve", digest=asking.digest)
+    assert entry
+    assert entry.asks(reviewer) is may_vote(call(story), vote, reviewer)
 
 
 def test_a_page_goes_on_behind_what_is_gone():

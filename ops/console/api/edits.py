@@ -28,7 +28,7 @@ class Mistake(Model):
 
 class CheckedEdit(Model):
     digest: str
-    """What an approval of these arguments would be bound to."""
+    """What an approval of these arguments would be bound to; empty if they do not fit."""
     mistakes: list[Mistake]
     """Empty if they fit the schema. The policy is asked when somebody votes for them."""
 
@@ -40,10 +40,8 @@ async def check(ref: Named, edit: Edit, backend: InBackend, _visitor: Reading) -
     tool = await backend.reading.tool_of(known)
     if tool is None:
         raise UnknownTool(f"{known.wish.tool} of {ref} is not declared, so it has no schema.")
-    return CheckedEdit(
-        digest=call_digest(tool.name, tool.version, edit.arguments),
-        mistakes=[
-            Mistake(pointer=one.pointer, message=one.message)
-            for one in tool.mistakes(edit.arguments)
-        ],
-    )
+    mistakes = [
+        Mistake(pointer=one.pointer, message=one.message) for one in tool.mistakes(edit.arguments)
+    ]
+    digest = "" if mistakes else call_digest(tool.name, tool.version, edit.arguments)
+    return CheckedEdit(digest=digest, mistakes=mistakes)

@@ -1,6 +1,7 @@
 """The stream of events, as server-sent events (HTML Living Standard, section 9.2)."""
 
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Annotated, Final
 
 import msgspec
@@ -57,8 +58,9 @@ async def events(
 
 async def _encoded(feed: Feed, chosen: EventFilter, after: int | None) -> AsyncGenerator[bytes]:
     yield format_sse_event(retry=_RETRY_MS)
-    async for together in feed.events(chosen, after):
-        yield b"".join(map(_sse, together))
+    async with aclosing(feed.events(chosen, after)) as sent:
+        async for together in sent:
+            yield b"".join(map(_sse, together))
 
 
 def _sse(sent: Sent) -> bytes:

@@ -1,5 +1,6 @@
 """Grants, which approve calls in advance, and delegations, by which one votes for another."""
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -16,10 +17,13 @@ from ayes.ops.console.backend import InBackend
 from ayes.ops.console.identity import Reading, Reviewing
 from ayes.ops.terminal import output
 from ayes.schemas.codec import Fact
+from ayes.schemas.errors import BadInput
 from ayes.schemas.ids import token
 from ayes.schemas.slots import DELEGATION, GRANT, ROOT, CallRef, DelegationRef, GrantRef
 
 router: Final = APIRouter(tags=["grants"])
+
+_CURSOR: Final = re.compile(r"([01])-([0-9]{1,18})", re.ASCII)
 
 #: The longest time of a grant, in seconds.
 MAX_S: Final = ledger_grants.MAX_S
@@ -64,10 +68,10 @@ class Grants(Model):
     """A page of grants: those in force first, then the newest."""
 
     grants: list[Grant]
-    #: Grants of the workspace that are in force, on this page and on others.
+    #: How many are in force, on this page and on others.
     in_force: int
-    #: The number of grants left out, if there are more than fit.
-    more: int
+    #: The cursor of the next page; None on the last one.
+    next: str | None
 
 
 @router.get("/grants")
@@ -76,6 +80,7 @@ async def grants(
     _visitor: Reading,
     workspace: str = "",
     standing: Literal["", "in force", "revoked", "void", "ended", "used up"] = "",
+    after: str = "",
     limit: Limit = 200,
 ) -> Grants:
     """The grants of a workspace, or of all. Reads every fact about them."""
@@ -85,16 +90,39 @@ async def grants(
         Grant.of(one, now) for own in _by_workspace(facts) for one in ledger_grants.grants_of(own)
     ]
     chosen = [one for one in every if standing in {"", one.standing}]
-    chosen.sort(key=lambda one: (one.standing != "in force", -one.seq))
-    return Grants(
-        grants=chosen[:limit],
-        in_force=sum(one.standing == "in force" for one in every),
-        more=max(0, len(chosen) - limit),
-    )
+    page, following = _page(chosen, after, limit)
+    in_force = sum(one.standing == "in force" for one in every)
+    return Grants(grants=page, in_force=in_force, next=following)
 
 
 def _subjects(workspace: str, kind: str) -> str:
     return f"{ROOT}.{token('workspace', workspace) if workspace else '*'}.{kind}.>"
+
+
+def _page[T: Grant | Delegation](
+    found: list[T], after: str, limit: int
+) -> tuple[list[T], str | None]:
+    """Those after the cursor, and the next one: what has an effect or will have one, then the rest;
+    the newest first.
+    """
+    begin = _cursor(after) if after else None
+    rest = (
+        sorted(found, key=_place)
+        if begin is None
+        else [one for one in sorted(found, key=_place) if _place(one) > begin]
+    )
+    last = rest[limit - 1] if len(rest) > limit else None
+    return rest[:limit], f"{int(_place(last)[0])}-{last.seq}" if last else None
+
+
+def _place(one: "Grant | Delegation") -> tuple[bool, int]:
+    return one.standing not in {"in force", "to come"}, -one.seq
+
+
+def _cursor(text: str) -> tuple[bool, int]:
+    if (found := _CURSOR.fullmatch(text)) is None:
+        raise BadInput(f"after={text[:100]!r} is not a cursor. Take `next` of the page before.")
+    return found[1] == "1", -int(found[2])
 
 
 def _by_workspace(facts: Iterable[Fact]) -> Iterable[Sequence[Fact]]:
@@ -187,16 +215,20 @@ class Delegation(Model):
 
 
 class Delegations(Model):
-    """Delegations: those that are not over first, then the newest."""
+    """A page of delegations: those that are not over first, then the newest."""
 
     delegations: list[Delegation]
-    #: The number of delegations left out, if there are more than fit.
-    more: int
+    #: The cursor of the next page; None on the last one.
+    next: str | None
 
 
 @router.get("/delegations")
 async def delegations(
-    backend: InBackend, _visitor: Reading, workspace: str = "", limit: Limit = 200
+    backend: InBackend,
+    _visitor: Reading,
+    workspace: str = "",
+    after: str = "",
+    limit: Limit = 200,
 ) -> Delegations:
     """The delegations of a workspace, or of all. Reads every fact about them."""
     facts = await backend.reading.read(_subjects(workspace, DELEGATION))
@@ -206,8 +238,8 @@ async def delegations(
         for own in _by_workspace(facts)
         for one in ledger_grants.delegations_of(own)
     ]
-    found.sort(key=lambda one: (one.standing == "ended", -one.seq))
-    return Delegations(delegations=found[:limit], more=max(0, len(found) - limit))
+    page, following = _page(found, after, limit)
+    return Delegations(delegations=page, next=following)
 
 
 class NewDelegation(Model):

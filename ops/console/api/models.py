@@ -294,9 +294,11 @@ class RecordedFact(Model):
     recorded_at: datetime
     subject: str
     event: dict[str, Any] | None = None
-    """The event, with its kind in `type`."""
+    """The event, with its kind in `type`; of one that this program cannot read, the kind alone."""
+    raw: str = ""
+    """The bytes of an event that this program cannot read, as text."""
     problem: str = ""
-    """Why bytes that this program cannot read are not an event."""
+    """Why it cannot read them."""
     void: str = ""
     """Why it does not count; empty if it does."""
     by: str
@@ -432,9 +434,25 @@ def recorded(facts: Sequence[Fact]) -> list[RecordedFact]:
 
 
 def _recorded(fact: Fact, void: str, wishes: output.Wishes) -> RecordedFact:
-    row = output.fact_row(fact, wishes=wishes)
-    found = msgspec.json.decode(output.fact_json(fact, void))
-    return RecordedFact.model_validate(found | {"by": row.by, "what": row.what})
+    row, event = output.fact_row(fact, wishes=wishes), fact.event
+    more: dict[str, Any]
+    if isinstance(event, e.Carried):  # it may have any form, and be nested as deeply as it likes
+        more = {
+            "event": {"type": event.type} if event.type else None,
+            "raw": event.raw.decode(errors="replace"),
+            "problem": event.problem or "it is of a newer program",
+        }
+    else:
+        more = {"event": msgspec.to_builtins(event)}
+    return RecordedFact(
+        seq=fact.seq,
+        recorded_at=fact.recorded_at,
+        subject=fact.slot.subject,
+        void=void,
+        by=row.by,
+        what=row.what,
+        **more,
+    )
 
 
 def ballots(call: Call) -> list[Ballot]:

@@ -149,9 +149,11 @@ def _with(found: object, **properties: object) -> dict[str, Any]:
 
 
 class ParkedList(Model):
-    """Parked deliveries, oldest first."""
+    """A page of parked deliveries, oldest first."""
 
     parked: list[Parked]
+    #: The cursor of the next page; None on the last one.
+    next: int | None = None
 
 
 class ParkedFact(Model):
@@ -170,11 +172,14 @@ async def parked(
     backend: InBackend,
     _visitor: Reading,
     whole: Annotated[bool, Query(alias="all")] = False,
+    after: Annotated[int, Query(ge=0, lt=2**63)] = 0,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 200,
 ) -> ParkedList:
     """What consumers gave up on; with `all` also what was settled or dropped since."""
     operator = await backend.operator(CONSOLE)
-    found = await operator.log.parked(whole=whole)
-    return ParkedList(parked=[Parked.of(one) for one in found])
+    found = [one for one in await operator.log.parked(whole=whole) if one.number > after]
+    following = found[limit - 1].number if len(found) > limit else None
+    return ParkedList(parked=[Parked.of(one) for one in found[:limit]], next=following)
 
 
 @router.get("/operations/parked/{number}")

@@ -127,15 +127,13 @@ class Claim(Model):
     model_config = example(claim="4f6ad0ae-7a1b-4b53-9c9a-0f5c4e8a2d11")
 
     claim: UUID
-    """A UUID that only this runner has: a new one for each attempt to run a call. Send the same one
-    again if the answer was lost.
-    """
+    """A UUID that only this run of the tool has. Send the same one again if the answer was lost."""
 
 
 @router.post("/calls/{workspace}/{thread}/{call}/claim")
 async def claim(ref: Named, claim: Claim, backend: InBackend, visitor: Serving) -> CallState:
     """Claim an approved call, to run it: exactly the `arguments` of the answer, and only if this
-    succeeds. The same claim again succeeds, a second one is refused.
+    succeeds. The same claim again succeeds until the call ends; a second one is refused.
     """
     service = await backend.service(visitor.name)
     return await _state(backend, await service.start(ref, claim_id=str(claim.claim)))

@@ -277,7 +277,7 @@ async def conversation(
         agent=getattr(opened, "agent", ""),
         model=getattr(opened, "model", ""),
         opened_at=thread.opened.recorded_at if thread.opened else None,
-        items=[_item(one) for one in items[-limit:]],
+        items=[shown(one) for one in items[-limit:]],
         previous=len(items) - limit if len(items) > limit else None,
         stopped_at=str(stopped_at) if stopped_at else None,
         formats=list(FORMATS),
@@ -291,7 +291,8 @@ async def _known(backend: Backend, ref: ThreadRef) -> Thread:
     return thread_of(ref, facts)
 
 
-def _item(item: timeline.Item) -> Message | Reply | Cycle:
+def shown(item: timeline.Item) -> Message | Reply | Cycle:
+    """An item as the API returns it."""
     match item:
         case timeline.Message(fact):
             return _message(fact)

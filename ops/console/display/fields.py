@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from ayes.ops.console.display import raw_json
 from ayes.ops.terminal.visible import spans, visible, visible_json
+from ayes.schemas import strict_json
 
 type Control = Literal["text", "number", "choice", "json", "group"]
 #: What was typed, or why it cannot be sent, by JSON pointer (RFC 6901).
@@ -26,6 +27,8 @@ type _Schema = dict[str, Any]
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 #: How deep a value is made from a schema, which may refer to itself.
 _DEPTH: Final = 5
+#: The values for which a form has fields of their own.
+_MOST_VALUES: Final = 2000
 
 
 class Addition(NamedTuple):
@@ -80,7 +83,12 @@ class Field(NamedTuple):
 
 
 def form(schema: str, arguments: str) -> Field:
-    """The form for these arguments, which are JSON, by the tool's schema."""
+    """The form for these arguments, which are JSON, by the tool's schema.
+
+    Of very many values it is one text field.
+    """
+    if sum(1 for _ in strict_json.values_in(strict_json.read(arguments))) > _MOST_VALUES:
+        return Field((), "json", arguments.strip(), visible_json(arguments.strip()))
     described = json.loads(schema)
     return _Form(described).field((), described, arguments.strip())
 

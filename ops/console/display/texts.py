@@ -70,6 +70,11 @@ def text_of(text: str, name: str = "") -> Text:
     return Text(kind, runs(text[:end], kind), runs(rest, kind), _more(rest), flags(text))
 
 
+def plain(text: str) -> Text:
+    """As `text_of`, of a short text that needs no look: a number, a word of JSON."""
+    return Text("", (Run((Piece(text),)),), (), "", ())
+
+
 def run_of(text: str, mark: Mark = "") -> Run:
     return Run(tuple(Piece(*span) for span in spans(text)), mark)
 

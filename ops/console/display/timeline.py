@@ -38,7 +38,7 @@ def timeline(facts: Sequence[RecordedFact]) -> tuple[Row, ...]:
 
 def _row(fact: RecordedFact, after: str) -> Row:
     event = fact.event or {}
-    raw = msgspec.json.encode(fact.event).decode() if fact.event else fact.problem
+    raw = fact.raw or msgspec.json.encode(fact.event).decode()
     return Row(
         seq=fact.seq,
         recorded_at=fact.recorded_at,

@@ -4,7 +4,7 @@ from decimal import Decimal
 from typing import Final, NamedTuple
 
 from ayes.ops.console.display import raw_json
-from ayes.ops.console.display.texts import HEAD_LINES, Text, text_of
+from ayes.ops.console.display.texts import HEAD_LINES, Text, plain, text_of
 from ayes.ops.terminal.visible import visible
 
 #: The longest value of an earlier call that stands beside the value now.
@@ -51,11 +51,13 @@ def _value(raw: str, name: str, earlier: str | None) -> Leaf | Group:
     if kind == "string":
         return Leaf(kind, text_of(raw_json.string(raw), name))
     if kind not in ("object", "array"):
-        return Leaf(kind, text_of(raw))
+        return Leaf(kind, plain(raw))
     known = raw_json.children(earlier.strip()) if earlier else {}
     members = tuple(
         Member(
-            text_of(inner), _value(value, inner, known.get(inner)), last_time(value, known, inner)
+            plain(inner) if kind == "array" else text_of(inner),
+            _value(value, inner, known.get(inner)),
+            last_time(value, known, inner),
         )
         for inner, value in raw_json.children(raw).items()
     )

@@ -6,11 +6,13 @@ from http import HTTPStatus
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Form, Request
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from pydantic import AfterValidator, BaseModel
 
 from ayes.ops.console import problems
 from ayes.ops.console.api import calls, context, edits, requests, votes
+from ayes.ops.console.api.context import Context
 from ayes.ops.console.api.models import Named, Record
 from ayes.ops.console.api.votes import Vote
 from ayes.ops.console.backend import Backend, InBackend
@@ -45,6 +47,17 @@ async def _shown(
     """The page of a call, or its article alone for the pane beside the list."""
     record = await calls.record(ref, backend, visitor)
     led = await context.context(ref, backend, visitor)
+    # In a thread, since the page of a hostile call may take seconds.
+    return await run_in_threadpool(_composed, request, visitor, record, led, values)
+
+
+def _composed(
+    request: Request,
+    visitor: Visitor,
+    record: Record,
+    led: Context,
+    values: Mapping[str, Any],
+) -> HTMLResponse:
     state = record.state
     asked = state.requested_arguments if state.edited else state.arguments
     alike = next((one for one in reversed(record.earlier) if one.tool == state.tool), None)
@@ -59,7 +72,9 @@ async def _shown(
         raw=text_of(asked),
         plain_raw=asked,
         changed=changes(asked, state.arguments) if state.edited else (),
-        edits=[(name, changes(asked, other)) for other, name in state.edits.items()],
+        edits=[
+            (name, changes(asked, other), json.dumps(other)) for other, name in state.edits.items()
+        ],
         seats=seats(record.question, record.votes, record.requester) if record.question else (),
         messages=[(one, text_of(one.text)) for one in led.messages],
         timeline=timeline(record.facts),
@@ -71,7 +86,7 @@ async def _shown(
 def _rendered(request: Request, name: str, visitor: Visitor, **values: Any) -> HTMLResponse:
     fragment = is_fragment(request) or request.query_params.get("pane") == "1"
     layout = "call_pane.html" if fragment else "call_page.html"
-    return page(request, f"{name}.html", visitor, layout=layout, text_of=text_of, **values)
+    return page(request, f"{name}.html", visitor, layout=layout, **values)
 
 
 # ---------------------------------------------------------------------------------------- votes
@@ -196,7 +211,7 @@ async def edited(
     async with request.form(max_fields=_MOST_FIELDS, max_part_size=_MOST_BYTES) as submitted:
         typed = {name: text for name, text in submitted.items() if isinstance(text, str)}
     schema, original = _form_of(record)
-    step, basis = typed.get("step", ""), _unwrapped(typed.get("basis", '""')) or original
+    step, basis = typed.get("step", ""), _basis(typed) or original
     if step == "change":
         return _form(request, visitor, record, fields.form(schema, basis))
     if step == "raw":
@@ -285,6 +300,14 @@ def _raw(text: str, basis: str) -> str:
     """The arguments as typed; those of before if nobody changed them."""
     typed = text.replace("\r\n", "\n").strip()
     return basis if typed == visible_json(basis).replace("\r\n", "\n").strip() else typed
+
+
+def _basis(typed: Mapping[str, str]) -> str:
+    """The arguments that the form was made of; empty if the form does not say."""
+    basis = _unwrapped(typed.get("basis", '""'))
+    if basis and not raw_json.is_readable(basis):
+        raise BadInput("the form is damaged: what it edits is not JSON. Open it again.")
+    return basis
 
 
 def _unwrapped(text: str) -> str:

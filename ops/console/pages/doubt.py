@@ -30,7 +30,6 @@ async def doubt(
         found=found,
         shown=[(one, value_of(one.arguments), text_of(one.arguments)) for one in found.calls],
         may=lambda one: {"reconcile": "" if one.mine else _NOT_THEIRS},
-        text_of=text_of,
     )
 
 

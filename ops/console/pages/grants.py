@@ -1,12 +1,13 @@
 """The page of grants and delegations."""
 
+import secrets
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from ayes.ops.console import problems
 from ayes.ops.console.api import grants
@@ -15,7 +16,7 @@ from ayes.ops.console.display.texts import text_of
 from ayes.ops.console.identity import Reading, Reviewing, Role, Visitor
 from ayes.ops.console.pages.rendering import page
 from ayes.ops.terminal.times import parse_duration, parse_time
-from ayes.schemas.errors import ApprovalsError, BadInput
+from ayes.schemas.errors import AlreadyFilled, ApprovalsError, BadInput
 
 router: Final = APIRouter()
 
@@ -26,6 +27,8 @@ _MOST: Final = 20_000
 class GrantForm(BaseModel):
     """A new grant as it was typed."""
 
+    #: Chosen when the form is shown, so that sending it twice gives one grant.
+    name: str = Field(default_factory=lambda: f"g-{secrets.token_hex(4)}")
     call: str = ""
     workspace: str = ""
     tool: str = ""
@@ -54,6 +57,7 @@ class GrantForm(BaseModel):
             when=self.when,
             any_thread=self.any_thread,
             agent=self.agent or None,
+            name=self.name,
             reason=self.reason,
         )
 
@@ -61,6 +65,8 @@ class GrantForm(BaseModel):
 class DelegationForm(BaseModel):
     """A new delegation as it was typed. Times are in UTC."""
 
+    #: As of a grant.
+    name: str = Field(default_factory=lambda: f"d-{secrets.token_hex(4)}")
     workspace: str = ""
     to: str = ""
     starts: str = ""
@@ -81,8 +87,13 @@ class DelegationForm(BaseModel):
             starts_at=parse_time("From", self.starts),
             ends_at=parse_time("Until", self.ends),
             tools=tuple(self.tools.replace(",", " ").split()),
+            name=self.name,
             reason=self.reason,
         )
+
+
+def _renamed[F: (GrantForm, DelegationForm)](form: F) -> F:
+    return form.model_copy(update={"name": type(form)().name})
 
 
 def _number(text: str) -> int:
@@ -98,10 +109,11 @@ async def show(
     visitor: Reading,
     workspace: str = "",
     call: str = "",
+    after: str = "",
 ) -> HTMLResponse:
     """The grants; with a call, the form is for calls like it."""
     form = GrantForm(call=call, workspace=workspace)
-    return await _shown(request, backend, visitor, workspace, form=form)
+    return await _shown(request, backend, visitor, workspace, form=form, after=after)
 
 
 async def _shown(
@@ -113,8 +125,12 @@ async def _shown(
     form: GrantForm | None = None,
     delegation: DelegationForm | None = None,
     problem: ApprovalsError | None = None,
+    after: str = "",
 ) -> HTMLResponse:
     """The page; after a problem with what was typed."""
+    if isinstance(problem, AlreadyFilled):  # by the name that was chosen for what was sent before
+        form = form and _renamed(form)
+        delegation = delegation and _renamed(delegation)
     values: dict[str, Any] = {
         "form": form or GrantForm(workspace=workspace),
         "delegation": delegation or DelegationForm(workspace=workspace),
@@ -126,7 +142,7 @@ async def _shown(
         request,
         "grants.html",
         visitor,
-        found=await grants.grants(backend, visitor, workspace),
+        found=await grants.grants(backend, visitor, workspace, after=after),
         delegations=await grants.delegations(backend, visitor, workspace),
         **values,
     )

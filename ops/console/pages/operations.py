@@ -3,7 +3,7 @@
 from http import HTTPStatus
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Form, Request
+from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from ayes.ops.console import problems
@@ -11,8 +11,8 @@ from ayes.ops.console.api import operations
 from ayes.ops.console.backend import Backend, InBackend
 from ayes.ops.console.display.texts import text_of
 from ayes.ops.console.identity import Operating, Reading, Role, Visitor
-from ayes.ops.console.pages.rendering import page
-from ayes.schemas.errors import ApprovalsError
+from ayes.ops.console.pages.rendering import is_fragment, page
+from ayes.schemas.errors import ApprovalsError, Unavailable
 
 router: Final = APIRouter()
 
@@ -20,19 +20,37 @@ Number = Annotated[int, Form(ge=0, lt=2**63)]
 
 
 @router.get("/operations")
-async def show(request: Request, backend: InBackend, visitor: Reading) -> HTMLResponse:
-    return await _shown(request, backend, visitor)
+async def show(
+    request: Request,
+    backend: InBackend,
+    visitor: Reading,
+    after: Annotated[int, Query(ge=0, lt=2**63)] = 0,
+) -> HTMLResponse:
+    return await _shown(request, backend, visitor, after=after)
 
 
 async def _shown(
-    request: Request, backend: Backend, visitor: Visitor, problem: ApprovalsError | None = None
+    request: Request,
+    backend: Backend,
+    visitor: Visitor,
+    problem: ApprovalsError | None = None,
+    *,
+    after: int = 0,
 ) -> HTMLResponse:
+    """The page, also while the broker is away: then it asks again by itself, until it answers."""
+    found, parked = None, None
+    try:
+        found = await operations.operations(backend, visitor)
+        parked = await operations.parked(backend, visitor, after=after)
+    except Unavailable as away:
+        problem = away
     answer = page(
         request,
         "operations.html",
         visitor,
-        found=await operations.operations(backend, visitor),
-        parked=await operations.parked(backend, visitor),
+        found=found,
+        parked=parked,
+        is_fragment=is_fragment(request),
         is_operator=Role.OPERATOR in visitor.roles,
         problem=problem,
         text_of=text_of,

@@ -14,6 +14,7 @@ from fastapi.templating import Jinja2Templates
 from ayes.ops.console.api import counts
 from ayes.ops.console.api.counts import Counts
 from ayes.ops.console.backend import InBackend
+from ayes.ops.console.display.texts import text_of
 from ayes.ops.console.identity import Visitor
 from ayes.ops.terminal.visible import flags, visible
 from ayes.schemas.errors import ApprovalsError
@@ -122,5 +123,6 @@ def asset(name: str) -> str:
 _templates: Final = Jinja2Templates(_HERE / "templates")
 _templates.env.trim_blocks = _templates.env.lstrip_blocks = True
 _templates.env.globals["asset"] = asset
+_templates.env.globals["text_of"] = text_of
 _templates.env.filters["visible"] = visible
 _templates.env.filters["flags"] = flags

@@ -29,13 +29,14 @@ const SHOWN_FOR_MS = 350;  // before an element with data-key takes a press
 const STAYS_MS = 3000;     // how long a decided call stays in the list
 const SILENT_MS = 4500;    // a heartbeat comes every 2 s; after this long, the connection is lost
 const REFRESH_MS = 500;    // the list is read again at most this often
-const COUNT_MS = 2000;     // the numbers of the header are read again at most this often
+const COUNT_MS = 4000;     // the numbers of the header are read again at most this often
 const LOST = "The connection is lost. It is tried again by itself.";
 
 const find = (selector, within = document) => within.querySelector(selector);
 const all = (selector, within = document) => [...within.querySelectorAll(selector)];
 const parsed = (text) => new DOMParser().parseFromString(text, "text/html");
 const visitor = document.body.dataset.visitor;
+const workspace = new URLSearchParams(location.search).get("workspace") ?? "";
 const list = find("#calls");
 const detail = find("#detail");
 const isDesk = () => detail && matchMedia("(min-width: 48.01rem)").matches;
@@ -48,6 +49,7 @@ function announce(text) {
 }
 
 function message(text, link) {
+  if (find("#messages").textContent.startsWith(text)) return;  // it is read aloud once
   const line = document.createElement("p");
   line.className = "problem";
   line.setAttribute("role", "alert");
@@ -64,12 +66,14 @@ function signInAgain() {
   });
 }
 
-/* A part of a page; null if it did not come, and a message says why. */
-async function fragment(path, signal) {
+/* A part of a page; null if it did not come. What the reader asked for is explained. */
+async function fragment(path, { signal, isAsked = false } = {}) {
   const answer = await fetch(path, { headers: { "HX-Request": "true" }, signal });
   if (answer.status === 401) return signInAgain(), null;
   const text = await answer.text();
+  if (isAsked && answer.ok) find("#messages").replaceChildren();
   if (answer.ok) return text;
+  if (!isAsked) return null;
   const problem = find(".problem", parsed(text))?.textContent.trim();
   message(problem || `The console answered ${answer.status}. Try again.`);
   return null;
@@ -106,7 +110,12 @@ const isDraft = (field) =>
 const draftsOf = (form) => `draft:${visitor}:${form.getAttribute("action")}:`;
 
 function keepDraft(field) {
-  if (isDraft(field)) sessionStorage.setItem(draftsOf(field.form) + field.name, field.value);
+  if (!isDraft(field)) return;
+  try {
+    sessionStorage.setItem(draftsOf(field.form) + field.name, field.value);
+  } catch {
+    announce("This text is too long to be kept if the page is closed.");
+  }
 }
 
 function restoreDrafts(within) {
@@ -151,7 +160,7 @@ async function show(path) {
   loading?.abort();
   loading = new AbortController();
   try {
-    const text = await fragment(path, loading.signal);
+    const text = await fragment(path, { signal: loading.signal, isAsked: true });
     if (text === null) return;
     detail.innerHTML = text;
     htmx.process(detail);
@@ -297,7 +306,8 @@ function countSelected() {
 async function decideSelected() {
   const chosen = all(".row-select:checked").map((box) => ["call", box.value]);
   if (!chosen.length) return announce("Nothing is selected. Select calls with x.");
-  const text = await fragment(`/bulk?${new URLSearchParams(chosen)}`).catch(() => null);
+  const path = `/bulk?${new URLSearchParams(chosen)}`;
+  const text = await fragment(path, { isAsked: true }).catch(() => null);
   if (text === null) return;
   const dialog = find("#bulk");
   find("#bulk-content").innerHTML = text;
@@ -393,7 +403,11 @@ let brokerIsUp = true;
 
 function connect() {
   stream = new EventSource(`/api/v1/events${position && `?after=${position}`}`);
-  stream.addEventListener("open", () => { hear(); refresh(); });
+  stream.addEventListener("open", () => {
+    hear();
+    refresh();
+    find("#messages a[href^='/sign-in']")?.parentElement.remove();  // somebody has signed in
+  });
   stream.addEventListener("error", () => {
     lost(LOST);
     if (stream.readyState !== EventSource.CLOSED) return;  // the browser connects again
@@ -407,9 +421,10 @@ function connect() {
     if (!brokerIsUp) lost("The broker is away. Votes have to wait until it is back.");
     else if (!wasUp) refresh();
   });
-  stream.addEventListener("listed", () => {
+  stream.addEventListener("listed", (event) => {
     hear();
     if (list && !isFull()) refresh();
+    if (!workspace) showCounts({ waiting: JSON.parse(event.data).waiting });
     countSoon();
   });
   stream.addEventListener("reset", (event) => {
@@ -456,14 +471,17 @@ function countSoon() {
 async function count() {
   counted = Date.now();
   counting = null;
-  const workspace = new URLSearchParams(location.search).get("workspace") ?? "";
   const path = `/api/v1/counts?${new URLSearchParams({ workspace })}`;
   const answer = await fetch(path).catch(() => null);
   if (answer?.status === 401) return signInAgain();
   if (!answer?.ok) return;
-  const counts = await answer.json();
-  for (const badge of all("[data-count]")) badge.textContent = counts[badge.dataset.count];
-  const titled = (_, word) => `${word} ${counts[word.toLowerCase()]}`;
+  showCounts(await answer.json());
+}
+
+function showCounts(counts) {
+  for (const badge of all("[data-count]"))
+    badge.textContent = counts[badge.dataset.count] ?? badge.textContent;
+  const titled = (old, word) => `${word} ${counts[word.toLowerCase()] ?? old.split(" ")[1]}`;
   document.title = document.title.replace(/^(Waiting|Mine) \d+/, titled);
 }
 

@@ -1,0 +1,54 @@
+"""The list of waiting calls changes by itself, and never under the hands of the reader."""
+
+from console_client import Site
+from playwright.async_api import expect
+
+from ayes.ops.console.visitors import Role, Visitor
+from ayes.schemas.slots import CallRef
+
+FIRST, SECOND, THIRD = (f"shop/order-{number}/refund-1" for number in (1, 2, 3))
+#: Wait until a decided call has been in the list for longer than it has to.
+LONG_ENOUGH = """row => new Promise(
+    proceed => setTimeout(proceed, Number(row.dataset.until) + 700 - Date.now())
+)"""
+
+
+async def approve_as_ben(shop: Site, call: str, digest: str) -> None:
+    shop.visitor = Visitor("ben", frozenset({Role.REVIEWER}))
+    async with shop.client() as client:
+        vote = {"verdict": "approve", "digest": digest}
+        (await client.post(f"/api/v1/calls/{call}/votes", json=vote)).raise_for_status()
+
+
+async def test_rows_come_by_themselves_and_leave_when_no_form_is_open(shop, visit):
+    await shop.ask(FIRST)
+    digest = await shop.ask(SECOND)
+    page = await visit()
+    rows = page.locator("#calls .row")
+    await expect(page.locator("article.call[data-ready]")).to_be_visible()
+    await page.keyboard.press("d")
+    await expect(page.get_by_label("Why not")).to_be_focused()
+    await approve_as_ben(shop, SECOND, digest)
+    leaving = page.locator(".row.leaving")
+    await expect(leaving).to_contain_text("approved by ben")
+    await shop.ask(THIRD)
+    await expect(rows).to_have_count(3)
+    await expect(page.locator("#announcer")).to_have_text("New call: refund")
+    await leaving.evaluate(LONG_ENOUGH)
+    await expect(rows).to_have_count(3)
+    await page.keyboard.press("Escape")
+    await expect(leaving).to_have_count(0)
+    await expect(page.locator(f'.row[data-call="{THIRD}"]')).to_be_visible()
+    await expect(page.locator('[data-count="waiting"]')).to_have_text("2")
+
+
+async def test_a_double_click_decides_one_call(shop, visit):
+    """The next call stands where the first one was, and its buttons wait for a moment."""
+    for call in (FIRST, SECOND):
+        await shop.ask(call)
+    page = await visit()
+    await page.locator(f'article[data-call="{FIRST}"][data-ready] [data-key=a]').dblclick()
+    await expect(page.locator(f'article[data-call="{SECOND}"][data-ready]')).to_be_visible()
+    assert (await shop.service.decision(FIRST, timeout_s=30)).status == "approved"
+    await expect(page.locator('[data-count="waiting"]')).to_have_text("1")
+    assert (await shop.service.known_call(CallRef.parse(SECOND))).status == "pending"
