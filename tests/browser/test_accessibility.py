@@ -2,12 +2,14 @@
 
 import pytest
 import pytest_asyncio
-from browser import DESK, PHONE, served, violations
+from browser import DESK, PHONE, opened, served, sign_in, violations
 from scene import PAGES, Scene
+
+EMPTY = ("/", "/doubt", "/decided", "/conversations", "/grants", "/policy", "/operations")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def shop(tmp_path_factory):
+async def shop(browser, tmp_path_factory):
     """One site for all pages, with everything that they can show."""
     path = tmp_path_factory.mktemp("scene")
     async with served(path) as made:
@@ -30,3 +32,15 @@ async def test_everybody_can_use_the_page(shop, visit, name):
             # A theme changes the colours alone.
             found = await violations(page, *(["color-contrast"] if theme == "dark" else []))
             assert not found, (size, theme, found)
+
+
+async def test_the_first_day(browser, tmp_path):
+    """Pages that have nothing to show yet, and that of a call which does not exist."""
+    async with served(tmp_path) as made:
+        context = await opened(browser, made)
+        await sign_in(context, made, "ana")
+        page = await context.new_page()
+        for path in (*EMPTY, "/calls/shop/order-17/none"):
+            await page.goto(path)
+            assert not await violations(page), path
+        await context.close()

@@ -2,7 +2,7 @@
 
 import re
 
-from browser import PHONE, person, sign_in
+from browser import PHONE, person, sign_in, violations
 from playwright.async_api import Page, expect
 
 from ayes.schemas.events import Voted
@@ -95,10 +95,12 @@ async def test_edited_through_the_form(shop, visit):
     await amount.fill("much")
     await button(page, "Review the changes").click()
     await expect(amount).to_have_attribute("aria-invalid", "true")
+    assert not await violations(page)
     await amount.fill("48")
     await button(page, "Review the changes").click()
     await expect(page.locator("del")).to_have_text("480")
     await expect(page.locator("ins")).to_have_text("48")
+    assert not await violations(page)
     assert await votes(shop) == []
     await button(page, "Approve with these changes").click()
     await expect(shown(page)).to_be_visible()
@@ -122,6 +124,7 @@ async def test_twenty_at_once_of_which_two_fail(shop, visit):
     dialog = page.locator("#bulk")
     for call in calls:
         await expect(dialog.get_by_text(call, exact=True)).to_be_visible()
+    assert not await violations(page)
     ben = await shop.app.state.backend.reviewer("ben")
     for call in calls[3:5]:
         await ben.deny(call)
