@@ -10,7 +10,7 @@ import typer
 
 from ayes.ledger.nats.credentials import Store
 from ayes.ops.commands.command import command, commands
-from ayes.ops.commands.options import JsonOption, PersonOption, StoreOption
+from ayes.ops.commands.options import ArchiveOption, JsonOption, PersonOption, StoreOption
 from ayes.ops.console.tokens import AccessFile, own_name
 from ayes.ops.terminal.output import print_json, print_message
 from ayes.ops.workers import until_signalled
@@ -65,6 +65,7 @@ async def console(
             show_default=False,
         ),
     ] = None,
+    archive: ArchiveOption = None,
     link: Annotated[
         bool, typer.Option("--link", help="Print a new link to a console that runs already.")
     ] = False,
@@ -81,7 +82,13 @@ async def console(
     from ayes.ops.console.serving import serving
 
     async with serving(
-        place, person, host=host, port=port, public_url=public_url, sign_in=sign_in
+        place,
+        person,
+        host=host,
+        port=port,
+        public_url=public_url,
+        sign_in=sign_in,
+        archive=archive,
     ) as served:
         await until_signalled(served.ended, ready=lambda: _greet(served, json=json))
 

@@ -208,6 +208,18 @@ ToOption = Annotated[
     ),
 ]
 
+ArchiveOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--archive",
+        metavar="DIR",
+        envvar="AYES_ARCHIVE",
+        parser=_directory,
+        help="Where `ayes lake sync` writes the lake; by default `archive` in the store.",
+        show_default=False,
+    ),
+]
+
 
 type TypedOption = Annotated[
     str,

@@ -100,11 +100,11 @@ def _operation_id(route: APIRoute) -> str:
 
 
 @asynccontextmanager
-async def console(security: Security, *, lake: Path | None = None) -> AsyncGenerator[FastAPI]:
+async def console(security: Security, archive: Path | None = None) -> AsyncGenerator[FastAPI]:
     """The application for the broker of a store, for as long as the block lasts.
 
     Args:
-        lake: by default that in the store's archive. It need not be there.
+        archive: where the lake is; by default in the store. It need not be there.
     """
-    async with Backend.connect(security.access.store.path, lake=lake) as backend:
+    async with Backend.connect(security.access.store.path, archive=archive) as backend:
         yield application(backend, security)

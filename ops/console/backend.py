@@ -62,13 +62,13 @@ class Backend:
         cls,
         store: Path | str | None = None,
         *,
-        lake: Path | None = None,
+        archive: Path | None = None,
         timeout_s: float | None = 3.0,
     ) -> AsyncGenerator[Self]:
         """Connect to the broker of this store.
 
         Args:
-            lake: by default that in the store's archive. It need not be there.
+            archive: where the lake is; by default in the store. It need not be there.
 
         Raises:
             BrokerAway: none answered within `timeout_s` (None: wait as long as it takes).
@@ -76,7 +76,7 @@ class Backend:
         opened = Ledger.connect(store, role="observer", name=CONSOLE, timeout_s=timeout_s)
         async with opened as reading:
             place = Store(store)
-            backend = cls(place, reading, lake or default(place.path) / "lake")
+            backend = cls(place, reading, (archive or default(place.path)) / "lake")
             feed = backend.feed
             # Also what only an operator can mend is tried again: nobody watches over a console.
             running = (

@@ -34,6 +34,7 @@ from ayes.ledger.services import Ledger
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import Unavailable
+from ayes.schemas.limits import cut
 from ayes.schemas.slots import CallRef
 
 #: The number of events that clients can catch up on.
@@ -43,6 +44,8 @@ HEARTBEAT_S: Final = 2.0
 #: The interval in which the broker is asked whether it answers, and the time that it has for it.
 _PROBE_S: Final = 1.0
 _ANSWER_S: Final = 2.0
+#: Bytes of a tool's or a program's name in an event; models and programs choose these themselves.
+_LONGEST: Final = 200
 #: The number of calls that are read together: with a dozen facts each, still one answer.
 _TOGETHER: Final = 80
 
@@ -146,11 +149,9 @@ def events_of(facts: Iterable[Fact], known: Iterable[Fact]) -> list[FeedEvent]:
 
 
 def _event(fact: Fact, known: list[Fact]) -> FeedEvent:
-    slot, ref = fact.slot, fact.slot.call_ref
+    slot, ref, by = fact.slot, fact.slot.call_ref, cut(author_of(fact), _LONGEST)
     if ref is None:
-        return FeedEvent(
-            *(fact.seq, "changed", "", slot.workspace, slot.thread, "", "", author_of(fact), 0)
-        )
+        return FeedEvent(fact.seq, "changed", "", slot.workspace, slot.thread, "", "", by, 0)
     before = call_of(ref, (one for one in known if one.seq < fact.seq))
     call = call_of(ref, (one for one in known if one.seq <= fact.seq))
     void = {one.fact.seq for one in voids(call)}
@@ -160,9 +161,9 @@ def _event(fact: Fact, known: list[Fact]) -> FeedEvent:
         call=str(ref),
         workspace=ref.workspace,
         thread=ref.thread,
-        tool=call.wish.tool if call.requested else "",
+        tool=cut(call.wish.tool, _LONGEST) if call.requested else "",
         status=str(call.status),
-        by=author_of(fact),
+        by=by,
         as_of=max((one.seq for one in call.facts if one.seq not in void), default=0),
     )
 

@@ -24,10 +24,11 @@ from urllib.parse import quote, urlencode, urlsplit
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ayes.ops.console.openid import Provider
+from ayes.ops.console.pages.problem import shown
 from ayes.ops.console.problems import respond
 from ayes.ops.console.sessions import LONGEST_S, Attempts, Sessions
 from ayes.ops.console.tokens import AccessFile
@@ -154,45 +155,41 @@ class Guard:
             if exchange.started:
                 raise
             failed = respond("Defect", HTTPStatus.INTERNAL_SERVER_ERROR, _FAILED, 1)
-            await failed(scope, receive, exchange.send)
+            await shown(request, failed)(scope, receive, exchange.send)
 
     def _refused(self, request: Request) -> Response | None:
         """The answer to a request that may not go on; None: it may."""
-        security = self._security
         if not self._is_ours(request.headers.get("host", "")):
-            return _problem(
-                HTTPStatus.MISDIRECTED_REQUEST,
-                f"the console does not answer to this name. Open it at {security.url}, or start it "
-                "with --public-url.",
-            )
-        if "authorization" in request.headers and security.cookie in request.cookies:
-            return _problem(
-                HTTPStatus.BAD_REQUEST,
-                "the request has a session and a token. Send one of them, so that it is clear "
-                "whose request it is.",
-            )
-        visitor = security.visitor_of(request)
-        request.state.visitor = visitor
+            where = f"Open it at {self._security.url}, or start it with --public-url."
+            said = f"the console does not answer to this name. {where}"
+            return _problem(HTTPStatus.MISDIRECTED_REQUEST, said)
+        try:
+            return self._admit(request)
+        except HTTPException as refusal:
+            return shown(request, _problem(HTTPStatus(refusal.status_code), refusal.detail))
+
+    def _admit(self, request: Request) -> Response | None:
+        """Find the visitor; the answer sends those who are not known to sign in.
+
+        Raises:
+            HTTPException: the request is not one that the visitor wanted to make.
+        """
+        security, headers = self._security, request.headers
+        if "authorization" in headers and security.cookie in request.cookies:
+            raise HTTPException(HTTPStatus.BAD_REQUEST, _BOTH)
+        visitor = request.state.visitor = security.visitor_of(request)
         # Not `request.url`, which is made from the Host header too.
-        is_open = request.scope["path"].startswith(_OPEN)
-        if visitor is None and not is_open:
+        if visitor is None and not request.scope["path"].startswith(_OPEN):
             return _sign_in(request)
         if (visitor is None or visitor.kind == "session") and security.is_foreign(request):
-            return _problem(
-                HTTPStatus.FORBIDDEN,
-                "another site made the browser send this, so nothing was done. Open the console "
-                f"itself, at {security.url}.",
-            )
-        shown = request.headers.get("ayes-visitor")
-        if shown is not None and visitor is not None and shown != visitor.name:
-            return _problem(
-                HTTPStatus.CONFLICT,
-                f"{shown} opened this page, and {visitor.name} is signed in now, so nothing was "
-                "done. Reload the page.",
-            )
-        length = request.headers.get("content-length", "0")
+            raise HTTPException(HTTPStatus.FORBIDDEN, _FOREIGN.format(url=security.url))
+        reader = headers.get("ayes-visitor")
+        if reader is not None and visitor is not None and reader != visitor.name:
+            said = _SOMEBODY_ELSE.format(reader=reader, visitor=visitor.name)
+            raise HTTPException(HTTPStatus.CONFLICT, said)
+        length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length) > MOST_BYTES:
-            return _problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _TOO_LONG)
+            raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _TOO_LONG)
         return None
 
     def _is_ours(self, host: str) -> bool:
@@ -286,6 +283,16 @@ _ONWARDS: Final = """\
 <p><a href="{url}">Continue</a></p>
 </html>
 """
+_BOTH: Final = (
+    "the request has a session and a token. Send one of them, so that it is clear whose it is."
+)
+_FOREIGN: Final = (
+    "another site made the browser send this, so nothing was done. Open the console itself, at "
+    "{url}."
+)
+_SOMEBODY_ELSE: Final = (
+    "{reader} opened this page, and {visitor} is signed in now, so nothing was done. Reload it."
+)
 _FAILED: Final = "the console failed at this request. Its log says why."
 _TOO_LONG: Final = f"the request is too long: {MOST_BYTES >> 20} MiB at most."
 _WHO: Final = (
@@ -335,5 +342,7 @@ def _sign_in(request: Request) -> Response:
     return RedirectResponse(url, HTTPStatus.SEE_OTHER)
 
 
-def _problem(status: HTTPStatus, detail: str, headers: Mapping[str, str] | None = None) -> Response:
+def _problem(
+    status: HTTPStatus, detail: str, headers: Mapping[str, str] | None = None
+) -> JSONResponse:
     return respond("about:blank", status, detail, 4, dict(headers or {}))

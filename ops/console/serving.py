@@ -47,6 +47,7 @@ async def serving(
     port: int | None = None,
     public_url: str = "",
     sign_in: Path | None = None,
+    archive: Path | None = None,
 ) -> AsyncGenerator[Serving]:
     """Serve the console of this store for as long as the block lasts.
 
@@ -55,6 +56,7 @@ async def serving(
         port: None: the same as the last time, or else a free one.
         public_url: where people open it, if a proxy passes their requests on.
         sign_in: the settings of an OpenID Connect provider.
+        archive: where the lake is, if it is not in the store.
 
     Raises:
         BadInput: others could reach it and nobody would have to sign in; or the port is in use.
@@ -67,7 +69,7 @@ async def serving(
         url = public_url.rstrip("/") or f"http://{f'[{host}]' if ':' in host else host}:{bound}"
         provider = Provider(*read_settings(sign_in), url) if sign_in else None
         security = Security(access, url, provider)
-        async with console(security) as app, served(app, listener, security) as running:
+        async with console(security, archive) as app, served(app, listener, security) as running:
             access.serve_at(url, bound, by_link=provider is None)
             away = asyncio.create_task(gone(jetstream(app.state.backend.reading)))
             ended = asyncio.create_task(_first(running, away))

@@ -42,7 +42,7 @@ async def test_a_link_in_a_message_finds_its_reader_signed_in(visit):
 
 
 async def test_a_form_of_another_site_has_no_effect(shop, visit):
-    """It comes without a cookie, and leads to the first page; its reader is still signed in."""
+    """It comes without a cookie, and leads to the first page, whose reader is still signed in."""
     page = await visit()
     form = f'<form method="post" action="{page.url}sign-out"><button>Win</button></form>'
     await put_elsewhere(page, form)

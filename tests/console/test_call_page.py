@@ -96,6 +96,10 @@ async def test_the_slower_of_two_is_told_who_was_first(shop, client):
     said = words(late.text)
     assert "is already decided: Approved by ana" in said
     assert "Far too much." in said
+    edited = wrapped('{"order":"A-17","amount":7}')
+    late = await client.post(f"{CALL}/vote", data=form("approve", digest, edited=edited))
+    assert late.status_code == 409
+    assert '{"order":"A-17","amount":7}' in html.unescape(late.text)
 
 
 async def test_who_may_not_vote_is_told_why(shop, client):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ayes.ops.console.display import fields, raw_json
 from ayes.ops.console.display.changes import changes, line_diff
-from ayes.ops.console.display.texts import Run, joined, kind_of, runs, text_of
+from ayes.ops.console.display.texts import MarkedRun, joined, kind_of, runs, text_of
 from ayes.ops.console.display.timeline import duration
 from ayes.ops.console.display.values import Group, Leaf, value_of
 from ayes.ops.console.pages.rendering import _templates
@@ -263,7 +263,7 @@ def test_a_long_text_is_compared_by_its_lines():
 
 @given(TEXTS, TEXTS)
 def test_a_diff_has_all_of_both_texts(before, after):
-    found: tuple[Run, ...] = line_diff(before, after)
+    found: tuple[MarkedRun, ...] = line_diff(before, after)
     assert plain(run for run in found if run.mark != "added") == before
     assert plain(run for run in found if run.mark != "removed") == after
 

@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+import socket
 from contextlib import asynccontextmanager
 
 import httpx
 import pytest
-from serving import served
+
+from ayes.ops.console.serving import served
 
 OF_CALLS = ("requested", "waiting", "voted", "decided", "started", "finished")
 
@@ -14,14 +16,14 @@ OF_CALLS = ("requested", "waiting", "voted", "decided", "started", "finished")
 @pytest.fixture
 async def online(shop):
     """A client of the console on a port."""
-    # The port is another one than the console believes.
-    headers = {"host": shop.security.url.removeprefix("http://")}
-    hooks = {"request": [shop._sign]}
-    async with (
-        served(shop.app) as url,
-        httpx.AsyncClient(base_url=url, headers=headers, event_hooks=hooks, timeout=20) as client,
-    ):
-        yield client
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        shop.security.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        hooks = {"request": [shop._sign]}
+        async with (
+            served(shop.app, listener, shop.security),
+            httpx.AsyncClient(base_url=shop.security.url, event_hooks=hooks, timeout=20) as client,
+        ):
+            yield client
 
 
 class Stream:

@@ -93,6 +93,17 @@ def test_a_void_fact_is_no_state():
     assert events[-1].status == events_of(plain, plain)[-1].status
 
 
+def test_an_event_is_small():
+    """Whatever names programs and models make up: the console holds thousands of events."""
+    story = Story()
+    name = "x" * 100_000
+    author = e.Author(kind="service", name=name)
+    wished = e.ToolRequested(tool=name, arguments="{}", digest="d", by=author)
+    story.tell(CALL.requested, wished)
+    [event] = events_of(story.facts, story.facts)
+    assert len(event.tool) == len(event.by) <= 200
+
+
 def vote(verdict="approve"):
     return e.Voted(verdict=verdict, digest=question(WISH).digest)
 

@@ -203,6 +203,9 @@ async def test_a_page_of_somebody_who_has_signed_out_decides_nothing(shop, clien
     answer = await client.post(asked.votes, json=asked.body, headers={"ayes-visitor": "ana"})
     assert answer.status_code == 409
     assert "ana opened this page, and ben is signed in now" in answer.json()["detail"]
+    shown = await client.post("/calls/x", headers={"ayes-visitor": "ana", "hx-request": "true"})
+    assert shown.headers["hx-retarget"] == "#messages"
+    assert "ana opened this page" in shown.text
     assert await asked.voters() == []
 
 

@@ -17,7 +17,7 @@ from ayes.schemas.slots import ROOT, ThreadRef
 router: Final = APIRouter(tags=["calls"])
 
 
-class Message(Model):
+class EarlierMessage(Model):
     """A message of a conversation, or what its model wrote."""
 
     seq: int
@@ -29,7 +29,7 @@ class Message(Model):
 
 
 class Context(Model):
-    messages: list[Message]
+    messages: list[EarlierMessage]
     """In the order of the log: the user's last message before the call, those after it, and the
     model's words in the reply that wished for the call.
     """
@@ -57,10 +57,10 @@ async def _said(ledger: Ledger, ref: ThreadRef) -> list[Fact]:
     return sorted(facts, key=lambda fact: fact.seq)
 
 
-def _last_words(said: Iterable[Fact], before: int) -> Iterator[Message]:
+def _last_words(said: Iterable[Fact], before: int) -> Iterator[EarlierMessage]:
     """From the user's last message on."""
     heard = [
-        Message(
+        EarlierMessage(
             seq=fact.seq,
             recorded_at=fact.recorded_at,
             role=fact.event.role,
@@ -74,12 +74,12 @@ def _last_words(said: Iterable[Fact], before: int) -> Iterator[Message]:
     yield from heard[users[-1] if users else -1 :]
 
 
-def _replied(facts: Iterable[Fact]) -> Iterator[Message]:
+def _replied(facts: Iterable[Fact]) -> Iterator[EarlierMessage]:
     for fact in facts:
         if isinstance(fact.event, e.ModelReplied):
             for part in fact.event.parts:
                 if isinstance(part, e.Text) and part.text:
-                    yield Message(
+                    yield EarlierMessage(
                         seq=fact.seq,
                         recorded_at=fact.recorded_at,
                         role="assistant",

@@ -18,7 +18,7 @@ class Edit(Model):
     """Raw JSON text."""
 
 
-class Mistake(Model):
+class EditMistake(Model):
     """A value that does not fit the tool's schema."""
 
     pointer: str
@@ -29,7 +29,7 @@ class Mistake(Model):
 class CheckedEdit(Model):
     digest: str
     """What an approval of these arguments would be bound to; empty if they do not fit."""
-    mistakes: list[Mistake]
+    mistakes: list[EditMistake]
     """Empty if they fit the schema. The policy is asked when somebody votes for them."""
 
 
@@ -41,7 +41,8 @@ async def check(ref: Named, edit: Edit, backend: InBackend, _visitor: Reading) -
     if tool is None:
         raise UnknownTool(f"{known.wish.tool} of {ref} is not declared, so it has no schema.")
     mistakes = [
-        Mistake(pointer=one.pointer, message=one.message) for one in tool.mistakes(edit.arguments)
+        EditMistake(pointer=one.pointer, message=one.message)
+        for one in tool.mistakes(edit.arguments)
     ]
     digest = "" if mistakes else call_digest(tool.name, tool.version, edit.arguments)
     return CheckedEdit(digest=digest, mistakes=mistakes)

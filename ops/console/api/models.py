@@ -91,12 +91,12 @@ class Chosen(Model):
         Raises:
             BadInput: there is another one.
         """
-        if other := {name for name in ("rule", "mine", "overdue") if getattr(self, name)} - {
-            *names
-        }:
-            raise BadInput(
-                f"{min(other)} does not select calls with the status {self.status}. Leave it out."
-            )
+        other = {"rule", "mine", "overdue"}.difference(names)
+        for name in sorted(other):
+            if getattr(self, name):
+                raise BadInput(
+                    f"{name} does not select calls with the status {self.status}. Leave it out."
+                )
 
     @property
     def pending(self) -> PendingFilter:

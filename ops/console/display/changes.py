@@ -5,7 +5,7 @@ from difflib import SequenceMatcher
 from typing import Final, NamedTuple
 
 from ayes.ops.console.display import raw_json
-from ayes.ops.console.display.texts import Run, Text, lines, run_of, text_of
+from ayes.ops.console.display.texts import MarkedRun, ShownText, lines, run_of, text_of
 
 #: Strings longer than this, or of several lines, are compared by lines.
 _LONG: Final = 100
@@ -13,19 +13,19 @@ _LONG: Final = 100
 _MOST_LINES: Final = 5000
 
 
-class Change(NamedTuple):
+class Difference(NamedTuple):
     """One value that was changed, added or removed."""
 
     #: The place, as in `order.lines.0`.
-    place: Text
+    place: ShownText
     #: None: it was not there before, or is not there any more.
-    before: Text | None
-    after: Text | None
+    before: ShownText | None
+    after: ShownText | None
     #: Instead of both, the lines of a long text.
-    lines: tuple[Run, ...] = ()
+    lines: tuple[MarkedRun, ...] = ()
 
 
-def changes(before: str, after: str) -> tuple[Change, ...]:
+def changes(before: str, after: str) -> tuple[Difference, ...]:
     """The differences between two raw JSON texts, in the order of the second.
 
     Empty if the values are the same, even if they are written differently.
@@ -35,7 +35,7 @@ def changes(before: str, after: str) -> tuple[Change, ...]:
     return tuple(_changes((), before.strip(), after.strip()))
 
 
-def _changes(path: tuple[str, ...], before: str, after: str) -> Iterator[Change]:
+def _changes(path: tuple[str, ...], before: str, after: str) -> Iterator[Difference]:
     if before == after:
         return
     kind = raw_json.kind_of(after)
@@ -53,12 +53,12 @@ def _changes(path: tuple[str, ...], before: str, after: str) -> Iterator[Change]
             yield _change(place, old.get(name), new.get(name))
 
 
-def _change(path: tuple[str, ...], before: str | None, after: str | None) -> Change:
+def _change(path: tuple[str, ...], before: str | None, after: str | None) -> Difference:
     place, name = text_of(".".join(path) or "arguments"), path[-1] if path else ""
     old, new = _texts(before, after)
     if before is not None and after is not None and (is_long(old) or is_long(new)):
-        return Change(place, None, None, line_diff(old, new))
-    return Change(
+        return Difference(place, None, None, line_diff(old, new))
+    return Difference(
         place,
         None if before is None else text_of(old, name),
         None if after is None else text_of(new, name),
@@ -82,14 +82,14 @@ def is_long(text: str) -> bool:
     return "\n" in text or len(text) > _LONG
 
 
-def line_diff(before: str, after: str) -> tuple[Run, ...]:
+def line_diff(before: str, after: str) -> tuple[MarkedRun, ...]:
     """The lines of both texts: without those added they are the first, without those removed the
     second.
     """
     old, new = lines(before), lines(after)
     if max(len(old), len(new)) > _MOST_LINES:
         return run_of(before, "removed"), run_of(after, "added")
-    found: list[Run] = []
+    found: list[MarkedRun] = []
     for tag, i, j, k, m in SequenceMatcher(None, old, new).get_opcodes():
         if tag == "equal":
             found.append(run_of("".join(old[i:j])))

@@ -33,18 +33,18 @@ class Piece(NamedTuple):
         return " ".join(map(_code_point, groupby(self.text))) if self.hidden else self.text
 
 
-class Run(NamedTuple):
+class MarkedRun(NamedTuple):
     """Pieces that are marked together: the host of a URL, lines of a diff."""
 
     pieces: tuple[Piece, ...]
     mark: Mark = ""
 
 
-class Text(NamedTuple):
+class ShownText(NamedTuple):
     kind: Kind
-    head: tuple[Run, ...]
+    head: tuple[MarkedRun, ...]
     #: The part that is folded; empty for a short text.
-    rest: tuple[Run, ...]
+    rest: tuple[MarkedRun, ...]
     #: Of the folded part, such as `160 more lines`.
     more: str
     #: Warnings for the reader (`visible.flags`).
@@ -59,7 +59,7 @@ class Text(NamedTuple):
         )
 
 
-def text_of(text: str, name: str = "") -> Text:
+def text_of(text: str, name: str = "") -> ShownText:
     """A text as a page shows it.
 
     Args:
@@ -67,19 +67,19 @@ def text_of(text: str, name: str = "") -> Text:
     """
     kind, end = kind_of(text, name), _fold(text)
     rest = text[end:]
-    return Text(kind, runs(text[:end], kind), runs(rest, kind), _more(rest), flags(text))
+    return ShownText(kind, runs(text[:end], kind), runs(rest, kind), _more(rest), flags(text))
 
 
-def plain(text: str) -> Text:
+def plain(text: str) -> ShownText:
     """As `text_of`, of a short text that needs no look: a number, a word of JSON."""
-    return Text("", (Run((Piece(text),)),), (), "", ())
+    return ShownText("", (MarkedRun((Piece(text),)),), (), "", ())
 
 
-def run_of(text: str, mark: Mark = "") -> Run:
-    return Run(tuple(Piece(*span) for span in spans(text)), mark)
+def run_of(text: str, mark: Mark = "") -> MarkedRun:
+    return MarkedRun(tuple(Piece(*span) for span in spans(text)), mark)
 
 
-def runs(text: str, kind: Kind) -> tuple[Run, ...]:
+def runs(text: str, kind: Kind) -> tuple[MarkedRun, ...]:
     match kind:
         case "url" if (found := _URL.fullmatch(text)) is not None:
             before, host, after = found.groups()
@@ -132,7 +132,7 @@ def _code_point(same: tuple[str, Iterator[str]]) -> str:
     return f"U+{ord(one):04X}" + (f" \u00d7 {count:,}" if count > 1 else "")
 
 
-def joined(text: Text) -> str:
+def joined(text: ShownText) -> str:
     """The text that was given."""
     return "".join(piece.text for run in chain(text.head, text.rest) for piece in run.pieces)
 

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from ayes.ops.console.api.models import RecordedFact
-from ayes.ops.console.display.texts import Text, text_of
+from ayes.ops.console.display.texts import ShownText, text_of
 
 _UNITS: Final = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 
@@ -20,13 +20,13 @@ class Row(NamedTuple):
     kind: str
     by: str
     #: Its most important fields.
-    what: Text
+    what: ShownText
     #: Since the fact before it, such as `4 min 10 s`; empty for the first.
     after: str
     #: Why it does not count; empty if it does.
     void: str
     #: The event as JSON.
-    raw: Text
+    raw: ShownText
 
 
 def timeline(facts: Sequence[RecordedFact]) -> tuple[Row, ...]:
@@ -51,11 +51,11 @@ def _row(fact: RecordedFact, after: str) -> Row:
     )
 
 
-class Result(NamedTuple):
+class FinalText(NamedTuple):
     """What the model reads about a call that has ended."""
 
     label: str
-    text: Text
+    text: ShownText
 
 
 #: By the kind of the fact: what it says, and where.
@@ -69,13 +69,13 @@ _RESULTS: Final = {
 }
 
 
-def result_of(facts: Sequence[RecordedFact]) -> Result | None:
+def result_of(facts: Sequence[RecordedFact]) -> FinalText | None:
     """The result; None if there is none yet. Late ones are in the timeline only."""
     for fact in reversed(facts):
         event = fact.event or {}
         label, name = _RESULTS.get(str(event.get("type")), ("", ""))
         if label and not fact.void and ".late." not in fact.subject:
-            return Result(label, text_of(str(event.get(name, "")), name))
+            return FinalText(label, text_of(str(event.get(name, "")), name))
     return None
 
 

@@ -4,7 +4,7 @@ from decimal import Decimal
 from typing import Final, NamedTuple
 
 from ayes.ops.console.display import raw_json
-from ayes.ops.console.display.texts import HEAD_LINES, Text, plain, text_of
+from ayes.ops.console.display.texts import HEAD_LINES, ShownText, plain, text_of
 from ayes.ops.terminal.visible import visible
 
 #: The longest value of an earlier call that stands beside the value now.
@@ -17,11 +17,11 @@ class Leaf(NamedTuple):
     """A string, number, boolean or null."""
 
     kind: raw_json.Kind
-    text: Text
+    text: ShownText
 
 
 class Member(NamedTuple):
-    name: Text
+    name: ShownText
     value: "Leaf | Group"
     #: How it differs from the earlier call, such as `last time: 120 (+300 %)`; made visible.
     last_time: str

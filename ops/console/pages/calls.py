@@ -100,7 +100,7 @@ def _with_line_feeds(text: str) -> str:
 type Typed = Annotated[str, AfterValidator(_with_line_feeds)]
 
 
-class Ballot(BaseModel):
+class VoteForm(BaseModel):
     """The form of a vote."""
 
     verdict: Verdict
@@ -129,21 +129,22 @@ class Ballot(BaseModel):
 @router.post("/calls/{workspace}/{thread}/{call}/vote")
 async def vote(
     ref: Named,
-    ballot: Annotated[Ballot, Form()],
+    form: Annotated[VoteForm, Form()],
     request: Request,
     backend: InBackend,
     visitor: Reviewing,
 ) -> Response:
     """Vote. The same form sent again is the same vote."""
-    cast = ballot.vote
+    cast = form.vote
+    typed = form.model_dump() | {"arguments": cast.arguments or ""}
     try:
         await votes.vote(ref, cast, backend, visitor)
     except Refused as problem:
         record = await calls.record(ref, backend, visitor)
         if not _has_cast(record, visitor, cast):
-            return await _failed(request, ref, backend, visitor, problem, ballot.model_dump())
+            return await _failed(request, ref, backend, visitor, problem, typed)
     except ApprovalsError as problem:
-        return await _failed(request, ref, backend, visitor, problem, ballot.model_dump())
+        return await _failed(request, ref, backend, visitor, problem, typed)
     said = {"ayes:voted": {"call": str(ref), "verdict": cast.verdict}}
     return await _done(request, ref, backend, visitor, {"HX-Trigger": json.dumps(said)})
 

@@ -19,14 +19,18 @@ def readable(handler: Handler) -> Callable[[Request, Exception], Awaitable[Respo
     """The same answers, as pages where a page was asked for."""
 
     async def answer(request: Request, problem: Exception) -> Response:
-        found = await handler(request, problem)
-        if request.url.path.startswith("/api/"):
-            return found
-        name = "_problem.html" if is_fragment(request) else "problem.html"
-        visitor = getattr(request.state, "visitor", None)
-        shown = page(request, name, visitor, problem=json.loads(bytes(found.body)))
-        shown.status_code = found.status_code
-        shown.headers.update(_AS_MESSAGE if is_fragment(request) else {})
-        return shown
+        return shown(request, await handler(request, problem))
 
+    return answer
+
+
+def shown(request: Request, found: JSONResponse) -> Response:
+    """This answer, as a page where a page was asked for."""
+    if request.url.path.startswith("/api/"):
+        return found
+    name = "_problem.html" if is_fragment(request) else "problem.html"
+    visitor = getattr(request.state, "visitor", None)
+    answer = page(request, name, visitor, problem=json.loads(bytes(found.body)))
+    answer.status_code = found.status_code
+    answer.headers.update(_AS_MESSAGE if is_fragment(request) else {})
     return answer

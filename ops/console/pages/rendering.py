@@ -18,6 +18,7 @@ from ayes.ops.console.display.texts import text_of
 from ayes.ops.console.identity import Visitor
 from ayes.ops.terminal.visible import flags, visible
 from ayes.schemas.errors import ApprovalsError
+from ayes.schemas.slots import ORGANISATION
 
 _HERE: Final = Path(__file__).parents[1]
 
@@ -76,10 +77,11 @@ def is_fragment(request: Request) -> bool:
 
 
 def workspace_of(request: Request) -> str:
-    """The workspace that the reader has chosen in the header; empty for all."""
-    chosen = request.query_params.get("workspace", "")
-    is_policy = request.url.path.startswith("/policy/")
-    return request.path_params.get("workspace", "") if is_policy else chosen
+    """The workspace that the reader has chosen in the header; empty for all of them."""
+    if not request.url.path.startswith("/policy/"):
+        return request.query_params.get("workspace", "")
+    named: str = request.path_params.get("workspace", "")
+    return "" if named == ORGANISATION else named
 
 
 def _within(path: str, workspace: str) -> str:
