@@ -23,7 +23,7 @@ from ayes.ops.broker.status import Status, status
 from ayes.ops.commands.check import unlike_witness
 from ayes.ops.commands.lake import default
 from ayes.ops.console.feed import Feed
-from ayes.ops.console.shared import Busy, Fresh
+from ayes.ops.console.single_flight import Busy, Fresh
 from ayes.schemas.errors import BrokerAway
 from ayes.schemas.ids import token
 

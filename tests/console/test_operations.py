@@ -9,7 +9,7 @@ from ayes.ledger.log import Parked
 from ayes.ledger.services import Ledger
 from ayes.ops.commands import check
 from ayes.ops.commands.command import Session
-from ayes.ops.console.shared import Fresh
+from ayes.ops.console.single_flight import Fresh
 from ayes.ops.console.visitors import Role, Visitor
 from ayes.schemas.errors import BrokerAway
 from ayes.schemas.policy import applied

@@ -16,7 +16,7 @@ from ayes.ops.commands.policy_versions import changes, changes_to, text_of
 from ayes.ops.console.api.models import Model
 from ayes.ops.console.backend import Backend, InBackend
 from ayes.ops.console.identity import Operating, Reading
-from ayes.ops.console.shared import in_thread
+from ayes.ops.console.single_flight import in_thread
 from ayes.ops.terminal.output import fact_row
 from ayes.projections.thread import thread_of
 from ayes.schemas.codec import Fact
