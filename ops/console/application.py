@@ -7,6 +7,7 @@ from typing import Final
 
 from fastapi import Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
+from fastapi.middleware.gzip import GZipMiddleware
 from fastapi.routing import APIRoute
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
@@ -90,7 +91,8 @@ def application(backend: Backend, security: Security) -> FastAPI:
         app.include_router(resource.router, prefix="/api/v1", responses=problems.RESPONSES)
     for page in _PAGES:
         app.include_router(page.router, include_in_schema=False, dependencies=[Depends(navigation)])
-    app.mount("/static", StaticFiles(directory=_HERE / "static"), name="static")
+    # Pages are not compressed: their length would tell about the secrets in them (BREACH).
+    app.mount("/static", GZipMiddleware(StaticFiles(directory=_HERE / "static")), name="static")
     return app
 
 

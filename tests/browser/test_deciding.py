@@ -103,7 +103,7 @@ async def test_edited_through_the_form(shop, visit):
     assert not await violations(page)
     assert await votes(shop) == []
     await button(page, "Approve with these changes").click()
-    await expect(shown(page)).to_be_visible()
+    await expect(page.get_by_role("heading", name="What happened")).to_be_visible()
     [vote] = await votes(shop)
     assert vote.arguments == '{"order":"A-17","amount":48}'
 

@@ -374,8 +374,9 @@ def test_a_form_is_made_of_the_schema():
 
 def test_a_mistake_within_a_value_stands_at_the_field_around_it():
     form = fields.form(SCHEMA, '{"order":"A","amount":1,"free":{"a":1}}')
-    found = fields.at_fields(form, {"/free/a/b": "no", "/amount": "too much", "": "and this"})
-    assert found == {"/free": ["no"], "/amount": ["too much"], "": ["and this"]}
+    mistakes = [("/free/a/b", "no"), ("/amount", "too much"), ("", "this"), ("", "and this")]
+    found = fields.at_fields(form, mistakes)
+    assert found == {"/free": ["no"], "/amount": ["too much"], "": ["this", "and this"]}
 
 
 @given(JSON)

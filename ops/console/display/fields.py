@@ -11,7 +11,7 @@ what was submitted: `filled(form(schema, arguments), submitted)`.
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
 from ayes.ops.console.display import raw_json
@@ -147,11 +147,11 @@ def each(field: Field) -> Iterator[Field]:
         yield from each(one)
 
 
-def at_fields(field: Field, mistakes: ByPlace) -> dict[str, list[str]]:
-    """Mistakes by the pointer of their field; one within a field's value belongs to that field."""
+def at_fields(field: Field, mistakes: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Mistakes, given with their places, by the pointer of the field that has the place."""
     known = {one.pointer for one in each(field)}
     found: dict[str, list[str]] = {}
-    for place, message in mistakes.items():
+    for place, message in mistakes:
         nearest = place
         while nearest not in known:
             nearest = nearest.rpartition("/")[0]

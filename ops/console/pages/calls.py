@@ -1,7 +1,7 @@
 """The page of one call: what would run, why people are asked, the vote, and the record."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Annotated, Any, Final, Literal
 
@@ -222,13 +222,13 @@ async def edited(
         before = fields.form(schema, basis)
         form = fields.filled(before, _places(typed))
         if mistakes := fields.mistakes(form):
-            return _form(request, visitor, record, form, mistakes)
+            return _form(request, visitor, record, form, [*mistakes.items()])
         arguments = fields.written(before, form)
     if step.startswith(("add:", "remove:")):
         return _form(request, visitor, record, fields.form(schema, _stepped(form, step, arguments)))
     checked = await edits.check(ref, edits.Edit(arguments=arguments), backend, visitor)
     if checked.mistakes:
-        found = {one.pointer: one.message for one in checked.mistakes}
+        found = [(one.pointer, one.message) for one in checked.mistakes]
         return _form(request, visitor, record, form, found, arguments)
     return _rendered(
         request,
@@ -260,7 +260,7 @@ def _form(
     visitor: Visitor,
     record: Record,
     form: fields.Field,
-    mistakes: Mapping[str, str] = {},
+    mistakes: Sequence[tuple[str, str]] = (),
     arguments: str | None = None,
 ) -> HTMLResponse:
     """The form, with each mistake at its field."""
