@@ -117,7 +117,7 @@ class CandidateCall(Struct, frozen=True, gc=False):
     call: str = ""
 
 
-class Change(Struct, frozen=True):
+class ChangedCall(Struct, frozen=True):
     """A call of which the candidate says something else than the gate said."""
 
     #: As `workspace/thread/call`.
@@ -169,7 +169,7 @@ class Report(Struct, frozen=True):
     left_out: tuple[str, ...] = LEFT_OUT
     #: The calls of which the gate said something else, and the last `MAX_CHANGES` of them.
     changed: int = 0
-    changes: tuple[Change, ...] = ()
+    changes: tuple[ChangedCall, ...] = ()
 
 
 class Beside(Struct, frozen=True):
@@ -361,7 +361,7 @@ class Backtest:
 class _Changes:
     """The number of calls of which the gate said something else, and the last of them."""
 
-    def __init__(self, number: int = 0, last: Iterable[Change] = ()) -> None:
+    def __init__(self, number: int = 0, last: Iterable[ChangedCall] = ()) -> None:
         self.number = number
         self.last = deque(last, MAX_CHANGES)
 
@@ -372,7 +372,7 @@ class _Changes:
         self.number += 1
         if call:
             ref = f"{workspace}/{thread}/{call}"
-            self.last.append(Change(ref, tool, happened, said.outcome, said.rule))
+            self.last.append(ChangedCall(ref, tool, happened, said.outcome, said.rule))
 
     def copy(self) -> "_Changes":
         return _Changes(self.number, self.last)

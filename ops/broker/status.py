@@ -22,7 +22,7 @@ from ayes.schemas.errors import BrokerRefused, Unavailable
 ROLE: Final = "operator"
 
 
-class Status(Struct, frozen=True):
+class BrokerStatus(Struct, frozen=True):
     url: str
     #: The number of facts, that of the last one, and the bytes of the log.
     facts: int
@@ -49,7 +49,7 @@ async def status(
     store: Store | None,
     pending: Callable[[], Awaitable[int]],
     unlike: Callable[[], Awaitable[str]],
-) -> Status:
+) -> BrokerStatus:
     """The state of the broker at this moment.
 
     Args:
@@ -70,7 +70,7 @@ async def status(
     ledger = Ledger.on(log, ROLE)
     nodes, health = await copies(log), await takes_writes(log, store)
     differs = await unlike()
-    return Status(
+    return BrokerStatus(
         url=log.connection.login.url,
         facts=stream["state"]["messages"],
         last_seq=stream["state"]["last_seq"],

@@ -20,7 +20,7 @@ from ayes.ops.broker.health import takes_writes
 from ayes.ops.broker.nodes import copies, explained, trouble
 from ayes.ops.broker.progress import ESSENTIAL, progress
 from ayes.ops.broker.server import OLDEST
-from ayes.ops.broker.status import ROLE, Status, doubts, void_facts
+from ayes.ops.broker.status import ROLE, BrokerStatus, doubts, void_facts
 from ayes.ops.broker.status import status as read_status
 from ayes.ops.commands.command import Session, command, commands
 from ayes.ops.terminal.output import print_json, print_line
@@ -331,7 +331,7 @@ async def unlike_witness(log: JetStream, store: Store) -> str:
     return "" if found.ok else found.detail
 
 
-def _print_status(found: Status) -> None:
+def _print_status(found: BrokerStatus) -> None:
     age, pending = found.head_age_s, found.pending
     print_line(
         f"{found.url}   {found.facts:,} facts, {found.bytes / 1e6:,.1f} MB   "

@@ -91,7 +91,7 @@ async def give(
     check_scope(call, tool, when, any_arguments=any_arguments)
     if ref is None and workspace is None:
         raise BadInput("in which workspace? Name it with -w, since there is no call.")
-    scope = Scope(tool or "", for_s, uses, when, agent, reason, any_arguments, any_thread)
+    scope = GrantScope(tool or "", for_s, uses, when, agent, reason, any_arguments, any_thread)
     async with session.as_reviewer(name) as ledger:
         grant = grant_ref(ref.workspace if ref else workspace or "", name, named)
         given, problem = await give_grant(ledger, grant, ref, scope)
@@ -101,7 +101,7 @@ async def give(
         raise vote_problem(grant, ref, problem)
 
 
-class Scope(NamedTuple):
+class GrantScope(NamedTuple):
     """What a grant is for, as its giver says it."""
 
     #: Only without a call like which it is.
@@ -126,7 +126,7 @@ def grant_ref(workspace: str, giver: str, named: str) -> GrantRef:
 
 
 async def give_grant(
-    ledger: Ledger, grant: GrantRef, like: CallRef | None, scope: Scope
+    ledger: Ledger, grant: GrantRef, like: CallRef | None, scope: GrantScope
 ) -> tuple[Grant, Refused | None]:
     """Give a grant for calls like one, or for a tool; and vote on that call, if it is pending.
 

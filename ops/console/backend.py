@@ -19,7 +19,7 @@ from ayes.ledger.reviewers import Reviewer
 from ayes.ledger.services import Ledger
 from ayes.ops.broker.accounts import ADMIN, REVIEWER
 from ayes.ops.broker.server import ensure_account
-from ayes.ops.broker.status import Status, status
+from ayes.ops.broker.status import BrokerStatus, status
 from ayes.ops.commands.check import unlike_witness
 from ayes.ops.commands.lake import default
 from ayes.ops.console.feed import Feed
@@ -122,7 +122,7 @@ class Backend:
         """A connection that may request and run calls, as this author."""
         return await self._ledger("service", name)
 
-    async def _status(self) -> Status:
+    async def _status(self) -> BrokerStatus:
         async def pending() -> int:
             return len(self.waiting)
 

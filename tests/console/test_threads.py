@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from stories import Story, facts_of
 
 from ayes.ledger.services import Ledger
-from ayes.ops.console.api.threads import Cycle, shown
+from ayes.ops.console.api.threads import ThreadCycle, shown
 from ayes.ops.console.visitors import Role, Visitor
 from ayes.projections.formats import FORMATS
 from ayes.projections.history import history
@@ -199,5 +199,5 @@ def test_whatever_is_recorded_can_be_shown(raws):
     thread = thread_of(ThreadRef("acme", "t1"), [fact(raw) for raw in raws])
     items = [shown(item) for item in timeline(thread)]
     recorded = {one.seq for call in thread.calls.values() for one in call.facts}
-    steps = [step.seq for item in items if isinstance(item, Cycle) for step in item.steps]
+    steps = [step.seq for item in items if isinstance(item, ThreadCycle) for step in item.steps]
     assert sorted(steps) == sorted(recorded)

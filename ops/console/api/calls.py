@@ -12,8 +12,8 @@ from ayes.ops.commands.outcome import open_tally
 from ayes.ops.console.api import decided, doubts
 from ayes.ops.console.api.decided import DecidedPage
 from ayes.ops.console.api.models import (
+    CallFilter,
     CallState,
-    Chosen,
     Doubt,
     Doubtful,
     EarlierCall,
@@ -46,7 +46,7 @@ _EARLIER: Final = 10
 
 @router.get("/calls")
 async def calls(
-    chosen: Annotated[Chosen, Query()], backend: InBackend, visitor: Reading
+    chosen: Annotated[CallFilter, Query()], backend: InBackend, visitor: Reading
 ) -> Waiting | Doubtful | DecidedPage:
     """The calls of a status, page by page. `/decided` has more filters for decided calls."""
     match chosen.status:
@@ -69,7 +69,7 @@ async def calls(
             return await decided.page(backend, found, chosen.order, chosen.after, chosen.limit)
 
 
-async def waiting(chosen: Chosen, backend: InBackend, visitor: Reading) -> Waiting:
+async def waiting(chosen: CallFilter, backend: InBackend, visitor: Reading) -> Waiting:
     """The pending calls."""
     ledger = backend.reading
     mine = await mine_of(ledger, visitor)
@@ -92,7 +92,7 @@ async def waiting(chosen: Chosen, backend: InBackend, visitor: Reading) -> Waiti
     )
 
 
-def _fits(chosen: Chosen, mine: Mine, now: datetime) -> Callable[[Entry], bool] | None:
+def _fits(chosen: CallFilter, mine: Mine, now: datetime) -> Callable[[Entry], bool] | None:
     """The conditions besides workspace, thread and tool; None if there are none."""
     if not (chosen.rule or chosen.mine or chosen.overdue):
         return None

@@ -7,7 +7,7 @@ from typing import Final
 from fastapi import APIRouter
 
 from ayes.ledger.services import Ledger
-from ayes.ops.console.api.models import Model, Named
+from ayes.ops.console.api.models import ApiModel, Named
 from ayes.ops.console.backend import InBackend
 from ayes.ops.console.identity import Reading
 from ayes.schemas import events as e
@@ -17,7 +17,7 @@ from ayes.schemas.slots import ROOT, ThreadRef
 router: Final = APIRouter(tags=["calls"])
 
 
-class EarlierMessage(Model):
+class EarlierMessage(ApiModel):
     """A message of a conversation, or what its model wrote."""
 
     seq: int
@@ -28,7 +28,7 @@ class EarlierMessage(Model):
     text: str
 
 
-class Context(Model):
+class Context(ApiModel):
     messages: list[EarlierMessage]
     """In the order of the log: the user's last message before the call, those after it, and the
     model's words in the reply that wished for the call.

@@ -8,7 +8,7 @@ from fastapi import APIRouter
 
 from ayes.consumers.doubt import in_doubt
 from ayes.ops.console.api import calls
-from ayes.ops.console.api.models import Chosen, Model
+from ayes.ops.console.api.models import ApiModel, CallFilter
 from ayes.ops.console.backend import Backend, InBackend
 from ayes.ops.console.identity import Reading
 from ayes.schemas.slots import ORGANISATION, POLICY, ROOT
@@ -19,7 +19,7 @@ router: Final = APIRouter(tags=["calls"])
 _KEPT_S: Final = 3.0
 
 
-class Counts(Model):
+class HeaderCounts(ApiModel):
     """Numbers of calls, in one workspace or in all."""
 
     #: Calls that wait for people.
@@ -42,12 +42,14 @@ _read: Final[WeakKeyDictionary[Backend, dict[str, _Read]]] = WeakKeyDictionary()
 
 
 @router.get("/counts")
-async def counts(backend: InBackend, visitor: Reading, workspace: str = "") -> Counts:
+async def counts(backend: InBackend, visitor: Reading, workspace: str = "") -> HeaderCounts:
     """How many calls wait, how many of them the visitor may decide, and how many are in doubt."""
-    every = await calls.waiting(Chosen(workspace=workspace, limit=1), backend, visitor)
-    mine = await calls.waiting(Chosen(workspace=workspace, limit=1, mine=True), backend, visitor)
+    every = await calls.waiting(CallFilter(workspace=workspace, limit=1), backend, visitor)
+    mine = await calls.waiting(
+        CallFilter(workspace=workspace, limit=1, mine=True), backend, visitor
+    )
     slower = await _slower(backend, workspace)
-    return Counts(
+    return HeaderCounts(
         waiting=every.waiting,
         mine=mine.waiting,
         doubt=slower.doubt,

@@ -9,7 +9,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import AfterValidator, BeforeValidator
 
 from ayes.ledger.lifecycle import Call, Status
-from ayes.ops.console.api.models import Model
+from ayes.ops.console.api.models import ApiModel
 from ayes.ops.console.backend import Backend, InBackend
 from ayes.ops.console.identity import Reading
 from ayes.ops.console.search import DecidedFilter, DecisionKind, Order, rule_of, search
@@ -25,7 +25,7 @@ _STEP: Final = 200
 DECISIONS: Final[tuple[str, ...]] = get_args(DecisionKind.__value__)
 
 
-class DecidedCall(Model):
+class DecidedCall(ApiModel):
     """A call that was decided, as it is now."""
 
     call: str
@@ -82,7 +82,7 @@ class DecidedCall(Model):
         )
 
 
-class DecidedPage(Model):
+class DecidedPage(ApiModel):
     """Decided calls that were found. A page with `next` may be short, even empty."""
 
     calls: list[DecidedCall]

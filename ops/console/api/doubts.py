@@ -8,7 +8,7 @@ from ayes.consumers.doubt import in_doubt
 from ayes.ledger.lifecycle import Call, call_of
 from ayes.ledger.objections import may_reconcile
 from ayes.ledger.services import Ledger
-from ayes.ops.console.api.models import Chosen, Doubtful, DoubtfulCall, cursor_text
+from ayes.ops.console.api.models import CallFilter, Doubtful, DoubtfulCall, cursor_text
 from ayes.ops.console.backend import InBackend
 from ayes.ops.console.identity import Reading, Role, Visitor
 from ayes.projections.doubt import CallInDoubt, doubt_of
@@ -19,7 +19,7 @@ from ayes.schemas.slots import CallRef
 _TOGETHER: Final = 50
 
 
-async def doubtful(chosen: Chosen, backend: InBackend, visitor: Reading) -> Doubtful:
+async def doubtful(chosen: CallFilter, backend: InBackend, visitor: Reading) -> Doubtful:
     """The calls in doubt, ordered by the time since when they are."""
     found = filter(chosen.pending.fits, await in_doubt(backend.reading, chosen.workspace))
     listed = await _listed(backend.reading, list(found), visitor)

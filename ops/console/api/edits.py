@@ -4,7 +4,7 @@ from typing import Final
 
 from fastapi import APIRouter
 
-from ayes.ops.console.api.models import Model, Named
+from ayes.ops.console.api.models import ApiModel, Named
 from ayes.ops.console.backend import InBackend
 from ayes.ops.console.identity import Reading
 from ayes.schemas.digest import call_digest
@@ -13,12 +13,12 @@ from ayes.schemas.errors import UnknownTool
 router: Final = APIRouter(tags=["calls"])
 
 
-class Edit(Model):
+class Edit(ApiModel):
     arguments: str
     """Raw JSON text."""
 
 
-class EditMistake(Model):
+class EditMistake(ApiModel):
     """A value that does not fit the tool's schema."""
 
     pointer: str
@@ -26,7 +26,7 @@ class EditMistake(Model):
     message: str
 
 
-class CheckedEdit(Model):
+class CheckedEdit(ApiModel):
     digest: str
     """What an approval of these arguments would be bound to; empty if they do not fit."""
     mistakes: list[EditMistake]

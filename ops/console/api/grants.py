@@ -11,8 +11,8 @@ from pydantic import Field
 
 from ayes.ledger import grants as ledger_grants
 from ayes.ops.commands.delegations import check_patterns, delegation_ref
-from ayes.ops.commands.grants import Scope, check_scope, give_grant, grant_ref, vote_problem
-from ayes.ops.console.api.models import Model
+from ayes.ops.commands.grants import GrantScope, check_scope, give_grant, grant_ref, vote_problem
+from ayes.ops.console.api.models import ApiModel
 from ayes.ops.console.backend import InBackend
 from ayes.ops.console.identity import Reading, Reviewing
 from ayes.ops.terminal import output
@@ -30,7 +30,7 @@ MAX_S: Final = ledger_grants.MAX_S
 Limit = Annotated[int, Query(ge=1, le=1000)]
 
 
-class Grant(Model):
+class GrantState(ApiModel):
     """An approval in advance."""
 
     #: As `workspace/giver/name`.
@@ -64,10 +64,10 @@ class Grant(Model):
         return cls.model_validate(output.grant_json(grant, now) | more)
 
 
-class Grants(Model):
+class Grants(ApiModel):
     """A page of grants: those in force first, then the newest."""
 
-    grants: list[Grant]
+    grants: list[GrantState]
     #: How many are in force, on this page and on others.
     in_force: int
     #: The cursor of the next page; None on the last one.
@@ -87,7 +87,9 @@ async def grants(
     facts = await backend.reading.read(_subjects(workspace, GRANT))
     now = backend.reading.now()
     every = [
-        Grant.of(one, now) for own in _by_workspace(facts) for one in ledger_grants.grants_of(own)
+        GrantState.of(one, now)
+        for own in _by_workspace(facts)
+        for one in ledger_grants.grants_of(own)
     ]
     chosen = [one for one in every if standing in {"", one.standing}]
     page, following = _page(chosen, after, limit)
@@ -99,7 +101,7 @@ def _subjects(workspace: str, kind: str) -> str:
     return f"{ROOT}.{token('workspace', workspace) if workspace else '*'}.{kind}.>"
 
 
-def _page[T: Grant | Delegation](
+def _page[T: GrantState | DelegationState](
     found: list[T], after: str, limit: int
 ) -> tuple[list[T], str | None]:
     """Those after the cursor, and the next one: what has an effect or will have one, then the rest;
@@ -115,7 +117,7 @@ def _page[T: Grant | Delegation](
     return rest[:limit], f"{int(_place(last)[0])}-{last.seq}" if last else None
 
 
-def _place(one: "Grant | Delegation") -> tuple[bool, int]:
+def _place(one: "GrantState | DelegationState") -> tuple[bool, int]:
     return one.standing not in {"in force", "to come"}, -one.seq
 
 
@@ -132,7 +134,7 @@ def _by_workspace(facts: Iterable[Fact]) -> Iterable[Sequence[Fact]]:
     return found.values()
 
 
-class NewGrant(Model):
+class NewGrant(ApiModel):
     """A grant for calls like `call`, or for a tool of a workspace."""
 
     #: As `workspace/thread/call`.
@@ -157,14 +159,14 @@ class NewGrant(Model):
 
 
 @router.post("/grants")
-async def give(new: NewGrant, backend: InBackend, visitor: Reviewing) -> Grant:
+async def give(new: NewGrant, backend: InBackend, visitor: Reviewing) -> GrantState:
     """Give a grant in the visitor's own name. If it is for calls like one that is pending, also
     vote for that call.
     """
     check_scope(new.call, new.tool, new.when, any_arguments=new.any_arguments)
     like = CallRef.parse(new.call) if new.call is not None else None
     workspace = like.workspace if like else token("workspace", new.workspace)
-    scope = Scope(
+    scope = GrantScope(
         new.tool or "", new.for_s, new.uses, new.when, new.agent, new.reason,
         new.any_arguments, new.any_thread,
     )  # fmt: skip
@@ -173,28 +175,28 @@ async def give(new: NewGrant, backend: InBackend, visitor: Reviewing) -> Grant:
     given, problem = await give_grant(ledger, grant, like, scope)
     if problem is not None:
         raise vote_problem(grant, like, problem)
-    return Grant.of(given, ledger.now())
+    return GrantState.of(given, ledger.now())
 
 
-class Reason(Model):
+class Reason(ApiModel):
     reason: str = ""
 
 
 @router.post("/grants/{workspace}/{giver}/{name}/revoke")
 async def revoke(
     workspace: str, giver: str, name: str, why: Reason, backend: InBackend, visitor: Reviewing
-) -> Grant:
+) -> GrantState:
     """Revoke a grant. Every reviewer may; calls that it approved stay approved."""
     ledger = await backend.as_reviewer(visitor.name)
     ref = GrantRef(workspace, giver, name)
     revoked = await ledger.reviewer(visitor.name).revoke_grant(ref, reason=why.reason)
-    return Grant.of(revoked, ledger.now())
+    return GrantState.of(revoked, ledger.now())
 
 
 # ------------------------------------------------------------------------------------- delegations
 
 
-class Delegation(Model):
+class DelegationState(ApiModel):
     """A permission to vote in the giver's place."""
 
     #: As `workspace/giver/name`.
@@ -214,10 +216,10 @@ class Delegation(Model):
         return cls.model_validate(output.delegation_json(delegation, now) | {"seq": seq})
 
 
-class Delegations(Model):
+class Delegations(ApiModel):
     """A page of delegations: those that are not over first, then the newest."""
 
-    delegations: list[Delegation]
+    delegations: list[DelegationState]
     #: The cursor of the next page; None on the last one.
     next: str | None
 
@@ -234,7 +236,7 @@ async def delegations(
     facts = await backend.reading.read(_subjects(workspace, DELEGATION))
     now = backend.reading.now()
     found = [
-        Delegation.of(one, now)
+        DelegationState.of(one, now)
         for own in _by_workspace(facts)
         for one in ledger_grants.delegations_of(own)
     ]
@@ -242,7 +244,7 @@ async def delegations(
     return Delegations(delegations=page, next=following)
 
 
-class NewDelegation(Model):
+class NewDelegation(ApiModel):
     """The visitor lets somebody vote in their place for a time."""
 
     workspace: str
@@ -257,7 +259,7 @@ class NewDelegation(Model):
 
 
 @router.post("/delegations")
-async def delegate(new: NewDelegation, backend: InBackend, visitor: Reviewing) -> Delegation:
+async def delegate(new: NewDelegation, backend: InBackend, visitor: Reviewing) -> DelegationState:
     """Let another person vote in the visitor's place for a time."""
     check_patterns(new.tools)
     ref = delegation_ref(new.workspace, visitor.name, new.name)
@@ -270,15 +272,15 @@ async def delegate(new: NewDelegation, backend: InBackend, visitor: Reviewing) -
         tools=new.tools,
         reason=new.reason,
     )
-    return Delegation.of(given, ledger.now())
+    return DelegationState.of(given, ledger.now())
 
 
 @router.post("/delegations/{workspace}/{giver}/{name}/end")
 async def end(
     workspace: str, giver: str, name: str, why: Reason, backend: InBackend, visitor: Reviewing
-) -> Delegation:
+) -> DelegationState:
     """End a delegation that the visitor gave. Votes cast by it remain valid."""
     ledger = await backend.as_reviewer(visitor.name)
     ref = DelegationRef(workspace, giver, name)
     ended = await ledger.reviewer(visitor.name).end_delegation(ref, reason=why.reason)
-    return Delegation.of(ended, ledger.now())
+    return DelegationState.of(ended, ledger.now())

@@ -51,7 +51,7 @@ def _named(
 Named = Annotated[CallRef, Depends(_named)]
 
 
-class Model(BaseModel):
+class ApiModel(BaseModel):
     """The base of all. Docstrings below fields are their descriptions in the OpenAPI document."""
 
     model_config = ConfigDict(
@@ -64,7 +64,7 @@ def example(**fields: JsonValue) -> ConfigDict:
     return ConfigDict(json_schema_extra={"examples": [fields]})
 
 
-class Chosen(Model):
+class CallFilter(ApiModel):
     """Which calls to list. An empty field matches everything."""
 
     status: Status | Literal["decided"] = Status.PENDING
@@ -131,12 +131,12 @@ def cursor_text(cursor: PageCursor | None) -> str | None:
     return f"{cursor.seq}-{cursor.key}" if cursor else None
 
 
-class Quorum(Model):
+class AskedQuorum(ApiModel):
     voters: tuple[str, ...]
     votes_needed: int
 
 
-class PendingCall(Model):
+class PendingCall(ApiModel):
     """A call that waits for people."""
 
     call: str
@@ -158,7 +158,7 @@ class PendingCall(Model):
     """Names, or patterns with `*`."""
     excluded: tuple[str, ...]
     votes_needed: int
-    also: tuple[Quorum, ...]
+    also: tuple[AskedQuorum, ...]
     requested_at: datetime
     gated_at: datetime
     expires_at: datetime | None
@@ -180,7 +180,7 @@ class PendingCall(Model):
         return cls.model_validate(found | more)
 
 
-class Waiting(Model):
+class Waiting(ApiModel):
     """A page of pending calls."""
 
     status: Literal["pending"] = "pending"
@@ -193,7 +193,7 @@ class Waiting(Model):
     """Why entries of the queue are left out, which cannot be read. Only on the first page."""
 
 
-class LateResult(Model):
+class LateResult(ApiModel):
     """What a tool reported when its call was in doubt already."""
 
     returned: bool
@@ -211,7 +211,7 @@ class LateResult(Model):
                 return None
 
 
-class Doubt(Model):
+class Doubt(ApiModel):
     """Why nobody knows how a call ended."""
 
     since: datetime
@@ -245,7 +245,7 @@ class DoubtfulCall(Doubt):
     """Whether the visitor may say what became of it."""
 
 
-class Doubtful(Model):
+class Doubtful(ApiModel):
     """A page of calls in doubt."""
 
     status: Literal["in_doubt"] = "in_doubt"
@@ -256,7 +256,7 @@ class Doubtful(Model):
     """The cursor of the next page; None on the last one."""
 
 
-class CallState(Model):
+class CallState(ApiModel):
     """A call: its request, its status, the vote and the decision."""
 
     call: str
@@ -278,7 +278,7 @@ class CallState(Model):
     votes: int | None = None
     votes_needed: int | None = None
     agree: tuple[str, ...] = ()
-    missing: tuple[Quorum, ...] = ()
+    missing: tuple[AskedQuorum, ...] = ()
     edits: dict[str, str] = Field(default_factory=dict)
     expires_at: datetime | None = None
 
@@ -287,7 +287,7 @@ class CallState(Model):
         return cls.model_validate(output.call_json(call, stands))
 
 
-class RecordedFact(Model):
+class RecordedFact(ApiModel):
     """A fact as it stands in the log."""
 
     seq: int
@@ -307,7 +307,7 @@ class RecordedFact(Model):
     """Its most important fields in a line; long ones are shortened here, and whole in `event`."""
 
 
-class Question(Model):
+class Question(ApiModel):
     """Why people are asked, and whom; frozen when they are asked."""
 
     digest: str
@@ -323,7 +323,7 @@ class Question(Model):
     excluded: tuple[str, ...]
     """The requester, and the people behind the agent, whose votes never count."""
     votes_needed: int
-    also: tuple[Quorum, ...]
+    also: tuple[AskedQuorum, ...]
     denials_needed: int
     may_break_glass: tuple[str, ...]
     editor_counts: bool
@@ -354,7 +354,7 @@ class Question(Model):
         return cls.model_validate(found | more)
 
 
-class Ballot(Model):
+class Ballot(ApiModel):
     """A vote, in the order of the log."""
 
     reviewer: str
@@ -378,7 +378,7 @@ class Ballot(Model):
         return cls.model_validate(found | place | {"void": void})
 
 
-class EarlierCall(Model):
+class EarlierCall(ApiModel):
     """A call that was requested before in the same thread."""
 
     call: str
@@ -393,7 +393,7 @@ class EarlierCall(Model):
     requested_at: datetime
 
 
-class Permission(Model):
+class Permission(ApiModel):
     """Whether the visitor may do something about the call now."""
 
     action: Action
@@ -401,7 +401,7 @@ class Permission(Model):
     """Why not, in a sentence; empty if they may."""
 
 
-class Record(Model):
+class Record(ApiModel):
     """A call with every fact about it, in the order of the log."""
 
     state: CallState

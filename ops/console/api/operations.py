@@ -10,14 +10,14 @@ from pydantic import Field
 from ayes.ledger import log
 from ayes.ledger.nats.streams import uses
 from ayes.ops.commands.parked import fact_json, marked, parked_json, with_fact
-from ayes.ops.console.api.models import Model
+from ayes.ops.console.api.models import ApiModel
 from ayes.ops.console.backend import CONSOLE, InBackend, jetstream
 from ayes.ops.console.identity import Operating, Reading
 
 router: Final = APIRouter(tags=["operations"])
 
 
-class Consumer(Model):
+class Consumer(ApiModel):
     """The progress of the workers of one kind."""
 
     name: str
@@ -37,7 +37,7 @@ class Consumer(Model):
     problem: str
 
 
-class Replica(Model):
+class ReplicaState(ApiModel):
     node: str
     away: bool
     current: bool
@@ -46,7 +46,7 @@ class Replica(Model):
     silent_s: float
 
 
-class Copies(Model):
+class StreamCopies(ApiModel):
     """The copies of a stream on the nodes of a cluster."""
 
     stream: str
@@ -55,10 +55,10 @@ class Copies(Model):
     #: Empty: there is none at the moment.
     leader: str
     wanted: int
-    replicas: list[Replica]
+    replicas: list[ReplicaState]
 
 
-class Use(Model):
+class StreamUse(ApiModel):
     """The used share of one limit of a stream."""
 
     stream: str
@@ -69,7 +69,7 @@ class Use(Model):
     is_alarming: bool
 
 
-class Parked(Model):
+class ParkedDelivery(ApiModel):
     """A delivery that a consumer gave up on."""
 
     #: Its name in `retry` and `drop`; it changes with each change.
@@ -99,7 +99,7 @@ class Parked(Model):
         return cls.model_validate({name: found.get(name) for name in cls.model_fields} | more)
 
 
-class Operations(Model):
+class Operations(ApiModel):
     """The state of the broker, the workers and the queue."""
 
     url: str
@@ -116,13 +116,13 @@ class Operations(Model):
     #: Calls in doubt, as `workspace/thread/call`; None if they cannot be read.
     in_doubt: list[str] | None
     consumers: list[Consumer]
-    streams: list[Copies]
-    room: list[Use]
+    streams: list[StreamCopies]
+    room: list[StreamUse]
     #: Of the store's disk.
     free_bytes: int | None
     #: One sentence each.
     alarms: list[str]
-    parked: list[Parked]
+    parked: list[ParkedDelivery]
 
 
 @router.get("/operations")
@@ -136,7 +136,7 @@ async def operations(backend: InBackend, _visitor: Reading) -> Operations:
         | {
             "consumers": [_with(one, problem=one.problem) for one in found.consumers],
             "room": [_with(one, is_alarming=one.is_alarming) for one in room],
-            "parked": [Parked.of(one) for one in found.parked],
+            "parked": [ParkedDelivery.of(one) for one in found.parked],
             "oldest": str(oldest.ref) if oldest else None,
             "oldest_since": oldest.gated_at if oldest else None,
         }
@@ -148,18 +148,18 @@ def _with(found: object, **properties: object) -> dict[str, Any]:
     return {**to_builtins(found), **properties}
 
 
-class ParkedList(Model):
+class ParkedList(ApiModel):
     """A page of parked deliveries, oldest first."""
 
-    parked: list[Parked]
+    parked: list[ParkedDelivery]
     #: The cursor of the next page; None on the last one.
     next: int | None = None
 
 
-class ParkedFact(Model):
+class ParkedFact(ApiModel):
     """A parked delivery with the fact that it is about."""
 
-    parked: Parked
+    parked: ParkedDelivery
     #: None if no fact of the log belongs to it.
     recorded_at: datetime | None
     #: The fact's payload as the log has it; None as before, or if it is not UTF-8.
@@ -179,7 +179,7 @@ async def parked(
     operator = await backend.operator(CONSOLE)
     found = [one for one in await operator.log.parked(whole=whole) if one.number > after]
     following = found[limit - 1].number if len(found) > limit else None
-    return ParkedList(parked=[Parked.of(one) for one in found[:limit]], next=following)
+    return ParkedList(parked=[ParkedDelivery.of(one) for one in found[:limit]], next=following)
 
 
 @router.get("/operations/parked/{number}")
@@ -188,30 +188,30 @@ async def parked_one(number: int, backend: InBackend, _visitor: Reading) -> Park
     one, fact = await with_fact(await backend.operator(CONSOLE), number)
     found = fact_json(fact) if fact else {}
     return ParkedFact(
-        parked=Parked.of(one),
+        parked=ParkedDelivery.of(one),
         recorded_at=found.get("recorded_at"),
         payload=found.get("payload"),
         payload_base64=found.get("payload_base64"),
     )
 
 
-class Chosen(Model):
+class ParkedFilter(ApiModel):
     """Parked deliveries by their numbers."""
 
     numbers: list[Annotated[int, Field(ge=0, lt=2**63)]] = Field(min_length=1, max_length=200)
 
 
-class Dropped(Chosen):
+class Dropped(ParkedFilter):
     #: Why, for whoever looks at the list later.
     reason: str = ""
 
 
 @router.post("/operations/parked/retry")
-async def retry(chosen: Chosen, backend: InBackend, visitor: Operating) -> ParkedList:
+async def retry(chosen: ParkedFilter, backend: InBackend, visitor: Operating) -> ParkedList:
     """Have their consumers handle them again. All are checked before the first is marked."""
     operator = await backend.operator(visitor.name)
     return ParkedList(
-        parked=[Parked.of(one) async for one in marked(operator, "retry", chosen.numbers)]
+        parked=[ParkedDelivery.of(one) async for one in marked(operator, "retry", chosen.numbers)]
     )
 
 
@@ -220,4 +220,4 @@ async def drop(chosen: Dropped, backend: InBackend, visitor: Operating) -> Parke
     """Take them off the list, once somebody has seen them. Their facts stay in the log."""
     operator = await backend.operator(visitor.name)
     found = marked(operator, "drop", chosen.numbers, chosen.reason)
-    return ParkedList(parked=[Parked.of(one) async for one in found])
+    return ParkedList(parked=[ParkedDelivery.of(one) async for one in found])

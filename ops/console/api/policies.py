@@ -13,7 +13,7 @@ from ayes.ledger.services import Ledger
 from ayes.ops.audit import backtest
 from ayes.ops.broker.setup import apply_policy_text, apply_proposal, propose_policy_text
 from ayes.ops.commands.policy_versions import changes, changes_to, text_of
-from ayes.ops.console.api.models import Model
+from ayes.ops.console.api.models import ApiModel
 from ayes.ops.console.backend import Backend, InBackend
 from ayes.ops.console.identity import Operating, Reading
 from ayes.ops.console.single_flight import in_thread
@@ -32,7 +32,7 @@ _SOURCE: Final = "the policy"
 PolicyText = Annotated[str, Field(max_length=256_000)]
 
 
-class Version(Model):
+class Version(ApiModel):
     """A version of a policy, without its text."""
 
     version: int
@@ -57,7 +57,7 @@ class Version(Model):
         )
 
 
-class Versions(Model):
+class Versions(ApiModel):
     """The versions of a workspace's policy, or the organisation's, newest first."""
 
     workspace: str
@@ -105,7 +105,7 @@ def _needs_approval(workspace: str, organisation: Policy) -> bool:
     return workspace != ORGANISATION and organisation.policies_need_approval
 
 
-class Text(Model):
+class VersionText(ApiModel):
     """The text of a version, and how it differs from the one before."""
 
     version: int
@@ -123,7 +123,7 @@ async def text(
     version: Annotated[int, Field(ge=1, lt=10**9)],
     backend: InBackend,
     _visitor: Reading,
-) -> Text:
+) -> VersionText:
     """The text of one version."""
     facts = await _versions(backend.reading, workspace)
     numbers = sorted(int(fact.slot.tail[1]) for fact in facts)
@@ -133,7 +133,7 @@ async def text(
     before = max((number for number in numbers if number < version), default=0)
     now = text_of(facts, version)
     then = text_of(facts, before)
-    return Text(
+    return VersionText(
         version=version,
         text=now,
         before=before,
@@ -144,7 +144,7 @@ async def text(
 # ------------------------------------------------------------------------------------------- trials
 
 
-class Candidate(Model):
+class Candidate(ApiModel):
     """A policy to try."""
 
     #: TOML, as of a policy file.
@@ -153,7 +153,7 @@ class Candidate(Model):
     days: int = Field(default=30, ge=1, le=366)
 
 
-class Counts(Model):
+class VerdictCounts(ApiModel):
     calls: int
     asked: int
     allowed: int
@@ -162,7 +162,7 @@ class Counts(Model):
     invalid: int
 
 
-class Change(Model):
+class ChangedVerdict(ApiModel):
     """A call of which the candidate says something else than the gate said."""
 
     #: As `workspace/thread/call`.
@@ -175,7 +175,7 @@ class Change(Model):
     rule: str
 
 
-class Trial(Counts):
+class Trial(VerdictCounts):
     """The verdicts of a policy on the calls of the last days."""
 
     days: int
@@ -185,13 +185,13 @@ class Trial(Counts):
     #: Among those asked: a condition could not be evaluated.
     uncertain: int
     #: The most called first.
-    by_tool: dict[str, Counts]
-    by_rule: dict[str, Counts]
+    by_tool: dict[str, VerdictCounts]
+    by_rule: dict[str, VerdictCounts]
     #: The candidate's verdicts by what really happened.
-    actual: dict[str, Counts]
+    actual: dict[str, VerdictCounts]
     #: The calls of which the gate said something else, and the last 200 of them.
     changed: int
-    changes: list[Change]
+    changes: list[ChangedVerdict]
     #: Requests that this program cannot read; they are not counted.
     unreadable: int
     #: What the trial ignores.
@@ -246,19 +246,19 @@ async def _backtest(
 # ----------------------------------------------------------------------------------------- applying
 
 
-class NewPolicy(Model):
+class NewPolicy(ApiModel):
     """A policy to apply or to propose."""
 
     #: TOML, as of a policy file.
     text: PolicyText
 
 
-class Applied(Model):
+class Applied(ApiModel):
     workspace: str
     version: int
 
 
-class Proposed(Model):
+class Proposed(ApiModel):
     workspace: str
     #: The call that people approve or deny, as `workspace/thread/call`.
     proposal: str
@@ -286,7 +286,7 @@ async def apply(workspace: str, new: NewPolicy, backend: InBackend, visitor: Ope
     return Applied(workspace=workspace, version=version)
 
 
-class Proposal(Model):
+class Proposal(ApiModel):
     """A policy that somebody proposed."""
 
     #: The call that people approve or deny, as `workspace/thread/call`.

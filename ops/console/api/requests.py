@@ -9,7 +9,7 @@ from pydantic import Field
 from ayes.ledger.lifecycle import Call, Status
 from ayes.ops.commands.outcome import open_tally
 from ayes.ops.console.api.doubts import doubt_about
-from ayes.ops.console.api.models import CallState, Model, Named, example
+from ayes.ops.console.api.models import ApiModel, CallState, Named, example
 from ayes.ops.console.api.permissions import check_doubt, check_withdrawal
 from ayes.ops.console.backend import Backend, InBackend
 from ayes.ops.console.identity import Reading, Serving
@@ -22,7 +22,7 @@ router: Final = APIRouter(tags=["requests"])
 _MAX_WAIT_S: Final = 60.0
 
 
-class Request(Model):
+class Request(ApiModel):
     """A request to run a tool."""
 
     model_config = example(
@@ -79,7 +79,7 @@ async def _state(backend: Backend, call: Call) -> CallState:
     return CallState.of(call, await open_tally(backend.reading, call))
 
 
-class Decision(Model):
+class Decision(ApiModel):
     """Whether the call is decided, and its state."""
 
     decided: bool
@@ -103,7 +103,7 @@ async def decision(
     return Decision(decided=known.decided is not None, state=await _state(backend, known))
 
 
-class Withdrawal(Model):
+class Withdrawal(ApiModel):
     reason: str = ""
 
 
@@ -121,7 +121,7 @@ async def withdraw(
     return await _state(backend, known)
 
 
-class Claim(Model):
+class Claim(ApiModel):
     """A claim on an approved call, by one process that will run it."""
 
     model_config = example(claim="4f6ad0ae-7a1b-4b53-9c9a-0f5c4e8a2d11")
@@ -139,7 +139,7 @@ async def claim(ref: Named, claim: Claim, backend: InBackend, visitor: Serving) 
     return await _state(backend, await service.start(ref, claim_id=str(claim.claim)))
 
 
-class Result(Model):
+class Result(ApiModel):
     """How a call ended: with one of the two."""
 
     model_config = example(output="480 given back")
@@ -173,7 +173,7 @@ def _ended_so(call: Call, result: Result) -> bool:
             return False
 
 
-class Doubts(Model):
+class Doubts(ApiModel):
     reason: str = ""
 
 

@@ -14,7 +14,7 @@ from pydantic import Field
 from ayes.ledger.descriptions import describe_decision
 from ayes.ledger.lifecycle import Call
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ops.console.api.models import Model
+from ayes.ops.console.api.models import ApiModel
 from ayes.ops.console.backend import Backend, InBackend, jetstream
 from ayes.ops.console.identity import Reading, Serving
 from ayes.ops.console.windows import newest_first
@@ -48,7 +48,7 @@ Named = Annotated[ThreadRef, Depends(_named)]
 Before = Annotated[int | None, Query(ge=0, lt=2**63)]
 
 
-class ListedThread(Model):
+class ListedThread(ApiModel):
     """A conversation in a list."""
 
     #: As `workspace/thread`.
@@ -66,7 +66,7 @@ class ListedThread(Model):
     waiting: int
 
 
-class Threads(Model):
+class Threads(ApiModel):
     """A page of conversations, the one with the newest activity first."""
 
     threads: list[ListedThread]
@@ -146,7 +146,7 @@ async def _listed(backend: Backend, found: Mapping[ThreadRef, Fact]) -> list[Lis
 # ------------------------------------------------------------------------------------- one of them
 
 
-class Message(Model):
+class ThreadMessage(ApiModel):
     """A message to the model."""
 
     kind: Literal["message"] = "message"
@@ -158,7 +158,7 @@ class Message(Model):
     text: str
 
 
-class Reply(Model):
+class ThreadReply(ApiModel):
     """A turn of the model. Its calls follow it."""
 
     kind: Literal["reply"] = "reply"
@@ -171,7 +171,7 @@ class Reply(Model):
     failure: str
 
 
-class Step(Model):
+class Step(ApiModel):
     """A fact about a call, in words."""
 
     seq: int
@@ -183,7 +183,7 @@ class Step(Model):
     void: str
 
 
-class Cycle(Model):
+class ThreadCycle(ApiModel):
     """A call from the wish to the result, as one item."""
 
     kind: Literal["call"] = "call"
@@ -235,10 +235,10 @@ def _step(fact: Fact, void: str) -> Step:
     )
 
 
-type Item = Annotated[Message | Reply | Cycle, Field(discriminator="kind")]
+type Item = Annotated[ThreadMessage | ThreadReply | ThreadCycle, Field(discriminator="kind")]
 
 
-class Conversation(Model):
+class Conversation(ApiModel):
     """A thread in the order in which its model reads it."""
 
     #: As `workspace/thread`.
@@ -291,7 +291,7 @@ async def _known(backend: Backend, ref: ThreadRef) -> Thread:
     return thread_of(ref, facts)
 
 
-def shown(item: timeline.Item) -> Message | Reply | Cycle:
+def shown(item: timeline.Item) -> ThreadMessage | ThreadReply | ThreadCycle:
     """An item as the API returns it."""
     match item:
         case timeline.Message(fact):
@@ -299,7 +299,7 @@ def shown(item: timeline.Item) -> Message | Reply | Cycle:
         case timeline.Reply(turn):
             end = turn.replied
             parts = turn.reply.parts if turn.reply else ()
-            return Reply(
+            return ThreadReply(
                 turn=turn.number,
                 seq=end.seq if end else None,
                 at=end.recorded_at if end else None,
@@ -307,12 +307,12 @@ def shown(item: timeline.Item) -> Message | Reply | Cycle:
                 failure=_failure(end),
             )
         case timeline.Cycle():
-            return Cycle.of(item)
+            return ThreadCycle.of(item)
 
 
-def _message(fact: Fact) -> Message:
+def _message(fact: Fact) -> ThreadMessage:
     said = fact.event if isinstance(fact.event, e.Said) else e.Said(role="note", text="")
-    return Message(
+    return ThreadMessage(
         seq=fact.seq,
         at=fact.recorded_at,
         role=said.role if said is fact.event else "",
@@ -353,7 +353,7 @@ async def history(
     return Response(payload, headers=headers, media_type="application/json")
 
 
-class NewMessage(Model):
+class NewMessage(ApiModel):
     """A message to the model."""
 
     text: str
@@ -365,7 +365,7 @@ class NewMessage(Model):
 
 
 @router.post("/threads/{workspace}/{thread}/messages")
-async def say(ref: Named, new: NewMessage, backend: InBackend, visitor: Serving) -> Message:
+async def say(ref: Named, new: NewMessage, backend: InBackend, visitor: Serving) -> ThreadMessage:
     """Add a message to a conversation. Repeating it is safe."""
     service = await backend.service(visitor.name)
     said = await service.say(ref, new.text, message=new.message, role=new.role, name=new.name)

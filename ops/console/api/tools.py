@@ -6,7 +6,7 @@ from typing import Final, Self
 from fastapi import APIRouter
 
 from ayes.ops.commands.tools import newest_tools
-from ayes.ops.console.api.models import Model
+from ayes.ops.console.api.models import ApiModel
 from ayes.ops.console.backend import InBackend
 from ayes.ops.console.identity import Reading
 from ayes.ops.terminal.output import fact_row
@@ -16,7 +16,7 @@ from ayes.schemas.codec import Fact
 router: Final = APIRouter(tags=["tools"])
 
 
-class Tool(Model):
+class DeclaredTool(ApiModel):
     """A tool in its newest version."""
 
     name: str
@@ -51,7 +51,7 @@ class Tool(Model):
 
 
 @router.get("/tools/{workspace}")
-async def tools(workspace: str, backend: InBackend, _visitor: Reading) -> list[Tool]:
+async def tools(workspace: str, backend: InBackend, _visitor: Reading) -> list[DeclaredTool]:
     """The tools of a workspace, by name."""
     newest = await newest_tools(backend.reading, workspace)
-    return [Tool.of(tool, fact) for tool, fact in newest.values()]
+    return [DeclaredTool.of(tool, fact) for tool, fact in newest.values()]

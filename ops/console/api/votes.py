@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 from ayes.ledger.lifecycle import Call
 from ayes.ledger.reviewers import Reviewer
 from ayes.ops.commands.outcome import late_result, open_tally, seen_by_gate
-from ayes.ops.console.api.models import CallState, Model, Named, example
+from ayes.ops.console.api.models import ApiModel, CallState, Named, example
 from ayes.ops.console.backend import Backend, InBackend
 from ayes.ops.console.identity import Reviewing
 from ayes.ops.console.problems import Problem, problem_of
@@ -26,7 +26,7 @@ _MOST_AT_ONCE: Final = 50
 _DIGEST: Final = "3f9a" * 16
 
 
-class Vote(Model):
+class NewVote(ApiModel):
     """A vote on a call."""
 
     model_config = example(verdict="approve", digest=_DIGEST, reason="As agreed.")
@@ -48,12 +48,12 @@ class Vote(Model):
 
 
 @router.post("/calls/{workspace}/{thread}/{call}/votes")
-async def vote(ref: Named, vote: Vote, backend: InBackend, visitor: Reviewing) -> CallState:
+async def vote(ref: Named, vote: NewVote, backend: InBackend, visitor: Reviewing) -> CallState:
     """Vote on a call, in the visitor's own name. The same vote again is refused and harmless."""
     return await _vote(ref, vote, backend, await backend.reviewer(visitor.name))
 
 
-async def _vote(ref: CallRef, vote: Vote, backend: Backend, reviewer: Reviewer) -> CallState:
+async def _vote(ref: CallRef, vote: NewVote, backend: Backend, reviewer: Reviewer) -> CallState:
     known = await reviewer.vote(
         ref,
         vote.verdict,
@@ -76,7 +76,7 @@ def _name(text: str) -> str:
     return str(CallRef.parse(text))
 
 
-class Shown(Model):
+class Shown(ApiModel):
     """A call as the reviewer was shown it."""
 
     call: Annotated[str, AfterValidator(_name)]
@@ -84,7 +84,7 @@ class Shown(Model):
     digest: str
 
 
-class Votes(Model):
+class Votes(ApiModel):
     """The same vote on several calls. Edits, answers and breaking the glass are for single ones."""
 
     model_config = example(
@@ -98,7 +98,7 @@ class Votes(Model):
     reason: str = ""
 
 
-class VoteResult(Model):
+class VoteResult(ApiModel):
     """What became of one of several votes: the call's state, or why it was not recorded."""
 
     call: str
@@ -114,7 +114,7 @@ async def vote_on_several(votes: Votes, backend: InBackend, visitor: Reviewing) 
 
 
 async def _one(shown: Shown, votes: Votes, backend: Backend, reviewer: Reviewer) -> VoteResult:
-    vote = Vote(verdict=votes.verdict, digest=shown.digest, reason=votes.reason)
+    vote = NewVote(verdict=votes.verdict, digest=shown.digest, reason=votes.reason)
     try:
         state = await _vote(CallRef.parse(shown.call), vote, backend, reviewer)
     except ApprovalsError as problem:
@@ -122,7 +122,7 @@ async def _one(shown: Shown, votes: Votes, backend: Backend, reviewer: Reviewer)
     return VoteResult(call=shown.call, state=state)
 
 
-class Revocation(Model):
+class Revocation(ApiModel):
     reason: str = ""
 
 
@@ -135,7 +135,7 @@ async def revoke(
     return await _state(backend, await reviewer.revoke(ref, reason=revocation.reason))
 
 
-class Reconciliation(Model):
+class Reconciliation(ApiModel):
     """What became of a call in doubt: what somebody found out, or the tool's own late result."""
 
     happened: bool | None = None

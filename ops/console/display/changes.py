@@ -13,7 +13,7 @@ _LONG: Final = 100
 _MOST_LINES: Final = 5000
 
 
-class Difference(NamedTuple):
+class ChangedValue(NamedTuple):
     """One value that was changed, added or removed."""
 
     #: The place, as in `order.lines.0`.
@@ -25,7 +25,7 @@ class Difference(NamedTuple):
     lines: tuple[MarkedRun, ...] = ()
 
 
-def changes(before: str, after: str) -> tuple[Difference, ...]:
+def changes(before: str, after: str) -> tuple[ChangedValue, ...]:
     """The differences between two raw JSON texts, in the order of the second.
 
     Empty if the values are the same, even if they are written differently.
@@ -35,7 +35,7 @@ def changes(before: str, after: str) -> tuple[Difference, ...]:
     return tuple(_changes((), before.strip(), after.strip()))
 
 
-def _changes(path: tuple[str, ...], before: str, after: str) -> Iterator[Difference]:
+def _changes(path: tuple[str, ...], before: str, after: str) -> Iterator[ChangedValue]:
     if before == after:
         return
     kind = raw_json.kind_of(after)
@@ -53,12 +53,12 @@ def _changes(path: tuple[str, ...], before: str, after: str) -> Iterator[Differe
             yield _change(place, old.get(name), new.get(name))
 
 
-def _change(path: tuple[str, ...], before: str | None, after: str | None) -> Difference:
+def _change(path: tuple[str, ...], before: str | None, after: str | None) -> ChangedValue:
     place, name = text_of(".".join(path) or "arguments"), path[-1] if path else ""
     old, new = _texts(before, after)
     if before is not None and after is not None and (is_long(old) or is_long(new)):
-        return Difference(place, None, None, line_diff(old, new))
-    return Difference(
+        return ChangedValue(place, None, None, line_diff(old, new))
+    return ChangedValue(
         place,
         None if before is None else text_of(old, name),
         None if after is None else text_of(new, name),

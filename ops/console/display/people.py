@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
-from ayes.ops.console.api.models import Ballot, Question, Quorum
+from ayes.ops.console.api.models import AskedQuorum, Ballot, Question
 from ayes.schemas.people import is_excluded, plain
 from ayes.schemas.quorums import is_among
 
@@ -37,7 +37,7 @@ class Seats(NamedTuple):
 
 def seats(question: Question, ballots: Sequence[Ballot], requester: str) -> tuple[Seats, ...]:
     """Each quorum, with the people who fill it; then those who were asked as well."""
-    own = Quorum(voters=question.voters, votes_needed=question.votes_needed)
+    own = AskedQuorum(voters=question.voters, votes_needed=question.votes_needed)
     return tuple(
         Seats(one.votes_needed, _voters(one.voters, question, ballots, requester))
         for one in (own, *question.also)

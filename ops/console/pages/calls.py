@@ -14,7 +14,7 @@ from ayes.ops.console import problems
 from ayes.ops.console.api import calls, context, edits, requests, votes
 from ayes.ops.console.api.context import Context
 from ayes.ops.console.api.models import Named, Record
-from ayes.ops.console.api.votes import Vote
+from ayes.ops.console.api.votes import NewVote
 from ayes.ops.console.backend import Backend, InBackend
 from ayes.ops.console.display import fields, raw_json
 from ayes.ops.console.display.changes import changes
@@ -114,8 +114,8 @@ class VoteForm(BaseModel):
     typed: str = ""
 
     @property
-    def vote(self) -> Vote:
-        return Vote(
+    def vote(self) -> NewVote:
+        return NewVote(
             verdict=self.verdict,
             digest=self.digest,
             reason=self.reason,
@@ -149,7 +149,7 @@ async def vote(
     return await _done(request, ref, backend, visitor, {"HX-Trigger": json.dumps(said)})
 
 
-def _has_cast(record: Record, visitor: Visitor, vote: Vote) -> bool:
+def _has_cast(record: Record, visitor: Visitor, vote: NewVote) -> bool:
     """Whether this very vote of the visitor is recorded already."""
     said = (vote.verdict, vote.reason, vote.arguments, vote.answer)
     return any(

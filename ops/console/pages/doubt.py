@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
 from ayes.ops.console.api import calls
-from ayes.ops.console.api.models import Chosen, Doubtful
+from ayes.ops.console.api.models import CallFilter, Doubtful
 from ayes.ops.console.backend import InBackend
 from ayes.ops.console.display.texts import text_of
 from ayes.ops.console.display.values import value_of
@@ -18,7 +18,7 @@ router: Final = APIRouter()
 
 @router.get("/doubt")
 async def doubt(
-    request: Request, chosen: Annotated[Chosen, Query()], backend: InBackend, visitor: Reading
+    request: Request, chosen: Annotated[CallFilter, Query()], backend: InBackend, visitor: Reading
 ) -> HTMLResponse:
     chosen = chosen.model_copy(update={"status": "in_doubt"})
     found = await calls.calls(chosen, backend, visitor)

@@ -73,7 +73,7 @@ async def retry(
     number: Number, request: Request, backend: InBackend, visitor: Operating
 ) -> Response:
     try:
-        await operations.retry(operations.Chosen(numbers=[number]), backend, visitor)
+        await operations.retry(operations.ParkedFilter(numbers=[number]), backend, visitor)
     except ApprovalsError as problem:
         return await _shown(request, backend, visitor, problem)
     return RedirectResponse("/operations", HTTPStatus.SEE_OTHER)

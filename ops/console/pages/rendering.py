@@ -12,7 +12,7 @@ from fastapi.responses import HTMLResponse
 from fastapi.templating import Jinja2Templates
 
 from ayes.ops.console.api import counts
-from ayes.ops.console.api.counts import Counts
+from ayes.ops.console.api.counts import HeaderCounts
 from ayes.ops.console.backend import InBackend
 from ayes.ops.console.display.texts import text_of
 from ayes.ops.console.identity import Visitor
@@ -64,7 +64,7 @@ def page(request: Request, name: str, visitor: Visitor | None, **values: Any) ->
         "visitor": visitor,
         "workspace": workspace,
         "theme": _theme(request),
-        "to_do": getattr(request.state, "counts", Counts()),
+        "to_do": getattr(request.state, "counts", HeaderCounts()),
         "places": [place._replace(path=_within(place.path, workspace)) for place in PLACES],
         "workspace_path": lambda one: _elsewhere(request, one),
     }

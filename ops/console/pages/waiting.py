@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from ayes.ops.console.api import calls
-from ayes.ops.console.api.models import Chosen
+from ayes.ops.console.api.models import CallFilter
 from ayes.ops.console.backend import InBackend
 from ayes.ops.console.identity import Reading
 from ayes.ops.console.pages.rendering import is_fragment, page
@@ -19,7 +19,7 @@ router: Final = APIRouter()
 
 @router.get("/")
 async def waiting(
-    request: Request, backend: InBackend, visitor: Reading, chosen: Annotated[Chosen, Query()]
+    request: Request, backend: InBackend, visitor: Reading, chosen: Annotated[CallFilter, Query()]
 ) -> HTMLResponse:
     """The list; without the frame of the page for console.js."""
     found = await calls.waiting(chosen, backend, visitor)
