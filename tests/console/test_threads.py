@@ -3,6 +3,7 @@
 import msgspec
 from anything import fact, logs
 from console_client import REFUND
+from console_client import listed as waiting
 from hypothesis import given, settings
 from stories import Story, facts_of
 
@@ -173,6 +174,7 @@ async def test_the_pages_show_a_conversation_as_text(shop, client):
     """Text of agents is never HTML, and hidden characters are marked."""
     await say(shop, "order-17", "<script>alert(1)</script> \u202ereversed")
     await shop.ask("shop/order-17/refund-1")
+    await waiting(client, 1)
     page = await client.get("/conversations/shop/order-17?format=anthropic")
     assert page.status_code == 200
     assert "<script>alert" not in page.text
