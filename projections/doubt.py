@@ -43,6 +43,8 @@ class CallInDoubt(Struct, frozen=True):
     #: Whether it is recorded. If not, the service stopped renewing its claim: `ayes doubt` records
     #: it, and then it can be reconciled.
     recorded: bool
+    #: Why, as it was recorded; empty if it is not.
+    reason: str
     #: A result that was recorded later. None if there is none, or if several differ.
     late: e.ToolReturned | e.ToolFailed | None
 
@@ -58,10 +60,12 @@ def doubt_of(call: Call, renewed_at: datetime | None, now: datetime) -> CallInDo
         return None
     claim = call.starts[-1]
     assert isinstance(claim.event, e.ToolStarted)
+    reason = ""
     since = max(claim.recorded_at, renewed_at or claim.recorded_at)
     if call.status is Status.IN_DOUBT:
         assert call.finished
         since = call.finished.recorded_at
+        reason = call.finished.event.text if isinstance(call.finished.event, e.InDoubt) else ""
     elif not 0 < claim.event.lease_s < (now - since).total_seconds():
         return None
     return CallInDoubt(
@@ -73,6 +77,7 @@ def doubt_of(call: Call, renewed_at: datetime | None, now: datetime) -> CallInDo
         claimed_by=claim.event.by.name if isinstance(claim.event.by, e.Author) else "",
         claimed_at=claim.recorded_at,
         recorded=call.status is Status.IN_DOUBT,
+        reason=reason,
         late=call.late_result,
     )
 

@@ -502,6 +502,8 @@ def print_in_doubt(found: Sequence[CallInDoubt], console: Console) -> None:
             f"claimed by {one.claimed_by or 'nobody named'} at {one.claimed_at:%m-%d %H:%M:%S}"
         )
         styled_line(console, (f"    {how} since {one.since:%m-%d %H:%M:%S}, {claimed} (UTC)", ""))
+        if one.reason:
+            styled_line(console, (f"    {_short(one.reason)}", ""))
         option = ""
         if one.late is not None:
             styled_line(console, (f"    {late_words(one.late)}", "yellow"))

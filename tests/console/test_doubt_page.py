@@ -27,7 +27,7 @@ async def doubtful(shop, client):
     await client.post(f"{CALL}/vote", data={"verdict": "approve", "digest": digest})
     await shop.service.decision(REF, timeout_s=20)
     await shop.service.start(REF)
-    await shop.service.doubt(REF)
+    await shop.service.doubt(REF, "The bank did not answer.")
 
 
 async def test_without_doubts_the_page_says_what_would_be_there(client):
@@ -37,6 +37,7 @@ async def test_without_doubts_the_page_says_what_would_be_there(client):
 async def test_what_is_known_stands_beside_the_two_answers(client, doubtful):
     """And the first answer counts (I7)."""
     said = await words(client, "/doubt")
+    assert "The reason recorded: The bank did not answer." in said
     assert "by desk, and nobody knows how it ended" in said
     assert "It happened…" in said
     assert "It did not…" in said

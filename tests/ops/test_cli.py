@@ -677,7 +677,7 @@ def test_calls_in_doubt_are_listed(shop, within, call):
             by=e.Author(kind="service", name="billing"),
         )
         record(shop, (one.client_claim(1), started))
-    within("doubt", call, store=shop)
+    within("doubt", call, "--reason", "The bank did not answer.", store=shop)
     listed = {
         (one["thread"], one["call"]): (one["tool"], one["claimed_by"], one["recorded"], one["late"])
         for one in within("pending", "--in-doubt", "-w", "shop", "--json", store=shop).lines
@@ -688,6 +688,7 @@ def test_calls_in_doubt_are_listed(shop, within, call):
     assert f"{call}  look\n    in doubt since " in words
     assert f"{silent}  look\n    no sign of life since " in words
     assert "claimed by billing at " in words
+    assert "The bank did not answer." in words
     assert f"Next: ayes reconcile {call} --as NAME\n" in words
     assert f"Next: ayes doubt {silent}, and then ayes reconcile {silent} --as NAME\n" in words
     assert len(within("pending", "--in-doubt", "--limit", 1, "--json", store=shop).lines) == 1

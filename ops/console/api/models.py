@@ -222,6 +222,8 @@ class Doubt(ApiModel):
     """Whether it is recorded. If not, the service stopped renewing its claim: record the doubt
     before the call is reconciled.
     """
+    reason: str
+    """Why, as it was recorded; empty if it is not."""
     late: LateResult | None
     """None if there is none, or if several differ."""
 
