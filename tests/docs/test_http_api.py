@@ -1,6 +1,6 @@
 """docs/api.md: its commands are run, and its list of operations is that of the OpenAPI document.
 
-`python tests/docs/test_api.py` writes the list anew.
+`python tests/docs/test_http_api.py` writes the list anew.
 """
 
 import asyncio
@@ -47,10 +47,10 @@ def place(row: str) -> tuple[str, ...]:
 
 
 def test_every_operation_is_listed():
-    """The list is that of the program; if not: python tests/docs/test_api.py"""
+    """The list is that of the program; if not: python tests/docs/test_http_api.py"""
     _, heading, rest = PAGE.read_text().partition(HEADING)
     assert heading + rest == operations(), (
-        "write it anew: PYTHONPATH=tests/support .venv/bin/python tests/docs/test_api.py"
+        "write it anew: PYTHONPATH=tests/support .venv/bin/python tests/docs/test_http_api.py"
     )
 
 
