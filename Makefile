@@ -19,7 +19,7 @@ setup: .venv/ready   ## .venv from the lock file (the other targets call this)
 demo: .venv/demo ## a small agent asks, a person decides, the tool runs: under 15 s
 	@$(BIN)/ayes demo
 
-test: check      ## lint, types, folder order, every test except the benchmarks', in a browser too if there is one (about 6 minutes on two cores)
+test: check      ## lint, types, folder order, every test except the benchmarks', in a browser too if there is one (about 8 minutes on two cores)
 	@$(BIN)/pytest -n 3
 
 screenshots: setup ## pictures of every page of the console for docs/console.md, made in a browser

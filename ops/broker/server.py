@@ -136,7 +136,8 @@ class EmbeddedServer:
 
     def last_words(self) -> str:
         """Why the server ended: the first lines of a crash, or else the last lines of its log."""
-        said = self.log_tail(2000).splitlines()
+        # A crash prints every goroutine after its reason: with many clients, a megabyte.
+        said = self.log_tail(50_000).splitlines()
         crash = [place for place, line in enumerate(said) if line.startswith(_CRASHES)]
         return "\n".join(said[crash[-1] :][:15] if crash else said[-10:])
 
@@ -506,7 +507,7 @@ _CRASHES: Final = ("panic:", "fatal error:", "SIG", "unexpected fault address")
 def _tail(file: Path, lines: int) -> str:
     try:
         with file.open("rb") as log:
-            log.seek(max(0, file.stat().st_size - 512 * 1024))
+            log.seek(max(0, file.stat().st_size - max(512 * 1024, lines * 100)))
             return "\n".join(log.read().decode(errors="replace").splitlines()[-lines:])
     except OSError:
         return "(nothing)"

@@ -317,6 +317,7 @@ async def test_a_failure_says_nothing_about_the_inside(shop, client, monkeypatch
 
 async def test_a_console_elsewhere_has_the_passwords_that_it_is_given(shop, tmp_path):
     """Those of a part of the roles, in a directory of its own."""
+    await shop.server.ensure_account("reviewer-ana")
     address = shop.server.store.read()
     given = {role: address.passwords[role] for role in ("observer", "reviewer-ana")}
     (tmp_path / "address.json").write_text(json.dumps({"url": address.url, "passwords": given}))

@@ -315,8 +315,19 @@ async def _in_queue(admin):
     """A call that waits, once it stands in the live queue: its key, entry and revision."""
     await tell(admin, ASKED)
     async for key, value in told(admin.log.pending):
+        await _at_rest(admin)
         return key, value, (await admin.log.pending.get(key))[1]
     raise AssertionError("watching never ends by itself")
+
+
+async def _at_rest(admin):
+    """Wait until the queue's worker has looked at its entry once more, and mends nothing now."""
+    async with asyncio.timeout(20):
+        while True:
+            seen = await admin.log.progress("queue")
+            if not seen.waiting and not seen.in_hand:
+                return
+            await asyncio.sleep(0.01)
 
 
 async def _wrong(bucket, key, value, revision):
