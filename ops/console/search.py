@@ -46,7 +46,11 @@ _ROWS: Final = 500
 
 
 class DecidedFilter(Struct, frozen=True):
-    """Selects decided calls. An empty field selects all."""
+    """Selects decided calls. An empty field selects all.
+
+    Raises:
+        BadId: `workspace` or `thread` is not valid.
+    """
 
     workspace: str = ""
     #: As `workspace/thread`.
@@ -64,6 +68,9 @@ class DecidedFilter(Struct, frozen=True):
     since: datetime | None = None
     #: Decided before this time.
     until: datetime | None = None
+
+    def __post_init__(self) -> None:
+        _ = self.subjects  # before the lake is asked, which would find nothing
 
     def fits(self, call: Call) -> bool:
         if call.decided is None or call.requested is None:
@@ -147,7 +154,6 @@ async def search(
         after: the decision behind which to go on.
 
     Raises:
-        BadId: an id of the filter is not valid.
         Unavailable: the broker does not answer, or the lake cannot be read.
     """
     clock = asyncio.get_running_loop()
