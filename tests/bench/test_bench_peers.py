@@ -312,7 +312,7 @@ async def test_who_stops_the_measuring_lets_the_rival_stop_its_servers(directory
     running = asyncio.create_task(
         peers.measure(there, "consumer", [ours("handed, decoded, acknowledged")], 1)
     )
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not (directory / "begun").exists():  # noqa: ASYNC110 - another process makes it
             await asyncio.sleep(0.02)
         running.cancel()
