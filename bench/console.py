@@ -80,7 +80,7 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
             await _event_ms(admin, itertools.islice(votes, _EVENTS), browsers)
             for _ in range(rounds)
         ]
-        # What is kept of the past is full before the first look.
+        # The console holds as many past events as it ever will before its memory is first measured.
         before = await _decided(admin, "early", min(KEPT // 2, waiting), browsers, process.pid)
         after = await _decided(admin, "late", waiting, browsers, process.pid)
         facts, version = await admin.log.last_seq(), admin.log.server_version
@@ -127,7 +127,7 @@ async def _ask(admin: Ledger, call: CallRef) -> None:
 async def _decided(
     admin: Ledger, thread: str, count: int, browsers: "list[_Browser]", console: int
 ) -> float:
-    """The megabytes of the console after so many calls were decided and every client knows it."""
+    """The console's memory in megabytes, once this many calls are decided and each client knows."""
     calls = [_call(number, thread) for number in range(count)]
     await timed(lambda call: _decide(admin, call), calls, _IN_FLIGHT)
     await _caught_up(browsers, await admin.log.last_seq())

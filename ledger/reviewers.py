@@ -142,8 +142,8 @@ class Reviewer:
             typed: the tool's name as the reviewer typed it, where a rule has `confirm = "typed"`.
 
         Raises:
-            BadInput: there is no such verdict, `break_glass` comes with arguments, or the tool's
-                name is not typed where it must be.
+            BadInput: there is no such verdict; `break_glass` comes with arguments; or the rule
+                wants the tool's name typed, and it is not.
             TooLarge: reason, arguments or answer are over their limit (`ayes.schemas.limits`).
             UnknownCall, AlreadyDecided, DeadlinePassed, NotAllowed, NotOpen: see
                 `lifecycle.refusal`.
