@@ -31,9 +31,10 @@ The rules of this file:
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Final, Protocol
+from itertools import groupby
+from typing import Any, Final, Protocol
 
 import structlog
 from msgspec import structs
@@ -42,6 +43,7 @@ from ayes.consumers.effects import (
     Append,
     CancelTimer,
     Effect,
+    GivenUp,
     HandOn,
     Perform,
     Reload,
@@ -118,7 +120,11 @@ class Reaction[S, W](Protocol):
 
         `None` if the claim does not count: then nothing was done, and nothing is recorded.
 
-        `ledger` shows the facts up to the claim, and possibly later ones.
+        `ledger` shows the facts up to the claim, and possibly later ones; for work without a claim
+        it is the broker.
+
+        Raises:
+            GivenUp: work without a claim failed as often as it may.
         """
         ...
 
@@ -268,6 +274,8 @@ class Worker[S, W]:
             _log.info("handed on", why=str(why), after_s=why.after_s, tries=delivery.tries)
             await delivery.retry(why.after_s)
             return
+        except GivenUp as why:
+            reason = str(why)
         except Unavailable as problem:
             _log.warning("will be tried again", problem=str(problem), tries=delivery.tries)
             if not isinstance(problem, BrokerRefused) or self._failed(place) < MAX_TRIES:
@@ -346,15 +354,24 @@ class Worker[S, W]:
         cause = (
             handed.event if isinstance(handed, Fact) and isinstance(handed.event, Event) else None
         )
+        for is_unclaimed, together in groupby(steps, _is_unclaimed):
+            if is_unclaimed:
+                await self._perform_together(together, cause)
+            elif not await self._take_steps(together, cause):
+                return False
+        return True
+
+    async def _take_steps(self, steps: Iterable[Effect[W]], cause: Event | None) -> bool:
         for step in steps:
             match step:
                 case Append():
                     if await self._won(step, cause) is None:
                         return False
                 case Perform(claim, work):
+                    assert claim, "work without a claim is done together"
                     if (claimed := await self._won(claim, cause)) is None:
                         return False
-                    await self._perform(work, cause, claimed)
+                    await self._perform(work, cause, self._as_of(claimed))
                 case SetTimer(call, at):
                     await self._ledger.log.set_timer(call, at)
                 case CancelTimer(call):
@@ -385,9 +402,24 @@ class Worker[S, W]:
             case Unconfirmed(why):
                 raise OutcomeUnknown(f"{step.slot.subject} may or may not be recorded: {why}")
 
-    async def _perform(self, work: W, cause: Event | None, claimed: int) -> None:
+    async def _perform_together(self, steps: Iterable[Effect[W]], cause: Event | None) -> None:
+        """Does the work of all, each for itself. Raises a failure once all of them have ended."""
+        results = await asyncio.gather(
+            *(
+                self._perform(step.work, cause, self._ledger)
+                for step in steps
+                if isinstance(step, Perform)
+            ),
+            return_exceptions=True,
+        )
+        failures = [one for one in results if one is not None]
+        # What may succeed when it is delivered again comes before what was given up.
+        for failure in sorted(failures, key=lambda one: isinstance(one, GivenUp)):
+            raise failure
+
+    async def _perform(self, work: W, cause: Event | None, ledger: Ledger) -> None:
         """Does the work, then records the outcome, retrying for as long as it takes."""
-        done = await self._reaction.execute(self._as_of(claimed), work)
+        done = await self._reaction.execute(ledger, work)
         if done is None:
             return
         first = await self._ledger.append_until_acknowledged(
@@ -476,6 +508,10 @@ def _is_first(delivery: Delivery) -> bool:
     stream of its own, so its number says nothing about the facts.
     """
     return delivery.tries == 1 and isinstance(delivery.handed, Fact)
+
+
+def _is_unclaimed(step: Effect[Any]) -> bool:
+    return isinstance(step, Perform) and step.claim is None
 
 
 def _is_claim(slot: Slot) -> bool:

@@ -24,6 +24,7 @@ _FILLED: Final = {
     "claim": "claimed",
     "finished": "finished",
     "late": "finished",
+    "notified": "told",
     "reconciled": "reconciled",
 }
 #: What an event does to a call.
@@ -40,6 +41,7 @@ _EFFECTS: Final[dict[type[e.Event], str]] = {
     e.ToolFailed: "finished",
     e.ToolRefused: "closed",
     e.InDoubt: "put in doubt",
+    e.Notified: "told",
     e.Reconciled: "reconciled",
     e.Withdrawn: "withdrawn",
 }

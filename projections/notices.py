@@ -54,6 +54,8 @@ class Listed(NamedTuple):
     occasion: e.Occasion
     #: Leads one person to the call; empty: none.
     link: str = ""
+    #: As of `notice`; only needed if it is the only one.
+    secret: tuple[str, ...] | None = None
 
 
 def notice(
@@ -90,7 +92,8 @@ def notice(
 def digest(listed: Sequence[Listed]) -> Notice:
     """One message about several calls, in the given order."""
     if len(listed) == 1:
-        return notice(listed[0].call, listed[0].occasion, secret=None, link=listed[0].link)
+        (one,) = listed
+        return notice(one.call, one.occasion, secret=one.secret, link=one.link)
     waiting = sum(one.occasion in _QUESTIONS for one in listed)
     about = f"{waiting} wait for you" if waiting == len(listed) else f"{waiting} of them wait"
     lines = [f"{len(listed)} notices about calls; {about}.", ""]

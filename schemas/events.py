@@ -430,6 +430,18 @@ class InDoubt(Event, frozen=True, tag="InDoubt"):
     text: str
 
 
+class Notified(Event, frozen=True, tag="Notified"):
+    """A person, or a room, was told about the call. The slot says who, and on which occasion.
+
+    It says that the channel took the message, and has no effect on the call.
+    """
+
+    #: The channel that took it, by its name in the policy.
+    channel: str
+    #: The number of notices in the message; more than one in a digest.
+    together: int = 1
+
+
 class Reconciled(Event, frozen=True, tag="Reconciled"):
     """A person found out what happened to a call in doubt."""
 
@@ -538,8 +550,8 @@ type AnyEvent = (
     | ToolRequested | ApprovalRequested | Voted
     | Escalated | GlassBroken | Approved | Denied | Answered | Expired | Withdrawn | Superseded
     | ToolStarted | Revoked | Declined | ToolReturned | ToolFailed | ToolRefused | InDoubt
-    | Reconciled | PolicyApplied | ToolDeclared | Granted | GrantRevoked | GrantUsed | Delegated
-    | DelegationEnded
+    | Notified | Reconciled | PolicyApplied | ToolDeclared | Granted | GrantRevoked | GrantUsed
+    | Delegated | DelegationEnded
 )  # fmt: skip
 
 TYPES: Final[dict[str, type[Event]]] = {

@@ -55,6 +55,9 @@ who maps to no possible reviewer (empty, or with characters that reviewers' name
 cannot be kept from approving their own request. So the call is denied, unless
 `unmapped_requesters` says that such a requester excludes nobody.
 
+Who is told of a question, a deadline or an outcome, and through which channel, is in `[contacts]`,
+`[rooms]` and `[[notify]]`: `ayes.schemas.routes` shows them.
+
 `while_pending` decides about a user's message while a call of the thread is pending: it waits until
 the call is settled, makes the call moot, or is refused. It holds for every rule, and no message is
 lost.
@@ -75,6 +78,7 @@ from ayes.schemas.events import Confirm, OnTimeout, PolicyApplied, Quorum, Stage
 from ayes.schemas.ids import is_token, token
 from ayes.schemas.people import plain
 from ayes.schemas.quorums import everybody, is_among, is_plain, lacking, needed
+from ayes.schemas.routes import DEFAULT_ROOM, Routing
 from ayes.schemas.toml_files import (
     TomlModel,
     check_names_differ,
@@ -254,7 +258,7 @@ class Rule(TomlModel):
         return self.when, self.priority, self.shadow, *map(frozenset, sets)
 
 
-class Policy(TomlModel):
+class Policy(Routing):
     """The rules, in the order of the file, and the settings that they share."""
 
     while_pending: WhilePending = "queue"
@@ -390,6 +394,32 @@ class Policy(TomlModel):
     def stages(self, rule: Rule) -> tuple[Stage, ...]:
         """The escalation stages of this rule, in order."""
         return tuple(Stage(self.people(stage.voters), stage.expires_in_s) for stage in rule.stages)
+
+    @cached_property
+    def untold(self) -> tuple[str, ...]:
+        """The voters whom no notice reaches, neither themselves nor through the default room; none
+        if the policy has no contacts at all. Of patterns nobody can say.
+        """
+        if DEFAULT_ROOM in self.rooms or not (self.contacts or self.rooms):
+            return ()
+        told = {self.persons.get(plain(name), plain(name)) for name in self.contacts}
+        asked = (
+            voter
+            for rule in self.rules
+            if rule.then == "ask"
+            for group in (
+                rule.voters,
+                *(one.voters for one in rule.also),
+                *(stage.voters for stage in rule.stages),
+            )
+            for voter in self.people(group)
+            if is_plain(voter)
+        )
+        return tuple(
+            dict.fromkeys(
+                one for one in asked if self.persons.get(plain(one), plain(one)) not in told
+            )
+        )
 
     def behind(self, agent: str) -> tuple[str, ...]:
         """The owners of an agent."""

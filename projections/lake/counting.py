@@ -41,7 +41,7 @@ class Judgement(NamedTuple):
 #: Reads the earlier facts of calls, in the order of the log. A call is named by `_key`.
 type Earlier = Callable[[Collection[str]], Iterable[RawMessage]]
 
-#: The judgement of a fact that is not about a call.
+#: The judgement of a fact that is not about a call, or only says who was told about it.
 _NOTHING: Final = Judgement(counts=False)
 #: The number of open calls kept in memory. Beyond it, their facts are read again when needed.
 _REMEMBERED: Final = 200_000
@@ -81,6 +81,9 @@ class Judge:
                 found.append(None)
                 continue
             tail = parts[5]
+            if _is_notice(raw, tail):
+                found.append(None)
+                continue
             key = subject[: -len(tail) - 1]
             place = None
             if not asked or key not in asked:
@@ -288,16 +291,30 @@ class _Story:
         return call_digest(wish.tool, wish.tool_version, arguments) == start.digest
 
 
+def _is_notice(raw: RawMessage, tail: str) -> bool:
+    """Whether it only says who was told about a call, which no row of a call has."""
+    if not tail.startswith("notified."):
+        return False
+    try:
+        return isinstance(decode(raw.data), e.Notified)
+    except BadFact:
+        return False
+
+
 def _plain(raws: Sequence[RawMessage]) -> tuple[list[Judgement], _Story | None] | None:
     """Judge the facts of a call, with its story while it is open; None if it is not plain."""
     story: _Story | None = None
+    begun = False
     found: list[Judgement] = []
     for raw in raws:
         _, workspace, thread, _, call, tail = raw.subject.split(".", 5)
+        if _is_notice(raw, tail):
+            found.append(_NOTHING)
+            continue
         if story is not None:
             place = story.take(raw, tail)
-        elif tail == "requested" and not found and _are_names(workspace, thread) and _is_name(call):
-            story = _Story()
+        elif tail == "requested" and not begun and _are_names(workspace, thread) and _is_name(call):
+            story, begun = _Story(), True
             place = story.begin(raw)
         else:
             return None
