@@ -81,7 +81,7 @@ def test_a_key_is_made_once_and_is_private(tmp_path):
 def test_a_key_that_is_missing_or_not_private_is_refused(tmp_path):
     """With one sentence each."""
     file = tmp_path / "copy"
-    with pytest.raises(BadInput, match=r"cannot be read.*Name a copy of links.key of the console's"):
+    with pytest.raises(BadInput, match=r"cannot be read.*Name a copy of links.key"):
         link_key(Store(tmp_path), file)
     with pytest.raises(BadInput, match=r"links.key cannot be read: No such file or directory"):
         link_key(Store(tmp_path / "none"))
