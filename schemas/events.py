@@ -43,6 +43,18 @@ type Ending = Literal[
     "people_were_asked",
 ]
 
+#: What a person is told about: a question to them, more people being asked, a deadline that comes,
+#: the outcome, the end without one, an emergency, a call that a person must reconcile.
+type Occasion = Literal[
+    "asked",
+    "escalated",
+    "reminder",
+    "decided",
+    "expired",
+    "broken-glass",
+    "in-doubt",
+]
+
 
 class Author(Struct, frozen=True, omit_defaults=True, gc=False):
     """The writer of a fact, by its own account: a kind (`gate`, `executor`, ...) and a name.
@@ -450,6 +462,9 @@ class ToolDeclared(Event, frozen=True, tag="ToolDeclared"):
     run_by: str = "client"
     #: It can change a policy or a grant, so no rule and no grant lets it run without people.
     governs: bool = False
+    #: The arguments that no notice shows, as JSON pointers (RFC 6901) in which `*` stands for every
+    #: key or index.
+    secret: tuple[str, ...] = ()
 
 
 class Granted(Event, frozen=True, tag="Granted"):

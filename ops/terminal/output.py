@@ -1,7 +1,7 @@
 """Facts, calls and the queue, for people and as JSON for programs.
 
 The JSON is a promise; the text for people may change. All output goes through these functions,
-which make text from facts safe to display (`ops/terminal/visible.py`):
+which make text from facts safe to display (`schemas/visible.py`):
 
 * `print_data`: a line of data on stdout; ASCII only at a terminal, else byte for byte;
 * `print_line` on stdout and `print_message` on stderr: a line for people;
@@ -25,7 +25,6 @@ from rich.text import Text
 from ayes.ledger.grants import Delegation, Grant
 from ayes.ledger.lifecycle import Call, call_of, voids
 from ayes.ledger.votes import Tally, asked
-from ayes.ops.terminal.visible import ascii_json, line, lines, visible, warning
 from ayes.projections.doubt import CallInDoubt
 from ayes.projections.pending import Entry
 from ayes.schemas import events as e
@@ -34,6 +33,7 @@ from ayes.schemas.digest import call_digest
 from ayes.schemas.people import is_excluded
 from ayes.schemas.quorums import is_among, seated
 from ayes.schemas.slots import CallRef
+from ayes.schemas.visible import ascii_json, line, lines, visible, warning
 
 #: Hex digits of a digest that people are shown, and the fewest that they can name one by.
 SHORT: Final = 12

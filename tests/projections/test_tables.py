@@ -71,6 +71,7 @@ LEFT = {
     "ToolDeclared.schema": "long, and no question about approvals",
     "ToolDeclared.repeatable": "a setting of the declaration",
     "ToolDeclared.governs": "a setting of the declaration",
+    "ToolDeclared.secret": "a setting of the declaration",
     "Granted.when": "a condition, to be read as a whole",
     "Granted.thread": "a pattern, and `thread` is where the fact stands",
     "GrantRevoked.call": "a whole reference, and `call` is where the fact stands",
