@@ -60,6 +60,16 @@ GivenUrlOption = Annotated[
     str | None, typer.Option("--url", callback=_url, help=_URL_HELP, show_default=False)
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON, one object a line.")]
+LinkKeyOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--link-key",
+        metavar="FILE",
+        envvar="AYES_LINK_KEY",
+        help="The key of the links in messages, if it is not in the store: a copy of links.key.",
+        show_default=False,
+    ),
+]
 MaxBytesOption = Annotated[
     str | None,
     typer.Option(

@@ -15,6 +15,7 @@ from ayes.consumers.pending_view import PendingView
 from ayes.consumers.supervision import keep_running
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.nats.link_key import link_key as key_of_links
 from ayes.ledger.reviewers import Reviewer
 from ayes.ledger.services import Ledger
 from ayes.ops.broker.accounts import ADMIN, REVIEWER
@@ -39,8 +40,10 @@ _READING_S: Final = 0.02
 
 
 class Backend:
-    def __init__(self, store: Store, reading: Ledger, lake: Path) -> None:
+    def __init__(self, store: Store, reading: Ledger, lake: Path, link_key: bytes) -> None:
         self.store = store
+        #: Of the links in messages.
+        self.link_key = link_key
         #: Where the lake is, if there is one.
         self.lake = lake
         #: Reads with the credentials of `observer`.
@@ -63,20 +66,24 @@ class Backend:
         store: Path | str | None = None,
         *,
         archive: Path | None = None,
+        link_key: Path | None = None,
         timeout_s: float | None = 3.0,
     ) -> AsyncGenerator[Self]:
         """Connect to the broker of this store.
 
         Args:
             archive: where the lake is; by default in the store. It need not be there.
+            link_key: the file of the key of links, if it is not in the store.
 
         Raises:
+            BadInput: the key of links cannot be read.
             BrokerAway: none answered within `timeout_s` (None: wait as long as it takes).
         """
         opened = Ledger.connect(store, role="observer", name=CONSOLE, timeout_s=timeout_s)
         async with opened as reading:
             place = Store(store)
-            backend = cls(place, reading, (archive or default(place.path)) / "lake")
+            lake = (archive or default(place.path)) / "lake"
+            backend = cls(place, reading, lake, key_of_links(place, link_key))
             feed = backend.feed
             # Also what only an operator can mend is tried again: nobody watches over a console.
             running = (
