@@ -81,6 +81,8 @@ from ayes.schemas.slots import CallRef, Slot, matches
 
 _log: Final = get_logger("ayes.consumers.worker")
 
+#: Deliveries that one worker works on at a time.
+CONCURRENCY: Final = 64
 #: Failures in this process after which a delivery is parked.
 MAX_TRIES: Final = 5
 #: Deliveries whose failures a worker remembers.
@@ -152,7 +154,7 @@ class Worker[S, W]:
         reaction: Reaction[S, W],
         *,
         replica: ReadReplica | None = None,
-        concurrency: int = 64,
+        concurrency: int = CONCURRENCY,
         ack_wait_s: float = ACK_WAIT_S,
         drain_s: float = DRAIN_S,
     ) -> None:

@@ -190,7 +190,7 @@ def _route(call: Call, then: Policies, now: Policies) -> tuple[Route, Mapping[st
         (then.workspace.policy, now.workspace.policy),
         (then.organisation.policy, now.organisation.policy),
     ):
-        for route in policy.notify:
+        for route in policy.routes:
             if route.fits(call.ref.workspace, rule, call.wish):
                 return route, newest.rooms
     return Route(), {}

@@ -78,7 +78,7 @@ from ayes.schemas.events import Confirm, OnTimeout, PolicyApplied, Quorum, Stage
 from ayes.schemas.ids import is_token, token
 from ayes.schemas.people import plain
 from ayes.schemas.quorums import everybody, is_among, is_plain, lacking, needed
-from ayes.schemas.routes import DEFAULT_ROOM, Routing
+from ayes.schemas.routes import DEFAULT_ROOM, Contact, Contacts, Route, check_routing
 from ayes.schemas.toml_files import (
     TomlModel,
     check_names_differ,
@@ -258,7 +258,7 @@ class Rule(TomlModel):
         return self.when, self.priority, self.shadow, *map(frozenset, sets)
 
 
-class Policy(Routing):
+class Policy(TomlModel):
     """The rules, in the order of the file, and the settings that they share."""
 
     while_pending: WhilePending = "queue"
@@ -281,7 +281,16 @@ class Policy(Routing):
     groups: dict[str, Patterns] = Field(default_factory=dict)
     #: By agent, or a pattern of agents.
     owners: dict[Pattern, Voters] = Field(default_factory=dict)
+    #: By person, in order of preference.
+    contacts: dict[str, Contacts] = Field(default_factory=dict)
+    rooms: dict[str, Contact] = Field(default_factory=dict)
+    routes: Annotated[tuple[Route, ...], Field(strict=False, alias="notify", max_length=1000)] = ()
     rules: Annotated[tuple[Rule, ...], Field(strict=False, alias="rule", max_length=MAX_RULES)] = ()
+
+    @model_validator(mode="after")
+    def _can_be_told(self) -> "Policy":
+        check_routing(self.contacts, self.rooms, self.routes)
+        return self
 
     @field_validator("groups")
     @classmethod

@@ -25,7 +25,7 @@ it waits for the end of a digest or of quiet hours, are told at once.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from fnmatch import fnmatchcase
 from typing import Annotated, Final, Literal
@@ -59,8 +59,10 @@ def _checked_contact(contact: str) -> str:
             f"{contact!r} is not a contact. Write the name of a channel, a colon and the address, "
             'as in "mail:ana@example.org".'
         )
-    if any(not one.isprintable() for one in address):
-        raise ValueError(f"the address in {contact!r} has characters that cannot be seen.")
+    if any(not one.isprintable() or one in " ,;" for one in address):
+        raise ValueError(
+            f"the address in {contact!r} is not one address: it has blanks, commas or semicolons."
+        )
     checked_token("channel", channel)
     return contact
 
@@ -159,30 +161,22 @@ class Route(TomlModel):
         return self.quiet.end(at) if self.quiet is not None else at
 
 
-class Routing(TomlModel):
-    """The part of a policy that is about notices."""
-
-    #: By person, in order of preference.
-    contacts: dict[str, Contacts] = Field(default_factory=dict)
-    rooms: dict[str, Contact] = Field(default_factory=dict)
-    notify: Annotated[tuple[Route, ...], Field(strict=False, max_length=1000)] = ()
-
-    @model_validator(mode="after")
-    def _names_are_known(self) -> "Routing":
-        _check_names("contacts", self.contacts)
-        _check_names("rooms", self.rooms)
-        for index, route in enumerate(self.notify):
-            for room in route.rooms:
-                if room not in self.rooms:
-                    known = ", ".join(self.rooms) or "none"
-                    raise mistake(
-                        f"there is no room {room!r}. The rooms are: {known}. Write it below "
-                        "[rooms].",
-                        "notify",
-                        index,
-                        "rooms",
-                    )
-        return self
+def check_routing(
+    contacts: Mapping[str, object], rooms: Mapping[str, object], routes: Sequence[Route]
+) -> None:
+    """Report, in a validator of a policy, bad names and rooms that are not there."""
+    _check_names("contacts", contacts)
+    _check_names("rooms", rooms)
+    for index, route in enumerate(routes):
+        for room in route.rooms:
+            if room not in rooms:
+                known = ", ".join(rooms) or "none"
+                raise mistake(
+                    f"there is no room {room!r}. The rooms are: {known}. Write it below [rooms].",
+                    "notify",
+                    index,
+                    "rooms",
+                )
 
 
 def _check_names(what: str, named: Mapping[str, object]) -> None:

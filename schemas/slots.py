@@ -62,10 +62,10 @@ FILLED_BY: Final[dict[tuple[str, ...], tuple[type[e.Event], ...]]] = {
     ("call", "*", "claim", CLIENT, "#"): (e.ToolStarted,),
     ("call", "*", "finished", CLIENT): (e.ToolReturned, e.ToolFailed, e.InDoubt),
     ("call", "*", "late", CLIENT, "#"): (e.ToolReturned, e.ToolFailed, e.InDoubt),
-    ("call", "*", "reconciled", "*"): (e.Reconciled,),
     # To whom, and on which occasion (`asked`, `escalated-1`, ...).
     ("call", "*", "notified", "*", "*"): (e.Notified,),
     ("call", "*", "notified", ROOM, "*", "*"): (e.Notified,),
+    ("call", "*", "reconciled", "*"): (e.Reconciled,),
     # Older logs, before the slot named the reviewer.
     ("call", "*", "reconciled"): (e.Reconciled,),
     (POLICY, "#"): (e.PolicyApplied,),

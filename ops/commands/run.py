@@ -21,13 +21,17 @@ from ayes.ops.broker.server import EmbeddedServer, ensure_account, is_running
 from ayes.ops.broker.setup import declare_streams
 from ayes.ops.commands import completion
 from ayes.ops.commands.command import Session, command, commands
+from ayes.ops.commands.notify import notifying_of
 from ayes.ops.commands.options import (
     AcceptLogOption,
     AckWaitOption,
+    ChannelsOption,
+    ConsoleUrlOption,
     FileFormatOption,
     GivenStoreOption,
     GivenUrlOption,
     JsonOption,
+    LinkKeyOption,
     PolicyOption,
     RecordingOption,
     ToolsOption,
@@ -41,7 +45,7 @@ from ayes.ops.terminal import output
 from ayes.ops.terminal.output import print_json, print_message
 from ayes.ops.terminal.progress import bar
 from ayes.ops.terminal.times import parse_duration
-from ayes.ops.workers import KINDS, durables, reactions, until_signalled, working
+from ayes.ops.workers import KINDS, OPTIONAL_KINDS, durables, reactions, until_signalled, working
 from ayes.schemas.errors import BadInput
 from ayes.schemas.policy import read_policy
 from ayes.schemas.toml_files import read_text
@@ -55,13 +59,16 @@ async def work(
         list[str],
         typer.Argument(
             metavar="KIND...",
-            help="gate, queue, model, executor",
-            autocompletion=completion.one_of("gate", "queue", "model", "executor"),
+            help=", ".join((*KINDS, *OPTIONAL_KINDS)),
+            autocompletion=completion.one_of(*KINDS, *OPTIONAL_KINDS),
         ),
     ],
     recording: RecordingOption = None,
     tools: ToolsOption = None,
     workspace: WorkspaceOption = "default",
+    channels: ChannelsOption = None,
+    console_url: ConsoleUrlOption = "",
+    link_key: LinkKeyOption = None,
     ack_wait: AckWaitOption = "30s",
     accept_log: AcceptLogOption = False,
     wait: Annotated[
@@ -87,13 +94,16 @@ async def work(
         else {name: one for name, (_, one) in read_recordings(recording).items()}
     )
     store, url, json = session
+    notifying = (
+        notifying_of(session, channels, console_url, link_key) if "notifier" in chosen else None
+    )
 
     async def begin() -> tuple[AsyncExitStack, witness.Watched, asyncio.Future[None]]:
         async with AsyncExitStack() as stack:
             await _reach_leader(session, chosen[0])
             if registry is not None:
                 await declare_tools(registry, workspace, session)
-            started = reactions(chosen, tools=registry, recordings=recordings)
+            started = reactions(chosen, tools=registry, recordings=recordings, notifying=notifying)
             if url is None:  # elsewhere an administrator created the consumers: `ayes setup`
                 await declare_streams(store, ack_wait_s=ack_wait_s, also=durables(started))
             watched = await stack.enter_async_context(
@@ -236,9 +246,10 @@ async def _reach_leader(session: Session, role: str) -> None:
 
 
 def kinds_of(named: Sequence[str]) -> list[str]:
-    if unknown := [kind for kind in named if kind not in KINDS]:
+    known = (*KINDS, *OPTIONAL_KINDS)
+    if unknown := [kind for kind in named if kind not in known]:
         raise BadInput(
-            f"there is no worker {', '.join(map(repr, unknown))}. There are: {', '.join(KINDS)}."
+            f"there is no worker {', '.join(map(repr, unknown))}. There are: {', '.join(known)}."
         )
     return list(named)
 

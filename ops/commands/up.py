@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ayes.consumers.channels import read_channels
 from ayes.consumers.tools import load
 from ayes.ledger.nats.credentials import Store
 from ayes.ops.broker.server import EmbeddedServer
@@ -13,9 +14,12 @@ from ayes.ops.broker.setup import declare_streams
 from ayes.ops.broker.supervisor import supervised
 from ayes.ops.commands import completion, console
 from ayes.ops.commands.command import Session, command, commands
+from ayes.ops.commands.notify import channels_file, default_file, notifying_of
 from ayes.ops.commands.options import (
     AcceptLogOption,
     AckWaitOption,
+    ChannelsOption,
+    ConsoleUrlOption,
     JsonOption,
     MaxBytesOption,
     PersonOption,
@@ -66,6 +70,8 @@ async def up(
     ] = "always",
     max_bytes: MaxBytesOption = None,
     accept_log: AcceptLogOption = False,
+    channels: ChannelsOption = None,
+    console_url: ConsoleUrlOption = "",
     with_console: Annotated[
         bool, typer.Option("--console/--no-console", help="Serve the web console too.")
     ] = True,
@@ -88,10 +94,20 @@ async def up(
     most = bytes_of(max_bytes)
     registry = load(tools) if tools is not None else None
     chosen = kinds_of([] if workers == "none" else workers.split(","))
+    here = Session(store)
+    if (channels := channels or default_file(here)) is not None and "notifier" not in chosen:
+        chosen.append("notifier")
+    if "notifier" in chosen:
+        read_channels(channels_file(here, channels))
     if policy is not None:
         read_policy(read_text(policy), policy)  # before anything is started
     async with EmbeddedServer(store, sync=sync) as server:
-        started = reactions(chosen, tools=registry)
+        notifying = (
+            notifying_of(Session(server.store.path), channels, console_url, None)
+            if "notifier" in chosen
+            else None
+        )
+        started = reactions(chosen, tools=registry, notifying=notifying)
         await declare_streams(
             server.store.path, ack_wait_s=ack_wait_s, also=durables(started), max_bytes=most
         )

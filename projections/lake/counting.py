@@ -41,8 +41,10 @@ class Judgement(NamedTuple):
 #: Reads the earlier facts of calls, in the order of the log. A call is named by `_key`.
 type Earlier = Callable[[Collection[str]], Iterable[RawMessage]]
 
-#: The judgement of a fact that is not about a call, or only says who was told about it.
+#: The judgement of a fact that is not about a call.
 _NOTHING: Final = Judgement(counts=False)
+#: Of one that only says who was told about a call, of which no row has anything.
+_NOTICE: Final = Judgement(counts=True)
 #: The number of open calls kept in memory. Beyond it, their facts are read again when needed.
 _REMEMBERED: Final = 200_000
 
@@ -72,6 +74,7 @@ class Judge:
         if len(self._stories) > _REMEMBERED:
             self._stories.clear()
         found: list[str | None] = []
+        others: dict[int, Judgement] = {}
         asked: set[str] = set()
         stories, odd = self._stories, self.odd
         for raw in batch:
@@ -82,6 +85,7 @@ class Judge:
                 continue
             tail = parts[5]
             if _is_notice(raw, tail):
+                others[len(found)] = _NOTICE
                 found.append(None)
                 continue
             key = subject[: -len(tail) - 1]
@@ -102,7 +106,6 @@ class Judge:
                 asked.add(key)
             elif place == "finished":
                 del stories[key]
-        others: dict[int, Judgement] = {}
         if asked:
             self._ask(batch, asked, earlier, others)
             for index, one in others.items():
@@ -166,6 +169,7 @@ def _judged(ref: CallRef, facts: list[Fact]) -> list[Judgement]:
     alone = {name: getattr(call, name) for name in _ALONE}
     places = {fact.seq: place for place, found in several.items() for fact in found}
     places |= {fact.seq: place for place, fact in alone.items() if fact is not None}
+    notices = {fact.seq for fact in call.notified}
     begun = call.requested.seq if call.requested else None
     ended = [call.reconciled, None if _is_in_doubt(call.finished) else call.finished]
     end = min((fact.seq for fact in ended if fact is not None), default=None)
@@ -174,7 +178,7 @@ def _judged(ref: CallRef, facts: list[Fact]) -> list[Judgement]:
         if fact.seq in void:
             return Judgement(counts=False, void=void[fact.seq])
         if fact.seq not in places:
-            return _NOTHING
+            return _NOTICE if fact.seq in notices else _NOTHING
         is_of_row = begun is not None and fact.seq >= begun and (end is None or fact.seq <= end)
         return Judgement(counts=True, stands_as=places[fact.seq] if is_of_row else None)
 
@@ -292,7 +296,7 @@ class _Story:
 
 
 def _is_notice(raw: RawMessage, tail: str) -> bool:
-    """Whether it only says who was told about a call, which no row of a call has."""
+    """Whether it only says who was told about a call."""
     if not tail.startswith("notified."):
         return False
     try:
@@ -309,7 +313,7 @@ def _plain(raws: Sequence[RawMessage]) -> tuple[list[Judgement], _Story | None] 
     for raw in raws:
         _, workspace, thread, _, call, tail = raw.subject.split(".", 5)
         if _is_notice(raw, tail):
-            found.append(_NOTHING)
+            found.append(_NOTICE)
             continue
         if story is not None:
             place = story.take(raw, tail)

@@ -67,6 +67,8 @@ LEFT = {
     "ToolStarted.lease_s": "a setting of the service; its end is no fact",
     "ToolStarted.looked_up": "rare, and about one call",
     "ToolReturned.looked_up": "rare, and about one call",
+    "Notified.channel": "how somebody was told, and no question about approvals",
+    "Notified.together": "how somebody was told, and no question about approvals",
     "ToolDeclared.description": "long, and no question about approvals",
     "ToolDeclared.schema": "long, and no question about approvals",
     "ToolDeclared.repeatable": "a setting of the declaration",

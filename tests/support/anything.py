@@ -25,6 +25,7 @@ ROLES = (
     "executor",
     "service",
     "operator",
+    "notifier",
     *(f"reviewer-{name}" for name in REVIEWERS),
 )
 
