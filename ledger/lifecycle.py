@@ -55,7 +55,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import count
 from operator import attrgetter
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 from msgspec import Struct
@@ -451,61 +451,61 @@ def call_of(ref: CallRef, facts: Iterable[Fact]) -> Call:
         tail = slot.tail
         if len(tail) < 3 or tail[1] != name or slot.thread != thread or slot.workspace != workspace:
             continue
-        place = tail[2]
-        if tail[0] != "call" or tail in seen or not may_hold(place, fact.event):
+        if tail[0] != "call" or tail in seen or not may_hold(tail[2], fact.event):
             continue
         seen.add(tail)
         (unread if type(fact.event) is e.Carried else known).append(fact)
-    call = Call(ref)
-    if unread:
-        call = _with_unread(call, sorted(unread, key=_seq))
+    call = _unreadable(ref, sorted(unread, key=_seq)) if unread else Call(ref)
+    # In the order of the log: whether a contested fact counts depends on earlier facts alone.
     known.sort(key=_seq)
-    # In the order of the log: whether a contested fact counts depends on earlier facts alone. The
-    # others are collected, and put into their places before the next contested fact.
-    placed: dict[str, Any] = {}
     for fact in known:
-        place = fact.slot.tail[2]
-        if place in _CONTESTED:
-            if placed:
-                call, placed = msgspec.structs.replace(call, **placed), {}
-            call = _recorded(call, fact)
-        elif (several := _MULTI_FACT_PLACES.get(place)) is not None:
-            placed[several] = (*placed.get(several, getattr(call, several)), fact)
-        else:
-            placed[place] = fact
-    return msgspec.structs.replace(call, **placed) if placed else call
+        _put(call, fact)
+    return call
 
 
-def _with_unread(call: Call, facts: Collection[Fact]) -> Call:
-    """Add unreadable facts: void if they are not facts at all, else of a newer program."""
+def _unreadable(ref: CallRef, facts: Collection[Fact]) -> Call:
+    """A call with unreadable facts: void if they are not facts at all, else of a newer program."""
     broken = tuple(
         Void(one, f"it cannot be read: {problem}") for one in facts if (problem := _problem(one))
     )
-    return msgspec.structs.replace(
-        call, void=broken, newer=tuple(one for one in facts if not _problem(one))
-    )
+    return Call(ref, void=broken, newer=tuple(one for one in facts if not _problem(one)))
 
 
 def _problem(fact: Fact) -> str:
     return fact.event.problem if isinstance(fact.event, e.Carried) else ""
 
 
-def _recorded(call: Call, fact: Fact) -> Call:
-    """The call with a contested fact: in its place if it counts, else among the void ones."""
-    why = void(call, fact)
-    if why is not None:
-        return msgspec.structs.replace(call, void=(*call.void, Void(fact, why)))
+def _put(call: Call, fact: Fact) -> None:
+    """Put the next fact of the log into its place, or among the void ones if it does not count.
+
+    Only for `call_of`, to which the call still belongs: a replay makes millions of calls, and a
+    copy of the call for each fact takes longer than everything else about it.
+    """
+    place = fact.slot.tail[2]
+    if place not in _CONTESTED:
+        if (several := _MULTI_FACT_PLACES.get(place)) is None:
+            _set(call, place, fact)
+        else:
+            _set(call, several, (*getattr(call, several), fact))
+        return
+    if (why := void(call, fact)) is not None:
+        _set(call, "void", (*call.void, Void(fact, why)))
+        return
     match fact.event:
         case e.Revoked():
-            return msgspec.structs.replace(call, revoked=fact)
+            _set(call, "revoked", fact)
         case e.ToolStarted() | e.Declined():
-            return msgspec.structs.replace(call, claims=(*call.claims, fact))
+            _set(call, "claims", (*call.claims, fact))
         case e.Reconciled():
-            return msgspec.structs.replace(call, reconciled=fact)
+            _set(call, "reconciled", fact)
         case _ if _is_late(call, fact):
-            return msgspec.structs.replace(call, late=(*call.late, fact))
+            _set(call, "late", (*call.late, fact))
         case _:
-            return msgspec.structs.replace(call, finished=fact)
+            _set(call, "finished", fact)
+
+
+#: Sets a field of a frozen struct.
+_set: Final = msgspec.structs.force_setattr
 
 
 def may_be_void(fact: Fact) -> bool:
