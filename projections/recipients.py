@@ -17,6 +17,7 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ayes.ledger.grants import Delegation
 from ayes.ledger.lifecycle import Call, Status
@@ -235,7 +236,10 @@ def _is_told(
     delegations: Collection[Delegation],
 ) -> bool:
     match occasion.kind:
-        case "asked" | "reminder":
+        case "asked":  # who was added later hears of the escalation
+            first = replace(call, escalated=())
+            return _can_help(first, name, policies, now, delegations)
+        case "reminder":
             return _can_help(call, name, policies, now, delegations)
         case "escalated":
             givers = [one.ref.giver for one in delegations if one.holds(name, call.wish.tool, now)]

@@ -274,6 +274,10 @@ class Policy(TomlModel):
     unmapped_requesters: UnmappedRequesters = "deny"
     #: The organisation's: workspaces' policies count only if people approved exactly their text.
     policies_need_approval: bool = False
+    #: By person, in order of preference.
+    contacts: dict[str, Contacts] = Field(default_factory=dict)
+    rooms: dict[str, Contact] = Field(default_factory=dict)
+    routes: Annotated[tuple[Route, ...], Field(strict=False, alias="notify", max_length=1000)] = ()
     #: By reviewer, the accounts that are theirs as well.
     accounts: dict[str, Annotated[tuple[str, ...], Field(strict=False)]] = Field(
         default_factory=dict, alias="people"
@@ -281,10 +285,6 @@ class Policy(TomlModel):
     groups: dict[str, Patterns] = Field(default_factory=dict)
     #: By agent, or a pattern of agents.
     owners: dict[Pattern, Voters] = Field(default_factory=dict)
-    #: By person, in order of preference.
-    contacts: dict[str, Contacts] = Field(default_factory=dict)
-    rooms: dict[str, Contact] = Field(default_factory=dict)
-    routes: Annotated[tuple[Route, ...], Field(strict=False, alias="notify", max_length=1000)] = ()
     rules: Annotated[tuple[Rule, ...], Field(strict=False, alias="rule", max_length=MAX_RULES)] = ()
 
     @model_validator(mode="after")
