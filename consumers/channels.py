@@ -57,7 +57,7 @@ class Channel(TomlModel):
     at_once: Annotated[int, Field(ge=1, le=64)] = 8
 
 
-class _ChannelsFile(TomlModel):
+class ChannelsFile(TomlModel):
     channels: dict[str, Channel] = Field(alias="channel", min_length=1)
 
     @field_validator("channels")
@@ -91,7 +91,7 @@ def read_channels(
             str(path), "", f"others may read it, and it has passwords in it: chmod 600 {path}."
         )
     found: dict[str, Channel] = {}
-    for name, channel in read_toml(_ChannelsFile, text, str(path)).channels.items():
+    for name, channel in read_toml(ChannelsFile, text, str(path)).channels.items():
         url = _url(channel.url, environment)
         if not url:
             variable = channel.url.removeprefix(_ENVIRONMENT)
