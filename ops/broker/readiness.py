@@ -86,9 +86,11 @@ def obstacle(seen: Look | None, health: Health, wanted: Wanted) -> str:
     # A consumer without a worker belongs to another kind of the same role.
     for one in seen.consumers:
         if one.frozen and one.listening:
+            left = one.waiting + one.in_hand
             return (
-                f"the workers of {one.name} stand still: {one.waiting + one.in_hand:,} deliveries "
-                f"are not handled, and nothing was done for {one.quiet_s:,.0f} s."
+                f"the workers of {one.name} stand still: "
+                f"{'1 delivery is' if left == 1 else f'{left:,} deliveries are'} not handled, and "
+                f"nothing was done for {one.quiet_s:,.0f} s."
             )
     for one in seen.consumers:
         if one.listening and not DURABLES[one.name].slow and one.waiting > wanted.most_waiting:

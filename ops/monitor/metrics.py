@@ -91,8 +91,8 @@ METRICS: Final[dict[str, Metric]] = {
     "ayes_consumer_unacknowledged_deliveries": Metric(
         "gauge", "Deliveries that a worker has and has not finished.", ("consumer",)
     ),
-    "ayes_consumer_stalled": Metric(
-        "gauge", "1 if its workers stand still before work that waits, else 0.", ("consumer",)
+    "ayes_consumer_frozen": Metric(
+        "gauge", "1 if its workers stand still while work waits, else 0.", ("consumer",)
     ),
     "ayes_parked_deliveries": Metric(
         "gauge", "Deliveries that the consumer gave up on, until somebody handles them.",
@@ -167,7 +167,7 @@ def _of_broker(look: Look) -> Iterator[Value]:
             yield "ayes_consumer_listening", (one.name,), one.listening
             yield "ayes_consumer_waiting_deliveries", (one.name,), one.waiting
             yield "ayes_consumer_unacknowledged_deliveries", (one.name,), one.in_hand
-            yield "ayes_consumer_stalled", (one.name,), one.frozen
+            yield "ayes_consumer_frozen", (one.name,), one.frozen
 
 
 def _of_status(status: BrokerStatus) -> Iterator[Value]:

@@ -168,10 +168,10 @@ def test_a_stopped_gate_is_seen(tmp_path):
                 time.sleep(0.1)
             status, why = get(f"{url}/readyz")
             assert (status, why.partition(":")[0]) == (503, "the workers of gate stand still")
-            assert 'ayes_consumer_stalled{consumer="gate"} 1.0\n' in get(f"{url}/metrics")[1]
+            assert 'ayes_consumer_frozen{consumer="gate"} 1.0\n' in get(f"{url}/metrics")[1]
             ended = approvals("ready", store=store)
             assert (ended.code, ended.out) == (NOT_READY, "")
-            assert "gate stand still: 1 deliveries" in ended.err
+            assert "gate stand still: 1 delivery is not handled" in ended.err
             seen = approvals("status", "--json", store=store).one
             [gates] = [one for one in seen["consumers"] if one["name"] == "gate"]
             assert (gates["frozen"], gates["listening"], gates["in_hand"]) == (True, True, 1)
