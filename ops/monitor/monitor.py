@@ -60,6 +60,8 @@ _ROUND_S: Final = 2.0
 _PATIENCE_S: Final = 3.0
 #: A look or trial that is older says nothing.
 STALE_S: Final = 5.0
+#: How a look or a connection fails.
+_FAILURES: Final = (ApprovalsError, nats.errors.Error, OSError)
 #: The number of calls that are read together.
 _TOGETHER: Final = 80
 
@@ -130,14 +132,14 @@ class Monitor:
             try:
                 async with connecting as log:
                     await self._watch(log)
-            except TimeoutError:
-                self._lose(f"the broker did not answer within {_PATIENCE_S:g} s.")
-            except (ApprovalsError, nats.errors.Error, OSError) as problem:
-                self._lose(str(problem))
+            except _FAILURES as problem:
+                self._lose(problem)
             await asyncio.sleep(LOOK_S)
 
-    def _lose(self, why: str) -> None:
-        self._lost, self._look, self._status = why, None, None
+    def _lose(self, problem: Exception) -> None:
+        is_late = isinstance(problem, TimeoutError)
+        why = f"the broker did not answer within {_PATIENCE_S:g} s." if is_late else str(problem)
+        self._lost, self._look, self._status = why or type(problem).__name__, None, None
         self._tried_at = 0.0
         self._health = Health(ok=False, why="whether the log takes writes is not known yet.")
 
@@ -157,8 +159,12 @@ class Monitor:
         ]
         async with _beside(*running):
             while True:
-                async with asyncio.timeout(_PATIENCE_S), explained(log):
-                    self._look = await look(log, self._wanted.roles)
+                try:
+                    async with asyncio.timeout(_PATIENCE_S), explained(log):
+                        self._look = await look(log, self._wanted.roles)
+                except _FAILURES as problem:
+                    self._lose(problem)  # now: a connection to a frozen broker is slow to close
+                    raise
                 self._lost, self._looked_at = "", time.monotonic()
                 await asyncio.sleep(LOOK_S)
 
