@@ -140,10 +140,11 @@ async def test_a_log_that_takes_no_writes_is_not_ready(store, admin):
         assert await probe.until_ready() == 200
 
 
-async def test_a_broker_that_is_away_is_not_ready(tmp_path):
+async def test_a_broker_that_is_away_is_not_ready(tmp_path, monkeypatch):
     """Frozen, then killed: each time it is ready again by itself, and the counters have what was
     recorded before and after.
     """
+    monkeypatch.setattr(monitor_module, "_PATIENCE_S", 1.0)  # rather than three
     async with running(tmp_path / "store") as server, site(server.store.path) as probe:
         async with Ledger.connect(server.store.path, role="admin") as admin:
             await admin.append(REF.said("m1"), e.Said(role="user", text="Hello"))
