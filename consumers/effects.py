@@ -20,9 +20,11 @@ class Append(Struct, frozen=True):
 
 
 class Perform[W](Struct, frozen=True):
-    """Do work outside of the ledger, once: only the worker that fills the claim's slot does it."""
+    """Do work outside of the ledger. With a claim at most once: only the worker that fills its slot
+    does it. Without one at least once: each delivery does it again.
+    """
 
-    claim: Append
+    claim: Append | None
     work: W
 
 

@@ -116,11 +116,19 @@ class Reaction[S, W](Protocol):
         """Does the work behind a claim and returns the fact that records its outcome. A failure of
         the work is an outcome and not an exception.
 
-        `None` if the claim does not count: then nothing was done, and nothing is recorded.
+        `None` if the claim does not count: then nothing was done, and nothing is recorded. Work
+        without a claim may have nothing to record either.
 
         `ledger` shows the facts up to the claim, and possibly later ones.
+
+        Raises:
+            GaveUp: work without a claim has failed as often as it is tried.
         """
         ...
+
+
+class GaveUp(Exception):
+    """The work is not tried again by itself: the delivery is parked, with this as the reason."""
 
 
 class _Abandoned(Exception):
@@ -268,6 +276,8 @@ class Worker[S, W]:
             _log.info("handed on", why=str(why), after_s=why.after_s, tries=delivery.tries)
             await delivery.retry(why.after_s)
             return
+        except GaveUp as why:
+            reason = str(why)
         except Unavailable as problem:
             _log.warning("will be tried again", problem=str(problem), tries=delivery.tries)
             if not isinstance(problem, BrokerRefused) or self._failed(place) < MAX_TRIES:
@@ -328,7 +338,7 @@ class Worker[S, W]:
             # Again: had the lease ended before that load, it might show a living worker's claim.
             self._check_lease(place)
             steps = self._reaction.decide(seen, handed)
-            if await self._carry_out(steps, handed):
+            if await self._carry_out(steps, handed, ledger):
                 return ""
             ledger = self._ledger
         raise Defect(
@@ -341,7 +351,9 @@ class Worker[S, W]:
             return self._ledger
         return self._ledger.reading_from(self._replica.as_of(seq))
 
-    async def _carry_out(self, steps: Sequence[Effect[W]], handed: Delivered) -> bool:
+    async def _carry_out(
+        self, steps: Sequence[Effect[W]], handed: Delivered, ledger: Ledger
+    ) -> bool:
         """Takes the steps in order. Returns False if a slot was lost, so that we load again."""
         cause = (
             handed.event if isinstance(handed, Fact) and isinstance(handed.event, Event) else None
@@ -352,9 +364,11 @@ class Worker[S, W]:
                     if await self._won(step, cause) is None:
                         return False
                 case Perform(claim, work):
-                    if (claimed := await self._won(claim, cause)) is None:
-                        return False
-                    await self._perform(work, cause, claimed)
+                    if claim is not None:
+                        if (claimed := await self._won(claim, cause)) is None:
+                            return False
+                        ledger = self._as_of(claimed)
+                    await self._perform(work, cause, ledger)
                 case SetTimer(call, at):
                     await self._ledger.log.set_timer(call, at)
                 case CancelTimer(call):
@@ -385,9 +399,9 @@ class Worker[S, W]:
             case Unconfirmed(why):
                 raise OutcomeUnknown(f"{step.slot.subject} may or may not be recorded: {why}")
 
-    async def _perform(self, work: W, cause: Event | None, claimed: int) -> None:
+    async def _perform(self, work: W, cause: Event | None, ledger: Ledger) -> None:
         """Does the work, then records the outcome, retrying for as long as it takes."""
-        done = await self._reaction.execute(self._as_of(claimed), work)
+        done = await self._reaction.execute(ledger, work)
         if done is None:
             return
         first = await self._ledger.append_until_acknowledged(

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from ayes.consumers.tools import load
+from ayes.consumers.webhook_endpoints import EndpointFile
 from ayes.ledger.nats.credentials import Store
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import declare_streams
@@ -22,14 +23,22 @@ from ayes.ops.commands.options import (
     PolicyOption,
     StoreOption,
     ToolsOption,
+    WebhooksOption,
     WorkspaceOption,
 )
 from ayes.ops.commands.policy_versions import apply_file
-from ayes.ops.commands.run import ack_wait_of, bytes_of, declare_tools, kinds_of, witnessed
+from ayes.ops.commands.run import (
+    ack_wait_of,
+    bytes_of,
+    declare_tools,
+    kinds_of,
+    webhooks_file,
+    witnessed,
+)
 from ayes.ops.console.tokens import own_name
 from ayes.ops.terminal.output import print_json, print_message
 from ayes.ops.terminal.times import parse_duration
-from ayes.ops.workers import durables, reactions, until_signalled, working
+from ayes.ops.workers import KINDS, durables, reactions, until_signalled, working
 from ayes.schemas.policy import read_policy
 from ayes.schemas.toml_files import read_text
 
@@ -53,11 +62,14 @@ async def up(
         typer.Option(
             "--workers",
             metavar="KINDS",
-            help="Comma-separated: gate,queue,model,executor; or none.",
+            help="Comma-separated: gate,queue,model,executor,webhooks; or none. By default all; "
+            "webhooks only if there are any.",
             autocompletion=completion.one_of("gate,queue", "gate,queue,executor", "none"),
+            show_default=False,
         ),
-    ] = "gate,queue,model,executor",
+    ] = "",
     ack_wait: AckWaitOption = "30s",
+    webhooks: WebhooksOption = None,
     sync: Annotated[
         str,
         typer.Option(
@@ -87,11 +99,12 @@ async def up(
     sync = sync if sync == "always" else f"{parse_duration('--sync', sync, least=0.001):f}s"
     most = bytes_of(max_bytes)
     registry = load(tools) if tools is not None else None
-    chosen = kinds_of([] if workers == "none" else workers.split(","))
+    endpoints = webhooks_file(webhooks, store)
+    chosen = _chosen(workers, endpoints)
     if policy is not None:
         read_policy(read_text(policy), policy)  # before anything is started
     async with EmbeddedServer(store, sync=sync) as server:
-        started = reactions(chosen, tools=registry)
+        started = reactions(chosen, tools=registry, webhooks=endpoints)
         await declare_streams(
             server.store.path, ack_wait_s=ack_wait_s, also=durables(started), max_bytes=most
         )
@@ -119,6 +132,15 @@ async def up(
                     *watched.ends,
                     ready=lambda: _greet(server, chosen, link, json=json),
                 )
+
+
+def _chosen(workers: str, endpoints: EndpointFile) -> list[str]:
+    """The kinds of workers to run."""
+    if workers == "none":
+        return []
+    if workers:
+        return kinds_of(workers.split(","))
+    return [*KINDS, "webhooks"] if endpoints.read().endpoints else [*KINDS]
 
 
 def _greet(server: EmbeddedServer, kinds: Sequence[str], link: str | None, *, json: bool) -> None:
