@@ -104,6 +104,65 @@ class Standing(Struct, frozen=True, omit_defaults=True):
         return self.behind or self.rest
 
 
+class EndpointStatus(Struct, frozen=True):
+    """An endpoint for operators: how it is doing, without its URL and secret."""
+
+    name: str
+    #: `not verified`, `in step`, `behind`, `failing` or `gone`.
+    standing: str
+    #: Why its last request failed; empty if it did not.
+    problem: str
+    failing_since: datetime | None
+    last_success: datetime | None
+    #: The first fact that it may lack; None: none.
+    behind_from: int | None
+    #: The facts that were parked because of it.
+    parked: list[int]
+
+    @classmethod
+    def of(cls, one: Endpoint, standing: Standing) -> "EndpointStatus":
+        return cls(
+            one.name,
+            _in_a_word(one, standing),
+            standing.gone or standing.why,
+            standing.failing_since,
+            standing.last_success,
+            standing.missing or None,
+            [*standing.parked],
+        )
+
+    @property
+    def is_alarming(self) -> bool:
+        return self.standing in {"failing", "gone"}
+
+    def __str__(self) -> str:
+        """As in `webhook crm is failing since 2026-11-21 08:50:00 UTC: it answered 500`."""
+        said = f"webhook {self.name} is {self.standing}"
+        if self.failing_since:
+            said += f" since {_time(self.failing_since)}"
+        if self.problem:
+            said += f": {self.problem}"
+        if self.behind_from:
+            said += f"; it lacks facts from {self.behind_from} on"
+        if self.last_success:
+            said += f"; last success {_time(self.last_success)}"
+        return said
+
+
+def _in_a_word(one: Endpoint, standing: Standing) -> str:
+    if one.verified_at is None:
+        return "not verified"
+    if standing.gone:
+        return "gone"
+    if standing.failing_since:
+        return "failing"
+    return "behind" if standing.missing else "in step"
+
+
+def _time(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
+
+
 class Endpoints(Struct, frozen=True):
     """The content of `webhooks.json`."""
 
@@ -191,6 +250,13 @@ class EndpointFile(_File[Endpoints]):
             known = f"There are: {', '.join(found)}." if found else "There are none."
             raise BadInput(f"there is no webhook {name!r} in {self.path}. {known}")
         return found[name]
+
+    def statuses(self) -> list[EndpointStatus]:
+        """How each endpoint is doing."""
+        standings = self.standings.read()
+        return [
+            EndpointStatus.of(one, standings.of(one.name)) for one in self.read().endpoints.values()
+        ]
 
     def add(self, endpoint: Endpoint) -> None:
         """Add an endpoint.

@@ -30,11 +30,10 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ayes.consumers.effects import Effect, Perform
+from ayes.consumers.effects import Effect, GivenUp, Perform
 from ayes.consumers.supervision import keep_running
 from ayes.consumers.webhook_endpoints import Endpoint, EndpointFile, Endpoints, Standing, Standings
 from ayes.consumers.webhook_requests import Answer, Sender
-from ayes.consumers.worker import GaveUp
 from ayes.ledger.lifecycle import may_be_void, voids
 from ayes.ledger.log import Delivered, Parked
 from ayes.ledger.nats.credentials import open_own
@@ -120,12 +119,12 @@ class Webhooks:
         """Send a fact to its endpoints, at the same time.
 
         Raises:
-            GaveUp: an operator had it tried again, and an endpoint still does not take it.
+            GivenUp: an operator had it tried again, and an endpoint still does not take it.
         """
         each = self._send_again if work.again else self._send_now
         sending = (each(ledger, one, work) for one in work.endpoints)
         if failed := [why for why in await asyncio.gather(*sending) if why]:
-            raise GaveUp("; ".join(failed))
+            raise GivenUp("; ".join(failed))
 
     async def _send_now(self, ledger: Ledger, endpoint: Endpoint, work: Outgoing) -> str:
         """Send a fact once. An endpoint that does not take it, or not yet, falls behind."""

@@ -42,6 +42,7 @@ from ayes.consumers.effects import (
     Append,
     CancelTimer,
     Effect,
+    GivenUp,
     HandOn,
     Perform,
     Reload,
@@ -119,16 +120,13 @@ class Reaction[S, W](Protocol):
         `None` if the claim does not count: then nothing was done, and nothing is recorded. Work
         without a claim may have nothing to record either.
 
-        `ledger` shows the facts up to the claim, and possibly later ones.
+        `ledger` shows the facts up to the claim, and possibly later ones; for work without a claim
+        it is the broker.
 
         Raises:
-            GaveUp: work without a claim has failed as often as it is tried.
+            GivenUp: work without a claim failed as often as it may.
         """
         ...
-
-
-class GaveUp(Exception):
-    """The work is not tried again by itself: the delivery is parked, with this as the reason."""
 
 
 class _Abandoned(Exception):
@@ -276,7 +274,7 @@ class Worker[S, W]:
             _log.info("handed on", why=str(why), after_s=why.after_s, tries=delivery.tries)
             await delivery.retry(why.after_s)
             return
-        except GaveUp as why:
+        except GivenUp as why:
             reason = str(why)
         except Unavailable as problem:
             _log.warning("will be tried again", problem=str(problem), tries=delivery.tries)
@@ -338,7 +336,7 @@ class Worker[S, W]:
             # Again: had the lease ended before that load, it might show a living worker's claim.
             self._check_lease(place)
             steps = self._reaction.decide(seen, handed)
-            if await self._carry_out(steps, handed, ledger):
+            if await self._carry_out(steps, handed):
                 return ""
             ledger = self._ledger
         raise Defect(
@@ -351,9 +349,7 @@ class Worker[S, W]:
             return self._ledger
         return self._ledger.reading_from(self._replica.as_of(seq))
 
-    async def _carry_out(
-        self, steps: Sequence[Effect[W]], handed: Delivered, ledger: Ledger
-    ) -> bool:
+    async def _carry_out(self, steps: Sequence[Effect[W]], handed: Delivered) -> bool:
         """Takes the steps in order. Returns False if a slot was lost, so that we load again."""
         cause = (
             handed.event if isinstance(handed, Fact) and isinstance(handed.event, Event) else None
@@ -364,11 +360,12 @@ class Worker[S, W]:
                     if await self._won(step, cause) is None:
                         return False
                 case Perform(claim, work):
+                    reading = self._ledger
                     if claim is not None:
                         if (claimed := await self._won(claim, cause)) is None:
                             return False
-                        ledger = self._as_of(claimed)
-                    await self._perform(work, cause, ledger)
+                        reading = self._as_of(claimed)
+                    await self._perform(work, cause, reading)
                 case SetTimer(call, at):
                     await self._ledger.log.set_timer(call, at)
                 case CancelTimer(call):

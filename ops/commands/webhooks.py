@@ -2,7 +2,6 @@
 
 import socket
 from contextlib import aclosing
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -12,6 +11,7 @@ from msgspec import structs
 from ayes.consumers.webhook_endpoints import (
     Endpoint,
     EndpointFile,
+    EndpointStatus,
     Standing,
     check,
     new_secret,
@@ -312,49 +312,19 @@ def _read_secret(file: str) -> str:
 
 
 def _row(endpoints: EndpointFile, one: Endpoint) -> dict[str, Any]:
-    standing = endpoints.standings.read().of(one.name)
-    return {
-        "name": one.name,
+    status = EndpointStatus.of(one, endpoints.standings.read().of(one.name))
+    return structs.asdict(status) | {
         "url": one.url,
         "types": one.types,
         "workspaces": one.workspaces,
-        "standing": _standing(one, standing),
         "verified_at": one.verified_at,
-        "last_success": standing.last_success,
-        "failing_since": standing.failing_since,
-        "problem": standing.gone or standing.why,
-        "behind_from": standing.missing or None,
-        "parked": [*standing.parked],
     }
 
 
-def _standing(one: Endpoint, standing: Standing) -> str:
-    if one.verified_at is None:
-        return "not verified"
-    if standing.gone:
-        return "gone"
-    if standing.failing_since:
-        return "failing"
-    return "behind" if standing.missing else "in step"
-
-
 def _words(endpoints: EndpointFile, one: Endpoint) -> str:
-    standing = endpoints.standings.read().of(one.name)
+    status = EndpointStatus.of(one, endpoints.standings.read().of(one.name))
     which = ", ".join((*one.types, *(f"workspace {name}" for name in one.workspaces)))
-    state = _standing(one, standing)
-    if standing.failing_since:
-        state += f" since {_time(standing.failing_since)}"
-    if standing.gone or standing.why:
-        state += f": {standing.gone or standing.why}"
-    if standing.missing:
-        state += f"; it lacks facts from {standing.missing} on"
-    if standing.last_success:
-        state += f"; last success {_time(standing.last_success)}"
-    return f"{one.name}  {one.url}  {which or 'all facts'}  {state}"
-
-
-def _time(at: datetime) -> str:
-    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
+    return f"{status}   {which or 'all facts'} to {one.url}"
 
 
 def _facts(count: int) -> str:
