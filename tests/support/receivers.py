@@ -12,7 +12,7 @@ from standardwebhooks import Webhook
 
 from ayes.consumers.webhook_endpoints import Endpoint
 
-SECRET = "whsec_" + "QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVo=" * 1
+SECRET = "whsec_QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVo="
 
 
 class Request(NamedTuple):
@@ -125,5 +125,12 @@ async def receiving(
 def endpoint(receiver: Receiver | str, name: str = "crm", **fields: Any) -> Endpoint:
     """An endpoint on loopback that fails fast."""
     url = receiver if isinstance(receiver, str) else receiver.url
-    given = {"origin": "ayes.test", "allow_private": True, "tries": 3, "backoff_s": 0.05}
-    return Endpoint(name=name, url=url, secret=SECRET, **(given | {"timeout_s": 5.0} | fields))
+    given: dict[str, Any] = {
+        "secret": SECRET,
+        "origin": "ayes.test",
+        "allow_private": True,
+        "tries": 3,
+        "backoff_s": 0.05,
+        "timeout_s": 5.0,
+    }
+    return Endpoint(name=name, url=url, **(given | fields))
