@@ -3,6 +3,7 @@ often.
 """
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -441,3 +442,34 @@ async def test_replay_ends_with_what_is_not_taken(broker, admin, file, workspace
         ]
     assert found == [(seqs[0], ""), (seqs[1], "it answered 500 Internal Server Error")]
     assert texts(receiver) == ["m1", "m2", "m2"]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_nothing_is_lost(broker, admin, file, workspace, seed):
+    """An endpoint that fails at random, and workers that end and begin at random: each fact is
+    taken or parked, and each with one id.
+    """
+    lot = random.Random(seed)
+    async with receiving() as receiver, at_work(broker, file):
+        taken: set[int] = set()
+
+        def flaky(request):
+            if lot.random() < 0.3:
+                return lot.choice([(500, {}), (429, {"retry-after": "0"})])
+            taken.add(request.event["data"]["seq"])
+            return 204, {}
+
+        receiver.answer = flaky
+        space = f"{workspace[:50]}{seed}"
+        added(file, receiver, space, tries=2, backoff_s=0.05)
+        seqs: list[int] = []
+        for part in range(4):
+            async with at_work(broker, EndpointFile(file.path)):
+                for n in range(10):
+                    seqs += await said(admin, space, f"p{part}n{n}")
+                    await asyncio.sleep(lot.random() / 100)
+        await until(lambda: not file.standings.read().of("crm").missing)
+        parked = {one.seq for one in await admin.log.parked("webhooks")}
+        await until(lambda: {*seqs} <= taken | parked | {*file.standings.read().of("crm").parked})
+    ids = {(one.event["data"]["seq"], one.id) for one in receiver.posts}
+    assert len(ids) == len({seq for seq, _ in ids})
