@@ -160,7 +160,9 @@ class Worker[S, W]:
         self._reaction = reaction
         self._replica = None if reaction.replaces else replica
         self._room = asyncio.Semaphore(concurrency)
-        self._lease_s = ack_wait_s
+        self._lease_s = min(
+            DURABLES[durable].ack_wait_s(ack_wait_s) for durable in reaction.durables
+        )
         self._drain_s = drain_s
         self._stopping = asyncio.Event()
         #: Deliveries in progress, and when (on the event loop's clock) their lease ends.

@@ -471,8 +471,14 @@ def free_ports(*wanted: int) -> list[int]:
         return [probes.enter_context(_bound(port)).getsockname()[1] for port in wanted]
 
 
+#: Below the ports that systems give to outgoing connections, any of which could take one between
+#: our choice and the server's start.
+_PORTS: Final = range(20_000, 32_768)
+
+
 def _bound(wanted: int) -> socket.socket:
-    for port in (wanted, 0):
+    others = secrets.SystemRandom().sample(_PORTS, 50)
+    for port in (wanted, *others) if wanted else others:
         with suppress(OSError):
             return socket.create_server((HOST, port))
     raise BrokerAway(f"{HOST} has no free port.")
