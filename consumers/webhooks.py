@@ -177,9 +177,9 @@ class Webhooks:
         self._fell.set()
 
     def _note_success(self, name: str, now: datetime) -> None:
-        last = self._file.standings.read().of(name).last_success
-        if last is None or now - last > _NOTED_EACH:
-            self._file.note(name, lambda there: replace(there, last_success=now))
+        there = self._file.standings.read().of(name)
+        if there.failing_since or not there.last_success or now - there.last_success > _NOTED_EACH:
+            self._file.note(name, partial(_succeeded, now=now))
 
     # ------------------------------------------------------------------- endpoints that are behind
 
@@ -190,9 +190,9 @@ class Webhooks:
             try:
                 while True:
                     self._fell.clear()
+                    for name in [name for name, task in running.items() if task.done()]:
+                        running.pop(name).result()
                     for name in _behind(self._file):
-                        if name in running and running[name].done():
-                            running.pop(name).result()
                         if name not in running:
                             catching_up = partial(self._catch_up, ledger, name)
                             kept = keep_running(f"catching up {name}", catching_up)
@@ -447,7 +447,11 @@ def _moved(there: Standing, *, at: int, to: int, now: datetime | None) -> Standi
     moved = replace(there, behind=to) if there.behind else replace(there, rest=to)
     if to != at:
         moved = replace(moved, tries=0)
-    return moved if now is None else replace(moved, why="", failing_since=None, last_success=now)
+    return moved if now is None else _succeeded(moved, now=now)
+
+
+def _succeeded(there: Standing, *, now: datetime) -> Standing:
+    return replace(there, why="", failing_since=None, last_success=now)
 
 
 def _caught_up(there: Standing, *, last: int) -> Standing:

@@ -225,6 +225,7 @@ async def test_a_dead_endpoint_is_parked_and_tried_again(broker, admin, file, wo
         dead.answer = lambda _request: (204, {})
         await retry(admin, again)
         await parked_when(admin, seq, lambda found: not found)
+        assert file.standings.read().of("crm").failing_since is None
         assert file.standings.read().of("crm").parked == {}
         assert len({*dead.ids}) == 1
         assert len(other.posts) == 1
