@@ -40,7 +40,7 @@ _log: Final = get_logger("ayes.ops.workers")
 
 #: The kinds of workers; each is also the role whose credentials it uses.
 KINDS: Final[tuple[str, ...]] = ("gate", "queue", "model", "executor")
-#: Those that not every site has.
+#: Those that run only where they are configured.
 OPTIONAL_KINDS: Final[tuple[str, ...]] = ("webhooks",)
 
 
@@ -73,8 +73,7 @@ def reactions(
                 return Executor(tools)
             case "executor":
                 return Executor({}, group="", durable="closer")
-            case "webhooks":
-                assert webhooks, "a worker for webhooks has a file of them"
+            case "webhooks" if webhooks is not None:
                 return Webhooks(webhooks, Sender())
             case _:
                 raise KeyError(kind)

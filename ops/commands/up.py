@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from ayes.consumers.tools import load
-from ayes.consumers.webhook_endpoints import EndpointFile
 from ayes.ledger.nats.credentials import Store
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import declare_streams
@@ -62,12 +61,10 @@ async def up(
         typer.Option(
             "--workers",
             metavar="KINDS",
-            help="Comma-separated: gate,queue,model,executor,webhooks; or none. By default all; "
-            "webhooks only if there are any.",
+            help="Comma-separated: gate,queue,model,executor; or none.",
             autocompletion=completion.one_of("gate,queue", "gate,queue,executor", "none"),
-            show_default=False,
         ),
-    ] = "",
+    ] = "gate,queue,model,executor",
     ack_wait: AckWaitOption = "30s",
     webhooks: WebhooksOption = None,
     sync: Annotated[
@@ -99,8 +96,10 @@ async def up(
     sync = sync if sync == "always" else f"{parse_duration('--sync', sync, least=0.001):f}s"
     most = bytes_of(max_bytes)
     registry = load(tools) if tools is not None else None
+    chosen = kinds_of([] if workers == "none" else workers.split(","))
     endpoints = webhooks_file(webhooks, store)
-    chosen = _chosen(workers, endpoints)
+    if chosen == [*KINDS] and endpoints.read().endpoints:
+        chosen.append("webhooks")
     if policy is not None:
         read_policy(read_text(policy), policy)  # before anything is started
     async with EmbeddedServer(store, sync=sync) as server:
@@ -132,15 +131,6 @@ async def up(
                     *watched.ends,
                     ready=lambda: _greet(server, chosen, link, json=json),
                 )
-
-
-def _chosen(workers: str, endpoints: EndpointFile) -> list[str]:
-    """The kinds of workers to run."""
-    if workers == "none":
-        return []
-    if workers:
-        return kinds_of(workers.split(","))
-    return [*KINDS, "webhooks"] if endpoints.read().endpoints else [*KINDS]
 
 
 def _greet(server: EmbeddedServer, kinds: Sequence[str], link: str | None, *, json: bool) -> None:
