@@ -12,7 +12,9 @@ from typing import Annotated, Final
 import typer
 from rich.table import Table
 
+from ayes.consumers import webhook_endpoints
 from ayes.consumers.tools import Tools, load
+from ayes.consumers.webhook_endpoints import EndpointFile
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.patience import while_away
 from ayes.ledger.services import Ledger
@@ -35,6 +37,7 @@ from ayes.ops.commands.options import (
     PolicyOption,
     RecordingOption,
     ToolsOption,
+    WebhooksOption,
     WorkspaceOption,
 )
 from ayes.ops.commands.policy_versions import apply_file
@@ -71,6 +74,7 @@ async def work(
     link_key: LinkKeyOption = None,
     ack_wait: AckWaitOption = "30s",
     accept_log: AcceptLogOption = False,
+    file: WebhooksOption = None,
     wait: Annotated[
         str | None,
         typer.Option(
@@ -97,13 +101,20 @@ async def work(
     notifying = (
         notifying_of(session, channels, console_url, link_key) if "notifier" in chosen else None
     )
+    endpoints = webhooks_file(file, store)
 
     async def begin() -> tuple[AsyncExitStack, witness.Watched, asyncio.Future[None]]:
         async with AsyncExitStack() as stack:
             await _reach_leader(session, chosen[0])
             if registry is not None:
                 await declare_tools(registry, workspace, session)
-            started = reactions(chosen, tools=registry, recordings=recordings, notifying=notifying)
+            started = reactions(
+                chosen,
+                tools=registry,
+                recordings=recordings,
+                webhooks=endpoints,
+                notifying=notifying,
+            )
             if url is None:  # elsewhere an administrator created the consumers: `ayes setup`
                 await declare_streams(store, ack_wait_s=ack_wait_s, also=durables(started))
             watched = await stack.enter_async_context(
@@ -252,6 +263,11 @@ def kinds_of(named: Sequence[str]) -> list[str]:
             f"there is no worker {', '.join(map(repr, unknown))}. There are: {', '.join(known)}."
         )
     return list(named)
+
+
+def webhooks_file(file: Path | None, store: Path | None) -> EndpointFile:
+    """The file of webhooks: the one that was named, or that of the store."""
+    return EndpointFile(file or Store(store).path / webhook_endpoints.NAME)
 
 
 @asynccontextmanager
