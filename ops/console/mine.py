@@ -46,5 +46,12 @@ async def voted(ledger: Ledger, visitor: Visitor, calls: Sequence[CallRef]) -> f
     """Those of these calls on which the visitor has voted."""
     if not calls or Role.REVIEWER not in visitor.roles:
         return frozenset()
-    votes = await ledger.read(*(call.vote(visitor.name) for call in calls))
-    return frozenset(ref for vote in votes if (ref := vote.slot.call_ref) is not None)
+    slots = [call.vote(visitor.name) for call in calls]
+    # The request of one is there in any case. Without any answer, a replica does not say how far it
+    # has the log, and the leader would be asked about each slot.
+    found = await ledger.read(calls[0].requested, *slots)
+    return frozenset(
+        ref
+        for fact in found
+        if fact.slot != calls[0].requested and (ref := fact.slot.call_ref) is not None
+    )
