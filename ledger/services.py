@@ -213,8 +213,8 @@ class Ledger(LedgerClient):
             claim_id: a UUID that only this run of the tool has. Then `start` with the same id
                 succeeds again until the call ends, from another connection too: it is the same
                 claim.
-            lease_s: if the claim is not renewed (`renew`) for so long, the call is in doubt. 0: it
-                is in doubt only when `doubt` says so.
+            lease_s: if the claim is not renewed for so long (`renew` with its `claim_id`), the call
+                is in doubt. 0: it is in doubt only when `doubt` says so.
 
         Raises:
             BadInput: the lease is negative or has no end.
