@@ -6,6 +6,7 @@ from typing import Annotated, Final
 import typer
 from msgspec import Struct
 
+from ayes.consumers.webhook_endpoints import EndpointFile
 from ayes.ledger import clock
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.drift import drift
@@ -23,6 +24,7 @@ from ayes.ops.broker.server import OLDEST
 from ayes.ops.broker.status import ROLE, BrokerStatus, doubts, void_facts
 from ayes.ops.broker.status import status as read_status
 from ayes.ops.commands.command import Session, command, commands
+from ayes.ops.commands.options import WebhooksOption
 from ayes.ops.terminal.output import print_json, print_line
 from ayes.ops.terminal.tables import print_table
 from ayes.schemas.errors import ApprovalsError, BrokerRefused, Unavailable
@@ -309,7 +311,7 @@ async def _skew_s(log: JetStream) -> float:
 
 
 @command(app)
-async def status(session: Session) -> None:
+async def status(webhooks: WebhooksOption = None, *, session: Session) -> None:
     """Show the size of the log, its nodes, how far each consumer is behind, what is parked and
     pending.
     """
@@ -323,7 +325,8 @@ async def status(session: Session) -> None:
         async def unlike() -> str:
             return "" if own is None else await unlike_witness(port, own)
 
-        found = await read_status(port, own, pending, unlike)
+        endpoints = None if webhooks is None else EndpointFile(webhooks)
+        found = await read_status(port, own, pending, unlike, endpoints)
     if session.json:
         print_json(found)
     else:
@@ -362,6 +365,9 @@ def _print_status(found: BrokerStatus) -> None:
         print_line(f"ALARM {alarm}")
     if found.in_doubt:
         print_line(f"in doubt: {_listed(found.in_doubt)}")
+    for endpoint in found.webhooks:
+        if not endpoint.is_alarming:
+            print_line(str(endpoint))
     for given_up in found.parked[:_MOST]:
         print_line(
             f"parked by {given_up.consumer}: fact {given_up.seq} ({given_up.subject}), "

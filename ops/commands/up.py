@@ -22,15 +22,23 @@ from ayes.ops.commands.options import (
     PolicyOption,
     StoreOption,
     ToolsOption,
+    WebhooksOption,
     WorkspaceOption,
 )
 from ayes.ops.commands.policy_versions import apply_file
-from ayes.ops.commands.run import ack_wait_of, bytes_of, declare_tools, kinds_of, witnessed
+from ayes.ops.commands.run import (
+    ack_wait_of,
+    bytes_of,
+    declare_tools,
+    kinds_of,
+    webhooks_file,
+    witnessed,
+)
 from ayes.ops.console.tokens import own_name
 from ayes.ops.monitor.serving import Address, monitored
 from ayes.ops.terminal.output import print_json, print_message
 from ayes.ops.terminal.times import parse_duration
-from ayes.ops.workers import durables, reactions, until_signalled, working
+from ayes.ops.workers import KINDS, durables, reactions, until_signalled, working
 from ayes.schemas.policy import read_policy
 from ayes.schemas.toml_files import read_text
 
@@ -59,6 +67,7 @@ async def up(
         ),
     ] = "gate,queue,model,executor",
     ack_wait: AckWaitOption = "30s",
+    webhooks: WebhooksOption = None,
     sync: Annotated[
         str,
         typer.Option(
@@ -99,10 +108,13 @@ async def up(
     registry = load(tools) if tools is not None else None
     listen = Address.parse("--monitor", monitor) if monitor is not None else None
     chosen = kinds_of([] if workers == "none" else workers.split(","))
+    endpoints = webhooks_file(webhooks, store)
+    if chosen == [*KINDS] and endpoints.read().endpoints:
+        chosen.append("webhooks")
     if policy is not None:
         read_policy(read_text(policy), policy)  # before anything is started
     async with EmbeddedServer(store, sync=sync) as server:
-        started = reactions(chosen, tools=registry)
+        started = reactions(chosen, tools=registry, webhooks=endpoints)
         await declare_streams(
             server.store.path, ack_wait_s=ack_wait_s, also=durables(started), max_bytes=most
         )
