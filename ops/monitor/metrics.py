@@ -124,6 +124,8 @@ class Seen(Struct, frozen=True):
     now: datetime
     #: Why calls do not get decided; empty if they do.
     why: str
+    #: Whether the broker answers.
+    is_up: bool = False
     look: Look | None = None
     health: Health | None = None
     status: BrokerStatus | None = None
@@ -140,7 +142,7 @@ def values(seen: Seen) -> Iterator[Value]:
     """The value of each metric that is known."""
     yield "ayes_build_info", (__version__,), 1
     yield "ayes_ready", (), not seen.why
-    yield "ayes_broker_up", (), seen.look is not None
+    yield "ayes_broker_up", (), seen.is_up
     if seen.health is not None:
         yield "ayes_log_writable", (), seen.health.ok
         if seen.health.free_bytes is not None:

@@ -71,6 +71,7 @@ def seen(**others):
     tally.durations["people"].add(90)
     whole = {
         "why": "",
+        "is_up": True,
         "look": looked(),
         "health": Health(ok=True, free_bytes=10**9),
         "status": STATUS,
@@ -174,6 +175,8 @@ def test_what_is_not_known_is_not_reported():
     found = read(away)
     assert (found["ayes_ready", ()], found["ayes_broker_up", ()]) == (0, 0)
     assert found["ayes_facts_total", (("type", "Approved"),)] == 0
+    empty = read(Seen(NOW, "there is no stream LEDGER here", is_up=True))
+    assert (empty["ayes_ready", ()], empty["ayes_broker_up", ()]) == (0, 1)
 
 
 @pytest.mark.parametrize(
