@@ -487,6 +487,8 @@ def _report_gone(name: str, standing: Standing) -> None:
 @asynccontextmanager
 async def _alone(file: EndpointFile) -> AsyncGenerator[None]:
     """Wait until no other process sends what the endpoints of this file lack; then be that one."""
+    while not file.path.exists():  # noqa: ASYNC110 - a command in another process creates it
+        await asyncio.sleep(_LOOK_S)
     lock = open_own(file.catching_up, os.O_RDWR | os.O_CREAT)
     try:
         while True:
