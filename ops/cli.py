@@ -41,6 +41,7 @@ _CHAPTERS: Final[dict[str, dict[str, _Entry]]] = {
         "work": _Entry("run", "Run some workers in a process of their own."),
         "cluster": _Entry("cluster", "Run a cluster, or make the files for one.", is_group=True),
         "console": _Entry("console", "Serve the web console and the HTTP API beside a broker."),
+        "monitor": _Entry("monitor", "Serve probes, and metrics for Prometheus."),
         "token": _Entry("token", "Let programs use the HTTP API.", is_group=True),
         "webhooks": _Entry("webhooks", "Send facts to programs elsewhere.", is_group=True),
         "demo": _Entry("demo", "Run a small agent that asks before it acts."),

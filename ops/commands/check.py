@@ -54,6 +54,8 @@ class Check(Struct, frozen=True):
     detail: str
 
 
+#: Of many sentences of one kind, so many are shown.
+_MOST: Final = 5
 #: A log of more facts than this is read whole only with --deep.
 READ_WHOLE: Final = 100_000
 
@@ -139,9 +141,13 @@ async def _nodes(port: JetStream) -> Check:
     return Check("nodes", not problem, problem or led)
 
 
-def _joined(sentences: list[str], most: int = 5) -> str:
-    more = len(sentences) - most
-    return "; ".join(sentences[:most]) + (f"; and {more:,} more" if more > 0 else "")
+def _joined(sentences: list[str]) -> str:
+    more = len(sentences) - _MOST
+    return "; ".join(sentences[:_MOST]) + (f"; and {more:,} more" if more > 0 else "")
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 async def _readers(port: JetStream) -> Check:
@@ -227,8 +233,7 @@ async def _in_doubt(ledger: Ledger) -> Check:
 
 
 def _listed(doubts: list[str]) -> str:
-    calls = "1 call" if len(doubts) == 1 else f"{len(doubts):,} calls"
-    return f"{calls} (ayes pending --in-doubt): {_joined(doubts)}"
+    return f"{_counted(len(doubts), 'call')} (ayes pending --in-doubt): {_joined(doubts)}"
 
 
 async def _promises(ledger: Ledger, *, deep: bool) -> Check:
@@ -337,7 +342,7 @@ async def unlike_witness(log: JetStream, store: Store) -> str:
 def _print_status(found: BrokerStatus) -> None:
     age, pending = found.head_age_s, found.pending
     print_line(
-        f"{found.url}   {found.facts:,} facts, {found.bytes / 1e6:,.1f} MB   "
+        f"{found.url}   {_counted(found.facts, 'fact')}, {found.bytes / 1e6:,.1f} MB   "
         + ("the queue cannot be read" if pending is None else f"{pending:,} pending")
         + ("" if age is None else f"   the last fact came {age:,.0f} s ago")
     )
@@ -363,8 +368,10 @@ def _print_status(found: BrokerStatus) -> None:
     for endpoint in found.webhooks:
         if not endpoint.is_alarming:
             print_line(str(endpoint))
-    for given_up in found.parked:
+    for given_up in found.parked[:_MOST]:
         print_line(
             f"parked by {given_up.consumer}: fact {given_up.seq} ({given_up.subject}), "
             f"{given_up.reason}"
         )
+    if (more := len(found.parked) - _MOST) > 0:
+        print_line(f"parked: and {more:,} more (ayes parked ls)")

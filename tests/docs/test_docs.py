@@ -333,7 +333,7 @@ async def run(
     return await asyncio.to_thread(ended)
 
 
-FOREVER = ("up", "cluster up", "console", "work", "watch", "demo")
+FOREVER = ("up", "cluster up", "console", "monitor", "work", "watch", "demo")
 
 
 async def run_line(line: str, cwd: Path, environment: dict[str, str]) -> None:
@@ -347,7 +347,7 @@ async def run_line(line: str, cwd: Path, environment: dict[str, str]) -> None:
             return
         if words[0] == "ayes":
             name = parse(words[1:])
-            runs = runs and name not in FOREVER and not {"--watch", "--serve"} & {*words}
+            runs = runs and name not in FOREVER and "--watch" not in words
         elif words[0] == "python":
             assert (ROOT / words[1]).is_file(), line
             runs = runs and words[1] == "examples/own_nats.py"
