@@ -173,7 +173,8 @@ class Webhooks:
             _report_gone(name, after)
         elif after.behind and not before.behind:
             why = answer.why if answer else "it is slower than the facts come"
-            _log.warning("a webhook fell behind", webhook=name, fact=after.behind, why=why)
+            report = _log.warning if answer else _log.info
+            report("a webhook fell behind", webhook=name, fact=after.behind, why=why)
         self._fell.set()
 
     def _note_success(self, name: str, now: datetime) -> None:
