@@ -250,7 +250,13 @@ def kinds_of(named: Sequence[str]) -> list[str]:
 
 
 def webhooks_file(file: Path | None, store: Path | None) -> EndpointFile:
-    """The file of webhooks: the one that was named, or that of the store."""
+    """The file of webhooks: the one that was named, or that of the store.
+
+    Raises:
+        BadInput: the directory of the one that was named does not exist.
+    """
+    if file is not None and not file.parent.is_dir():
+        raise BadInput(f"--webhooks {file}: {file.parent} is not a directory. Create it first.")
     return EndpointFile(file or Store(store).path / webhook_endpoints.NAME)
 
 

@@ -109,7 +109,7 @@ async def up(
     listen = Address.parse("--monitor", monitor) if monitor is not None else None
     chosen = kinds_of([] if workers == "none" else workers.split(","))
     endpoints = webhooks_file(webhooks, store)
-    if chosen == [*KINDS] and endpoints.read().endpoints:
+    if chosen == [*KINDS] and endpoints.path.exists():
         chosen.append("webhooks")
     if policy is not None:
         read_policy(read_text(policy), policy)  # before anything is started
