@@ -24,6 +24,7 @@ from bench import (
     policy,
     replay,
     start,
+    traces,
 )
 from bench.logs import Log
 from bench.results import Result, told
@@ -41,8 +42,12 @@ WORKLOADS: Final[dict[str, Callable[[Log, int, Path], Awaitable[list[Result]]]]]
     history.WORKLOAD: history.measure,
     policy.WORKLOAD: policy.measure,
 }
-#: Only if they are named: four brokers, and a console that takes a minute.
-NAMED: Final = {nodes.WORKLOAD: nodes.measure, console.WORKLOAD: console.measure}
+#: Only if they are named: four brokers, a console that takes a minute, and traces.
+NAMED: Final = {
+    nodes.WORKLOAD: nodes.measure,
+    console.WORKLOAD: console.measure,
+    traces.WORKLOAD: traces.measure,
+}
 
 
 def main() -> None:

@@ -93,6 +93,15 @@ def _is_in_use() -> bool:
     return "opentelemetry.trace" in sys.modules
 
 
+def _has_provider() -> bool:
+    """Whether the program does something with spans. Libraries alone load no more than the API."""
+    if not _is_in_use():
+        return False
+    from opentelemetry.trace import ProxyTracerProvider, get_tracer_provider
+
+    return not isinstance(get_tracer_provider(), ProxyTracerProvider)
+
+
 # ------------------------------------------------------------------------------------------ spans
 
 
@@ -112,7 +121,7 @@ async def processing(
         settling: returns why the delivery must be parked, or an empty string.
         expected: exceptions that are not failures.
     """
-    if not _is_in_use():
+    if not _has_provider():
         return await settling
     from opentelemetry.trace import SpanKind
 
@@ -136,7 +145,7 @@ async def processing(
 
 async def executing[R: e.Event](call: Call, running: Awaitable[R]) -> R:
     """Run a tool in a span that is linked to the request of the call, however long ago that was."""
-    if not _is_in_use():
+    if not _has_provider():
         return await running
     from opentelemetry.trace import SpanKind
 
@@ -167,7 +176,7 @@ class _Reply(Protocol):
 
 async def asking[R: _Reply](model: str, thread: ThreadRef, replying: Awaitable[R]) -> R:
     """Ask a model (`provider:name`) in a span."""
-    if not _is_in_use():
+    if not _has_provider():
         return await replying
     from opentelemetry.trace import SpanKind
 
@@ -188,7 +197,7 @@ async def asking[R: _Reply](model: str, thread: ThreadRef, replying: Awaitable[R
 @contextmanager
 def voting(call: Call, verdict: e.Verdict) -> Generator[None]:
     """Record a vote in a span of the call's trace, linked to what the person does at the moment."""
-    if not _is_in_use():
+    if not _has_provider():
         yield
         return
     from opentelemetry.trace import SpanKind
@@ -214,7 +223,7 @@ def serving(method: str, header: str) -> Generator[Exchange]:
     exchange, parent = Exchange(), traceparent(header)
     tokens = _incoming.set(parent), _scope.set("ayes.console")
     try:
-        if not _is_in_use():
+        if not _has_provider():
             yield exchange
             return
         from opentelemetry.trace import SpanKind

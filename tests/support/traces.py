@@ -57,6 +57,7 @@ def recorded() -> Iterator[Recorded]:
     """Keep the spans of this block, without a provider for the whole process."""
     found = Recorded()
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tracing, "_has_provider", lambda: True)
         patch.setattr(tracing, "_tracer", found.provider.get_tracer)
         yield found
 
