@@ -18,6 +18,7 @@ from bench import (
     history,
     lake,
     logs,
+    monitor,
     nodes,
     peers,
     pending,
@@ -42,10 +43,11 @@ WORKLOADS: Final[dict[str, Callable[[Log, int, Path], Awaitable[list[Result]]]]]
     history.WORKLOAD: history.measure,
     policy.WORKLOAD: policy.measure,
 }
-#: Only if they are named: four brokers, a console that takes a minute, and traces.
+#: Only if they are named: four brokers, a console and a monitor that take a minute each; traces.
 NAMED: Final = {
     nodes.WORKLOAD: nodes.measure,
     console.WORKLOAD: console.measure,
+    monitor.WORKLOAD: monitor.measure,
     traces.WORKLOAD: traces.measure,
 }
 
