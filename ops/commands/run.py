@@ -44,6 +44,7 @@ from ayes.ops.terminal import output
 from ayes.ops.terminal.output import print_json, print_message
 from ayes.ops.terminal.progress import bar
 from ayes.ops.terminal.times import parse_duration
+from ayes.ops.traces import exporting
 from ayes.ops.workers import KINDS, OPTIONAL_KINDS, durables, reactions, until_signalled, working
 from ayes.schemas.errors import BadInput
 from ayes.schemas.policy import read_policy
@@ -53,6 +54,7 @@ app: Final = commands()
 
 
 @command(app)
+@exporting()
 async def work(
     kinds: Annotated[
         list[str],
