@@ -151,6 +151,11 @@ async def test_nobody_applies_the_organisations_policy_here(shop, client):
     answer = await client.post(f"/api/v1/policies/{ORGANISATION}", json={"text": FREE})
     assert answer.status_code == 403
     assert "--organisation" in answer.json()["detail"]
+    page = f"/policy/{ORGANISATION}"
+    assert f'href="{page}"' in (await client.get("/policy/shop")).text
+    tried = (await client.post(f"{page}/try", data={"text": FREE})).text
+    assert "ayes policy apply organisation.toml --organisation" in tried
+    assert "Apply this policy" not in tried
 
 
 async def test_the_page_shows_a_policy_and_tries_another(shop, client):
