@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from ayes.ledger import clock
+from ayes.ledger import clock, tracing
 from ayes.ledger.client import LedgerClient, as_of_the_leader, call_ref, same_content
 from ayes.ledger.descriptions import FLAWS, already_filled, describe
 from ayes.ledger.lifecycle import Call, Status
@@ -185,7 +185,8 @@ class Ledger(LedgerClient):
         renewing = asyncio.create_task(self._renew(known.ref, lease_s))
         try:
             key, attempt = str(known.ref), known.attempt
-            outcome = await run_tool(function, known.arguments, attempt=attempt, key=key)
+            running = run_tool(function, known.arguments, attempt=attempt, key=key)
+            outcome = await tracing.executing(known, running)
             await self._record_end(known, outcome)
         finally:
             renewing.cancel()
@@ -313,11 +314,11 @@ class Ledger(LedgerClient):
             raise AlreadyFilled(already_filled(known.starts[-1].slot, known.starts[-1]))
         if (flaw := known.flaw) is not None:
             raise NotOpen(f"{ref}: {FLAWS[flaw]}. It will not run.")
-        return known.claim_slot, self.with_envelope(started)
+        return known.claim_slot, self.with_envelope(tracing.about(known, started))
 
     async def _record_end(self, known: Call, outcome: e.Event) -> Fact | None:
         """Record an outcome, for as long as it takes; returns the end that was first."""
-        posted = self.with_envelope(outcome)
+        posted = self.with_envelope(tracing.about(known, outcome))
         place = known.end_slot or known.late_slot
         while await self.append_until_acknowledged(place, posted) is not None:
             known = await self.call_patiently(known.ref, must_include=place)
@@ -356,7 +357,7 @@ class Ledger(LedgerClient):
             raise NotOpen(f"{ref} was never started, so it has no outcome. Nothing was recorded.")
         if not known.is_clients:
             raise NotOpen(_not_here(known))
-        posted = self.with_envelope(outcome)
+        posted = self.with_envelope(tracing.about(known, outcome))
         if known.finished is None:
             place = known.end_slot
             assert place
