@@ -72,7 +72,7 @@ def write_files(store: Store, hosts: Sequence[str], people: Sequence[str] = ()) 
         folder.write_private(KEY, own.key)
         folder.write_private("accounts.conf", accounts_config(known).encode())
         folder.write_private("nats.conf", _config(node, nodes).encode())
-        folder.write_private("ayes-nats.service", _SYSTEMD.encode())
+        folder.write_private("ayes-nats.service", SYSTEMD.encode())
         folder.write_private("compose.yaml", _COMPOSE.encode())
     url = ",".join(f"tls://{node.address}" for node in nodes)
     address = Address(url=url, passwords=known, port=PORT, ca=AUTHORITY)
@@ -128,7 +128,7 @@ def _config(node: Node, nodes: Sequence[Node]) -> str:
 
 #: As nats-server's own unit (util/nats-server.service in its repository): stopping it sends
 #: SIGUSR2, upon which it hands over its leaderships and clients before it ends.
-_SYSTEMD: Final = f"""\
+SYSTEMD: Final = f"""\
 [Unit]
 Description=A node of the ledger's NATS cluster
 Wants=network-online.target
