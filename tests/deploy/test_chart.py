@@ -47,7 +47,7 @@ def test_no_pod_is_root_or_has_a_password_in_it(tools):
         for one in resources
         if one["kind"] in {"Deployment", "Job"}
     }
-    assert len(pods) == 5
+    assert len(pods) == 6
     policies = [
         one["spec"]["podSelector"]["matchLabels"]
         for one in resources

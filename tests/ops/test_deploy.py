@@ -7,6 +7,8 @@ import configparser
 import json
 import re
 import shlex
+import shutil
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from itertools import pairwise
@@ -23,12 +25,14 @@ from ayes.ledger.nats.credentials import Store
 from ayes.ops.broker.accounts import ROLES
 from ayes.ops.cluster import files
 from ayes.ops.commands.setup import OPTIONAL
-from ayes.ops.workers import KINDS
+from ayes.ops.workers import KINDS as USUAL
+from ayes.ops.workers import OPTIONAL_KINDS
 from ayes.schemas import errors
 
 DEPLOY = ROOT / "deploy"
 CHART = DEPLOY / "helm" / "ayes"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+KINDS = (*USUAL, *OPTIONAL_KINDS)
 #: What an operator must mend: input, credentials, permissions, the log.
 FINAL = [1, 2, 4]
 
@@ -118,7 +122,7 @@ def test_the_compose_files_commands_exist(compose):
     """Those of programs and of their health checks."""
     programs = {name: one for name, one in compose["services"].items() if "ayes" in one["image"]}
     variable = re.compile(r"\$\{\w+:-([^}]*)\}")
-    assert {name for name in programs if name not in {"setup", "console"}} <= set(KINDS)
+    assert programs.keys() - {"setup", "console", "monitor"} <= set(KINDS)
     for name, one in programs.items():
         command = [variable.sub(r"\1", word) for word in one["command"]]
         assert ayes(command) == ("work" if name in KINDS else name)
@@ -239,6 +243,21 @@ def test_units_read_the_logins_of_a_cluster():
     assert set(KINDS) <= set(ROLES)
 
 
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="there is no systemd")
+def test_systemd_accepts_the_units(tmp_path):
+    """But for the program, which this machine does not have there."""
+    for name in UNITS:
+        text = (DEPLOY / "systemd" / name).read_text()
+        (tmp_path / name).write_text(text.replace("/opt/ayes/bin/ayes", "/bin/true"))
+    named = [tmp_path / name.replace("@.", "@gate.") for name in UNITS]
+    (tmp_path / "ayes-work@gate.service").symlink_to("ayes-work@.service")
+    done = subprocess.run(
+        ["systemd-analyze", "verify", *named], capture_output=True, text=True, check=False
+    )
+    assert str(tmp_path) not in done.stderr, done.stderr
+    assert "ayes" not in done.stderr, done.stderr
+
+
 # --------------------------------------------------------------------------------------- Kubernetes
 
 
@@ -275,6 +294,8 @@ def test_the_charts_commands_exist(values):
     words = re.findall(r"- (.+)", re.sub(r"\{\{.*?\}\}", "https://ayes.example.com", console))
     assert ayes(words) == "console"
     assert f"values: {FINAL}" in templates["setup.yaml"]
+    [monitor] = re.findall(r"args: (\[.+\])", templates["monitor.yaml"])
+    assert ayes(yaml.safe_load(monitor)) == "monitor"
 
 
 def test_the_chart_has_the_versions_of_the_package():
