@@ -33,8 +33,8 @@ KILLS = int(os.environ.get("NOTIFIER_KILLS", "4"))
 TOGETHER = 4 if KILLS > 10 else 2
 ACK_WAIT_S = 1.5
 PEOPLE = ("ana", "ben", "olga")
-#: Messages for each kill: about as many as are sent between two.
-CALLS_A_KILL = 6
+#: New calls for each kill; each is three messages.
+CALLS_A_KILL = 2
 #: How long an endpoint takes to answer, so that there is always a message in flight.
 SLOW_S = 0.02
 #: How long a slow machine may need until a process sends its first message.
