@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ayes.consumers import pending_client, pending_service
 from ayes.consumers.channels import Channels
@@ -28,20 +28,26 @@ from ayes.consumers.supervision import keep_running
 from ayes.consumers.tools import Tools
 from ayes.consumers.worker import CONCURRENCY, Reaction, Worker
 from ayes.ledger.log import RawMessage
+from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.replica import ReadReplica
 from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import ACK_WAIT_S
+from ayes.ops.logins import Logins
 from ayes.ops.rehearsal.recorded import RecordedExecutor, RecordedModelWorker, Recording
 from ayes.schemas.errors import BrokerAway, LogLost
 from ayes.schemas.logs import get_logger
+
+if TYPE_CHECKING:
+    from ayes.consumers.slack import SlackQuestions
+    from ayes.consumers.slack_clicks import SlackClicks
 
 _log: Final = get_logger("ayes.ops.workers")
 
 #: The kinds of workers; each is also the role whose credentials it uses.
 KINDS: Final[tuple[str, ...]] = ("gate", "queue", "model", "executor")
 #: Those that run only where they are configured.
-OPTIONAL_KINDS: Final[tuple[str, ...]] = ("notifier",)
+OPTIONAL_KINDS: Final[tuple[str, ...]] = ("notifier", "slack")
 
 
 #: What a notifier sends through, and how it makes links.
@@ -55,6 +61,7 @@ def reactions(
     tools: Tools | None = None,
     recordings: Mapping[str, Recording] | None = None,
     notifying: Notifying | None = None,
+    slack: "SlackQuestions | None" = None,
 ) -> list[tuple[str, Reaction[Any, Any]]]:
     """The role and the reactions of each kind. With recordings, model and executor answer from
     them.
@@ -81,6 +88,8 @@ def reactions(
             case "notifier" if notifying is not None:
                 channels, link_to = notifying
                 return [Notifier(channels, link_to=link_to, later=later) for later in (False, True)]
+            case "slack" if slack is not None:
+                return [slack]
             case _:
                 raise KeyError(kind)
 
@@ -133,6 +142,11 @@ async def working(
             workers.append(worker)
             running.append(asyncio.create_task(worker.run(), name=f"worker {role}"))
             running.append(asyncio.create_task(gone(log), name=f"connection {role}"))
+            if role == "slack":
+                logins = await stack.enter_async_context(Logins.of(Store(store)))
+                listen = _clicks(reaction, ledger, logins).listen
+                clicks = keep_running("listening to Slack", listen)
+                running.append(asyncio.create_task(clicks, name="clicks"))
             if role == pending_client.ROLE:
                 serve = partial(pending_service.serve, log)
                 for name, run in (
@@ -196,6 +210,13 @@ async def gone(log: JetStream) -> None:
     raise BrokerAway(
         f"the connection to {log.connection.login.url} is gone for good. Start this again."
     )
+
+
+def _clicks(questions: Any, ledger: Ledger, logins: Logins) -> "SlackClicks":
+    """The votes of people in Slack; its packages are imported only where it runs."""
+    from ayes.consumers.slack_clicks import SlackClicks
+
+    return SlackClicks(questions, ledger, logins.reviewer)
 
 
 def _providers() -> Mapping[str, Model]:

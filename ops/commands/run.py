@@ -34,6 +34,7 @@ from ayes.ops.commands.options import (
     LinkKeyOption,
     PolicyOption,
     RecordingOption,
+    SlackOption,
     ToolsOption,
     WorkspaceOption,
 )
@@ -41,6 +42,7 @@ from ayes.ops.commands.policy_versions import apply_file
 from ayes.ops.rehearsal.rehearse import Summary, read_recordings, refuse_other, review
 from ayes.ops.rehearsal.rehearse import rehearse as drive
 from ayes.ops.rehearsal.scripted_reviewer import script_for
+from ayes.ops.slack_settings import slack_of
 from ayes.ops.terminal import output
 from ayes.ops.terminal.output import print_json, print_message
 from ayes.ops.terminal.progress import bar
@@ -69,6 +71,7 @@ async def work(
     channels: ChannelsOption = None,
     console_url: ConsoleUrlOption = "",
     link_key: LinkKeyOption = None,
+    slack: SlackOption = None,
     ack_wait: AckWaitOption = "30s",
     accept_log: AcceptLogOption = False,
     wait: Annotated[
@@ -97,13 +100,16 @@ async def work(
     notifying = (
         notifying_of(session, channels, console_url, link_key) if "notifier" in chosen else None
     )
+    asking = slack_of(session, slack, console_url, link_key) if "slack" in chosen else None
 
     async def begin() -> tuple[AsyncExitStack, witness.Watched, asyncio.Future[None]]:
         async with AsyncExitStack() as stack:
             await _reach_leader(session, chosen[0])
             if registry is not None:
                 await declare_tools(registry, workspace, session)
-            started = reactions(chosen, tools=registry, recordings=recordings, notifying=notifying)
+            started = reactions(
+                chosen, tools=registry, recordings=recordings, notifying=notifying, slack=asking
+            )
             if url is None:  # elsewhere an administrator created the consumers: `ayes setup`
                 await declare_streams(store, ack_wait_s=ack_wait_s, also=durables(started))
             watched = await stack.enter_async_context(

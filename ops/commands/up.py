@@ -24,6 +24,7 @@ from ayes.ops.commands.options import (
     MaxBytesOption,
     PersonOption,
     PolicyOption,
+    SlackOption,
     StoreOption,
     ToolsOption,
     WorkspaceOption,
@@ -31,6 +32,7 @@ from ayes.ops.commands.options import (
 from ayes.ops.commands.policy_versions import apply_file
 from ayes.ops.commands.run import ack_wait_of, bytes_of, declare_tools, kinds_of, witnessed
 from ayes.ops.console.tokens import own_name
+from ayes.ops.slack_settings import read_settings, settings_file, slack_of
 from ayes.ops.terminal.output import print_json, print_message
 from ayes.ops.terminal.times import parse_duration
 from ayes.ops.workers import durables, reactions, until_signalled, working
@@ -72,6 +74,7 @@ async def up(
     accept_log: AcceptLogOption = False,
     channels: ChannelsOption = None,
     console_url: ConsoleUrlOption = "",
+    slack: SlackOption = None,
     with_console: Annotated[
         bool, typer.Option("--console/--no-console", help="Serve the web console too.")
     ] = True,
@@ -99,6 +102,10 @@ async def up(
         chosen.append("notifier")
     if "notifier" in chosen:
         read_channels(channels_file(here, channels))
+    if (slack := slack or settings_file(here)) is not None and "slack" not in chosen:
+        chosen.append("slack")
+    if slack is not None:
+        read_settings(slack)
     if policy is not None:
         read_policy(read_text(policy), policy)  # before anything is started
     async with EmbeddedServer(store, sync=sync) as server:
@@ -107,7 +114,12 @@ async def up(
             if "notifier" in chosen
             else None
         )
-        started = reactions(chosen, tools=registry, notifying=notifying)
+        asking = (
+            slack_of(Session(server.store.path), slack, console_url, None)
+            if "slack" in chosen
+            else None
+        )
+        started = reactions(chosen, tools=registry, notifying=notifying, slack=asking)
         await declare_streams(
             server.store.path, ack_wait_s=ack_wait_s, also=durables(started), max_bytes=most
         )
