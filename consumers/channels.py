@@ -19,6 +19,7 @@ message would be, and the others never wait for it.
 """
 
 import asyncio
+import logging
 import os
 import random
 from collections.abc import Awaitable, Callable, Mapping
@@ -57,7 +58,7 @@ class Channel(TomlModel):
     at_once: Annotated[int, Field(ge=1, le=64)] = 8
 
 
-class _ChannelsFile(TomlModel):
+class ChannelsFile(TomlModel):
     channels: dict[str, Channel] = Field(alias="channel", min_length=1)
 
     @field_validator("channels")
@@ -91,7 +92,7 @@ def read_channels(
             str(path), "", f"others may read it, and it has passwords in it: chmod 600 {path}."
         )
     found: dict[str, Channel] = {}
-    for name, channel in read_toml(_ChannelsFile, text, str(path)).channels.items():
+    for name, channel in read_toml(ChannelsFile, text, str(path)).channels.items():
         url = _url(channel.url, environment)
         if not url:
             variable = channel.url.removeprefix(_ENVIRONMENT)
@@ -211,7 +212,7 @@ def _try(url: str, address: str, timeout_s: float, notice: Notice) -> str:
     if result:
         return ""
     said = [entry.message for entry in result.logs()]
-    return _cut(visible(said[-1])) if said else "it was not accepted"
+    return _cut(visible(said[-1]).rstrip(".")) if said else "it was not accepted"
 
 
 def _service(url: str, address: str, timeout_s: float) -> Any:
@@ -219,6 +220,8 @@ def _service(url: str, address: str, timeout_s: float) -> Any:
     if find_spec("apprise") is None:
         raise BadInput(f"notices need apprise, which is not installed: {INSTALL}.")
     apprise = import_module("apprise")  # takes half a second, and few processes need it
+    # What it has to say is in its results, and its lines would say less than ours.
+    logging.getLogger("apprise").propagate = False
     asset = apprise.AppriseAsset(app_id="ayes", secure_logging=True)
     plugin = apprise.Apprise.instantiate(
         url.replace(_ADDRESS, quote(address, safe="")), asset=asset, suppress_exceptions=True

@@ -38,6 +38,7 @@ from paths import ROOT
 from program import Started
 
 from ayes import Ledger, spec_of
+from ayes.consumers.channels import ChannelsFile
 from ayes.ledger.nats.credentials import Store
 from ayes.ops.broker import accounts
 from ayes.ops.broker.server import ensure_account, find_binary
@@ -263,6 +264,8 @@ def test_policies_and_scripts_can_be_read():
                 read_toml(Settings, block.text, str(page))
             elif "slack.toml" in first:
                 read_toml(SlackSettings, block.text, str(page))
+            elif "channels" in first:
+                read_toml(ChannelsFile, block.text, str(page))
             else:
                 (read_script if "reviewer" in first else read_policy)(block.text, str(page))
     assert count >= 2
