@@ -120,7 +120,8 @@ class Reaction[S, W](Protocol):
         """Does the work behind a claim and returns the fact that records its outcome. A failure of
         the work is an outcome and not an exception.
 
-        `None` if the claim does not count: then nothing was done, and nothing is recorded.
+        `None` if the claim does not count: then nothing was done, and nothing is recorded. Work
+        without a claim may have nothing to record either.
 
         `ledger` shows the facts up to the claim, and possibly later ones; for work without a claim
         it is the broker.

@@ -26,6 +26,9 @@ from ayes.consumers.notifier import LinkTo, Notifier
 from ayes.consumers.pending_projector import PendingProjector
 from ayes.consumers.supervision import keep_running
 from ayes.consumers.tools import Tools
+from ayes.consumers.webhook_endpoints import EndpointFile
+from ayes.consumers.webhook_requests import Sender
+from ayes.consumers.webhooks import Webhooks
 from ayes.consumers.worker import CONCURRENCY, Reaction, Worker
 from ayes.ledger.log import RawMessage
 from ayes.ledger.nats.credentials import Store
@@ -47,7 +50,7 @@ _log: Final = get_logger("ayes.ops.workers")
 #: The kinds of workers; each is also the role whose credentials it uses.
 KINDS: Final[tuple[str, ...]] = ("gate", "queue", "model", "executor")
 #: Those that run only where they are configured.
-OPTIONAL_KINDS: Final[tuple[str, ...]] = ("notifier", "slack")
+OPTIONAL_KINDS: Final[tuple[str, ...]] = ("notifier", "slack", "webhooks")
 
 
 #: What a notifier sends through, and how it makes links.
@@ -62,6 +65,7 @@ def reactions(
     recordings: Mapping[str, Recording] | None = None,
     notifying: Notifying | None = None,
     slack: "SlackQuestions | None" = None,
+    webhooks: EndpointFile | None = None,
 ) -> list[tuple[str, Reaction[Any, Any]]]:
     """The role and the reactions of each kind. With recordings, model and executor answer from
     them.
@@ -90,6 +94,8 @@ def reactions(
                 return [Notifier(channels, link_to=link_to, later=later) for later in (False, True)]
             case "slack" if slack is not None:
                 return [slack]
+            case "webhooks" if webhooks is not None:
+                return [Webhooks(webhooks, Sender())]
             case _:
                 raise KeyError(kind)
 
@@ -154,6 +160,9 @@ async def working(
                     ("index", partial(keep_index, ledger)),
                 ):
                     running.append(asyncio.create_task(keep_running(name, run), name=name))
+            if isinstance(reaction, Webhooks):
+                keep_up = keep_running("webhooks behind", partial(reaction.keep_up, ledger))
+                running.append(asyncio.create_task(keep_up, name="webhooks behind"))
         failed = asyncio.ensure_future(_first_failure(running))
         try:
             yield failed

@@ -12,7 +12,9 @@ from typing import Annotated, Final
 import typer
 from rich.table import Table
 
+from ayes.consumers import webhook_endpoints
 from ayes.consumers.tools import Tools, load
+from ayes.consumers.webhook_endpoints import EndpointFile
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.patience import while_away
 from ayes.ledger.services import Ledger
@@ -36,6 +38,7 @@ from ayes.ops.commands.options import (
     RecordingOption,
     SlackOption,
     ToolsOption,
+    WebhooksOption,
     WorkspaceOption,
 )
 from ayes.ops.commands.policy_versions import apply_file
@@ -74,6 +77,7 @@ async def work(
     slack: SlackOption = None,
     ack_wait: AckWaitOption = "30s",
     accept_log: AcceptLogOption = False,
+    file: WebhooksOption = None,
     wait: Annotated[
         str | None,
         typer.Option(
@@ -101,6 +105,7 @@ async def work(
         notifying_of(session, channels, console_url, link_key) if "notifier" in chosen else None
     )
     asking = slack_of(session, slack, console_url, link_key) if "slack" in chosen else None
+    endpoints = webhooks_file(file, store)
 
     async def begin() -> tuple[AsyncExitStack, witness.Watched, asyncio.Future[None]]:
         async with AsyncExitStack() as stack:
@@ -108,7 +113,12 @@ async def work(
             if registry is not None:
                 await declare_tools(registry, workspace, session)
             started = reactions(
-                chosen, tools=registry, recordings=recordings, notifying=notifying, slack=asking
+                chosen,
+                tools=registry,
+                recordings=recordings,
+                notifying=notifying,
+                slack=asking,
+                webhooks=endpoints,
             )
             if url is None:  # elsewhere an administrator created the consumers: `ayes setup`
                 await declare_streams(store, ack_wait_s=ack_wait_s, also=durables(started))
@@ -258,6 +268,11 @@ def kinds_of(named: Sequence[str]) -> list[str]:
             f"there is no worker {', '.join(map(repr, unknown))}. There are: {', '.join(known)}."
         )
     return list(named)
+
+
+def webhooks_file(file: Path | None, store: Path | None) -> EndpointFile:
+    """The file of webhooks: the one that was named, or that of the store."""
+    return EndpointFile(file or Store(store).path / webhook_endpoints.NAME)
 
 
 @asynccontextmanager

@@ -27,15 +27,24 @@ from ayes.ops.commands.options import (
     SlackOption,
     StoreOption,
     ToolsOption,
+    WebhooksOption,
     WorkspaceOption,
 )
 from ayes.ops.commands.policy_versions import apply_file
-from ayes.ops.commands.run import ack_wait_of, bytes_of, declare_tools, kinds_of, witnessed
+from ayes.ops.commands.run import (
+    ack_wait_of,
+    bytes_of,
+    declare_tools,
+    kinds_of,
+    webhooks_file,
+    witnessed,
+)
 from ayes.ops.console.tokens import own_name
+from ayes.ops.monitor.serving import Address, monitored
 from ayes.ops.slack_settings import read_settings, settings_file, slack_of
 from ayes.ops.terminal.output import print_json, print_message
 from ayes.ops.terminal.times import parse_duration
-from ayes.ops.workers import durables, reactions, until_signalled, working
+from ayes.ops.workers import KINDS, durables, reactions, until_signalled, working
 from ayes.schemas.policy import read_policy
 from ayes.schemas.toml_files import read_text
 
@@ -64,6 +73,7 @@ async def up(
         ),
     ] = "gate,queue,model,executor",
     ack_wait: AckWaitOption = "30s",
+    webhooks: WebhooksOption = None,
     sync: Annotated[
         str,
         typer.Option(
@@ -88,6 +98,15 @@ async def up(
             show_default=False,
         ),
     ] = None,
+    monitor: Annotated[
+        str | None,
+        typer.Option(
+            "--monitor",
+            metavar="[HOST:]PORT",
+            help="Serve /livez, /readyz and /metrics there too, as `ayes monitor` does.",
+            show_default=False,
+        ),
+    ] = None,
     person: PersonOption = "",
     json: JsonOption = False,
 ) -> None:
@@ -96,8 +115,12 @@ async def up(
     sync = sync if sync == "always" else f"{parse_duration('--sync', sync, least=0.001):f}s"
     most = bytes_of(max_bytes)
     registry = load(tools) if tools is not None else None
+    listen = Address.parse("--monitor", monitor) if monitor is not None else None
     chosen = kinds_of([] if workers == "none" else workers.split(","))
     here = Session(store)
+    endpoints = webhooks_file(webhooks, store)
+    if chosen == [*KINDS] and endpoints.read().endpoints:
+        chosen.append("webhooks")
     if (channels := channels or default_file(here)) is not None and "notifier" not in chosen:
         chosen.append("notifier")
     if "notifier" in chosen:
@@ -119,7 +142,9 @@ async def up(
             if "slack" in chosen
             else None
         )
-        started = reactions(chosen, tools=registry, notifying=notifying, slack=asking)
+        started = reactions(
+            chosen, tools=registry, notifying=notifying, slack=asking, webhooks=endpoints
+        )
         await declare_streams(
             server.store.path, ack_wait_s=ack_wait_s, also=durables(started), max_bytes=most
         )
@@ -136,20 +161,30 @@ async def up(
                     started, store=server.store.path, ack_wait_s=ack_wait_s, each=watched.hear
                 )
                 failed = await stack.enter_async_context(run)
-                link = None
+                link = probes = None
+                if listen is not None:
+                    serving = monitored(server.store.path, listen)
+                    probes = await stack.enter_async_context(serving)
                 if with_console:
                     name = person or own_name()
-                    serving = console.beside(server.store, name, console_port)
-                    link = await stack.enter_async_context(serving)
+                    beside = console.beside(server.store, name, console_port)
+                    link = await stack.enter_async_context(beside)
                 await until_signalled(
                     failed,
                     broken,
                     *watched.ends,
-                    ready=lambda: _greet(server, chosen, link, json=json),
+                    ready=lambda: _greet(server, chosen, link, probes, json=json),
                 )
 
 
-def _greet(server: EmbeddedServer, kinds: Sequence[str], link: str | None, *, json: bool) -> None:
+def _greet(
+    server: EmbeddedServer,
+    kinds: Sequence[str],
+    link: str | None,
+    probes: str | None,
+    *,
+    json: bool,
+) -> None:
     if json:
         ready = {
             "url": server.url,
@@ -157,6 +192,7 @@ def _greet(server: EmbeddedServer, kinds: Sequence[str], link: str | None, *, js
             "workers": kinds,
             "pid": server.pid,
             "console": link or None,
+            "monitor": probes,
         }
         print_json(ready)
         return
@@ -166,6 +202,8 @@ def _greet(server: EmbeddedServer, kinds: Sequence[str], link: str | None, *, js
     print_message(f"workers  {', '.join(kinds) or 'none'}")
     if link is not None:
         print_message(f"console  {link or f'not installed: {console.INSTALL}'}")
+    if probes is not None:
+        print_message(f"monitor  {probes}/readyz  {probes}/metrics")
     print_message(f"next     ayes pending --watch{where}")
     print_message(f"         ayes status{where}")
     print_message("Ctrl-C ends it, once the current work is done. Nothing is lost.")

@@ -27,6 +27,8 @@ from ayes.schemas.tools import ToolSpec
 
 KEY = bytes(range(32))
 CONSOLE = "https://ayes.example"
+#: What a worker that ends leaves undone is delivered to the other one after this.
+ACK_WAIT_S = 5.0
 POLICY = f"""
 [people]
 ana = ["slack:U0ANA"]
@@ -154,7 +156,7 @@ class Site:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("slack")
-    async with running(folder / "store") as server, slack_stand_in() as slack:
+    async with running(folder / "store", ACK_WAIT_S) as server, slack_stand_in() as slack:
         store = server.store.path
         async with (
             Ledger.connect(store, role="operator") as operator,
@@ -166,7 +168,8 @@ async def site(tmp_path_factory):
             for name in ("refund", "payout", "wipe", "brief", "climb", "lost", "quiet"):
                 spec = ToolSpec(name=name, run_by="client", schema='{"type":"object"}')
                 await service.declare("shop", spec)
-            async with working([*reactions(["gate", "queue"]), made.reaction()], store=store):
+            started = [*reactions(["gate", "queue"]), made.reaction()]
+            async with working(started, store=store, ack_wait_s=ACK_WAIT_S):
                 await slack.until(lambda: slack.sockets)
                 yield made
 
@@ -529,7 +532,7 @@ async def test_a_message_that_somebody_deleted_is_left_alone(site, slack):
 @asynccontextmanager
 async def alone(site):
     """A second worker for the same messages, as another process has it."""
-    async with working([site.reaction()], store=site.store):
+    async with working([site.reaction()], store=site.store, ack_wait_s=ACK_WAIT_S):
         yield
 
 
@@ -537,13 +540,14 @@ async def test_the_last_change_is_right_whoever_makes_it(site, slack):
     """A change that is held up and arrives after a newer one is corrected."""
     ref, message = await site.ask("overtaken", "payout")
     async with alone(site):
-        slack.held["chat.update"] = held = asyncio.Event()
-        for user in ("U0ANA", "U0BEN"):
-            await slack.click(message, APPROVE, user)
-        await site.fact(ref.decided)
-        await slack.until(lambda: slack.asked["chat.update"])
-        del slack.held["chat.update"]
-        held.set()
+        slack.held["chat.update"] = asyncio.Event()
+        try:
+            for user in ("U0ANA", "U0BEN"):
+                await slack.click(message, APPROVE, user)
+            await site.fact(ref.decided)
+            await slack.until(lambda: slack.asked["chat.update"])
+        finally:
+            slack.held.pop("chat.update").set()
         await ended(site, message)
     assert "was approved" in message["text"]
     await site.ask("after-overtaken")

@@ -178,7 +178,9 @@ class SlackStandIn:
     async def answer(self, request: web.Request) -> web.StreamResponse:
         method = request.match_info["method"]
         given = await _given(request)
-        self.asked[method].append(given)
+        async with self._changed:
+            self.asked[method].append(given)
+            self._changed.notify_all()
         token = request.headers.get("Authorization", "").removeprefix("Bearer ")
         wanted = APP_TOKEN if method == "apps.connections.open" else BOT_TOKEN
         if self.next[method]:
