@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 from brokers import running
-from program import AYES, Started, environment
+from program import AYES, Started, environment, up
 from slack_stand_in import APP_TOKEN, BOT_TOKEN, CHANNEL, slack_stand_in
 
 from ayes.ledger.services import Ledger
@@ -105,3 +105,31 @@ async def test_a_message_that_was_not_recorded_is_found(tmp_path, decided):
     assert "listens to Slack" in said
     assert BOT_TOKEN not in said
     assert APP_TOKEN not in said
+
+
+async def test_up_runs_it_if_it_has_settings(tmp_path):
+    """Beside the other workers."""
+    store = tmp_path / "store"
+    policy = tmp_path / "shop.toml"
+    policy.write_text(POLICY)
+    async with slack_stand_in() as slack, asyncio.timeout(90):
+        settings = tmp_path / "slack.toml"
+        settings.write_text(
+            f'app_token = "{APP_TOKEN}"\nbot_token = "{BOT_TOKEN}"\napi_url = "{slack.url}"\n'
+        )
+        settings.chmod(0o600)
+        options = ("--slack", settings, "--console-url", "https://ayes.example")
+        served = up(store, "--policy", policy, "-w", "shop", *options)
+        ready = await asyncio.to_thread(served.__enter__)
+        try:
+            assert ready["workers"][-1] == "slack"
+            async with Ledger.connect(store, name="desk") as service:
+                await service.declare("shop", ToolSpec(name="refund", schema='{"type":"object"}'))
+                await service.request(CALL, "refund", "{}", requester="rita")
+                [message] = await slack.until(lambda: slack.messages[CHANNEL])
+                assert f"https://ayes.example/calls/{CALL}" in str(message["blocks"])
+                await slack.until(lambda: slack.sockets)
+                await slack.click(message, APPROVE, "U0ANA")
+                assert (await service.decision(CALL)).decided.event.voters == ("ana",)
+        finally:
+            await asyncio.to_thread(served.__exit__, None, None, None)
