@@ -48,9 +48,10 @@ chaos: setup     ## kill, pause and cut off three nodes, one server and all prog
 	  PYTHONPATH=$(CURDIR):$(CURDIR)/tests/support $(BIN)/python tests/chaos/chaos.py --servers $$servers --minutes $(or $(MINUTES),20) \
 	    --seed $(or $(SEED),1) $(if $(REPORT),--report $(REPORT)) || status=1; done; exit $$status
 
-kills: setup     ## kill -9 one server's programs repeatedly: with all recorded conversations, and a lake sync 300 times
+kills: setup     ## kill -9 one server's programs repeatedly: with all recorded conversations, a lake sync 300 times, a notifier 200 times
 	@CHAOS=1 $(BIN)/pytest tests/races/test_crash.py tests/races/test_one_server.py -n 0
 	@KILLS=100 $(BIN)/pytest tests/ops/test_archivist.py -n 0 -k killed
+	@NOTIFIER_KILLS=200 $(BIN)/pytest tests/races/test_notifier_kills.py -n 0 -s
 
 power: setup     ## 20 power failures while clients write; root only, as each disk is a loop device
 	@POWER_FAILURES=$(or $(FAILURES),20) $(BIN)/pytest tests/chaos/test_power.py -n 0 -s

@@ -403,9 +403,15 @@ class LedgerClient:
                 for fact in facts:
                     yield fact
 
-    async def policies(self, workspace: str) -> Policies:
-        """The policies in force: the newest readable ones. Without any, people are always asked."""
-        return Policies(await self._in_force(workspace), await self._in_force(ORGANISATION))
+    async def policies(self, workspace: str, *, before: int | None = None) -> Policies:
+        """The policies in force: the newest readable ones. Without any, people are always asked.
+
+        Args:
+            before: as of just before that number of the log.
+        """
+        return Policies(
+            await self._in_force(workspace, before), await self._in_force(ORGANISATION, before)
+        )
 
     async def alarms(self) -> tuple[VoidVersion, ...]:
         """The policies and declarations that are void though newer than those in force."""
@@ -505,8 +511,11 @@ class LedgerClient:
 
     # ------------------------------------------------------------------------------------- policies
 
-    async def _in_force(self, workspace: str) -> AppliedPolicy:
+    async def _in_force(self, workspace: str, before: int | None = None) -> AppliedPolicy:
         fact = await self.reading.latest(policies(workspace))
+        if fact is not None and before is not None and fact.seq >= before:
+            versions = await self.read(policies(workspace), must_include=fact.slot)
+            fact = next((one for one in reversed(versions) if one.seq < before), None)
         if fact is None:
             return AppliedPolicy(organisation=workspace == ORGANISATION)
         newest = subject_of(fact)

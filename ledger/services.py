@@ -55,6 +55,8 @@ LEASE_S: Final = ACK_WAIT_S
 RENEW_AFTER_S: Final = LEASE_S / 3
 #: The beginning of the keys in the bucket `running` by which services renew their claims.
 RENEWED: Final = "_renewed."
+#: The beginning of the keys there that say which channel of notices fails, and why.
+CHANNEL: Final = "_channel."
 _ROLES: Final = ("user", "system", "note")
 
 

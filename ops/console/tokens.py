@@ -98,6 +98,11 @@ class Access(Struct, frozen=True):
     tokens: tuple[ApiToken, ...] = ()
     links: tuple[Link, ...] = ()
 
+    @property
+    def url(self) -> str:
+        """The URL of the oldest console that is served; empty if none is."""
+        return next((one.url for one in self.consoles if one.is_alive), "")
+
 
 class AccessFile:
     """The file of a store; reading it again costs nothing as long as nobody has changed it.

@@ -27,8 +27,8 @@ from ayes.ledger.subscriptions import DURABLES, PARKED
 from ayes.ops.broker.health import Health
 from ayes.ops.broker.readiness import Look
 from ayes.ops.broker.status import BrokerStatus
-from ayes.ops.terminal.visible import visible
 from ayes.projections.tally import BOUNDS_S, OTHER, Histogram, Tally
+from ayes.schemas.visible import visible
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric as Family

@@ -25,10 +25,10 @@ from ayes.ops.console.display.values import value_of
 from ayes.ops.console.identity import Reading, Reviewing, Role, Visitor
 from ayes.ops.console.pages.rendering import is_fragment, page
 from ayes.ops.console.pages.typed import Typed, with_line_feeds
-from ayes.ops.terminal.visible import visible_json
 from ayes.schemas.errors import ApprovalsError, BadInput, Refused, Unavailable
 from ayes.schemas.events import Verdict
 from ayes.schemas.slots import CallRef
+from ayes.schemas.visible import visible_json
 
 router: Final = APIRouter()
 

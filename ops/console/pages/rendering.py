@@ -16,9 +16,9 @@ from ayes.ops.console.api.counts import HeaderCounts
 from ayes.ops.console.backend import InBackend
 from ayes.ops.console.display.texts import text_of
 from ayes.ops.console.identity import Visitor
-from ayes.ops.terminal.visible import flags, visible
 from ayes.schemas.errors import ApprovalsError
 from ayes.schemas.slots import ORGANISATION
+from ayes.schemas.visible import flags, visible
 
 _HERE: Final = Path(__file__).parents[1]
 
