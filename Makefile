@@ -73,6 +73,9 @@ sim: setup       ## SEEDS=1000 simulated worlds of CALLS=200 on a hostile broker
 	@PYTHONPATH=.:tests/support:tests/sim $(BIN)/python tests/sim/simulate.py --calls $(or $(CALLS),200) \
 	  $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),100) --bugs)
 
+conformance: setup ## what needs more than the locked environment: reference libraries in JavaScript, from npm; says what it skips
+	@CONFORMANCE=1 $(BIN)/pytest -n 0 tests/ops/test_webhooks_in_javascript.py tests/projections/test_ai_sdk.py tests/projections/test_ai_sdk_ui.py
+
 properties: setup ## 20,000 examples of each property of the rules that void facts (half an hour)
 	@$(BIN)/pytest tests/ledger/test_void.py -n 2 --timeout 0 --hypothesis-profile=properties
 
@@ -93,4 +96,4 @@ lock: setup      ## resolve pyproject.toml again into requirements.lock
 clean:           ## remove .venv and caches
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
-.PHONY: help setup demo test test-bench check lint bench growth charts screenshots chaos kills power sim properties cluster lock clean
+.PHONY: help setup demo test test-bench check lint bench growth charts screenshots chaos conformance kills power sim properties cluster lock clean

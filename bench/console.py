@@ -69,13 +69,13 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
         Ledger.connect(store, role="admin") as admin,
         AsyncExitStack() as open_,
     ):
-        await timed(lambda one: _ask(admin, _call(one)), list(range(waiting)), _IN_FLIGHT)
+        await timed(lambda one: ask(admin, call_of(one)), list(range(waiting)), _IN_FLIGHT)
         process, client = await open_.enter_async_context(_console(store, waiting))
         pages = [await _page_ms(client, "/") for _ in range(rounds)]
         answers = [await _page_ms(client, "/api/v1/calls?status=pending") for _ in range(rounds)]
         weight = await _weight_kb(client)
         browsers = [await open_.enter_async_context(_Browser.of(client)) for _ in range(_CLIENTS)]
-        votes = iter(map(_call, range(waiting)))
+        votes = iter(map(call_of, range(waiting)))
         events = [
             await _event_ms(admin, itertools.islice(votes, _EVENTS), browsers)
             for _ in range(rounds)
@@ -110,11 +110,11 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
     ]  # fmt: skip
 
 
-def _call(number: int, thread: str = "t") -> CallRef:
+def call_of(number: int, thread: str = "t") -> CallRef:
     return ThreadRef("bench", f"{thread}{number // logs.TURNS}").call(f"c{number}")
 
 
-async def _ask(admin: Ledger, call: CallRef) -> None:
+async def ask(admin: Ledger, call: CallRef) -> None:
     """Request a call, ask people about it, and put it into the live queue."""
     for slot, event in itertools.islice(logs.calling(call), 2):
         await admin.append(slot, event)
@@ -128,7 +128,7 @@ async def _decided(
     admin: Ledger, thread: str, count: int, browsers: "list[_Browser]", console: int
 ) -> float:
     """The console's memory in megabytes, once this many calls are decided and each client knows."""
-    calls = [_call(number, thread) for number in range(count)]
+    calls = [call_of(number, thread) for number in range(count)]
     await timed(lambda call: _decide(admin, call), calls, _IN_FLIGHT)
     await _caught_up(browsers, await admin.log.last_seq())
     return resident_mb(console)
@@ -136,7 +136,7 @@ async def _decided(
 
 async def _decide(admin: Ledger, call: CallRef) -> None:
     """A call from its request to its decision, as the live queue sees it."""
-    await _ask(admin, call)
+    await ask(admin, call)
     for slot, event in itertools.islice(logs.calling(call), 2, 4):
         await admin.append(slot, event)
     _, revision = await admin.log.pending.get(queue.key(call))

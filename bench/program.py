@@ -18,6 +18,7 @@ from bench import (
     history,
     lake,
     logs,
+    monitor,
     nodes,
     peers,
     pending,
@@ -41,8 +42,12 @@ WORKLOADS: Final[dict[str, Callable[[Log, int, Path], Awaitable[list[Result]]]]]
     history.WORKLOAD: history.measure,
     policy.WORKLOAD: policy.measure,
 }
-#: Only if they are named: four brokers, and a console that takes a minute.
-NAMED: Final = {nodes.WORKLOAD: nodes.measure, console.WORKLOAD: console.measure}
+#: Only if they are named: four brokers, and a console and a monitor that take a minute each.
+NAMED: Final = {
+    nodes.WORKLOAD: nodes.measure,
+    console.WORKLOAD: console.measure,
+    monitor.WORKLOAD: monitor.measure,
+}
 
 
 def main() -> None:

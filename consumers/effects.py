@@ -20,10 +20,21 @@ class Append(Struct, frozen=True):
 
 
 class Perform[W](Struct, frozen=True):
-    """Do work outside of the ledger, once: only the worker that fills the claim's slot does it."""
+    """Do work outside of the ledger.
 
-    claim: Append
+    With a claim it is done at most once: only the worker that fills the claim's slot does it.
+    Without one it is done at least once, since a crash may come before its outcome is recorded; and
+    several in a row are done at the same time, so that none waits for another.
+    """
+
+    claim: Append | None
     work: W
+
+
+class GivenUp(Exception):
+    """Raised by `execute`: the work was tried as often as it may be. The delivery is parked with
+    this sentence as the reason.
+    """
 
 
 class SetTimer(Struct, frozen=True):

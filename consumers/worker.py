@@ -42,6 +42,7 @@ from ayes.consumers.effects import (
     Append,
     CancelTimer,
     Effect,
+    GivenUp,
     HandOn,
     Perform,
     Reload,
@@ -116,9 +117,14 @@ class Reaction[S, W](Protocol):
         """Does the work behind a claim and returns the fact that records its outcome. A failure of
         the work is an outcome and not an exception.
 
-        `None` if the claim does not count: then nothing was done, and nothing is recorded.
+        `None` if the claim does not count: then nothing was done, and nothing is recorded. Work
+        without a claim may have nothing to record either.
 
-        `ledger` shows the facts up to the claim, and possibly later ones.
+        `ledger` shows the facts up to the claim, and possibly later ones; for work without a claim
+        it is the broker.
+
+        Raises:
+            GivenUp: work without a claim failed as often as it may.
         """
         ...
 
@@ -154,7 +160,9 @@ class Worker[S, W]:
         self._reaction = reaction
         self._replica = None if reaction.replaces else replica
         self._room = asyncio.Semaphore(concurrency)
-        self._lease_s = ack_wait_s
+        self._lease_s = min(
+            DURABLES[durable].ack_wait_s(ack_wait_s) for durable in reaction.durables
+        )
         self._drain_s = drain_s
         self._stopping = asyncio.Event()
         #: Deliveries in progress, and when (on the event loop's clock) their lease ends.
@@ -268,6 +276,8 @@ class Worker[S, W]:
             _log.info("handed on", why=str(why), after_s=why.after_s, tries=delivery.tries)
             await delivery.retry(why.after_s)
             return
+        except GivenUp as why:
+            reason = str(why)
         except Unavailable as problem:
             _log.warning("will be tried again", problem=str(problem), tries=delivery.tries)
             if not isinstance(problem, BrokerRefused) or self._failed(place) < MAX_TRIES:
@@ -352,9 +362,12 @@ class Worker[S, W]:
                     if await self._won(step, cause) is None:
                         return False
                 case Perform(claim, work):
-                    if (claimed := await self._won(claim, cause)) is None:
-                        return False
-                    await self._perform(work, cause, claimed)
+                    reading = self._ledger
+                    if claim is not None:
+                        if (claimed := await self._won(claim, cause)) is None:
+                            return False
+                        reading = self._as_of(claimed)
+                    await self._perform(work, cause, reading)
                 case SetTimer(call, at):
                     await self._ledger.log.set_timer(call, at)
                 case CancelTimer(call):
@@ -385,9 +398,9 @@ class Worker[S, W]:
             case Unconfirmed(why):
                 raise OutcomeUnknown(f"{step.slot.subject} may or may not be recorded: {why}")
 
-    async def _perform(self, work: W, cause: Event | None, claimed: int) -> None:
+    async def _perform(self, work: W, cause: Event | None, ledger: Ledger) -> None:
         """Does the work, then records the outcome, retrying for as long as it takes."""
-        done = await self._reaction.execute(self._as_of(claimed), work)
+        done = await self._reaction.execute(ledger, work)
         if done is None:
             return
         first = await self._ledger.append_until_acknowledged(

@@ -312,6 +312,7 @@ class Lagging:
 class _Durable:
     def __init__(self, memory: Memory, declared: subscriptions.Durable) -> None:
         self.memory, self.declared = memory, declared
+        self.ack_wait_s = declared.ack_wait_s(memory._ack_wait_s)  # noqa: SLF001 - one object in four parts
         self.waiting: asyncio.Queue[_Unsettled] = asyncio.Queue()
         self.numbers = itertools.count(1)
         #: Offered and not acknowledged, by number; and the last number of all.
@@ -358,7 +359,7 @@ class _Unsettled:
 
     def again_after(self, wait_s: float | None = None) -> None:
         self._stop_timer()
-        patience_s = self._durable.memory._ack_wait_s if wait_s is None else wait_s  # noqa: SLF001 - one object in four parts
+        patience_s = self._durable.ack_wait_s if wait_s is None else wait_s
         self._timer = asyncio.get_running_loop().call_later(
             patience_s, self._durable.waiting.put_nowait, self
         )

@@ -50,12 +50,12 @@ Where two slots compete (a start and a revocation), the order of the log decides
 reads it before acting. `objections.py` has the rules for people: who may vote, revoke, reconcile.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import count
 from operator import attrgetter
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 from msgspec import Struct
@@ -182,8 +182,8 @@ for _shape, _kinds in FILLED_BY.items():
         )
 
 #: The same, and bytes that this program cannot read.
-_READ: Final[dict[str, tuple[type, ...]]] = {
-    place: (*kinds, e.Carried) for place, kinds in EVENTS_BY_PLACE.items()
+_READ: Final[dict[str, frozenset[type]]] = {
+    place: frozenset((*kinds, e.Carried)) for place, kinds in EVENTS_BY_PLACE.items()
 }
 
 #: The status that each fact leads to: the same one from every status in which it may come.
@@ -256,12 +256,15 @@ class Call(Struct, frozen=True):
     @property
     def starts(self) -> tuple[Fact, ...]:
         """The claims after which the tool may have run."""
-        return tuple(claim for claim in self.claims if isinstance(claim.event, e.ToolStarted))
+        return tuple([claim for claim in self.claims if isinstance(claim.event, e.ToolStarted)])
 
     @property
     def declined(self) -> e.Declined | None:
         """An executor's refusal to start it."""
-        return next((one.event for one in self.claims if isinstance(one.event, e.Declined)), None)
+        for claim in self.claims:
+            if isinstance(claim.event, e.Declined):
+                return claim.event
+        return None
 
     @property
     def attempt(self) -> int:
@@ -437,75 +440,65 @@ def evolve(call: Call, fact: Fact) -> Call:
 
 def may_hold(place: str, event: object) -> bool:
     """Whether this event, or bytes that cannot be read, may be in that place of a call."""
-    return isinstance(event, _READ.get(place, ()))
+    return type(event) in _READ.get(place, ())
 
 
 def call_of(ref: CallRef, facts: Iterable[Fact]) -> Call:
     """The call that these facts make; facts about anything else are skipped."""
-    known: list[Fact] = []
-    unread: list[Fact] = []
-    seen: set[tuple[str, ...]] = set()
     workspace, thread, name = ref.workspace, ref.thread, ref.call
+    found: dict[tuple[str, ...], Fact] = {}
     for fact in facts:
         slot = fact.slot
         tail = slot.tail
-        if len(tail) < 3 or tail[1] != name or slot.thread != thread or slot.workspace != workspace:
-            continue
-        place = tail[2]
-        if tail[0] != "call" or tail in seen or not may_hold(place, fact.event):
-            continue
-        seen.add(tail)
-        (unread if type(fact.event) is e.Carried else known).append(fact)
+        if (
+            len(tail) > 2
+            and tail[1] == name
+            and tail[0] == "call"
+            and slot.thread == thread
+            and slot.workspace == workspace
+            and type(fact.event) in _READ.get(tail[2], ())
+        ):
+            found.setdefault(tail, fact)
     call = Call(ref)
-    if unread:
-        call = _with_unread(call, sorted(unread, key=_seq))
-    known.sort(key=_seq)
-    # In the order of the log: whether a contested fact counts depends on earlier facts alone. The
-    # others are collected, and put into their places before the next contested fact.
-    placed: dict[str, Any] = {}
-    for fact in known:
+    # In the order of the log: whether a contested fact counts depends on earlier facts alone.
+    for fact in sorted(found.values(), key=_seq):
         place = fact.slot.tail[2]
-        if place in _CONTESTED:
-            if placed:
-                call, placed = msgspec.structs.replace(call, **placed), {}
-            call = _recorded(call, fact)
-        elif (several := _MULTI_FACT_PLACES.get(place)) is not None:
-            placed[several] = (*placed.get(several, getattr(call, several)), fact)
+        if place in _CONTESTED or type(fact.event) is e.Carried:
+            _put(call, fact)
+        elif (several := _MULTI_FACT_PLACES.get(place)) is None:
+            _set(call, place, fact)
         else:
-            placed[place] = fact
-    return msgspec.structs.replace(call, **placed) if placed else call
+            _set(call, several, (*getattr(call, several), fact))
+    return call
 
 
-def _with_unread(call: Call, facts: Collection[Fact]) -> Call:
-    """Add unreadable facts: void if they are not facts at all, else of a newer program."""
-    broken = tuple(
-        Void(one, f"it cannot be read: {problem}") for one in facts if (problem := _problem(one))
-    )
-    return msgspec.structs.replace(
-        call, void=broken, newer=tuple(one for one in facts if not _problem(one))
-    )
-
-
-def _problem(fact: Fact) -> str:
-    return fact.event.problem if isinstance(fact.event, e.Carried) else ""
-
-
-def _recorded(call: Call, fact: Fact) -> Call:
-    """The call with a contested fact: in its place if it counts, else among the void ones."""
-    why = void(call, fact)
-    if why is not None:
-        return msgspec.structs.replace(call, void=(*call.void, Void(fact, why)))
+def _put(call: Call, fact: Fact) -> None:
+    """Put a fact that may not count into its place, or among the void ones."""
+    if isinstance(fact.event, e.Carried):
+        if fact.event.problem:
+            _set(call, "void", (*call.void, Void(fact, f"it cannot be read: {fact.event.problem}")))
+        else:
+            _set(call, "newer", (*call.newer, fact))
+        return
+    if (why := void(call, fact)) is not None:
+        _set(call, "void", (*call.void, Void(fact, why)))
+        return
     match fact.event:
         case e.Revoked():
-            return msgspec.structs.replace(call, revoked=fact)
+            _set(call, "revoked", fact)
         case e.ToolStarted() | e.Declined():
-            return msgspec.structs.replace(call, claims=(*call.claims, fact))
+            _set(call, "claims", (*call.claims, fact))
         case e.Reconciled():
-            return msgspec.structs.replace(call, reconciled=fact)
+            _set(call, "reconciled", fact)
         case _ if _is_late(call, fact):
-            return msgspec.structs.replace(call, late=(*call.late, fact))
+            _set(call, "late", (*call.late, fact))
         case _:
-            return msgspec.structs.replace(call, finished=fact)
+            _set(call, "finished", fact)
+
+
+#: Sets a field of a frozen struct. Only `call_of` may, while nobody else has the call: a replay
+#: makes millions of them, and a copy for each fact would take longer than all the rest.
+_set: Final = msgspec.structs.force_setattr
 
 
 def may_be_void(fact: Fact) -> bool:

@@ -20,6 +20,9 @@ OPERATOR: Final = "operator"
 
 #: After this many seconds without an acknowledgement, another worker receives the delivery.
 ACK_WAIT_S: Final = 30.0
+#: At most this many if the work is not slow. Nothing that such a worker does is spoiled by another
+#: one that does it too, and what was delivered into a dead connection soon goes to a living one.
+QUICK_ACK_WAIT_S: Final = 10.0
 
 
 class Durable(Struct, frozen=True):
@@ -38,6 +41,14 @@ class Durable(Struct, frozen=True):
     optional: bool = False
     #: Its work may take long, as tools and models do, so a delivery may long be unacknowledged.
     slow: bool = False
+
+    def ack_wait_s(self, chosen_s: float = ACK_WAIT_S) -> float:
+        """How long a delivery may be silent, in seconds.
+
+        Args:
+            chosen_s: the choice of the user of `ayes up` or `ayes work`.
+        """
+        return chosen_s if self.slow else min(chosen_s, QUICK_ACK_WAIT_S)
 
     @property
     def again(self) -> "Durable":
@@ -91,6 +102,8 @@ DURABLES: Final[dict[str, Durable]] = {
         # Closes calls that will never run, if no executor with tools does.
         Durable("closer", "executor", _EXECUTOR, at_once=256, optional=True),
         Durable("executor-recorded", "executor", _EXECUTOR, at_once=256, optional=True, slow=True),
+        # Endpoints choose among all facts. Each has few requests at a time, and none waits here.
+        Durable("webhooks", "webhooks", (f"{ROOT}.>",), at_once=256, optional=True, slow=True),
         Durable("model-recorded", "model", _MODEL, at_once=256, optional=True, slow=True),
     )
     for durable in (working, working.again)

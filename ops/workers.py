@@ -23,6 +23,9 @@ from ayes.consumers.model import Model, ModelReply, ModelRequest, ModelWorker
 from ayes.consumers.pending_projector import PendingProjector
 from ayes.consumers.supervision import keep_running
 from ayes.consumers.tools import Tools
+from ayes.consumers.webhook_endpoints import EndpointFile
+from ayes.consumers.webhook_requests import Sender
+from ayes.consumers.webhooks import Webhooks
 from ayes.consumers.worker import Reaction, Worker
 from ayes.ledger.log import RawMessage
 from ayes.ledger.nats.jetstream import JetStream
@@ -37,6 +40,8 @@ _log: Final = get_logger("ayes.ops.workers")
 
 #: The kinds of workers; each is also the role whose credentials it uses.
 KINDS: Final[tuple[str, ...]] = ("gate", "queue", "model", "executor")
+#: Those that run only where they are configured.
+OPTIONAL_KINDS: Final[tuple[str, ...]] = ("webhooks",)
 
 
 def reactions(
@@ -45,6 +50,7 @@ def reactions(
     models: Mapping[str, Model] | None = None,
     tools: Tools | None = None,
     recordings: Mapping[str, Recording] | None = None,
+    webhooks: EndpointFile | None = None,
 ) -> list[tuple[str, Reaction[Any, Any]]]:
     """The role and the reaction of each kind. With recordings, model and executor answer from them.
 
@@ -67,6 +73,8 @@ def reactions(
                 return Executor(tools)
             case "executor":
                 return Executor({}, group="", durable="closer")
+            case "webhooks" if webhooks is not None:
+                return Webhooks(webhooks, Sender())
             case _:
                 raise KeyError(kind)
 
@@ -120,6 +128,9 @@ async def working(
                     ("index", partial(keep_index, ledger)),
                 ):
                     running.append(asyncio.create_task(keep_running(name, run), name=name))
+            if isinstance(reaction, Webhooks):
+                keep_up = keep_running("webhooks behind", partial(reaction.keep_up, ledger))
+                running.append(asyncio.create_task(keep_up, name="webhooks behind"))
         failed = asyncio.ensure_future(_first_failure(running))
         try:
             yield failed

@@ -84,9 +84,12 @@ class ProjectionState:
 
     def apply(self, fact: Fact) -> None:
         """Apply the next fact of the log, or hold back a later one until it is the next."""
-        if fact.seq > self.seq:
+        if fact.seq == self.seq + 1:
+            self._apply_next(fact)
+            if self._early:
+                self._advance()
+        elif fact.seq > self.seq:
             self._early[fact.seq] = fact
-            self._advance()
 
     @property
     def missing(self) -> range:
@@ -133,12 +136,15 @@ class ProjectionState:
             state.reload(known)
 
     def _advance(self) -> None:
-        """Apply the facts that are next."""
+        """Apply the facts held back that are next."""
         while following := self._early.pop(self.seq + 1, None):
-            self.seq += 1
-            # Without a workspace it is not in a slot of the ledger.
-            for state in self._each if following.slot.workspace else ():
-                state.apply(following)
+            self._apply_next(following)
+
+    def _apply_next(self, fact: Fact) -> None:
+        self.seq += 1
+        if fact.slot.workspace:  # without one it is not in a slot of the ledger
+            for state in self._each:
+                state.apply(fact)
 
 
 class _State[T: Aggregate]:
@@ -190,7 +196,8 @@ class _State[T: Aggregate]:
 
     def _settle(self, key: Key, thing: T) -> None:
         if not thing.is_complete:
-            self._complete.pop(key, None)
+            if key in self._complete:
+                del self._complete[key]
             return
         self._complete[key] = None
         while len(self._complete) > self._fold.keep_complete:

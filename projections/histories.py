@@ -58,13 +58,15 @@ class ThreadFacts:
     def apply(self, fact: Fact) -> None:
         self.facts.append(fact)
         match fact.slot.tail:
-            case ("call", call, *_):
+            case ("call", call, place, *_):
                 self._calls[call].append(fact)
-                self._settled_as.pop(call, None)
-                if isinstance(fact.event, SETTLING) and call not in self._settled:
+                if call in self._settled_as:
+                    del self._settled_as[call]
+                if place == "decided":
+                    if isinstance(fact.event, e.Denied) and fact.event.halt:
+                        self._halted.add(call.partition("-")[0])
+                elif call not in self._settled and isinstance(fact.event, SETTLING):
                     self._settle(call)
-                if isinstance(fact.event, e.Denied) and fact.event.halt:
-                    self._halted.add(call.partition("-")[0])
             case ("turn", number, "asked", "1") if int(number) > self._last_turn:
                 if isinstance(fact.event, e.ModelAsked):
                     self._last_turn, self._cut, self._asked = int(number), fact.seq, True

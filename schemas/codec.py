@@ -11,6 +11,7 @@ Bytes from the stream may be older than this program, newer, or foreign:
   not hide the facts after it.
 """
 
+import json
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final
@@ -88,6 +89,20 @@ def encode(event: Event | Carried) -> bytes:
 def as_json(event: Event | Carried) -> bytes:
     """The bytes of a recorded event, which may be larger than `MAX_BYTES`."""
     return event.raw if isinstance(event, Carried) else _encoder.encode(event)
+
+
+def fact_json(fact: Fact, void: str = "") -> str:
+    """A fact as one line for programs: its place, its event byte for byte as in the log, and why it
+    is void, if it is.
+    """
+    place = {"seq": fact.seq, "recorded_at": fact.recorded_at, "subject": fact.slot.subject}
+    head = _encoder.encode(place).decode()
+    if isinstance(fact.event, Carried) and fact.event.problem:
+        rest = f'"problem":{json.dumps(fact.event.problem)}'
+    else:
+        rest = f'"event":{as_json(fact.event).decode()}'
+    rest += f',"void":{json.dumps(void)}' if void else ""
+    return f"{head[:-1]},{rest}}}"
 
 
 def decode(raw: bytes) -> AnyEvent | Carried:

@@ -13,7 +13,10 @@ pyproject.toml admits the minor version for which that was done.
 """
 
 import ssl
+import struct
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from socket import SO_LINGER, SOL_SOCKET
 from typing import Final
 from urllib.parse import ParseResult
 
@@ -27,6 +30,9 @@ from nats.protocol.parser import Parser as Theirs
 from ayes.schemas.logs import get_logger
 
 _log: Final = get_logger("ayes.ledger.nats.protocol")
+
+#: The option by which a socket is closed with a reset (socket(7)).
+_RESET: Final = struct.pack("ii", 1, 0)
 
 #: A message as it came: subject, reply subject, data, headers (empty where it has none).
 type NatsMessage = tuple[bytes, bytes, bytes, bytes]
@@ -172,8 +178,14 @@ class Transport(TcpTransport):
         super().write(payload)  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
-        if self._io_writer is not None:
-            self._io_writer.transport.abort()
+        if self._io_writer is None:
+            return
+        # With a reset instead of an orderly end, which would wait behind what the peer has not
+        # acknowledged: a server that is heard by nobody would go on sending deliveries to us.
+        socket = self._io_writer.get_extra_info("socket")
+        with suppress(OSError):  # closed already
+            socket.setsockopt(SOL_SOCKET, SO_LINGER, _RESET)
+        self._io_writer.transport.abort()
 
     async def wait_closed(self) -> None:
         """Return at once: an aborted connection is closed in the next pass of the event loop.

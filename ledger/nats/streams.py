@@ -193,7 +193,7 @@ def consumer_config(durable: Durable, ack_wait_s: float = ACK_WAIT_S) -> dict[st
         "ack_policy": "explicit",
         # A worker that needs longer reports it (`Delivery.in_progress`); a silent one counts as
         # dead.
-        "ack_wait": int(ack_wait_s * _SECOND_NS),
+        "ack_wait": int(durable.ack_wait_s(ack_wait_s) * _SECOND_NS),
         # The worker parks deliveries that it cannot handle; the broker must not drop them before.
         "max_deliver": -1,
         "max_ack_pending": durable.at_once,

@@ -384,6 +384,12 @@ def _version(binary: str) -> tuple[int, ...]:
     return tuple(map(int, numbers.groups())) if numbers else ()
 
 
+#: The beginnings of the files that a store may have before a broker has run from it.
+_BEFORE_A_BROKER: Final = tuple(
+    f"{hidden}{name}" for hidden in (".", "") for name in (ADDRESS, "console.", "webhooks.")
+)
+
+
 def adopt(store: Store) -> None:
     """Make the directory a store unless it is one; refuse a directory with other files."""
     path = store.path
@@ -394,7 +400,7 @@ def adopt(store: Store) -> None:
         raise BadInput(
             f"{path} cannot be a store: {problem.strerror}. Name another with --store."
         ) from None
-    if ADDRESS not in there and any(not name.startswith(f".{ADDRESS}") for name in there):
+    if ADDRESS not in there and any(not name.startswith(_BEFORE_A_BROKER) for name in there):
         raise BadInput(
             f"{path} holds files that are not ours and is left alone. Name an empty or a new "
             "directory with --store."
@@ -465,8 +471,14 @@ def free_ports(*wanted: int) -> list[int]:
         return [probes.enter_context(_bound(port)).getsockname()[1] for port in wanted]
 
 
+#: Below the ports that systems give to outgoing connections, any of which could take one between
+#: our choice and the server's start.
+_PORTS: Final = range(20_000, 32_768)
+
+
 def _bound(wanted: int) -> socket.socket:
-    for port in (wanted, 0):
+    others = secrets.SystemRandom().sample(_PORTS, 50)
+    for port in (wanted, *others) if wanted else others:
         with suppress(OSError):
             return socket.create_server((HOST, port))
     raise BrokerAway(f"{HOST} has no free port.")

@@ -5,7 +5,9 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from ayes.consumers import webhook_endpoints
 from ayes.consumers.doubt import in_doubt
+from ayes.consumers.webhook_endpoints import EndpointFile, EndpointStatus
 from ayes.ledger.log import Parked
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
@@ -42,6 +44,8 @@ class BrokerStatus(Struct, frozen=True):
     #: One sentence each.
     alarms: list[str]
     parked: list[Parked]
+    #: The endpoints of the file of webhooks on this machine.
+    webhooks: list[EndpointStatus] = []
 
 
 async def status(
@@ -49,6 +53,7 @@ async def status(
     store: Store | None,
     pending: Callable[[], Awaitable[int]],
     unlike: Callable[[], Awaitable[str]],
+    webhooks: EndpointFile | None = None,
 ) -> BrokerStatus:
     """The state of the broker at this moment.
 
@@ -57,6 +62,7 @@ async def status(
         store: the store of the broker, if it runs on this machine.
         pending: counts the pending calls.
         unlike: says how the log differs from its witness; empty if it does not.
+        webhooks: the endpoints, if they are on this machine; by default those in the store.
 
     Raises:
         NewerLog: the log is at a level that this program does not know.
@@ -68,6 +74,9 @@ async def status(
     if stream is None:
         raise BrokerRefused(f"there is no stream {LEDGER} here. `ayes up` creates it.")
     ledger = Ledger.on(log, ROLE)
+    if webhooks is None and store is not None:
+        webhooks = EndpointFile(store.path / webhook_endpoints.NAME)
+    endpoints = webhooks.statuses() if webhooks else []
     nodes, health = await copies(log), await takes_writes(log, store)
     differs = await unlike()
     return BrokerStatus(
@@ -86,8 +95,10 @@ async def status(
             *filter(None, [health.why, trouble(nodes)]),
             *await alarms(log.api),
             *await void_facts(ledger),
+            *(str(one) for one in endpoints if one.is_alarming),
         ],
         parked=await log.parked(),
+        webhooks=endpoints,
     )
 
 

@@ -30,7 +30,8 @@ def cluster_config(node: Node, nodes: Sequence[Node], folder: str) -> str:
     """TLS, routes and timeouts of `node`.
 
     Pings and the write deadline find a client that vanished without closing its connection within
-    30 s; nats-server's own defaults take up to six minutes. A node is found within 6 s: until then
+    9 s; nats-server's own defaults take up to six minutes, in which the client is still sent
+    deliveries. A node is found within 6 s: until then
     the others still assign new consumers to it, whose clients wait for nothing.
 
     Args:
@@ -39,7 +40,7 @@ def cluster_config(node: Node, nodes: Sequence[Node], folder: str) -> str:
     files = f"cert_file: {quoted(f'{folder}/{CERTIFICATE}')}, key_file: {quoted(f'{folder}/{KEY}')}"
     routes = [f"nats://{one.host}:{one.route_port}" for one in nodes]
     return (
-        'ping_interval: "10s"\n'
+        'ping_interval: "3s"\n'
         "ping_max: 2\n"
         'write_deadline: "5s"\n'
         # The least that nats-server takes; clients move to other nodes during it.

@@ -6,6 +6,7 @@ from typing import Annotated, Final
 import typer
 from msgspec import Struct
 
+from ayes.consumers.webhook_endpoints import EndpointFile
 from ayes.ledger import clock
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.drift import drift
@@ -23,6 +24,7 @@ from ayes.ops.broker.server import OLDEST
 from ayes.ops.broker.status import ROLE, BrokerStatus, doubts, void_facts
 from ayes.ops.broker.status import status as read_status
 from ayes.ops.commands.command import Session, command, commands
+from ayes.ops.commands.options import WebhooksOption
 from ayes.ops.terminal.output import print_json, print_line
 from ayes.ops.terminal.tables import print_table
 from ayes.schemas.errors import ApprovalsError, BrokerRefused, Unavailable
@@ -52,6 +54,8 @@ class Check(Struct, frozen=True):
     detail: str
 
 
+#: Of many sentences of one kind, so many are shown.
+_MOST: Final = 5
 #: A log of more facts than this is read whole only with --deep.
 READ_WHOLE: Final = 100_000
 
@@ -137,9 +141,13 @@ async def _nodes(port: JetStream) -> Check:
     return Check("nodes", not problem, problem or led)
 
 
-def _joined(sentences: list[str], most: int = 5) -> str:
-    more = len(sentences) - most
-    return "; ".join(sentences[:most]) + (f"; and {more:,} more" if more > 0 else "")
+def _joined(sentences: list[str]) -> str:
+    more = len(sentences) - _MOST
+    return "; ".join(sentences[:_MOST]) + (f"; and {more:,} more" if more > 0 else "")
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 async def _readers(port: JetStream) -> Check:
@@ -225,8 +233,7 @@ async def _in_doubt(ledger: Ledger) -> Check:
 
 
 def _listed(doubts: list[str]) -> str:
-    calls = "1 call" if len(doubts) == 1 else f"{len(doubts):,} calls"
-    return f"{calls} (ayes pending --in-doubt): {_joined(doubts)}"
+    return f"{_counted(len(doubts), 'call')} (ayes pending --in-doubt): {_joined(doubts)}"
 
 
 async def _promises(ledger: Ledger, *, deep: bool) -> Check:
@@ -304,7 +311,7 @@ async def _skew_s(log: JetStream) -> float:
 
 
 @command(app)
-async def status(session: Session) -> None:
+async def status(webhooks: WebhooksOption = None, *, session: Session) -> None:
     """Show the size of the log, its nodes, how far each consumer is behind, what is parked and
     pending.
     """
@@ -318,7 +325,8 @@ async def status(session: Session) -> None:
         async def unlike() -> str:
             return "" if own is None else await unlike_witness(port, own)
 
-        found = await read_status(port, own, pending, unlike)
+        endpoints = None if webhooks is None else EndpointFile(webhooks)
+        found = await read_status(port, own, pending, unlike, endpoints)
     if session.json:
         print_json(found)
     else:
@@ -334,7 +342,7 @@ async def unlike_witness(log: JetStream, store: Store) -> str:
 def _print_status(found: BrokerStatus) -> None:
     age, pending = found.head_age_s, found.pending
     print_line(
-        f"{found.url}   {found.facts:,} facts, {found.bytes / 1e6:,.1f} MB   "
+        f"{found.url}   {_counted(found.facts, 'fact')}, {found.bytes / 1e6:,.1f} MB   "
         + ("the queue cannot be read" if pending is None else f"{pending:,} pending")
         + ("" if age is None else f"   the last fact came {age:,.0f} s ago")
     )
@@ -357,8 +365,13 @@ def _print_status(found: BrokerStatus) -> None:
         print_line(f"ALARM {alarm}")
     if found.in_doubt:
         print_line(f"in doubt: {_listed(found.in_doubt)}")
-    for given_up in found.parked:
+    for endpoint in found.webhooks:
+        if not endpoint.is_alarming:
+            print_line(str(endpoint))
+    for given_up in found.parked[:_MOST]:
         print_line(
             f"parked by {given_up.consumer}: fact {given_up.seq} ({given_up.subject}), "
             f"{given_up.reason}"
         )
+    if (more := len(found.parked) - _MOST) > 0:
+        print_line(f"parked: and {more:,} more (ayes parked ls)")

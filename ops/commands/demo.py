@@ -27,7 +27,7 @@ from ayes.projections.formats import openai_chat
 from ayes.projections.history import Outcome, history
 from ayes.projections.thread import Thread, thread_of
 from ayes.schemas import events as e
-from ayes.schemas.codec import Fact
+from ayes.schemas.codec import Fact, fact_json
 from ayes.schemas.errors import AlreadyDecided, AlreadyFilled
 from ayes.schemas.slots import CallRef, ThreadRef
 
@@ -189,7 +189,7 @@ async def _decided(
     async with aclosing(_facts(service)) as threads:
         async for fact, thread in threads:
             if json:
-                print_data(output.fact_json(fact))
+                print_data(fact_json(fact))
             elif verbose:
                 output.print_facts([fact], console)
             ref, event = fact.slot.call_ref, fact.event

@@ -17,7 +17,7 @@ from ayes.projections.formats import FORMATS, format_named
 from ayes.projections.history import history as history_of
 from ayes.projections.thread import thread_of
 from ayes.schemas import strict_json
-from ayes.schemas.codec import Fact
+from ayes.schemas.codec import Fact, fact_json
 from ayes.schemas.errors import BadFile, UnknownCall
 from ayes.schemas.slots import CallRef, ThreadRef
 from ayes.schemas.toml_files import read_text
@@ -70,7 +70,7 @@ async def watch(
             async for fact in facts:
                 voids = await _void(ledger, fact)
                 if session.json:
-                    print_data(output.fact_json(fact, voids.get(fact.seq, "")))
+                    print_data(fact_json(fact, voids.get(fact.seq, "")))
                 else:
                     wishes = await _wish(ledger, fact)
                     output.print_facts([fact], console, full=True, wishes=wishes, voids=voids)
@@ -170,7 +170,7 @@ def _print(facts: tuple[Fact, ...], title: str, *, json: bool) -> None:
     if json:
         voids = output.voids_of(facts)
         for fact in facts:
-            print_data(output.fact_json(fact, voids.get(fact.seq, "")))
+            print_data(fact_json(fact, voids.get(fact.seq, "")))
     else:
         print_message(title)
         output.print_facts(facts, output.console())

@@ -208,6 +208,17 @@ ToOption = Annotated[
     ),
 ]
 
+WebhooksOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--webhooks",
+        metavar="FILE",
+        envvar="AYES_WEBHOOKS",
+        help="The file of the webhooks; by default webhooks.json in the store.",
+        show_default=False,
+    ),
+]
+
 ArchiveOption = Annotated[
     Path | None,
     typer.Option(

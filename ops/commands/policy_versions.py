@@ -13,9 +13,8 @@ from ayes.ops.broker.setup import apply_policy, apply_proposal, propose_policy
 from ayes.ops.commands.command import Session, command, commands
 from ayes.ops.commands.options import OrganisationOption, WorkspaceOption
 from ayes.ops.commands.outcome import PENDING
-from ayes.ops.terminal import output
 from ayes.ops.terminal.output import print_data, print_line, print_message
-from ayes.schemas.codec import Fact
+from ayes.schemas.codec import Fact, fact_json
 from ayes.schemas.errors import BadInput
 from ayes.schemas.events import PolicyApplied
 from ayes.schemas.policy import read_policy
@@ -137,7 +136,7 @@ async def show(
         fact = numbered[version or newest]
     text = fact.event.text if isinstance(fact.event, PolicyApplied) else ""
     if session.json:
-        print_data(output.fact_json(fact))
+        print_data(fact_json(fact))
     else:
         print_message(
             f"Version {fact.slot.tail[1]} of {whose}, applied "

@@ -12,7 +12,9 @@ from typing import Annotated, Final
 import typer
 from rich.table import Table
 
+from ayes.consumers import webhook_endpoints
 from ayes.consumers.tools import Tools, load
+from ayes.consumers.webhook_endpoints import EndpointFile
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.patience import while_away
 from ayes.ledger.services import Ledger
@@ -31,6 +33,7 @@ from ayes.ops.commands.options import (
     PolicyOption,
     RecordingOption,
     ToolsOption,
+    WebhooksOption,
     WorkspaceOption,
 )
 from ayes.ops.commands.policy_versions import apply_file
@@ -41,7 +44,7 @@ from ayes.ops.terminal import output
 from ayes.ops.terminal.output import print_json, print_message
 from ayes.ops.terminal.progress import bar
 from ayes.ops.terminal.times import parse_duration
-from ayes.ops.workers import KINDS, durables, reactions, until_signalled, working
+from ayes.ops.workers import KINDS, OPTIONAL_KINDS, durables, reactions, until_signalled, working
 from ayes.schemas.errors import BadInput
 from ayes.schemas.policy import read_policy
 from ayes.schemas.toml_files import read_text
@@ -55,8 +58,8 @@ async def work(
         list[str],
         typer.Argument(
             metavar="KIND...",
-            help="gate, queue, model, executor",
-            autocompletion=completion.one_of("gate", "queue", "model", "executor"),
+            help=", ".join((*KINDS, *OPTIONAL_KINDS)),
+            autocompletion=completion.one_of(*KINDS, *OPTIONAL_KINDS),
         ),
     ],
     recording: RecordingOption = None,
@@ -64,6 +67,7 @@ async def work(
     workspace: WorkspaceOption = "default",
     ack_wait: AckWaitOption = "30s",
     accept_log: AcceptLogOption = False,
+    file: WebhooksOption = None,
     wait: Annotated[
         str | None,
         typer.Option(
@@ -87,13 +91,14 @@ async def work(
         else {name: one for name, (_, one) in read_recordings(recording).items()}
     )
     store, url, json = session
+    endpoints = webhooks_file(file, store)
 
     async def begin() -> tuple[AsyncExitStack, witness.Watched, asyncio.Future[None]]:
         async with AsyncExitStack() as stack:
             await _reach_leader(session, chosen[0])
             if registry is not None:
                 await declare_tools(registry, workspace, session)
-            started = reactions(chosen, tools=registry, recordings=recordings)
+            started = reactions(chosen, tools=registry, recordings=recordings, webhooks=endpoints)
             if url is None:  # elsewhere an administrator created the consumers: `ayes setup`
                 await declare_streams(store, ack_wait_s=ack_wait_s, also=durables(started))
             watched = await stack.enter_async_context(
@@ -236,11 +241,17 @@ async def _reach_leader(session: Session, role: str) -> None:
 
 
 def kinds_of(named: Sequence[str]) -> list[str]:
-    if unknown := [kind for kind in named if kind not in KINDS]:
+    known = (*KINDS, *OPTIONAL_KINDS)
+    if unknown := [kind for kind in named if kind not in known]:
         raise BadInput(
-            f"there is no worker {', '.join(map(repr, unknown))}. There are: {', '.join(KINDS)}."
+            f"there is no worker {', '.join(map(repr, unknown))}. There are: {', '.join(known)}."
         )
     return list(named)
+
+
+def webhooks_file(file: Path | None, store: Path | None) -> EndpointFile:
+    """The file of webhooks: the one that was named, or that of the store."""
+    return EndpointFile(file or Store(store).path / webhook_endpoints.NAME)
 
 
 @asynccontextmanager

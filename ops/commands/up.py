@@ -22,14 +22,23 @@ from ayes.ops.commands.options import (
     PolicyOption,
     StoreOption,
     ToolsOption,
+    WebhooksOption,
     WorkspaceOption,
 )
 from ayes.ops.commands.policy_versions import apply_file
-from ayes.ops.commands.run import ack_wait_of, bytes_of, declare_tools, kinds_of, witnessed
+from ayes.ops.commands.run import (
+    ack_wait_of,
+    bytes_of,
+    declare_tools,
+    kinds_of,
+    webhooks_file,
+    witnessed,
+)
 from ayes.ops.console.tokens import own_name
+from ayes.ops.monitor.serving import Address, monitored
 from ayes.ops.terminal.output import print_json, print_message
 from ayes.ops.terminal.times import parse_duration
-from ayes.ops.workers import durables, reactions, until_signalled, working
+from ayes.ops.workers import KINDS, durables, reactions, until_signalled, working
 from ayes.schemas.policy import read_policy
 from ayes.schemas.toml_files import read_text
 
@@ -58,6 +67,7 @@ async def up(
         ),
     ] = "gate,queue,model,executor",
     ack_wait: AckWaitOption = "30s",
+    webhooks: WebhooksOption = None,
     sync: Annotated[
         str,
         typer.Option(
@@ -79,6 +89,15 @@ async def up(
             show_default=False,
         ),
     ] = None,
+    monitor: Annotated[
+        str | None,
+        typer.Option(
+            "--monitor",
+            metavar="[HOST:]PORT",
+            help="Serve /livez, /readyz and /metrics there too, as `ayes monitor` does.",
+            show_default=False,
+        ),
+    ] = None,
     person: PersonOption = "",
     json: JsonOption = False,
 ) -> None:
@@ -87,11 +106,15 @@ async def up(
     sync = sync if sync == "always" else f"{parse_duration('--sync', sync, least=0.001):f}s"
     most = bytes_of(max_bytes)
     registry = load(tools) if tools is not None else None
+    listen = Address.parse("--monitor", monitor) if monitor is not None else None
     chosen = kinds_of([] if workers == "none" else workers.split(","))
+    endpoints = webhooks_file(webhooks, store)
+    if chosen == [*KINDS] and endpoints.read().endpoints:
+        chosen.append("webhooks")
     if policy is not None:
         read_policy(read_text(policy), policy)  # before anything is started
     async with EmbeddedServer(store, sync=sync) as server:
-        started = reactions(chosen, tools=registry)
+        started = reactions(chosen, tools=registry, webhooks=endpoints)
         await declare_streams(
             server.store.path, ack_wait_s=ack_wait_s, also=durables(started), max_bytes=most
         )
@@ -108,20 +131,30 @@ async def up(
                     started, store=server.store.path, ack_wait_s=ack_wait_s, each=watched.hear
                 )
                 failed = await stack.enter_async_context(run)
-                link = None
+                link = probes = None
+                if listen is not None:
+                    serving = monitored(server.store.path, listen)
+                    probes = await stack.enter_async_context(serving)
                 if with_console:
                     name = person or own_name()
-                    serving = console.beside(server.store, name, console_port)
-                    link = await stack.enter_async_context(serving)
+                    beside = console.beside(server.store, name, console_port)
+                    link = await stack.enter_async_context(beside)
                 await until_signalled(
                     failed,
                     broken,
                     *watched.ends,
-                    ready=lambda: _greet(server, chosen, link, json=json),
+                    ready=lambda: _greet(server, chosen, link, probes, json=json),
                 )
 
 
-def _greet(server: EmbeddedServer, kinds: Sequence[str], link: str | None, *, json: bool) -> None:
+def _greet(
+    server: EmbeddedServer,
+    kinds: Sequence[str],
+    link: str | None,
+    probes: str | None,
+    *,
+    json: bool,
+) -> None:
     if json:
         ready = {
             "url": server.url,
@@ -129,6 +162,7 @@ def _greet(server: EmbeddedServer, kinds: Sequence[str], link: str | None, *, js
             "workers": kinds,
             "pid": server.pid,
             "console": link or None,
+            "monitor": probes,
         }
         print_json(ready)
         return
@@ -138,6 +172,8 @@ def _greet(server: EmbeddedServer, kinds: Sequence[str], link: str | None, *, js
     print_message(f"workers  {', '.join(kinds) or 'none'}")
     if link is not None:
         print_message(f"console  {link or f'not installed: {console.INSTALL}'}")
+    if probes is not None:
+        print_message(f"monitor  {probes}/readyz  {probes}/metrics")
     print_message(f"next     ayes pending --watch{where}")
     print_message(f"         ayes status{where}")
     print_message("Ctrl-C ends it, once the current work is done. Nothing is lost.")

@@ -53,8 +53,8 @@ def setup(*, verbose: bool = False, json: bool | None = None) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level)
-    # At info these two report every reconnection and selector.
-    for chatty in ("nats", "asyncio"):
+    # At info these report every reconnection, selector and request; a URL may hold a secret.
+    for chatty in ("nats", "asyncio", "httpx", "httpcore"):
         logging.getLogger(chatty).setLevel(level if verbose else logging.WARNING)
     logging.getLogger("asyncio").addFilter(_is_meant)
 

@@ -29,7 +29,7 @@ from ayes.ops.terminal.visible import ascii_json, line, lines, visible, warning
 from ayes.projections.doubt import CallInDoubt
 from ayes.projections.pending import Entry
 from ayes.schemas import events as e
-from ayes.schemas.codec import Fact, as_json
+from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest
 from ayes.schemas.people import is_excluded
 from ayes.schemas.quorums import is_among, seated
@@ -73,20 +73,6 @@ def print_error(problem: Exception) -> None:
 def print_error_json(kind: str, message: str, exit_code: int) -> None:
     """An error as one line of JSON on stderr."""
     print_message(json.dumps({"error": kind, "message": message, "exit_code": exit_code}))
-
-
-def fact_json(fact: Fact, void: str = "") -> str:
-    """A fact as one line: its place, its event byte for byte as in the log, and why it is void, if
-    it is.
-    """
-    place = {"seq": fact.seq, "recorded_at": fact.recorded_at, "subject": fact.slot.subject}
-    head = msgspec.json.encode(place).decode()
-    if isinstance(fact.event, e.Carried) and fact.event.problem:
-        rest = f'"problem":{json.dumps(fact.event.problem)}'
-    else:
-        rest = f'"event":{as_json(fact.event).decode()}'
-    rest += f',"void":{json.dumps(void)}' if void else ""
-    return f"{head[:-1]},{rest}}}"
 
 
 def call_json(call: Call, stands: Tally | None = None) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from collections import Counter
 import msgspec
 import pytest
 
-from bench import append, chain, console, consumer, cycle, nodes, pending, start
+from bench import append, chain, console, consumer, cycle, monitor, nodes, pending, start
 from bench.logs import Log
 from bench.results import SYNC, Result, compared, told
 
@@ -29,6 +29,7 @@ LINES = {
     consumer: {"always": 2},
     start: {"always": 2},
     console: {"2m": 6},
+    monitor: {"2m": 5},
     nodes: {"always": 22 if shutil.which("strace") else 17},
 }
 

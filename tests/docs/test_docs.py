@@ -268,13 +268,14 @@ def test_policies_and_scripts_can_be_read():
 
 def test_the_readmes_service_is_the_example():
     """The service in the README is fewer than 30 lines, and is the file; so are the executor's
-    tools.
+    tools and the receiver of webhooks.
     """
     [block] = blocks(README, "python")
     assert block.text == (ROOT / "examples" / "service.py").read_text()
     assert len(block.text.splitlines()) < 30
-    tools = (ROOT / "examples" / "shop_tools.py").read_text()
-    assert tools in [block.text for block in blocks(ROOT / "docs" / "services.md", "python")]
+    shown = [block.text for block in blocks(ROOT / "docs" / "services.md", "python")]
+    for name in ("shop_tools.py", "webhook_receiver.py"):
+        assert (ROOT / "examples" / name).read_text() in shown
 
 
 # ------------------------------------------------------------------------------------- running them
@@ -332,7 +333,7 @@ async def run(
     return await asyncio.to_thread(ended)
 
 
-FOREVER = ("up", "cluster up", "console", "work", "watch", "demo")
+FOREVER = ("up", "cluster up", "console", "monitor", "work", "watch", "demo")
 
 
 async def run_line(line: str, cwd: Path, environment: dict[str, str]) -> None:
@@ -346,7 +347,7 @@ async def run_line(line: str, cwd: Path, environment: dict[str, str]) -> None:
             return
         if words[0] == "ayes":
             name = parse(words[1:])
-            runs = runs and name not in FOREVER and not {"--watch", "--serve"} & {*words}
+            runs = runs and name not in FOREVER and "--watch" not in words
         elif words[0] == "python":
             assert (ROOT / words[1]).is_file(), line
             runs = runs and words[1] == "examples/own_nats.py"
@@ -448,8 +449,14 @@ async def request_refund(store: str, call: str) -> None:
         await ledger.request(call, "refund", {"order": "A-17", "amount": 480}, requester="ben")
 
 
-async def follow(page: Path, here: Path, environment: dict[str, str], ledger: Ledger) -> None:
-    """A page from top to bottom."""
+async def follow(
+    page: Path,
+    here: Path,
+    environment: dict[str, str],
+    ledger: Ledger,
+    instead: dict[str, str] | None = None,
+) -> None:
+    """A page from top to bottom; `instead` has what its commands name otherwise."""
     import duckdb
 
     names: dict[str, Any] = {"ledger": ledger, "__name__": "docs"}
@@ -464,6 +471,8 @@ async def follow(page: Path, here: Path, environment: dict[str, str], ledger: Le
                 assert answered or text.startswith("CREATE"), f"{block} finds nothing"
             case "sh":
                 for line in block.text.splitlines():
+                    for shown, used in (instead or {}).items():
+                        line = line.replace(shown, used)  # noqa: PLW2901 - the same line
                     await run_line(line, here, environment)
 
 
@@ -503,7 +512,33 @@ async def test_the_page_works(shop, name):
     if name == "reviewers.md":
         await leave_in_doubt(environment["AYES_STORE"])
     async with Ledger.connect(environment["AYES_STORE"]) as ledger:
-        await follow(ROOT / "docs" / name, here, environment, ledger)
+        if name != "operators.md":
+            await follow(ROOT / "docs" / name, here, environment, ledger)
+            return
+        async with receiver(here) as (port, received):
+            await follow(ROOT / "docs" / name, here, environment, ledger, {"8425": port})
+        assert "ayes.webhooks.test crm" in received()
+
+
+@asynccontextmanager
+async def receiver(here: Path) -> AsyncIterator[tuple[str, Callable[[], list[str]]]]:
+    """The receiver of webhooks of docs/services.md; yields its port, and what it has received."""
+    port = free_port()
+    words = (here / "received.txt").open("w")
+    with (
+        words,
+        subprocess.Popen(  # noqa: ASYNC220 - it is not waited for
+            [sys.executable, "examples/webhook_receiver.py", str(port)],
+            cwd=here,
+            stdout=words,
+            stderr=subprocess.DEVNULL,
+        ) as process,
+    ):
+        try:
+            await until(lambda: listens(port))
+            yield str(port), lambda: (here / "received.txt").read_text().splitlines()
+        finally:
+            process.terminate()
 
 
 async def test_the_analysts_page_works(shop):

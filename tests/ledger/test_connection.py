@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
+from urllib.parse import urlparse
 
 import pytest
 from brokers import bare, running
@@ -16,6 +17,7 @@ from ayes.ledger.nats import connection, ordered_consumer
 from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Address, Login, Store
 from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.nats.protocol import Transport
 from ayes.ledger.services import Ledger
 from ayes.ops.broker.server import EmbeddedServer, free_ports
 from ayes.schemas.errors import BadInput, BrokerAway, BrokerRefused
@@ -242,6 +244,27 @@ async def test_the_intervals_of_pings_are_those_of_every_client(store: Path):
         assert isinstance(desk.log, JetStream)
         options = desk.log.connection.client.options
         assert (options["ping_interval"], options["max_outstanding_pings"]) == (2, 2)
+
+
+async def test_a_connection_is_closed_with_a_reset():
+    """A server that nobody hears must know at once: what it pushes to a dead connection is
+    delivered to nobody, and an orderly end would wait behind what it has not acknowledged.
+    """
+    ended: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.read()
+        except OSError as problem:
+            ended.set_result(problem)
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        transport = Transport(needs_tls=False)
+        await transport.connect(urlparse(f"nats://127.0.0.1:{port}"), 1024, 10)
+        transport.close()
+        assert isinstance(await asyncio.wait_for(ended, 10), ConnectionResetError)
 
 
 async def test_a_connection_whose_broker_died_can_be_closed(tmp_path: Path):

@@ -3,10 +3,12 @@
 import asyncio
 from contextlib import AsyncExitStack
 
+import pytest
+
 from ayes.ledger.nats.api import Api
 from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.drift import drift
-from ayes.ledger.nats.streams import ensure
+from ayes.ledger.nats.streams import consumer_config, ensure
 from ayes.ledger.subscriptions import DURABLES
 from ayes.ops.broker.server import EmbeddedServer
 
@@ -25,3 +27,14 @@ async def test_many_create_everything_at_the_same_moment(tmp_path):
             await rivals[-1].start()
         await asyncio.gather(*(ensure(one, also=tuple(DURABLES)) for one in rivals))
         assert await drift(rivals[0]) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "chosen_s", "seconds"),
+    [("gate", 30, 10), ("executor", 30, 30), ("closer", 30, 10), ("gate", 0.6, 0.6)],
+)
+def test_what_is_not_slow_is_soon_delivered_again(name: str, chosen_s: float, seconds: float):
+    """What was pushed into a dead connection goes to a living worker; the start of a tool must be
+    silent for longer, since nobody may repeat it.
+    """
+    assert consumer_config(DURABLES[name], chosen_s)["ack_wait"] == seconds * 1e9

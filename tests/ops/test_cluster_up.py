@@ -101,7 +101,7 @@ def test_the_default_is_what_production_needs(ready):
     for name in ready["nodes"]:
         config = (Path(ready["store"]) / name / "server.conf").read_text()
         assert 'sync_interval: "always"' in config
-        assert 'ping_interval: "10s"\nping_max: 2\nwrite_deadline: "5s"\n' in config
+        assert 'ping_interval: "3s"\nping_max: 2\nwrite_deadline: "5s"\n' in config
         assert '  ping_interval: "2s"\n  ping_max: 2\n' in config
 
 

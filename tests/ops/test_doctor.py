@@ -75,8 +75,8 @@ def bad(found):
     return {name for name, one in found.items() if not one["ok"]}
 
 
-async def parked_one(admin):
-    parked = Parked("gate", 7, CALL.requested.subject, "ValueError: no idea", 5, admin.now())
+async def parked_one(admin, seq=7):
+    parked = Parked("gate", seq, CALL.requested.subject, "ValueError: no idea", 5, admin.now())
     await admin.log.park(parked)
     return parked
 
@@ -233,6 +233,20 @@ async def test_people_read_the_same(store, admin, capsys):
     told = capsys.readouterr()
     assert told.err == ""
     assert f"parked by gate: fact 7 ({CALL.requested.subject}), ValueError: no idea" in told.out
+
+
+async def test_a_long_list_of_parked_deliveries_hides_nothing_else(store, admin, capsys):
+    """The first five are shown, and where the others are; --json has all."""
+    for seq in range(1, 8):
+        await parked_one(admin, seq)
+    await check.status(session=Session(store))
+    parked = [one for one in capsys.readouterr().out.splitlines() if one.startswith("parked")]
+    assert [one.split(" (")[0] for one in parked] == [
+        *(f"parked by gate: fact {seq}" for seq in range(1, 6)),
+        "parked: and 2 more",
+    ]
+    await check.status(session=Session(store, json=True))
+    assert len(json.loads(capsys.readouterr().out)["parked"]) == 7
 
 
 # ------------------------------------------------------------------------------------------- status

@@ -1,4 +1,4 @@
-"""`ayes ready`, and a stall as `status` and `ready` see it."""
+"""`ayes ready`, and a stall as `status`, `ready` and the monitor see it."""
 
 import asyncio
 import json
@@ -37,7 +37,8 @@ async def admin(store):
 @pytest.fixture
 def ready(store, capsys):
     async def asked(*roles):
-        code = await ready_command.ready(role=list(roles), session=Session(store, json=True))
+        wanted = ready_command.WantedOptions(list(roles))
+        code = await ready_command.ready(wanted, Session(store, json=True))
         return code, json.loads(capsys.readouterr().out)["why"]
 
     return asked
@@ -134,7 +135,8 @@ async def test_a_workers_own_login_is_enough_to_ask_for_it(store, capsys):
     login = Store(store).login("gate")
     url = login.url.replace("//", f"//{login.user}:{login.password}@")
     async with working(reactions(["gate"]), store=store), asyncio.timeout(20):
-        while await ready_command.ready(role=["gate"], session=Session(None, url)):  # noqa: ASYNC110
+        wanted = ready_command.WantedOptions(["gate"])
+        while await ready_command.ready(wanted, Session(None, url)):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     assert capsys.readouterr().err.endswith("ready\n")
 
@@ -148,20 +150,16 @@ def test_nobody_is_ready_without_a_broker(tmp_path):
 
 def test_a_stopped_gate_is_seen(tmp_path):
     """A gate that is stopped (SIGSTOP) still receives what is requested, and handles nothing: after
-    less than five seconds `status` says so and the probe fails, by exit code and over HTTP. Once it
+    less than five seconds `status` says so and the probes fail, by exit code and over HTTP. Once it
     goes on, all is well (D18).
     """
     store = tmp_path / "store"
     with (
-        up(store, "--workers", "queue"),
+        up(store, "--workers", "queue", "--monitor", "0") as ready,
         started("work", "gate", "--store", store, "--json") as gate,
-        started("ready", "--serve", "127.0.0.1:0", "--store", store, "--json") as probe,
     ):
         gate.stdout.readline()
-        where = json.loads(probe.stdout.readline())
-        url = f"http://{where['host']}:{where['port']}"
-        assert get(f"{url}/livez") == (200, "ok\n")
-        assert get(f"{url}/elsewhere")[0] == 404
+        url = ready["monitor"]
         assert eventually(lambda: get(f"{url}/readyz"), (200, "ok\n")) < 20
         os.kill(gate.pid, signal.SIGSTOP)
         try:
@@ -170,9 +168,10 @@ def test_a_stopped_gate_is_seen(tmp_path):
                 time.sleep(0.1)
             status, why = get(f"{url}/readyz")
             assert (status, why.partition(":")[0]) == (503, "the workers of gate stand still")
+            assert 'ayes_consumer_frozen{consumer="gate"} 1.0\n' in get(f"{url}/metrics")[1]
             ended = approvals("ready", store=store)
             assert (ended.code, ended.out) == (NOT_READY, "")
-            assert "gate stand still: 1 deliveries" in ended.err
+            assert "gate stand still: 1 delivery is not handled" in ended.err
             seen = approvals("status", "--json", store=store).one
             [gates] = [one for one in seen["consumers"] if one["name"] == "gate"]
             assert (gates["frozen"], gates["listening"], gates["in_hand"]) == (True, True, 1)

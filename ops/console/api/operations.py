@@ -99,6 +99,22 @@ class ParkedDelivery(ApiModel):
         return cls.model_validate({name: found.get(name) for name in cls.model_fields} | more)
 
 
+class Webhook(ApiModel):
+    """An endpoint that facts are sent to, and how it is doing."""
+
+    name: str
+    #: `not verified`, `in step`, `behind`, `failing` or `gone`.
+    standing: str
+    #: Why its last request failed; empty if it did not.
+    problem: str
+    failing_since: datetime | None
+    last_success: datetime | None
+    #: The first fact that it may lack; None: none.
+    behind_from: int | None
+    #: The facts that were parked because of it.
+    parked: list[int]
+
+
 class Operations(ApiModel):
     """The state of the broker, the workers and the queue."""
 
@@ -123,6 +139,8 @@ class Operations(ApiModel):
     #: One sentence each.
     alarms: list[str]
     parked: list[ParkedDelivery]
+    #: The endpoints of the store's file of webhooks.
+    webhooks: list[Webhook]
 
 
 @router.get("/operations")

@@ -1,0 +1,375 @@
+"""The endpoints of webhooks, and how each of them is doing, in two private files.
+
+The command line writes the endpoints (`webhooks.json`), with their secrets. The worker writes how
+they are doing (`webhooks.state.json`). Both are replaced whole, under one lock, and read anew when
+they have changed, so a running worker knows at once that an endpoint was added or removed.
+"""
+
+import base64
+import binascii
+import fcntl
+import os
+import secrets
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ayes.ledger.nats.credentials import open_own
+from ayes.projections.cloud_events import kind_of
+from ayes.schemas.codec import Fact
+from ayes.schemas.errors import BadFile, BadInput
+from ayes.schemas.events import TYPES
+from ayes.schemas.files import write_atomically
+from ayes.schemas.ids import token
+
+NAME: Final = "webhooks.json"
+#: How secrets begin, and the sizes of their keys (Standard Webhooks).
+_PREFIX: Final = "whsec_"
+_KEY_BYTES: Final = range(24, 65)
+#: The type of the facts by which people are told. They are about messages, not about calls, so an
+#: endpoint receives them only if it names them.
+_ABOUT_MESSAGES: Final = "Notified"
+
+
+class Endpoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where facts are sent, and which."""
+
+    name: str
+    url: str
+    #: As Standard Webhooks writes a key: `whsec_` and Base64.
+    secret: str
+    #: The DNS name by which the receiver knows this ledger.
+    origin: str
+    #: The types of facts; none for all but `Notified`.
+    types: tuple[str, ...] = ()
+    #: The workspaces; none for all.
+    workspaces: tuple[str, ...] = ()
+    #: Whether it may be on this machine or in its network.
+    allow_private: bool = False
+    #: A proxy that resolves the name and connects; empty: none.
+    proxy: str = ""
+    #: How often a fact is sent before it is parked; the first pause, which doubles each time.
+    tries: int = 8
+    backoff_s: float = 5.0
+    #: For all of one request.
+    timeout_s: float = 15.0
+    #: When it agreed to be sent facts, which are those recorded since; None: it has not.
+    verified_at: datetime | None = None
+
+    def __repr__(self) -> str:
+        """Omit the secret, and the URL, which may hold one, since this ends up in logs."""
+        return f"Endpoint({self.name!r})"
+
+    def wants(self, fact: Fact) -> bool:
+        """Whether it is sent facts like this one."""
+        kind = kind_of(fact)
+        is_type = kind in self.types if self.types else kind != _ABOUT_MESSAGES
+        return is_type and (not self.workspaces or fact.slot.workspace in self.workspaces)
+
+    def receives(self, fact: Fact) -> bool:
+        """Whether it is sent this fact: it agreed before the fact was recorded."""
+        return (
+            self.verified_at is not None
+            and fact.recorded_at >= self.verified_at
+            and self.wants(fact)
+        )
+
+
+class Standing(Struct, frozen=True, omit_defaults=True):
+    """How an endpoint is doing."""
+
+    #: The first fact that it may lack; 0: none, it is sent each fact as it is delivered.
+    behind: int = 0
+    #: While it is sent each fact again: the first one that may have been recorded before that.
+    rest: int = 0
+    #: The tries of the fact `behind`, and why the last one failed.
+    tries: int = 0
+    why: str = ""
+    failing_since: datetime | None = None
+    last_success: datetime | None = None
+    #: Why it is sent nothing more; empty: it is.
+    gone: str = ""
+    #: The facts that were parked because of it, and why.
+    parked: dict[int, str] = {}
+
+    @property
+    def missing(self) -> int:
+        """The first fact that it may lack; 0: none."""
+        return self.behind or self.rest
+
+
+class EndpointStatus(Struct, frozen=True):
+    """An endpoint for operators: how it is doing, without its URL and secret."""
+
+    name: str
+    #: `not verified`, `in step`, `behind`, `failing` or `gone`.
+    standing: str
+    #: Why its last request failed; empty if it did not.
+    problem: str
+    failing_since: datetime | None
+    last_success: datetime | None
+    #: The first fact that it may lack; None: none.
+    behind_from: int | None
+    #: The facts that were parked because of it.
+    parked: list[int]
+
+    @classmethod
+    def of(cls, one: Endpoint, standing: Standing) -> "EndpointStatus":
+        return cls(
+            one.name,
+            _in_a_word(one, standing),
+            standing.gone or standing.why,
+            standing.failing_since,
+            standing.last_success,
+            standing.missing or None,
+            [*standing.parked],
+        )
+
+    @property
+    def is_alarming(self) -> bool:
+        return self.standing in {"failing", "gone"}
+
+    def __str__(self) -> str:
+        """As in `webhook crm is failing since 2026-11-21 08:50:00 UTC: it answered 500`."""
+        said = f"webhook {self.name} is {self.standing}"
+        if self.failing_since:
+            said += f" since {_time(self.failing_since)}"
+        if self.problem:
+            said += f": {self.problem}"
+        if self.behind_from:
+            said += f"; it lacks facts from {self.behind_from} on"
+        if self.last_success:
+            said += f"; last success {_time(self.last_success)}"
+        return said
+
+
+def _in_a_word(one: Endpoint, standing: Standing) -> str:
+    if one.verified_at is None:
+        return "not verified"
+    if standing.gone:
+        return "gone"
+    if standing.failing_since:
+        return "failing"
+    return "behind" if standing.missing else "in step"
+
+
+def _time(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+class Endpoints(Struct, frozen=True):
+    """The content of `webhooks.json`."""
+
+    endpoints: dict[str, Endpoint] = {}
+
+
+class Standings(Struct, frozen=True):
+    """The content of `webhooks.state.json`."""
+
+    endpoints: dict[str, Standing] = {}
+
+    def of(self, name: str) -> Standing:
+        return self.endpoints.get(name, Standing())
+
+
+class _File[T: Struct]:
+    """A private file of one value; reading it again costs nothing as long as it has not changed.
+
+    Raises (each method):
+        BadFile: the file is broken.
+        BadInput: it is another user's, or a symbolic link, or its directory is missing.
+    """
+
+    def __init__(self, path: Path, lock: Path, empty: T) -> None:
+        self.path, self._lock, self._empty = path, lock, empty
+        self._read: tuple[tuple[int, int, int], T] = ((0, 0, 0), empty)
+
+    def read(self) -> T:
+        try:
+            there = self.path.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return self._empty
+        version = there.st_ino, there.st_mtime_ns, there.st_size
+        if version != self._read[0]:
+            with os.fdopen(open_own(self.path, os.O_RDONLY), "rb") as content:
+                self._read = version, self._decoded(content.read())
+        return self._read[1]
+
+    def change(self, change: Callable[[T], T]) -> T:
+        """Replace the content by what `change` makes of it, and return that."""
+        try:
+            lock = open_own(self._lock, os.O_RDWR | os.O_CREAT)
+        except (FileNotFoundError, NotADirectoryError):
+            raise BadInput(f"{self.path.parent} is not a directory. Create it first.") from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            before = self.read()
+            after = change(before)
+            if after != before:
+                content = msgspec.json.format(msgspec.json.encode(after))
+                write_atomically(self.path, content)
+            return after
+        finally:
+            os.close(lock)
+
+    def _decoded(self, content: bytes) -> T:
+        try:
+            return msgspec.json.decode(content, type=type(self._empty))
+        except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
+            raise BadFile(str(self.path), "", f"not a file of webhooks: {problem}.") from None
+
+
+class EndpointFile(_File[Endpoints]):
+    """The endpoints, and beside them how they are doing.
+
+    Args:
+        path: of `webhooks.json`, or of a file in its place.
+    """
+
+    def __init__(self, path: Path) -> None:
+        lock = path.with_suffix(".lock")
+        super().__init__(path, lock, Endpoints())
+        self.standings = _File(path.with_suffix(".state.json"), lock, Standings())
+        #: Held by the process that sends what endpoints have missed.
+        self.catching_up = path.with_suffix(".catching-up.lock")
+
+    def named(self, name: str) -> Endpoint:
+        """The endpoint of that name.
+
+        Raises:
+            BadInput: there is none.
+        """
+        found = self.read().endpoints
+        if name not in found:
+            known = f"There are: {', '.join(found)}." if found else "There are none."
+            raise BadInput(f"there is no webhook {name!r} in {self.path}. {known}")
+        return found[name]
+
+    def statuses(self) -> list[EndpointStatus]:
+        """How each endpoint is doing."""
+        standings = self.standings.read()
+        return [
+            EndpointStatus.of(one, standings.of(one.name)) for one in self.read().endpoints.values()
+        ]
+
+    def add(self, endpoint: Endpoint) -> None:
+        """Add an endpoint.
+
+        Raises:
+            BadInput: there is one of that name.
+        """
+
+        def added(there: Endpoints) -> Endpoints:
+            if endpoint.name in there.endpoints:
+                raise BadInput(
+                    f"there is a webhook {endpoint.name!r} already. Choose another name, or remove "
+                    f"it: ayes webhooks rm {endpoint.name}"
+                )
+            return Endpoints(there.endpoints | {endpoint.name: endpoint})
+
+        self.change(added)
+
+    def verify(self, name: str, at: datetime) -> None:
+        """Note that an endpoint agreed, and forget how it was doing before."""
+        self.named(name)
+
+        def verified(there: Endpoints) -> Endpoints:
+            known = there.endpoints
+            return Endpoints(known | {name: replace(known[name], verified_at=at)})
+
+        self.change(verified)
+        self.note(name, lambda before: Standing(parked=before.parked))
+
+    def remove(self, name: str) -> None:
+        """Remove an endpoint.
+
+        Raises:
+            BadInput: there is none of that name.
+        """
+        self.named(name)
+        self.change(lambda there: Endpoints(_without(there.endpoints, name)))
+        self.standings.change(lambda there: Standings(_without(there.endpoints, name)))
+
+    def note(self, name: str, change: Callable[[Standing], Standing]) -> Standing:
+        """Change how an endpoint is doing; nothing if there is none of that name."""
+
+        def noted(there: Standings) -> Standings:
+            if name not in self.read().endpoints:
+                return there
+            return Standings(there.endpoints | {name: change(there.of(name))})
+
+        return self.standings.change(noted).of(name)
+
+
+def _without[V](known: dict[str, V], name: str) -> dict[str, V]:
+    return {one: value for one, value in known.items() if one != name}
+
+
+def new_secret() -> str:
+    """A new key of 256 random bits."""
+    return _PREFIX + base64.b64encode(secrets.token_bytes(32)).decode()
+
+
+def check(endpoint: Endpoint) -> None:
+    """Refuse an endpoint that could not be sent to.
+
+    Raises:
+        BadInput: a part of it is not valid.
+    """
+    token("webhook", endpoint.name)
+    _check_url(endpoint)
+    if endpoint.proxy and not endpoint.proxy.startswith(("http://", "https://")):
+        raise BadInput("--proxy is a URL such as http://proxy.example.com:3128.")
+    _check_secret(endpoint.secret)
+    if unknown := sorted({*endpoint.types} - {*TYPES}):
+        raise BadInput(
+            f"there are no facts of the type {', '.join(map(repr, unknown))}. The types are: "
+            f"{', '.join(sorted(TYPES))}."
+        )
+    for workspace in endpoint.workspaces:
+        token("workspace", workspace)
+    if not endpoint.origin or not set(endpoint.origin) <= _DNS:
+        raise BadInput(f"--origin {endpoint.origin!r} is not a DNS name such as ayes.example.com.")
+
+
+_DNS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-.")
+
+
+def _check_url(endpoint: Endpoint) -> None:
+    try:
+        parts = urlsplit(endpoint.url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        host = None
+    if not host or parts.scheme not in {"https", "http"} or not endpoint.url.isprintable():
+        raise BadInput(
+            "the URL of a webhook looks like https://hooks.example.com/ayes, and this one does not."
+        )
+    if parts.username is not None or parts.password is not None or parts.fragment:
+        raise BadInput(
+            "the URL of a webhook has no user, password or fragment. Its requests are signed "
+            "instead."
+        )
+    if parts.scheme == "http" and not endpoint.allow_private:
+        raise BadInput(
+            "http:// is only for addresses of this machine or its network (--allow-private). "
+            "Use https://."
+        )
+
+
+def _check_secret(secret: str) -> None:
+    try:
+        key = base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
+    except (binascii.Error, ValueError):
+        key = b""
+    if not secret.startswith(_PREFIX) or len(key) not in _KEY_BYTES:
+        raise BadInput(
+            f"the secret of a webhook is {_PREFIX} followed by 24 to 64 bytes in Base64. Leave it "
+            "out to have one made."
+        )

@@ -1,0 +1,1 @@
+"""The monitor: probes and metrics of one broker, over HTTP."""
