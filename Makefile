@@ -28,7 +28,7 @@ demo: .venv/demo ## a small agent asks, a person decides, the tool runs: under 1
 
 # The types take most of a minute of one core without mypy's cache. They are checked beside the
 # tests, in time that those leave, and what is wrong with them stands below the tests' summary.
-test: lint       ## lint, types, folder order, every test except the benchmarks', in a browser too if there is one (about 6 minutes on two cores)
+test: lint       ## lint, types, folder order, every test except the benchmarks', in a browser too if there is one (about 8 minutes on two cores)
 	@types=$$(mktemp); trap 'kill $$mypy 2>/dev/null; rm -f $$types; exit 130' INT TERM; \
 	  nice $(BIN)/mypy >$$types 2>&1 & mypy=$$!; \
 	  $(BIN)/pytest -n 3; tests=$$?; \
