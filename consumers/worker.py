@@ -50,6 +50,7 @@ from ayes.consumers.effects import (
     WritePending,
 )
 from ayes.consumers.supervision import keep_running
+from ayes.ledger import tracing
 from ayes.ledger.log import (
     NEWER,
     AlreadyRecorded,
@@ -325,6 +326,18 @@ class Worker[S, W]:
     async def _settle_fact(
         self, handed: Delivered, delivery: Delivery, place: tuple[str, int]
     ) -> str:
+        return await tracing.processing(
+            self._ledger.author.kind,
+            place[0],
+            handed,
+            delivery.tries,
+            self._settle_traced(handed, delivery, place),
+            expected=(_Abandoned, _HandedOn),
+        )
+
+    async def _settle_traced(
+        self, handed: Delivered, delivery: Delivery, place: tuple[str, int]
+    ) -> str:
         if isinstance(handed, Fact) and isinstance(handed.event, Carried):
             return (
                 handed.event.problem or f"a {handed.event.type} of version {handed.event.v} {NEWER}"
@@ -353,9 +366,7 @@ class Worker[S, W]:
 
     async def _carry_out(self, steps: Sequence[Effect[W]], handed: Delivered) -> bool:
         """Takes the steps in order. Returns False if a slot was lost, so that we load again."""
-        cause = (
-            handed.event if isinstance(handed, Fact) and isinstance(handed.event, Event) else None
-        )
+        cause = _cause(handed)
         for step in steps:
             match step:
                 case Append():
@@ -369,7 +380,8 @@ class Worker[S, W]:
                         reading = self._as_of(claimed)
                     await self._perform(work, cause, reading)
                 case SetTimer(call, at):
-                    await self._ledger.log.set_timer(call, at)
+                    trace = tracing.continued(tracing.trace_of(handed))
+                    await self._ledger.log.set_timer(call, at, trace)
                 case CancelTimer(call):
                     await self._ledger.log.cancel_timer(call)
                 case Reload():
@@ -489,6 +501,13 @@ def _is_first(delivery: Delivery) -> bool:
     stream of its own, so its number says nothing about the facts.
     """
     return delivery.tries == 1 and isinstance(delivery.handed, Fact)
+
+
+def _cause(handed: Delivered) -> Event | None:
+    """The event that what follows reacts to. A timer is none, but passes on its trace context."""
+    if isinstance(handed, TimerFired):
+        return Event(trace=handed.trace)
+    return handed.event if isinstance(handed.event, Event) else None
 
 
 def _is_claim(slot: Slot) -> bool:

@@ -38,6 +38,7 @@ from ayes.ops.console.tokens import own_name
 from ayes.ops.monitor.serving import Address, monitored
 from ayes.ops.terminal.output import print_json, print_message
 from ayes.ops.terminal.times import parse_duration
+from ayes.ops.traces import exporting
 from ayes.ops.workers import KINDS, durables, reactions, until_signalled, working
 from ayes.schemas.policy import read_policy
 from ayes.schemas.toml_files import read_text
@@ -52,6 +53,7 @@ app = commands()
     ayes up --store ./store --policy shop.toml -w shop --tools shop_tools:tools
     """,
 )
+@exporting()
 async def up(
     store: StoreOption = None,
     policy: PolicyOption = None,
@@ -109,7 +111,7 @@ async def up(
     listen = Address.parse("--monitor", monitor) if monitor is not None else None
     chosen = kinds_of([] if workers == "none" else workers.split(","))
     endpoints = webhooks_file(webhooks, store)
-    if chosen == [*KINDS] and endpoints.read().endpoints:
+    if chosen == [*KINDS] and endpoints.path.exists():
         chosen.append("webhooks")
     if policy is not None:
         read_policy(read_text(policy), policy)  # before anything is started

@@ -7,9 +7,10 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Annotated, Final, Self
+from typing import Annotated, Any, Final, Self
 
 from fastapi import Depends, Request
+from msgspec import Struct
 
 from ayes.consumers.pending_view import PendingView
 from ayes.consumers.supervision import keep_running
@@ -29,13 +30,29 @@ from ayes.schemas.ids import token
 
 #: The author of what the console does by itself.
 CONSOLE: Final = "console"
-#: How many people's connections are open at once; the one unused for longest is closed.
+#: How many people's connections are open at once. Beyond that, those are closed that no request
+#: uses, the one unused for longest first.
 _MOST: Final = 200
 #: Changes of the list within this time are announced together.
 _TOGETHER_S: Final = 0.1
 #: About twice the time in which a client's list is made. Each client reads its list after each
 #: announcement, so announcements pause for long enough that half of the console's time is left.
 _READING_S: Final = 0.02
+
+
+class _Connection(Struct):
+    """A connection with somebody's credentials."""
+
+    ledger: Ledger
+    stack: AsyncExitStack
+    #: The tasks that have asked for it, each until it has ended: each request has its own.
+    users: set[asyncio.Task[Any]]
+
+    def used(self) -> Ledger:
+        if (task := asyncio.current_task()) is not None and task not in self.users:
+            self.users.add(task)
+            task.add_done_callback(self.users.discard)
+        return self.ledger
 
 
 class Backend:
@@ -52,7 +69,7 @@ class Backend:
         self.status = Fresh(self._status, for_s=3)
         #: How the log differs from its witness. Comparing them reads up to 100,000 facts.
         self._unlike = Fresh(self._unlike_witness, for_s=60)
-        self._open: dict[tuple[str, str], tuple[Ledger, AsyncExitStack]] = {}
+        self._open: dict[tuple[str, str], _Connection] = {}
         self._opening = asyncio.Lock()
         self._waiting: PendingView | None = None
 
@@ -92,8 +109,8 @@ class Backend:
                 for task in keeping:
                     task.cancel()
                 await asyncio.gather(*keeping, return_exceptions=True)
-                for _, stack in backend._open.values():
-                    await stack.aclose()
+                for one in backend._open.values():
+                    await one.stack.aclose()
 
     @property
     def waiting(self) -> PendingView:
@@ -146,12 +163,16 @@ class Backend:
                     await self._ensure_account(role)
                 stack = AsyncExitStack()
                 connecting = Ledger.connect(self.store.path, role=role, name=name)
-                found = await stack.enter_async_context(connecting), stack
-                if len(self._open) >= _MOST:
-                    _, unused = self._open.pop(next(iter(self._open)))
-                    await unused.aclose()
+                found = _Connection(await stack.enter_async_context(connecting), stack, set())
             self._open[role, name] = found  # the newest is last
-        return found[0]
+            ledger = found.used()
+            await self._close_unused()
+        return ledger
+
+    async def _close_unused(self) -> None:
+        unused = [key for key, one in self._open.items() if not one.users]
+        for key in unused[: max(0, len(self._open) - _MOST)]:
+            await self._open.pop(key).stack.aclose()
 
     async def _keep_list(self) -> None:
         try:
