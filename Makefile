@@ -4,6 +4,13 @@
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 
+# Where bytecode is not to be written next to the sources, it goes here. Without any, each of the
+# processes that run the tests compiles pytest, Hypothesis and all that they import.
+ifdef PYTHONDONTWRITEBYTECODE
+unexport PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX ?= $(CURDIR)/.pytest_cache/bytecode
+endif
+
 help:            ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -19,8 +26,13 @@ setup: .venv/ready   ## .venv from the lock file (the other targets call this)
 demo: .venv/demo ## a small agent asks, a person decides, the tool runs: under 15 s
 	@$(BIN)/ayes demo
 
-test: check      ## lint, types, folder order, every test except the benchmarks', in a browser too if there is one (about 8 minutes on two cores)
-	@$(BIN)/pytest -n 3
+# The types take most of a minute of one core without mypy's cache. They are checked beside the
+# tests, in time that those leave, and what is wrong with them stands below the tests' summary.
+test: lint       ## lint, types, folder order, every test except the benchmarks', in a browser too if there is one (about 8 minutes on two cores)
+	@types=$$(mktemp); trap 'kill $$mypy 2>/dev/null; rm -f $$types; exit 130' INT TERM; \
+	  nice $(BIN)/mypy >$$types 2>&1 & mypy=$$!; \
+	  $(BIN)/pytest -n 3; tests=$$?; \
+	  wait $$mypy; status=$$?; echo "mypy: $$(cat $$types)"; rm -f $$types; exit $$((tests | status))
 
 screenshots: setup ## pictures of every page of the console for docs/console.md, made in a browser
 	@PYTHONPATH=$(CURDIR):$(CURDIR)/tests/support $(BIN)/python tests/browser/screenshots.py docs/pictures
@@ -28,10 +40,12 @@ screenshots: setup ## pictures of every page of the console for docs/console.md,
 test-bench: setup ## the tests of the benchmarks and of the pages made from their results
 	@$(BIN)/pytest -n 2 tests/bench
 
-check: setup     ## lint, types and folder order only
+check: lint      ## lint, types and folder order only
+	@$(BIN)/mypy
+
+lint: setup
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
 bench: setup     ## measure ours and its floor, in under 10 minutes; ONLY=cycle for one workload, FACTS=1000000, PEERS=DIR for other systems
@@ -48,9 +62,10 @@ chaos: setup     ## kill, pause and cut off three nodes, one server and all prog
 	  PYTHONPATH=$(CURDIR):$(CURDIR)/tests/support $(BIN)/python tests/chaos/chaos.py --servers $$servers --minutes $(or $(MINUTES),20) \
 	    --seed $(or $(SEED),1) $(if $(REPORT),--report $(REPORT)) || status=1; done; exit $$status
 
-kills: setup     ## kill -9 one server's programs repeatedly: with all recorded conversations, and a lake sync 300 times
+kills: setup     ## kill -9 one server's programs repeatedly: with all recorded conversations, a lake sync 300 times, a notifier 200 times
 	@CHAOS=1 $(BIN)/pytest tests/races/test_crash.py tests/races/test_one_server.py -n 0
 	@KILLS=100 $(BIN)/pytest tests/ops/test_archivist.py -n 0 -k killed
+	@NOTIFIER_KILLS=200 $(BIN)/pytest tests/races/test_notifier_kills.py -n 0 -s
 
 power: setup     ## 20 power failures while clients write; root only, as each disk is a loop device
 	@POWER_FAILURES=$(or $(FAILURES),20) $(BIN)/pytest tests/chaos/test_power.py -n 0 -s
@@ -70,16 +85,37 @@ cluster: setup   ## CALLS=5000 calls on three nodes on this machine, then a node
 	  tests/races/test_cluster.py tests/races/test_elections.py tests/ops/test_cluster_*.py
 
 # `setup` installs uv into .venv/uv where there is none on PATH.
-lock: export PATH := $(PATH):$(CURDIR)/.venv/uv/bin
+.venv/tools/ready lock: export PATH := $(PATH):$(CURDIR)/.venv/uv/bin
+# The extras in the container image.
+IMAGE := dev web notify webhooks slack metrics otel
+
+.venv/tools/ready: .ci/tools.txt .venv/ready
+	@uv venv --quiet --allow-existing --python $(BIN)/python .venv/tools
+	@VIRTUAL_ENV=.venv/tools uv pip sync --quiet --require-hashes .ci/tools.txt && touch .venv/tools/ready
+
+images: .venv/tools/ready ## build the container image, and start image, compose file, units and chart as far as this machine can; BASE=image
+	@AYES_IMAGE_BASE=$(BASE) $(BIN)/pytest -n 0 -s --timeout 1800 tests/deploy
+
+sbom: .venv/tools/ready ## what the container image is made of, as CycloneDX, into dist/
+	@mkdir -p dist && .venv/tools/bin/cyclonedx-py requirements requirements.image.lock --pyproject pyproject.toml \
+	  --output-reproducible --output-file dist/ayes.cdx.json
+
+site: .venv/tools/ready ## the documentation as pages for a web server or a folder, into dist/site
+	@.venv/tools/bin/python docs/site/build.py dist/site
+
 lock: setup      ## resolve pyproject.toml again into requirements.lock
 	@uv pip compile --universal --generate-hashes --all-extras --group test --python-version 3.12 \
 	  --custom-compile-command 'make lock' --no-emit-index-url --upgrade --quiet -o requirements.lock pyproject.toml
 	@uv pip compile --universal --generate-hashes --extra dev --extra web --group build --python-version 3.12 \
 	  --custom-compile-command 'make lock' --no-emit-index-url -c requirements.lock --quiet -o requirements.demo.lock pyproject.toml
+	@uv pip compile --universal --generate-hashes $(addprefix --extra ,$(IMAGE)) --python-version 3.12 \
+	  --custom-compile-command 'make lock' --no-emit-index-url -c requirements.lock --quiet -o requirements.image.lock pyproject.toml
+	@uv pip compile --universal --generate-hashes --group tools --python-version 3.12 \
+	  --custom-compile-command 'make lock' --no-emit-index-url --upgrade --quiet -o .ci/tools.txt
 	@echo uv | uv pip compile --universal --generate-hashes --python-version 3.12 \
 	  --custom-compile-command 'make lock' --no-emit-index-url --upgrade --quiet -o .ci/uv.txt -
 
 clean:           ## remove .venv and caches
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
-.PHONY: help setup demo test test-bench check bench growth charts screenshots chaos conformance kills power sim properties cluster lock clean
+.PHONY: help setup demo test test-bench check lint bench growth charts screenshots chaos conformance kills power sim properties cluster images sbom site lock clean

@@ -1,10 +1,11 @@
 """Which calls are in doubt: read from the log, with an index so that not all of it is read.
 
-The bucket `running` has three kinds of keys:
+The bucket `running` has four kinds of keys:
 
 * `<workspace>.<thread>.<call>`: a call that may be in doubt;
 * `_upto`: the fact up to which the log was examined for such calls;
-* `_renewed.<workspace>.<thread>.<call>`: written by the service that runs it, to renew its claim.
+* `_renewed.<workspace>.<thread>.<call>`: written by the service that runs it, to renew its claim;
+* `_channel.<name>`: a channel of notices that fails (channels.py), which is no matter of this file.
 
 A reader takes the calls of the index, adds those that the facts after `_upto` name, reads all of
 them and lets the facts decide (`projections/doubt.py`). So the result is that of the whole log,
@@ -24,7 +25,7 @@ from msgspec import Struct
 
 from ayes.ledger.lifecycle import Call, Status, call_of
 from ayes.ledger.log import Written
-from ayes.ledger.services import RENEW_AFTER_S, RENEWED, Ledger
+from ayes.ledger.services import CHANNEL, RENEW_AFTER_S, RENEWED, Ledger
 from ayes.projections import pending
 from ayes.projections.doubt import SUBJECTS, CallInDoubt, doubt_of, opens
 from ayes.schemas.codec import Fact
@@ -93,6 +94,9 @@ async def update_index(ledger: Ledger) -> None:
 async def _load(ledger: Ledger) -> _Index:
     written = await ledger.log.running.written()
     upto = written.pop(_UPTO, None)
+    for key in [*written]:
+        if key.startswith(CHANNEL):
+            del written[key]
     renewals = {
         key.removeprefix(RENEWED): written.pop(key) for key in [*written] if key.startswith(RENEWED)
     }

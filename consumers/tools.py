@@ -27,7 +27,7 @@ import asyncio
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -73,6 +73,7 @@ class Tools(Mapping[str, Registered]):
         name: str = "",
         repeatable: bool = False,
         governs: bool = False,
+        secret: Sequence[str] = (),
         lookup: ToolFunction | None = None,
     ) -> Callable[[F], F]:
         """Register a function; for use as a decorator.
@@ -81,6 +82,8 @@ class Tools(Mapping[str, Registered]):
             name: the name for the model; the function's own by default.
             repeatable: it may be run again after a crash, under the same idempotency key.
             governs: it can change policy, so people are asked about each call whatever rules say.
+            secret: the arguments that no notice shows, as JSON pointers such as `/password`; `*`
+                stands for every key or index.
             lookup: tells what became of a call whose executor died. It takes the same arguments and
                 returns what the tool returned, or `NOT_DONE` if the call had no effect and will
                 have none any more. If it raises or returns None, the call is in doubt.
@@ -92,7 +95,12 @@ class Tools(Mapping[str, Registered]):
 
         def register(function: F) -> F:
             spec = spec_of(
-                function, name=name, repeatable=repeatable, run_by="executor", governs=governs
+                function,
+                name=name,
+                repeatable=repeatable,
+                run_by="executor",
+                governs=governs,
+                secret=secret,
             )
             if spec.name in self._tools:
                 raise BadInput(

@@ -31,9 +31,10 @@ The rules of this file:
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Final, Protocol
+from itertools import groupby
+from typing import Any, Final, Protocol
 
 import structlog
 from msgspec import structs
@@ -50,6 +51,7 @@ from ayes.consumers.effects import (
     WritePending,
 )
 from ayes.consumers.supervision import keep_running
+from ayes.ledger import tracing
 from ayes.ledger.log import (
     NEWER,
     AlreadyRecorded,
@@ -80,6 +82,8 @@ from ayes.schemas.slots import CallRef, Slot, matches
 
 _log: Final = get_logger("ayes.consumers.worker")
 
+#: Deliveries that one worker works on at a time.
+CONCURRENCY: Final = 64
 #: Failures in this process after which a delivery is parked.
 MAX_TRIES: Final = 5
 #: Deliveries whose failures a worker remembers.
@@ -152,7 +156,7 @@ class Worker[S, W]:
         reaction: Reaction[S, W],
         *,
         replica: ReadReplica | None = None,
-        concurrency: int = 64,
+        concurrency: int = CONCURRENCY,
         ack_wait_s: float = ACK_WAIT_S,
         drain_s: float = DRAIN_S,
     ) -> None:
@@ -325,6 +329,18 @@ class Worker[S, W]:
     async def _settle_fact(
         self, handed: Delivered, delivery: Delivery, place: tuple[str, int]
     ) -> str:
+        return await tracing.processing(
+            self._ledger.author.kind,
+            place[0],
+            handed,
+            delivery.tries,
+            self._settle_traced(handed, delivery, place),
+            expected=(_Abandoned, _HandedOn),
+        )
+
+    async def _settle_traced(
+        self, handed: Delivered, delivery: Delivery, place: tuple[str, int]
+    ) -> str:
         if isinstance(handed, Fact) and isinstance(handed.event, Carried):
             return (
                 handed.event.problem or f"a {handed.event.type} of version {handed.event.v} {NEWER}"
@@ -353,23 +369,30 @@ class Worker[S, W]:
 
     async def _carry_out(self, steps: Sequence[Effect[W]], handed: Delivered) -> bool:
         """Takes the steps in order. Returns False if a slot was lost, so that we load again."""
-        cause = (
-            handed.event if isinstance(handed, Fact) and isinstance(handed.event, Event) else None
-        )
+        cause = _cause(handed)
+        for is_unclaimed, together in groupby(steps, _is_unclaimed):
+            if is_unclaimed:
+                await self._perform_together(together, cause)
+            elif not await self._take_steps(together, handed, cause):
+                return False
+        return True
+
+    async def _take_steps(
+        self, steps: Iterable[Effect[W]], handed: Delivered, cause: Event | None
+    ) -> bool:
         for step in steps:
             match step:
                 case Append():
                     if await self._won(step, cause) is None:
                         return False
                 case Perform(claim, work):
-                    reading = self._ledger
-                    if claim is not None:
-                        if (claimed := await self._won(claim, cause)) is None:
-                            return False
-                        reading = self._as_of(claimed)
-                    await self._perform(work, cause, reading)
+                    assert claim, "work without a claim is done together"
+                    if (claimed := await self._won(claim, cause)) is None:
+                        return False
+                    await self._perform(work, cause, self._as_of(claimed))
                 case SetTimer(call, at):
-                    await self._ledger.log.set_timer(call, at)
+                    trace = tracing.continued(tracing.trace_of(handed))
+                    await self._ledger.log.set_timer(call, at, trace)
                 case CancelTimer(call):
                     await self._ledger.log.cancel_timer(call)
                 case Reload():
@@ -397,6 +420,21 @@ class Worker[S, W]:
                 return None
             case Unconfirmed(why):
                 raise OutcomeUnknown(f"{step.slot.subject} may or may not be recorded: {why}")
+
+    async def _perform_together(self, steps: Iterable[Effect[W]], cause: Event | None) -> None:
+        """Does the work of all, each for itself. Raises a failure once all of them have ended."""
+        results = await asyncio.gather(
+            *(
+                self._perform(step.work, cause, self._ledger)
+                for step in steps
+                if isinstance(step, Perform)
+            ),
+            return_exceptions=True,
+        )
+        failures = [one for one in results if one is not None]
+        # What may succeed when it is delivered again comes before what was given up.
+        for failure in sorted(failures, key=lambda one: isinstance(one, GivenUp)):
+            raise failure
 
     async def _perform(self, work: W, cause: Event | None, ledger: Ledger) -> None:
         """Does the work, then records the outcome, retrying for as long as it takes."""
@@ -489,6 +527,17 @@ def _is_first(delivery: Delivery) -> bool:
     stream of its own, so its number says nothing about the facts.
     """
     return delivery.tries == 1 and isinstance(delivery.handed, Fact)
+
+
+def _cause(handed: Delivered) -> Event | None:
+    """The event that what follows reacts to. A timer is none, but passes on its trace context."""
+    if isinstance(handed, TimerFired):
+        return Event(trace=handed.trace)
+    return handed.event if isinstance(handed.event, Event) else None
+
+
+def _is_unclaimed(step: Effect[Any]) -> bool:
+    return isinstance(step, Perform) and step.claim is None
 
 
 def _is_claim(slot: Slot) -> bool:

@@ -24,6 +24,8 @@ _FILLED: Final = {
     "claim": "claimed",
     "finished": "finished",
     "late": "finished",
+    "notified": "told",
+    "posted": "posted",
     "reconciled": "reconciled",
 }
 #: What an event does to a call.
@@ -40,6 +42,8 @@ _EFFECTS: Final[dict[type[e.Event], str]] = {
     e.ToolFailed: "finished",
     e.ToolRefused: "closed",
     e.InDoubt: "put in doubt",
+    e.Notified: "told",
+    e.Posted: "posted",
     e.Reconciled: "reconciled",
     e.Withdrawn: "withdrawn",
 }

@@ -170,7 +170,12 @@ MAY_FOLLOW: Final[dict[Status, dict[type[e.Event], Status]]] = {
 _UNASKED: Final = frozenset({"policy", "grant"})
 
 #: The places of a call that hold several facts which always count, and the fields of `Call`.
-_MULTI_FACT_PLACES: Final = {"vote": "votes", "escalated": "escalated"}
+_MULTI_FACT_PLACES: Final = {
+    "vote": "votes",
+    "escalated": "escalated",
+    "notified": "notified",
+    "posted": "posted",
+}
 #: The places whose facts count or are void, depending on earlier facts.
 _CONTESTED: Final = frozenset({"revoked", "claim", "finished", "late", "reconciled"})
 #: The events that may be in each place of a call.
@@ -234,6 +239,10 @@ class Call(Struct, frozen=True):
     #: Results that came after the end: kept, never shown to the model.
     late: tuple[Fact, ...] = ()
     reconciled: Fact | None = None
+    #: Who was told about it. These have no effect on the call.
+    notified: tuple[Fact, ...] = ()
+    #: The messages about it in chats, without effect too.
+    posted: tuple[Fact, ...] = ()
     #: Facts that do not count, except votes; `voids` has both.
     void: tuple[Void, ...] = ()
     #: Facts of a newer program. Their meaning is unknown here, so nobody may act on such a call.
@@ -311,8 +320,9 @@ class Call(Struct, frozen=True):
         """All facts about the call, void ones included, in the order of the log."""
         alone = (self.requested, self.gated, self.announced, self.withdrawn, self.decided)
         ends = (self.revoked, self.finished, self.reconciled)
-        several = (*self.votes, *self.escalated, *self.claims, *self.late, *self.newer)
-        found = (*alone, *ends, *several, *(one.fact for one in self.void))
+        several = (*self.votes, *self.escalated, *self.claims, *self.late)
+        told = (*self.notified, *self.posted)
+        found = (*alone, *ends, *several, *told, *self.newer, *(one.fact for one in self.void))
         return tuple(sorted((fact for fact in found if fact is not None), key=_seq))
 
     @property
@@ -330,6 +340,15 @@ class Call(Struct, frozen=True):
     def fact_at(self, slot: Slot) -> Fact | None:
         """The fact in a slot, whether it counts or not."""
         return next((fact for fact in self.facts if fact.slot == slot), None)
+
+    @property
+    def trace(self) -> str:
+        """The trace context of the furthest fact that has one; empty if none has."""
+        ends = (self.finished, *reversed(self.claims))
+        facts = (*ends, self.decided, self.gated, self.requested)
+        events = (fact.event for fact in facts if fact is not None)
+        traces = (event.trace for event in events if isinstance(event, e.Event))
+        return next(filter(None, traces), "")
 
     @property
     def wish(self) -> e.ToolRequested:

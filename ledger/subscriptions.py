@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from ayes.schemas.slots import ROOT
+from ayes.schemas.slots import CLIENT, ROOT
 
 #: The streams that subscriptions read: the facts, the timers of deadlines, and parked deliveries.
 LEDGER: Final = "LEDGER"
@@ -90,6 +90,11 @@ _MODEL: Final = (
 #: model must be recorded.
 _EXECUTOR: Final = _call("decided", "claim.*", "revoked.*")
 
+#: Each beginning of an occasion to tell somebody. Most ends are none.
+_NOTIFIER: Final = _call(
+    "gated", "escalated.*", "announced", "decided", "finished", f"finished.{CLIENT}", "late.>"
+)
+
 #: By name: the subscription of each worker, and the one to its parked deliveries.
 DURABLES: Final[dict[str, Durable]] = {
     durable.name: durable
@@ -98,6 +103,18 @@ DURABLES: Final[dict[str, Durable]] = {
         Durable("gate-timers", "gate", ("timer.due.>",), stream=TIMERS),
         Durable("queue", "queue", _call("gated", "escalated.*", "decided")),
         Durable("model", "model", _MODEL, at_once=256, slow=True),
+        Durable("notifier", "notifier", _NOTIFIER, at_once=2048, optional=True, slow=True),
+        # Notices that are due later: reminders, digests, those of quiet hours. Each waits as a
+        # delivery, so the bound is that of the calls with such a notice at a time.
+        Durable("notifier-later", "notifier", _NOTIFIER, at_once=20_000, optional=True, slow=True),
+        # Whatever changes what a message in a chat says.
+        Durable(
+            "slack",
+            "slack",
+            _call("gated", "vote.*", "escalated.*", "decided"),
+            optional=True,
+            slow=True,
+        ),
         Durable("executor", "executor", _EXECUTOR, at_once=256, optional=True, slow=True),
         # Closes calls that will never run, if no executor with tools does.
         Durable("closer", "executor", _EXECUTOR, at_once=256, optional=True),

@@ -14,6 +14,7 @@ breaks the glass decides alone.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from datetime import datetime
 from typing import Final
 
 from msgspec import Struct
@@ -174,6 +175,52 @@ def count_votes(
         if _hopeless(call, agreeing, spent):
             return _closed(most, _denied(asking, denying, _DISAGREE))
     return replace(most, edits=edits)
+
+
+def can_help(
+    call: Call, reviewer: str, at: datetime, delegations: Collection[Delegation] = ()
+) -> bool:
+    """Whether a vote of this person would count now and bring the call nearer to an approval.
+
+    Their own vote, or one in the place of a person who delegated it to them. Not so if the seats
+    that they could fill are taken: then nothing is needed of them.
+    """
+    asking = call.approval_request
+    if asking is None or call.decided is not None or call.withdrawn is not None:
+        return False
+    ballots = counted(call, _delegation_holds(delegations, call))
+    accounts = asking.people
+    spent = {person(name, accounts) for one in ballots for name in (one.person, one.reviewer)}
+    spent |= {person(fact.slot.tail[3], accounts) for fact in call.votes}
+    givers = [one.ref.giver for one in delegations if one.holds(reviewer, call.wish.tool, at)]
+    for principal in dict.fromkeys((reviewer, *givers)):
+        behalf = "" if principal == reviewer else principal
+        vote = e.Voted(verdict="approve", digest=asking.digest, on_behalf_of=behalf)
+        if objection(call, vote, reviewer, at, spent=spent) is None and _adds(
+            call, principal, ballots
+        ):
+            return True
+    return False
+
+
+def _adds(call: Call, principal: str, ballots: Sequence[CastVote]) -> bool:
+    """Whether one more vote fills a seat that no vote fills which agrees so far."""
+    asking = call.approval_request
+    assert asking
+    agreeing: dict[_Position, list[CastVote]] = {}
+    for one in ballots:
+        if one.vote.verdict in ("approve", "answer"):
+            content = one.vote.answer if one.vote.verdict == "answer" else _edit(call, one.vote)
+            agreeing.setdefault((one.vote.verdict, content), []).append(one)
+    later = {principal} if is_among(principal, call.escalated_to()) else set()
+    for said, cast in (agreeing or {("approve", None): []}).items():
+        counting = _agreeing(asking, said, cast)
+        names, anywhere = [one.person for one in counting], _anywhere(call, counting)
+        for wanted in asked(asking):
+            before = filled(*_by_person(wanted, names, anywhere, asking))
+            if filled(*_by_person(wanted, [*names, principal], anywhere | later, asking)) > before:
+                return True
+    return False
 
 
 def asked(asking: e.ApprovalRequested) -> Required:

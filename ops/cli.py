@@ -40,6 +40,7 @@ _CHAPTERS: Final[dict[str, dict[str, _Entry]]] = {
         "up": _Entry("up", "Run a broker and all workers in this process."),
         "work": _Entry("run", "Run some workers in a process of their own."),
         "cluster": _Entry("cluster", "Run a cluster, or make the files for one.", is_group=True),
+        "notify": _Entry("notify", "Try a channel through which people are told.", is_group=True),
         "console": _Entry("console", "Serve the web console and the HTTP API beside a broker."),
         "monitor": _Entry("monitor", "Serve probes, and metrics for Prometheus."),
         "token": _Entry("token", "Let programs use the HTTP API.", is_group=True),

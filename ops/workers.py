@@ -13,35 +13,48 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ayes.consumers import pending_client, pending_service
+from ayes.consumers.channels import Channels
 from ayes.consumers.doubt import keep_index
 from ayes.consumers.executor import Executor
 from ayes.consumers.gate import Gate
 from ayes.consumers.model import Model, ModelReply, ModelRequest, ModelWorker
+from ayes.consumers.notifier import CONCURRENCY as SENDING
+from ayes.consumers.notifier import LinkTo, Notifier
 from ayes.consumers.pending_projector import PendingProjector
 from ayes.consumers.supervision import keep_running
 from ayes.consumers.tools import Tools
 from ayes.consumers.webhook_endpoints import EndpointFile
 from ayes.consumers.webhook_requests import Sender
 from ayes.consumers.webhooks import Webhooks
-from ayes.consumers.worker import Reaction, Worker
+from ayes.consumers.worker import CONCURRENCY, Reaction, Worker
 from ayes.ledger.log import RawMessage
+from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.replica import ReadReplica
 from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import ACK_WAIT_S
+from ayes.ops.logins import Logins
 from ayes.ops.rehearsal.recorded import RecordedExecutor, RecordedModelWorker, Recording
 from ayes.schemas.errors import BrokerAway, LogLost
 from ayes.schemas.logs import get_logger
+
+if TYPE_CHECKING:
+    from ayes.consumers.slack import SlackQuestions
+    from ayes.consumers.slack_clicks import SlackClicks
 
 _log: Final = get_logger("ayes.ops.workers")
 
 #: The kinds of workers; each is also the role whose credentials it uses.
 KINDS: Final[tuple[str, ...]] = ("gate", "queue", "model", "executor")
 #: Those that run only where they are configured.
-OPTIONAL_KINDS: Final[tuple[str, ...]] = ("webhooks",)
+OPTIONAL_KINDS: Final[tuple[str, ...]] = ("notifier", "slack", "webhooks")
+
+
+#: What a notifier sends through, and how it makes links.
+type Notifying = tuple[Channels, LinkTo]
 
 
 def reactions(
@@ -50,35 +63,43 @@ def reactions(
     models: Mapping[str, Model] | None = None,
     tools: Tools | None = None,
     recordings: Mapping[str, Recording] | None = None,
+    notifying: Notifying | None = None,
+    slack: "SlackQuestions | None" = None,
     webhooks: EndpointFile | None = None,
 ) -> list[tuple[str, Reaction[Any, Any]]]:
-    """The role and the reaction of each kind. With recordings, model and executor answer from them.
+    """The role and the reactions of each kind. With recordings, model and executor answer from
+    them.
 
     An executor without tools closes calls that never run, and leaves approved ones to others.
     """
 
-    def reaction(kind: str) -> Reaction[Any, Any]:
+    def of(kind: str) -> list[Reaction[Any, Any]]:
         match kind:
             case "gate":
-                return Gate()
+                return [Gate()]
             case "queue":
-                return PendingProjector()
+                return [PendingProjector()]
             case "model" if recordings is not None:
-                return RecordedModelWorker(recordings)
+                return [RecordedModelWorker(recordings)]
             case "model":
-                return ModelWorker(models or _providers())
+                return [ModelWorker(models or _providers())]
             case "executor" if recordings is not None:
-                return RecordedExecutor(recordings)
+                return [RecordedExecutor(recordings)]
             case "executor" if tools is not None:
-                return Executor(tools)
+                return [Executor(tools)]
             case "executor":
-                return Executor({}, group="", durable="closer")
+                return [Executor({}, group="", durable="closer")]
+            case "notifier" if notifying is not None:
+                channels, link_to = notifying
+                return [Notifier(channels, link_to=link_to, later=later) for later in (False, True)]
+            case "slack" if slack is not None:
+                return [slack]
             case "webhooks" if webhooks is not None:
-                return Webhooks(webhooks, Sender())
+                return [Webhooks(webhooks, Sender())]
             case _:
                 raise KeyError(kind)
 
-    return [(kind, reaction(kind)) for kind in kinds]
+    return [(kind, reaction) for kind in kinds for reaction in of(kind)]
 
 
 def durables(started: Sequence[tuple[str, Reaction[Any, Any]]]) -> list[str]:
@@ -117,10 +138,21 @@ async def working(
                 # Without it the broker is read instead, so only a log that lost its end ends it.
                 reading = keep_running("replica", replica.run, ends=(LogLost,))
                 running.append(asyncio.create_task(reading, name="replica"))
-            worker = Worker(ledger, reaction, ack_wait_s=ack_wait_s, replica=replica)
+            worker = Worker(
+                ledger,
+                reaction,
+                ack_wait_s=ack_wait_s,
+                replica=replica,
+                concurrency=SENDING if isinstance(reaction, Notifier) else CONCURRENCY,
+            )
             workers.append(worker)
             running.append(asyncio.create_task(worker.run(), name=f"worker {role}"))
             running.append(asyncio.create_task(gone(log), name=f"connection {role}"))
+            if role == "slack":
+                logins = await stack.enter_async_context(Logins.of(Store(store)))
+                listen = _clicks(reaction, ledger, logins).listen
+                clicks = keep_running("listening to Slack", listen)
+                running.append(asyncio.create_task(clicks, name="clicks"))
             if role == pending_client.ROLE:
                 serve = partial(pending_service.serve, log)
                 for name, run in (
@@ -187,6 +219,13 @@ async def gone(log: JetStream) -> None:
     raise BrokerAway(
         f"the connection to {log.connection.login.url} is gone for good. Start this again."
     )
+
+
+def _clicks(questions: Any, ledger: Ledger, logins: Logins) -> "SlackClicks":
+    """The votes of people in Slack; its packages are imported only where it runs."""
+    from ayes.consumers.slack_clicks import SlackClicks
+
+    return SlackClicks(questions, ledger, logins.reviewer)
 
 
 def _providers() -> Mapping[str, Model]:

@@ -43,6 +43,18 @@ type Ending = Literal[
     "people_were_asked",
 ]
 
+#: What a person is told about: a question to them, more people being asked, a deadline that comes,
+#: the outcome, the end without one, an emergency, a call that a person must reconcile.
+type Occasion = Literal[
+    "asked",
+    "escalated",
+    "reminder",
+    "decided",
+    "expired",
+    "broken-glass",
+    "in-doubt",
+]
+
 
 class Author(Struct, frozen=True, omit_defaults=True, gc=False):
     """The writer of a fact, by its own account: a kind (`gate`, `executor`, ...) and a name.
@@ -418,6 +430,28 @@ class InDoubt(Event, frozen=True, tag="InDoubt"):
     text: str
 
 
+class Notified(Event, frozen=True, tag="Notified"):
+    """A person, or a room, was told about the call. The slot says who, and on which occasion.
+
+    It says that the channel took the message, and has no effect on the call.
+    """
+
+    #: The channel that took it, by its name in the policy.
+    channel: str
+    #: The number of notices in the message; more than one in a digest.
+    together: int = 1
+
+
+class Posted(Event, frozen=True, tag="Posted"):
+    """People are asked about the call by a message in a chat. The slot names the channel.
+
+    It has no effect on the call.
+    """
+
+    #: How the chat names the message within the channel: Slack's `ts`.
+    message: str
+
+
 class Reconciled(Event, frozen=True, tag="Reconciled"):
     """A person found out what happened to a call in doubt."""
 
@@ -450,6 +484,9 @@ class ToolDeclared(Event, frozen=True, tag="ToolDeclared"):
     run_by: str = "client"
     #: It can change a policy or a grant, so no rule and no grant lets it run without people.
     governs: bool = False
+    #: The arguments that no notice shows, as JSON pointers (RFC 6901) in which `*` stands for every
+    #: key or index.
+    secret: tuple[str, ...] = ()
 
 
 class Granted(Event, frozen=True, tag="Granted"):
@@ -523,8 +560,8 @@ type AnyEvent = (
     | ToolRequested | ApprovalRequested | Voted
     | Escalated | GlassBroken | Approved | Denied | Answered | Expired | Withdrawn | Superseded
     | ToolStarted | Revoked | Declined | ToolReturned | ToolFailed | ToolRefused | InDoubt
-    | Reconciled | PolicyApplied | ToolDeclared | Granted | GrantRevoked | GrantUsed | Delegated
-    | DelegationEnded
+    | Notified | Posted | Reconciled | PolicyApplied | ToolDeclared | Granted | GrantRevoked
+    | GrantUsed | Delegated | DelegationEnded
 )  # fmt: skip
 
 TYPES: Final[dict[str, type[Event]]] = {

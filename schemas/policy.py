@@ -41,6 +41,7 @@
     expires_in_s = 3600                         # absent: never
     on_timeout = "escalate"                     # deny | escalate | stay; absent: deny
     stages = [{voters = ["@leads"], expires_in_s = 3600}]  # with escalate: who is asked in turn
+    ask_in = ["slack:C0123ABCD"]                # chat channels that ask too, with buttons
 
 Of all rules that match a call those of the highest priority count, and of these the strictest:
 block beats ask beats allow, and among equals the first in the file. If no rule matches, people are
@@ -54,6 +55,9 @@ A requester is compared with reviewers as a person: without case, and through [p
 who maps to no possible reviewer (empty, or with characters that reviewers' names cannot have)
 cannot be kept from approving their own request. So the call is denied, unless
 `unmapped_requesters` says that such a requester excludes nobody.
+
+Who is told of a question, a deadline or an outcome, and through which channel, is in `[contacts]`,
+`[rooms]` and `[[notify]]`: `ayes.schemas.routes` shows them.
 
 `while_pending` decides about a user's message while a call of the thread is pending: it waits until
 the call is settled, makes the call moot, or is refused. It holds for every rule, and no message is
@@ -75,6 +79,7 @@ from ayes.schemas.events import Confirm, OnTimeout, PolicyApplied, Quorum, Stage
 from ayes.schemas.ids import is_token, token
 from ayes.schemas.people import plain
 from ayes.schemas.quorums import everybody, is_among, is_plain, lacking, needed
+from ayes.schemas.routes import DEFAULT_ROOM, Contact, Contacts, Route, check_routing
 from ayes.schemas.toml_files import (
     TomlModel,
     check_names_differ,
@@ -87,6 +92,8 @@ type Then = Literal["allow", "ask", "block"]
 type UnmappedRequesters = Literal["deny", "exclude_nobody"]
 
 _PATTERN: Final = re.compile(r"[A-Za-z0-9_*?-]+", re.ASCII)
+#: Public channels of Slack begin with C, private ones with C or G.
+_CHANNEL: Final = re.compile(r"slack:[CG][A-Z0-9]{2,30}", re.ASCII)
 MAX_RULES: Final = 1000
 #: Each is copied into every approval request on which it could vote.
 MAX_SECOND_NAMES: Final = 1000
@@ -122,6 +129,19 @@ type Interval = Annotated[float, Field(gt=0, le=3_155_760_000, allow_inf_nan=Fal
 type Count = Annotated[int, Field(ge=1, le=1000)]
 
 
+def _checked_channel(channel: str) -> str:
+    if not _CHANNEL.fullmatch(channel):
+        raise ValueError(
+            f"{channel!r} is not a channel of a chat. Write slack: and the id that Slack shows at "
+            'the end of the details of the channel, as in "slack:C0123ABCD".'
+        )
+    return channel
+
+
+#: A channel of a chat in which people are asked.
+type ChatChannel = Annotated[str, AfterValidator(_checked_channel)]
+
+
 class Also(TomlModel):
     """People who must agree too."""
 
@@ -148,6 +168,7 @@ _OF_QUESTIONS: Final = (
     "expires_in_s",
     "on_timeout",
     "stages",
+    "ask_in",
 )
 
 
@@ -180,6 +201,8 @@ class Rule(TomlModel):
     expires_in_s: Interval | None = None
     on_timeout: OnTimeout = "deny"
     stages: Annotated[tuple[Next, ...], Field(strict=False)] = ()
+    #: Channels of chats, as `slack:` and the channel's id.
+    ask_in: Annotated[tuple[ChatChannel, ...], Field(strict=False)] = ()
 
     @model_validator(mode="before")
     @classmethod
@@ -270,6 +293,10 @@ class Policy(TomlModel):
     unmapped_requesters: UnmappedRequesters = "deny"
     #: The organisation's: workspaces' policies count only if people approved exactly their text.
     policies_need_approval: bool = False
+    #: By person, in order of preference.
+    contacts: dict[str, Contacts] = Field(default_factory=dict)
+    rooms: dict[str, Contact] = Field(default_factory=dict)
+    routes: Annotated[tuple[Route, ...], Field(strict=False, alias="notify", max_length=1000)] = ()
     #: By reviewer, the accounts that are theirs as well.
     accounts: dict[str, Annotated[tuple[str, ...], Field(strict=False)]] = Field(
         default_factory=dict, alias="people"
@@ -278,6 +305,11 @@ class Policy(TomlModel):
     #: By agent, or a pattern of agents.
     owners: dict[Pattern, Voters] = Field(default_factory=dict)
     rules: Annotated[tuple[Rule, ...], Field(strict=False, alias="rule", max_length=MAX_RULES)] = ()
+
+    @model_validator(mode="after")
+    def _can_be_told(self) -> "Policy":
+        check_routing(self.contacts, self.rooms, self.routes)
+        return self
 
     @field_validator("groups")
     @classmethod
@@ -390,6 +422,32 @@ class Policy(TomlModel):
     def stages(self, rule: Rule) -> tuple[Stage, ...]:
         """The escalation stages of this rule, in order."""
         return tuple(Stage(self.people(stage.voters), stage.expires_in_s) for stage in rule.stages)
+
+    @cached_property
+    def untold(self) -> tuple[str, ...]:
+        """The voters whom no notice reaches, neither themselves nor through the default room; none
+        if the policy has no contacts at all. Of patterns nobody can say.
+        """
+        if DEFAULT_ROOM in self.rooms or not (self.contacts or self.rooms):
+            return ()
+        told = {self.persons.get(plain(name), plain(name)) for name in self.contacts}
+        asked = (
+            voter
+            for rule in self.rules
+            if rule.then == "ask"
+            for group in (
+                rule.voters,
+                *(one.voters for one in rule.also),
+                *(stage.voters for stage in rule.stages),
+            )
+            for voter in self.people(group)
+            if is_plain(voter)
+        )
+        return tuple(
+            dict.fromkeys(
+                one for one in asked if self.persons.get(plain(one), plain(one)) not in told
+            )
+        )
 
     def behind(self, agent: str) -> tuple[str, ...]:
         """The owners of an agent."""

@@ -28,6 +28,8 @@ GRANT: Final = "_grant"
 DELEGATION: Final = "_delegation"
 #: The token of the slots in which a client claims and finishes the calls that it runs itself.
 CLIENT: Final = "client"
+#: The token of the slots of notices to rooms, which people share.
+ROOM: Final = "room"
 #: Takes the place of a workspace; not a valid name of one.
 ORGANISATION: Final = "_organisation"
 
@@ -60,6 +62,11 @@ FILLED_BY: Final[dict[tuple[str, ...], tuple[type[e.Event], ...]]] = {
     ("call", "*", "claim", CLIENT, "#"): (e.ToolStarted,),
     ("call", "*", "finished", CLIENT): (e.ToolReturned, e.ToolFailed, e.InDoubt),
     ("call", "*", "late", CLIENT, "#"): (e.ToolReturned, e.ToolFailed, e.InDoubt),
+    # To whom, and on which occasion (`asked`, `escalated-1`, ...).
+    ("call", "*", "notified", "*", "*"): (e.Notified,),
+    ("call", "*", "notified", ROOM, "*", "*"): (e.Notified,),
+    # The channel of a chat.
+    ("call", "*", "posted", "*"): (e.Posted,),
     ("call", "*", "reconciled", "*"): (e.Reconciled,),
     # Older logs, before the slot named the reviewer.
     ("call", "*", "reconciled"): (e.Reconciled,),
@@ -272,6 +279,18 @@ class CallRef(_Ref, frozen=True):
     def client_late(self, number: int) -> Slot:
         """A client's outcome when `client_finished` is taken; as `late`."""
         return self._slot("late", CLIENT, str(number))
+
+    def notified(self, person: str, occasion: str) -> Slot:
+        """A person was told about the call on this occasion, such as `asked` or `escalated-1`."""
+        return self._slot("notified", token("person", person), token("occasion", occasion))
+
+    def room_notified(self, room: str, occasion: str) -> Slot:
+        """As `notified`, of a room."""
+        return self._slot("notified", ROOM, token("room", room), token("occasion", occasion))
+
+    def posted(self, channel: str) -> Slot:
+        """The message about the call in this channel of a chat."""
+        return self._slot("posted", token("channel", channel))
 
     def reconciled_by(self, reviewer: str) -> Slot:
         """A reviewer's word on what happened to a call in doubt."""

@@ -11,7 +11,7 @@ import hashlib
 import heapq
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final, NamedTuple
 
 import jsonschema_rs
@@ -48,6 +48,20 @@ class ToolSpec(TomlModel):
     run_by: str = "client"
     #: Whether it can change a policy or a grant; people are asked about each call then.
     governs: bool = False
+    #: The arguments that no notice shows, as JSON pointers (RFC 6901) in which `*` stands for every
+    #: key or index: `/password`, `/headers/*`.
+    secret: Annotated[tuple[str, ...], Field(strict=False)] = ()
+
+    @field_validator("secret")
+    @classmethod
+    def _are_pointers(cls, secret: tuple[str, ...]) -> tuple[str, ...]:
+        for one in secret:
+            if one and not one.startswith("/"):
+                raise ValueError(
+                    f"{one!r} is not a JSON pointer. Write a slash before each key, as in "
+                    f"{'/' + one!r}."
+                )
+        return secret
 
     @field_validator("name", "run_by")
     @classmethod
@@ -165,6 +179,7 @@ def declaration(spec: ToolSpec) -> tuple[str, ToolDeclared]:
         repeatable=spec.repeatable,
         run_by=spec.run_by,
         governs=spec.governs,
+        secret=spec.secret,
     )
     return version_of(spec.name, declared), declared
 
@@ -173,13 +188,14 @@ def version_of(name: str, declared: ToolDeclared) -> str:
     """The version of a declaration, under which it is recorded.
 
     The first 16 hex digits of SHA-256 over `<length>:<text>` of the name, description, schema,
-    `yes` or `no` for `repeatable`, `run_by`, and `governs` if it is true; so no two declarations
-    have the same encoding.
+    `yes` or `no` for `repeatable`, `run_by`, `governs` if it is true, and the places that are
+    secret, each after a `/` of its own; so no two declarations have the same encoding.
     """
     repeatable = "yes" if declared.repeatable else "no"
     contract = [name, declared.description, declared.schema, repeatable, declared.run_by]
     if declared.governs:
         contract.append("governs")
+    contract += [f"/{pointer}" for pointer in declared.secret]
     encoded = b"".join(b"%d:%s" % (len(raw), raw) for raw in (part.encode() for part in contract))
     return hashlib.sha256(encoded).hexdigest()[:16]
 
@@ -202,6 +218,7 @@ def spec_of(
     repeatable: bool = False,
     run_by: str = "client",
     governs: bool = False,
+    secret: Sequence[str] = (),
 ) -> ToolSpec:
     """Declare a Python function: its name, its docstring and the schema of its parameters.
 
@@ -217,6 +234,7 @@ def spec_of(
             repeatable=repeatable,
             governs=governs,
             run_by=run_by,
+            secret=tuple(secret),
         )
     except ValidationError as problem:
         raise BadInput(

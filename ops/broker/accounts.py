@@ -40,11 +40,11 @@ from msgspec import Struct
 from ayes.consumers.pending_client import ROLE as QUEUE
 from ayes.consumers.pending_client import SERVICE, SUBJECT
 from ayes.ledger.nats.streams import PENDING, RUNNING
-from ayes.ledger.services import RENEWED
+from ayes.ledger.services import CHANNEL, RENEWED
 from ayes.ledger.subscriptions import DURABLES, LEDGER, OPERATOR, PARKED, TIMERS, Durable
 from ayes.schemas.errors import BadInput
 from ayes.schemas.ids import token
-from ayes.schemas.slots import CLIENT, DELEGATION, GRANT, ORGANISATION, POLICY, ROOT, TOOL
+from ayes.schemas.slots import CLIENT, DELEGATION, GRANT, ORGANISATION, POLICY, ROOM, ROOT, TOOL
 
 #: Limits of the ledger's account: room for buckets that are rebuilt next to the five streams, and
 #: more consumers than all streams may have together, so that one stream's readers cannot use up
@@ -58,7 +58,7 @@ ADMIN: Final = "admin"
 #: another account than the streams.
 SYSTEM: Final = "system"
 #: The roles of workers and programs. People vote as `reviewer-<name>`.
-WORKERS: Final = ("gate", "model", "executor", "queue", "webhooks")
+WORKERS: Final = ("gate", "model", "executor", "queue", "notifier", "slack", "webhooks")
 ROLES: Final = (*WORKERS, "service", "operator", "organisation", "observer")
 REVIEWER: Final = "reviewer-"
 #: The account of all people on a broker that asks about their logins (callout.py).
@@ -97,6 +97,9 @@ WRITERS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     ("call", "*", "claim", CLIENT, "#"): ("service",),
     ("call", "*", "finished", CLIENT): ("service",),
     ("call", "*", "late", CLIENT, "#"): ("service",),
+    ("call", "*", "notified", "*", "*"): ("notifier",),
+    ("call", "*", "notified", ROOM, "*", "*"): ("notifier",),
+    ("call", "*", "posted", "*"): ("slack",),
     ("call", "*", "reconciled", _ME): (REVIEWER,),
     ("call", "*", "reconciled"): (),
     (POLICY, "#"): ("operator",),
@@ -118,6 +121,8 @@ OTHER_SUBJECTS: Final[dict[str, tuple[str, ...]]] = {
     # The index of calls that may be in doubt. No service can take a call out of it.
     "$KV.running.>": ("queue",),
     f"$KV.running.{RENEWED}>": ("service",),
+    # What is wrong with the channels of notices.
+    f"$KV.running.{CHANNEL}>": ("notifier",),
     # Deadlines: set, and cancelled by purging their subject.
     "timer.set.>": ("gate",),
     f"$JS.API.STREAM.PURGE.{TIMERS}": ("gate",),

@@ -1,8 +1,10 @@
 """What an operator looks at first: the log, its nodes, each consumer, and what needs a person."""
 
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from typing import Any, Final
 
+import msgspec
 from msgspec import Struct
 
 from ayes.consumers import webhook_endpoints
@@ -12,7 +14,7 @@ from ayes.ledger.log import Parked
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import check_level, info
-from ayes.ledger.services import Ledger
+from ayes.ledger.services import CHANNEL, Ledger
 from ayes.ledger.subscriptions import DURABLES, LEDGER, PARKED
 from ayes.ops.broker.guard import alarms
 from ayes.ops.broker.health import takes_writes
@@ -22,6 +24,14 @@ from ayes.schemas.errors import BrokerRefused, Unavailable
 
 #: The login that `status` needs.
 ROLE: Final = "operator"
+
+
+class FailingChannel(Struct, frozen=True):
+    """A channel of notices whose last try failed."""
+
+    channel: str
+    since: datetime
+    why: str
 
 
 class BrokerStatus(Struct, frozen=True):
@@ -41,6 +51,8 @@ class BrokerStatus(Struct, frozen=True):
     streams: list[Copies]
     #: Of the store's disk; None if the broker runs elsewhere.
     free_bytes: int | None
+    #: The channels of notices that fail; None if they cannot be read.
+    channels: list[FailingChannel] | None
     #: One sentence each.
     alarms: list[str]
     parked: list[Parked]
@@ -90,6 +102,7 @@ async def status(
         consumers=await _consumers(log),
         streams=nodes,
         free_bytes=health.free_bytes,
+        channels=await _if_readable(failing_channels(ledger)),
         alarms=[
             *([f"the log is not what it was: {differs}"] if differs else []),
             *filter(None, [health.why, trouble(nodes)]),
@@ -133,6 +146,24 @@ def _is_shown(one: ConsumerStatus) -> bool:
 async def doubts(ledger: Ledger) -> list[str]:
     """The calls that a person must reconcile, as `workspace/thread/call`."""
     return [f"{one.workspace}/{one.thread}/{one.call}" for one in await in_doubt(ledger)]
+
+
+async def failing_channels(ledger: Ledger) -> list[FailingChannel]:
+    """The channels through which the notifier reached nobody when it last tried, by name."""
+    found = []
+    for key, entry in sorted((await ledger.log.running.written()).items()):
+        if key.startswith(CHANNEL):
+            try:
+                said = msgspec.json.decode(entry.value, type=_Said)
+            except msgspec.MsgspecError:
+                said = _Said("an entry of another version", entry.at)
+            found.append(FailingChannel(key.removeprefix(CHANNEL), said.since, said.why))
+    return found
+
+
+class _Said(Struct):
+    why: str
+    since: datetime
 
 
 async def void_facts(ledger: Ledger) -> list[str]:

@@ -363,6 +363,9 @@ def _print_status(found: BrokerStatus) -> None:
     )
     for alarm in found.alarms:
         print_line(f"ALARM {alarm}")
+    for failing in found.channels or ():
+        since = f"{failing.since:%Y-%m-%d %H:%M:%S} UTC"
+        print_line(f"channel {failing.channel} fails since {since}: {failing.why}")
     if found.in_doubt:
         print_line(f"in doubt: {_listed(found.in_doubt)}")
     for endpoint in found.webhooks:

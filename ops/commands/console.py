@@ -10,9 +10,16 @@ import typer
 
 from ayes.ledger.nats.credentials import Store
 from ayes.ops.commands.command import command, commands
-from ayes.ops.commands.options import ArchiveOption, JsonOption, PersonOption, StoreOption
+from ayes.ops.commands.options import (
+    ArchiveOption,
+    JsonOption,
+    LinkKeyOption,
+    PersonOption,
+    StoreOption,
+)
 from ayes.ops.console.tokens import AccessFile, own_name
 from ayes.ops.terminal.output import print_json, print_message
+from ayes.ops.traces import exporting
 from ayes.ops.workers import until_signalled
 from ayes.schemas.errors import BadInput
 
@@ -32,6 +39,7 @@ INSTALL: Final = "pip install 'ayes[web]'"
     ayes console --public-url https://ayes.example.com --sign-in oidc.toml
     """,
 )
+@exporting()
 async def console(
     store: StoreOption = None,
     host: Annotated[
@@ -66,6 +74,7 @@ async def console(
         ),
     ] = None,
     archive: ArchiveOption = None,
+    link_key: LinkKeyOption = None,
     link: Annotated[
         bool, typer.Option("--link", help="Print a new link to a console that runs already.")
     ] = False,
@@ -89,6 +98,7 @@ async def console(
         public_url=public_url,
         sign_in=sign_in,
         archive=archive,
+        link_key=link_key,
     ) as served:
         await until_signalled(served.ended, ready=lambda: _greet(served, json=json))
 

@@ -60,6 +60,46 @@ GivenUrlOption = Annotated[
     str | None, typer.Option("--url", callback=_url, help=_URL_HELP, show_default=False)
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON, one object a line.")]
+ChannelsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--channels",
+        metavar="FILE.toml",
+        envvar="AYES_CHANNELS",
+        help="How the notifier reaches people; by default channels.toml in the store.",
+        show_default=False,
+    ),
+]
+ConsoleUrlOption = Annotated[
+    str,
+    typer.Option(
+        "--console-url",
+        metavar="URL",
+        envvar="AYES_CONSOLE_URL",
+        help="Where people open the console, for links; by default that of the store's console.",
+        show_default=False,
+    ),
+]
+SlackOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--slack",
+        metavar="FILE.toml",
+        envvar="AYES_SLACK",
+        help="The settings for asking people in Slack; by default slack.toml in the store.",
+        show_default=False,
+    ),
+]
+LinkKeyOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--link-key",
+        metavar="FILE",
+        envvar="AYES_LINK_KEY",
+        help="The key of the links in messages, if it is not in the store: a copy of links.key.",
+        show_default=False,
+    ),
+]
 MaxBytesOption = Annotated[
     str | None,
     typer.Option(

@@ -84,6 +84,11 @@ async def try_file(
         return
     _print_lines([(rule.then, _in_short(policy, rule)) for rule in policy.rules])
     _print_lines(_shared(policy))
+    if policy.untold:
+        print_message(
+            f"warning: no notice reaches {', '.join(policy.untold)}. Write them below [contacts], "
+            "or a room `default` below [rooms]."
+        )
     rules = "1 rule" if len(policy.rules) == 1 else f"{len(policy.rules):,} rules"
     print_message(f"{file} can be applied: {rules}. Next: ayes policy backtest {file}")
 

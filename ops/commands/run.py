@@ -23,15 +23,20 @@ from ayes.ops.broker.server import EmbeddedServer, ensure_account, is_running
 from ayes.ops.broker.setup import declare_streams
 from ayes.ops.commands import completion
 from ayes.ops.commands.command import Session, command, commands
+from ayes.ops.commands.notify import notifying_of
 from ayes.ops.commands.options import (
     AcceptLogOption,
     AckWaitOption,
+    ChannelsOption,
+    ConsoleUrlOption,
     FileFormatOption,
     GivenStoreOption,
     GivenUrlOption,
     JsonOption,
+    LinkKeyOption,
     PolicyOption,
     RecordingOption,
+    SlackOption,
     ToolsOption,
     WebhooksOption,
     WorkspaceOption,
@@ -40,10 +45,12 @@ from ayes.ops.commands.policy_versions import apply_file
 from ayes.ops.rehearsal.rehearse import Summary, read_recordings, refuse_other, review
 from ayes.ops.rehearsal.rehearse import rehearse as drive
 from ayes.ops.rehearsal.scripted_reviewer import script_for
+from ayes.ops.slack_settings import slack_of
 from ayes.ops.terminal import output
 from ayes.ops.terminal.output import print_json, print_message
 from ayes.ops.terminal.progress import bar
 from ayes.ops.terminal.times import parse_duration
+from ayes.ops.traces import exporting
 from ayes.ops.workers import KINDS, OPTIONAL_KINDS, durables, reactions, until_signalled, working
 from ayes.schemas.errors import BadInput
 from ayes.schemas.policy import read_policy
@@ -53,6 +60,7 @@ app: Final = commands()
 
 
 @command(app)
+@exporting()
 async def work(
     kinds: Annotated[
         list[str],
@@ -65,6 +73,10 @@ async def work(
     recording: RecordingOption = None,
     tools: ToolsOption = None,
     workspace: WorkspaceOption = "default",
+    channels: ChannelsOption = None,
+    console_url: ConsoleUrlOption = "",
+    link_key: LinkKeyOption = None,
+    slack: SlackOption = None,
     ack_wait: AckWaitOption = "30s",
     accept_log: AcceptLogOption = False,
     file: WebhooksOption = None,
@@ -91,6 +103,10 @@ async def work(
         else {name: one for name, (_, one) in read_recordings(recording).items()}
     )
     store, url, json = session
+    notifying = (
+        notifying_of(session, channels, console_url, link_key) if "notifier" in chosen else None
+    )
+    asking = slack_of(session, slack, console_url, link_key) if "slack" in chosen else None
     endpoints = webhooks_file(file, store)
 
     async def begin() -> tuple[AsyncExitStack, witness.Watched, asyncio.Future[None]]:
@@ -98,7 +114,14 @@ async def work(
             await _reach_leader(session, chosen[0])
             if registry is not None:
                 await declare_tools(registry, workspace, session)
-            started = reactions(chosen, tools=registry, recordings=recordings, webhooks=endpoints)
+            started = reactions(
+                chosen,
+                tools=registry,
+                recordings=recordings,
+                notifying=notifying,
+                slack=asking,
+                webhooks=endpoints,
+            )
             if url is None:  # elsewhere an administrator created the consumers: `ayes setup`
                 await declare_streams(store, ack_wait_s=ack_wait_s, also=durables(started))
             watched = await stack.enter_async_context(

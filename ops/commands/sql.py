@@ -27,9 +27,9 @@ from ayes.ops.lake.sql import Answer, Stopped, ask
 from ayes.ops.terminal.output import print_data, print_line, print_message
 from ayes.ops.terminal.tables import print_table
 from ayes.ops.terminal.times import parse_duration
-from ayes.ops.terminal.visible import visible
 from ayes.schemas.errors import BadInput
 from ayes.schemas.files import move_into_place
+from ayes.schemas.visible import visible
 
 app: Final = commands()
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ayes.consumers.channels import read_channels
 from ayes.consumers.tools import load
 from ayes.ledger.nats.credentials import Store
 from ayes.ops.broker.server import EmbeddedServer
@@ -13,13 +14,17 @@ from ayes.ops.broker.setup import declare_streams
 from ayes.ops.broker.supervisor import supervised
 from ayes.ops.commands import completion, console
 from ayes.ops.commands.command import Session, command, commands
+from ayes.ops.commands.notify import channels_file, default_file, notifying_of
 from ayes.ops.commands.options import (
     AcceptLogOption,
     AckWaitOption,
+    ChannelsOption,
+    ConsoleUrlOption,
     JsonOption,
     MaxBytesOption,
     PersonOption,
     PolicyOption,
+    SlackOption,
     StoreOption,
     ToolsOption,
     WebhooksOption,
@@ -36,8 +41,10 @@ from ayes.ops.commands.run import (
 )
 from ayes.ops.console.tokens import own_name
 from ayes.ops.monitor.serving import Address, monitored
+from ayes.ops.slack_settings import read_settings, settings_file, slack_of
 from ayes.ops.terminal.output import print_json, print_message
 from ayes.ops.terminal.times import parse_duration
+from ayes.ops.traces import exporting
 from ayes.ops.workers import KINDS, durables, reactions, until_signalled, working
 from ayes.schemas.policy import read_policy
 from ayes.schemas.toml_files import read_text
@@ -52,6 +59,7 @@ app = commands()
     ayes up --store ./store --policy shop.toml -w shop --tools shop_tools:tools
     """,
 )
+@exporting()
 async def up(
     store: StoreOption = None,
     policy: PolicyOption = None,
@@ -76,6 +84,9 @@ async def up(
     ] = "always",
     max_bytes: MaxBytesOption = None,
     accept_log: AcceptLogOption = False,
+    channels: ChannelsOption = None,
+    console_url: ConsoleUrlOption = "",
+    slack: SlackOption = None,
     with_console: Annotated[
         bool, typer.Option("--console/--no-console", help="Serve the web console too.")
     ] = True,
@@ -108,13 +119,34 @@ async def up(
     registry = load(tools) if tools is not None else None
     listen = Address.parse("--monitor", monitor) if monitor is not None else None
     chosen = kinds_of([] if workers == "none" else workers.split(","))
+    here = Session(store)
     endpoints = webhooks_file(webhooks, store)
     if chosen == [*KINDS] and endpoints.path.exists():
         chosen.append("webhooks")
+    if (channels := channels or default_file(here)) is not None and "notifier" not in chosen:
+        chosen.append("notifier")
+    if "notifier" in chosen:
+        read_channels(channels_file(here, channels))
+    if (slack := slack or settings_file(here)) is not None and "slack" not in chosen:
+        chosen.append("slack")
+    if slack is not None:
+        read_settings(slack)
     if policy is not None:
         read_policy(read_text(policy), policy)  # before anything is started
     async with EmbeddedServer(store, sync=sync) as server:
-        started = reactions(chosen, tools=registry, webhooks=endpoints)
+        notifying = (
+            notifying_of(Session(server.store.path), channels, console_url, None)
+            if "notifier" in chosen
+            else None
+        )
+        asking = (
+            slack_of(Session(server.store.path), slack, console_url, None)
+            if "slack" in chosen
+            else None
+        )
+        started = reactions(
+            chosen, tools=registry, notifying=notifying, slack=asking, webhooks=endpoints
+        )
         await declare_streams(
             server.store.path, ack_wait_s=ack_wait_s, also=durables(started), max_bytes=most
         )

@@ -21,6 +21,7 @@ from ayes.ops.console.api import (
     edits,
     events,
     grants,
+    links,
     operations,
     policies,
     requests,
@@ -33,10 +34,12 @@ from ayes.ops.console.pages import bulk, conversations, doubt, policy, sign_in, 
 from ayes.ops.console.pages import calls as call_pages
 from ayes.ops.console.pages import decided as decided_page
 from ayes.ops.console.pages import grants as grants_page
+from ayes.ops.console.pages import links as links_page
 from ayes.ops.console.pages import operations as operations_page
 from ayes.ops.console.pages.problem import readable
 from ayes.ops.console.pages.rendering import navigation
 from ayes.ops.console.security import Guard, Security
+from ayes.ops.console.traced import Traced
 from ayes.schemas.errors import ApprovalsError
 
 _HERE: Final = Path(__file__).parent
@@ -49,6 +52,7 @@ _API: Final = (
     edits,
     events,
     grants,
+    links,
     operations,
     policies,
     requests,
@@ -63,6 +67,7 @@ _PAGES: Final = (
     decided_page,
     doubt,
     grants_page,
+    links_page,
     operations_page,
     policy,
     sign_in,
@@ -83,6 +88,7 @@ def application(backend: Backend, security: Security) -> FastAPI:
     )
     app.state.backend = backend
     app.state.security = security
+    app.add_middleware(Traced)  # behind the guard: nobody else's context is believed
     app.add_middleware(Guard, security=security)
     app.add_exception_handler(ApprovalsError, readable(problems.on_error))
     app.add_exception_handler(RequestValidationError, readable(problems.on_bad_request))
@@ -102,11 +108,15 @@ def _operation_id(route: APIRoute) -> str:
 
 
 @asynccontextmanager
-async def console(security: Security, archive: Path | None = None) -> AsyncGenerator[FastAPI]:
+async def console(
+    security: Security, archive: Path | None = None, link_key: Path | None = None
+) -> AsyncGenerator[FastAPI]:
     """The application for the broker of a store, for as long as the block lasts.
 
     Args:
         archive: where the lake is; by default in the store. It need not be there.
+        link_key: the file of the key of links, if it is not in the store.
     """
-    async with Backend.connect(security.access.store.path, archive=archive) as backend:
+    opening = Backend.connect(security.access.store.path, archive=archive, link_key=link_key)
+    async with opening as backend:
         yield application(backend, security)

@@ -48,6 +48,7 @@ async def serving(
     public_url: str = "",
     sign_in: Path | None = None,
     archive: Path | None = None,
+    link_key: Path | None = None,
 ) -> AsyncGenerator[Serving]:
     """Serve the console of this store for as long as the block lasts.
 
@@ -57,6 +58,7 @@ async def serving(
         public_url: where people open it, if a proxy passes their requests on.
         sign_in: the settings of an OpenID Connect provider.
         archive: where the lake is, if it is not in the store.
+        link_key: the file of the key of links in messages, if it is not in the store.
 
     Raises:
         BadInput: others could reach it and nobody would have to sign in; or the port is in use.
@@ -69,12 +71,16 @@ async def serving(
         url = public_url.rstrip("/") or f"http://{f'[{host}]' if ':' in host else host}:{bound}"
         provider = Provider(*read_settings(sign_in), url) if sign_in else None
         security = Security(access, url, provider)
-        async with console(security, archive) as app, served(app, listener, security) as running:
-            access.serve_at(url, bound, by_link=provider is None)
+        async with (
+            console(security, archive, link_key) as app,
+            served(app, listener, security) as running,
+        ):
+            noted = access.serve_at(url, bound, by_link=provider is None)
             away = asyncio.create_task(gone(jetstream(app.state.backend.reading)))
             ended = asyncio.create_task(_first(running, away))
             try:
-                yield Serving(url, "" if provider else access.link_for(name), ended)
+                with noted:
+                    yield Serving(url, "" if provider else access.link_for(name, url), ended)
             finally:
                 away.cancel()
                 ended.cancel()

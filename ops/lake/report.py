@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from ayes.ops.lake.catalog import QueryRow, connect
 from ayes.ops.lake.writer import read_manifest
-from ayes.ops.terminal.visible import line
+from ayes.schemas.visible import line
 
 
 class Plot(Struct, frozen=True):

@@ -12,7 +12,7 @@ from typing import TextIO
 import structlog
 from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
 
-from ayes.ops.terminal.visible import line
+from ayes.schemas.visible import line
 
 
 def setup(*, verbose: bool = False, json: bool | None = None) -> None:

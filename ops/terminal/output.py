@@ -1,7 +1,7 @@
 """Facts, calls and the queue, for people and as JSON for programs.
 
 The JSON is a promise; the text for people may change. All output goes through these functions,
-which make text from facts safe to display (`ops/terminal/visible.py`):
+which make text from facts safe to display (`schemas/visible.py`):
 
 * `print_data`: a line of data on stdout; ASCII only at a terminal, else byte for byte;
 * `print_line` on stdout and `print_message` on stderr: a line for people;
@@ -25,7 +25,6 @@ from rich.text import Text
 from ayes.ledger.grants import Delegation, Grant
 from ayes.ledger.lifecycle import Call, call_of, voids
 from ayes.ledger.votes import Tally, asked
-from ayes.ops.terminal.visible import ascii_json, line, lines, visible, warning
 from ayes.projections.doubt import CallInDoubt
 from ayes.projections.pending import Entry
 from ayes.schemas import events as e
@@ -34,6 +33,7 @@ from ayes.schemas.digest import call_digest
 from ayes.schemas.people import is_excluded
 from ayes.schemas.quorums import is_among, seated
 from ayes.schemas.slots import CallRef
+from ayes.schemas.visible import ascii_json, line, lines, visible, warning
 
 #: Hex digits of a digest that people are shown, and the fewest that they can name one by.
 SHORT: Final = 12
@@ -400,6 +400,10 @@ def _what(event: e.Event) -> str:
             return f"nobody decided in time: asks {', '.join(voters)} as well"
         case e.GlassBroken(reviewer=reviewer, reason=reason):
             return f"{reviewer} alone lets it run: {_short(reason)}"
+        case e.Notified(channel=channel, together=together):
+            return f"by {channel}{f', in a digest of {together}' if together > 1 else ''}"
+        case e.Posted(message=message):
+            return f"message {message}"
         case e.Granted(tool=tool, uses=uses, expires_in_s=seconds):
             return f"{tool}, {uses} times within {seconds:g} s"
         case e.GrantUsed(call=call):

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ayes.ops.terminal import output
-from ayes.ops.terminal.visible import line, visible, warning
+from ayes.schemas.visible import line, visible, warning
 
 #: Characters of a cell at a terminal, where the rest is cut off; elsewhere the widest padding.
 _CELL: Final = 60

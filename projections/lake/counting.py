@@ -43,6 +43,10 @@ type Earlier = Callable[[Collection[str]], Iterable[RawMessage]]
 
 #: The judgement of a fact that is not about a call.
 _NOTHING: Final = Judgement(counts=False)
+#: Of one that only says who was told about a call, of which no row has anything.
+_NOTICE: Final = Judgement(counts=True)
+#: The facts of that sort, by the beginning of their slots in a call.
+_NOTICES: Final[dict[str, type[e.Event]]] = {"notified": e.Notified, "posted": e.Posted}
 #: The number of open calls kept in memory. Beyond it, their facts are read again when needed.
 _REMEMBERED: Final = 200_000
 
@@ -72,6 +76,7 @@ class Judge:
         if len(self._stories) > _REMEMBERED:
             self._stories.clear()
         found: list[str | None] = []
+        others: dict[int, Judgement] = {}
         asked: set[str] = set()
         stories, odd = self._stories, self.odd
         for raw in batch:
@@ -81,6 +86,10 @@ class Judge:
                 found.append(None)
                 continue
             tail = parts[5]
+            if _is_notice(raw, tail):
+                others[len(found)] = _NOTICE
+                found.append(None)
+                continue
             key = subject[: -len(tail) - 1]
             place = None
             if not asked or key not in asked:
@@ -99,7 +108,6 @@ class Judge:
                 asked.add(key)
             elif place == "finished":
                 del stories[key]
-        others: dict[int, Judgement] = {}
         if asked:
             self._ask(batch, asked, earlier, others)
             for index, one in others.items():
@@ -163,6 +171,7 @@ def _judged(ref: CallRef, facts: list[Fact]) -> list[Judgement]:
     alone = {name: getattr(call, name) for name in _ALONE}
     places = {fact.seq: place for place, found in several.items() for fact in found}
     places |= {fact.seq: place for place, fact in alone.items() if fact is not None}
+    notices = {fact.seq for fact in (*call.notified, *call.posted)}
     begun = call.requested.seq if call.requested else None
     ended = [call.reconciled, None if _is_in_doubt(call.finished) else call.finished]
     end = min((fact.seq for fact in ended if fact is not None), default=None)
@@ -171,7 +180,7 @@ def _judged(ref: CallRef, facts: list[Fact]) -> list[Judgement]:
         if fact.seq in void:
             return Judgement(counts=False, void=void[fact.seq])
         if fact.seq not in places:
-            return _NOTHING
+            return _NOTICE if fact.seq in notices else _NOTHING
         is_of_row = begun is not None and fact.seq >= begun and (end is None or fact.seq <= end)
         return Judgement(counts=True, stands_as=places[fact.seq] if is_of_row else None)
 
@@ -288,16 +297,31 @@ class _Story:
         return call_digest(wish.tool, wish.tool_version, arguments) == start.digest
 
 
+def _is_notice(raw: RawMessage, tail: str) -> bool:
+    """Whether it only says who was told about a call, or where."""
+    kind = _NOTICES.get(tail.partition(".")[0])
+    if kind is None:
+        return False
+    try:
+        return isinstance(decode(raw.data), kind)
+    except BadFact:
+        return False
+
+
 def _plain(raws: Sequence[RawMessage]) -> tuple[list[Judgement], _Story | None] | None:
     """Judge the facts of a call, with its story while it is open; None if it is not plain."""
     story: _Story | None = None
+    begun = False
     found: list[Judgement] = []
     for raw in raws:
         _, workspace, thread, _, call, tail = raw.subject.split(".", 5)
+        if _is_notice(raw, tail):
+            found.append(_NOTICE)
+            continue
         if story is not None:
             place = story.take(raw, tail)
-        elif tail == "requested" and not found and _are_names(workspace, thread) and _is_name(call):
-            story = _Story()
+        elif tail == "requested" and not begun and _are_names(workspace, thread) and _is_name(call):
+            story, begun = _Story(), True
             place = story.begin(raw)
         else:
             return None

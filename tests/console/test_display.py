@@ -13,7 +13,7 @@ from ayes.ops.console.display.texts import MarkedRun, joined, kind_of, runs, tex
 from ayes.ops.console.display.timeline import duration
 from ayes.ops.console.display.values import Group, Leaf, value_of
 from ayes.ops.console.pages.rendering import _templates
-from ayes.ops.terminal.visible import flags, visible, visible_json
+from ayes.schemas.visible import flags, visible, visible_json
 
 TEXTS = st.text() | st.text(st.sampled_from("a\n\t\r \u202e\u200b\x1b<&\"'+-@ü")) | st.text("a\n")
 JSON = st.recursive(

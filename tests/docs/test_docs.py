@@ -38,12 +38,14 @@ from paths import ROOT
 from program import Started
 
 from ayes import Ledger, spec_of
+from ayes.consumers.channels import ChannelsFile
 from ayes.ledger.nats.credentials import Store
 from ayes.ops.broker import accounts
 from ayes.ops.broker.server import ensure_account, find_binary
 from ayes.ops.broker.setup import apply_policy
 from ayes.ops.console.openid import Settings
 from ayes.ops.rehearsal.scripted_reviewer import read_script
+from ayes.ops.slack_settings import Settings as SlackSettings
 from ayes.schemas import errors, slots
 from ayes.schemas.errors import Refused
 from ayes.schemas.events import InDoubt, ToolStarted
@@ -52,7 +54,12 @@ from ayes.schemas.slots import CallRef
 from ayes.schemas.toml_files import read_toml
 
 README = ROOT / "README.md"
-PAGES = [README, *sorted((ROOT / "docs").rglob("*.md")), ROOT / "CHANGELOG.md"]
+PAGES = [
+    README,
+    *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "CHANGELOG.md",
+    ROOT / "SECURITY.md",
+]
 #: Those that somebody follows from top to bottom.
 STORIES = [
     README,
@@ -260,6 +267,10 @@ def test_policies_and_scripts_can_be_read():
             first = block.text.splitlines()[0]
             if "oidc" in first:
                 read_toml(Settings, block.text, str(page))
+            elif "slack.toml" in first:
+                read_toml(SlackSettings, block.text, str(page))
+            elif "channels" in first:
+                read_toml(ChannelsFile, block.text, str(page))
             else:
                 (read_script if "reviewer" in first else read_policy)(block.text, str(page))
     assert count >= 2

@@ -24,7 +24,6 @@ from ayes.ops.audit.replay import until as read_until
 from ayes.ops.broker.setup import apply_policy
 from ayes.ops.commands.sql import _csv_cell, unlike_formula
 from ayes.ops.terminal import logs, output
-from ayes.ops.terminal.visible import ascii_json, flags, line, lines, visible
 from ayes.projections import pending
 from ayes.projections.formats.conversation import read_messages
 from ayes.schemas import events as e
@@ -34,6 +33,7 @@ from ayes.schemas.errors import BadInput
 from ayes.schemas.logs import get_logger
 from ayes.schemas.slots import CallRef, ThreadRef
 from ayes.schemas.tools import ToolSpec
+from ayes.schemas.visible import ascii_json, flags, line, lines, visible
 
 FIVE, SIX = '{"amount": 5}', '{"amount": 6}'
 #: Clears the screen, goes up, links elsewhere, turns the rest around, hides a word.

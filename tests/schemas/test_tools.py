@@ -181,6 +181,8 @@ def test_version_stays_the_same():
         {"governs": True},
         {"governs": True, "run_by": "governs"},
         {"run_by": "governs"},
+        {"secret": ("/governs",)},
+        {"secret": ("",)},
         {"name": "refund2", "description": "1:xPays back."},
     ],
 )

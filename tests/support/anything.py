@@ -3,6 +3,7 @@ tests.
 """
 
 import functools
+from collections.abc import Callable
 from datetime import timedelta
 
 from hypothesis import strategies as st
@@ -24,6 +25,8 @@ ROLES = (
     "executor",
     "service",
     "operator",
+    "notifier",
+    "slack",
     *(f"reviewer-{name}" for name in REVIEWERS),
 )
 
@@ -98,11 +101,17 @@ _revoked = st.builds(e.Revoked, reviewer=_some(["", "carl"]))
 _reconciled = st.builds(
     e.Reconciled, happened=st.booleans(), output=st.just("so"), reviewer=st.just("x")
 )
+_notified = st.builds(e.Notified, channel=st.just("mail"))
+_posted = st.builds(e.Posted, message=st.just("1700000000.000100"))
 _NEWER = b'{"type":"%s","v":9,"tool":"pay"}'
 
 
 def _at(place: Slot, *kinds: st.SearchStrategy[e.Event]) -> st.SearchStrategy[tuple[Slot, e.Event]]:
     return st.tuples(st.just(place), st.one_of(*kinds))
+
+
+def _asked_of(ref: CallRef) -> Callable[[str], Slot]:
+    return lambda name: ref.notified(name, "asked")
 
 
 @functools.cache
@@ -133,6 +142,9 @@ def placed(ref: CallRef, *roles: str) -> st.SearchStrategy[tuple[Slot, e.Event]]
         ref.late(1): st.tuples(number.map(ref.late), _results | _refusals),
         ref.client_late(1): st.tuples(number.map(ref.client_late), _results),
         ref.reconciled_by("ana"): st.tuples(name.map(ref.reconciled_by), _reconciled),
+        ref.notified("ana", "asked"): st.tuples(name.map(_asked_of(ref)), _notified),
+        ref.room_notified("ops", "asked"): _at(ref.room_notified("ops", "asked"), _notified),
+        ref.posted("C1"): st.tuples(_some(["C1", "C2"]).map(ref.posted), _posted),
         ref.reconciled: _at(ref.reconciled, _reconciled),
     }
     return st.one_of(

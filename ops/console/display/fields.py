@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
 from ayes.ops.console.display import raw_json
-from ayes.ops.terminal.visible import spans, visible, visible_json
 from ayes.schemas import strict_json
+from ayes.schemas.visible import spans, visible, visible_json
 
 type Control = Literal["text", "number", "choice", "json", "group"]
 #: What was typed, or why it cannot be sent, by JSON pointer (RFC 6901).

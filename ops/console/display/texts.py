@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import chain, groupby
 from typing import Final, Literal, NamedTuple
 
-from ayes.ops.terminal.visible import flags, spans
+from ayes.schemas.visible import flags, spans
 
 #: How a text is best read. Each is shown as source, never interpreted.
 type Kind = Literal["", "url", "diff", "shell", "sql", "markdown"]

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from ayes.ops.console.display import raw_json
 from ayes.ops.console.display.texts import HEAD_LINES, ShownText, plain, text_of
-from ayes.ops.terminal.visible import visible
+from ayes.schemas.visible import visible
 
 #: The longest value of an earlier call that stands beside the value now.
 _SHORT: Final = 60

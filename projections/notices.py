@@ -1,0 +1,297 @@
+"""Notices: what people are told about a call, as a subject and a body in plain text.
+
+Pure: the same call gives the same text. The rules of this file:
+
+* A notice leaves the ledger for mail servers and push services. So the arguments that the tool
+  declares as secret are replaced, and all of them if they cannot be read while something in them is
+  secret, or if the declaration is unknown. Outputs and answers are never in a notice.
+* Text from others hides nothing: invisible characters are spelled out, words of mixed scripts are
+  marked (`schemas/visible.py`), and no line of it can pass for a line of ours.
+* Everything is bounded, and what is omitted is said.
+
+A notice never suffices to decide: it leads to the console or names the command, which show the call
+as it is in the log.
+"""
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from ayes.ledger.descriptions import author_of
+from ayes.ledger.lifecycle import Call
+from ayes.schemas import events as e
+from ayes.schemas import strict_json
+from ayes.schemas.visible import flags, visible, visible_json
+
+#: Of a subject, in characters; mail programs and push services show less.
+MAX_SUBJECT: Final = 150
+#: Of the arguments in a body.
+MAX_LINES: Final = 30
+MAX_CHARACTERS: Final = 2000
+#: Of a line, and of a reason.
+_MAX_LINE: Final = 300
+_MAX_REASON: Final = 500
+#: The calls that a digest lists.
+MAX_LISTED: Final = 50
+_MAX_TOOL: Final = 60
+
+#: Replaces a value that the tool declares as secret.
+REDACTED: Final = "(secret)"
+#: Stands where the rest of the arguments was cut, and begins a line in place of all of them.
+CUT: Final = "(cut here; the whole is in the console)"
+NOT_SHOWN: Final = "(not shown here: "
+
+
+class Notice(NamedTuple):
+    """A message. The subject is one line."""
+
+    subject: str
+    body: str
+
+
+class Listed(NamedTuple):
+    """A call in a digest."""
+
+    call: Call
+    occasion: e.Occasion
+    #: Leads one person to the call; empty: none.
+    link: str = ""
+    #: As of `notice`; only needed if it is the only one.
+    secret: tuple[str, ...] | None = None
+
+
+def notice(
+    call: Call,
+    occasion: e.Occasion,
+    *,
+    secret: Sequence[str] | None = (),
+    link: str = "",
+    may_break_glass: bool = False,
+) -> Notice:
+    """What a person, or a room, is told about a call.
+
+    Args:
+        call: a requested call, and one that people were asked about if the occasion is a question.
+        secret: the places that its tool declares as secret; None: they are unknown, so that no
+            argument is shown.
+        link: leads to the call in the console; empty: the body names the commands instead.
+        may_break_glass: whether the reader alone may let the call run.
+    """
+    facts = [
+        f"call:      {call.ref}",
+        f"tool:      {_short(_tool(call))}",
+        *_asking_lines(call),
+        *_outcome_lines(call, occasion),
+    ]
+    body = [_headline(call, occasion), "", *facts]
+    if occasion in _QUESTIONS or occasion == "in-doubt":
+        body += ["", "arguments:", *(f"  {one}" for one in _argument_lines(call, secret))]
+        body += ["", _what_to_do(call, occasion, may_break_glass=may_break_glass)]
+    body += [link or f"On the command line: {_command(call, occasion)}"]
+    return Notice(subject(call, occasion), "\n".join(body))
+
+
+def digest(listed: Sequence[Listed]) -> Notice:
+    """One message about several calls, in the given order."""
+    if len(listed) == 1:
+        (one,) = listed
+        return notice(one.call, one.occasion, secret=one.secret, link=one.link)
+    waiting = sum(one.occasion in _QUESTIONS for one in listed)
+    about = f"{waiting} wait for you" if waiting == len(listed) else f"{waiting} of them wait"
+    lines = [f"{len(listed)} notices about calls; {about}.", ""]
+    for one in listed[:MAX_LISTED]:
+        due = one.call.due
+        until = f" (until {_time(due)})" if due and one.occasion in _QUESTIONS else ""
+        lines.append(f"- {subject(one.call, one.occasion)}{until}")
+        if one.link:
+            lines.append(f"  {one.link}")
+    if (more := len(listed) - MAX_LISTED) > 0:
+        lines.append(f"- and {more} more")
+    lines += ["", "On the command line: ayes pending"]
+    return Notice(f"ayes: {len(listed)} notices, {waiting} waiting for approval", "\n".join(lines))
+
+
+def subject(call: Call, occasion: e.Occasion) -> str:
+    """One line about a call."""
+    tool = _cut(_short(_tool(call)), _MAX_TOOL)
+    return _cut(f"{_TITLES[occasion].format(tool=tool, outcome=_outcome(call))}: {call.ref}")
+
+
+def redacted(arguments: str, secret: Sequence[str]) -> Any:
+    """The value of the arguments, with `REDACTED` in the place of secrets.
+
+    Args:
+        secret: JSON pointers (RFC 6901), in which `*` stands for every key or index; the empty one
+            is the whole.
+
+    Raises:
+        strict_json.BadJson: the arguments cannot be read.
+    """
+    value = strict_json.read(arguments)
+    for pointer in secret:
+        value = _without(value, [_unescaped(one) for one in pointer.split("/")[1:]])
+    return value
+
+
+#: The occasions on which somebody is asked to decide.
+_QUESTIONS: Final[frozenset[e.Occasion]] = frozenset({"asked", "escalated", "reminder"})
+
+_TITLES: Final[dict[e.Occasion, str]] = {
+    "asked": "{tool} needs approval",
+    "escalated": "Escalated: {tool} needs approval",
+    "reminder": "Reminder: {tool} needs approval",
+    "decided": "{tool} was {outcome}",
+    "expired": "{tool} expired undecided",
+    "broken-glass": "The glass was broken for {tool}",
+    "in-doubt": "{tool} is in doubt",
+}
+
+
+def _headline(call: Call, occasion: e.Occasion) -> str:
+    wish = call.wish
+    who = _short(wish.agent or "A program")
+    behalf = f" on behalf of {_short(wish.requester)}" if wish.requester else ""
+    match occasion:
+        case "asked":
+            return f"{who}{behalf} asks to run a tool."
+        case "escalated":
+            return f"Nobody has decided in time, so you are asked as well. {who}{behalf} waits."
+        case "reminder":
+            return f"{who}{behalf} still waits for a decision."
+        case "decided":
+            return f"The call was {_outcome(call)}."
+        case "expired":
+            return "Nobody decided in time, so the call has expired. It did not run."
+        case "broken-glass":
+            return "One person alone lets this call run in an emergency."
+        case "in-doubt":
+            return "The tool was started, and nobody knows how it ended. It is not tried again."
+
+
+def _asking_lines(call: Call) -> list[str]:
+    wish, asking = call.wish, call.approval_request
+    lines = [f"agent:     {_short(wish.agent)}"] if wish.agent else []
+    if wish.requester:
+        lines.append(f"requester: {_short(wish.requester)}")
+    if asking is None:
+        return lines
+    lines.append(f"rule:      {_short(asking.rule)}")
+    if asking.reason:
+        lines.append(f"why:       {_short(asking.reason, _MAX_REASON)}")
+    return lines
+
+
+def _outcome_lines(call: Call, occasion: e.Occasion) -> list[str]:
+    match occasion:
+        case "decided" | "expired" if call.decided is not None:
+            reason = getattr(call.decided.event, "reason", "")
+            by = author_of(call.decided)
+            return [
+                f"decided:   {_time(call.decided.recorded_at)}{f' by {_short(by)}' if by else ''}",
+                *([f"reason:    {_short(reason, _MAX_REASON)}"] if reason else []),
+            ]
+        case "broken-glass" if call.announced and isinstance(call.announced.event, e.GlassBroken):
+            broken = call.announced.event
+            return [
+                f"broken by: {_short(broken.reviewer)}, {_time(call.announced.recorded_at)}",
+                f"reason:    {_short(broken.reason, _MAX_REASON)}",
+            ]
+        case "in-doubt" if call.finished and isinstance(call.finished.event, e.InDoubt):
+            return [f"what is known: {_short(call.finished.event.text, _MAX_REASON)}"]
+        case "asked" | "escalated" | "reminder":
+            ends = "more people are asked then" if call.next_stage else "it expires then"
+            return [f"until:     {_time(call.due)}; {ends}"] if call.due else ["until:     no end"]
+        case _:
+            return []
+
+
+def _what_to_do(call: Call, occasion: e.Occasion, *, may_break_glass: bool) -> str:
+    if occasion == "in-doubt":
+        return "Find out whether the tool had its effect, and record it."
+    asking = call.approval_request
+    said = "You can approve it, also with changed arguments, deny it, or answer in its place."
+    if asking is not None and asking.confirm == "typed":
+        said += " To approve it you type the name of the tool."
+    return f"{said} In an emergency you alone may let it run." if may_break_glass else said
+
+
+def _command(call: Call, occasion: e.Occasion) -> str:
+    if occasion in _QUESTIONS:
+        return f"ayes approve {call.ref}, or ayes deny {call.ref}"
+    return f"ayes reconcile {call.ref}" if occasion == "in-doubt" else f"ayes show {call.ref}"
+
+
+def _argument_lines(call: Call, secret: Sequence[str] | None) -> list[str]:
+    raw = call.arguments
+    if secret is None:
+        return [f"{NOT_SHOWN}it is not known which of them are secret)"]
+    try:
+        text = json.dumps(redacted(raw, secret), ensure_ascii=False, indent=2)
+    except strict_json.BadJson:
+        if secret:
+            return [f"{NOT_SHOWN}they cannot be read, and some of them are secret)"]
+        text = raw
+    shown = visible_json(text[:MAX_CHARACTERS])
+    lines = [_cut(visible(one), _MAX_LINE) for one in shown.split("\n")[:MAX_LINES]]
+    left = len(text) - MAX_CHARACTERS
+    if left > 0 or shown.count("\n") >= MAX_LINES:
+        lines.append(CUT)
+    return [*lines, *(f"[{one}]" for one in flags(text))]
+
+
+def _outcome(call: Call) -> str:
+    match call.decided.event if call.decided else None:
+        case e.Approved(ground="broken_glass"):
+            return "let run by one person, who broke the glass"
+        case e.Approved(arguments=None):
+            return "approved"
+        case e.Approved():
+            return "approved with changed arguments"
+        case e.Answered():
+            return "answered by a person instead of the tool"
+        case e.Event() as event:
+            return type(event).__name__.lower()
+        case _:
+            return "decided"
+
+
+def _tool(call: Call) -> str:
+    return call.wish.tool
+
+
+def _time(at: datetime | None) -> str:
+    return f"{at:%Y-%m-%d %H:%M} UTC" if at else "no time"
+
+
+def _short(text: str, most: int = _MAX_LINE) -> str:
+    """A text of others on one line, with its warnings."""
+    found = flags(text)
+    return _cut(visible(text), most) + "".join(f"  [{one}]" for one in found)
+
+
+def _cut(text: str, most: int = MAX_SUBJECT) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}\N{HORIZONTAL ELLIPSIS}"
+
+
+def _without(value: Any, path: list[str]) -> Any:
+    if not path:
+        return REDACTED
+    first, *rest = path
+    match value:
+        case dict():
+            return {
+                key: _without(inner, rest) if first in ("*", key) else inner
+                for key, inner in value.items()
+            }
+        case list():
+            return [
+                _without(inner, rest) if first in ("*", str(index)) else inner
+                for index, inner in enumerate(value)
+            ]
+        case _:
+            return value
+
+
+def _unescaped(part: str) -> str:
+    return part.replace("~1", "/").replace("~0", "~")

@@ -1,0 +1,360 @@
+"""Who is told what about a call, when, and through which channels. Pure.
+
+    asked, escalated, reminder   people who can still help by voting, or a delegate of theirs
+    decided, expired             the requester; those who were asked and did not vote, if the route
+                                 says so. Only of calls that people were asked about.
+    broken-glass                 everybody who was asked, except the one who broke it
+    in-doubt                     people who may reconcile
+
+Only people in [contacts] are told; patterns of voters are matched with them. A person without a
+contact hears of a question through the room `default`, and so does the site if nobody at all is
+told. Which route counts, and when a notice is due, rests on the policies in force when the fact was
+recorded: so every worker answers the same. Addresses are the newest.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ayes.ledger.grants import Delegation
+from ayes.ledger.lifecycle import Call, Status
+from ayes.ledger.objections import may_reconcile
+from ayes.ledger.policies import Policies
+from ayes.ledger.votes import can_help
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.people import is_excluded, person, plain
+from ayes.schemas.quorums import is_among, is_plain
+from ayes.schemas.routes import DEFAULT_ROOM, Route
+from ayes.schemas.slots import Slot
+
+#: News of what has ended is not told any more after this time, as when a notifier first starts.
+MAX_LATE_S: Final = 86_400.0
+
+
+class Message(Struct, frozen=True):
+    """A notice for one person or room, not sent yet."""
+
+    to: str
+    is_room: bool
+    occasion: e.Occasion
+    #: Which of several escalations or reminders; 0: the question itself.
+    stage: int
+    #: `channel:address`, in order of preference.
+    contacts: tuple[str, ...]
+    due: datetime
+    #: Whether it is told together with others that are due at the same time.
+    in_digest: bool = False
+
+    def slot(self, call: Call) -> Slot:
+        """The slot that says that it was sent."""
+        key = f"{self.occasion}-{self.stage}" if self.stage else self.occasion
+        told = call.ref.room_notified if self.is_room else call.ref.notified
+        return told(self.to, key)
+
+
+class _Occasion(NamedTuple):
+    kind: e.Occasion
+    stage: int
+    at: datetime
+    #: When the stage of the question ends.
+    deadline: datetime | None
+
+
+class _Address(NamedTuple):
+    """A contact, with the room or person whose it is."""
+
+    to: str
+    contacts: tuple[str, ...]
+
+
+def messages(
+    call: Call,
+    fact: Fact,
+    then: Policies,
+    policies: Policies,
+    now: datetime,
+    delegations: Collection[Delegation] = (),
+) -> tuple[Message, ...]:
+    """The notices that follow from a fact and are still needed, sent ones left out.
+
+    Args:
+        call: with requester, agent and labels of its thread.
+        then: the policies in force when the fact was recorded.
+        policies: those in force now.
+        now: on the broker's clock.
+    """
+    if call.requested is None:
+        return ()
+    found: list[Message] = []
+    for occasion in _occasions(call, fact, then):
+        route, rooms = _route(call, then, policies)
+        if occasion.kind not in route.on:
+            continue
+        due, in_digest = _due(occasion, route)
+        if occasion.kind in _NEWS and (now - due).total_seconds() > MAX_LATE_S:
+            continue
+        told = _people(call, occasion, route, policies, now, delegations) if route.people else []
+        rooms_told = [_Address(room, (rooms[room],)) for room in route.rooms if room in rooms]
+        if route.people and occasion.kind not in ("decided", "expired"):
+            rooms_told += _default_room(call, told, rooms_told, policies, now, delegations)
+        for is_room, addresses in ((False, told), (True, rooms_told)):
+            found += [
+                Message(to, is_room, occasion.kind, occasion.stage, contacts, due, in_digest)
+                for to, contacts in addresses
+            ]
+    return tuple(one for one in found if is_needed(call, one, policies, now, delegations))
+
+
+def is_needed(
+    call: Call,
+    message: Message,
+    policies: Policies,
+    now: datetime,
+    delegations: Collection[Delegation] = (),
+) -> bool:
+    """Whether something is still needed of the reader, or they still want to know; asked again at
+    the moment of sending.
+    """
+    if call.fact_at(message.slot(call)) is not None:
+        return False
+    match message.occasion:
+        case "asked" | "escalated" | "reminder":
+            if call.status is not Status.PENDING or call.withdrawn is not None:
+                return False
+            if call.deadline is not None and now >= call.deadline:
+                return False
+            if message.occasion == "reminder" and len(call.escalated) != message.stage:
+                return False
+            if _was_reminded(call, message):
+                return False
+            return message.is_room or _can_help(call, message.to, policies, now, delegations)
+        case "in-doubt":
+            return call.status is Status.IN_DOUBT and (
+                message.is_room or may_reconcile(call, message.to)
+            )
+        case "decided" | "expired" | "broken-glass":
+            return True
+
+
+#: What has ended, and needs nothing of anybody.
+_NEWS: Final = frozenset({"decided", "expired", "broken-glass"})
+_QUESTIONS: Final = frozenset({"asked", "escalated", "reminder"})
+
+
+def _occasions(call: Call, fact: Fact, then: Policies) -> Iterator[_Occasion]:
+    """What a fact is an occasion for; mostly nothing if people were not asked."""
+    event, at = fact.event, fact.recorded_at
+    match event:
+        case e.ApprovalRequested() | e.Escalated():
+            stage = int(fact.slot.tail[-1]) if isinstance(event, e.Escalated) else 0
+            deadline = _deadline(call, event, at)
+            yield _Occasion("escalated" if stage else "asked", stage, at, deadline)
+            before_s = _route(call, then, then)[0].remind_before_s
+            if deadline is not None and before_s is not None:
+                remind = deadline - timedelta(seconds=before_s)
+                if remind > at:  # otherwise the question itself comes as late
+                    yield _Occasion("reminder", stage, remind, deadline)
+        case e.GlassBroken():
+            yield _Occasion("broken-glass", 0, at, None)
+        case e.InDoubt() if fact == call.finished:
+            yield _Occasion("in-doubt", 0, at, None)
+        case e.Expired() if call.gated is not None:
+            yield _Occasion("expired", 0, at, None)
+        case _ if fact == call.decided and call.gated is not None:
+            yield _Occasion("decided", 0, at, None)
+        case _:
+            pass
+
+
+def _deadline(
+    call: Call, event: e.ApprovalRequested | e.Escalated, at: datetime
+) -> datetime | None:
+    asking = call.approval_request
+    if asking is None or asking.on_timeout == "stay" or event.expires_in_s is None:
+        return None
+    try:
+        return at + timedelta(seconds=event.expires_in_s)
+    except OverflowError:  # after the last date that Python knows
+        return None
+
+
+def _route(call: Call, then: Policies, now: Policies) -> tuple[Route, Mapping[str, str]]:
+    """The first route that matches, the workspace's before the organisation's; and its rooms."""
+    asking = call.approval_request
+    decided = call.decided.event if call.decided else None
+    rule = asking.rule if asking else str(getattr(decided, "rule", ""))
+    for policy, newest in (
+        (then.workspace.policy, now.workspace.policy),
+        (then.organisation.policy, now.organisation.policy),
+    ):
+        for route in policy.routes:
+            if route.fits(call.ref.workspace, rule, call.wish):
+                return route, newest.rooms
+    return Route(), {}
+
+
+def _due(occasion: _Occasion, route: Route) -> tuple[datetime, bool]:
+    """When it is told, and whether in a digest. What cannot wait is told at once."""
+    due = route.due(occasion.at)
+    if occasion.kind == "broken-glass" or (
+        occasion.deadline is not None and occasion.deadline <= due
+    ):
+        return occasion.at, False
+    return due, route.digest_s is not None and due > occasion.at
+
+
+def _people(
+    call: Call,
+    occasion: _Occasion,
+    route: Route,
+    policies: Policies,
+    now: datetime,
+    delegations: Collection[Delegation],
+) -> list[_Address]:
+    """The people who are told, with those of their contacts that the route allows."""
+    found: list[_Address] = []
+    for name, contacts in _contacts(policies).items():
+        usable = tuple(
+            one for one in contacts if not route.via or one.partition(":")[0] in route.via
+        )
+        if usable and _is_told(call, occasion, route, name, policies, now, delegations):
+            found.append(_Address(name, usable))
+    return found
+
+
+def _is_told(
+    call: Call,
+    occasion: _Occasion,
+    route: Route,
+    name: str,
+    policies: Policies,
+    now: datetime,
+    delegations: Collection[Delegation],
+) -> bool:
+    match occasion.kind:
+        case "asked":  # who was added later hears of the escalation
+            first = replace(call, escalated=())
+            return _can_help(first, name, policies, now, delegations)
+        case "reminder":
+            return _can_help(call, name, policies, now, delegations)
+        case "escalated":
+            givers = [one.ref.giver for one in delegations if one.holds(name, call.wish.tool, now)]
+            voters = _voters_of(call, occasion.stage)
+            is_new = any(is_among(one, voters) for one in (name, *givers))
+            return is_new and _can_help(call, name, policies, now, delegations)
+        case "decided" | "expired":
+            return ("requester" in route.outcome_to and _is_requester(call, name, policies)) or (
+                "asked" in route.outcome_to and name in _asked_without_vote(call)
+            )
+        case "broken-glass":
+            return _hears_of_glass(call, name)
+        case "in-doubt":
+            return may_reconcile(call, name)
+
+
+def _voters_of(call: Call, stage: int) -> tuple[str, ...]:
+    """The people whom an escalation added."""
+    slot = call.ref.escalated(stage)
+    found = next((fact.event for fact in call.escalated if fact.slot == slot), None)
+    return found.voters if isinstance(found, e.Escalated) else ()
+
+
+def _contacts(policies: Policies) -> dict[str, tuple[str, ...]]:
+    """By person. If both policies have one, the organisation's counts; each person once."""
+    found: dict[str, tuple[str, ...]] = {}
+    known: set[str] = set()
+    for policy in (policies.organisation.policy, policies.workspace.policy):
+        for name, contacts in policy.contacts.items():
+            if (who := person(name, _accounts(policies))) not in known:
+                known.add(who)
+                found[name] = contacts
+    return found
+
+
+def _accounts(policies: Policies) -> dict[str, str]:
+    """By account, its person; the organisation's word counts."""
+    return policies.workspace.policy.persons | policies.organisation.policy.persons
+
+
+def _can_help(
+    call: Call,
+    name: str,
+    policies: Policies,
+    now: datetime,
+    delegations: Collection[Delegation],
+) -> bool:
+    """Whether they could vote in the name of their contact, or in another name of theirs."""
+    who = person(name, _accounts(policies))
+    own = [account for account, whose in _accounts(policies).items() if whose == who]
+    return any(can_help(call, one, now, delegations) for one in (name, *own))
+
+
+def _is_requester(call: Call, name: str, policies: Policies) -> bool:
+    requester, accounts = call.wish.requester, _accounts(policies)
+    return bool(requester) and person(requester, accounts) == person(name, accounts)
+
+
+def _asked_without_vote(call: Call) -> set[str]:
+    """The people who were told of the question and have not voted."""
+    voted = {plain(fact.slot.tail[3]) for fact in call.votes}
+    asked: set[str] = set()
+    for fact in call.notified:
+        match fact.slot.tail:
+            case (_, _, _, to, occasion) if occasion.partition("-")[0] in _QUESTIONS:
+                asked.add(to)
+            case _:
+                pass
+    return {name for name in asked if plain(name) not in voted}
+
+
+def _hears_of_glass(call: Call, name: str) -> bool:
+    asking = call.approval_request
+    broken = call.announced.event if call.announced else None
+    if asking is None or not isinstance(broken, e.GlassBroken):
+        return False
+    is_breaker = person(name, asking.people) == person(broken.reviewer, asking.people)
+    asked = is_among(name, (*call.voters(), *asking.may_break_glass))
+    return asked and not is_breaker and not is_excluded(name, asking.excluded, asking.people)
+
+
+def _default_room(
+    call: Call,
+    told: Collection[_Address],
+    rooms: Iterable[_Address],
+    policies: Policies,
+    now: datetime,
+    delegations: Collection[Delegation],
+) -> list[_Address]:
+    """The default room, if somebody who is needed has no contact, or nobody is told."""
+    place = policies.workspace.policy.rooms.get(DEFAULT_ROOM)
+    place = place or policies.organisation.policy.rooms.get(DEFAULT_ROOM)
+    if place is None or any(one.to == DEFAULT_ROOM for one in rooms):
+        return []
+    accounts = _accounts(policies)
+    reached = {person(one.to, accounts) for one in told}
+    missed = [
+        one
+        for one in call.voters()
+        if is_plain(one)
+        and person(one, accounts) not in reached
+        and can_help(call, one, now, delegations)
+    ]
+    return [_Address(DEFAULT_ROOM, (place,))] if missed or not told else []
+
+
+def _was_reminded(call: Call, message: Message) -> bool:
+    """Whether a question that waited for a digest or quiet hours came after its own reminder."""
+    if message.occasion == "reminder":
+        return False
+    reminder = Message(message.to, message.is_room, "reminder", message.stage, (), message.due)
+    return call.fact_at(reminder.slot(call)) is not None
+
+
+def nobody(policies: Policies) -> bool:
+    """Whether the policies name nobody who could be told."""
+    both = (policies.workspace.policy, policies.organisation.policy)
+    return not any(policy.contacts or policy.rooms for policy in both)

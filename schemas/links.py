@@ -1,0 +1,68 @@
+"""Links to a call, for one person: what a message about a call may carry.
+
+    https://ayes.example.com/open/mF3k…
+
+A link has a token and nothing else. The token is a keyed hash over a person, a call and a digest.
+Nobody without the key can make one or learn anything from it, and nothing about it is stored. It
+is resolved by making the tokens of the calls that are pending now, for the person who is *signed
+in*, and comparing. So it leads only that person anywhere, stands for exactly the bytes that it was
+sent about, and ends with the call. It is not a password: without signing in it opens nothing.
+"""
+
+import base64
+import hmac
+from collections.abc import Iterable
+from typing import Final
+
+from ayes.schemas.people import plain
+from ayes.schemas.slots import CallRef
+
+#: The path below which the console resolves tokens.
+OPEN: Final = "/open/"
+#: The length of a key, in bytes.
+KEY_BYTES: Final = 32
+#: What the hash is for, so that no other use of the key has the same ones.
+_PURPOSE: Final = "ayes link 1"
+
+
+def action_token(key: bytes, person: str, call: CallRef, digest: str) -> str:
+    """The token of this call, waiting with this digest, for this person: 43 URL-safe characters.
+
+    Args:
+        key: `KEY_BYTES` secret bytes, the same for all programs of a site.
+    """
+    return keyed_token(key, _PURPOSE, plain(person), str(call), digest)
+
+
+def find_call(
+    key: bytes, person: str, token: str, waiting: Iterable[tuple[CallRef, str]]
+) -> CallRef | None:
+    """The call of a token among these calls and digests; None if it is of none, for this person.
+
+    Every call is compared, so the time that it takes says nothing about the token.
+    """
+    head, given, found = _packed(_PURPOSE, plain(person)), token.encode(errors="replace"), None
+    for call, digest in waiting:
+        made = _encoded(hmac.digest(key, head + _packed(str(call), digest), "sha256"))
+        if hmac.compare_digest(made, given):
+            found = call
+    return found
+
+
+def open_link(base_url: str, token: str) -> str:
+    """The link of a token, at the console with this URL."""
+    return f"{base_url.rstrip('/')}{OPEN}{token}"
+
+
+def keyed_token(key: bytes, purpose: str, *parts: str) -> str:
+    """A keyed hash (HMAC-SHA256) over these parts, for this purpose; URL-safe, without padding."""
+    return _encoded(hmac.digest(key, _packed(purpose, *parts), "sha256")).decode()
+
+
+def _packed(*parts: str) -> bytes:
+    """With lengths, so that no two lists of parts have the same bytes."""
+    return b"".join([b"%d:%b" % (len(raw := part.encode()), raw) for part in parts])
+
+
+def _encoded(mac: bytes) -> bytes:
+    return base64.urlsafe_b64encode(mac).rstrip(b"=")

@@ -1,0 +1,361 @@
+"""The notifier: people are told through real servers, once, and only if it is needed."""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from inboxes import Inbox, http, ntfy, smtp
+from running import working
+from shop import FIRST, SECOND, THREAD, Shop, rule
+
+from ayes.consumers.channels import Channels, NotSent, read_channels
+from ayes.consumers.notifier import CONCURRENCY, Notifier
+from ayes.consumers.worker import Worker
+from ayes.ledger.log import EventLog, Mark
+from ayes.ledger.services import Ledger
+from ayes.ops.broker.status import failing_channels
+from ayes.projections.notices import Notice
+from ayes.schemas import events as e
+from ayes.schemas.errors import BadFile
+from ayes.schemas.slots import ROOT, CallRef
+from ayes.schemas.tools import ToolSpec
+
+CONTACTS = """
+[contacts]
+ana = ["mail:ana@example.org"]
+ben = ["push:ben-topic"]
+rita = ["web:rita"]
+
+[rooms]
+ops = "web:ops"
+"""
+ASKS = rule("money", "ask", 'voters = ["ana", "ben"]')
+SOON_S = 0.01
+#: How long after the last thing that should happen something that should not would have.
+A_WHILE_S = 0.3
+
+
+class Inboxes:
+    """One server of each kind, and the file that describes them."""
+
+    def __init__(self, mail: Inbox, web: Inbox, push: Inbox) -> None:
+        self.mail, self.web, self.push = mail, web, push
+
+    def channels(self, folder: Path, *, tries: int = 1, timeout_s: float = 10) -> Channels:
+        file = folder / "channels.toml"
+        limits = f"tries = {tries}\ntimeout_s = {timeout_s}\n"
+        file.write_text(
+            f"""
+[channel.mail]
+url = "mailto://{self.mail.place}?from=ayes@example.org&to={{address}}&format=text&mode=insecure"
+{limits}
+[channel.web]
+url = "json://{self.web.place}/{{address}}"
+{limits}
+[channel.push]
+url = "ntfy://{self.push.place}/{{address}}"
+{limits}
+"""
+        )
+        file.chmod(0o600)
+        return Channels(read_channels(file), pause_s=lambda _tries: SOON_S)
+
+    async def until(self, inbox: Inbox, count: int) -> Inbox:
+        return await asyncio.to_thread(inbox.until, count)
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Inboxes]:
+    with smtp() as mail, http() as web, ntfy() as push:
+        yield Inboxes(mail, web, push)
+
+
+@pytest.fixture
+def inboxes(servers: Inboxes) -> Inboxes:
+    """The servers, empty and in order again."""
+    for one in (servers.mail, servers.web, servers.push):
+        one.clear()
+        one.is_broken, one.slow_s = False, 0.0
+    return servers
+
+
+@pytest.fixture
+def shop(port: EventLog) -> Shop:
+    return Shop(port)
+
+
+@contextmanager
+def sending(port: EventLog, channels: Channels) -> Iterator[tuple[Worker, Worker]]:
+    author = e.Author(kind="notifier", name="notifier")
+    now, later = (
+        Worker(
+            Ledger(port, author),
+            Notifier(channels, later=later, link_to=lambda message, _: f"https://x/{message.to}"),
+            concurrency=CONCURRENCY,
+        )
+        for later in (False, True)
+    )
+    try:
+        yield now, later
+    finally:
+        channels.close()
+
+
+@asynccontextmanager
+async def notifiers(port: EventLog, channels: Channels) -> AsyncIterator[None]:
+    with sending(port, channels) as workers:
+        async with working(*workers):
+            yield
+
+
+async def told(shop: Shop, count: int, ref: CallRef = FIRST) -> set[str]:
+    """Wait for so many facts that somebody was told; returns `who occasion` of all."""
+    async with asyncio.timeout(30):
+        while len(facts := await shop.ledger.read(f"{ref.subjects[:-1]}notified.>")) < count:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    return {" ".join(fact.slot.tail[3:]) for fact in facts}
+
+
+def digest_s(in_s: float) -> float:
+    """A length of windows, of which one ends in so many seconds, and the next an hour later."""
+    end = math.ceil(datetime.now(UTC).timestamp() + in_s)
+    return end / math.ceil(end / 3600)
+
+
+async def test_people_are_told_by_mail_push_and_http(
+    shop: Shop, port: EventLog, inboxes: Inboxes, tmp_path: Path
+):
+    """A question reaches each voter through a channel of theirs, and a shared room; the outcome
+    reaches the requester. Each is a fact, and whoever restarts the notifier is told nothing again
+    (B54).
+    """
+    await shop.open(f'{CONTACTS}[[notify]]\nrooms = ["ops"]\n{ASKS}')
+    await shop.request()
+    async with shop.gates():
+        async with notifiers(port, inboxes.channels(tmp_path)):
+            assert await told(shop, 3) == {"ana asked", "ben asked", "room ops asked"}
+            voting = shop.ledger.reviewer("ana")
+            await voting.approve(FIRST)
+            await told(shop, 5)
+        async with notifiers(port, inboxes.channels(tmp_path)):
+            await shop.request(SECOND)
+            await told(shop, 3, SECOND)
+    [mail, again] = inboxes.mail.to("ana@example.org")
+    assert mail.subject == "refund needs approval: shop/t1/c1"
+    assert '"amount": 100' in mail.body
+    assert mail.body.rstrip().endswith("https://x/ana")
+    assert again.subject == "refund needs approval: shop/t1/c2"
+    assert [one.subject for one in inboxes.web.to("rita")] == ["refund was approved: shop/t1/c1"]
+    assert [one.subject[:22] for one in inboxes.push.to("ben-topic")] == [
+        "refund needs approval:"
+    ] * 2
+    assert len(inboxes.web.to("ops")) == 3
+
+
+async def test_a_secret_stays_here(shop: Shop, port: EventLog, inboxes: Inboxes, tmp_path: Path):
+    """What the tool declares as secret is in no message (B71)."""
+    tool = ToolSpec(name="refund", schema='{"type":"object"}', secret=("/card",))
+    await shop.open(CONTACTS + ASKS, "", tool)
+    await shop.request(arguments='{"amount":100,"card":"4111"}')
+    async with shop.gates(), notifiers(port, inboxes.channels(tmp_path)):
+        await told(shop, 2)
+    for one in (*inboxes.mail, *inboxes.push):
+        assert '"card": "(secret)"' in one.body
+        assert "4111" not in one.body
+
+
+async def test_nobody_is_told_what_is_decided_by_then(
+    shop: Shop, port: EventLog, inboxes: Inboxes, tmp_path: Path
+):
+    """A question that was decided while no notifier ran is not put to anybody any more."""
+    await shop.open(CONTACTS + ASKS)
+    await shop.request()
+    async with shop.gates():
+        await shop.asked()
+        await shop.ledger.reviewer("ana").deny(FIRST, reason="no")
+        await shop.decided(e.Denied)
+        await shop.request(SECOND, '{"amount":7}')
+        async with notifiers(port, inboxes.channels(tmp_path)):
+            await told(shop, 2, SECOND)
+            assert await told(shop, 1) == {"rita decided"}
+    assert [one.subject for one in inboxes.mail] == ["refund needs approval: shop/t1/c2"]
+
+
+async def test_a_dead_channel_delays_nobody_and_is_known(
+    shop: Shop, port: EventLog, inboxes: Inboxes, tmp_path: Path
+):
+    """Ana's mail server is broken: Ben is told all the same, the state shows the channel, the
+    delivery is parked with its reason; tried again later, only Ana is told (B54).
+    """
+    inboxes.mail.is_broken = True
+    await shop.open(CONTACTS + ASKS)
+    await shop.request()
+    async with shop.gates(), notifiers(port, inboxes.channels(tmp_path, tries=3)):
+        assert await told(shop, 1) == {"ben asked"}
+        async with asyncio.timeout(20):
+            while not (parked := await port.parked("notifier")):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert "ana was not told (asked): mail: " in parked[0].reason
+        [failing] = await failing_channels(shop.ledger)
+        assert failing.channel == "mail"
+        assert failing.why in parked[0].reason
+
+        inboxes.mail.is_broken = False
+        await port.mark(Mark("notifier", parked[0].number, "retry", datetime.now(UTC)))
+        assert await told(shop, 2) == {"ben asked", "ana asked"}
+        async with asyncio.timeout(20):
+            while await failing_channels(shop.ledger):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    assert len(inboxes.push) == len(inboxes.mail) == 1
+
+
+async def test_the_next_contact_is_tried_if_one_fails(
+    shop: Shop, port: EventLog, inboxes: Inboxes, tmp_path: Path
+):
+    """Contacts are in order of preference: a person is told once, through the first that works."""
+    inboxes.push.is_broken = True
+    both = '[contacts]\nana = ["push:ana-topic", "mail:ana@example.org"]\n'
+    await shop.open(both + ASKS)
+    await shop.request()
+    async with shop.gates(), notifiers(port, inboxes.channels(tmp_path, tries=2)):
+        await told(shop, 1)
+    [fact] = await shop.ledger.read(FIRST.notified("ana", "asked"))
+    assert fact.event.channel == "mail"
+    assert len(inboxes.mail) == 1
+
+
+@pytest.mark.log("jetstream")
+async def test_forty_calls_are_one_message(
+    shop: Shop, port: EventLog, inboxes: Inboxes, tmp_path: Path
+):
+    """A digest of 40 is one message that lists them all, and 40 facts."""
+    calls = [THREAD.call(f"d{number}") for number in range(40)]
+    await shop.open("")
+    for ref in calls:
+        await shop.request(ref)
+    wait = f"[[notify]]\ndigest_s = {digest_s(4)!r}\n"
+    await shop.apply(f'[contacts]\nana = ["mail:ana@example.org"]\n{wait}{ASKS}')
+    for ref in calls:
+        asking = e.ApprovalRequested(
+            digest=(await shop.ledger.call(ref)).digest, rule="money", policy_version=2,
+            voters=("ana",),
+        )  # fmt: skip
+        await shop.ledger.append(ref.gated, asking)
+    async with notifiers(port, inboxes.channels(tmp_path)):
+        for ref in calls:
+            await told(shop, 1, ref)
+    [mail] = inboxes.mail
+    assert mail.subject == "ayes: 40 notices, 40 waiting for approval"
+    assert all(f"{ref}\n" in mail.body for ref in calls)
+    facts = await shop.ledger.read(f"{ROOT}.*.*.call.*.notified.>")
+    assert [fact.event.together for fact in facts] == [40] * 40
+
+
+async def test_a_reminder_comes_before_the_deadline_if_it_is_needed(
+    shop: Shop, port: EventLog, inboxes: Inboxes, tmp_path: Path
+):
+    """Who has not voted is reminded; who has is not, and nobody is about a decided call."""
+    remind = '[[notify]]\non = ["reminder"]\nremind_before_s = 28.5\n'
+    both = rule("money", "ask", 'voters = ["ana", "ben"]', "votes_needed = 2", "expires_in_s = 30")
+    await shop.open(CONTACTS + remind + both)
+    for ref in (FIRST, SECOND):
+        await shop.request(ref)
+    async with shop.gates(), notifiers(port, inboxes.channels(tmp_path)):
+        await shop.asked()
+        await shop.asked(SECOND)
+        await shop.ledger.reviewer("ana").approve(FIRST)
+        await shop.ledger.reviewer("ana").deny(SECOND, reason="no")
+        assert await told(shop, 1) == {"ben reminder"}
+        await asyncio.sleep(A_WHILE_S)
+    assert [one.subject for one in inboxes.push] == ["Reminder: refund needs approval: shop/t1/c1"]
+    assert list(inboxes.mail) == []
+
+
+async def test_two_notifiers_tell_everybody_once(
+    shop: Shop, port: EventLog, inboxes: Inboxes, tmp_path: Path
+):
+    """They share the work: no call is told twice, and none is missed."""
+    calls = [THREAD.call(f"m{number}") for number in range(20)]
+    await shop.open(CONTACTS + ASKS)
+    (tmp_path / "other").mkdir()
+    with sending(port, inboxes.channels(tmp_path / "other")) as others:
+        async with (
+            shop.gates(),
+            notifiers(port, inboxes.channels(tmp_path)),
+            working(*others),
+        ):
+            for ref in calls:
+                await shop.request(ref)
+            for ref in calls:
+                await told(shop, 2, ref)
+    assert len(inboxes.mail) == len(inboxes.push) == 20
+
+
+# ------------------------------------------------------------------------------------- the channels
+
+
+async def test_a_hanging_channel_ends_with_its_time(inboxes: Inboxes, tmp_path: Path):
+    """A server that takes a message and never answers is given up on after `timeout_s`."""
+    inboxes.web.slow_s = 2.0
+    channels = inboxes.channels(tmp_path, timeout_s=0.2)
+    seen: list[tuple[str, str]] = []
+
+    async def on_change(channel: str, why: str) -> None:
+        seen.append((channel, why))
+
+    with pytest.raises(NotSent, match=r"web: no answer within 0\.2 s|web: .*[Tt]ime|web: A Conn"):
+        await channels.send("web:ana", Notice("s", "b"), on_change)
+    channels.close()
+    assert [channel for channel, why in seen if why] == ["web"]
+
+
+async def test_waiting_behind_a_failure_is_sharing_it(inboxes: Inboxes, tmp_path: Path):
+    """However many messages wait for a dead channel, none waits for another's tries."""
+    inboxes.web.is_broken = True
+    channels = inboxes.channels(tmp_path, tries=2)
+
+    async def on_change(channel: str, why: str) -> None:
+        assert why
+
+    async with asyncio.timeout(20):
+        results = await asyncio.gather(
+            *(channels.send(f"web:{n}", Notice("s", "b"), on_change) for n in range(300)),
+            return_exceptions=True,
+        )
+    channels.close()
+    assert all(isinstance(one, NotSent) for one in results)
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "said"),
+    [
+        ("", 0o600, "line 1: 'channel' is missing."),
+        ('[channel.x]\nurl = "what"', 0o600, "channel 'x': apprise does not understand the URL"),
+        ('[channel.x]\nurl = "env:NOT_SET"', 0o600, "the variable NOT_SET is not set."),
+        ('[channel.x]\nurl = "json://h"\nfoo = 1', 0o600, "unknown key 'foo'"),
+        ('[channel.x]\nurl = "json://h"\ntries = 0', 0o600, "'tries' should be greater than"),
+        ('[channel."a b"]\nurl = "json://h"', 0o600, "cannot be used"),
+        ('[channel.x]\nurl = "json://u:pass@h"', 0o640, "others may read it"),
+    ],
+)
+def test_a_bad_channels_file_is_one_sentence(tmp_path: Path, text: str, mode: int, said: str):
+    """What is wrong, where, and what to do; never a URL, since it has a password in it."""
+    file = tmp_path / "channels.toml"
+    file.write_text(text)
+    file.chmod(mode)
+    with pytest.raises(BadFile) as raised:
+        read_channels(file, {})
+    assert said in str(raised.value)
+    assert "pass@" not in str(raised.value)
+
+
+def test_a_url_may_be_in_the_environment(tmp_path: Path):
+    """So that no file has the password."""
+    file = tmp_path / "channels.toml"
+    file.write_text('[channel.x]\nurl = "env:X_URL"')
+    file.chmod(0o600)
+    assert read_channels(file, {"X_URL": "json://h/{address}"})["x"].url == "json://h/{address}"

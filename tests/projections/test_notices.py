@@ -1,0 +1,167 @@
+"""Notices: what people are told about a call, in words."""
+
+import pytest
+from msgspec.structs import replace
+from stories import REF, Story, life, question, request
+
+from ayes.ledger.lifecycle import Call, call_of
+from ayes.projections.notices import (
+    MAX_CHARACTERS,
+    MAX_LISTED,
+    MAX_SUBJECT,
+    REDACTED,
+    Listed,
+    digest,
+    notice,
+    redacted,
+    subject,
+)
+from ayes.schemas import events as e
+
+CALL = REF.wish(1, 0)
+WISH = e.Wish(tool="refund", arguments='{"order":"A-17","card":{"number":"4111"}}')
+LINK = "https://approvals.example/open/x"
+QUESTIONS = ("asked", "escalated", "reminder")
+OCCASIONS = (*QUESTIONS, "decided", "expired", "broken-glass", "in-doubt")
+
+
+def pending(arguments: str = WISH.arguments, *, requested=None, **asking: object) -> Call:
+    wish, story = replace(WISH, arguments=arguments), Story()
+    story.tell(CALL.requested, replace(request(wish), **(requested or {})))
+    story.tell(CALL.gated, replace(question(wish), **asking))
+    return call_of(CALL, story.facts)
+
+
+def ended(ending: str) -> Call:
+    story = Story()
+    for slot, event in life(CALL, WISH, ending):
+        story.tell(slot, event)
+    return call_of(CALL, story.facts)
+
+
+def test_a_question_says_what_who_why_until_when_and_what_to_do():
+    """Who is asked reads everything that they need to know whether it is for them."""
+    told = notice(pending(expires_in_s=600, confirm="typed"), "asked", link=LINK)
+
+    assert told.subject == "refund needs approval: acme/t1/1-0"
+    for said in (
+        "on behalf of rita", "tool:      refund", "rule:      money", "why:       moves money",
+        "until:     2026-03-01 09:10 UTC; it expires then", '"order": "A-17"',
+        "approve it", "you type the name of the tool",
+    ):  # fmt: skip
+        assert said in told.body
+    assert told.body.endswith(f"\n{LINK}")
+
+
+@pytest.mark.parametrize("occasion", OCCASIONS)
+def test_every_occasion_has_words_of_its_own_and_a_way_to_the_call(occasion):
+    """Each notice names its call, and leads there: by its link, or by a command without one."""
+    call = ended("returned")
+    others = {subject(call, one) for one in OCCASIONS if one != occasion}
+
+    assert subject(call, occasion) not in others
+    assert LINK in notice(call, occasion, link=LINK).body
+    assert f"ayes {'approve' if occasion in QUESTIONS else ''}" in notice(call, occasion).body
+
+
+@pytest.mark.parametrize(
+    ("secret", "gone", "left"),
+    [
+        (("/card/number",), "4111", "A-17"),
+        (("/card",), "4111", "A-17"),
+        (("/card/*",), "4111", "A-17"),
+        (("/*",), "A-17", "refund"),
+        (("",), "A-17", "refund"),
+        (None, "A-17", "refund"),
+    ],
+)
+def test_what_a_tool_declares_as_secret_is_not_told(secret, gone, left):
+    """Declared secrets are replaced on every occasion; of an unknown tool everything is (B71)."""
+    for occasion in OCCASIONS:
+        assert gone not in notice(pending(), occasion, secret=secret).body
+    assert left in notice(pending(), "asked", secret=secret).body
+
+
+def test_secrets_are_found_in_lists_and_under_odd_keys():
+    """A place is a JSON pointer: `*` is any key or index, and `~1` is a slash."""
+    arguments = '{"a/b":[{"k":1,"n":2},{"k":3}],"*":4}'
+
+    assert redacted(arguments, ["/a~1b/*/k"]) == {
+        "a/b": [{"k": REDACTED, "n": 2}, {"k": REDACTED}],
+        "*": 4,
+    }
+    assert redacted(arguments, ["/a~1b/1", "/missing/k"])["a/b"] == [{"k": 1, "n": 2}, REDACTED]
+
+
+def test_arguments_that_cannot_be_read_are_not_told_if_some_are_secret():
+    """Nobody can say where the secret is in malformed arguments, so none of them are shown."""
+    call = pending('{"card": 4111')
+
+    assert "4111" in notice(call, "asked").body
+    assert "4111" not in notice(call, "asked", secret=("/card",)).body
+
+
+def test_text_that_hides_is_spelled_out_and_flagged():
+    """A hidden character, a mixed script or a line break in others' text deceives nobody."""
+    call = pending(
+        '{"to":"\u202eana"}', reason="p\u0430y\nlink: https://x", requested={"tool": "ref\u200bund"}
+    )
+    told = notice(call, "asked", link=LINK)
+
+    assert "\u202e" not in told.body
+    assert "\\u202eana" in told.body
+    assert "[hidden characters]" in told.body
+    assert "[mixed scripts: CYRILLIC, LATIN]" in told.body
+    assert "\nlink: " not in told.body
+    assert "\u200b" not in told.subject + told.body
+
+
+def test_a_notice_is_bounded_and_says_so():
+    """Long arguments, reasons and names are cut, with a mark."""
+    call = pending(
+        f'{{"text":"{"x" * 100_000}"}}',
+        reason="why " * 10_000,
+        requested={"tool": "t" * 10_000, "agent": "a" * 10_000},
+    )
+    told = notice(call, "asked", link=LINK)
+
+    assert len(told.subject) <= MAX_SUBJECT
+    assert len(told.body) < 3 * MAX_CHARACTERS
+    assert "cut here" in told.body
+    assert told.body.endswith(LINK)
+
+
+@pytest.mark.parametrize(
+    ("ending", "said"),
+    [
+        ("denied", "refund was denied"),
+        ("edited", "refund was approved with changed arguments"),
+        ("returned", "refund was approved"),
+        ("answered", "refund was answered by a person"),
+        ("withdrawn", "refund was withdrawn"),
+    ],
+)
+def test_an_outcome_is_named(ending, said):
+    """The subject alone says how it was decided; the body says by whom and when."""
+    told = notice(ended(ending), "decided")
+
+    assert told.subject.startswith(said)
+    assert "decided:   2026-03-01 09:00 UTC" in told.body
+
+
+def test_an_answer_and_an_output_are_not_told():
+    """What a tool or a person said to the model stays in the ledger."""
+    assert "on its way" not in notice(ended("answered"), "decided").body
+    assert "done" not in notice(ended("returned"), "decided").body
+
+
+def test_a_digest_lists_its_calls_and_says_how_many_more():
+    """Forty calls are one message with a line and a link for each; its length is bounded."""
+    forty = digest([Listed(pending(), "asked", f"{LINK}{number}") for number in range(40)])
+    many = digest([Listed(pending(), "asked")] * (MAX_LISTED + 7))
+
+    assert forty.subject == "ayes: 40 notices, 40 waiting for approval"
+    assert forty.body.count("refund needs approval") == 40
+    assert all(f"{LINK}{number}\n" in forty.body for number in range(40))
+    assert many.body.count("refund needs approval") == MAX_LISTED
+    assert "and 7 more" in many.body
