@@ -71,16 +71,37 @@ cluster: setup   ## CALLS=5000 calls on three nodes on this machine, then a node
 	  tests/races/test_cluster.py tests/races/test_elections.py tests/ops/test_cluster_*.py
 
 # `setup` installs uv into .venv/uv where there is none on PATH.
-lock: export PATH := $(PATH):$(CURDIR)/.venv/uv/bin
+.venv/tools/ready lock: export PATH := $(PATH):$(CURDIR)/.venv/uv/bin
+# The extras in the container image.
+IMAGE := dev web notify webhooks slack metrics otel
+
+.venv/tools/ready: .ci/tools.txt .venv/ready
+	@uv venv --quiet --allow-existing --python $(BIN)/python .venv/tools
+	@VIRTUAL_ENV=.venv/tools uv pip sync --quiet --require-hashes .ci/tools.txt && touch .venv/tools/ready
+
+images: .venv/tools/ready ## build the container image, and start image, compose file, units and chart as far as this machine can; BASE=image
+	@AYES_IMAGE_BASE=$(BASE) $(BIN)/pytest -n 0 -s --timeout 1800 tests/deploy
+
+sbom: .venv/tools/ready ## what the container image is made of, as CycloneDX, into dist/
+	@mkdir -p dist && .venv/tools/bin/cyclonedx-py requirements requirements.image.lock --pyproject pyproject.toml \
+	  --output-reproducible --output-file dist/ayes.cdx.json
+
+site: .venv/tools/ready ## the documentation as pages for a web server or a folder, into dist/site
+	@.venv/tools/bin/python docs/site/build.py dist/site
+
 lock: setup      ## resolve pyproject.toml again into requirements.lock
 	@uv pip compile --universal --generate-hashes --all-extras --group test --python-version 3.12 \
 	  --custom-compile-command 'make lock' --no-emit-index-url --upgrade --quiet -o requirements.lock pyproject.toml
 	@uv pip compile --universal --generate-hashes --extra dev --extra web --group build --python-version 3.12 \
 	  --custom-compile-command 'make lock' --no-emit-index-url -c requirements.lock --quiet -o requirements.demo.lock pyproject.toml
+	@uv pip compile --universal --generate-hashes $(addprefix --extra ,$(IMAGE)) --python-version 3.12 \
+	  --custom-compile-command 'make lock' --no-emit-index-url -c requirements.lock --quiet -o requirements.image.lock pyproject.toml
+	@uv pip compile --universal --generate-hashes --group tools --python-version 3.12 \
+	  --custom-compile-command 'make lock' --no-emit-index-url --upgrade --quiet -o .ci/tools.txt
 	@echo uv | uv pip compile --universal --generate-hashes --python-version 3.12 \
 	  --custom-compile-command 'make lock' --no-emit-index-url --upgrade --quiet -o .ci/uv.txt -
 
 clean:           ## remove .venv and caches
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
-.PHONY: help setup demo test test-bench check bench growth charts screenshots chaos conformance kills power sim properties cluster lock clean
+.PHONY: help setup demo test test-bench check bench growth charts screenshots chaos conformance kills power sim properties cluster images sbom site lock clean

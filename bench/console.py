@@ -2,7 +2,9 @@
 
 It runs in a process of its own, as `ayes console` does; the browsers are sockets in this one. The
 time of a page is from the request to the last byte of the answer. The time of an event is from the
-broker's acknowledgement of a vote to its arrival at a client, for each of 50 that are connected.
+broker's acknowledgement of a vote to its arrival at a client, for each of 50 that are connected;
+and with these, to the change that a decision makes on a page in a real browser (`drawing.py`). The
+line of the latter is left out where there is no Chromium, and a message says so.
 Memory is that of the process before and after as many calls as wait are requested and decided, with
 the clients connected. The workers are left out: their facts, and the entries of the live queue, are
 written as theirs would be.
@@ -34,7 +36,7 @@ from ayes.ops.console.tokens import AccessFile
 from ayes.ops.console.visitors import Role
 from ayes.projections import pending as queue
 from ayes.schemas.slots import CallRef, ThreadRef
-from bench import logs
+from bench import drawing, logs
 from bench.append import LATER, broker, timed
 from bench.growth import resident_mb
 from bench.logs import Log
@@ -51,6 +53,9 @@ _CLIENTS: Final = 50
 #: Requests of a round; its figure is their median.
 _RUNS: Final = 15
 _EVENTS: Final = 40
+#: Rows of the first page, and how many of them are decided while a browser shows it.
+_LISTED: Final = 50
+_DRAWN: Final = 30
 #: The pause between two facts whose events are timed.
 _PAUSE_S: Final = 0.05
 _IN_FLIGHT: Final = 100
@@ -63,7 +68,7 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
     """Milliseconds of a page and of an event, megabytes of the process, kilobytes of a page."""
     logging.getLogger("httpx").setLevel(logging.WARNING)
     store = scratch / "console"
-    waiting = max(100, min(_MOST, log.facts // 20))
+    waiting = max(300, min(_MOST, log.facts // 20))
     async with (
         broker(store, LATER),
         Ledger.connect(store, role="admin") as admin,
@@ -75,7 +80,8 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
         answers = [await _page_ms(client, "/api/v1/calls?status=pending") for _ in range(rounds)]
         weight = await _weight_kb(client)
         browsers = [await open_.enter_async_context(_Browser.of(client)) for _ in range(_CLIENTS)]
-        votes = iter(map(call_of, range(waiting)))
+        drawn = await _drawn(admin, client, rounds)
+        votes = iter(map(call_of, range(_DRAWN * rounds, waiting)))
         events = [
             await _event_ms(admin, itertools.islice(votes, _EVENTS), browsers)
             for _ in range(rounds)
@@ -101,6 +107,16 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
         line(f"{told}, the same as JSON, p50", "ms", answers, pages, "as a page", None),
         line(f"a page with all that it loads, {told}", "kB", [weight], [WANTED_KB]),
         line(f"a vote in the log to {_CLIENTS} clients, p50", "ms", events, [WANTED_EVENT_MS]),
+        *(
+            [
+                line(
+                    f"a decision in the log to the page, beside {_CLIENTS} clients, p50", "ms",
+                    drawn, [WANTED_EVENT_MS],
+                )
+            ]
+            if drawn
+            else []
+        ),
         line(
             f"memory after {waiting:,} more calls were decided", "MB", [after], [before],
             "before them", 1.15,
@@ -258,6 +274,41 @@ async def _event_ms(
     return statistics.median(
         (one.arrived[seq] - at) * 1000 for one in browsers for seq, at in recorded.items()
     )
+
+
+async def _drawn(admin: Ledger, client: httpx.AsyncClient, rounds: int) -> list[float]:
+    """Milliseconds from a decision to the change on the page, each round on a new page; none if
+    there is no browser.
+    """
+    if drawing.chromium() is None:
+        said = "no Chromium was found, so the time to the change on a page is not measured"
+        print(said, file=sys.stderr)
+        return []
+
+    async def decide(call: CallRef) -> None:
+        for slot, event in itertools.islice(logs.calling(call), 2, 4):
+            await admin.append(slot, event)
+
+    times = []
+    for _ in range(rounds):
+        url, authorization = str(client.base_url), client.headers["Authorization"]
+        async with drawing.listing(url, authorization) as page:
+            times.append(await drawing.drawn_ms(page, _DRAWN, decide))
+            decided = await page.evaluate("Object.keys(window.changed)")
+        # As the queue's worker does; only now, so that no row leaves while others are timed.
+        for name in decided:
+            key = queue.key(CallRef.parse(name))
+            _, revision = await admin.log.pending.get(key)
+            await admin.log.pending.delete(key, revision)
+        async with asyncio.timeout(_PATIENCE_S):
+            while set(decided).intersection(await _first_names(client)):  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+    return times
+
+
+async def _first_names(client: httpx.AsyncClient) -> list[str]:
+    answer = await client.get("/api/v1/calls", params={"limit": _LISTED})
+    return [one["call"] for one in answer.raise_for_status().json()["calls"]]
 
 
 async def _caught_up(browsers: list[_Browser], seq: int) -> None:

@@ -250,8 +250,8 @@ _ARGUMENTS: Final = (
 
 
 @asynccontextmanager
-async def at_work(store: Path) -> AsyncGenerator[int]:
-    """Gate and executor at work, in one process of their own; its id."""
+async def at_work(store: Path, **variables: str) -> AsyncGenerator[int]:
+    """Gate and executor at work, in one process of their own, with these variables; its id."""
     log = store.with_suffix(".log")
     with log.open("ab") as words:
         process = await asyncio.create_subprocess_exec(
@@ -261,7 +261,7 @@ async def at_work(store: Path) -> AsyncGenerator[int]:
             stdout=subprocess.PIPE,
             stderr=words,
             preexec_fn=die_with_parent(),
-            env=environment(),
+            env=environment() | variables,
         )  # fmt: skip
     try:
         assert process.stdout

@@ -25,6 +25,7 @@ from bench import (
     policy,
     replay,
     start,
+    traces,
 )
 from bench.logs import Log
 from bench.results import Result, told
@@ -42,11 +43,12 @@ WORKLOADS: Final[dict[str, Callable[[Log, int, Path], Awaitable[list[Result]]]]]
     history.WORKLOAD: history.measure,
     policy.WORKLOAD: policy.measure,
 }
-#: Only if they are named: four brokers, and a console and a monitor that take a minute each.
+#: Only if they are named: four brokers, a console and a monitor that take a minute each; traces.
 NAMED: Final = {
     nodes.WORKLOAD: nodes.measure,
     console.WORKLOAD: console.measure,
     monitor.WORKLOAD: monitor.measure,
+    traces.WORKLOAD: traces.measure,
 }
 
 

@@ -29,6 +29,7 @@ from msgspec import Struct
 
 from ayes.consumers.effects import Append, Effect, HandOn, Perform
 from ayes.consumers.tools import Registered
+from ayes.ledger import tracing
 from ayes.ledger.lifecycle import NOT_RUN, Call, Status, attempt_of
 from ayes.ledger.log import Delivered
 from ayes.ledger.services import Ledger
@@ -141,7 +142,7 @@ class Executor:
         if not any(attempt_of(start) == work.attempt for start in call.starts):
             ends_at = None if call.starts else call.refusal_slot
             return None if ends_at is None else Append(ends_at, tool_not_run(call))
-        outcome = await self._outcome(work)
+        outcome = await tracing.executing(call, self._outcome(work))
         return Append(call.end_slot or call.late_slot, outcome, fallback_slot=call.late_slot)
 
     async def _outcome(self, work: Run) -> e.ToolReturned | e.ToolFailed:

@@ -18,6 +18,7 @@ from typing import Final, Protocol
 from msgspec import Struct
 
 from ayes.consumers.effects import Append, Effect, Perform
+from ayes.ledger import tracing
 from ayes.ledger.log import Delivered
 from ayes.ledger.policies import wished
 from ayes.ledger.services import Ledger
@@ -109,7 +110,8 @@ class ModelWorker:
                 for one in opened.tools
             ]
             question = ModelRequest(work.thread, work.turn, opened.model, entries, tuple(tools))
-            reply = await self._models[_provider(opened.model)].reply(question)
+            replying = self._models[_provider(opened.model)].reply(question)
+            reply = await tracing.asking(opened.model, work.thread, replying)
             replied = e.ModelReplied(
                 parts=reply.parts,
                 attempt=work.attempt,

@@ -173,7 +173,8 @@ class Webhooks:
             _report_gone(name, after)
         elif after.behind and not before.behind:
             why = answer.why if answer else "it is slower than the facts come"
-            _log.warning("a webhook fell behind", webhook=name, fact=after.behind, why=why)
+            report = _log.warning if answer else _log.info
+            report("a webhook fell behind", webhook=name, fact=after.behind, why=why)
         self._fell.set()
 
     def _note_success(self, name: str, now: datetime) -> None:
@@ -487,6 +488,8 @@ def _report_gone(name: str, standing: Standing) -> None:
 @asynccontextmanager
 async def _alone(file: EndpointFile) -> AsyncGenerator[None]:
     """Wait until no other process sends what the endpoints of this file lack; then be that one."""
+    while not file.path.exists():  # noqa: ASYNC110 - a command in another process creates it
+        await asyncio.sleep(_LOOK_S)
     lock = open_own(file.catching_up, os.O_RDWR | os.O_CREAT)
     try:
         while True:

@@ -51,6 +51,7 @@ from ayes.consumers.effects import (
     WritePending,
 )
 from ayes.consumers.supervision import keep_running
+from ayes.ledger import tracing
 from ayes.ledger.log import (
     NEWER,
     AlreadyRecorded,
@@ -329,6 +330,18 @@ class Worker[S, W]:
     async def _settle_fact(
         self, handed: Delivered, delivery: Delivery, place: tuple[str, int]
     ) -> str:
+        return await tracing.processing(
+            self._ledger.author.kind,
+            place[0],
+            handed,
+            delivery.tries,
+            self._settle_traced(handed, delivery, place),
+            expected=(_Abandoned, _HandedOn),
+        )
+
+    async def _settle_traced(
+        self, handed: Delivered, delivery: Delivery, place: tuple[str, int]
+    ) -> str:
         if isinstance(handed, Fact) and isinstance(handed.event, Carried):
             return (
                 handed.event.problem or f"a {handed.event.type} of version {handed.event.v} {NEWER}"
@@ -357,17 +370,17 @@ class Worker[S, W]:
 
     async def _carry_out(self, steps: Sequence[Effect[W]], handed: Delivered) -> bool:
         """Takes the steps in order. Returns False if a slot was lost, so that we load again."""
-        cause = (
-            handed.event if isinstance(handed, Fact) and isinstance(handed.event, Event) else None
-        )
+        cause = _cause(handed)
         for is_unclaimed, together in groupby(steps, _is_unclaimed):
             if is_unclaimed:
                 await self._perform_together(together, cause)
-            elif not await self._take_steps(together, cause):
+            elif not await self._take_steps(together, handed, cause):
                 return False
         return True
 
-    async def _take_steps(self, steps: Iterable[Effect[W]], cause: Event | None) -> bool:
+    async def _take_steps(
+        self, steps: Iterable[Effect[W]], handed: Delivered, cause: Event | None
+    ) -> bool:
         for step in steps:
             match step:
                 case Append():
@@ -379,7 +392,8 @@ class Worker[S, W]:
                         return False
                     await self._perform(work, cause, self._as_of(claimed))
                 case SetTimer(call, at):
-                    await self._ledger.log.set_timer(call, at)
+                    trace = tracing.continued(tracing.trace_of(handed))
+                    await self._ledger.log.set_timer(call, at, trace)
                 case CancelTimer(call):
                     await self._ledger.log.cancel_timer(call)
                 case Reload():
@@ -518,6 +532,13 @@ def _is_first(delivery: Delivery) -> bool:
 
 def _is_unclaimed(step: Effect[Any]) -> bool:
     return isinstance(step, Perform) and step.claim is None
+
+
+def _cause(handed: Delivered) -> Event | None:
+    """The event that what follows reacts to. A timer is none, but passes on its trace context."""
+    if isinstance(handed, TimerFired):
+        return Event(trace=handed.trace)
+    return handed.event if isinstance(handed.event, Event) else None
 
 
 def _is_claim(slot: Slot) -> bool:

@@ -17,7 +17,7 @@ from typing import Any, Concatenate, Final, Protocol, Self
 
 import msgspec
 
-from ayes.ledger import clock
+from ayes.ledger import clock, tracing
 from ayes.ledger.descriptions import already_filled
 from ayes.ledger.grants import Delegation, Grant, delegations_of, grants_of
 from ayes.ledger.in_force import (
@@ -192,7 +192,7 @@ class LedgerClient:
         """Fill a slot, and complete the event's id, time and author.
 
         Args:
-            cause: the event that this one reacts to: its id and trace context are recorded.
+            cause: the event that this one reacts to: its id is recorded, and its trace continued.
             fallback_slot: the slot to fill if another fact took the first one.
 
         Raises:
@@ -289,7 +289,7 @@ class LedgerClient:
             OutcomeUnknown: no answer came.
         """
         await self.check(call, slot, event)
-        await self.append_exclusive(slot, event)
+        await self.append_exclusive(slot, tracing.about(call, event))
         return await self.call(call.ref, must_include=slot)
 
     def with_envelope(self, event: e.Event, cause: e.Event | None = None) -> e.Event:
@@ -300,7 +300,7 @@ class LedgerClient:
             at=self.now() if event.at is msgspec.UNSET else event.at,
             by=self.author if event.by is msgspec.UNSET else event.by,
             cause=event.cause or (cause.id if cause else ""),
-            trace=event.trace or (cause.trace if cause else ""),
+            trace=event.trace or tracing.continued(cause.trace if cause else ""),
         )
 
     # -------------------------------------------------------------------------------------- reading

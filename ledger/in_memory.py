@@ -163,19 +163,19 @@ class Memory:
     async def deliveries(self, durable: str) -> AsyncGenerator[AsyncIterator["_MemoryDelivery"]]:
         yield self._durables[durable].deliver()
 
-    async def set_timer(self, call: CallRef, at: datetime) -> None:
+    async def set_timer(self, call: CallRef, at: datetime, trace: str = "") -> None:
         await self.cancel_timer(call)
         wait_s = max(0.0, (at - self._now()).total_seconds())
-        self._timers[call] = asyncio.get_running_loop().call_later(wait_s, self._fire, call)
+        self._timers[call] = asyncio.get_running_loop().call_later(wait_s, self._fire, call, trace)
 
     async def cancel_timer(self, call: CallRef) -> None:
         if timer := self._timers.pop(call, None):
             timer.cancel()
 
-    def _fire(self, call: CallRef) -> None:
+    def _fire(self, call: CallRef, trace: str) -> None:
         subject = f"timer.due.{call.workspace}.{call.thread}.{call.call}"
         for durable in self._durables.values():
-            durable.offer(subject, TimerFired(call, next(self._due), self._now()))
+            durable.offer(subject, TimerFired(call, next(self._due), self._now(), trace))
 
     async def park(self, parked: Parked) -> bool:
         subject = (

@@ -342,6 +342,15 @@ class Call(Struct, frozen=True):
         return next((fact for fact in self.facts if fact.slot == slot), None)
 
     @property
+    def trace(self) -> str:
+        """The trace context of the furthest fact that has one; empty if none has."""
+        ends = (self.finished, *reversed(self.claims))
+        facts = (*ends, self.decided, self.gated, self.requested)
+        events = (fact.event for fact in facts if fact is not None)
+        traces = (event.trace for event in events if isinstance(event, e.Event))
+        return next(filter(None, traces), "")
+
+    @property
     def wish(self) -> e.ToolRequested:
         """The request. Only for calls whose `requested` was read."""
         assert self.requested, f"{self.ref} has no request"

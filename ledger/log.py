@@ -60,6 +60,8 @@ class TimerFired(Struct, frozen=True):
     call: CallRef
     seq: int
     recorded_at: datetime
+    #: The trace context of what set the timer.
+    trace: str = ""
 
 
 type Delivered = Fact | TimerFired
@@ -278,7 +280,7 @@ class EventLog(FactReader, Protocol):
         """The deliveries to a durable consumer. After closing, those in hand stay valid."""
         ...
 
-    async def set_timer(self, call: CallRef, at: datetime) -> None: ...
+    async def set_timer(self, call: CallRef, at: datetime, trace: str = "") -> None: ...
 
     async def cancel_timer(self, call: CallRef) -> None: ...
 

@@ -13,6 +13,7 @@ from typing import Final, get_args
 
 import msgspec
 
+from ayes.ledger import tracing
 from ayes.ledger.client import LedgerClient, as_of_the_leader, call_ref, same_content
 from ayes.ledger.descriptions import describe
 from ayes.ledger.grants import (
@@ -180,7 +181,9 @@ class Reviewer:
         _check_typed(known, verdict, typed)
         if arguments is not None:
             await self._check_edit(known, voted, arguments)
-        await self._ledger.append_exclusive(ref.vote(self.name), voted)
+        with tracing.voting(known, verdict):
+            voted = tracing.about(known, voted)
+            await self._ledger.append_exclusive(ref.vote(self.name), voted)
         return await self._ledger.call(ref, must_include=ref.vote(self.name))
 
     async def check_vote(self, call: Call, vote: e.Voted) -> e.Voted:

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from ayes.ledger import clock
+from ayes.ledger import clock, tracing
 from ayes.ledger.client import LedgerClient, as_of_the_leader, call_ref, same_content
 from ayes.ledger.descriptions import FLAWS, already_filled, describe
 from ayes.ledger.lifecycle import Call, Status
@@ -187,7 +187,8 @@ class Ledger(LedgerClient):
         renewing = asyncio.create_task(self._renew(known.ref, lease_s))
         try:
             key, attempt = str(known.ref), known.attempt
-            outcome = await run_tool(function, known.arguments, attempt=attempt, key=key)
+            running = run_tool(function, known.arguments, attempt=attempt, key=key)
+            outcome = await tracing.executing(known, running)
             await self._record_end(known, outcome)
         finally:
             renewing.cancel()
@@ -195,43 +196,77 @@ class Ledger(LedgerClient):
 
     async def _renew(self, ref: CallRef, lease_s: float) -> None:
         """Renew a claim until cancelled. Short runs never do it."""
-        pause_s, key = min(RENEW_AFTER_S, lease_s / 3), RENEWED + str(ref).replace("/", ".")
+        pause_s = min(RENEW_AFTER_S, lease_s / 3)
         while True:
             await asyncio.sleep(pause_s)
             try:
-                await self.log.running.overwrite(key, b"renewed")
+                await self._renew_once(ref)
             except Unavailable as problem:
                 _log.warning("the claim is not renewed", call=str(ref), problem=str(problem))
 
-    async def start(self, call: CallRef | str, *, claim_id: str = "") -> Call:
+    async def _renew_once(self, ref: CallRef) -> None:
+        await self.log.running.overwrite(RENEWED + str(ref).replace("/", "."), b"renewed")
+
+    async def start(self, call: CallRef | str, *, claim_id: str = "", lease_s: float = 0) -> Call:
         """Claim an approved call that this program runs itself; `finish` records the outcome.
 
-        If the answer to a claim was lost, the next `start` of this program goes on with it. The
-        claim is not renewed, so it is in doubt only when `doubt` says so.
+        If the answer to a claim was lost, the next `start` of this program goes on with it.
 
         Args:
             claim_id: a UUID that only this run of the tool has. Then `start` with the same id
                 succeeds again until the call ends, from another connection too: it is the same
                 claim.
+            lease_s: if the claim is not renewed for so long (`renew` with its `claim_id`), the call
+                is in doubt. 0: it is in doubt only when `doubt` says so.
 
         Raises:
+            BadInput: the lease is negative or has no end.
             NotOpen: it is not approved, was revoked, differs from what was approved, or an executor
                 runs it.
             AlreadyFilled: somebody else claimed it.
             Unavailable: it is unknown whether the claim counts. Nothing has run; do the same again.
         """
+        if not 0 <= lease_s < math.inf:
+            raise BadInput(f"lease_s is {lease_s}: give a number of seconds, or 0 for no lease.")
         if claim_id:
-            return await self._claim_as(call_ref(call), claim_id)
-        return await self._claim(call, lease_s=0)
+            return await self._claim_as(call_ref(call), claim_id, lease_s)
+        return await self._claim(call, lease_s)
 
     @as_of_the_leader
-    async def _claim_as(self, ref: CallRef, claim_id: str) -> Call:
+    async def renew(self, call: CallRef | str, claim_id: str) -> Call:
+        """Say that the program with this claim still runs the call: its lease begins again.
+
+        Do it three times in each lease, so that one lost request makes no doubt. A claim whose
+        lease has ended can be renewed until somebody records the doubt.
+
+        Raises:
+            UnknownCall: it was never requested.
+            NotOpen: it does not run, or by another claim, or by one without a lease.
+        """
+        ref = call_ref(call)
+        known = await self.known_call(ref)
+        claim = self._running_claim(known, claim_id)
+        if claim is None:
+            raise NotOpen(f"{ref} is {known.status}, and not by this claim: nothing is to renew.")
+        if not claim.lease_s:
+            raise NotOpen(f"{ref} was claimed without a lease, so there is nothing to renew.")
+        await self._renew_once(ref)
+        return known
+
+    def _running_claim(self, call: Call, claim_id: str) -> e.ToolStarted | None:
+        """The claim of this program by which a call runs; None if it does not, or by another."""
+        claim = call.starts[-1].event if call.status is Status.RUNNING else None
+        if isinstance(claim, e.ToolStarted) and (claim.id, claim.by) == (claim_id, self.author):
+            return claim
+        return None
+
+    @as_of_the_leader
+    async def _claim_as(self, ref: CallRef, claim_id: str, lease_s: float) -> Call:
         try:
-            return await self._record_claim(ref, *await self._new_claim(ref, 0, claim_id))
+            return await self._record_claim(ref, *await self._new_claim(ref, lease_s, claim_id))
         except AlreadyFilled:
             known = await self.known_call(ref)
-            claim = known.starts[-1].event if known.status is Status.RUNNING else None
-            if not isinstance(claim, e.Event) or (claim.id, claim.by) != (claim_id, self.author):
+            if self._running_claim(known, claim_id) is None:
                 raise
             return known
 
@@ -281,11 +316,11 @@ class Ledger(LedgerClient):
             raise AlreadyFilled(already_filled(known.starts[-1].slot, known.starts[-1]))
         if (flaw := known.flaw) is not None:
             raise NotOpen(f"{ref}: {FLAWS[flaw]}. It will not run.")
-        return known.claim_slot, self.with_envelope(started)
+        return known.claim_slot, self.with_envelope(tracing.about(known, started))
 
     async def _record_end(self, known: Call, outcome: e.Event) -> Fact | None:
         """Record an outcome, for as long as it takes; returns the end that was first."""
-        posted = self.with_envelope(outcome)
+        posted = self.with_envelope(tracing.about(known, outcome))
         place = known.end_slot or known.late_slot
         while await self.append_until_acknowledged(place, posted) is not None:
             known = await self.call_patiently(known.ref, must_include=place)
@@ -324,7 +359,7 @@ class Ledger(LedgerClient):
             raise NotOpen(f"{ref} was never started, so it has no outcome. Nothing was recorded.")
         if not known.is_clients:
             raise NotOpen(_not_here(known))
-        posted = self.with_envelope(outcome)
+        posted = self.with_envelope(tracing.about(known, outcome))
         if known.finished is None:
             place = known.end_slot
             assert place

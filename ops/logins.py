@@ -7,7 +7,9 @@ credentials. So the broker, and not the program, keeps ana from voting as ben.
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Final, Self
+from typing import Any, Final, Self
+
+from msgspec import Struct
 
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.reviewers import Reviewer
@@ -16,8 +18,24 @@ from ayes.ops.broker.accounts import ADMIN, REVIEWER
 from ayes.ops.broker.server import ensure_account
 from ayes.schemas.ids import token
 
-#: How many connections are open at once; the one unused for longest is closed.
+#: How many connections are open at once. Beyond that, those are closed that no task uses, the one
+#: unused for longest first.
 _MOST: Final = 200
+
+
+class _Connection(Struct):
+    """A connection with somebody's credentials."""
+
+    ledger: Ledger
+    stack: AsyncExitStack
+    #: The tasks that have asked for it, each until it has ended: a request or a click has its own.
+    users: set[asyncio.Task[Any]]
+
+    def used(self) -> Ledger:
+        if (task := asyncio.current_task()) is not None and task not in self.users:
+            self.users.add(task)
+            task.add_done_callback(self.users.discard)
+        return self.ledger
 
 
 class Logins:
@@ -25,7 +43,7 @@ class Logins:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._open: dict[tuple[str, str], tuple[Ledger, AsyncExitStack]] = {}
+        self._open: dict[tuple[str, str], _Connection] = {}
         self._opening = asyncio.Lock()
 
     @classmethod
@@ -36,8 +54,8 @@ class Logins:
         try:
             yield logins
         finally:
-            for _, stack in logins._open.values():
-                await stack.aclose()
+            for one in logins._open.values():
+                await one.stack.aclose()
 
     async def reviewer(self, name: str) -> Reviewer:
         """The methods of this person, with their own credentials.
@@ -62,12 +80,16 @@ class Logins:
                     await self._ensure_account(role)
                 stack = AsyncExitStack()
                 connecting = Ledger.connect(self._store.path, role=role, name=name)
-                found = await stack.enter_async_context(connecting), stack
-                if len(self._open) >= _MOST:
-                    _, unused = self._open.pop(next(iter(self._open)))
-                    await unused.aclose()
+                found = _Connection(await stack.enter_async_context(connecting), stack, set())
             self._open[role, name] = found  # the newest is last
-        return found[0]
+            ledger = found.used()
+            await self._close_unused()
+        return ledger
+
+    async def _close_unused(self) -> None:
+        unused = [key for key, one in self._open.items() if not one.users]
+        for key in unused[: max(0, len(self._open) - _MOST)]:
+            await self._open.pop(key).stack.aclose()
 
     async def _ensure_account(self, role: str) -> None:
         """Add a person, where the store is that of the broker itself and not a copy of a part."""

@@ -351,13 +351,14 @@ class JetStream:
                 for _, reply, _, _ in arrived:
                     await self.api.tell(reply.decode(), b"-NAK")
 
-    async def set_timer(self, call: CallRef, at: datetime) -> None:
+    async def set_timer(self, call: CallRef, at: datetime, trace: str = "") -> None:
         """Have the broker deliver a hint at `at` (ADR-51). Setting it again replaces it."""
         headers = {
             "Nats-Schedule": f"@at {at.astimezone(UTC).isoformat().replace('+00:00', 'Z')}",
             "Nats-Schedule-Target": _timer("due", call),
         }
-        await self._publish(_timer("set", call), msgspec.json.encode({"call": str(call)}), headers)
+        body = msgspec.json.encode(_Timer(str(call), trace))
+        await self._publish(_timer("set", call), body, headers)
 
     async def cancel_timer(self, call: CallRef) -> None:
         await self.api.call(f"STREAM.PURGE.{subscriptions.TIMERS}", {"filter": _timer("set", call)})
@@ -472,7 +473,8 @@ def _handed(raw: log.RawMessage) -> log.Delivered | log.Parked | log.Mark:
     match raw.subject.split("."):
         case ["timer", "due", workspace, thread, call]:
             with suppress(BadId):
-                return log.TimerFired(CallRef(workspace, thread, call), raw.seq, raw.recorded_at)
+                ref, trace = CallRef(workspace, thread, call), _timer_trace(raw.data)
+                return log.TimerFired(ref, raw.seq, raw.recorded_at, trace)
         case ["parked", *_]:
             return _parked(raw)
         case _:
@@ -541,6 +543,20 @@ _DIRECT: Final = re.compile(rb"\nNats-(Sequence|Time-Stamp|Subject): ?([^\r\n]*)
 def _time(text: str) -> datetime:
     """Parse RFC 3339 with nanoseconds, cut to microseconds as everywhere else."""
     return datetime.fromisoformat(text)
+
+
+class _Timer(msgspec.Struct, omit_defaults=True):
+    """The body of a timer. Its subject names the call too, and that alone counts."""
+
+    call: str
+    trace: str = ""
+
+
+def _timer_trace(body: bytes) -> str:
+    try:
+        return msgspec.json.decode(body, type=_Timer).trace
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return ""
 
 
 def _timer(kind: str, call: CallRef) -> str:

@@ -103,12 +103,12 @@ class EmbeddedServer:
             BrokerAway: it does not start; with the last lines of its log.
         """
         self._binary = await asyncio.to_thread(find_binary)
+        adopt(self.store)
         if (self.store.path / "n1").exists():
             raise BadInput(
                 f"{self.store.path} is the store of a cluster. Start that with `ayes cluster up`, "
                 "or name another store with --store."
             )
-        adopt(self.store)
         self._lock = await take(self.store.path)
         try:
             await self._start()

@@ -6,6 +6,10 @@
         nats.conf, accounts.conf, node.pem, node.key, ca.pem
         ayes-nats.service     for systemd
         compose.yaml          for Docker
+    logins/
+        ROLE.env         the login of one role, as environment variables
+        ca.pem           what they verify the nodes with
+        console/         the store of a console: the logins that it needs
 
 Written again into the same directory, they keep passwords and authority. A node is known by its
 name, n1 to n5, in the order of the hosts: a new host in the place of another takes over its part.
@@ -16,8 +20,10 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import Final
 
+from msgspec import structs
+
 from ayes.ledger.nats.credentials import Address, Store
-from ayes.ops.broker.accounts import REVIEWER, accounts_config, permissions
+from ayes.ops.broker.accounts import REVIEWER, SYSTEM, accounts_config, permissions
 from ayes.ops.broker.config import server_config
 from ayes.ops.broker.server import adopt, passwords
 from ayes.ops.cluster.certificates import issue
@@ -28,6 +34,12 @@ from ayes.schemas.errors import BadInput
 #: Where the files and the log are on each host.
 CONFIG: Final = PurePosixPath("/etc/ayes-nats")
 DATA: Final = PurePosixPath("/var/lib/ayes-nats")
+#: Where a program that signs on with one of the logins finds `ca.pem`.
+LOGIN: Final = PurePosixPath("/etc/ayes")
+#: The folder of the logins.
+LOGINS: Final = "logins"
+#: Whom the console signs on as, besides the reviewers.
+_CONSOLE: Final = ("observer", "operator", "service")
 #: nats-server's own ports.
 PORT: Final = 4222
 ROUTE_PORT: Final = 6222
@@ -54,18 +66,44 @@ def write_files(store: Store, hosts: Sequence[str], people: Sequence[str] = ()) 
     nodes = [Node(f"n{number}", host, PORT, ROUTE_PORT) for number, host in enumerate(hosts, 1)]
     for node in nodes:
         own = issue(authority, node.name, [node.host])
-        folder = Store(store.path / node.host)
-        folder.path.mkdir(mode=0o700, exist_ok=True)
+        folder = _folder(store, node.host)
         folder.write_private(AUTHORITY, authority.certificate)
         folder.write_private(CERTIFICATE, own.certificate)
         folder.write_private(KEY, own.key)
         folder.write_private("accounts.conf", accounts_config(known).encode())
         folder.write_private("nats.conf", _config(node, nodes).encode())
-        folder.write_private("ayes-nats.service", _SYSTEMD.encode())
+        folder.write_private("ayes-nats.service", SYSTEMD.encode())
         folder.write_private("compose.yaml", _COMPOSE.encode())
     url = ",".join(f"tls://{node.address}" for node in nodes)
-    store.write(Address(url=url, passwords=known, port=PORT, ca=AUTHORITY))
+    address = Address(url=url, passwords=known, port=PORT, ca=AUTHORITY)
+    _write_logins(store, address, authority.certificate)
+    store.write(address)
     return nodes
+
+
+def _write_logins(store: Store, address: Address, authority: bytes) -> None:
+    """Write a file for each login, so that a program gets its own password and no other."""
+    logins = _folder(store, LOGINS)
+    logins.write_private(AUTHORITY, authority)
+    for role, password in address.passwords.items():
+        if role != SYSTEM:
+            login = address.url.replace("tls://", f"tls://{role}:{password}@", 1)
+            text = f"AYES_URL={login}\nAYES_CA={LOGIN / AUTHORITY}\n"
+            logins.write_private(f"{role}.env", text.encode())
+    console = _folder(logins, "console")
+    console.write_private(AUTHORITY, authority)
+    own = {
+        role: password
+        for role, password in address.passwords.items()
+        if role in _CONSOLE or role.startswith(REVIEWER)
+    }
+    console.write(structs.replace(address, passwords=own))
+
+
+def _folder(store: Store, name: str) -> Store:
+    folder = Store(store.path / name)
+    folder.path.mkdir(mode=0o700, exist_ok=True)
+    return folder
 
 
 def _check(hosts: Sequence[str]) -> None:
@@ -74,7 +112,7 @@ def _check(hosts: Sequence[str]) -> None:
             f"--hosts {','.join(hosts)} names {len(set(hosts))} hosts. A cluster has 3 or 5, each "
             "named once."
         )
-    if wrong := [host for host in hosts if not _HOST.fullmatch(host)]:
+    if wrong := [host for host in hosts if not _HOST.fullmatch(host) or host == LOGINS]:
         raise BadInput(
             f"--hosts: {wrong[0]!r} is not the name of a host. Name hosts without scheme and port."
         )
@@ -90,7 +128,7 @@ def _config(node: Node, nodes: Sequence[Node]) -> str:
 
 #: As nats-server's own unit (util/nats-server.service in its repository): stopping it sends
 #: SIGUSR2, upon which it hands over its leaderships and clients before it ends.
-_SYSTEMD: Final = f"""\
+SYSTEMD: Final = f"""\
 [Unit]
 Description=A node of the ledger's NATS cluster
 Wants=network-online.target
@@ -107,27 +145,56 @@ RestartSec=2
 LimitNOFILE=65536
 StateDirectory=ayes-nats
 StateDirectoryMode=0700
+
+# What it may do on this machine: `systemd-analyze security` explains each of them.
 NoNewPrivileges=true
+CapabilityBoundingSet=
+LockPersonality=true
+MemoryDenyWriteExecute=true
+PrivateDevices=true
 PrivateTmp=true
+PrivateUsers=true
+ProcSubset=pid
+ProtectClock=true
+ProtectControlGroups=true
 ProtectHome=true
+ProtectHostname=true
+ProtectKernelLogs=true
+ProtectKernelModules=true
+ProtectKernelTunables=true
+ProtectProc=invisible
 ProtectSystem=strict
+RemoveIPC=true
+RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX
+RestrictNamespaces=true
+RestrictRealtime=true
+RestrictSUIDSGID=true
+SystemCallArchitectures=native
+SystemCallFilter=@system-service
+SystemCallFilter=~@privileged
+UMask=0077
 
 [Install]
 WantedBy=multi-user.target
 """
 
+#: A node of deploy/compose.yaml, in the host's own network.
 _COMPOSE: Final = f"""\
+# As the user who owns this folder and ./data:
+#   mkdir data; echo "OWNER_UID=$(id -u)" > .env; echo "OWNER_GID=$(id -g)" >> .env
 services:
   nats:
-    image: nats:2.15
+    image: ${{NATS_IMAGE:-docker.io/library/nats:2.15}}
     command: ["-c", "{CONFIG}/nats.conf"]
+    user: "${{OWNER_UID:-10001}}:${{OWNER_GID:-10001}}"
+    read_only: true
+    cap_drop: [ALL]
+    security_opt: ["no-new-privileges:true"]
     network_mode: host
     restart: always
     stop_signal: SIGUSR2
     stop_grace_period: 90s
     volumes:
       - ./:{CONFIG}:ro
-      - data:{DATA}
-volumes:
-  data: {{}}
+      - ./data:{DATA}
 """

@@ -19,6 +19,7 @@ from ayes.ops.commands.options import (
 )
 from ayes.ops.console.tokens import AccessFile, own_name
 from ayes.ops.terminal.output import print_json, print_message
+from ayes.ops.traces import exporting
 from ayes.ops.workers import until_signalled
 from ayes.schemas.errors import BadInput
 
@@ -38,6 +39,7 @@ INSTALL: Final = "pip install 'ayes[web]'"
     ayes console --public-url https://ayes.example.com --sign-in oidc.toml
     """,
 )
+@exporting()
 async def console(
     store: StoreOption = None,
     host: Annotated[

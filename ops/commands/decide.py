@@ -54,11 +54,9 @@ from ayes.projections.doubt import CallInDoubt
 from ayes.projections.pending import BadEntry, Entry, PendingFilter
 from ayes.schemas import events as e
 from ayes.schemas.errors import (
-    AlreadyDecided,
     ApprovalsError,
     BadId,
     BadInput,
-    DeadlinePassed,
     NotOpen,
 )
 from ayes.schemas.ids import token
@@ -380,24 +378,17 @@ async def _vote_on_all(
 
 
 async def _vote(ledger: Ledger, ref: CallRef, name: str, ballot: VoteInput, digest: str) -> None:
-    try:
-        await ledger.reviewer(name).vote(
-            ref,
-            ballot.verdict,
-            reason=ballot.reason,
-            arguments=ballot.arguments,
-            answer=ballot.answer,
-            on_behalf_of=ballot.behalf,
-            halt=ballot.halt,
-            digest=digest,
-            typed=ballot.typed,
-        )
-    except AlreadyDecided as problem:
-        # Exit code 6 after the deadline, whether the gate has recorded it yet or not (B36).
-        decided = (await ledger.call(ref)).decided
-        if decided is not None and isinstance(decided.event, e.Expired):
-            raise DeadlinePassed(str(problem)) from None
-        raise
+    await ledger.reviewer(name).vote(
+        ref,
+        ballot.verdict,
+        reason=ballot.reason,
+        arguments=ballot.arguments,
+        answer=ballot.answer,
+        on_behalf_of=ballot.behalf,
+        halt=ballot.halt,
+        digest=digest,
+        typed=ballot.typed,
+    )
 
 
 async def _confirm_all(shown: Sequence[Entry], verdict: str) -> bool:

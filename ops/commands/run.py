@@ -50,6 +50,7 @@ from ayes.ops.terminal import output
 from ayes.ops.terminal.output import print_json, print_message
 from ayes.ops.terminal.progress import bar
 from ayes.ops.terminal.times import parse_duration
+from ayes.ops.traces import exporting
 from ayes.ops.workers import KINDS, OPTIONAL_KINDS, durables, reactions, until_signalled, working
 from ayes.schemas.errors import BadInput
 from ayes.schemas.policy import read_policy
@@ -59,6 +60,7 @@ app: Final = commands()
 
 
 @command(app)
+@exporting()
 async def work(
     kinds: Annotated[
         list[str],
@@ -271,7 +273,13 @@ def kinds_of(named: Sequence[str]) -> list[str]:
 
 
 def webhooks_file(file: Path | None, store: Path | None) -> EndpointFile:
-    """The file of webhooks: the one that was named, or that of the store."""
+    """The file of webhooks: the one that was named, or that of the store.
+
+    Raises:
+        BadInput: the directory of the one that was named does not exist.
+    """
+    if file is not None and not file.parent.is_dir():
+        raise BadInput(f"--webhooks {file}: {file.parent} is not a directory. Create it first.")
     return EndpointFile(file or Store(store).path / webhook_endpoints.NAME)
 
 

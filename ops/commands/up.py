@@ -44,6 +44,7 @@ from ayes.ops.monitor.serving import Address, monitored
 from ayes.ops.slack_settings import read_settings, settings_file, slack_of
 from ayes.ops.terminal.output import print_json, print_message
 from ayes.ops.terminal.times import parse_duration
+from ayes.ops.traces import exporting
 from ayes.ops.workers import KINDS, durables, reactions, until_signalled, working
 from ayes.schemas.policy import read_policy
 from ayes.schemas.toml_files import read_text
@@ -58,6 +59,7 @@ app = commands()
     ayes up --store ./store --policy shop.toml -w shop --tools shop_tools:tools
     """,
 )
+@exporting()
 async def up(
     store: StoreOption = None,
     policy: PolicyOption = None,
@@ -119,7 +121,7 @@ async def up(
     chosen = kinds_of([] if workers == "none" else workers.split(","))
     here = Session(store)
     endpoints = webhooks_file(webhooks, store)
-    if chosen == [*KINDS] and endpoints.read().endpoints:
+    if chosen == [*KINDS] and endpoints.path.exists():
         chosen.append("webhooks")
     if (channels := channels or default_file(here)) is not None and "notifier" not in chosen:
         chosen.append("notifier")

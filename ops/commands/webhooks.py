@@ -160,8 +160,8 @@ async def add(
         )
     if not json:
         print_message(
-            f"{name} agrees, and is sent facts from now on: by `ayes work webhooks`, or by `ayes "
-            "up` after its next start."
+            f"{name} agrees, and is sent facts from now on. If no worker does so yet: "
+            "`ayes work webhooks`, or start `ayes up` again."
         )
 
 

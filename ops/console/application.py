@@ -39,6 +39,7 @@ from ayes.ops.console.pages import operations as operations_page
 from ayes.ops.console.pages.problem import readable
 from ayes.ops.console.pages.rendering import navigation
 from ayes.ops.console.security import Guard, Security
+from ayes.ops.console.traced import Traced
 from ayes.schemas.errors import ApprovalsError
 
 _HERE: Final = Path(__file__).parent
@@ -87,6 +88,7 @@ def application(backend: Backend, security: Security) -> FastAPI:
     )
     app.state.backend = backend
     app.state.security = security
+    app.add_middleware(Traced)  # behind the guard: nobody else's context is believed
     app.add_middleware(Guard, security=security)
     app.add_exception_handler(ApprovalsError, readable(problems.on_error))
     app.add_exception_handler(RequestValidationError, readable(problems.on_bad_request))

@@ -230,6 +230,13 @@ class Feed:
                 self._wake()
             await asyncio.sleep(_PROBE_S)
 
+    @property
+    def position(self) -> int | None:
+        """What is read from now on includes all facts up to this one; None while the events are
+        being loaded.
+        """
+        return max(self.seq, self._end) if self._is_loaded else None
+
     def list_changed(self, waiting: int) -> None:
         """Tell all clients that so many calls wait now."""
         self._listed = ListChanged(waiting)

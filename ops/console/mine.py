@@ -1,10 +1,10 @@
 """Which pending calls are for a visitor to decide: in their own place, or in another person's."""
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from ayes.ledger.grants import Delegation, delegations_of
+from ayes.ledger.grants import delegations_of
 from ayes.ledger.services import Ledger
 from ayes.ops.console.identity import Role, Visitor
 from ayes.projections.pending import Entry
@@ -22,7 +22,8 @@ async def mine_of(ledger: Ledger, visitor: Visitor) -> Mine:
     if Role.REVIEWER not in visitor.roles:
         return lambda _entry: False
     name, now = visitor.name, ledger.now()
-    given = _by_workspace(await ledger.read(_DELEGATIONS))
+    facts = by_workspace(await ledger.read(_DELEGATIONS))
+    given = {workspace: delegations_of(found) for workspace, found in facts.items()}
 
     def mine(entry: Entry) -> bool:
         return entry.asks(name) or any(
@@ -35,16 +36,23 @@ async def mine_of(ledger: Ledger, visitor: Visitor) -> Mine:
     return mine
 
 
-def _by_workspace(facts: Sequence[Fact]) -> dict[str, tuple[Delegation, ...]]:
-    each: defaultdict[str, list[Fact]] = defaultdict(list)
+def by_workspace(facts: Iterable[Fact]) -> dict[str, list[Fact]]:
+    found: defaultdict[str, list[Fact]] = defaultdict(list)
     for fact in facts:
-        each[fact.slot.workspace].append(fact)
-    return {workspace: delegations_of(found) for workspace, found in each.items()}
+        found[fact.slot.workspace].append(fact)
+    return found
 
 
 async def voted(ledger: Ledger, visitor: Visitor, calls: Sequence[CallRef]) -> frozenset[CallRef]:
     """Those of these calls on which the visitor has voted."""
     if not calls or Role.REVIEWER not in visitor.roles:
         return frozenset()
-    votes = await ledger.read(*(call.vote(visitor.name) for call in calls))
-    return frozenset(ref for vote in votes if (ref := vote.slot.call_ref) is not None)
+    slots = [call.vote(visitor.name) for call in calls]
+    # The request of one is there in any case. Without any answer, a replica does not say how far it
+    # has the log, and the leader would be asked about each slot.
+    found = await ledger.read(calls[0].requested, *slots)
+    return frozenset(
+        ref
+        for fact in found
+        if fact.slot != calls[0].requested and (ref := fact.slot.call_ref) is not None
+    )

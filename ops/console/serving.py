@@ -75,11 +75,12 @@ async def serving(
             console(security, archive, link_key) as app,
             served(app, listener, security) as running,
         ):
-            access.serve_at(url, bound, by_link=provider is None)
+            noted = access.serve_at(url, bound, by_link=provider is None)
             away = asyncio.create_task(gone(jetstream(app.state.backend.reading)))
             ended = asyncio.create_task(_first(running, away))
             try:
-                yield Serving(url, "" if provider else access.link_for(name), ended)
+                with noted:
+                    yield Serving(url, "" if provider else access.link_for(name, url), ended)
             finally:
                 away.cancel()
                 ended.cancel()

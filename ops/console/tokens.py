@@ -10,7 +10,8 @@ import hashlib
 import os
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from getpass import getuser
 from typing import Final
@@ -68,14 +69,32 @@ class Link(Struct, frozen=True):
     expires_at: datetime
 
 
+class ServedConsole(Struct, frozen=True):
+    """A console that is being served, unless its process was killed."""
+
+    url: str
+    pid: int
+    #: Whether links sign people in there.
+    by_link: bool
+
+    @property
+    def is_alive(self) -> bool:
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:  # it is another user's
+            return True
+        return True
+
+
 class Access(Struct, frozen=True):
     """The content of the file."""
 
-    #: Where the console is, or was last; kept so that bookmarks stay right.
-    url: str = ""
+    #: The port of the last console that was alone; kept so that bookmarks stay right.
     port: int = 0
-    #: Whether links sign people in there.
-    by_link: bool = True
+    #: The oldest first.
+    consoles: tuple[ServedConsole, ...] = ()
     tokens: tuple[ApiToken, ...] = ()
     links: tuple[Link, ...] = ()
 
@@ -158,22 +177,28 @@ class AccessFile:
         self._change(lambda access: replace(access, links=(*access.links, made)[-_MOST_LINKS:]))
         return code
 
-    def link_for(self, name: str) -> str:
-        """A new link to the console, for this reviewer.
+    def link_for(self, name: str, url: str = "") -> str:
+        """A new link to the console at `url`, for this reviewer; by default, to the oldest of those
+        that run and sign people in with links. Each of them takes it.
 
         Raises:
             BadId: the name cannot be a reviewer's.
-            BadInput: there is no console, or people do not sign in with links there.
+            BadInput: no console runs, or people do not sign in with links there.
         """
-        known = self.read()
-        if not known.url:
-            raise BadInput(
-                f"no console was served from {self.store.path} yet. `ayes up` and `ayes console` "
-                "serve one."
-            )
-        if not known.by_link:
-            raise BadInput(f"people sign in with OpenID Connect at {known.url}, without a link.")
-        return f"{known.url}/sign-in?{urlencode({'code': self.new_link(name)})}"
+        consoles = [one for one in self.read().consoles if one.is_alive]
+        places = [url] if url else [one.url for one in consoles if one.by_link]
+        if places:
+            return f"{places[0]}/sign-in?{urlencode({'code': self.new_link(name)})}"
+        if consoles:
+            where = " and ".join(one.url for one in consoles)
+            raise BadInput(f"people sign in with OpenID Connect at {where}, without a link.")
+        raise BadInput(
+            f"no console is served from {self.store.path}. `ayes up` and `ayes console` serve one."
+        )
+
+    def console_url(self) -> str:
+        """Where people open a console of this store; empty if none is served now."""
+        return next((one.url for one in self.read().consoles if one.is_alive), "")
 
     def holder_of(self, code: str) -> str:
         """Whom this link signs in; empty if it was used, or is too old."""
@@ -201,9 +226,26 @@ class AccessFile:
         self._change(without)
         return holders[0] if holders else ""
 
-    def serve_at(self, url: str, port: int, *, by_link: bool) -> None:
-        """Note where the console is, and whether links sign in there."""
-        self._change(lambda access: replace(access, url=url, port=port, by_link=by_link))
+    @contextmanager
+    def serve_at(self, url: str, port: int, *, by_link: bool) -> Generator[None]:
+        """Note where this process serves a console, for as long as the block lasts.
+
+        Others may be served from the same store: they and their port are left as they are.
+        """
+        made = ServedConsole(url, os.getpid(), by_link)
+
+        def added(access: Access) -> Access:
+            others = tuple(one for one in access.consoles if one.is_alive and one.url != url)
+            return replace(access, consoles=(*others, made), port=access.port if others else port)
+
+        def without(access: Access) -> Access:
+            return replace(access, consoles=tuple(one for one in access.consoles if one != made))
+
+        self._change(added)
+        try:
+            yield
+        finally:
+            self._change(without)
 
     def _change(self, change: Callable[[Access], Access]) -> None:
         lock = open_own(self.store.path / _LOCK, os.O_RDWR | os.O_CREAT)

@@ -49,6 +49,9 @@ METRICS: Final[dict[str, Metric]] = {
     "ayes_broker_up": Metric("gauge", "1 if the broker answers, else 0."),
     "ayes_log_writable": Metric("gauge", "1 if the log takes writes, else 0."),
     "ayes_alarms": Metric("gauge", "Alarms of `ayes status`."),
+    "ayes_failing_targets": Metric(
+        "gauge", "Receivers outside of the ledger that cannot be reached, by kind.", ("kind",)
+    ),
     "ayes_nodes_away": Metric("gauge", "Nodes of the cluster that are away."),
     # The log.
     "ayes_log_facts": Metric("gauge", "Facts in the log."),
@@ -121,6 +124,8 @@ class Seen(Struct, frozen=True):
     now: datetime
     #: Why calls do not get decided; empty if they do.
     why: str
+    #: Whether the broker answers.
+    is_up: bool = False
     look: Look | None = None
     health: Health | None = None
     status: BrokerStatus | None = None
@@ -137,7 +142,7 @@ def values(seen: Seen) -> Iterator[Value]:
     """The value of each metric that is known."""
     yield "ayes_build_info", (__version__,), 1
     yield "ayes_ready", (), not seen.why
-    yield "ayes_broker_up", (), seen.look is not None
+    yield "ayes_broker_up", (), seen.is_up
     if seen.health is not None:
         yield "ayes_log_writable", (), seen.health.ok
         if seen.health.free_bytes is not None:
@@ -172,6 +177,8 @@ def _of_broker(look: Look) -> Iterator[Value]:
 
 def _of_status(status: BrokerStatus) -> Iterator[Value]:
     yield "ayes_alarms", (), len(status.alarms)
+    failing = sum(one.is_alarming for one in status.webhooks)
+    yield "ayes_failing_targets", ("webhook",), failing
     yield "ayes_nodes_away", (), len({node for one in status.streams for node in one.away})
     if status.in_doubt is not None:
         yield "ayes_calls_in_doubt", (), len(status.in_doubt)

@@ -103,6 +103,7 @@ class Monitor:
         return Seen(
             clock.now(),
             why,
+            is_up=True,
             look=self._look,
             health=self._health if self._tried_at else None,
             status=self._status,

@@ -15,7 +15,7 @@ from collections import Counter
 import msgspec
 import pytest
 
-from bench import append, chain, console, consumer, cycle, monitor, nodes, pending, start
+from bench import append, chain, console, consumer, cycle, drawing, monitor, nodes, pending, start
 from bench.logs import Log
 from bench.results import SYNC, Result, compared, told
 
@@ -28,7 +28,7 @@ LINES = {
     pending: {"2m": 6},
     consumer: {"always": 2},
     start: {"always": 2},
-    console: {"2m": 6},
+    console: {"2m": 7 if drawing.chromium() else 6},
     monitor: {"2m": 5},
     nodes: {"always": 22 if shutil.which("strace") else 17},
 }

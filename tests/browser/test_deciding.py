@@ -3,10 +3,13 @@
 import re
 
 from browser import PHONE, person, sign_in, violations
+from console_client import POLICY
 from playwright.async_api import Page, expect
 
+from ayes.ledger.services import Ledger
 from ayes.schemas.events import Voted
-from ayes.schemas.slots import CallRef
+from ayes.schemas.policy import applied
+from ayes.schemas.slots import CallRef, policy_slot
 
 CALL = "shop/order-17/refund-1"
 REASON = "It was refunded in spring: ade r."
@@ -106,6 +109,32 @@ async def test_edited_through_the_form(shop, visit):
     await expect(page.get_by_role("heading", name="What happened")).to_be_visible()
     [vote] = await votes(shop)
     assert vote.arguments == '{"order":"A-17","amount":48}'
+
+
+async def test_the_name_of_the_tool_is_typed(shop, visit):
+    """Where the rule has `confirm = "typed"`: the key opens a form, Enter sends nothing, a wrong
+    name is refused and can be corrected.
+    """
+    async with Ledger.connect(shop.server.store.path, role="operator") as operator:
+        await operator.append(policy_slot("shop", 2), applied(f'{POLICY}confirm = "typed"\n'))
+    await shop.ask(CALL)
+    page = await visit(f"/calls/{CALL}")
+    await expect(shown(page)).to_be_visible()
+    await page.keyboard.press("a")
+    name = page.get_by_label("Type the name of the tool")
+    await expect(name).to_be_focused()
+    await page.keyboard.type("refnd")
+    await page.keyboard.press("Enter")
+    await button(page, "Approve").click()
+    await expect(page.get_by_role("alert")).to_contain_text("refund")
+    assert await votes(shop) == []
+    await expect(name).to_have_value("refnd\n")
+    assert not await violations(page)
+    await name.fill("refund")
+    await button(page, "Approve").click()
+    assert await decision(shop) == "Approved"
+    await expect(page.locator("article.call")).to_have_attribute("data-status", "approved")
+    assert len(await votes(shop)) == 1
 
 
 async def test_twenty_at_once_of_which_two_fail(shop, visit):

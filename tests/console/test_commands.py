@@ -62,6 +62,32 @@ def test_a_console_runs_on_its_own(served):
             assert process.stderr.read() == ""
 
 
+def test_two_consoles_on_one_store(served):
+    """A second one changes nothing about the first: `--link` leads there still, and its port stays
+    the one that is remembered. Each takes a link to the other.
+    """
+    options = ("--store", served["store"], "--port", "0", "--as", "ana", "--json")
+    first = served["console"].partition("/sign-in")[0]
+    file = Path(served["store"]) / "console.json"
+    port = json.loads(file.read_text())["port"]
+    assert first.endswith(f":{port}")
+    with started("console", *options) as process:
+        second = json.loads(process.stdout.readline())["link"].partition("/sign-in")[0]
+        assert second != first
+        ended = approvals("console", "--link", "--as", "ana", "--json", store=served["store"])
+        assert ended.one["link"].startswith(first)
+        with browser(ended.one["link"].replace(first, second)) as client:
+            assert client.get("/").status_code == 200
+        known = json.loads(file.read_text())
+        assert [one["url"] for one in known["consoles"]] == [first, second]
+        assert known["port"] == port
+        process.kill()
+        process.wait(20)
+    # Nobody takes what a killed one has left for a console.
+    ended = approvals("console", "--link", "--as", "ana", "--json", store=served["store"])
+    assert ended.one["link"].startswith(first)
+
+
 def test_a_token_is_made_shown_once_and_revoked(served):
     """And what it says is what the API of the running console accepts."""
     store = served["store"]
@@ -90,7 +116,7 @@ def test_up_can_leave_it_out(tmp_path):
         assert not (Path(ready["store"]) / "console.json").exists()
         ended = approvals("console", "--link", store=ready["store"])
         assert ended.code == 2
-        assert "no console was served from" in ended.err
+        assert "no console is served from" in ended.err
 
 
 @pytest.mark.parametrize(
@@ -102,7 +128,7 @@ def test_up_can_leave_it_out(tmp_path):
         ("console --public-url ayes.example", "is not a URL such as"),
         ("console --public-url https://ayes.example/x", "has a path"),
         ("console --sign-in missing.toml", "missing.toml: cannot be read"),
-        ("console --link --as a.b", "there is no|no console was served"),
+        ("console --link --as a.b", "there is no|no console is served"),
         ("token add desk --role king", "there is no role 'king'. There are: reviewer"),
         ("token add a.b --role service", "name 'a.b' cannot be used"),
         ("token add desk --role service --expires soon", "is not a valid duration"),

@@ -87,6 +87,51 @@ async def refused_to_others(shop, client, claim):
     assert [one["event"]["type"] for one in facts].count("ToolStarted") == 1
 
 
+async def doubted(client, *, since):
+    """The call in doubt, once its service was last heard of after this time."""
+    async with asyncio.timeout(30):
+        while True:
+            listed = (await client.get("/api/v1/calls?status=in_doubt")).json()["calls"]
+            for one in listed:
+                if one["call"] == CALL and one["since"] > since:
+                    return one
+            await asyncio.sleep(0.1)
+
+
+async def test_a_claim_that_nobody_renews_is_in_doubt(shop, client):
+    """From a lease after its claim, or after its last renewal, on. Only its runner renews it."""
+    await approved(shop, client)
+    mine, other = str(uuid4()), str(uuid4())
+    claimed = await client.post(f"{PATH}/claim", json={"claim": mine, "lease_s": 1})
+    assert claimed.status_code == 200, claimed.text
+    first = await doubted(client, since="")
+    assert (first["since"], first["recorded"]) == (first["claimed_at"], False)
+    refused = await client.post(f"{PATH}/renew", json={"claim": other})
+    assert (refused.status_code, refused.json()["type"]) == (409, "urn:ayes:error:NotOpen")
+    shop.visitor = Visitor("other", frozenset({Role.SERVICE}), kind="token")
+    assert (await client.post(f"{PATH}/renew", json={"claim": mine})).status_code == 409
+    shop.visitor = DESK
+    renewed = await client.post(f"{PATH}/renew", json={"claim": mine})
+    assert (renewed.status_code, renewed.json()["status"]) == (200, "running")
+    second = await doubted(client, since=first["since"])
+    assert second["claimed_at"] == first["claimed_at"]
+    assert (await client.post(f"{PATH}/doubt", json={})).json()["status"] == "in_doubt"
+    late = await client.post(f"{PATH}/renew", json={"claim": mine})
+    assert (late.status_code, "is in_doubt" in late.json()["detail"]) == (409, True)
+
+
+async def test_a_claim_without_a_lease_is_not_renewed(shop, client):
+    await approved(shop, client)
+    mine = {"claim": str(uuid4())}
+    for lease_s in (-1, 86_401, "inf"):
+        bad = await client.post(f"{PATH}/claim", json=mine | {"lease_s": lease_s})
+        assert bad.status_code == 422
+    assert (await client.post(f"{PATH}/claim", json=mine)).status_code == 200
+    refused = await client.post(f"{PATH}/renew", json=mine)
+    assert refused.status_code == 409
+    assert "without a lease" in refused.json()["detail"]
+
+
 async def test_of_two_runners_one_gets_the_call(shop, client):
     await approved(shop, client)
     claims = [client.post(f"{PATH}/claim", json={"claim": str(uuid4())}) for _ in range(5)]

@@ -54,7 +54,12 @@ from ayes.schemas.slots import CallRef
 from ayes.schemas.toml_files import read_toml
 
 README = ROOT / "README.md"
-PAGES = [README, *sorted((ROOT / "docs").rglob("*.md")), ROOT / "CHANGELOG.md"]
+PAGES = [
+    README,
+    *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "CHANGELOG.md",
+    ROOT / "SECURITY.md",
+]
 #: Those that somebody follows from top to bottom.
 STORIES = [
     README,

@@ -1204,6 +1204,7 @@ def test_the_help_loads_nothing_heavy():
         "duckdb",
         "jsonschema_rs",
         "nats",
+        "opentelemetry",
         "pyarrow",
         "pydantic",
         "pydantic_ai",

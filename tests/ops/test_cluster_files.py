@@ -13,7 +13,7 @@ import pytest
 from paths import ROOT
 from program import environment
 
-from ayes.ledger.nats.credentials import Store
+from ayes.ledger.nats.credentials import Login, Store
 from ayes.ops.broker.server import find_binary
 from ayes.ops.cluster.files import CONFIG, DATA, write_files
 from ayes.schemas.errors import BadInput
@@ -109,6 +109,26 @@ def test_keys_and_passwords_are_private_and_stay(site):
         assert "reviewer-ben" in accounts
 
 
+def test_each_program_gets_its_own_password_and_no_other(site):
+    """A file of environment variables for each role but the server's own; a console's store has
+    those of whom it signs on as.
+    """
+    known = site.read().passwords
+    logins = site.path / "logins"
+    assert {file.stem for file in logins.glob("*.env")} == known.keys() - {"system"}
+    for file in logins.glob("*.env"):
+        variables = dict(line.split("=", 1) for line in file.read_text().splitlines())
+        login = Login.parse(variables.pop("AYES_URL"))
+        assert (login.user, login.password) == (file.stem, known[file.stem])
+        assert login.servers == [f"tls://{host}:4222" for host in HOSTS]
+        assert variables == {"AYES_CA": "/etc/ayes/ca.pem"}
+    console = Store(logins / "console")
+    assert console.read().passwords.keys() == {"observer", "operator", "service", "reviewer-ana"}
+    assert console.login("observer").ca == str(console.path / "ca.pem")
+    for folder in (logins, console.path):
+        assert (folder / "ca.pem").read_bytes() == (site.path / "ca.pem").read_bytes()
+
+
 def test_a_new_host_takes_the_part_of_another(site):
     """A node is known by its name, which is its place among the hosts."""
     (node,) = [one for one in write_files(site, ["nats4", *HOSTS[1:]]) if one.host == "nats4"]
@@ -123,6 +143,7 @@ def test_a_new_host_takes_the_part_of_another(site):
         (["a", "b", "b"], "names 2 hosts"),
         (["a", "b", "nats://c:4222"], "'nats://c:4222' is not the name of a host"),
         (["a", "b", "../c"], "'../c' is not the name of a host"),
+        (["a", "b", "logins"], "'logins' is not the name of a host"),
         (["a", "b", ""], "'' is not the name of a host"),
     ],
 )

@@ -13,6 +13,7 @@ from paths import ROOT
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
+from ayes.consumers.webhook_endpoints import EndpointStatus
 from ayes.ledger.log import Parked
 from ayes.ops.broker.health import Health
 from ayes.ops.broker.nodes import Copies, Replica
@@ -57,6 +58,10 @@ STATUS = BrokerStatus(
         Parked("gate", 3, "ledger.a.b.said.m", "it cannot be read", 5, NOW),
         Parked("no\nconsumer", 4, "x", "written by somebody", 1, NOW),
     ],
+    webhooks=[
+        EndpointStatus("crm", "failing", "it answered 500", NOW, None, 3, []),
+        EndpointStatus("erp", "in step", "", None, NOW, None, []),
+    ],
 )
 
 
@@ -66,6 +71,7 @@ def seen(**others):
     tally.durations["people"].add(90)
     whole = {
         "why": "",
+        "is_up": True,
         "look": looked(),
         "health": Health(ok=True, free_bytes=10**9),
         "status": STATUS,
@@ -117,6 +123,7 @@ def test_the_values_are_what_was_seen():
     assert found["ayes_monitor_uncounted_facts", ()] == 2
     assert found["ayes_nodes_away", ()] == 1
     assert found["ayes_calls_in_doubt", ()] == 1
+    assert found["ayes_failing_targets", (("kind", "webhook"),)] == 1
     assert found["ayes_consumer_waiting_deliveries", (("consumer", "closer"),)] == 3
     parked = {labels[0][1]: n for (name, labels), n in found.items() if "parked" in name}
     assert {name: n for name, n in parked.items() if n} == {"gate": 1, "(other)": 1}
@@ -168,6 +175,8 @@ def test_what_is_not_known_is_not_reported():
     found = read(away)
     assert (found["ayes_ready", ()], found["ayes_broker_up", ()]) == (0, 0)
     assert found["ayes_facts_total", (("type", "Approved"),)] == 0
+    empty = read(Seen(NOW, "there is no stream LEDGER here", is_up=True))
+    assert (empty["ayes_ready", ()], empty["ayes_broker_up", ()]) == (0, 1)
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from stories import REF, approval, question, request
 
 from ayes.ledger.log import Parked
+from ayes.ledger.nats import credentials
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.streams import info
 from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import LEDGER
-from ayes.ops.broker import progress
+from ayes.ops.broker import health, progress
 from ayes.ops.broker.health import CLOSED
 from ayes.ops.broker.readiness import Wanted
 from ayes.ops.monitor import monitor as monitor_module
@@ -108,7 +109,7 @@ def test_each_trouble_is_known_within_five_seconds():
     """The pause before it is looked at, and the time that the look may take."""
     assert monitor_module.LOOK_S + monitor_module._PATIENCE_S <= 5
     assert monitor_module.LOOK_S + progress.STALLED_S <= 5
-    assert monitor_module.TRY_S + 3 <= 5  # `health.takes_writes` ends after three seconds
+    assert monitor_module.TRY_S + health._PATIENCE_S <= 5
     assert monitor_module.STALE_S <= 5
 
 
@@ -193,6 +194,23 @@ async def test_the_login_of_a_worker_is_enough_for_its_probe(store):
         assert metrics["ayes_consumer_listening", "gate"] == 1
         assert ("ayes_consumer_listening", "queue") not in metrics
         assert ("ayes_parked_deliveries", "gate") not in metrics
+
+
+async def test_beside_a_broker_elsewhere_the_disk_here_does_not_matter(store, tmp_path):
+    """Its address and passwords are in a directory of this machine; its disk and the login of its
+    system account are not.
+    """
+    known, beside = Store(store).read(), Store(tmp_path / "beside")
+    beside.path.mkdir(mode=0o700)
+    beside.write(credentials.Address(known.url, {"operator": known.passwords["operator"]}))
+    async with (
+        working(reactions(["gate"]), store=store),
+        probed(beside.path, wanted=Wanted(["gate"])) as probe,
+    ):
+        await probe.until_ready()
+        metrics = await probe.metrics()
+    assert metrics["ayes_log_writable",] == 1
+    assert ("ayes_store_free_bytes",) not in metrics
 
 
 # ------------------------------------------------------------------------------------------ metrics

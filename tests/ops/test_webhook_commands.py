@@ -119,6 +119,7 @@ def test_a_test_event_is_signed_and_answered(ayes, receiver, tmp_path):
         (("test", "crm"), "there is no webhook 'crm'"),
         (("rm", "crm"), "There are none."),
         (("replay", "crm", "--from", "x"), "--from"),
+        (("ls", "--webhooks", "/nowhere/at/all.json"), "/nowhere/at is not a directory"),
     ],
 )
 def test_bad_input_is_one_sentence(ayes, words, problem):

@@ -320,8 +320,8 @@ class Connection(Lagging):
         async with super().deliveries(durable) as given:
             yield deliver()
 
-    async def set_timer(self, call: CallRef, at: datetime) -> None:
-        await self.process.ask(lambda: self.broker.set_timer(call, at))
+    async def set_timer(self, call: CallRef, at: datetime, trace: str = "") -> None:
+        await self.process.ask(lambda: self.broker.set_timer(call, at, trace))
 
     async def cancel_timer(self, call: CallRef) -> None:
         await self.process.ask(lambda: self.broker.cancel_timer(call))

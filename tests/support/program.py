@@ -29,7 +29,7 @@ from ayes.schemas.tools import ToolSpec
 AYES = Path(sys.executable).with_name("ayes")
 
 #: Variables that a developer's shell may set; no test may depend on them.
-FROM_A_SHELL = ("AYES_", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "COLUMNS", "LINES", "TTY_")
+FROM_A_SHELL = ("AYES_", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "COLUMNS", "LINES", "TTY_", "OTEL_")
 
 
 class Ended(NamedTuple):
@@ -154,7 +154,9 @@ def approvals(
 
 
 @contextmanager
-def started(*arguments: object, log: Path | None = None) -> Iterator[subprocess.Popen[str]]:
+def started(
+    *arguments: object, log: Path | None = None, **variables: str
+) -> Iterator[subprocess.Popen[str]]:
     """Run it for the duration of the block. Without a log its stderr is a pipe."""
     with (
         (log or Path(os.devnull)).open("a") as words,
@@ -164,7 +166,7 @@ def started(*arguments: object, log: Path | None = None) -> Iterator[subprocess.
             stdout=subprocess.PIPE,
             stderr=words if log else subprocess.PIPE,
             text=True,
-            env=environment(),
+            env=environment(**variables),
         ) as process,
     ):
         try:

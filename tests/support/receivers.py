@@ -47,7 +47,11 @@ class Receiver:
         self.agrees = True
         self.port = 0
         self.connections = 0
+        #: How long it takes to answer, and how many requests it had at a time.
+        self.takes_s = 0.0
+        self.most_at_once = 0
         self._came = asyncio.Condition()
+        self._serving: set[asyncio.Task[None]] = set()
 
     @property
     def url(self) -> str:
@@ -72,21 +76,41 @@ class Receiver:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-            request = await _read(reader)
-            reply = self._reply(request)
-            async with self._came:
-                self.requests.append(request)
-                self._came.notify_all()
-            if reply is None:
-                await reader.read()  # until the client gives up
-            else:
-                status, headers = reply
-                lines = [f"HTTP/1.1 {status} X", "content-length: 0", "connection: close"]
-                lines += [f"{name}: {value}" for name, value in headers.items()]
-                writer.write(("\r\n".join(lines) + "\r\n\r\n").encode())
-                await writer.drain()
-        writer.close()
+        task = asyncio.current_task()
+        assert task
+        self._serving.add(task)
+        self.most_at_once = max(self.most_at_once, len(self._serving))
+        try:
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+                await self._serve(reader, writer)
+        finally:
+            self._serving.discard(task)
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+    async def end(self) -> None:
+        """End the connections that are open."""
+        serving = [*self._serving]
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        request = await _read(reader)
+        reply = self._reply(request)
+        await asyncio.sleep(self.takes_s)
+        async with self._came:
+            self.requests.append(request)
+            self._came.notify_all()
+        if reply is None:
+            await reader.read()  # until the client gives up
+            return
+        status, headers = reply
+        lines = [f"HTTP/1.1 {status} X", "content-length: 0", "connection: close"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        writer.write(("\r\n".join(lines) + "\r\n\r\n").encode())
+        await writer.drain()
 
     def _reply(self, request: Request) -> Reply:
         if request.method == "OPTIONS":
@@ -118,7 +142,7 @@ async def receiving(
         yield receiver
     finally:
         server.close()
-        server.close_clients()
+        await receiver.end()
         await server.wait_closed()
 
 

@@ -107,6 +107,7 @@ def _fits(chosen: CallFilter, mine: Mine, now: datetime) -> Callable[[Entry], bo
 async def record(ref: Named, backend: InBackend, visitor: Reading) -> Record:
     """One call: its state, what the visitor may do about it, and every fact."""
     ledger = backend.reading
+    facts = recorded(await ledger.read(ref))  # first, so that the rest is not older than they are
     known = await ledger.with_origin(await ledger.known_call(ref))
     assert known.requested, "`known_call` raises otherwise"
     wish, tool, doubt = (
@@ -129,7 +130,7 @@ async def record(ref: Named, backend: InBackend, visitor: Reading) -> Record:
         doubt=Doubt.of(doubt) if doubt else None,
         may=await permissions(ledger, known, visitor, doubt),
         earlier=await _earlier(ledger, known),
-        facts=recorded(await ledger.read(ref)),
+        facts=facts,
     )
 
 

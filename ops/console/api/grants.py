@@ -1,8 +1,6 @@
 """Grants, which approve calls in advance, and delegations, by which one votes for another."""
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Annotated, Final, Literal, Self
 
@@ -15,8 +13,8 @@ from ayes.ops.commands.grants import GrantScope, check_scope, give_grant, grant_
 from ayes.ops.console.api.models import ApiModel
 from ayes.ops.console.backend import InBackend
 from ayes.ops.console.identity import Reading, Reviewing
+from ayes.ops.console.mine import by_workspace
 from ayes.ops.terminal import output
-from ayes.schemas.codec import Fact
 from ayes.schemas.errors import BadInput
 from ayes.schemas.ids import token
 from ayes.schemas.slots import DELEGATION, GRANT, ROOT, CallRef, DelegationRef, GrantRef
@@ -88,7 +86,7 @@ async def grants(
     now = backend.reading.now()
     every = [
         GrantState.of(one, now)
-        for own in _by_workspace(facts)
+        for own in by_workspace(facts).values()
         for one in ledger_grants.grants_of(own)
     ]
     chosen = [one for one in every if standing in {"", one.standing}]
@@ -125,13 +123,6 @@ def _cursor(text: str) -> tuple[bool, int]:
     if (found := _CURSOR.fullmatch(text)) is None:
         raise BadInput(f"after={text[:100]!r} is not a cursor. Take `next` of the page before.")
     return found[1] == "1", -int(found[2])
-
-
-def _by_workspace(facts: Iterable[Fact]) -> Iterable[Sequence[Fact]]:
-    found: defaultdict[str, list[Fact]] = defaultdict(list)
-    for fact in facts:
-        found[fact.slot.workspace].append(fact)
-    return found.values()
 
 
 class NewGrant(ApiModel):
@@ -237,7 +228,7 @@ async def delegations(
     now = backend.reading.now()
     found = [
         DelegationState.of(one, now)
-        for own in _by_workspace(facts)
+        for own in by_workspace(facts).values()
         for one in ledger_grants.delegations_of(own)
     ]
     page, following = _page(found, after, limit)

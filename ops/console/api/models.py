@@ -428,6 +428,11 @@ class Record(ApiModel):
     """The calls of the same thread before it, oldest first; the ten newest of them."""
     facts: list[RecordedFact]
 
+    @property
+    def seq(self) -> int:
+        """The last fact that is included for certain."""
+        return self.facts[-1].seq if self.facts else 0
+
 
 def recorded(facts: Sequence[Fact]) -> list[RecordedFact]:
     """Facts as they stand in the log, in words too, with the reason of each that does not count."""

@@ -20,6 +20,8 @@ router: Final = APIRouter(tags=["requests"])
 
 #: The longest wait for a decision; a client asks again.
 _MAX_WAIT_S: Final = 60.0
+#: The longest lease of a claim, which its runner renews: a day.
+_MAX_LEASE_S: Final = 86_400.0
 
 
 class Request(ApiModel):
@@ -128,6 +130,10 @@ class Claim(ApiModel):
 
     claim: UUID
     """A UUID that only this run of the tool has. Send the same one again if the answer was lost."""
+    lease_s: Annotated[float, Field(ge=0, le=_MAX_LEASE_S, allow_inf_nan=False)] = 0
+    """If the claim is not renewed for so many seconds, the call is in doubt; 0: only once somebody
+    says so.
+    """
 
 
 @router.post("/calls/{workspace}/{thread}/{call}/claim")
@@ -136,7 +142,26 @@ async def claim(ref: Named, claim: Claim, backend: InBackend, visitor: Serving) 
     succeeds. The same claim again succeeds until the call ends; a second one is refused.
     """
     service = await backend.service(visitor.name)
-    return await _state(backend, await service.start(ref, claim_id=str(claim.claim)))
+    known = await service.start(ref, claim_id=str(claim.claim), lease_s=claim.lease_s)
+    return await _state(backend, known)
+
+
+class Renewal(ApiModel):
+    """That a process still runs the call that it claimed with a lease."""
+
+    model_config = example(claim="4f6ad0ae-7a1b-4b53-9c9a-0f5c4e8a2d11")
+
+    claim: UUID
+    """That of its claim."""
+
+
+@router.post("/calls/{workspace}/{thread}/{call}/renew")
+async def renew(ref: Named, renewal: Renewal, backend: InBackend, visitor: Serving) -> CallState:
+    """Renew a claim, so that its lease begins again. Repeating it is safe: do it three times in
+    each lease.
+    """
+    service = await backend.service(visitor.name)
+    return await _state(backend, await service.renew(ref, str(renewal.claim)))
 
 
 class Result(ApiModel):

@@ -11,7 +11,6 @@ from pydantic import ValidationError
 from ayes.ops.console.api import calls, votes
 from ayes.ops.console.api.votes import Shown, Votes
 from ayes.ops.console.backend import InBackend
-from ayes.ops.console.display.texts import text_of
 from ayes.ops.console.identity import Reading, Reviewing
 from ayes.ops.console.pages.rendering import is_fragment, page
 from ayes.schemas.errors import BadInput
@@ -38,7 +37,7 @@ async def bulk(
         *(calls.record(CallRef.parse(one), backend, visitor) for one in chosen)
     )
     name = "_bulk.html" if is_fragment(request) else "bulk.html"
-    return page(request, name, visitor, calls=listed, text_of=text_of)
+    return page(request, name, visitor, calls=listed)
 
 
 @router.post("/bulk")

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 from fastapi import APIRouter, Form, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
-from pydantic import AfterValidator, BaseModel
+from pydantic import BaseModel
 
 from ayes.ops.console import problems
 from ayes.ops.console.api import calls, context, edits, requests, votes
@@ -24,6 +24,7 @@ from ayes.ops.console.display.timeline import result_of, timeline
 from ayes.ops.console.display.values import value_of
 from ayes.ops.console.identity import Reading, Reviewing, Role, Visitor
 from ayes.ops.console.pages.rendering import is_fragment, page
+from ayes.ops.console.pages.typed import Typed, with_line_feeds
 from ayes.schemas.errors import ApprovalsError, BadInput, Refused, Unavailable
 from ayes.schemas.events import Verdict
 from ayes.schemas.slots import CallRef
@@ -90,14 +91,6 @@ def _rendered(request: Request, name: str, visitor: Visitor, **values: Any) -> H
 
 
 # ---------------------------------------------------------------------------------------- votes
-
-
-def _with_line_feeds(text: str) -> str:
-    return text.replace("\r\n", "\n")
-
-
-#: What somebody typed. Browsers end its lines with CR LF (HTML standard, 4.10.21.4).
-type Typed = Annotated[str, AfterValidator(_with_line_feeds)]
 
 
 class VoteForm(BaseModel):
@@ -299,8 +292,8 @@ def _stepped(form: fields.Field, step: str, arguments: str) -> str:
 
 def _raw(text: str, basis: str) -> str:
     """The arguments as typed; those of before if nobody changed them."""
-    typed = text.replace("\r\n", "\n").strip()
-    return basis if typed == visible_json(basis).replace("\r\n", "\n").strip() else typed
+    typed = with_line_feeds(text).strip()
+    return basis if typed == with_line_feeds(visible_json(basis)).strip() else typed
 
 
 def _basis(typed: Mapping[str, str]) -> str:

@@ -30,7 +30,6 @@ async def conversations(
         "conversations.html",
         visitor,
         found=found,
-        text_of=text_of,
         is_first=before is None,
     )
 
@@ -55,7 +54,6 @@ async def conversation(
         provider=provider,
         history=text_of(history),
         plain_history=history,
-        text_of=text_of,
     )
 
 

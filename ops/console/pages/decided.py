@@ -37,6 +37,7 @@ async def decided(
         chosen=chosen,
         order=order,
         decisions=api.DECISIONS,
+        is_later=bool(after),
         is_search=bool(query.keys() - {"order", "workspace"}),
         all=f"/decided?{within}" if within else "/decided",
         export=f"/api/v1/decided.jsonl?{urlencode(query)}",

@@ -3,6 +3,7 @@
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Request
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse
 
 from ayes.ops.console.api import calls
@@ -10,7 +11,7 @@ from ayes.ops.console.api.models import CallFilter, Doubtful
 from ayes.ops.console.backend import InBackend
 from ayes.ops.console.display.texts import text_of
 from ayes.ops.console.display.values import value_of
-from ayes.ops.console.identity import Reading
+from ayes.ops.console.identity import Reading, Visitor
 from ayes.ops.console.pages.rendering import page
 
 router: Final = APIRouter()
@@ -23,6 +24,11 @@ async def doubt(
     chosen = chosen.model_copy(update={"status": "in_doubt"})
     found = await calls.calls(chosen, backend, visitor)
     assert isinstance(found, Doubtful)
+    # In a thread, since the arguments of hostile calls may take seconds.
+    return await run_in_threadpool(_composed, request, visitor, found)
+
+
+def _composed(request: Request, visitor: Visitor, found: Doubtful) -> HTMLResponse:
     return page(
         request,
         "doubt.html",

@@ -12,7 +12,6 @@ from pydantic import BaseModel, Field
 from ayes.ops.console import problems
 from ayes.ops.console.api import grants
 from ayes.ops.console.backend import Backend, InBackend
-from ayes.ops.console.display.texts import text_of
 from ayes.ops.console.identity import Reading, Reviewing, Role, Visitor
 from ayes.ops.console.pages.rendering import page
 from ayes.ops.terminal.times import parse_duration, parse_time
@@ -136,7 +135,6 @@ async def _shown(
         "delegation": delegation or DelegationForm(workspace=workspace),
         "problem": problem,
         "is_reviewer": Role.REVIEWER in visitor.roles,
-        "text_of": text_of,
     }
     answer = page(
         request,

@@ -9,7 +9,6 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from ayes.ops.console import problems
 from ayes.ops.console.api import operations
 from ayes.ops.console.backend import Backend, InBackend
-from ayes.ops.console.display.texts import text_of
 from ayes.ops.console.identity import Operating, Reading, Role, Visitor
 from ayes.ops.console.pages.rendering import is_fragment, page
 from ayes.schemas.errors import ApprovalsError, Unavailable
@@ -53,7 +52,6 @@ async def _shown(
         is_fragment=is_fragment(request),
         is_operator=Role.OPERATOR in visitor.roles,
         problem=problem,
-        text_of=text_of,
     )
     answer.status_code = problems.status_of(problem) if problem else HTTPStatus.OK
     return answer
@@ -65,7 +63,7 @@ async def parked(
 ) -> HTMLResponse:
     """One parked delivery, with its fact."""
     found = await operations.parked_one(number, backend, visitor)
-    return page(request, "parked.html", visitor, found=found, text_of=text_of)
+    return page(request, "parked.html", visitor, found=found)
 
 
 @router.post("/operations/retry")

@@ -11,9 +11,9 @@ from pydantic import BaseModel, ValidationError
 from ayes.ops.console import problems
 from ayes.ops.console.api import policies
 from ayes.ops.console.backend import Backend, InBackend
-from ayes.ops.console.display.texts import text_of
 from ayes.ops.console.identity import Operating, Reading, Role, Visitor
 from ayes.ops.console.pages.rendering import page
+from ayes.ops.console.pages.typed import Typed
 from ayes.schemas.errors import ApprovalsError, BadInput
 
 router: Final = APIRouter()
@@ -22,7 +22,7 @@ router: Final = APIRouter()
 class TrialForm(BaseModel):
     """A policy as it was pasted."""
 
-    text: str = ""
+    text: Typed = ""
     days: str = "30"
 
     @property
@@ -33,7 +33,7 @@ class TrialForm(BaseModel):
             BadInput: the number of days is not valid, or the text is too long.
         """
         try:
-            return policies.Candidate.model_validate({"text": _lines(self.text), "days": self.days})
+            return policies.Candidate.model_validate({"text": self.text, "days": self.days})
         except ValidationError as problem:
             first = problem.errors()[0]
             raise BadInput(f"{first['loc'][0]}: {first['msg']}.") from None
@@ -46,11 +46,6 @@ class TrialForm(BaseModel):
             BadInput: the text is too long.
         """
         return policies.NewPolicy(text=self.candidate.text)
-
-
-def _lines(text: str) -> str:
-    """A text as it was pasted: forms send each line end as CR LF (HTML, section 4.10.21.4)."""
-    return text.replace("\r\n", "\n")
 
 
 @router.get("/policy")
@@ -94,7 +89,6 @@ async def _shown(
         "trial": trial,
         "problem": problem,
         "is_operator": Role.OPERATOR in visitor.roles,
-        "text_of": text_of,
     }
     answer = page(
         request,

@@ -47,10 +47,12 @@ PLACES: Final = (
 
 
 async def navigation(request: Request, backend: InBackend) -> None:
-    """Find what the header of a page shows. A dependency of every page.
+    """Find what the header of a page shows, and the last fact that all of it includes. A dependency
+    of every page.
 
     There are no counts while the broker is away, and before anybody signs in.
     """
+    request.state.seq = backend.feed.position
     visitor: Visitor | None = getattr(request.state, "visitor", None)
     if visitor and not is_fragment(request):
         with suppress(ApprovalsError):
@@ -65,6 +67,8 @@ def page(request: Request, name: str, visitor: Visitor | None, **values: Any) ->
         "workspace": workspace,
         "theme": _theme(request),
         "to_do": getattr(request.state, "counts", HeaderCounts()),
+        "seq": getattr(request.state, "seq", None),
+        "is_live": request.method == "GET",
         "places": [place._replace(path=_within(place.path, workspace)) for place in PLACES],
         "workspace_path": lambda one: _elsewhere(request, one),
     }

@@ -3,7 +3,11 @@
  *
  * What a template says to it:
  *
- *   <article class="call" data-call="w/t/c" data-status="pending">   the call that is shown
+ *   <body data-seq="17">  the page shows all facts up to this one; the stream of events follows it
+ *   <article class="call" data-call="w/t/c" data-status="pending" data-seq="17">
+ *                         the call that is shown, and its last fact that is
+ *   data-live="changed"   on an element whose items are read again after events of these types (or
+ *                         of data-thread="w/t"). Each item has an id; one that is in use stays
  *   data-key="a|e|d|r"    on the button or summary that the key presses. A form that collects text
  *                         stands in <details class="act">; its summary has the key
  *   hx-post, hx-target="closest article.call", hx-swap="outerHTML"   on the forms in the article,
@@ -13,8 +17,6 @@
  *   data-go="w"           on the link that `g w` follows
  *   data-copy="#id"       on a button that copies the text of this element
  *   <time datetime="…">   becomes relative, with the absolute time as tooltip
- *   hx-trigger="ayes:changed from:body throttle:1s"   each event of /api/v1/events is also an event
- *                         `ayes:<type>` of the body, with its data as `detail`
  *
  * In each post form, text survives a reload and a new sign-in, until its request has been taken.
  * Elements with data-key do nothing until the article has been shown for a moment (it then has the
@@ -29,6 +31,7 @@ const SHOWN_FOR_MS = 350;  // before an element with data-key takes a press
 const STAYS_MS = 3000;     // how long a decided call stays in the list
 const SILENT_MS = 4500;    // a heartbeat comes every 2 s; after this long, the connection is lost
 const REFRESH_MS = 500;    // the list is read again at most this often
+const LIVE_MS = 2000;      // so are the items of [data-live]
 const COUNT_MS = 4000;     // the numbers of the header are read again at most this often
 const LOST = "The connection is lost. It is tried again by itself.";
 
@@ -142,9 +145,14 @@ function settleSent() {
 
 // The call that is shown.
 
-const article = () => find("article.call");
+const article = () => find("article.call:not([data-live] *)");
 const isOpen = (field) => !field.readOnly && field.checkVisibility();
 const openForm = () => find("dialog[open]") ?? all(`article.call :is(${TEXT})`).find(isOpen);
+
+const down = new Set();  // the keys, and the buttons of pointers, that are down
+/* Whether the reader is about to press something in it, or has just done so. */
+const isPressed = (part) => down.size || find(PRESSED, part);
+const PRESSED = ".htmx-request, [data-sent], [data-key]:hover, form button:hover";
 
 function enhance(within) {
   showTimes(within);
@@ -166,16 +174,36 @@ async function show(path) {
     htmx.process(detail);
     enhance(detail);
     detail.scrollTop = 0;
+    update();
   } catch (problem) {
     if (problem.name !== "AbortError") message("The console does not answer. Try again.");
   }
 }
 
+/* The newest event of each call. One that comes late does not move its call backwards. */
+const newest = new Map();
+const isBehind = (call) => newest.get(call.dataset.call)?.seq > Number(call.dataset.seq);
+
+/* Show what happened to the call since it was read, but not under the hands of the reader. A form in
+ * which somebody types stays open. */
+function update() {
+  const shown = article();
+  if (!shown || !isBehind(shown) || isPressed(shown)) return;
+  if (openForm()) notify(shown, newest.get(shown.dataset.call));
+  else reload(shown);
+}
+
+let reloadAt = 0;
 async function reload(call) {
+  if (Date.now() < reloadAt) return;
+  reloadAt = Infinity;
   const text = await fragment(`/calls/${call.dataset.call}?pane=1`).catch(() => null);
   const fresh = text && find("article.call", parsed(text));
-  if (!fresh || !call.isConnected || openForm()) return;
+  reloadAt = Date.now() + (fresh ? REFRESH_MS : LIVE_MS);
+  if (!fresh || !call.isConnected || openForm() || isPressed(call)) return;
   const hadFocus = call.contains(document.activeElement);
+  const isSame = fresh.dataset.status === call.dataset.status;
+  fresh.toggleAttribute("data-ready", isSame && call.hasAttribute("data-ready"));
   call.replaceWith(fresh);
   htmx.process(fresh);
   enhance(fresh);
@@ -187,22 +215,19 @@ function outcome({ type, status, by }) {
   return `${status.replaceAll("_", " ")}${by ? ` by ${by}` : ""}`;
 }
 
-/* Something happened to the call that is shown. A form in which somebody types stays open. */
-function callChanged(event) {
-  const shown = article();
-  if (shown?.dataset.call !== event.call) return;
-  if (!openForm()) return reload(shown);
-  const notice = find(".live-notice", shown) ?? document.createElement("p");
+function notify(call, event) {
+  const text = `Meanwhile: ${outcome(event)}. What you typed is kept.`;
+  const notice = find(".live-notice", call) ?? document.createElement("p");
+  if (notice.textContent === text) return;
   notice.className = "notice live-notice";
   notice.setAttribute("role", "status");
-  notice.textContent = `Meanwhile: ${outcome(event)}. What you typed is kept.`;
-  shown.prepend(notice);
+  notice.textContent = text;
+  call.prepend(notice);
 }
 
 // The list of waiting calls.
 
 const gone = new Set();  // decided calls: a list that is older than the event keeps none of them
-const down = new Set();  // the keys that are down
 const rows = () => (list ? all(".row", list) : []);
 const current = () => list && find(".row[aria-current]", list);
 const rowOf = (call) => rows().find((row) => row.dataset.call === call);
@@ -326,6 +351,71 @@ function voted({ call }) {
   if (row && row === current() && isDesk()) select(neighbour(1) ?? neighbour(-1));
 }
 
+// Other pages: the items of [data-live] are read again when something has happened to one of them.
+
+const regions = all("[data-live]");
+const items = (within) => all(":is([data-live], [data-items]) > [id]", within);
+const sent = new WeakMap();  // the HTML of an item as the server sent it
+const isInUse = (item) => isPressed(item) || find("details[open] form, form :focus", item);
+const folds = (item) => [item, ...all("details", item)].filter((one) => one.matches("details"));
+let isStale = false;
+let readAt = 0;
+
+function concerns(region, event) {
+  const { live, thread } = region.dataset;
+  if (workspace && event.workspace !== workspace) return false;
+  if (thread) return thread === `${event.workspace}/${event.thread}`;
+  return live === "*" || live.split(" ").includes(event.call ? event.type : "other");
+}
+
+async function readLive() {
+  if (!isStale || Date.now() < readAt || down.size) return;
+  isStale = false;
+  readAt = Infinity;
+  const text = await fragment(location.pathname + location.search).catch(() => null);
+  readAt = Date.now() + LIVE_MS;
+  if (text === null) return void (isStale = true);
+  const page = parsed(text);
+  items(page).forEach((item) => sent.set(item, item.outerHTML));
+  for (const region of regions) mergeItems(region, find(`#${CSS.escape(region.id)}`, page));
+}
+
+/* Make the items those of the server. What has not changed, or is in use, stays as it is. */
+function mergeItems(region, fresh) {
+  const known = new Map([...region.children].map((item) => [item.id, item]));
+  let place = region.firstElementChild;
+  for (const item of fresh ? [...fresh.children] : []) {
+    const here = known.get(item.id);
+    known.delete(item.id);
+    if (!here) announce("There is something new on this page.");
+    const stays = here && mergeItem(here, item);
+    if (here && !stays) here.replaceWith(item);
+    const chosen = stays ? here : item;
+    if (here && here === place) place = chosen;
+    if (chosen === place) place = place.nextElementSibling;
+    else region.insertBefore(chosen, place);
+    if (stays) continue;
+    htmx.process(item);
+    enhance(item);
+  }
+  for (const item of known.values()) {
+    if (isInUse(item)) isStale = true;
+    else item.remove();
+  }
+}
+
+/* Whether the item stays. */
+function mergeItem(here, item) {
+  if (sent.get(here) === sent.get(item)) return true;
+  const [inner, fresh] = [here, item].map(
+    (one) => (one.matches("[data-items]") ? one : find("[data-items]", one)));
+  if (inner && fresh) return mergeItems(inner, fresh), true;
+  if (isInUse(here)) return isStale = true;
+  const before = folds(here);
+  folds(item).forEach((fold, number) => { fold.open ||= before[number]?.open ?? false; });
+  return false;
+}
+
 // Keys. They do nothing while somebody types, and Enter never approves.
 
 const TYPED = "textarea, select, input:not([type=checkbox], [type=radio]), [contenteditable]";
@@ -395,10 +485,9 @@ function closeForm(target) {
 // The stream of events, and the state of the connection.
 
 const TYPES = ["requested", "waiting", "voted", "decided", "started", "finished", "changed"];
-const newest = new Map();  // by call: an event that comes late does not move a call backwards
 let stream;
 let heard = Date.now();
-let position = "";
+let position = document.body.dataset.seq;
 let brokerIsUp = true;
 
 function connect() {
@@ -431,6 +520,7 @@ function connect() {
     hear(event);
     refresh();
     if (article() && !openForm()) reload(article());
+    isStale = regions.length > 0;
   });
   for (const type of TYPES) stream.addEventListener(type, (event) => happened(type, event));
 }
@@ -450,15 +540,15 @@ function happened(type, { data, lastEventId }) {
   hear({ lastEventId });
   const event = { ...JSON.parse(data), type };
   if (event.call) {
-    if (event.as_of < (newest.get(event.call) ?? 0)) return;
-    newest.set(event.call, event.as_of);
+    if (event.seq <= newest.get(event.call)?.seq) return;
+    newest.set(event.call, event);
     if (type === "decided") {
       gone.add(event.call);
       leave(rowOf(event.call), outcome(event));
     }
-    callChanged(event);
+    update();
   }
-  htmx.trigger(document.body, `ayes:${type}`, event);
+  isStale ||= regions.some((region) => concerns(region, event));
   countSoon();
 }
 
@@ -552,7 +642,11 @@ function release(form) {
   all("button", form).forEach((button) => { button.disabled = false; });
 }
 
+const releasePointer = () => setTimeout(() => down.delete("pointer"), SHOWN_FOR_MS);
 addEventListener("blur", () => down.clear());
+document.addEventListener("pointerdown", () => down.add("pointer"));
+document.addEventListener("pointerup", releasePointer);
+document.addEventListener("pointercancel", releasePointer);
 addEventListener("pageshow", ({ persisted }) => {
   if (persisted) location.reload();  // the browser kept a page that is old by now
 });
@@ -580,6 +674,7 @@ document.body.addEventListener("htmx:sendError", () =>
   message("The console does not answer. What you typed is kept; try again."));
 document.body.addEventListener("ayes:voted", ({ detail }) => voted(detail));
 
+items(document).forEach((item) => sent.set(item, item.outerHTML));
 settleSent();
 enhance(document);
 if (list) {
@@ -591,6 +686,8 @@ if (visitor) {
   connect();
   setInterval(() => {
     sweep();
+    update();
+    readLive();
     if (Date.now() - heard > SILENT_MS) lost(LOST);
   }, 250);
   setInterval(() => showTimes(), 10_000);

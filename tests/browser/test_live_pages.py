@@ -1,0 +1,130 @@
+"""Each page shows what happens while it is open, and never under the hands of the reader."""
+
+from datetime import timedelta
+
+from browser import sign_in
+from console_client import POLICY
+from playwright.async_api import expect
+
+from ayes.ledger import clock
+from ayes.ledger.services import Ledger
+from ayes.schemas.policy import applied
+from ayes.schemas.slots import policy_slot
+
+CALL = "shop/order-17/refund-1"
+REASON = "It was refunded in spring."
+
+
+async def reviewer(shop, name):
+    return await shop.app.state.backend.reviewer(name)
+
+
+def shown(page, status):
+    return page.locator(f'article.call[data-call="{CALL}"][data-status="{status}"]')
+
+
+async def test_lists_change_by_themselves(shop, visit):
+    """Conversations, grants, delegations, policies, decided calls and those in doubt."""
+    await shop.ask(CALL)
+    listed = await visit("/conversations")
+    conversation = await visit("/conversations/shop/order-17")
+    grants, policy = await visit("/grants"), await visit("/policy/shop")
+    decided, doubt = await visit("/decided"), await visit("/doubt")
+    await expect(conversation.locator("details.cycle")).to_have_count(1)
+    await conversation.locator("details.cycle > summary").click()
+
+    await shop.ask("shop/order-18/refund-1")
+    await expect(listed.get_by_text("shop/order-18")).to_be_visible()
+    ana, ben = await reviewer(shop, "ana"), await reviewer(shop, "ben")
+    await ana.grant("shop/ana/small", "refund", for_s=3600, uses=3, when="args.amount < 20")
+    await expect(grants.get_by_text("shop/ana/small", exact=True)).to_be_visible()
+    now = clock.now()
+    await ben.delegate("shop/ben/away", "cai", starts_at=now, ends_at=now + timedelta(days=1))
+    await expect(grants.get_by_text("shop/ben/away", exact=True)).to_be_visible()
+    async with Ledger.connect(shop.server.store.path, role="operator") as operator:
+        await operator.append(policy_slot("shop", 2), applied(POLICY))
+    await expect(policy.get_by_role("heading", name="Version 2")).to_be_visible()
+    await ben.approve(CALL)
+    await shop.service.decision(CALL, timeout_s=30)
+    await expect(decided.get_by_text(CALL)).to_be_visible()
+    # What the reader has unfolded stays so.
+    cycle = conversation.locator("details.cycle[open]")
+    await expect(cycle.locator("summary")).to_contain_text("Approved by ben")
+    await shop.service.start(CALL)
+    await shop.service.doubt(CALL)
+    await expect(doubt.locator(f'article[data-call="{CALL}"]')).to_be_visible()
+    assert await listed.evaluate("performance.getEntriesByType('navigation').length") == 1
+
+
+async def test_a_form_in_a_list_stays(shop, visit):
+    """Somebody types why they revoke a grant, while another one is given and theirs is used."""
+    ana = await reviewer(shop, "ana")
+    await ana.grant("shop/ana/first", "refund", for_s=3600, uses=3, when="args.amount < 20")
+    page = await visit("/grants")
+    row = page.locator('[id="grant-shop/ana/first"]')
+    await row.get_by_text("Revoke…").click()
+    why = row.get_by_label("Why")
+    await why.press_sequentially(REASON)
+    await shop.service.request(CALL, "refund", {"order": "A-1", "amount": 1}, requester="rita")
+    assert (await shop.service.decision(CALL, timeout_s=30)).status == "approved"
+    await ana.grant("shop/ana/second", "refund", for_s=3600, uses=3, when="args.amount < 20")
+    await expect(page.get_by_text("shop/ana/second", exact=True)).to_be_visible()
+    await expect(why).to_have_value(REASON)
+    await expect(why).to_be_focused()
+    await expect(row).to_contain_text("0 of 3")
+    await page.get_by_role("button", name="Revoke shop/ana/first").click()
+    await expect(row).to_contain_text("by ana")
+    await expect(row).to_contain_text("1 of 3")
+
+
+async def test_what_happens_before_the_page_listens_is_not_missed(shop, visit):
+    """The stream of events begins with the first fact that the page does not show."""
+    digest = await shop.ask(CALL)
+    page = await visit("/", "")
+    held = []
+    await page.route("**/api/v1/events*", lambda route: held.append(route))  # noqa: PLW0108
+    await sign_in(page.context, shop, "ana")
+    await page.goto(f"/calls/{CALL}")
+    await (await reviewer(shop, "ben")).approve(CALL, digest=digest)
+    await shop.service.decision(CALL, timeout_s=30)
+    await expect(shown(page, "pending")).to_be_visible()
+    assert held
+    for route in held:
+        await route.continue_()
+    await expect(shown(page, "approved")).to_be_visible()
+
+
+async def test_an_old_answer_is_not_the_last(shop, visit):
+    """The call is read again until it is as new as its last event."""
+    await shop.ask(CALL)
+    page = await visit(f"/calls/{CALL}")
+    await expect(shown(page, "pending").and_(page.locator("[data-ready]"))).to_be_visible()
+    old = await page.content()
+    answered = []
+
+    async def answer(route):
+        if answered:
+            return await route.continue_()
+        answered.append(route)
+        return await route.fulfill(body=old, content_type="text/html")
+
+    await page.route("**/calls/**pane=1", answer)
+    await (await reviewer(shop, "ben")).approve(CALL)
+    await expect(shown(page, "approved")).to_be_visible()
+    assert answered
+
+
+async def test_nothing_moves_below_the_pointer(shop, visit):
+    """A page that is about to be used changes when the pointer has left its buttons."""
+    await shop.ask(CALL)
+    page = await visit(f"/calls/{CALL}")
+    article = page.locator("article.call[data-ready]")
+    await article.locator("[data-key=a]").hover()
+    await page.evaluate("window.before = document.querySelector('article.call')")
+    await (await reviewer(shop, "ben")).approve(CALL)
+    await shop.service.decision(CALL, timeout_s=30)
+    await expect(page.locator('[data-count="waiting"]')).to_have_text("0")
+    assert await page.evaluate("window.before.isConnected")
+    await page.mouse.move(0, 0)
+    await expect(shown(page, "approved")).to_be_visible()
+    assert not await page.evaluate("window.before.isConnected")
