@@ -88,8 +88,9 @@ CONCURRENCY: Final = 64
 MAX_TRIES: Final = 5
 #: Deliveries whose failures a worker remembers.
 _MAX_FAILURES: Final = 10_000
-#: Deliveries after which it is parked in any case, since it may kill its worker each time. Handing
-#: it on doubles the wait each time, so that alone does not reach this for days.
+#: Deliveries after which it is parked in any case, since it may kill its worker each time, unless
+#: its consumer allows more (`Durable.max_deliveries`). Handing it on doubles the wait each time, so
+#: that alone does not reach this for days.
 MAX_DELIVERIES: Final = 20
 #: Loads for one delivery. After each lost slot there is one more fact, so it ends much sooner.
 _MAX_LOADS: Final = 50
@@ -345,7 +346,7 @@ class Worker[S, W]:
             return (
                 handed.event.problem or f"a {handed.event.type} of version {handed.event.v} {NEWER}"
             )
-        if delivery.tries > MAX_DELIVERIES:
+        if delivery.tries > max(MAX_DELIVERIES, DURABLES[place[0]].max_deliveries):
             return f"delivered {delivery.tries} times, never settled"
         ledger = self._as_of(handed.seq) if _is_first(delivery) else self._ledger
         for _ in range(_MAX_LOADS):

@@ -41,6 +41,10 @@ class Durable(Struct, frozen=True):
     optional: bool = False
     #: Its work may take long, as tools and models do, so a delivery may long be unacknowledged.
     slow: bool = False
+    #: After so many deliveries one is parked whatever the reason; 0: as the worker says. More where
+    #: many are in hand at a time, since each is delivered again whenever their worker dies, and
+    #: where deliveries wait by being handed on.
+    max_deliveries: int = 0
 
     def ack_wait_s(self, chosen_s: float = ACK_WAIT_S) -> float:
         """How long a delivery may be silent, in seconds.
@@ -62,6 +66,7 @@ class Durable(Struct, frozen=True):
             at_once=64,
             optional=self.optional,
             slow=self.slow,
+            max_deliveries=self.max_deliveries,
         )
 
     @property
@@ -95,6 +100,19 @@ _NOTIFIER: Final = _call(
     "gated", "escalated.*", "announced", "decided", "finished", f"finished.{CLIENT}", "late.>"
 )
 
+
+def _notifier(name: str, at_once: int) -> Durable:
+    return Durable(
+        name,
+        "notifier",
+        _NOTIFIER,
+        at_once=at_once,
+        optional=True,
+        slow=True,
+        max_deliveries=1000,
+    )
+
+
 #: By name: the subscription of each worker, and the one to its parked deliveries.
 DURABLES: Final[dict[str, Durable]] = {
     durable.name: durable
@@ -103,10 +121,10 @@ DURABLES: Final[dict[str, Durable]] = {
         Durable("gate-timers", "gate", ("timer.due.>",), stream=TIMERS),
         Durable("queue", "queue", _call("gated", "escalated.*", "decided")),
         Durable("model", "model", _MODEL, at_once=256, slow=True),
-        Durable("notifier", "notifier", _NOTIFIER, at_once=2048, optional=True, slow=True),
+        _notifier("notifier", at_once=2048),
         # Notices that are due later: reminders, digests, those of quiet hours. Each waits as a
         # delivery, so the bound is that of the calls with such a notice at a time.
-        Durable("notifier-later", "notifier", _NOTIFIER, at_once=20_000, optional=True, slow=True),
+        _notifier("notifier-later", at_once=20_000),
         # Whatever changes what a message in a chat says.
         Durable(
             "slack",

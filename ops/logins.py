@@ -28,7 +28,7 @@ class _Connection(Struct):
 
     ledger: Ledger
     stack: AsyncExitStack
-    #: The tasks that have asked for it, each until it has ended: each request has its own.
+    #: The tasks that have asked for it, each until it has ended: a request or a click has its own.
     users: set[asyncio.Task[Any]]
 
     def used(self) -> Ledger:

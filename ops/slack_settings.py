@@ -119,5 +119,5 @@ def slack_of(
     return SlackQuestions(
         SlackApi(found.bot_token, found.app_token, found.api_url),
         key_of_links(store, link_key),
-        lambda: console_url or access.read().url,  # the console may start later, or move
+        lambda: console_url or access.console_url(),  # the console may start later, or move
     )

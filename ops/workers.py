@@ -50,7 +50,7 @@ _log: Final = get_logger("ayes.ops.workers")
 #: The kinds of workers; each is also the role whose credentials it uses.
 KINDS: Final[tuple[str, ...]] = ("gate", "queue", "model", "executor")
 #: Those that run only where they are configured.
-OPTIONAL_KINDS: Final[tuple[str, ...]] = ("notifier", "slack", "webhooks")
+OPTIONAL_KINDS: Final[tuple[str, ...]] = ("webhooks", "notifier", "slack")
 
 
 #: What a notifier sends through, and how it makes links.

@@ -58,7 +58,7 @@ ADMIN: Final = "admin"
 #: another account than the streams.
 SYSTEM: Final = "system"
 #: The roles of workers and programs. People vote as `reviewer-<name>`.
-WORKERS: Final = ("gate", "model", "executor", "queue", "notifier", "slack", "webhooks")
+WORKERS: Final = ("gate", "model", "executor", "queue", "webhooks", "notifier", "slack")
 ROLES: Final = (*WORKERS, "service", "operator", "organisation", "observer")
 REVIEWER: Final = "reviewer-"
 #: The account of all people on a broker that asks about their logins (callout.py).

@@ -107,7 +107,7 @@ def notifying_of(
         )
     access = AccessFile(store)
     where: Callable[[], str] = lambda: (  # noqa: E731 - the console may start later, or move
-        console_url or (access.read().url if session.url is None else "")
+        console_url or (access.console_url() if session.url is None else "")
     )
 
     def link_to(message: Message, call: Call) -> str:

@@ -201,6 +201,10 @@ class AccessFile:
             f"no console is served from {self.store.path}. `ayes up` and `ayes console` serve one."
         )
 
+    def console_url(self) -> str:
+        """Where people open a console of this store; empty if none is served now."""
+        return next((one.url for one in self.read().consoles if one.is_alive), "")
+
     def holder_of(self, code: str) -> str:
         """Whom this link signs in; empty if it was used, or is too old."""
         key, now = hash_of(code), self._now()

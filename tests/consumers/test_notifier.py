@@ -12,14 +12,18 @@ from inboxes import Inbox, http, ntfy, smtp
 from running import working
 from shop import FIRST, SECOND, THREAD, Shop, rule
 
+from ayes.consumers import worker as worker_module
 from ayes.consumers.channels import Channels, NotSent, read_channels
-from ayes.consumers.notifier import CONCURRENCY, Notifier
-from ayes.consumers.worker import Worker
+from ayes.consumers.effects import HandOn
+from ayes.consumers.notifier import CONCURRENCY, Notifier, Outstanding
+from ayes.consumers.worker import MAX_DELIVERIES, Worker
 from ayes.ledger.log import EventLog, Mark
 from ayes.ledger.services import Ledger
+from ayes.ledger.subscriptions import DURABLES
 from ayes.ops.broker.status import failing_channels
 from ayes.projections.notices import Notice
 from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
 from ayes.schemas.errors import BadFile
 from ayes.schemas.slots import ROOT, CallRef
 from ayes.schemas.tools import ToolSpec
@@ -359,3 +363,41 @@ def test_a_url_may_be_in_the_environment(tmp_path: Path):
     file.write_text('[channel.x]\nurl = "env:X_URL"')
     file.chmod(0o600)
     assert read_channels(file, {"X_URL": "json://h/{address}"})["x"].url == "json://h/{address}"
+
+
+# ------------------------------------------------------------------------------------------ waiting
+
+
+@pytest.mark.parametrize(("next_s", "after_s"), [(5.0, 5.0), (21_000.0, 21_000.0), (1e6, 5e5)])
+def test_what_is_due_later_waits_at_the_broker(next_s: float, after_s: float):
+    """As a delivery that is handed on until then; a long wait is halved, so that a call that was
+    decided meanwhile gives its place back.
+    """
+    later = Notifier(Channels({}), later=True)
+    fact = Fact(1, datetime(2026, 3, 1, tzinfo=UTC), FIRST.gated, e.Withdrawn())
+    [step] = later.decide(Outstanding(fact.recorded_at, (), next_s), fact)
+
+    assert isinstance(step, HandOn)
+    assert step.after_s == after_s
+
+
+@pytest.mark.parametrize("name", ["notifier", "notifier-later"])
+def test_waiting_is_neither_a_stall_nor_a_reason_to_park(name: str):
+    """Their deliveries may long be in hand, and often be delivered."""
+    assert DURABLES[name].slow
+    assert DURABLES[name].max_deliveries > MAX_DELIVERIES
+    assert DURABLES[f"{name}-parked"].max_deliveries > MAX_DELIVERIES
+
+
+@pytest.mark.log("memory")
+async def test_a_delivery_that_was_in_hand_often_is_not_parked(
+    shop: Shop, port: EventLog, inboxes: Inboxes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A notice that is due soon is handed on more often than other consumers may be."""
+    monkeypatch.setattr(worker_module, "MAX_DELIVERIES", 1)
+    wait = f"[[notify]]\ndigest_s = {digest_s(2)!r}\n"
+    await shop.open(f'[contacts]\nana = ["mail:ana@example.org"]\n{wait}{ASKS}')
+    await shop.request()
+    async with shop.gates(), notifiers(port, inboxes.channels(tmp_path)):
+        await told(shop, 1)
+    assert await port.parked() == []

@@ -13,6 +13,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -36,6 +37,8 @@ PEOPLE = ("ana", "ben", "olga")
 CALLS_A_KILL = 6
 #: How long an endpoint takes to answer, so that there is always a message in flight.
 SLOW_S = 0.02
+#: How long a slow machine may need until a process sends its first message.
+PATIENCE_S = 5.0
 #: Messages that one process sends at the same time.
 AT_ONCE = 2
 
@@ -65,8 +68,9 @@ async def ask(ledger: Ledger, calls: list[str]) -> None:
             assert await ledger.try_append(slot, event) is None
 
 
-async def live(store: Path, channels: Path, dice: random.Random) -> Life:
+async def live(store: Path, channels: Path, web: Inbox, dice: random.Random) -> Life:
     """One process: started, left to send for a random time, and killed."""
+    before = len(web)
     process = Started(
         [AYES, "work", "notifier", "--json", "--store", store, "--channels", channels,
          "--ack-wait", f"{ACK_WAIT_S}s"],
@@ -75,7 +79,11 @@ async def live(store: Path, channels: Path, dice: random.Random) -> Life:
     )  # fmt: skip
     assert process.stdout
     assert await asyncio.to_thread(process.stdout.readline), "it ended by itself"
-    await asyncio.sleep(dice.uniform(0.0, 0.6))
+    with suppress(TimeoutError):
+        async with asyncio.timeout(PATIENCE_S):
+            while len(web) == before:  # noqa: ASYNC110 - it is another thread's
+                await asyncio.sleep(0.005)
+    await asyncio.sleep(dice.uniform(0.0, 0.3))
     killed_at = time.time()
     process.kill()
     await asyncio.to_thread(process.wait)
@@ -107,7 +115,10 @@ async def test_killed_at_any_moment_it_tells_everybody(web: Inbox, tmp_path: Pat
             calls += more
             await ask(ledger, more)
             lives = await asyncio.gather(
-                *(live(store, channels, dice) for _ in range(min(TOGETHER, KILLS - len(kills))))
+                *(
+                    live(store, channels, web, dice)
+                    for _ in range(min(TOGETHER, KILLS - len(kills)))
+                )
             )
             kills += [one.killed_at for one in lives]
         wanted = len(calls) * len(PEOPLE)
