@@ -370,15 +370,17 @@ class Worker[S, W]:
 
     async def _carry_out(self, steps: Sequence[Effect[W]], handed: Delivered) -> bool:
         """Takes the steps in order. Returns False if a slot was lost, so that we load again."""
+        cause = _cause(handed)
         for is_unclaimed, together in groupby(steps, _is_unclaimed):
             if is_unclaimed:
-                await self._perform_together(together, _cause(handed))
-            elif not await self._take_steps(together, handed):
+                await self._perform_together(together, cause)
+            elif not await self._take_steps(together, handed, cause):
                 return False
         return True
 
-    async def _take_steps(self, steps: Iterable[Effect[W]], handed: Delivered) -> bool:
-        cause = _cause(handed)
+    async def _take_steps(
+        self, steps: Iterable[Effect[W]], handed: Delivered, cause: Event | None
+    ) -> bool:
         for step in steps:
             match step:
                 case Append():
@@ -528,15 +530,15 @@ def _is_first(delivery: Delivery) -> bool:
     return delivery.tries == 1 and isinstance(delivery.handed, Fact)
 
 
-def _is_unclaimed(step: Effect[Any]) -> bool:
-    return isinstance(step, Perform) and step.claim is None
-
-
 def _cause(handed: Delivered) -> Event | None:
     """The event that what follows reacts to. A timer is none, but passes on its trace context."""
     if isinstance(handed, TimerFired):
         return Event(trace=handed.trace)
     return handed.event if isinstance(handed.event, Event) else None
+
+
+def _is_unclaimed(step: Effect[Any]) -> bool:
+    return isinstance(step, Perform) and step.claim is None
 
 
 def _is_claim(slot: Slot) -> bool:

@@ -25,6 +25,7 @@ _FILLED: Final = {
     "finished": "finished",
     "late": "finished",
     "notified": "told",
+    "posted": "posted",
     "reconciled": "reconciled",
 }
 #: What an event does to a call.
@@ -42,6 +43,7 @@ _EFFECTS: Final[dict[type[e.Event], str]] = {
     e.ToolRefused: "closed",
     e.InDoubt: "put in doubt",
     e.Notified: "told",
+    e.Posted: "posted",
     e.Reconciled: "reconciled",
     e.Withdrawn: "withdrawn",
 }

@@ -170,7 +170,12 @@ MAY_FOLLOW: Final[dict[Status, dict[type[e.Event], Status]]] = {
 _UNASKED: Final = frozenset({"policy", "grant"})
 
 #: The places of a call that hold several facts which always count, and the fields of `Call`.
-_MULTI_FACT_PLACES: Final = {"vote": "votes", "escalated": "escalated", "notified": "notified"}
+_MULTI_FACT_PLACES: Final = {
+    "vote": "votes",
+    "escalated": "escalated",
+    "notified": "notified",
+    "posted": "posted",
+}
 #: The places whose facts count or are void, depending on earlier facts.
 _CONTESTED: Final = frozenset({"revoked", "claim", "finished", "late", "reconciled"})
 #: The events that may be in each place of a call.
@@ -236,6 +241,8 @@ class Call(Struct, frozen=True):
     reconciled: Fact | None = None
     #: Who was told about it. These have no effect on the call.
     notified: tuple[Fact, ...] = ()
+    #: The messages about it in chats, without effect too.
+    posted: tuple[Fact, ...] = ()
     #: Facts that do not count, except votes; `voids` has both.
     void: tuple[Void, ...] = ()
     #: Facts of a newer program. Their meaning is unknown here, so nobody may act on such a call.
@@ -313,8 +320,9 @@ class Call(Struct, frozen=True):
         """All facts about the call, void ones included, in the order of the log."""
         alone = (self.requested, self.gated, self.announced, self.withdrawn, self.decided)
         ends = (self.revoked, self.finished, self.reconciled)
-        several = (*self.votes, *self.escalated, *self.claims, *self.late, *self.notified)
-        found = (*alone, *ends, *several, *self.newer, *(one.fact for one in self.void))
+        several = (*self.votes, *self.escalated, *self.claims, *self.late)
+        told = (*self.notified, *self.posted)
+        found = (*alone, *ends, *several, *told, *self.newer, *(one.fact for one in self.void))
         return tuple(sorted((fact for fact in found if fact is not None), key=_seq))
 
     @property

@@ -67,6 +67,19 @@ class Policies(Struct, frozen=True):
         among = [plain(voter) for voter in voters]
         return {account: whose for account, whose in found.items() if is_among(account, among)}
 
+    def reviewer_of(self, *accounts: str) -> str:
+        """The reviewer to whom [people] gives one of these accounts; empty if it is nobody, or if
+        the two policies give them to different people.
+        """
+        wanted = {*map(plain, accounts)}
+        found = {
+            plain(reviewer): reviewer
+            for one in (self.workspace.policy, self.organisation.policy)
+            for reviewer, theirs in one.accounts.items()
+            if not wanted.isdisjoint(map(plain, theirs))
+        }
+        return next(iter(found.values())) if len(found) == 1 else ""
+
     def is_known(self, requester: str) -> bool:
         """Whether the requester can be kept from approving their own call, or need not be."""
         both = (self.organisation.policy, self.workspace.policy)

@@ -125,6 +125,14 @@ DURABLES: Final[dict[str, Durable]] = {
         # Notices that are due later: reminders, digests, those of quiet hours. Each waits as a
         # delivery, so the bound is that of the calls with such a notice at a time.
         _notifier("notifier-later", at_once=20_000),
+        # Whatever changes what a message in a chat says.
+        Durable(
+            "slack",
+            "slack",
+            _call("gated", "vote.*", "escalated.*", "decided"),
+            optional=True,
+            slow=True,
+        ),
         Durable("executor", "executor", _EXECUTOR, at_once=256, optional=True, slow=True),
         # Closes calls that will never run, if no executor with tools does.
         Durable("closer", "executor", _EXECUTOR, at_once=256, optional=True),

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ayes.consumers import pending_client, pending_service
 from ayes.consumers.channels import Channels
@@ -31,20 +31,26 @@ from ayes.consumers.webhook_requests import Sender
 from ayes.consumers.webhooks import Webhooks
 from ayes.consumers.worker import CONCURRENCY, Reaction, Worker
 from ayes.ledger.log import RawMessage
+from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.replica import ReadReplica
 from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import ACK_WAIT_S
+from ayes.ops.logins import Logins
 from ayes.ops.rehearsal.recorded import RecordedExecutor, RecordedModelWorker, Recording
 from ayes.schemas.errors import BrokerAway, LogLost
 from ayes.schemas.logs import get_logger
+
+if TYPE_CHECKING:
+    from ayes.consumers.slack import SlackQuestions
+    from ayes.consumers.slack_clicks import SlackClicks
 
 _log: Final = get_logger("ayes.ops.workers")
 
 #: The kinds of workers; each is also the role whose credentials it uses.
 KINDS: Final[tuple[str, ...]] = ("gate", "queue", "model", "executor")
 #: Those that run only where they are configured.
-OPTIONAL_KINDS: Final[tuple[str, ...]] = ("webhooks", "notifier")
+OPTIONAL_KINDS: Final[tuple[str, ...]] = ("webhooks", "notifier", "slack")
 
 
 #: What a notifier sends through, and how it makes links.
@@ -57,8 +63,9 @@ def reactions(
     models: Mapping[str, Model] | None = None,
     tools: Tools | None = None,
     recordings: Mapping[str, Recording] | None = None,
-    webhooks: EndpointFile | None = None,
     notifying: Notifying | None = None,
+    slack: "SlackQuestions | None" = None,
+    webhooks: EndpointFile | None = None,
 ) -> list[tuple[str, Reaction[Any, Any]]]:
     """The role and the reactions of each kind. With recordings, model and executor answer from
     them.
@@ -85,6 +92,8 @@ def reactions(
             case "notifier" if notifying is not None:
                 channels, link_to = notifying
                 return [Notifier(channels, link_to=link_to, later=later) for later in (False, True)]
+            case "slack" if slack is not None:
+                return [slack]
             case "webhooks" if webhooks is not None:
                 return [Webhooks(webhooks, Sender())]
             case _:
@@ -139,6 +148,11 @@ async def working(
             workers.append(worker)
             running.append(asyncio.create_task(worker.run(), name=f"worker {role}"))
             running.append(asyncio.create_task(gone(log), name=f"connection {role}"))
+            if role == "slack":
+                logins = await stack.enter_async_context(Logins.of(Store(store)))
+                listen = _clicks(reaction, ledger, logins).listen
+                clicks = keep_running("listening to Slack", listen)
+                running.append(asyncio.create_task(clicks, name="clicks"))
             if role == pending_client.ROLE:
                 serve = partial(pending_service.serve, log)
                 for name, run in (
@@ -205,6 +219,13 @@ async def gone(log: JetStream) -> None:
     raise BrokerAway(
         f"the connection to {log.connection.login.url} is gone for good. Start this again."
     )
+
+
+def _clicks(questions: Any, ledger: Ledger, logins: Logins) -> "SlackClicks":
+    """The votes of people in Slack; its packages are imported only where it runs."""
+    from ayes.consumers.slack_clicks import SlackClicks
+
+    return SlackClicks(questions, ledger, logins.reviewer)
 
 
 def _providers() -> Mapping[str, Model]:

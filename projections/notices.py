@@ -38,6 +38,9 @@ _MAX_TOOL: Final = 60
 
 #: Replaces a value that the tool declares as secret.
 REDACTED: Final = "(secret)"
+#: Stands where the rest of the arguments was cut, and begins a line in place of all of them.
+CUT: Final = "(cut here; the whole is in the console)"
+NOT_SHOWN: Final = "(not shown here: "
 
 
 class Notice(NamedTuple):
@@ -222,18 +225,18 @@ def _command(call: Call, occasion: e.Occasion) -> str:
 def _argument_lines(call: Call, secret: Sequence[str] | None) -> list[str]:
     raw = call.arguments
     if secret is None:
-        return ["(not shown here: it is not known which of them are secret)"]
+        return [f"{NOT_SHOWN}it is not known which of them are secret)"]
     try:
         text = json.dumps(redacted(raw, secret), ensure_ascii=False, indent=2)
     except strict_json.BadJson:
         if secret:
-            return ["(not shown here: they cannot be read, and some of them are secret)"]
+            return [f"{NOT_SHOWN}they cannot be read, and some of them are secret)"]
         text = raw
     shown = visible_json(text[:MAX_CHARACTERS])
     lines = [_cut(visible(one), _MAX_LINE) for one in shown.split("\n")[:MAX_LINES]]
     left = len(text) - MAX_CHARACTERS
     if left > 0 or shown.count("\n") >= MAX_LINES:
-        lines.append("(cut here; the whole is in the console)")
+        lines.append(CUT)
     return [*lines, *(f"[{one}]" for one in flags(text))]
 
 

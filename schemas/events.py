@@ -442,6 +442,16 @@ class Notified(Event, frozen=True, tag="Notified"):
     together: int = 1
 
 
+class Posted(Event, frozen=True, tag="Posted"):
+    """People are asked about the call by a message in a chat. The slot names the channel.
+
+    It has no effect on the call.
+    """
+
+    #: How the chat names the message within the channel: Slack's `ts`.
+    message: str
+
+
 class Reconciled(Event, frozen=True, tag="Reconciled"):
     """A person found out what happened to a call in doubt."""
 
@@ -550,8 +560,8 @@ type AnyEvent = (
     | ToolRequested | ApprovalRequested | Voted
     | Escalated | GlassBroken | Approved | Denied | Answered | Expired | Withdrawn | Superseded
     | ToolStarted | Revoked | Declined | ToolReturned | ToolFailed | ToolRefused | InDoubt
-    | Notified | Reconciled | PolicyApplied | ToolDeclared | Granted | GrantRevoked | GrantUsed
-    | Delegated | DelegationEnded
+    | Notified | Posted | Reconciled | PolicyApplied | ToolDeclared | Granted | GrantRevoked
+    | GrantUsed | Delegated | DelegationEnded
 )  # fmt: skip
 
 TYPES: Final[dict[str, type[Event]]] = {

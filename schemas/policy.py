@@ -41,6 +41,7 @@
     expires_in_s = 3600                         # absent: never
     on_timeout = "escalate"                     # deny | escalate | stay; absent: deny
     stages = [{voters = ["@leads"], expires_in_s = 3600}]  # with escalate: who is asked in turn
+    ask_in = ["slack:C0123ABCD"]                # chat channels that ask too, with buttons
 
 Of all rules that match a call those of the highest priority count, and of these the strictest:
 block beats ask beats allow, and among equals the first in the file. If no rule matches, people are
@@ -91,6 +92,8 @@ type Then = Literal["allow", "ask", "block"]
 type UnmappedRequesters = Literal["deny", "exclude_nobody"]
 
 _PATTERN: Final = re.compile(r"[A-Za-z0-9_*?-]+", re.ASCII)
+#: Public channels of Slack begin with C, private ones with C or G.
+_CHANNEL: Final = re.compile(r"slack:[CG][A-Z0-9]{2,30}", re.ASCII)
 MAX_RULES: Final = 1000
 #: Each is copied into every approval request on which it could vote.
 MAX_SECOND_NAMES: Final = 1000
@@ -126,6 +129,19 @@ type Interval = Annotated[float, Field(gt=0, le=3_155_760_000, allow_inf_nan=Fal
 type Count = Annotated[int, Field(ge=1, le=1000)]
 
 
+def _checked_channel(channel: str) -> str:
+    if not _CHANNEL.fullmatch(channel):
+        raise ValueError(
+            f"{channel!r} is not a channel of a chat. Write slack: and the id that Slack shows at "
+            'the end of the details of the channel, as in "slack:C0123ABCD".'
+        )
+    return channel
+
+
+#: A channel of a chat in which people are asked.
+type ChatChannel = Annotated[str, AfterValidator(_checked_channel)]
+
+
 class Also(TomlModel):
     """People who must agree too."""
 
@@ -152,6 +168,7 @@ _OF_QUESTIONS: Final = (
     "expires_in_s",
     "on_timeout",
     "stages",
+    "ask_in",
 )
 
 
@@ -184,6 +201,8 @@ class Rule(TomlModel):
     expires_in_s: Interval | None = None
     on_timeout: OnTimeout = "deny"
     stages: Annotated[tuple[Next, ...], Field(strict=False)] = ()
+    #: Channels of chats, as `slack:` and the channel's id.
+    ask_in: Annotated[tuple[ChatChannel, ...], Field(strict=False)] = ()
 
     @model_validator(mode="before")
     @classmethod

@@ -65,6 +65,8 @@ FILLED_BY: Final[dict[tuple[str, ...], tuple[type[e.Event], ...]]] = {
     # To whom, and on which occasion (`asked`, `escalated-1`, ...).
     ("call", "*", "notified", "*", "*"): (e.Notified,),
     ("call", "*", "notified", ROOM, "*", "*"): (e.Notified,),
+    # The channel of a chat.
+    ("call", "*", "posted", "*"): (e.Posted,),
     ("call", "*", "reconciled", "*"): (e.Reconciled,),
     # Older logs, before the slot named the reviewer.
     ("call", "*", "reconciled"): (e.Reconciled,),
@@ -285,6 +287,10 @@ class CallRef(_Ref, frozen=True):
     def room_notified(self, room: str, occasion: str) -> Slot:
         """As `notified`, of a room."""
         return self._slot("notified", ROOM, token("room", room), token("occasion", occasion))
+
+    def posted(self, channel: str) -> Slot:
+        """The message about the call in this channel of a chat."""
+        return self._slot("posted", token("channel", channel))
 
     def reconciled_by(self, reviewer: str) -> Slot:
         """A reviewer's word on what happened to a call in doubt."""

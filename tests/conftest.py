@@ -4,6 +4,7 @@ A broker starts in a tenth of a second, so each test that needs one has its own,
 disturb another.
 """
 
+import functools
 import os
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -20,6 +21,7 @@ from program import Ended, in_process
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.log import EventLog
 from ayes.ledger.services import Ledger
+from ayes.ops.broker import server as broker_server
 from ayes.schemas.events import Author
 
 # The test processes and the programs they start import the same thousands of files. Where bytecode
@@ -104,6 +106,14 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(directory))
         yield directory
+
+
+@pytest.fixture(autouse=True, scope="session")
+def version_of_each_binary() -> Iterator[None]:
+    """Ask each nats-server for its version once, rather than before each of a thousand starts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(broker_server, "_version", functools.cache(broker_server._version))
+        yield
 
 
 @pytest.fixture

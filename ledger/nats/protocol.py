@@ -183,8 +183,9 @@ class Transport(TcpTransport):
         # With a reset instead of an orderly end, which would wait behind what the peer has not
         # acknowledged: a server that is heard by nobody would go on sending deliveries to us.
         socket = self._io_writer.get_extra_info("socket")
-        with suppress(OSError):  # closed already
-            socket.setsockopt(SOL_SOCKET, SO_LINGER, _RESET)
+        if socket is not None:  # TLS that has ended has none
+            with suppress(OSError):  # closed already
+                socket.setsockopt(SOL_SOCKET, SO_LINGER, _RESET)
         self._io_writer.transport.abort()
 
     async def wait_closed(self) -> None:

@@ -58,7 +58,7 @@ ADMIN: Final = "admin"
 #: another account than the streams.
 SYSTEM: Final = "system"
 #: The roles of workers and programs. People vote as `reviewer-<name>`.
-WORKERS: Final = ("gate", "model", "executor", "queue", "webhooks", "notifier")
+WORKERS: Final = ("gate", "model", "executor", "queue", "webhooks", "notifier", "slack")
 ROLES: Final = (*WORKERS, "service", "operator", "organisation", "observer")
 REVIEWER: Final = "reviewer-"
 #: The account of all people on a broker that asks about their logins (callout.py).
@@ -99,6 +99,7 @@ WRITERS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     ("call", "*", "late", CLIENT, "#"): ("service",),
     ("call", "*", "notified", "*", "*"): ("notifier",),
     ("call", "*", "notified", ROOM, "*", "*"): ("notifier",),
+    ("call", "*", "posted", "*"): ("slack",),
     ("call", "*", "reconciled", _ME): (REVIEWER,),
     ("call", "*", "reconciled"): (),
     (POLICY, "#"): ("operator",),

@@ -1,5 +1,6 @@
 """Commands about notices: try a channel; and the set-up that a notifier needs."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -105,12 +106,9 @@ def notifying_of(
             "links to the console need its key: --link-key with a copy of links.key of its store."
         )
     access = AccessFile(store)
-
-    def where() -> str:
-        """Asked each time, since the console may start later, or elsewhere."""
-        if console_url or session.url is not None:
-            return console_url
-        return next((one.url for one in access.read().consoles if one.is_alive), "")
+    where: Callable[[], str] = lambda: (  # noqa: E731 - the console may start later, or move
+        console_url or (access.console_url() if session.url is None else "")
+    )
 
     def link_to(message: Message, call: Call) -> str:
         """For a question a link of this person alone; else to the page of the call."""

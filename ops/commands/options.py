@@ -80,6 +80,16 @@ ConsoleUrlOption = Annotated[
         show_default=False,
     ),
 ]
+SlackOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--slack",
+        metavar="FILE.toml",
+        envvar="AYES_SLACK",
+        help="The settings for asking people in Slack; by default slack.toml in the store.",
+        show_default=False,
+    ),
+]
 LinkKeyOption = Annotated[
     Path | None,
     typer.Option(

@@ -36,6 +36,7 @@ from ayes.ops.commands.options import (
     LinkKeyOption,
     PolicyOption,
     RecordingOption,
+    SlackOption,
     ToolsOption,
     WebhooksOption,
     WorkspaceOption,
@@ -44,6 +45,7 @@ from ayes.ops.commands.policy_versions import apply_file
 from ayes.ops.rehearsal.rehearse import Summary, read_recordings, refuse_other, review
 from ayes.ops.rehearsal.rehearse import rehearse as drive
 from ayes.ops.rehearsal.scripted_reviewer import script_for
+from ayes.ops.slack_settings import slack_of
 from ayes.ops.terminal import output
 from ayes.ops.terminal.output import print_json, print_message
 from ayes.ops.terminal.progress import bar
@@ -74,6 +76,7 @@ async def work(
     channels: ChannelsOption = None,
     console_url: ConsoleUrlOption = "",
     link_key: LinkKeyOption = None,
+    slack: SlackOption = None,
     ack_wait: AckWaitOption = "30s",
     accept_log: AcceptLogOption = False,
     file: WebhooksOption = None,
@@ -103,6 +106,7 @@ async def work(
     notifying = (
         notifying_of(session, channels, console_url, link_key) if "notifier" in chosen else None
     )
+    asking = slack_of(session, slack, console_url, link_key) if "slack" in chosen else None
     endpoints = webhooks_file(file, store)
 
     async def begin() -> tuple[AsyncExitStack, witness.Watched, asyncio.Future[None]]:
@@ -114,8 +118,9 @@ async def work(
                 chosen,
                 tools=registry,
                 recordings=recordings,
-                webhooks=endpoints,
                 notifying=notifying,
+                slack=asking,
+                webhooks=endpoints,
             )
             if url is None:  # elsewhere an administrator created the consumers: `ayes setup`
                 await declare_streams(store, ack_wait_s=ack_wait_s, also=durables(started))

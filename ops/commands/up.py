@@ -24,6 +24,7 @@ from ayes.ops.commands.options import (
     MaxBytesOption,
     PersonOption,
     PolicyOption,
+    SlackOption,
     StoreOption,
     ToolsOption,
     WebhooksOption,
@@ -40,6 +41,7 @@ from ayes.ops.commands.run import (
 )
 from ayes.ops.console.tokens import own_name
 from ayes.ops.monitor.serving import Address, monitored
+from ayes.ops.slack_settings import read_settings, settings_file, slack_of
 from ayes.ops.terminal.output import print_json, print_message
 from ayes.ops.terminal.times import parse_duration
 from ayes.ops.traces import exporting
@@ -84,6 +86,7 @@ async def up(
     accept_log: AcceptLogOption = False,
     channels: ChannelsOption = None,
     console_url: ConsoleUrlOption = "",
+    slack: SlackOption = None,
     with_console: Annotated[
         bool, typer.Option("--console/--no-console", help="Serve the web console too.")
     ] = True,
@@ -116,14 +119,18 @@ async def up(
     registry = load(tools) if tools is not None else None
     listen = Address.parse("--monitor", monitor) if monitor is not None else None
     chosen = kinds_of([] if workers == "none" else workers.split(","))
+    here = Session(store)
     endpoints = webhooks_file(webhooks, store)
     if chosen == [*KINDS] and endpoints.path.exists():
         chosen.append("webhooks")
-    here = Session(store)
     if (channels := channels or default_file(here)) is not None and "notifier" not in chosen:
         chosen.append("notifier")
     if "notifier" in chosen:
         read_channels(channels_file(here, channels))
+    if (slack := slack or settings_file(here)) is not None and "slack" not in chosen:
+        chosen.append("slack")
+    if slack is not None:
+        read_settings(slack)
     if policy is not None:
         read_policy(read_text(policy), policy)  # before anything is started
     async with EmbeddedServer(store, sync=sync) as server:
@@ -132,7 +139,14 @@ async def up(
             if "notifier" in chosen
             else None
         )
-        started = reactions(chosen, tools=registry, webhooks=endpoints, notifying=notifying)
+        asking = (
+            slack_of(Session(server.store.path), slack, console_url, None)
+            if "slack" in chosen
+            else None
+        )
+        started = reactions(
+            chosen, tools=registry, notifying=notifying, slack=asking, webhooks=endpoints
+        )
         await declare_streams(
             server.store.path, ack_wait_s=ack_wait_s, also=durables(started), max_bytes=most
         )

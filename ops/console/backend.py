@@ -5,12 +5,11 @@ So the broker, and not the console, keeps ana from voting as ben.
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Final, Self
 
 from fastapi import Depends, Request
-from msgspec import Struct
 
 from ayes.consumers.pending_view import PendingView
 from ayes.consumers.supervision import keep_running
@@ -19,21 +18,16 @@ from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.link_key import link_key as key_of_links
 from ayes.ledger.reviewers import Reviewer
 from ayes.ledger.services import Ledger
-from ayes.ops.broker.accounts import ADMIN, REVIEWER
-from ayes.ops.broker.server import ensure_account
 from ayes.ops.broker.status import BrokerStatus, status
 from ayes.ops.commands.check import unlike_witness
 from ayes.ops.commands.lake import default
 from ayes.ops.console.feed import Feed
 from ayes.ops.console.single_flight import Busy, Fresh
+from ayes.ops.logins import Logins
 from ayes.schemas.errors import BrokerAway
-from ayes.schemas.ids import token
 
 #: The author of what the console does by itself.
 CONSOLE: Final = "console"
-#: How many people's connections are open at once. Beyond that, those are closed that no request
-#: uses, the one unused for longest first.
-_MOST: Final = 200
 #: Changes of the list within this time are announced together.
 _TOGETHER_S: Final = 0.1
 #: About twice the time in which a client's list is made. Each client reads its list after each
@@ -41,23 +35,10 @@ _TOGETHER_S: Final = 0.1
 _READING_S: Final = 0.02
 
 
-class _Connection(Struct):
-    """A connection with somebody's credentials."""
-
-    ledger: Ledger
-    stack: AsyncExitStack
-    #: The tasks that have asked for it, each until it has ended: each request has its own.
-    users: set[asyncio.Task[Any]]
-
-    def used(self) -> Ledger:
-        if (task := asyncio.current_task()) is not None and task not in self.users:
-            self.users.add(task)
-            task.add_done_callback(self.users.discard)
-        return self.ledger
-
-
 class Backend:
-    def __init__(self, store: Store, reading: Ledger, lake: Path, link_key: bytes) -> None:
+    def __init__(
+        self, store: Store, reading: Ledger, logins: Logins, lake: Path, link_key: bytes
+    ) -> None:
         self.store = store
         #: Of the links in messages.
         self.link_key = link_key
@@ -72,8 +53,7 @@ class Backend:
         self.status = Fresh(self._status, for_s=3)
         #: How the log differs from its witness. Comparing them reads up to 100,000 facts.
         self._unlike = Fresh(self._unlike_witness, for_s=60)
-        self._open: dict[tuple[str, str], _Connection] = {}
-        self._opening = asyncio.Lock()
+        self._logins = logins
         self._waiting: PendingView | None = None
 
     @classmethod
@@ -96,11 +76,11 @@ class Backend:
             BadInput: the key of links cannot be read.
             BrokerAway: none answered within `timeout_s` (None: wait as long as it takes).
         """
+        place = Store(store)
         opened = Ledger.connect(store, role="observer", name=CONSOLE, timeout_s=timeout_s)
-        async with opened as reading:
-            place = Store(store)
+        async with Logins.of(place) as logins, opened as reading:
             lake = (archive or default(place.path)) / "lake"
-            backend = cls(place, reading, lake, key_of_links(place, link_key))
+            backend = cls(place, reading, logins, lake, key_of_links(place, link_key))
             feed = backend.feed
             # Also what only an operator can mend is tried again: nobody watches over a console.
             running = (
@@ -116,8 +96,6 @@ class Backend:
                 for task in keeping:
                     task.cancel()
                 await asyncio.gather(*keeping, return_exceptions=True)
-                for one in backend._open.values():
-                    await one.stack.aclose()
 
     @property
     def waiting(self) -> PendingView:
@@ -132,19 +110,19 @@ class Backend:
 
     async def reviewer(self, name: str) -> Reviewer:
         """The methods of this person, with their own credentials."""
-        return (await self.as_reviewer(name)).reviewer(name)
+        return await self._logins.reviewer(name)
 
     async def as_reviewer(self, name: str) -> Ledger:
         """A connection on this person's own credentials."""
-        return await self._ledger(REVIEWER + token("reviewer", name), "")
+        return await self._logins.as_reviewer(name)
 
     async def operator(self, name: str) -> Ledger:
         """A connection that may apply policies, as this author."""
-        return await self._ledger("operator", name)
+        return await self._logins.connection("operator", name)
 
     async def service(self, name: str) -> Ledger:
         """A connection that may request and run calls, as this author."""
-        return await self._ledger("service", name)
+        return await self._logins.connection("service", name)
 
     async def _status(self) -> BrokerStatus:
         async def pending() -> int:
@@ -155,31 +133,6 @@ class Backend:
 
     async def _unlike_witness(self) -> str:
         return await unlike_witness(jetstream(self.reading), self.store)
-
-    async def _ensure_account(self, role: str) -> None:
-        """Add a person, where the store is that of the broker itself and not a copy of a part."""
-        known = self.store.read().passwords
-        if role not in known and ADMIN in known:
-            await ensure_account(self.store.path, role)
-
-    async def _ledger(self, role: str, name: str) -> Ledger:
-        async with self._opening:
-            found = self._open.pop((role, name), None)
-            if found is None:
-                if role.startswith(REVIEWER):
-                    await self._ensure_account(role)
-                stack = AsyncExitStack()
-                connecting = Ledger.connect(self.store.path, role=role, name=name)
-                found = _Connection(await stack.enter_async_context(connecting), stack, set())
-            self._open[role, name] = found  # the newest is last
-            ledger = found.used()
-            await self._close_unused()
-        return ledger
-
-    async def _close_unused(self) -> None:
-        unused = [key for key, one in self._open.items() if not one.users]
-        for key in unused[: max(0, len(self._open) - _MOST)]:
-            await self._open.pop(key).stack.aclose()
 
     async def _keep_list(self) -> None:
         try:

@@ -98,6 +98,11 @@ class Access(Struct, frozen=True):
     tokens: tuple[ApiToken, ...] = ()
     links: tuple[Link, ...] = ()
 
+    @property
+    def url(self) -> str:
+        """The URL of the oldest console that is served; empty if none is."""
+        return next((one.url for one in self.consoles if one.is_alive), "")
+
 
 class AccessFile:
     """The file of a store; reading it again costs nothing as long as nobody has changed it.
@@ -195,6 +200,10 @@ class AccessFile:
         raise BadInput(
             f"no console is served from {self.store.path}. `ayes up` and `ayes console` serve one."
         )
+
+    def console_url(self) -> str:
+        """Where people open a console of this store; empty if none is served now."""
+        return next((one.url for one in self.read().consoles if one.is_alive), "")
 
     def holder_of(self, code: str) -> str:
         """Whom this link signs in; empty if it was used, or is too old."""

@@ -402,6 +402,8 @@ def _what(event: e.Event) -> str:
             return f"{reviewer} alone lets it run: {_short(reason)}"
         case e.Notified(channel=channel, together=together):
             return f"by {channel}{f', in a digest of {together}' if together > 1 else ''}"
+        case e.Posted(message=message):
+            return f"message {message}"
         case e.Granted(tool=tool, uses=uses, expires_in_s=seconds):
             return f"{tool}, {uses} times within {seconds:g} s"
         case e.GrantUsed(call=call):

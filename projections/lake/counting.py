@@ -45,6 +45,8 @@ type Earlier = Callable[[Collection[str]], Iterable[RawMessage]]
 _NOTHING: Final = Judgement(counts=False)
 #: Of one that only says who was told about a call, of which no row has anything.
 _NOTICE: Final = Judgement(counts=True)
+#: The facts of that sort, by the beginning of their slots in a call.
+_NOTICES: Final[dict[str, type[e.Event]]] = {"notified": e.Notified, "posted": e.Posted}
 #: The number of open calls kept in memory. Beyond it, their facts are read again when needed.
 _REMEMBERED: Final = 200_000
 
@@ -169,7 +171,7 @@ def _judged(ref: CallRef, facts: list[Fact]) -> list[Judgement]:
     alone = {name: getattr(call, name) for name in _ALONE}
     places = {fact.seq: place for place, found in several.items() for fact in found}
     places |= {fact.seq: place for place, fact in alone.items() if fact is not None}
-    notices = {fact.seq for fact in call.notified}
+    notices = {fact.seq for fact in (*call.notified, *call.posted)}
     begun = call.requested.seq if call.requested else None
     ended = [call.reconciled, None if _is_in_doubt(call.finished) else call.finished]
     end = min((fact.seq for fact in ended if fact is not None), default=None)
@@ -296,11 +298,12 @@ class _Story:
 
 
 def _is_notice(raw: RawMessage, tail: str) -> bool:
-    """Whether it only says who was told about a call."""
-    if not tail.startswith("notified."):
+    """Whether it only says who was told about a call, or where."""
+    kind = _NOTICES.get(tail.partition(".")[0])
+    if kind is None:
         return False
     try:
-        return isinstance(decode(raw.data), e.Notified)
+        return isinstance(decode(raw.data), kind)
     except BadFact:
         return False
 

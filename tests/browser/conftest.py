@@ -19,8 +19,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     but not in CI.
     """
     is_left_out = chromium() is None and os.environ.get("CI") != "true"
+    here = str(Path(__file__).parent)
     for item in items:
-        if Path(__file__).parent in item.path.parents:
+        if str(item.path).startswith(here):
             item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
             if is_left_out:
                 item.add_marker(pytest.mark.skip(reason=MISSING))

@@ -1,6 +1,7 @@
 """The requests of webhooks, to real servers: what they carry, and where they do not go."""
 
 import asyncio
+import contextlib
 import socket
 import ssl
 from datetime import UTC, datetime
@@ -103,12 +104,13 @@ async def test_an_answer_takes_no_longer_than_it_may():
     async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n")
-        try:
+        with contextlib.suppress(ConnectionError):
             while True:
                 writer.write(b"x" * 1000)
                 await writer.drain()
-        except ConnectionError:
-            writer.close()
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
 
     async with await asyncio.start_server(endless, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]

@@ -45,6 +45,7 @@ from ayes.ops.broker.server import ensure_account, find_binary
 from ayes.ops.broker.setup import apply_policy
 from ayes.ops.console.openid import Settings
 from ayes.ops.rehearsal.scripted_reviewer import read_script
+from ayes.ops.slack_settings import Settings as SlackSettings
 from ayes.schemas import errors, slots
 from ayes.schemas.errors import Refused
 from ayes.schemas.events import InDoubt, ToolStarted
@@ -266,6 +267,8 @@ def test_policies_and_scripts_can_be_read():
             first = block.text.splitlines()[0]
             if "oidc" in first:
                 read_toml(Settings, block.text, str(page))
+            elif "slack.toml" in first:
+                read_toml(SlackSettings, block.text, str(page))
             elif "channels" in first:
                 read_toml(ChannelsFile, block.text, str(page))
             else:

@@ -10,7 +10,7 @@ from ayes.consumers.effects import Append
 from ayes.consumers.gate import Gate
 from ayes.ledger.in_force import policy_in_force, subject_of, tool_of, void_policies, void_tools
 from ayes.ledger.in_memory import Memory
-from ayes.ledger.policies import AppliedPolicy
+from ayes.ledger.policies import AppliedPolicy, Policies
 from ayes.ledger.verdict import Case
 from ayes.ops.broker.setup import apply_policy
 from ayes.schemas import events as e
@@ -207,3 +207,25 @@ async def test_a_recorded_schema_beyond_the_limit_is_not_a_declaration(ledger: L
     with pytest.raises(BadFact, match="steps for a single value"):
         tool_of(fact)
     assert subject_of(fact) == slot.subject
+
+
+@pytest.mark.parametrize(
+    ("workspace", "organisation", "accounts", "whose"),
+    [
+        ('Ana = ["slack:U17"]', "", ("slack:u17",), "Ana"),
+        ("", 'ana = ["slack:T1/U17"]', ("slack:T1/U17", "slack:U17"), "ana"),
+        ('ana = ["slack:U17"]', 'ana = ["slack:T1/U17"]', ("slack:T1/U17", "slack:U17"), "ana"),
+        ('ana = ["slack:U17"]', 'ben = ["slack:U17"]', ("slack:U17",), ""),
+        ('ana = ["slack:U17"]', 'ben = ["slack:T1/U17"]', ("slack:T1/U17", "slack:U17"), ""),
+        ('ana = ["slack:U17"]', "", ("slack:U18",), ""),
+        ('ana = ["slack:U17"]', "", ("ana",), ""),
+        ("", "", ("slack:U17",), ""),
+    ],
+)
+def test_an_account_belongs_to_one_reviewer_or_to_nobody(workspace, organisation, accounts, whose):
+    """Whoever clicks in a chat votes as that person; what is not certain is nobody's (B40)."""
+    here, everywhere = (
+        AppliedPolicy(1, read_policy(f"[people]\n{people}\n", "policy"))
+        for people in (workspace, organisation)
+    )
+    assert Policies(here, everywhere).reviewer_of(*accounts) == whose

@@ -18,6 +18,7 @@ from paths import ROOT
 from ayes.ledger.nats.credentials import Address, Login, Store
 from ayes.ledger.services import Ledger
 from ayes.ops.broker import server as module
+from ayes.ops.broker.accounts import ROLES
 from ayes.ops.broker.server import EmbeddedServer, ensure_account, find_binary
 from ayes.ops.terminal import logs
 from ayes.schemas import events as e
@@ -150,10 +151,7 @@ async def test_a_store_is_private(store):
         }
         assert {mode(file) for file in files} == {0o600}
         passwords = store.read().passwords
-        assert set(passwords) == {
-            *("admin", "system", "gate", "model", "executor", "queue", "service", "operator"),
-            *("organisation", "observer"),
-        }
+        assert set(passwords) == {"admin", "system", *ROLES}
         assert len(set(passwords.values())) == len(passwords)
         assert min(map(len, passwords.values())) >= 40
         assert 'sync_interval: "always"' in (store.path / "server.conf").read_text()

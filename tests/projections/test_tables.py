@@ -69,6 +69,7 @@ LEFT = {
     "ToolReturned.looked_up": "rare, and about one call",
     "Notified.channel": "how somebody was told, and no question about approvals",
     "Notified.together": "how somebody was told, and no question about approvals",
+    "Posted.message": "where people were asked, and no question about approvals",
     "ToolDeclared.description": "long, and no question about approvals",
     "ToolDeclared.schema": "long, and no question about approvals",
     "ToolDeclared.repeatable": "a setting of the declaration",
@@ -371,7 +372,7 @@ def expected(raws: list[RawMessage]) -> dict[tuple[str, str, str], dict]:
         if call.requested is None:
             continue
         out = {one.fact.seq for one in voids(call)} | {one.seq for one in call.newer}
-        out |= {one.seq for one in call.notified}
+        out |= {one.seq for one in (*call.notified, *call.posted)}
         ends = [call.reconciled, call.finished]
         end = min(
             (one.seq for one in ends if one and not isinstance(one.event, e.InDoubt)),

@@ -543,13 +543,17 @@ def test_airline_example_asks_before_changes():
             ["line 5, rule 'a'", f"'{key}'", 'then = "ask"', f"'{then}'"],
         ) for then in ("allow", "block") for key, value in (
             ("denials_needed", "1"), ("also", '[{voters = ["ana"]}]'), ("break_glass", '["ana"]'),
-            ("confirm", '"typed"'),
+            ("confirm", '"typed"'), ("ask_in", '["slack:C0123"]'),
             ("on_timeout", '"deny"'), ("stages", "[]"), ("expires_in_s", "9"),
         )),
         (rule(*ASK, "also = [{votes_needed = 2}]"), ["line 5", "'voters' is missing"]),
         (rule(*ASK, 'also = [{voters = ["ana"], x = 1}]'),
          ["line 5", "unknown key 'x'", "voters, votes_needed"]),
         (rule(*ASK, 'confirm = "twice"'), ["line 5, rule 'a'", "'confirm'", "'typed'"]),
+        *((
+            rule(*ASK, f"ask_in = [{channel!r}]"),
+            ["line 5, rule 'a': 'ask_in'", f"{channel!r} is not a channel", '"slack:C0123ABCD"'],
+        ) for channel in ("C0123", "slack:#ops", "slack:U0123", "slack:c0123", "teams:C0123")),
         (rule(*ASK, 'break_glass = "ana"'), ["line 5, rule 'a': 'break_glass' should be a list."]),
         (rule(*ASK, 'break_glass = ["ana", "a b"]'),
          ["line 5, rule 'a': 'break_glass', item 2: 'a b' is not a valid pattern"]),

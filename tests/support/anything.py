@@ -26,6 +26,7 @@ ROLES = (
     "service",
     "operator",
     "notifier",
+    "slack",
     *(f"reviewer-{name}" for name in REVIEWERS),
 )
 
@@ -101,6 +102,7 @@ _reconciled = st.builds(
     e.Reconciled, happened=st.booleans(), output=st.just("so"), reviewer=st.just("x")
 )
 _notified = st.builds(e.Notified, channel=st.just("mail"))
+_posted = st.builds(e.Posted, message=st.just("1700000000.000100"))
 _NEWER = b'{"type":"%s","v":9,"tool":"pay"}'
 
 
@@ -142,6 +144,7 @@ def placed(ref: CallRef, *roles: str) -> st.SearchStrategy[tuple[Slot, e.Event]]
         ref.reconciled_by("ana"): st.tuples(name.map(ref.reconciled_by), _reconciled),
         ref.notified("ana", "asked"): st.tuples(name.map(_asked_of(ref)), _notified),
         ref.room_notified("ops", "asked"): _at(ref.room_notified("ops", "asked"), _notified),
+        ref.posted("C1"): st.tuples(_some(["C1", "C2"]).map(ref.posted), _posted),
         ref.reconciled: _at(ref.reconciled, _reconciled),
     }
     return st.one_of(

@@ -100,7 +100,7 @@ class Site:
 
 @asynccontextmanager
 async def site(path, policy: str = POLICY, *tools: ToolSpec) -> AsyncIterator[Site]:
-    async with EmbeddedServer(path / "store") as server:
+    async with EmbeddedServer(path / "store", sync="2m") as server:  # as in brokers.py
         store = server.store.path
         started = reactions([kind for kind in KINDS if kind != "model"])
         await declare_streams(store, also=durables(started))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from program import approvals, up
 
-DATA = Path(__file__).parent / "data" / "before-ayes"
+DATA = Path(__file__).parents[1] / "data" / "before-ayes"
 
 
 @pytest.fixture

@@ -1,0 +1,123 @@
+"""The settings of the worker that asks people in Slack.
+
+    # slack.toml in the store, or --slack FILE.toml; only its owner may read it
+    app_token = "env:SLACK_APP_TOKEN"   # xapp-…, with connections:write: opens the socket
+    bot_token = "env:SLACK_BOT_TOKEN"   # xoxb-…, with the scopes of docs/operators.md
+    api_url = "https://slack.com/api/"  # absent: this; GovSlack has another
+
+A token is written there, or as `env:` and the variable that has it. No message and no log has one.
+"""
+
+import os
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from pydantic import ValidationInfo, field_validator
+
+from ayes.ledger.nats.credentials import Store
+from ayes.ledger.nats.link_key import link_key as key_of_links
+from ayes.ops.commands.command import Session
+from ayes.ops.console.tokens import AccessFile
+from ayes.schemas.errors import BadFile, BadInput
+from ayes.schemas.toml_files import TomlModel, read_text, read_toml
+
+if TYPE_CHECKING:
+    from ayes.consumers.slack import SlackQuestions
+
+#: The file in a store.
+FILE: Final = "slack.toml"
+INSTALL: Final = "pip install 'ayes[slack]'"
+_ENVIRONMENT: Final = "env:"
+_BEGINS: Final = {"app_token": "xapp-", "bot_token": "xoxb-"}
+_HERE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+class Settings(TomlModel):
+    app_token: str
+    bot_token: str
+    api_url: str = "https://slack.com/api/"
+
+    @field_validator("app_token", "bot_token")
+    @classmethod
+    def _is_the_right_one(cls, token: str, info: ValidationInfo) -> str:
+        wanted = _BEGINS[str(info.field_name)]
+        if not token.startswith((wanted, _ENVIRONMENT)):
+            # Without citing it: it may be another secret.
+            raise ValueError(f"it must begin with {wanted}, or with env: and name a variable.")
+        return token
+
+    @field_validator("api_url")
+    @classmethod
+    def _is_safe(cls, url: str) -> str:
+        parts = urlsplit(url)
+        if parts.scheme != "https" and parts.hostname not in _HERE:
+            raise ValueError("it must begin with https://, since the tokens are sent there.")
+        return f"{url.rstrip('/')}/"
+
+
+def read_settings(path: Path, environment: Mapping[str, str] | None = None) -> Settings:
+    """Read a settings file; the tokens are in place of the variables that it names.
+
+    Raises:
+        BadFile: it cannot be read, others may read it, or something in it is wrong.
+    """
+    text = read_text(path)
+    if path.stat().st_mode & 0o077:
+        raise BadFile(
+            str(path), "", f"others may read it, and it has tokens in it: chmod 600 {path}."
+        )
+    found = read_toml(Settings, text, str(path))
+    known = os.environ if environment is None else environment
+    tokens = {}
+    for name, begins in _BEGINS.items():
+        written = getattr(found, name)
+        variable = written.removeprefix(_ENVIRONMENT)
+        token = known.get(variable, "") if written.startswith(_ENVIRONMENT) else written
+        if not token.startswith(begins):
+            what = "does not begin with " + begins if token else "is not set"
+            raise BadFile(str(path), name, f"the variable {variable} {what}.")
+        tokens[name] = token
+    return found.model_copy(update=tokens)
+
+
+def settings_file(session: Session) -> Path | None:
+    """The settings of a store on this machine; None if it has none."""
+    file = Store(session.store).path / FILE
+    return file if session.url is None and file.exists() else None
+
+
+def slack_of(
+    session: Session, file: Path | None, console_url: str, link_key: Path | None
+) -> "SlackQuestions":
+    """The worker with its settings.
+
+    Raises:
+        BadInput: there are no settings, no key, no accounts of people, or no package.
+        BadFile: the settings or the key are wrong.
+    """
+    if session.url is not None:
+        raise BadInput(
+            "the worker slack votes with people's own credentials, which are in a store. Name one "
+            "with --store instead of --url; docs/operators.md says what it must have."
+        )
+    if not all(map(find_spec, ("slack_bolt", "aiohttp", "cryptography"))):
+        raise BadInput(f"the worker slack is not installed: {INSTALL}.")
+    path = file or settings_file(session)
+    if path is None:
+        raise BadInput(
+            "the worker slack has no settings. Name the file with --slack, or put it into the "
+            f"store as {FILE}; docs/operators.md has an example."
+        )
+    from ayes.consumers.slack import SlackQuestions
+    from ayes.consumers.slack_api import SlackApi
+
+    found, store = read_settings(path), Store(session.store)
+    access = AccessFile(store)
+    return SlackQuestions(
+        SlackApi(found.bot_token, found.app_token, found.api_url),
+        key_of_links(store, link_key),
+        lambda: console_url or access.console_url(),  # the console may start later, or move
+    )
