@@ -195,6 +195,11 @@ class _File[T: Struct]:
             there = self.path.lstat()
         except (FileNotFoundError, NotADirectoryError):
             return self._empty
+        except PermissionError:
+            raise BadInput(
+                f"{self.path} is in a directory that this user may not use. Run this as its owner, "
+                "or name another file or store."
+            ) from None
         version = there.st_ino, there.st_mtime_ns, there.st_size
         if version != self._read[0]:
             with os.fdopen(open_own(self.path, os.O_RDONLY), "rb") as content:
