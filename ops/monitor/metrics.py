@@ -179,6 +179,8 @@ def _of_status(status: BrokerStatus) -> Iterator[Value]:
     yield "ayes_alarms", (), len(status.alarms)
     failing = sum(one.is_alarming for one in status.webhooks)
     yield "ayes_failing_targets", ("webhook",), failing
+    if status.channels is not None:
+        yield "ayes_failing_targets", ("channel",), len(status.channels)
     yield "ayes_nodes_away", (), len({node for one in status.streams for node in one.away})
     if status.in_doubt is not None:
         yield "ayes_calls_in_doubt", (), len(status.in_doubt)

@@ -19,7 +19,7 @@ from ayes.ops.broker.health import Health
 from ayes.ops.broker.nodes import Copies, Replica
 from ayes.ops.broker.progress import ConsumerStatus
 from ayes.ops.broker.readiness import Look, Wanted, obstacle
-from ayes.ops.broker.status import BrokerStatus
+from ayes.ops.broker.status import BrokerStatus, FailingChannel
 from ayes.ops.monitor.metrics import METRICS, Seen, exposition, values
 from ayes.projections.tally import Tally
 
@@ -53,6 +53,7 @@ STATUS = BrokerStatus(
         Copies("TIMERS", "c", "n1", 3, (Replica("n2", away=True), Replica("n3", away=False))),
     ],
     free_bytes=10**9,
+    channels=[FailingChannel("mail", NOW, "nobody answers"), FailingChannel("ntfy", NOW, "404")],
     alarms=["a node is away"],
     parked=[
         Parked("gate", 3, "ledger.a.b.said.m", "it cannot be read", 5, NOW),
@@ -124,6 +125,7 @@ def test_the_values_are_what_was_seen():
     assert found["ayes_nodes_away", ()] == 1
     assert found["ayes_calls_in_doubt", ()] == 1
     assert found["ayes_failing_targets", (("kind", "webhook"),)] == 1
+    assert found["ayes_failing_targets", (("kind", "channel"),)] == 2
     assert found["ayes_consumer_waiting_deliveries", (("consumer", "closer"),)] == 3
     parked = {labels[0][1]: n for (name, labels), n in found.items() if "parked" in name}
     assert {name: n for name, n in parked.items() if n} == {"gate": 1, "(other)": 1}
