@@ -1,5 +1,6 @@
 """The command that runs a broker and its workers."""
 
+import os
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import Annotated
@@ -121,7 +122,8 @@ async def up(
     chosen = kinds_of([] if workers == "none" else workers.split(","))
     here = Session(store)
     endpoints = webhooks_file(webhooks, store)
-    if chosen == [*KINDS] and endpoints.path.exists():
+    # `Path.exists` raises where this user may not look; the server says so in a sentence.
+    if chosen == [*KINDS] and os.path.exists(endpoints.path):  # noqa: ASYNC240, PTH110
         chosen.append("webhooks")
     if (channels := channels or default_file(here)) is not None and "notifier" not in chosen:
         chosen.append("notifier")
