@@ -3,7 +3,9 @@
 It reads the entry's revision before the facts and names it when it writes. So when two workers, or
 two deliveries, write the entry of one call, the one with the older facts loses and loads again. A
 worker that has put an entry loads once more: a decision that was recorded meanwhile may have been
-handled earlier, when there was no entry to delete.
+handled earlier, when there was no entry to delete. A worker that was presumed dead may put one even
+later, and load no more. So the entry of a call that is decided is deleted even if there never was
+one: a late put then names a revision that is gone.
 
 This needs a revision from the leader, and facts that are newer than it: if an entry was ever
 written, the facts are read at least up to the leader's last one (docs/decisions/0026).
@@ -45,7 +47,8 @@ class PendingProjector:
     def decide(self, seen: PendingState, handed: Delivered) -> Sequence[Effect[Never]]:
         entry = pending.entry(seen.call)
         value = pending.encode(entry) if entry is not None else b""
-        if value == seen.value:
+        is_never_written = not seen.revision and seen.call.gated is not None
+        if value == seen.value and not is_never_written:
             return ()
         put = WritePending(pending.key(seen.call.ref), value, seen.revision)
         return [put, Reload()] if value else [put]

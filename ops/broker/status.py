@@ -155,7 +155,7 @@ async def failing_channels(ledger: Ledger) -> list[FailingChannel]:
         if key.startswith(CHANNEL):
             try:
                 said = msgspec.json.decode(entry.value, type=_Said)
-            except msgspec.MsgspecError:
+            except (msgspec.MsgspecError, UnicodeError, RecursionError):
                 said = _Said("an entry of another version", entry.at)
             found.append(FailingChannel(key.removeprefix(CHANNEL), said.since, said.why))
     return found

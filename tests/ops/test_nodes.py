@@ -45,7 +45,7 @@ async def test_nodes_that_are_away_are_named(tmp_path, capsys):
         session = Session(three.store.path, json=True)
 
         async def status():
-            await check.status(session)
+            await check.status(session=session)
             return json.loads(capsys.readouterr().out)
 
         names = {node.store.path.name: node for node in three.nodes}

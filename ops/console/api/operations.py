@@ -99,6 +99,14 @@ class ParkedDelivery(ApiModel):
         return cls.model_validate({name: found.get(name) for name in cls.model_fields} | more)
 
 
+class FailingChannelOfNotices(ApiModel):
+    """A channel through which the notifier reached nobody when it last tried."""
+
+    channel: str
+    since: datetime
+    why: str
+
+
 class Webhook(ApiModel):
     """An endpoint that facts are sent to, and how it is doing."""
 
@@ -136,6 +144,8 @@ class Operations(ApiModel):
     room: list[StreamUse]
     #: Of the store's disk.
     free_bytes: int | None
+    #: The channels of notices that fail; None if they cannot be read.
+    channels: list[FailingChannelOfNotices] | None
     #: One sentence each.
     alarms: list[str]
     parked: list[ParkedDelivery]
