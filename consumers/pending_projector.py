@@ -2,10 +2,9 @@
 
 It reads the entry's revision before the facts and names it when it writes. So when two workers, or
 two deliveries, write the entry of one call, the one with the older facts loses and loads again. A
-worker that has put an entry loads once more: a decision that was recorded meanwhile may have been
-handled earlier, when there was no entry to delete. A worker that was presumed dead may put one even
-later, and load no more. So the entry of a call that is decided is deleted even if there never was
-one: a late put then names a revision that is gone.
+worker that is delayed, or was presumed dead, may put an entry long after the call was decided. So
+the entry of a decided call is deleted even if there never was one: the late put then names a
+revision that is gone.
 
 This needs a revision from the leader, and facts that are newer than it: if an entry was ever
 written, the facts are read at least up to the leader's last one (docs/decisions/0026).
@@ -16,7 +15,7 @@ from typing import Never
 
 from msgspec import Struct
 
-from ayes.consumers.effects import Effect, Reload, WritePending
+from ayes.consumers.effects import Effect, WritePending
 from ayes.ledger.lifecycle import Call
 from ayes.ledger.log import Delivered
 from ayes.ledger.services import Ledger
@@ -50,8 +49,7 @@ class PendingProjector:
         is_never_written = not seen.revision and seen.call.gated is not None
         if value == seen.value and not is_never_written:
             return ()
-        put = WritePending(pending.key(seen.call.ref), value, seen.revision)
-        return [put, Reload()] if value else [put]
+        return [WritePending(pending.key(seen.call.ref), value, seen.revision)]
 
     async def execute(self, ledger: Ledger, work: Never) -> Never:
         raise AssertionError("the queue claims no work")

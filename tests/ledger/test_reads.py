@@ -202,9 +202,9 @@ async def test_ask_wait_and_run_whatever_replicas_answer(seed: int):
 # ---------------------------------------------------------------------------------------- the queue
 
 
-async def test_an_entry_that_is_put_late_is_taken_off():
+async def test_an_entry_that_is_put_late_is_refused():
     """The queue puts an entry for what was decided and handled meanwhile, and its replica is
-    behind: it looks again as of what the leader has, and takes the entry off (D2, I13).
+    behind: the entry, which never was, is deleted already, so it cannot be put (D2, I13).
     """
     port = Lagging(Memory(), Oldest())
     slow, other, desk = (ledger_on(port.beside(), name) for name in ("slow", "other", "desk"))
@@ -213,16 +213,16 @@ async def test_an_entry_that_is_put_late_is_taken_off():
     await gate_asks(desk, known.wish.digest)
     gated = (await desk.call(CALL)).gated
     assert gated
-    put, _ = PendingProjector().decide(await PendingProjector().load(slow, gated), gated)
+    [put] = PendingProjector().decide(await PendingProjector().load(slow, gated), gated)
     await gate_approves(desk, known.wish.digest)
     decided = (await desk.call(CALL)).decided
     assert decided
-    assert PendingProjector().decide(await PendingProjector().load(other, decided), decided) == ()
-    assert isinstance(put, WritePending)
-    assert await port.pending.put(put.key, put.value, put.replaces)
-    [gone] = PendingProjector().decide(await PendingProjector().load(slow, gated), gated)
+    [gone] = PendingProjector().decide(await PendingProjector().load(other, decided), decided)
     assert isinstance(gone, WritePending)
     assert await port.pending.delete(gone.key, gone.replaces)
+    assert isinstance(put, WritePending)
+    assert not await port.pending.put(put.key, put.value, put.replaces)
+    assert PendingProjector().decide(await PendingProjector().load(slow, gated), gated) == ()
     assert await port.pending.entries() == {}
 
 
