@@ -284,7 +284,7 @@ async def test_a_full_disk_is_noticed_without_a_write_of_anybody(disk):
 
         assert (await tried()).ok
         assert (await log.api.publish("ledger.shop.t1.opened", b"{}")).seq == 1
-        disk.leave(8192)
+        disk.leave(4096)
         health = await tried()
         assert not health.ok
         incomplete = "atomic publish batch is incomplete"
