@@ -31,7 +31,7 @@ demo: .venv/demo ## a small agent asks, a person decides, the tool runs: under 1
 test: lint       ## lint, types, folder order, every test except the benchmarks', in a browser too if there is one (about 8 minutes on two cores)
 	@types=$$(mktemp); trap 'kill $$mypy 2>/dev/null; rm -f $$types; exit 130' INT TERM; \
 	  nice $(BIN)/mypy >$$types 2>&1 & mypy=$$!; \
-	  $(BIN)/pytest -n 3; tests=$$?; \
+	  $(BIN)/pytest -n 4; tests=$$?; \
 	  wait $$mypy; status=$$?; echo "mypy: $$(cat $$types)"; rm -f $$types; exit $$((tests | status))
 
 screenshots: setup ## pictures of every page of the console for docs/console.md, made in a browser
