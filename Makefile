@@ -28,10 +28,10 @@ demo: .venv/demo ## a small agent asks, a person decides, the tool runs: under 1
 
 # The types take most of a minute of one core without mypy's cache. They are checked beside the
 # tests, in time that those leave, and what is wrong with them stands below the tests' summary.
-test: lint       ## lint, types, folder order, every test except the benchmarks', in a browser too if there is one (about 8 minutes on two cores)
+test: lint       ## lint, types, folder order, every test except the benchmarks', in a browser too if there is one (about 12 minutes on two cores)
 	@types=$$(mktemp); trap 'kill $$mypy 2>/dev/null; rm -f $$types; exit 130' INT TERM; \
 	  nice $(BIN)/mypy >$$types 2>&1 & mypy=$$!; \
-	  $(BIN)/pytest -n 4; tests=$$?; \
+	  $(BIN)/pytest -n 3; tests=$$?; \
 	  wait $$mypy; status=$$?; echo "mypy: $$(cat $$types)"; rm -f $$types; exit $$((tests | status))
 
 screenshots: setup ## pictures of every page of the console for docs/console.md, made in a browser
