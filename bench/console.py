@@ -3,8 +3,8 @@
 It runs in a process of its own, as `ayes console` does; the browsers are sockets in this one. The
 time of a page is from the request to the last byte of the answer. The time of an event is from the
 broker's acknowledgement of a vote to its arrival at a client, for each of 50 that are connected;
-and with these, to the change that a decision makes on a page in a real browser (`drawing.py`). The
-line of the latter is left out where there is no Chromium, and a message says so.
+and with these, to the change that a decision makes on a page in a real browser (`drawing.py`).
+Without Chromium that last time is not measured, and a message says so.
 Memory is that of the process before and after as many calls as wait are requested and decided, with
 the clients connected. The workers are left out: their facts, and the entries of the live queue, are
 written as theirs would be.
@@ -15,7 +15,6 @@ import itertools
 import logging
 import re
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import AsyncGenerator
@@ -29,14 +28,13 @@ import httpx
 from ayes.ledger.log import Recorded
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.services import Ledger
-from ayes.ops.broker.processes import die_with_parent, environment
 from ayes.ops.console.feed import KEPT
 from ayes.ops.console.serving import serving
 from ayes.ops.console.tokens import AccessFile
 from ayes.ops.console.visitors import Role
 from ayes.projections import pending as queue
 from ayes.schemas.slots import CallRef, ThreadRef
-from bench import drawing, logs
+from bench import child, drawing, logs
 from bench.append import LATER, broker, timed
 from bench.growth import resident_mb
 from bench.logs import Log
@@ -168,26 +166,13 @@ async def _console(
 ) -> AsyncGenerator[tuple[asyncio.subprocess.Process, httpx.AsyncClient]]:
     """The process of a console that has loaded its list, and a client of it."""
     secret, _ = AccessFile(Store(store)).add_token("ana", Role.REVIEWER, timedelta(days=1))
-    program = f"import asyncio, sys; from {__spec__.name} import serve; asyncio.run(serve())"
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", program, str(store)),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        preexec_fn=die_with_parent(),
-        env=environment(),
-    )
-    assert process.stdout
-    try:
-        url = (await process.stdout.readline()).decode().strip()
+    async with child.served(__spec__.name, store) as (process, url):
         headers = {"Authorization": f"Bearer {secret}"}
         async with httpx.AsyncClient(base_url=url, headers=headers, timeout=_PATIENCE_S) as client:
             async with asyncio.timeout(_PATIENCE_S):
                 while await _listed(client) != waiting:  # noqa: ASYNC110 - another process
                     await asyncio.sleep(0.1)
             yield process, client
-    finally:
-        process.terminate()
-        await process.wait()
 
 
 async def serve() -> None:
@@ -277,8 +262,8 @@ async def _event_ms(
 
 
 async def _drawn(admin: Ledger, client: httpx.AsyncClient, rounds: int) -> list[float]:
-    """Milliseconds from a decision to the change on the page, each round on a new page; none if
-    there is no browser.
+    """Milliseconds from a decision to the change on the page, each round on a new page; empty
+    without Chromium.
     """
     if drawing.chromium() is None:
         said = "no Chromium was found, so the time to the change on a page is not measured"

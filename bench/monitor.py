@@ -9,18 +9,16 @@ import asyncio
 import itertools
 import math
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
 from ayes.ledger.services import Ledger
-from ayes.ops.broker.processes import die_with_parent, environment
 from ayes.ops.monitor.serving import Address, monitored
-from bench import logs
+from bench import child, logs
 from bench.append import LATER, broker, timed
 from bench.console import ask, call_of
 from bench.logs import Log
@@ -108,26 +106,12 @@ async def _busy(admin: Ledger) -> AsyncGenerator[None]:
 @asynccontextmanager
 async def _monitor(store: Path, waiting: int) -> AsyncGenerator[tuple[str, int]]:
     """The address of a monitor in a process of its own, once it knows all calls that wait."""
-    program = f"import asyncio; from {__spec__.name} import serve; asyncio.run(serve())"
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", program, str(store)),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        preexec_fn=die_with_parent(),
-        env=environment(),
-    )
-    assert process.stdout
-    try:
-        url = (await process.stdout.readline()).decode().strip()
+    async with child.served(__spec__.name, store) as (_, url):
         host, port = url.removeprefix("http://").split(":")
         async with asyncio.timeout(_PATIENCE_S):
             while _pending(await _get(host, int(port), "/metrics")) != waiting:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
         yield host, int(port)
-    finally:
-        with suppress(ProcessLookupError):
-            process.terminate()
-        await process.wait()
 
 
 async def serve() -> None:

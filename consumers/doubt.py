@@ -5,7 +5,7 @@ The bucket `running` has four kinds of keys:
 * `<workspace>.<thread>.<call>`: a call that may be in doubt;
 * `_upto`: the fact up to which the log was examined for such calls;
 * `_renewed.<workspace>.<thread>.<call>`: written by the service that runs it, to renew its claim;
-* `_channel.<name>`: a channel of notices that fails (channels.py), which is no matter of this file.
+* `_channel.<name>`: a channel of notices that fails (channels.py). This file skips these keys.
 
 A reader takes the calls of the index, adds those that the facts after `_upto` name, reads all of
 them and lets the facts decide (`projections/doubt.py`). So the result is that of the whole log,

@@ -9,9 +9,9 @@ A rule opts in with `ask_in`. The rules of this file:
 * A message is posted, then the fact `Posted` is appended. Before it is posted, it is looked for: a
   worker that died between the two has left one. So a crash posts nothing twice, as long as the app
   may read the channel.
-* What a message says is a function of the call alone. Whoever changes a message reads the call once
-  more afterwards, and changes it again if it is not what the message says by then. So the last
-  change is right in the end, however many workers change it and in whatever order Slack hears them.
+* The content of a message is a function of the call alone. After each change a worker reads the
+  call once more, and changes the message again if the call has changed meanwhile. So the message is
+  right in the end, however many workers change it and in whatever order Slack receives the changes.
 * Only the delivery of the approval request posts. The others find the message or leave it to that
   one, which reads the call again after it has posted.
 """

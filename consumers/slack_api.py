@@ -74,7 +74,7 @@ class SlackApi:
 
     Raises (each method):
         SlackAway: it may be tried again.
-        SlackRefused: it is no use to try again.
+        SlackRefused: another try would be refused too.
     """
 
     def __init__(self, token: str, app_token: str, url: str = API) -> None:
@@ -164,7 +164,7 @@ class SlackApi:
         )
 
     async def show_form(self, trigger: str, form: Block) -> None:
-        """Open a form for whoever made this trigger, at most three seconds ago."""
+        """Open a form for the user whose click made this trigger, at most three seconds ago."""
         await _asked("views.open", self._client.views_open(trigger_id=trigger, view=form))
 
 

@@ -1,9 +1,10 @@
 """The values of buttons in Slack: sealed, so that they say nothing and nobody can make one.
 
 A value holds the verdict, the call, the digest and the channel of its message, encrypted and
-authenticated (AES-SIV, RFC 5297), so a click names what was shown without anything being looked up,
-also long after the decision. It is bound to these four; the person is whoever clicks. Only
-while the call is pending does it do anything, and only with the vote of a person who may cast it.
+authenticated (AES-SIV, RFC 5297). So a click names what was shown, and nothing is looked up, even
+long after the decision. The value is bound to these four and not to a person: the person is the one
+who clicks. A click has an effect only while the call is pending, and only as the vote of a person
+who may cast it.
 """
 
 import base64

@@ -141,7 +141,7 @@ class SlackClicks:
             sentence = await act()
         except ApprovalsError as problem:
             sentence = str(problem)
-        except Exception:  # noqa: BLE001 - whoever clicked is told in any case
+        except Exception:  # noqa: BLE001 - the user who clicked is told of every failure
             _log.exception("a click failed", user=user["id"])
             sentence = _FAILED
         if not sentence:
@@ -196,8 +196,8 @@ class SlackClicks:
         name = (await self._ledger.policies(button.ref.workspace)).reviewer_of(*accounts)
         if not name:
             raise NotAllowed(
-                f"Your Slack account belongs to no reviewer, so nothing was recorded. Whoever "
-                f"writes the policy can add it below [people]: {accounts[0]}"
+                f"Your Slack account belongs to no reviewer, so nothing was recorded. The "
+                f"author of the policy can add it below [people]: {accounts[0]}"
             )
         return name
 
