@@ -3,8 +3,21 @@
 import pytest
 import pytest_asyncio
 from browser import DESK, PHONE, opened, served, sign_in, violations
-from scene import PAGES, Scene
+from playwright.async_api import expect
+from scene import FIRST_POLICY, PAGES, POLICY, TOOLS, Scene
 
+#: Pages that docs/console.md shows no picture of.
+OTHERS = {
+    "search": "/search?q=refund",
+    "search without a result": "/search?q=no-such-tool",
+    "filtered": "/decided?tool=refund",
+    "old version": "/policy/shop?version=1",
+    "workspaces": "/policy",
+    "parked": "/operations/parked/1",
+    "ended link": "/open/" + "A" * 43,
+    "no such page": "/nowhere",
+    "used sign-in link": "/sign-in?code=used",
+}
 EMPTY = ("/", "/doubt", "/decided", "/conversations", "/grants", "/policy", "/operations")
 
 
@@ -14,14 +27,13 @@ async def shop(browser, tmp_path_factory):
     path = tmp_path_factory.mktemp("scene")
     async with served(path) as made:
         await Scene(made).fill()
+        # With a second workspace, `/policy` is a list.
+        await made.service.declare("desk", TOOLS[0])
         yield made
 
 
-@pytest.mark.parametrize("name", PAGES)
-async def test_everybody_can_use_the_page(shop, visit, name):
+async def assert_usable(page):
     """WCAG 2.2 AA, in both themes and at both widths, and nothing to scroll sideways."""
-    visitor = "" if name == "sign-in" else "ana"
-    page = await visit(PAGES[name], visitor, reduced_motion="reduce")
     # What is folded counts as well.
     await page.evaluate("document.querySelectorAll('main details').forEach(one => one.open = true)")
     for size in (DESK, PHONE):
@@ -31,6 +43,34 @@ async def test_everybody_can_use_the_page(shop, visit, name):
             await page.emulate_media(color_scheme=theme)
             found = await violations(page)
             assert not found, (size, theme, found)
+
+
+@pytest.mark.parametrize("name", PAGES | OTHERS)
+async def test_everybody_can_use_the_page(shop, visit, name):
+    """What is shown can be seen, read and reached by everybody."""
+    visit.problems.expected = {404} if name in {"ended link", "no such page"} else set()
+    visitor = "" if "sign-in" in name else "ana"
+    page = await visit((PAGES | OTHERS)[name], visitor, reduced_motion="reduce")
+    await expect(page.locator("h1").first).to_be_visible()
+    await assert_usable(page)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (POLICY, "It has the text of the version in force"),
+        (FIRST_POLICY, "Differences from version 2"),
+        ("rule = 1", "should be a list"),
+    ],
+    ids=["same", "other", "bad"],
+)
+async def test_everybody_can_use_the_trial_of_a_policy(shop, visit, text, shown):
+    """Its result, or what is wrong with it."""
+    page = await visit("/policy/shop", reduced_motion="reduce")
+    await page.get_by_label("Policy (TOML)").fill(text)
+    await page.get_by_role("button", name="Try it").click()
+    await expect(page.locator("main")).to_contain_text(shown)
+    await assert_usable(page)
 
 
 async def test_the_first_day(browser, tmp_path):

@@ -2,9 +2,11 @@
 
 import pytest
 from msgspec.structs import replace
-from stories import REF, Story, life, question, request
+from stories import REF, START, Story, life, question, request
 
 from ayes.ledger.lifecycle import Call, call_of
+from ayes.ledger.policies import Policies
+from ayes.ledger.votes import cast_votes
 from ayes.projections.notices import (
     MAX_CHARACTERS,
     MAX_LISTED,
@@ -17,6 +19,7 @@ from ayes.projections.notices import (
     subject,
 )
 from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
 
 CALL = REF.wish(1, 0)
 WISH = e.Wish(tool="refund", arguments='{"order":"A-17","card":{"number":"4111"}}')
@@ -80,6 +83,22 @@ def test_what_a_tool_declares_as_secret_is_not_told(secret, gone, left):
     for occasion in OCCASIONS:
         assert gone not in notice(pending(), occasion, secret=secret).body
     assert left in notice(pending(), "asked", secret=secret).body
+
+
+def test_a_secret_that_is_not_told_is_still_covered_by_the_digest():
+    """Two calls that differ in a secret alone read the same, and a vote on one does not count for
+    the other. The digest is not told either: a short secret could be guessed from it. (I14)
+    """
+    one, other = pending(), pending(WISH.arguments.replace("4111", "5222"))
+    bodies = {notice(call, "asked", secret=("/card",)).body for call in (one, other)}
+    vote = Fact(9, START, CALL.vote("ana"), e.Voted(verdict="approve", digest=one.digest))
+
+    assert len(bodies) == 1
+    assert one.digest != other.digest
+    assert one.digest not in bodies.pop()
+    for call, objection in ((one, None), (other, "other_bytes")):
+        (cast,) = cast_votes(replace(call, votes=(vote,)), Policies(), None)
+        assert (cast.objection and cast.objection.flaw) == objection
 
 
 def test_secrets_are_found_in_lists_and_under_odd_keys():
