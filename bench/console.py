@@ -5,9 +5,9 @@ time of a page is from the request to the last byte of the answer. The time of a
 broker's acknowledgement of a vote to its arrival at a client, for each of 50 that are connected;
 and with these, to the change that a decision makes on a page in a real browser (`drawing.py`).
 Without Chromium that last time is not measured, and a message says so.
-Memory is that of the process before and after as many calls as wait are requested and decided, with
-the clients connected. The workers are left out: their facts, and the entries of the live queue, are
-written as theirs would be.
+Memory is that of the process, with the clients connected, before and after as many calls as wait
+are requested and decided, and once more. The workers are left out: their facts, and the entries of
+the live queue, are written as theirs would be.
 """
 
 import asyncio
@@ -87,6 +87,8 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
         # The console holds as many past events as it ever will before its memory is first measured.
         before = await _decided(admin, "early", min(KEPT // 2, waiting), browsers, process.pid)
         after = await _decided(admin, "late", waiting, browsers, process.pid)
+        # What grows with each decision grows as much again; what is only filled once does not.
+        again = await _decided(admin, "later", waiting, browsers, process.pid)
         facts, version = await admin.log.last_seq(), admin.log.server_version
         searches = [await _page_ms(client, "/decided") for _ in range(rounds)]
 
@@ -118,6 +120,10 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
         line(
             f"memory after {waiting:,} more calls were decided", "MB", [after], [before],
             "before them", 1.15,
+        ),
+        line(
+            f"memory after {waiting:,} more calls again", "MB", [again], [after], "before them",
+            1.05,
         ),
         line(f"the newest of {waiting:,} decided calls, p50", "ms", searches, pages, "waiting",
              None),
