@@ -129,7 +129,7 @@ DURABLES: Final[dict[str, Durable]] = {
         Durable(
             "slack",
             "slack",
-            _call("gated", "vote.*", "escalated.*", "decided"),
+            _call("gated", "vote.*", "escalated.*", "decided", "revoked.*"),
             optional=True,
             slow=True,
         ),

@@ -7,7 +7,8 @@ Pure: the same call gives the same message. The rules of this file:
 * A click must not decide more than the message shows. So there is a button to approve only if the
   message has all arguments as they are, nothing cut, secret or hard to see, and the rule asks for
   no more than a vote. Else the console approves, and the message says so.
-* After the decision a message has no buttons and no arguments, only the outcome.
+* After the decision a message has no buttons and no arguments, only the outcome, and who took an
+  approval back.
 * Slack's limits hold, and what is cut is said.
 """
 
@@ -15,10 +16,11 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from ayes.ledger.descriptions import author_of
 from ayes.ledger.lifecycle import Call, Status
 from ayes.projections.notices import CUT, NOT_SHOWN, REDACTED, Notice, notice
 from ayes.schemas import events as e
-from ayes.schemas.visible import flags
+from ayes.schemas.visible import flags, visible
 
 #: The names of the buttons, of the form for a reason, and of its field.
 APPROVE: Final = "ayes_approve"
@@ -56,7 +58,7 @@ def message(
     words = notice(call, _occasion(call), secret=secret)
     is_open = call.status is Status.PENDING
     body = words.body if len(words.body) <= MAX_BLOCK else f"{words.body[:MAX_BLOCK]}\n{CUT}"
-    blocks = [_words(Notice(words.subject, body)), *_votes(call)]
+    blocks = [_words(Notice(words.subject, body)), *_votes(call), *_revocation(call)]
     if is_open:
         whole = is_whole(call, Notice(words.subject, body))
         if not whole:
@@ -153,6 +155,14 @@ def _votes(call: Call) -> list[Block]:
         return []
     more = f" and {len(cast) - _MAX_VOTES} more" if len(cast) > _MAX_VOTES else ""
     return [_note(f"Votes: {', '.join(cast[:_MAX_VOTES])}{more}")]
+
+
+def _revocation(call: Call) -> list[Block]:
+    if call.revoked is None or not isinstance(call.revoked.event, e.Revoked):
+        return []
+    reason = visible(call.revoked.event.reason[:MAX_REASON])
+    why = f": {reason}" if reason else "."
+    return [_note(f"{author_of(call.revoked)} took the approval back before it ran{why}")]
 
 
 def _note(text: str) -> Block:

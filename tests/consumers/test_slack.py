@@ -314,6 +314,16 @@ async def test_a_call_that_is_decided_elsewhere_changes_its_message(site, slack)
     assert "by ben" in words(message)
 
 
+async def test_an_approval_that_is_taken_back_changes_its_message(site, slack):
+    """A room that read "approved" must not go on believing it."""
+    ref, message = await site.ask("revoked")
+    ben = await site.logins.reviewer("ben")
+    await ben.approve(ref)
+    await ended(site, message)
+    await ben.revoke(ref, reason="wrong customer")
+    await slack.until(lambda: "ben took the approval back" in words(message))
+
+
 @pytest.mark.parametrize(("tool", "said"), [("brief", "expired"), ("refund", "withdrawn")])
 async def test_a_call_that_ends_by_itself_changes_its_message(site, slack, tool, said):
     ref, message = await site.ask(f"ends-{said}", tool)

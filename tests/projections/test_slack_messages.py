@@ -136,6 +136,16 @@ def test_after_the_end_there_are_no_buttons_and_no_arguments(ending):
     assert wanted in made.text
 
 
+def test_an_approval_that_was_taken_back_says_so():
+    """A room that read "approved" must not go on believing it."""
+    story = Story()
+    for slot, event in life(CALL, WISH, "revoked"):
+        story.tell(slot, event)
+    _, words, buttons = shown(call_of(CALL, story.facts))
+    assert "ben took the approval back before it ran: wrong customer" in words
+    assert buttons == [OPEN]
+
+
 def test_without_a_console_a_message_names_the_commands():
     made, words, buttons = shown(pending(), page="")
     assert buttons == [APPROVE, DENY]
