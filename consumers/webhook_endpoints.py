@@ -59,12 +59,21 @@ class Endpoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
     backoff_s: float = 5.0
     #: For all of one request.
     timeout_s: float = 15.0
+    #: The secret before this one, and until when requests are signed with both.
+    former_secret: str = ""
+    former_until: datetime | None = None
     #: When it agreed to be sent facts, which are those recorded since; None: it has not.
     verified_at: datetime | None = None
 
     def __repr__(self) -> str:
         """Omit the secret, and the URL, which may hold one, since this ends up in logs."""
         return f"Endpoint({self.name!r})"
+
+    def secrets(self, now: datetime) -> list[str]:
+        """What its requests are signed with now, the newest first."""
+        if self.former_until is None or now >= self.former_until:
+            return [self.secret]
+        return [self.secret, self.former_secret]
 
     def wants(self, fact: Fact) -> bool:
         """Whether it is sent facts like this one."""
@@ -291,6 +300,24 @@ class EndpointFile(_File[Endpoints]):
         self.change(verified)
         self.note(name, lambda before: Standing(parked=before.parked))
 
+    def rotate(self, name: str, secret: str, until: datetime) -> None:
+        """Sign with a new secret, and with the one before it too for some time.
+
+        Raises:
+            BadInput: there is no such endpoint, or the secret is none.
+        """
+        self.named(name)
+        check_secret(secret)
+
+        def rotated(there: Endpoints) -> Endpoints:
+            one = there.endpoints[name]
+            if one.secret == secret:
+                raise BadInput(f"{name} has this secret already. Leave it out to have one made.")
+            after = replace(one, secret=secret, former_secret=one.secret, former_until=until)
+            return Endpoints(there.endpoints | {name: after})
+
+        self.change(rotated)
+
     def remove(self, name: str) -> None:
         """Remove an endpoint.
 
@@ -331,7 +358,7 @@ def check(endpoint: Endpoint) -> None:
     _check_url(endpoint)
     if endpoint.proxy and not endpoint.proxy.startswith(("http://", "https://")):
         raise BadInput("--proxy is a URL such as http://proxy.example.com:3128.")
-    _check_secret(endpoint.secret)
+    check_secret(endpoint.secret)
     if unknown := sorted({*endpoint.types} - {*TYPES}):
         raise BadInput(
             f"there are no facts of the type {', '.join(map(repr, unknown))}. The types are: "
@@ -368,7 +395,12 @@ def _check_url(endpoint: Endpoint) -> None:
         )
 
 
-def _check_secret(secret: str) -> None:
+def check_secret(secret: str) -> None:
+    """Refuse a secret that is none.
+
+    Raises:
+        BadInput: it has another form, or another size.
+    """
     try:
         key = base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
     except (binascii.Error, ValueError):

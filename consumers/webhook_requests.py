@@ -112,14 +112,17 @@ class Sender:
         return replace(answer, why=why)
 
     async def post(self, endpoint: Endpoint, webhook_id: str, event: str) -> Answer:
-        """Send a CloudEvent, signed."""
+        """Send a CloudEvent, with a signature for each of the endpoint's secrets."""
         now = self._now()
-        key = self._signing.Webhook(endpoint.secret)
+        signatures = (
+            self._signing.Webhook(secret).sign(webhook_id, now.astimezone(UTC), event)
+            for secret in endpoint.secrets(now)
+        )
         headers = {
             "Content-Type": f"{MEDIA_TYPE}; charset=utf-8",
             "webhook-id": webhook_id,
             "webhook-timestamp": str(int(now.timestamp())),
-            "webhook-signature": key.sign(webhook_id, now.astimezone(UTC), event),
+            "webhook-signature": " ".join(signatures),
         }
         return await self._request(endpoint, "POST", headers, event.encode())
 

@@ -2,6 +2,7 @@
 
 import socket
 from contextlib import aclosing
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -52,6 +53,18 @@ TypesOption = Annotated[
 ]
 
 
+SecretFileOption = Annotated[
+    str | None,
+    typer.Option(
+        "--secret-file",
+        metavar="FILE",
+        help="Sign with the secret (whsec_...) in this file, - for stdin; else a new one is made "
+        "and printed once.",
+        show_default=False,
+    ),
+]
+
+
 class NotTaken(Unavailable):
     """The endpoint did not agree, or did not take what it was sent."""
 
@@ -77,16 +90,7 @@ async def add(
             "-w", "--workspace", metavar="WS", help="Only facts of this workspace. Repeatable."
         ),
     ] = None,
-    secret_file: Annotated[
-        str | None,
-        typer.Option(
-            "--secret-file",
-            metavar="FILE",
-            help="Sign with the secret (whsec_...) in this file, - for stdin; else a new one is "
-            "made and printed once.",
-            show_default=False,
-        ),
-    ] = None,
+    secret_file: SecretFileOption = None,
     origin: Annotated[
         str,
         typer.Option(
@@ -133,7 +137,7 @@ async def add(
     endpoint = Endpoint(
         name=name,
         url=url,
-        secret=new_secret() if secret_file is None else _read_secret(secret_file),
+        secret=_secret(secret_file),
         origin=origin or socket.gethostname(),
         types=tuple(types or ()),
         workspaces=tuple(workspaces or ()),
@@ -146,9 +150,8 @@ async def add(
     check(endpoint)
     sender, endpoints = Sender(), _file(file, store)
     endpoints.add(endpoint)
-    if secret_file is None and not json:
-        print_line(endpoint.secret)
-        print_message("Its secret, which is not shown again: the receiver verifies with it.")
+    if not json:
+        _show_secret(endpoint.secret, secret_file)
     answer = await _verify(endpoints, sender, endpoint)
     if json:
         made = {"secret": endpoint.secret} if secret_file is None else {}
@@ -163,6 +166,35 @@ async def add(
             f"{name} agrees, and is sent facts from now on. If no worker does so yet: "
             "`ayes work webhooks`, or start `ayes up` again."
         )
+
+
+@command(app, examples="ayes webhooks rotate crm --overlap 1h")
+async def rotate(
+    name: NameArgument,
+    secret_file: SecretFileOption = None,
+    overlap: Annotated[
+        str,
+        typer.Option(
+            "--overlap",
+            metavar="DURATION",
+            help="For so long requests have signatures of both secrets.",
+        ),
+    ] = "24h",
+    file: WebhooksOption = None,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Give an endpoint a new secret. The one before it goes on being valid for some time."""
+    until = clock.now() + timedelta(seconds=parse_duration("--overlap", overlap, least=0))
+    endpoints = _file(file, store)
+    secret = _secret(secret_file)
+    endpoints.rotate(name, secret, until)
+    if json:
+        made = {"secret": secret} if secret_file is None else {}
+        print_json({"name": name, "former_until": until} | made)
+        return
+    _show_secret(secret, secret_file)
+    print_message(f"The former one is valid until {until:%Y-%m-%d %H:%M:%S} UTC.")
 
 
 @command(app)
@@ -307,8 +339,17 @@ def _file(file: Path | None, store: Path | None) -> EndpointFile:
     return webhooks_file(file, store)
 
 
-def _read_secret(file: str) -> str:
+def _secret(file: str | None) -> str:
+    """The one in the file that was named, or a new one."""
+    if file is None:
+        return new_secret()
     return read_text("/dev/stdin" if file == "-" else file).strip()
+
+
+def _show_secret(secret: str, file: str | None) -> None:
+    if file is None:
+        print_line(secret)
+        print_message("Its secret, which is not shown again: the receiver verifies with it.")
 
 
 def _row(endpoints: EndpointFile, one: Endpoint) -> dict[str, Any]:

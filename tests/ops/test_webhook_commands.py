@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from program import Ended, approvals, record, started, up
 from receivers import SECRET, Receiver, receiving
+from standardwebhooks import WebhookVerificationError
 
 from ayes.consumers.webhook_endpoints import EndpointFile
 from ayes.schemas.events import Said
@@ -106,6 +107,36 @@ def test_a_test_event_is_signed_and_answered(ayes, receiver, tmp_path):
     assert (failed.code, "it answered 500" in failed.err) == (75, True)
 
 
+def test_a_new_secret_leaves_time_to_change_the_receiver(ayes, receiver):
+    """Both verify until the overlap has passed, and then the new one alone; it is shown once."""
+    first = ayes("add", "crm", receiver.url, *ALLOWED).out.strip()
+    rotated = ayes("rotate", "crm", "--overlap", "1h")
+    assert (rotated.code, "valid until" in rotated.err) == (0, True)
+    second = rotated.out.strip()
+    assert ayes("test", "crm").code == 0
+    for secret in (first, second):
+        assert receiver.posts[0].verified(secret)
+    third = ayes("rotate", "crm", "--overlap", "0s", "--json").one["secret"]
+    assert ayes("test", "crm").code == 0
+    assert receiver.posts[1].verified(third)
+    for secret in (first, second):
+        with pytest.raises(WebhookVerificationError):
+            receiver.posts[1].verified(secret)
+    assert len({first, second, third}) == 3
+
+
+def test_a_secret_that_is_none_changes_nothing(ayes, receiver, tmp_path):
+    (tmp_path / "secret").write_text(SECRET)
+    named = ("--secret-file", tmp_path / "secret")
+    assert ayes("add", "crm", receiver.url, *ALLOWED, *named).code == 0
+    for text, why in (("hunter2", "24 to 64 bytes"), (SECRET, "has this secret already")):
+        (tmp_path / "secret").write_text(text)
+        ended = ayes("rotate", "crm", *named)
+        assert (ended.code, why in ended.err) == (2, True)
+    assert ayes("test", "crm").code == 0
+    assert receiver.posts[0].verified(SECRET)
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
@@ -118,6 +149,7 @@ def test_a_test_event_is_signed_and_answered(ayes, receiver, tmp_path):
         (("add", "crm", "https://hooks.example.com/", "--timeout", "1h"), "--timeout"),
         (("test", "crm"), "there is no webhook 'crm'"),
         (("rm", "crm"), "There are none."),
+        (("rotate", "crm"), "there is no webhook 'crm'"),
         (("replay", "crm", "--from", "x"), "--from"),
         (("ls", "--webhooks", "/nowhere/at/all.json"), "/nowhere/at is not a directory"),
     ],
