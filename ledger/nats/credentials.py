@@ -172,6 +172,12 @@ class Store:
         ca = str(self.path / address.ca) if address.ca else ""
         return Login(address.url, role, address.passwords[role], ca)
 
+    def has_login(self, role: str) -> bool:
+        """Whether it has the password of a role. With that of `admin` it is the broker's own store,
+        or that of a whole cluster; without, a copy for a program that needs several logins.
+        """
+        return role in self.read().passwords
+
     def read(self) -> Address:
         """Read `address.json`; an empty address if there is none.
 

@@ -10,6 +10,8 @@
         ROLE.env         the login of one role, as environment variables
         ca.pem           what they verify the nodes with
         console/         the store of a console: the logins that it needs
+        slack/           the store of a worker `slack`
+        links.key        what notifier, slack and console make links with
 
 Written again into the same directory, they keep passwords and authority. A node is known by its
 name, n1 to n5, in the order of the hosts: a new host in the place of another takes over its part.
@@ -23,6 +25,8 @@ from typing import Final
 from msgspec import structs
 
 from ayes.ledger.nats.credentials import Address, Store
+from ayes.ledger.nats.link_key import FILE as LINK_KEY
+from ayes.ledger.nats.link_key import link_key
 from ayes.ops.broker.accounts import REVIEWER, SYSTEM, accounts_config, permissions
 from ayes.ops.broker.config import server_config
 from ayes.ops.broker.server import adopt, passwords
@@ -38,8 +42,8 @@ DATA: Final = PurePosixPath("/var/lib/ayes-nats")
 LOGIN: Final = PurePosixPath("/etc/ayes")
 #: The folder of the logins.
 LOGINS: Final = "logins"
-#: Whom the console signs on as, besides the reviewers.
-_CONSOLE: Final = ("observer", "operator", "service")
+#: The programs that sign on as people, and whom they sign on as besides.
+_FOR_PEOPLE: Final = {"console": ("observer", "operator", "service"), "slack": ("slack",)}
 #: nats-server's own ports.
 PORT: Final = 4222
 ROUTE_PORT: Final = 6222
@@ -90,14 +94,17 @@ def _write_logins(store: Store, address: Address, authority: bytes) -> None:
             login = address.url.replace("tls://", f"tls://{role}:{password}@", 1)
             text = f"AYES_URL={login}\nAYES_CA={LOGIN / AUTHORITY}\n"
             logins.write_private(f"{role}.env", text.encode())
-    console = _folder(logins, "console")
-    console.write_private(AUTHORITY, authority)
-    own = {
-        role: password
-        for role, password in address.passwords.items()
-        if role in _CONSOLE or role.startswith(REVIEWER)
-    }
-    console.write(structs.replace(address, passwords=own))
+    key = link_key(logins)
+    for program, roles in _FOR_PEOPLE.items():
+        copy = _folder(logins, program)
+        copy.write_private(AUTHORITY, authority)
+        copy.write_private(LINK_KEY, key)
+        own = {
+            role: password
+            for role, password in address.passwords.items()
+            if role in roles or role.startswith(REVIEWER)
+        }
+        copy.write(structs.replace(address, passwords=own))
 
 
 def _folder(store: Store, name: str) -> Store:

@@ -122,11 +122,10 @@ async def work(
                 slack=asking,
                 webhooks=endpoints,
             )
-            if url is None:  # elsewhere an administrator created the consumers: `ayes setup`
-                await declare_streams(store, ack_wait_s=ack_wait_s, also=durables(started))
-            watched = await stack.enter_async_context(
-                witnessed(Store(store) if url is None else None, chosen, accept_log=accept_log)
-            )
+            own = Store(store) if url is None and Store(store).has_login("admin") else None
+            if own is not None:  # elsewhere an administrator created the consumers: `ayes setup`
+                await declare_streams(own.path, ack_wait_s=ack_wait_s, also=durables(started))
+            watched = await stack.enter_async_context(witnessed(own, chosen, accept_log=accept_log))
             failed = await stack.enter_async_context(
                 working(started, store=store, url=url, ack_wait_s=ack_wait_s, each=watched.hear)
             )

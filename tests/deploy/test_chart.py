@@ -19,6 +19,14 @@ HELM = ROOT / "deploy" / "helm"
 #: The oldest that the chart says it runs on, and the newest whose schemas are there.
 VERSIONS = ("1.30", "1.37")
 CONSOLE = {"console": {"enabled": True, "publicUrl": "https://ayes.example.com"}}
+#: As the comments of values.yaml have them.
+TELLING = {
+    "setup": {"with": ["closer", "notifier", "notifier-later", "slack"]},
+    "workers": {
+        "notifier": {"replicas": 1, "secret": "ayes-notifier", "files": "ayes-notifier-files"},
+        "slack": {"replicas": 1, "files": "ayes-slack-files"},
+    },
+}
 PODS = ("nats-0", "nats-1", "nats-2")
 
 
@@ -29,25 +37,26 @@ def render(tools: Path, chart: Path, values: Any, version: str, name: str = "aye
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("values", [{}, CONSOLE], ids=["workers", "console"])
+@pytest.mark.parametrize("values", [{}, CONSOLE, TELLING], ids=["workers", "console", "telling"])
 def test_the_chart_renders_to_resources_of_kubernetes(tools, values, version):
     """Helm's linter has no warning, and each resource fits its schema, without unknown fields."""
     made = render(tools, HELM / "ayes", values, version)
     assert (made["messages"], made["errors"]) == ([], [])
     names = {(one["kind"], one["metadata"]["name"]) for one in made["resources"]}
     assert {("Deployment", "ayes-gate"), ("PodDisruptionBudget", "ayes-gate")} <= names
-    assert (("Service", "ayes-console") in names) == bool(values)
+    assert (("Service", "ayes-console") in names) == ("console" in values)
+    assert (("Deployment", "ayes-slack") in names) == ("workers" in values)
 
 
 def test_no_pod_is_root_or_has_a_password_in_it(tools):
     """Logins are Secrets, by name; each pod has a network policy, and no token of the cluster."""
-    resources = render(tools, HELM / "ayes", CONSOLE, VERSIONS[0])["resources"]
+    resources = render(tools, HELM / "ayes", CONSOLE | TELLING, VERSIONS[0])["resources"]
     pods = {
         one["metadata"]["name"]: one["spec"]["template"]
         for one in resources
         if one["kind"] in {"Deployment", "Job"}
     }
-    assert len(pods) == 6
+    assert len(pods) == 8
     policies = [
         one["spec"]["podSelector"]["matchLabels"]
         for one in resources

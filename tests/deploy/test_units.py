@@ -11,7 +11,10 @@ import pytest
 from containers import Podman, run, until
 from paths import ROOT
 
-STATE = ("/var/lib/ayes", "/var/lib/ayes-witness", "/var/lib/ayes-console")
+from ayes.schemas.links import KEY_BYTES
+
+STATE = tuple(f"/var/lib/ayes{one}" for one in ("", "-witness", "-console", "-notifier"))
+CHANNELS = '[channel.mail]\nurl = "mailtos://smtp.example.org?to={address}"\n'
 OIDC = """
 issuer = "https://login.example.com"
 client_id = "ayes"
@@ -104,12 +107,19 @@ def test_the_units_run_confined_and_start_again_when_that_helps(machine: Machine
     until(url, "the start of the broker")
     known = json.loads(address.read_text())
 
-    def login(password: str) -> None:
-        place = known["url"].replace("//", f"//gate:{password}@")
-        machine.write("/etc/ayes/gate.env", f"AYES_URL={place}\n")
+    def login(role: str, password: str) -> None:
+        place = known["url"].replace("//", f"//{role}:{password}@")
+        machine.write(f"/etc/ayes/{role}.env", f"AYES_URL={place}\n")
 
-    login(known["passwords"]["gate"])
+    login("gate", known["passwords"]["gate"])
     machine("systemctl", "start", "ayes-work@gate")
+    login("notifier", known["passwords"]["notifier"])
+    machine.write("/etc/ayes/notifier/channels.toml", CHANNELS)
+    machine.write("/etc/ayes/notifier/links.key", "k" * KEY_BYTES)
+    admin = known["url"].replace("//", f"//admin:{known['passwords']['admin']}@")
+    notices = ("--with", "notifier", "--with", "notifier-later")
+    machine("/opt/ayes/bin/ayes", "setup", "--url", admin, *notices)
+    machine("systemctl", "start", "ayes-tell@notifier")
     ask = ("runuser", "-u", "ayes", "--", "env", f"AYES_STORE={STATE[0]}", "/opt/ayes/bin/ayes")
     until(lambda: "ready" in json_of(machine(*ask, "ready", "--json", check=False)), "readiness")
 
@@ -123,7 +133,7 @@ def test_the_units_run_confined_and_start_again_when_that_helps(machine: Machine
     until(lambda: machine(*python, check=False), "the start of the console")
 
     users = set()
-    for unit in ("ayes-up", "ayes-work@gate", "ayes-console"):
+    for unit in ("ayes-up", "ayes-work@gate", "ayes-console", "ayes-tell@notifier"):
         [group] = machine.state(unit, "ControlGroup")
         pids = machine("cat", f"/sys/fs/cgroup{group}/cgroup.procs").split()
         assert pids, unit
@@ -140,11 +150,12 @@ def test_the_units_run_confined_and_start_again_when_that_helps(machine: Machine
     until(lambda: machine.state("ayes-work@gate", "SubState") == ["running"], "the gate again")
     machine("systemctl", "stop", "ayes-work@gate")
     assert machine.state("ayes-work@gate", "Result", "ExecMainStatus") == ["success", "0"]
-    login("wrong")
+    login("gate", "wrong")
     machine("systemctl", "start", "ayes-work@gate")
     until(lambda: machine.state("ayes-work@gate", "ActiveState") == ["failed"], "its refusal")
     assert machine.state("ayes-work@gate", "NRestarts", "ExecMainStatus") == ["0", "4"]
-    machine("systemctl", "stop", "ayes-console", "ayes-up")
+    assert machine.state("ayes-tell@notifier", "SubState", "NRestarts") == ["running", "0"]
+    machine("systemctl", "stop", "ayes-tell@notifier", "ayes-console", "ayes-up")
     assert machine.state("ayes-up", "Result", "ExecMainStatus") == ["success", "0"]
 
 

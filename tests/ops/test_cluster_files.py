@@ -14,6 +14,7 @@ from paths import ROOT
 from program import environment
 
 from ayes.ledger.nats.credentials import Login, Store
+from ayes.ledger.nats.link_key import link_key
 from ayes.ops.broker.server import find_binary
 from ayes.ops.cluster.files import CONFIG, DATA, write_files
 from ayes.schemas.errors import BadInput
@@ -110,8 +111,8 @@ def test_keys_and_passwords_are_private_and_stay(site):
 
 
 def test_each_program_gets_its_own_password_and_no_other(site):
-    """A file of environment variables for each role but the server's own; a console's store has
-    those of whom it signs on as.
+    """A file of environment variables for each role but the server's own. Console and `slack` have
+    stores with those of whom they sign on as, and all make links with one key.
     """
     known = site.read().passwords
     logins = site.path / "logins"
@@ -125,8 +126,11 @@ def test_each_program_gets_its_own_password_and_no_other(site):
     console = Store(logins / "console")
     assert console.read().passwords.keys() == {"observer", "operator", "service", "reviewer-ana"}
     assert console.login("observer").ca == str(console.path / "ca.pem")
-    for folder in (logins, console.path):
+    slack = Store(logins / "slack")
+    assert slack.read().passwords.keys() == {"slack", "reviewer-ana"}
+    for folder in (logins, console.path, slack.path):
         assert (folder / "ca.pem").read_bytes() == (site.path / "ca.pem").read_bytes()
+    assert len({link_key(one) for one in (Store(logins), console, slack)}) == 1
 
 
 def test_a_new_host_takes_the_part_of_another(site):
