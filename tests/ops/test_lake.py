@@ -19,7 +19,17 @@ import duckdb
 import pytest
 from lakes import SMALL, rehearsed, synced
 from paths import DATA
-from program import AYES, approvals, at_a_terminal, environment, last_seq, record, started, up
+from program import (
+    AYES,
+    Started,
+    approvals,
+    at_a_terminal,
+    environment,
+    last_seq,
+    record,
+    started,
+    up,
+)
 from stories import REF, life
 
 from ayes.ledger.services import Ledger
@@ -30,7 +40,7 @@ from ayes.schemas import events as e
 from bench.logs import mixed
 
 #: How long analysts query while facts come in.
-QUERYING_S = 5.0
+QUERYING_S = 2.0
 WISH = e.Wish(tool="refund", arguments="{}")
 
 #: What an analyst in another process does: ask without pause, and tell what went wrong.
@@ -390,7 +400,7 @@ def test_analysts_ask_without_pause_while_facts_come_in(broker):
     with following(broker) as process:
         _until_shown(lake, last_seq(broker), 20)
         analysts = [
-            subprocess.Popen(
+            Started(
                 [sys.executable, "-c", ANALYST, str(lake / "catalog.duckdb"), str(QUERYING_S)],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
