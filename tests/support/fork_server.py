@@ -108,8 +108,9 @@ def run(main: Callable[[], object]) -> None:
             raise
     threading._shutdown()
     atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if not stream.closed:
+            stream.flush()
     os._exit(code)
 
 
