@@ -42,7 +42,7 @@ from ayes.ops.commands.run import (
     witnessed,
 )
 from ayes.ops.console.tokens import own_name
-from ayes.ops.monitor.serving import Address, monitored
+from ayes.ops.monitor.serving import ListenAddress, monitored
 from ayes.ops.slack_settings import read_settings, settings_file, slack_of
 from ayes.ops.terminal.output import print_json, print_message
 from ayes.ops.terminal.times import parse_duration
@@ -120,7 +120,7 @@ async def up(
     sync = sync if sync == "always" else f"{parse_duration('--sync', sync, least=0.001):f}s"
     most = bytes_of(max_bytes)
     registry = load(tools) if tools is not None else None
-    listen = Address.parse("--monitor", monitor) if monitor is not None else None
+    listen = ListenAddress.parse("--monitor", monitor) if monitor is not None else None
     chosen = kinds_of([] if workers == "none" else workers.split(","))
     here = Session(store)
     endpoints = webhooks_file(webhooks, store)
