@@ -15,6 +15,7 @@ run. Once it runs, its result is written down for as long as it takes.
 import asyncio
 import functools
 import hashlib
+import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -27,6 +28,7 @@ from ayes.adapters.names import Asked, call_names, may_be, thread_name
 from ayes.adapters.verdicts import Answer, Run, Say, Verdict, Wait, verdict
 from ayes.ledger.lifecycle import Call, Status
 from ayes.ledger.services import LEASE_S, Ledger
+from ayes.ledger.tool_runner import ToolFunction, in_a_thread
 from ayes.projections import refusal_texts
 from ayes.schemas import events as e
 from ayes.schemas.codec import MAX_BYTES
@@ -296,6 +298,18 @@ class Kernel:
             raise BrokerAway(f"{late} {then or 'Nothing has run.'}") from None
 
 
+def calling(function: ToolFunction) -> Runner:
+    """Calls a function with the named arguments; a synchronous one in a thread of its own."""
+
+    async def call(arguments: dict[str, Any]) -> Any:
+        if inspect.iscoroutinefunction(function):
+            return await function(**arguments)
+        value = await in_a_thread(functools.partial(function, **arguments))
+        return await value if inspect.isawaitable(value) else value
+
+    return call
+
+
 def output_text(value: Any) -> str:
     """A tool's result as it is recorded: a string as it is, anything else as JSON."""
     if isinstance(value, str):
@@ -348,6 +362,7 @@ __all__ = [
     "Settled",
     "Unavailable",
     "Wait",
+    "calling",
     "output_text",
     "spec_from_schema",
 ]

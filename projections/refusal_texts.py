@@ -146,6 +146,11 @@ def bad_arguments(tool: str, problem: str) -> str:
     return f"`{tool}` did not run, and nobody was asked: {problem}"
 
 
+def no_such_tool(tool: str) -> str:
+    """For a tool that the agent does not have."""
+    return f"`{tool}` did not run: no tool of that name is offered here."
+
+
 def waits(tool: str) -> str:
     """For a client that cannot pause at a call that is not decided."""
     return f"`{tool}` did not run yet: the call waits for approval. Do not repeat it."

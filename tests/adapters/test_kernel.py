@@ -277,7 +277,6 @@ async def test_repeated_and_missing_ids(desk):
         assert settled == Ran(f"{amount} were paid back.")
     assert await desk.status(CallRef("shop", "order-17", "call_0-3")) is Status.RETURNED
     tool.runs.clear()
-    first = await patient.settle(asked(LARGE, ""), REFUND, tool) if False else None
     unnamed = asked(LARGE, "")
     first = await desk.kernel().settle(unnamed, REFUND, tool)
     assert isinstance(first, Wait)

@@ -12,11 +12,12 @@ from shop import rule
 from ayes.ledger.log import EventLog
 from ayes.schemas.errors import BrokerAway
 
+_ASKED: Final = ('voters = ["ana"]', "editor_counts = true")
 POLICY: Final = (
     rule("small", "allow", 'when = "args.amount < 10"')
-    + rule("large", "ask", 'voters = ["ana"]', "expires_in_s = 3600")
+    + rule("large", "ask", 'when = "args.amount >= 10"', *_ASKED, "expires_in_s = 3600")
     + rule("never", "block", 'reason = "Not from here."', tools="wipe")
-    + rule("soon", "ask", 'voters = ["ana"]', "expires_in_s = 0.2", tools="hurry")
+    + rule("soon", "ask", *_ASKED, "expires_in_s = 0.2", tools="hurry")
 )
 
 
