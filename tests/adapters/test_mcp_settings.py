@@ -35,8 +35,10 @@ WRONG = [
     (f'{HEAD}{SERVER}environment = {{ A = "env:NOBODY_SET" }}\n', "NOBODY_SET is not set"),
     (f'{HEAD}{SERVER}[[client]]\nrequester = "ana"\ntoken = "short"\n', "fewer than 32 characters"),
     (
-        f'{HEAD}{SERVER}[[client]]\nrequester = "ana"\ntoken = "{TOKEN}"\n'
-        f'[[client]]\nrequester = "eve"\ntoken = "{TOKEN}"\n',
+        (
+            f'{HEAD}{SERVER}[[client]]\nrequester = "ana"\ntoken = "{TOKEN}"\n'
+            f'[[client]]\nrequester = "eve"\ntoken = "{TOKEN}"\n'
+        ),
         "two clients have the same token",
     ),
 ]
