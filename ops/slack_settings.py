@@ -22,6 +22,7 @@ from ayes.ledger.nats.link_key import link_key as key_of_links
 from ayes.ops.commands.command import Session
 from ayes.ops.console.tokens import AccessFile
 from ayes.schemas.errors import BadFile, BadInput
+from ayes.schemas.files import is_there
 from ayes.schemas.toml_files import TomlModel, read_text, read_toml
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def read_settings(path: Path, environment: Mapping[str, str] | None = None) -> S
 def settings_file(session: Session) -> Path | None:
     """The settings of a store on this machine; None if it has none."""
     file = Store(session.store).path / FILE
-    return file if session.url is None and file.exists() else None
+    return file if session.url is None and is_there(file) else None
 
 
 def slack_of(

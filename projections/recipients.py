@@ -30,6 +30,7 @@ from ayes.schemas.people import is_excluded, person, plain
 from ayes.schemas.quorums import is_among, is_plain
 from ayes.schemas.routes import DEFAULT_ROOM, Route
 from ayes.schemas.slots import Slot
+from ayes.schemas.times import after, earliest
 
 #: News of what has ended is not told any more after this time, as when a notifier first starts.
 MAX_LATE_S: Final = 86_400.0
@@ -174,12 +175,8 @@ def _deadline(
     call: Call, event: e.ApprovalRequested | e.Escalated, at: datetime
 ) -> datetime | None:
     asking = call.approval_request
-    if asking is None or asking.on_timeout == "stay" or event.expires_in_s is None:
-        return None
-    try:
-        return at + timedelta(seconds=event.expires_in_s)
-    except OverflowError:  # after the last date that Python knows
-        return None
+    after_s = event.expires_in_s if asking and asking.on_timeout != "stay" else None
+    return earliest(after(at, after_s), call.awaited_until)
 
 
 def _route(call: Call, then: Policies, now: Policies) -> tuple[Route, Mapping[str, str]]:

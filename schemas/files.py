@@ -1,8 +1,17 @@
-"""Writing files whole or not at all: neither a reader nor a crash leaves half of one."""
+"""Files that may be missing, and files that are written whole or not at all: neither a reader nor a
+crash leaves half of one.
+"""
 
 import os
 import tempfile
 from pathlib import Path
+
+
+def is_there(file: Path) -> bool:
+    """Whether there is such a file, as far as this user may look: whoever opens its directory says
+    in a sentence that they may not.
+    """
+    return os.path.exists(file)  # noqa: PTH110 - `Path.exists` raises there
 
 
 def write_atomically(file: Path, content: bytes) -> None:

@@ -17,6 +17,7 @@ from ayes.ops.workers import Notifying
 from ayes.projections.notices import Notice
 from ayes.projections.recipients import Message
 from ayes.schemas.errors import BadInput, Unavailable
+from ayes.schemas.files import is_there
 from ayes.schemas.links import action_token, open_link
 
 app: Final = commands()
@@ -84,7 +85,7 @@ def channels_file(session: Session, given: Path | None) -> Path:
 def default_file(session: Session) -> Path | None:
     """The channels file of a store on this machine; None if it has none."""
     file = Store(session.store).path / FILE
-    return file if session.url is None and file.exists() else None
+    return file if session.url is None and is_there(file) else None
 
 
 def notifying_of(

@@ -1,6 +1,5 @@
 """The command that runs a broker and its workers."""
 
-import os
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import Annotated
@@ -47,6 +46,7 @@ from ayes.ops.terminal.output import print_json, print_message
 from ayes.ops.terminal.times import parse_duration
 from ayes.ops.traces import exporting
 from ayes.ops.workers import KINDS, durables, reactions, until_signalled, working
+from ayes.schemas.files import is_there
 from ayes.schemas.policy import read_policy
 from ayes.schemas.toml_files import read_text
 
@@ -122,8 +122,7 @@ async def up(
     chosen = kinds_of([] if workers == "none" else workers.split(","))
     here = Session(store)
     endpoints = webhooks_file(webhooks, store)
-    # `Path.exists` raises where this user may not look; the server says so in a sentence.
-    if chosen == [*KINDS] and os.path.exists(endpoints.path):  # noqa: ASYNC240, PTH110
+    if chosen == [*KINDS] and is_there(endpoints.path):
         chosen.append("webhooks")
     if (channels := channels or default_file(here)) is not None and "notifier" not in chosen:
         chosen.append("notifier")

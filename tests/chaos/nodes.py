@@ -3,13 +3,16 @@
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ayes.ledger.nats.credentials import Store
 from ayes.ops.broker.processes import die_with_parent
 from ayes.ops.broker.server import find_binary
+from ayes.ops.broker.supervisor import MOST, WITHIN_S
 from ayes.ops.cluster.files import CONFIG, DATA, write_files
+from ayes.schemas.errors import TRY_AGAIN
 
 
 class Server:
@@ -19,14 +22,16 @@ class Server:
         self._command, self._output = command, output
         self._process: asyncio.subprocess.Process | None = None
         self._killed = False
-        #: How often it ended by itself.
+        #: When the broker of this `ayes up` was killed.
+        self._brokers_killed: list[float] = []
+        #: How often it ended by itself, but for `ayes up` when it had to give its broker up.
         self.ended = 0
 
     async def start(self) -> None:
         """Start it unless it runs."""
         if not self.is_running:
-            self.ended += self._process is not None and not self._killed
-            self._killed = False
+            self.ended += not (self._process is None or self._killed or self._had_to_give_up())
+            self._killed, self._brokers_killed = False, []
             with self._output.open("ab") as output:
                 self._process = await asyncio.create_subprocess_exec(
                     *self._command,
@@ -35,6 +40,14 @@ class Server:
                     stderr=output,
                     preexec_fn=die_with_parent(),
                 )
+
+    def _had_to_give_up(self) -> bool:
+        """Whether `ayes up` said that somebody else is to try again, after as many ends of its
+        broker within so long as it starts it again.
+        """
+        recently = sum(time.monotonic() - at < WITHIN_S for at in self._brokers_killed)
+        assert self._process is not None
+        return self._process.returncode == TRY_AGAIN and recently > MOST
 
     @property
     def is_running(self) -> bool:
@@ -53,6 +66,7 @@ class Server:
     def kill_child(self) -> None:
         """Kill the broker of `ayes up`, and not the program itself."""
         if self._process is not None:
+            self._brokers_killed.append(time.monotonic())
             children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
             for pid in children.read_text().split():
                 os.kill(int(pid), signal.SIGKILL)

@@ -14,7 +14,10 @@ from paths import ROOT
 from ayes.schemas.links import KEY_BYTES
 
 STATE = tuple(f"/var/lib/ayes{one}" for one in ("", "-witness", "-console", "-notifier"))
-CHANNELS = '[channel.mail]\nurl = "mailtos://smtp.example.org?to={address}"\n'
+CHANNELS = """
+[channel.mail]
+url = "mailtos://ayes:secret@smtp.example.org?from=ayes@example.org&to={address}"
+"""
 OIDC = """
 issuer = "https://login.example.com"
 client_id = "ayes"
@@ -136,7 +139,7 @@ def test_the_units_run_confined_and_start_again_when_that_helps(machine: Machine
     for unit in ("ayes-up", "ayes-work@gate", "ayes-console", "ayes-tell@notifier"):
         [group] = machine.state(unit, "ControlGroup")
         pids = machine("cat", f"/sys/fs/cgroup{group}/cgroup.procs").split()
-        assert pids, unit
+        assert pids, machine("journalctl", "--no-pager", "--unit", unit)
         for pid in pids:
             users.add(machine("stat", "--format=%u", f"/proc/{pid}").strip())
     assert "0" not in users

@@ -539,6 +539,18 @@ def test_expired(shop, within, call):
     assert last_seq(shop) == before
 
 
+def test_expired_for_its_requester(shop, within, call):
+    """`--expires-in` ends a question sooner than the policy does; a wait must be one (B36)."""
+    bad = within(
+        "request", call, "pay", FIVE, "--requester", "rita", "--expires-in", "0", store=shop
+    )
+    assert (bad.code, "which is no time to wait" in bad.err) == (2, True)
+    words = ("request", call, "pay", FIVE, "--requester", "rita", "--expires-in", "0.2s")
+    assert within(*words, store=shop).code in {6, 8}
+    waited = within("wait", call, "--json", store=shop)
+    assert (waited.code, waited.one["decision"]) == (6, "Expired")
+
+
 def test_judged_by_the_policy_alone(shop, within, call):
     """What is allowed is approved at once (0), what is blocked is denied at once (5): nobody is
     asked.
