@@ -25,7 +25,7 @@ CALL = REF.wish(1, 0)
 #: How often is said by the profile; see `make properties`.
 #: A few hundred examples of each; `make properties` loads a profile with more.
 anything = settings(
-    max_examples=max(300, settings().max_examples),
+    max_examples=max(150, settings().max_examples),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
