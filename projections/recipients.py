@@ -36,7 +36,7 @@ from ayes.schemas.times import after, earliest
 MAX_LATE_S: Final = 86_400.0
 
 
-class Message(Struct, frozen=True):
+class Notification(Struct, frozen=True):
     """A notice for one person or room, not sent yet."""
 
     to: str
@@ -79,7 +79,7 @@ def messages(
     policies: Policies,
     now: datetime,
     delegations: Collection[Delegation] = (),
-) -> tuple[Message, ...]:
+) -> tuple[Notification, ...]:
     """The notices that follow from a fact and are still needed, sent ones left out.
 
     Args:
@@ -90,7 +90,7 @@ def messages(
     """
     if call.requested is None:
         return ()
-    found: list[Message] = []
+    found: list[Notification] = []
     for occasion in _occasions(call, fact, then):
         route, rooms = _route(call, then, policies)
         if occasion.kind not in route.on:
@@ -104,7 +104,7 @@ def messages(
             rooms_told += _default_room(call, told, rooms_told, policies, now, delegations)
         for is_room, addresses in ((False, told), (True, rooms_told)):
             found += [
-                Message(to, is_room, occasion.kind, occasion.stage, contacts, due, in_digest)
+                Notification(to, is_room, occasion.kind, occasion.stage, contacts, due, in_digest)
                 for to, contacts in addresses
             ]
     return tuple(one for one in found if is_needed(call, one, policies, now, delegations))
@@ -112,7 +112,7 @@ def messages(
 
 def is_needed(
     call: Call,
-    message: Message,
+    message: Notification,
     policies: Policies,
     now: datetime,
     delegations: Collection[Delegation] = (),
@@ -343,11 +343,11 @@ def _default_room(
     return [_Address(DEFAULT_ROOM, (place,))] if missed or not told else []
 
 
-def _was_reminded(call: Call, message: Message) -> bool:
+def _was_reminded(call: Call, message: Notification) -> bool:
     """Whether a question that waited for a digest or quiet hours came after its own reminder."""
     if message.occasion == "reminder":
         return False
-    reminder = Message(message.to, message.is_room, "reminder", message.stage, (), message.due)
+    reminder = Notification(message.to, message.is_room, "reminder", message.stage, (), message.due)
     return call.fact_at(reminder.slot(call)) is not None
 
 

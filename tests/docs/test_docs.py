@@ -43,9 +43,9 @@ from ayes.ledger.nats.credentials import Store
 from ayes.ops.broker import accounts
 from ayes.ops.broker.server import ensure_account, find_binary
 from ayes.ops.broker.setup import apply_policy
-from ayes.ops.console.openid import Settings
+from ayes.ops.console.openid import OpenIdSettings
 from ayes.ops.rehearsal.scripted_reviewer import read_script
-from ayes.ops.slack_settings import Settings as SlackSettings
+from ayes.ops.slack_settings import SlackSettings
 from ayes.schemas import errors, slots
 from ayes.schemas.errors import Refused
 from ayes.schemas.events import InDoubt, ToolStarted
@@ -266,7 +266,7 @@ def test_policies_and_scripts_can_be_read():
             count += 1
             first = block.text.splitlines()[0]
             if "oidc" in first:
-                read_toml(Settings, block.text, str(page))
+                read_toml(OpenIdSettings, block.text, str(page))
             elif "slack.toml" in first:
                 read_toml(SlackSettings, block.text, str(page))
             elif "channels" in first:

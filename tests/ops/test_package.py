@@ -13,7 +13,7 @@ from paths import ROOT
 
 from ayes.projections.lake.queries import QUESTIONS
 
-FOLDERS = ("schemas", "ledger", "projections", "consumers", "ops")
+FOLDERS = ("schemas", "ledger", "projections", "consumers", "adapters", "ops")
 
 SERVICE = """
 import asyncio, sys

@@ -23,15 +23,16 @@ CALLS = 40
 #: happens in a seed; then others are tried.
 FOUND_BY = {
     "a-claim-before-its-approval-counts": 2,
-    "a-claim-is-forgotten": 6,
-    "a-dead-executors-claim-is-left": 7,
+    "a-claim-is-forgotten": 7,
+    "a-dead-executors-claim-is-left": 3,
     "a-late-result-is-shown": 19,
+    "a-requester-waits-for-ever": 3,
     "a-retry-is-a-new-event": 2,
     "a-timer-beats-a-decision": 38,
     "an-unknown-append-is-taken-for-done": 7,
     "an-unknown-claim-is-tried-again": 3,
     "refusals-are-not-confirmed": 4,
-    "stale-reads-are-believed": 6,
+    "stale-reads-are-believed": 3,
     "the-digest-is-not-checked": 2,
     "the-editor-counts": 3,
     "votes-after-the-deadline-count": 45,
@@ -46,8 +47,8 @@ def whole(*seeds: str) -> None:
         assert not found, "\n".join([*map(str, found[:10]), f"Again: {again}"])
 
 
-@pytest.mark.parametrize("first", range(1, 41, 10))
-def test_forty_fixed_seeds(first: int):
+@pytest.mark.parametrize("first", range(1, 101, 10))
+def test_a_hundred_fixed_seeds(first: int):
     """Whatever is lost, repeated, behind, killed, paused or cut off, the invariants hold and every
     call comes to its end (I1 to I13, B43 to B57, D1 to D3).
     """
