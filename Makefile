@@ -67,6 +67,9 @@ kills: setup     ## kill -9 one server's programs repeatedly: with all recorded 
 	@KILLS=100 $(BIN)/pytest tests/ops/test_archivist.py -n 0 -k killed
 	@NOTIFIER_KILLS=200 $(BIN)/pytest tests/races/test_notifier_kills.py -n 0 -s
 
+races: setup     ## every pair of endings at once, TIMES=200 times each on a real broker
+	@RACES=$(or $(TIMES),200) $(BIN)/pytest tests/races/test_races.py -n 0
+
 power: setup     ## 20 power failures while clients write; root only, as each disk is a loop device
 	@POWER_FAILURES=$(or $(FAILURES),20) $(BIN)/pytest tests/chaos/test_power.py -n 0 -s
 
@@ -119,4 +122,4 @@ lock: setup      ## resolve pyproject.toml again into requirements.lock
 clean:           ## remove .venv and caches
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
-.PHONY: help setup demo test test-bench check lint bench growth charts screenshots chaos conformance kills power sim properties cluster images sbom site lock clean
+.PHONY: help setup demo test test-bench check lint bench growth charts screenshots chaos conformance kills races power sim properties cluster images sbom site lock clean

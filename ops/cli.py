@@ -24,8 +24,6 @@ from typer._click.shell_completion import CompletionItem
 from typer.core import TyperGroup
 from typer.main import get_group
 
-from ayes import __version__
-
 
 class _Entry(NamedTuple):
     #: The module in `ops/commands/` whose `app` contains the command, or is the group.
@@ -167,6 +165,8 @@ app: Final = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from ayes import __version__
+
         typer.echo(f"ayes {__version__}")
         raise typer.Exit
 
