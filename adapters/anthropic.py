@@ -26,14 +26,14 @@ from ayes.adapters.names import Asked
 from ayes.adapters.verdicts import Answer, Say, Wait
 from ayes.ledger.tool_runner import format_exception
 from ayes.projections import refusal_texts
-from ayes.schemas.errors import BadInput, NotOpen
+from ayes.schemas.errors import BadInput
 from ayes.schemas.slots import CallRef
 from ayes.schemas.tools import spec_of
 
 type Tools = Mapping[str, Callable[..., Any]]
 
 
-class Waiting(NotOpen):
+class Waiting(Exception):
     """Calls of this turn are not decided yet. Settle the same turn again once they are."""
 
     def __init__(self, refs: Sequence[CallRef]) -> None:

@@ -27,7 +27,11 @@ from pydantic_ai.conversation import Conversation, ConversationTypeAdapter
 from pydantic_ai.exceptions import ApprovalRequired, ToolFailed
 from pydantic_ai.messages import ModelResponse, ToolCallPart
 from pydantic_ai.run import AgentRunResult
-from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults
+from pydantic_ai.tools import (
+    DeferredToolApprovalResult,
+    DeferredToolRequests,
+    DeferredToolResults,
+)
 from pydantic_ai.toolsets import ToolsetTool, WrapperToolset
 
 from ayes.adapters.kernel import Kernel, Raised, Ran, output_text, spec_from_schema
@@ -124,7 +128,9 @@ class Approvals(AbstractCapability[Any]):
         conversation = ConversationTypeAdapter.validate_json(saved.state)
         open_calls = conversation.deferred_tool_requests or DeferredToolRequests()
         # Not decisions: the capability asks the ledger about each of them.
-        woken = {call.tool_call_id: True for call in open_calls.approvals}
+        woken: dict[str, bool | DeferredToolApprovalResult] = {
+            call.tool_call_id: True for call in open_calls.approvals
+        }
         result = await agent.run(
             conversation=conversation,
             deferred_tool_results=DeferredToolResults(approvals=woken),
