@@ -67,6 +67,9 @@ kills: setup     ## kill -9 one server's programs repeatedly: with all recorded 
 	@KILLS=100 $(BIN)/pytest tests/ops/test_archivist.py -n 0 -k killed
 	@NOTIFIER_KILLS=200 $(BIN)/pytest tests/races/test_notifier_kills.py -n 0 -s
 
+races: setup     ## every pair of endings at once, TIMES=200 times each on a real broker
+	@RACES=$(or $(TIMES),200) $(BIN)/pytest tests/races/test_races.py -n 0
+
 power: setup     ## 20 power failures while clients write; root only, as each disk is a loop device
 	@POWER_FAILURES=$(or $(FAILURES),20) $(BIN)/pytest tests/chaos/test_power.py -n 0 -s
 
@@ -75,7 +78,8 @@ sim: setup       ## SEEDS=1000 simulated worlds of CALLS=200 on a hostile broker
 	  $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),100) --bugs)
 
 conformance: setup ## what needs more than the locked environment: reference libraries in JavaScript, from npm; says what it skips
-	@CONFORMANCE=1 $(BIN)/pytest -n 0 tests/ops/test_webhooks_in_javascript.py tests/projections/test_ai_sdk.py tests/projections/test_ai_sdk_ui.py
+	@CONFORMANCE=1 $(BIN)/pytest -n 0 tests/ops/test_webhooks_in_javascript.py tests/projections/test_ai_sdk.py tests/projections/test_ai_sdk_ui.py \
+	  tests/adapters/test_mcp_conformance.py
 
 properties: setup ## 20,000 examples of each property of the rules that void facts (half an hour)
 	@$(BIN)/pytest tests/ledger/test_void.py -n 2 --timeout 0 --hypothesis-profile=properties
@@ -118,4 +122,4 @@ lock: setup      ## resolve pyproject.toml again into requirements.lock
 clean:           ## remove .venv and caches
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
-.PHONY: help setup demo test test-bench check lint bench growth charts screenshots chaos conformance kills power sim properties cluster images sbom site lock clean
+.PHONY: help setup demo test test-bench check lint bench growth charts screenshots chaos conformance kills races power sim properties cluster images sbom site lock clean

@@ -25,7 +25,7 @@ from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command, interrupt
 
 from ayes.adapters.kernel import Kernel, Raised, Ran, output_text, spec_from_schema
-from ayes.adapters.names import Asked
+from ayes.adapters.names import AskedCall
 from ayes.adapters.verdicts import Answer, Say, Wait, verdict
 from ayes.projections import refusal_texts
 from ayes.schemas.errors import BadInput
@@ -61,7 +61,7 @@ class Approvals(AgentMiddleware[Any, Any]):
         async def run(arguments: dict[str, Any]) -> Any:
             return await handler(request.override(tool_call={**call, "args": arguments}))
 
-        asked = Asked(
+        asked = AskedCall(
             _thread(request),
             call["id"] or "",
             call["name"],

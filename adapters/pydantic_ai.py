@@ -27,15 +27,11 @@ from pydantic_ai.conversation import Conversation, ConversationTypeAdapter
 from pydantic_ai.exceptions import ApprovalRequired, ToolFailed
 from pydantic_ai.messages import ModelResponse, ToolCallPart
 from pydantic_ai.run import AgentRunResult
-from pydantic_ai.tools import (
-    DeferredToolApprovalResult,
-    DeferredToolRequests,
-    DeferredToolResults,
-)
+from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolApproved, ToolDenied
 from pydantic_ai.toolsets import ToolsetTool, WrapperToolset
 
 from ayes.adapters.kernel import Kernel, Raised, Ran, output_text, spec_from_schema
-from ayes.adapters.names import Asked
+from ayes.adapters.names import AskedCall
 from ayes.adapters.states import Saved, States
 from ayes.adapters.verdicts import Answer, Say, Wait
 from ayes.adapters.wake import is_due
@@ -128,7 +124,7 @@ class Approvals(AbstractCapability[Any]):
         conversation = ConversationTypeAdapter.validate_json(saved.state)
         open_calls = conversation.deferred_tool_requests or DeferredToolRequests()
         # Not decisions: the capability asks the ledger about each of them.
-        woken: dict[str, bool | DeferredToolApprovalResult] = {
+        woken: dict[str, bool | ToolApproved | ToolDenied] = {
             call.tool_call_id: True for call in open_calls.approvals
         }
         result = await agent.run(
@@ -174,7 +170,9 @@ class _Asking(WrapperToolset[Any]):
         definition = tool.tool_def
         schema = msgspec.json.encode(definition.parameters_json_schema).decode()
         spec = spec_from_schema(name, definition.description or "", schema)
-        asked = Asked(ctx.conversation_id, ctx.tool_call_id or "", name, _arguments(ctx, tool_args))
+        asked = AskedCall(
+            ctx.conversation_id, ctx.tool_call_id or "", name, _arguments(ctx, tool_args)
+        )
         match await self.kernel.settle(asked, spec, run, text=_text):
             case Ran(value):
                 return value

@@ -7,7 +7,7 @@ them are `ayes.schemas`, `ayes.ledger`, `ayes.projections`, `ayes.consumers`, `a
 `ayes.ops`; each of these imports only from those before it.
 """
 
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -77,6 +77,8 @@ _MODULES = {
 
 def __getattr__(name: str) -> Any:  # PEP 562: the command line must not load what it does not use
     if name == "__version__":
+        from importlib import metadata
+
         return metadata.version("ayes")
     if name not in __all__:
         raise AttributeError(f"module 'ayes' has no attribute {name!r}")

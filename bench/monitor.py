@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from ayes.ledger.services import Ledger
-from ayes.ops.monitor.serving import Address, monitored
+from ayes.ops.monitor.serving import ListenAddress, monitored
 from bench import child, logs
 from bench.append import LATER, broker, timed
 from bench.console import ask, call_of
@@ -116,7 +116,7 @@ async def _monitor(store: Path, waiting: int) -> AsyncGenerator[tuple[str, int]]
 
 async def serve() -> None:
     """Monitor the store that the first argument names, until it is stopped."""
-    async with monitored(sys.argv[1], Address("127.0.0.1", 0)) as url:
+    async with monitored(sys.argv[1], ListenAddress("127.0.0.1", 0)) as url:
         print(url, flush=True)
         await asyncio.Event().wait()
 

@@ -289,8 +289,9 @@ def _steps(case: Case, handed: Delivered) -> Sequence[Effect[Never]]:
         case e.ApprovalRequested():
             # The deadline counts from when the broker recorded the question, and a message may have
             # come before it.
-            last = decided.expires_in_s is None and decided.while_pending != "supersede"
-            return [Append(call.ref.gated, decided), *(() if last else (Reload(),))]
+            ends = decided.expires_in_s is not None or call.awaited_until is not None
+            again = ends or decided.while_pending == "supersede"
+            return [Append(call.ref.gated, decided), *((Reload(),) if again else ())]
         case e.Escalated():
             return [Append(call.ref.escalated(len(call.escalated) + 1), decided), Reload()]
         case e.Approved(ground="grant") if spending := _spending(case, decided):

@@ -37,8 +37,8 @@ from ayes.ledger.lifecycle import Call, call_of
 from ayes.ledger.log import Delivered
 from ayes.ledger.policies import Policies
 from ayes.ledger.services import CHANNEL, Ledger
-from ayes.projections.notices import Listed, Notice, digest, notice
-from ayes.projections.recipients import Message, is_needed, messages, nobody
+from ayes.projections.notices import DigestEntry, Notice, digest, notice
+from ayes.projections.recipients import Notification, is_needed, messages, nobody
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import Unavailable
@@ -70,10 +70,10 @@ _OCCASIONS: Final = (
 )
 
 #: Makes the link of a message to its call; empty: the body names a command instead.
-type LinkTo = Callable[[Message, Call], str]
+type LinkTo = Callable[[Notification, Call], str]
 
 
-def _no_link(_message: Message, _call: Call) -> str:
+def _no_link(_message: Notification, _call: Call) -> str:
     return ""
 
 
@@ -81,7 +81,7 @@ class Sending(Struct, frozen=True):
     """One notice, and what is needed to judge again whether it is."""
 
     call: Call
-    message: Message
+    message: Notification
     policies: Policies
     delegations: tuple[Delegation, ...]
     #: The places that the tool declares as secret; None: unknown.
@@ -171,7 +171,7 @@ class Notifier:
         message = work.message
         link = self._link_to(message, call)
         if message.in_digest:
-            listed = Listed(call, message.occasion, link, work.secret)
+            listed = DigestEntry(call, message.occasion, link, work.secret)
             return await self._in_digest(ledger, message, listed)
         asking = call.approval_request
         told = notice(
@@ -203,7 +203,9 @@ class Notifier:
                 return contact.partition(":")[0]
         raise NotSent("; ".join(problems))
 
-    async def _in_digest(self, ledger: Ledger, message: Message, listed: Listed) -> tuple[str, int]:
+    async def _in_digest(
+        self, ledger: Ledger, message: Notification, listed: DigestEntry
+    ) -> tuple[str, int]:
         key = (message.to, message.is_room, message.contacts)
         if (gathering := self._digests.get(key)) is None:
 
@@ -223,10 +225,10 @@ class _Digest:
         self._send = send
         #: Called when it is sent: later notices are another digest's.
         self._begins = begins
-        self._listed: list[Listed] = []
+        self._listed: list[DigestEntry] = []
         self._sent = asyncio.create_task(self._gather())
 
-    async def join(self, listed: Listed) -> tuple[str, int]:
+    async def join(self, listed: DigestEntry) -> tuple[str, int]:
         """Send a notice with the others; returns the channel and their number."""
         self._listed.append(listed)
         # One that is cancelled does not keep the others from being told.

@@ -30,7 +30,7 @@ from ayes.ledger.in_force import policy_of
 from ayes.ledger.lifecycle import Call, Status, call_of
 from ayes.ledger.log import Delivered
 from ayes.ledger.services import Ledger
-from ayes.projections.slack_messages import Message, message
+from ayes.projections.slack_messages import SlackMessage, message
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.links import keyed_token
@@ -81,7 +81,7 @@ class SlackQuestions:
         self._key = key
         self._console_url = console_url
         #: What this process has last had each message say.
-        self._shown: dict[tuple[CallRef, str], Message] = {}
+        self._shown: dict[tuple[CallRef, str], SlackMessage] = {}
         self._locks: WeakValueDictionary[tuple[CallRef, str], asyncio.Lock] = WeakValueDictionary()
         #: Policies never change.
         self._policies: dict[Slot, Policy] = {}
@@ -161,7 +161,7 @@ class SlackQuestions:
             call_of(work.ref, await ledger.read(work.ref, must_include=slot))
         )
 
-    async def _message(self, ledger: Ledger, call: Call, channel: str) -> Message:
+    async def _message(self, ledger: Ledger, call: Call, channel: str) -> SlackMessage:
         asking = call.approval_request
         assert asking, "only calls that people were asked about have messages"
         tool = await ledger.tool_of(call)
@@ -174,7 +174,7 @@ class SlackQuestions:
         secret = tool.declared.secret if tool is not None else None
         return message(call, approve=approve, deny=deny, secret=secret, page=page)
 
-    def _remember(self, place: tuple[CallRef, str], said: Message) -> None:
+    def _remember(self, place: tuple[CallRef, str], said: SlackMessage) -> None:
         self._shown.pop(place, None)
         self._shown[place] = said
         if len(self._shown) > _MOST:

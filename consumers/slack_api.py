@@ -17,7 +17,7 @@ from slack_sdk.errors import SlackApiError, SlackClientError
 from slack_sdk.http_retry.builtin_async_handlers import AsyncRateLimitErrorRetryHandler
 from slack_sdk.web.async_client import AsyncWebClient
 
-from ayes.projections.slack_messages import Block, Message, escape
+from ayes.projections.slack_messages import Block, SlackMessage, escape
 from ayes.schemas.errors import ApprovalsError, Unavailable
 from ayes.schemas.logs import get_logger
 
@@ -95,7 +95,7 @@ class SlackApi:
         """The app's own team and bot, as `auth.test` has them."""
         return await _asked("auth.test", self._client.auth_test())
 
-    async def post(self, channel: str, message: Message, key: str) -> str:
+    async def post(self, channel: str, message: SlackMessage, key: str) -> str:
         """Post a message; returns its `ts`."""
         answer = await _asked(
             "chat.postMessage",
@@ -142,7 +142,7 @@ class SlackApi:
                 break
         return ""
 
-    async def update(self, channel: str, ts: str, message: Message) -> None:
+    async def update(self, channel: str, ts: str, message: SlackMessage) -> None:
         """Change a message; one that is gone is left alone."""
         try:
             await _asked(

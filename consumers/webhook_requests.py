@@ -45,7 +45,7 @@ _ALLOWED: Final = "WebHook-Allowed-Origin"
 type Resolve = Callable[[str, int], Awaitable[list[str]]]
 
 
-class Answer(Struct, frozen=True):
+class HttpAnswer(Struct, frozen=True):
     """What came of a request."""
 
     #: 0: there was no answer.
@@ -99,7 +99,7 @@ class Sender:
         self._tls = tls or ssl.create_default_context()
         self._now = now
 
-    async def agrees(self, endpoint: Endpoint) -> Answer:
+    async def agrees(self, endpoint: Endpoint) -> HttpAnswer:
         """Ask the endpoint whether it wants to be sent facts.
 
         It must answer with a header that names this ledger, or any. `OPTIONS` has no effect on a
@@ -111,7 +111,7 @@ class Sender:
         why = f"it does not agree: its answer to OPTIONS has no {_ALLOWED}: {endpoint.origin}"
         return replace(answer, why=why)
 
-    async def post(self, endpoint: Endpoint, webhook_id: str, event: str) -> Answer:
+    async def post(self, endpoint: Endpoint, webhook_id: str, event: str) -> HttpAnswer:
         """Send a CloudEvent, with a signature for each of the endpoint's secrets."""
         now = self._now()
         signatures = (
@@ -128,7 +128,7 @@ class Sender:
 
     async def _request(
         self, endpoint: Endpoint, method: str, headers: dict[str, str], content: bytes
-    ) -> Answer:
+    ) -> HttpAnswer:
         loop = asyncio.get_running_loop()
         begun = loop.time()
         headers = headers | {
@@ -142,16 +142,16 @@ class Sender:
             async with asyncio.timeout(endpoint.timeout_s):
                 answer = await self._connected(endpoint, method, headers, content)
         except TimeoutError:
-            answer = Answer(why=f"no answer within {endpoint.timeout_s:g} s")
+            answer = HttpAnswer(why=f"no answer within {endpoint.timeout_s:g} s")
         except _NotPermitted as why:
-            answer = Answer(why=str(why))
+            answer = HttpAnswer(why=str(why))
         except (self._httpx.HTTPError, self._httpx.InvalidURL, OSError, UnicodeError) as problem:
-            answer = Answer(why=f"{type(problem).__name__}: {problem}".rstrip(": "))
+            answer = HttpAnswer(why=f"{type(problem).__name__}: {problem}".rstrip(": "))
         return replace(answer, took_s=loop.time() - begun)
 
     async def _connected(
         self, endpoint: Endpoint, method: str, headers: dict[str, str], content: bytes
-    ) -> Answer:
+    ) -> HttpAnswer:
         """Send the request to the first address of the host that can be connected to."""
         url = self._httpx.URL(endpoint.url)
         if endpoint.proxy:
@@ -199,7 +199,7 @@ class Sender:
         headers: Mapping[str, str],
         content: bytes,
         extensions: dict[str, Any],
-    ) -> Answer:
+    ) -> HttpAnswer:
         transport = self._httpx.AsyncHTTPTransport(
             verify=self._tls, trust_env=False, proxy=endpoint.proxy or None
         )
@@ -214,7 +214,7 @@ class Sender:
                 text += part
                 if len(text) >= _MOST_BYTES:
                     break
-        return Answer(
+        return HttpAnswer(
             response.status_code,
             _why(response.status_code, response.headers.get("location", "")),
             _retry_after_s(response.headers.get("retry-after", ""), self._now()),

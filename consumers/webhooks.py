@@ -33,7 +33,7 @@ from msgspec.structs import replace
 from ayes.consumers.effects import Effect, GivenUp, Perform
 from ayes.consumers.supervision import keep_running
 from ayes.consumers.webhook_endpoints import Endpoint, EndpointFile, Endpoints, Standing, Standings
-from ayes.consumers.webhook_requests import Answer, Sender
+from ayes.consumers.webhook_requests import HttpAnswer, Sender
 from ayes.ledger.lifecycle import may_be_void, voids
 from ayes.ledger.log import Delivered, Parked
 from ayes.ledger.nats.credentials import open_own
@@ -153,11 +153,11 @@ class Webhooks:
         self._file.note(name, partial(_unparked, seq=seq))
         return ""
 
-    async def _post(self, endpoint: Endpoint, fact: Fact, void: str) -> Answer:
+    async def _post(self, endpoint: Endpoint, fact: Fact, void: str) -> HttpAnswer:
         """Send a fact to an endpoint, unless this process has."""
         sent = webhook_id(endpoint.name, fact)
         if sent in self._sent:
-            return Answer()
+            return HttpAnswer()
         answer = await self._sender.post(endpoint, sent, cloud_event(fact, endpoint.origin, void))
         if not answer.why:
             self._sent[sent] = None
@@ -165,7 +165,7 @@ class Webhooks:
                 self._sent.popitem(last=False)
         return answer
 
-    def _fall_behind(self, name: str, fact: Fact, answer: Answer | None, now: datetime) -> None:
+    def _fall_behind(self, name: str, fact: Fact, answer: HttpAnswer | None, now: datetime) -> None:
         """Note that an endpoint lacks a fact: it did not take it, or is slower than facts come."""
         before = self._file.standings.read().of(name)
         after = self._file.note(name, partial(_fallen, seq=fact.seq, answer=answer, now=now))
@@ -274,7 +274,7 @@ class Webhooks:
         await self._pause(name, standing, _pause_s(endpoint, standing.tries, answer))
         return at
 
-    async def _post_judged(self, ledger: Ledger, endpoint: Endpoint, fact: Fact) -> Answer:
+    async def _post_judged(self, ledger: Ledger, endpoint: Endpoint, fact: Fact) -> HttpAnswer:
         return await self._post(endpoint, fact, await why_void(ledger, fact))
 
     def _advance(self, name: str, at: int, to: int, now: datetime, *, sent: bool) -> bool:
@@ -357,7 +357,7 @@ async def _send_patiently(sender: Sender, endpoint: Endpoint, fact: Fact, void: 
     raise AssertionError("the numbers have ended")
 
 
-def _pause_s(endpoint: Endpoint, tries: int, answer: Answer) -> float:
+def _pause_s(endpoint: Endpoint, tries: int, answer: HttpAnswer) -> float:
     """The pause after this many tries: half of it is chance, so that senders spread."""
     pause_s = min(endpoint.backoff_s * 2.0 ** (tries - 1), _MAX_PAUSE_S)
     return max(pause_s * random.uniform(0.5, 1), answer.retry_after_s)  # noqa: S311 - not a secret
@@ -417,7 +417,7 @@ async def why_void(ledger: Ledger, fact: Fact) -> str:
 # ---------------------------------------------------------------------- what becomes of a standing
 
 
-def _fallen(there: Standing, *, seq: int, answer: Answer | None, now: datetime) -> Standing:
+def _fallen(there: Standing, *, seq: int, answer: HttpAnswer | None, now: datetime) -> Standing:
     """It has not taken a delivered fact. Without an answer it was not sent it yet."""
     if answer is not None and answer.is_gone:
         return _is_gone(there, there.missing or seq, answer, now)
@@ -429,7 +429,7 @@ def _fallen(there: Standing, *, seq: int, answer: Answer | None, now: datetime) 
     return replace(fallen, why=answer.why, failing_since=there.failing_since or now)
 
 
-def _failed(there: Standing, *, at: int, answer: Answer, now: datetime) -> Standing:
+def _failed(there: Standing, *, at: int, answer: HttpAnswer, now: datetime) -> Standing:
     """It has not taken the first fact from `at` on, which it lacks."""
     if there.missing != at:
         return there
@@ -462,7 +462,7 @@ def _caught_up(there: Standing, *, last: int) -> Standing:
     return replace(there, behind=0, rest=last + 1 if there.behind else 0, tries=0)
 
 
-def _is_gone(there: Standing, first: int, answer: Answer, now: datetime) -> Standing:
+def _is_gone(there: Standing, first: int, answer: HttpAnswer, now: datetime) -> Standing:
     why = f"{answer.why} at {now:%Y-%m-%d %H:%M:%S} UTC; it lacks facts from {first} on"
     return Standing(last_success=there.last_success, gone=why, parked=there.parked)
 

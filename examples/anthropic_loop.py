@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ayes import ApprovalsError, Ledger
-from ayes.adapters.anthropic import Waiting, as_json, definitions, settle
+from ayes.adapters.anthropic import TurnWaits, as_json, definitions, settle
 from ayes.adapters.kernel import Kernel
 
 STATE = Path("messages.json")
@@ -61,7 +61,7 @@ async def main(messages: list[Any]) -> None:
 try:
     asked = [{"role": "user", "content": "Refund order A-17."}]
     asyncio.run(main(json.loads(STATE.read_text()) if STATE.exists() else asked))
-except Waiting as waiting:
+except TurnWaits as waiting:
     print(*(f"{ref} waits for people: ayes approve {ref} --as NAME" for ref in waiting.refs))
 except ApprovalsError as problem:
     sys.exit(f"error: {problem}")

@@ -51,7 +51,7 @@ reads it before acting. `objections.py` has the rules for people: who may vote, 
 """
 
 from collections.abc import Callable, Iterable
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 from itertools import count
 from operator import attrgetter
@@ -89,6 +89,7 @@ from ayes.schemas.errors import (
     UnknownCall,
 )
 from ayes.schemas.slots import CLIENT, FILLED_BY, CallRef, Slot
+from ayes.schemas.times import after, earliest
 
 
 class Status(StrEnum):
@@ -405,21 +406,29 @@ class Call(Struct, frozen=True):
         asking, done = self.approval_request, len(self.escalated)
         if asking is None or asking.on_timeout != "escalate" or done >= len(asking.stages):
             return None
+        if self.awaited_until is not None and self.due == self.awaited_until:
+            return None  # nobody else is asked once the requester waits no longer
         return asking.stages[done]
 
     @property
     def due(self) -> datetime | None:
-        """When it escalates or expires, on the broker's clock; None: never."""
+        """When it escalates or expires, on the broker's clock; None: never. That is when the policy
+        says so, and no later than the requester waits.
+        """
         asking = self.approval_request
-        if self.gated is None or asking is None or asking.on_timeout == "stay":
+        if self.gated is None or asking is None:
             return None
         since = self.escalated[-1] if self.escalated else self.gated
         assert isinstance(since.event, e.ApprovalRequested | e.Escalated)
-        after_s = since.event.expires_in_s
-        try:
-            return None if after_s is None else since.recorded_at + timedelta(seconds=after_s)
-        except OverflowError:  # later than the last date that Python knows
+        after_s = since.event.expires_in_s if asking.on_timeout != "stay" else None
+        return earliest(after(since.recorded_at, after_s), self.awaited_until)
+
+    @property
+    def awaited_until(self) -> datetime | None:
+        """How long the requester waits for people; None: as long as the policy asks them."""
+        if self.requested is None:
             return None
+        return after(self.requested.recorded_at, self.wish.expires_in_s)
 
     @property
     def deadline(self) -> datetime | None:

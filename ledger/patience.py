@@ -18,7 +18,10 @@ QUIET_S: Final = 2.5
 
 
 async def while_away[T](
-    attempt: Callable[[], Awaitable[T]], *, timeout_s: float | None = None
+    attempt: Callable[[], Awaitable[T]],
+    *,
+    timeout_s: float | None = None,
+    unless: asyncio.Future[None] | None = None,
 ) -> T:
     """Repeat an attempt while it fails with `BrokerAway`, and return its result.
 
@@ -26,9 +29,11 @@ async def while_away[T](
 
     Args:
         timeout_s: None: as long as it takes.
+        unless: fails if there will be no broker.
 
     Raises:
         BrokerAway: the last attempt's, after `timeout_s`.
+        Exception: that of `unless`, once an attempt has failed.
     """
     now = asyncio.get_running_loop().time
     begun, pause_s, is_logged = now(), AGAIN_S, False
@@ -36,6 +41,8 @@ async def while_away[T](
         try:
             return await attempt()
         except BrokerAway as away:
+            if unless is not None and unless.done():
+                unless.result()
             left_s = None if timeout_s is None else begun + timeout_s - now()
             if left_s is not None and left_s <= 0:
                 raise

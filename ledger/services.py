@@ -38,7 +38,7 @@ from ayes.schemas.errors import (
     Unavailable,
     WaitTimedOut,
 )
-from ayes.schemas.limits import MAX_REASON
+from ayes.schemas.limits import MAX_INTERVAL_S, MAX_REASON
 from ayes.schemas.limits import check as check_size
 from ayes.schemas.logs import get_logger
 from ayes.schemas.slots import CLIENT, CallRef, Slot, ThreadRef
@@ -89,6 +89,7 @@ class Ledger(LedgerClient):
         requester: str = "",
         agent: str = "",
         labels: dict[str, str] | None = None,
+        expires_in_s: float | None = None,
     ) -> Call:
         """Request to run a tool. Repeating the same request is safe.
 
@@ -102,13 +103,23 @@ class Ledger(LedgerClient):
             agent: the agent that makes the call. Rules may match it, and the people behind it
                 cannot vote either.
             labels: rules may match them.
+            expires_in_s: how long the caller waits for people, in seconds from when the request is
+                recorded; then the call expires. A policy may ask them for a shorter time, and
+                never for a longer one. None: as long as the policy says. If the request is
+                repeated, the time of the first one counts.
 
         Raises:
+            BadInput: `expires_in_s` is not a number of seconds above 0, a century at most.
             UnknownTool: nobody declared the tool in the workspace.
             BadArguments: they break its schema.
             AlreadyFilled: the call id was used for another request or another requester.
         """
         ref = call_ref(call)
+        if expires_in_s is not None and not 0 < expires_in_s <= MAX_INTERVAL_S:
+            raise BadInput(
+                f"expires_in_s is {expires_in_s!r}, which is no time to wait: give seconds, more "
+                "than 0 and at most a century."
+            )
         named = tool if isinstance(tool, e.ToolRef) else e.ToolRef(tool, version="")
         declared = await self.tool(ref.workspace, named.tool, named.version)
         text = arguments if isinstance(arguments, str) else _written(arguments)
@@ -129,6 +140,7 @@ class Ledger(LedgerClient):
             labels=labels or opened.labels,
             run_by=declared.declared.run_by,
             layout=2 if declared.declared.run_by == CLIENT else 1,
+            expires_in_s=expires_in_s,
         )
         first = await self.try_append(ref.requested, wish)
         if first is not None and (other := _difference(first.event, wish)):

@@ -207,7 +207,7 @@ def voting(call: Call, verdict: e.Verdict) -> Generator[None]:
         yield
 
 
-class Exchange:
+class TracedRequest:
     """An HTTP request that is being answered, and what becomes known of it only then."""
 
     route: str = ""
@@ -215,12 +215,12 @@ class Exchange:
 
 
 @contextmanager
-def serving(method: str, header: str) -> Generator[Exchange]:
+def serving(method: str, header: str) -> Generator[TracedRequest]:
     """Answer an HTTP request in a span, below that of its `traceparent` header.
 
     The URL is not recorded, since one may have a code in it; only its route is.
     """
-    exchange, parent = Exchange(), traceparent(header)
+    exchange, parent = TracedRequest(), traceparent(header)
     tokens = _incoming.set(parent), _scope.set("ayes.console")
     try:
         if not _has_provider():

@@ -116,7 +116,8 @@ def _decided(case: Case, now: datetime) -> e.Event | None:
         rule=asking.rule,
         policy_version=asking.policy_version,
         organisation=asking.organisation,
-        after_s=(call.due - call.gated.recorded_at).total_seconds(),
+        # Less than nothing if the gate asked when the requester no longer waited.
+        after_s=max(0.0, (call.due - call.gated.recorded_at).total_seconds()),
     )
 
 

@@ -24,8 +24,6 @@ from typer._click.shell_completion import CompletionItem
 from typer.core import TyperGroup
 from typer.main import get_group
 
-from ayes import __version__
-
 
 class _Entry(NamedTuple):
     #: The module in `ops/commands/` whose `app` contains the command, or is the group.
@@ -45,6 +43,7 @@ _CHAPTERS: Final[dict[str, dict[str, _Entry]]] = {
         "monitor": _Entry("monitor", "Serve probes, and metrics for Prometheus."),
         "token": _Entry("token", "Let programs use the HTTP API.", is_group=True),
         "webhooks": _Entry("webhooks", "Send facts to programs elsewhere.", is_group=True),
+        "mcp": _Entry("mcp", "Let people decide about calls of MCP tools.", is_group=True),
         "demo": _Entry("demo", "Run a small agent that asks before it acts."),
         "rehearse": _Entry("run", "Drive recorded conversations through the real workers."),
         "setup": _Entry("setup", "Create the streams and consumers on a broker of your own."),
@@ -166,6 +165,8 @@ app: Final = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from ayes import __version__
+
         typer.echo(f"ayes {__version__}")
         raise typer.Exit
 

@@ -36,7 +36,7 @@ _BEGINS: Final = {"app_token": "xapp-", "bot_token": "xoxb-"}
 _HERE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
-class Settings(TomlModel):
+class SlackSettings(TomlModel):
     app_token: str
     bot_token: str
     api_url: str = "https://slack.com/api/"
@@ -59,7 +59,7 @@ class Settings(TomlModel):
         return f"{url.rstrip('/')}/"
 
 
-def read_settings(path: Path, environment: Mapping[str, str] | None = None) -> Settings:
+def read_settings(path: Path, environment: Mapping[str, str] | None = None) -> SlackSettings:
     """Read a settings file; the tokens are in place of the variables that it names.
 
     Raises:
@@ -70,7 +70,7 @@ def read_settings(path: Path, environment: Mapping[str, str] | None = None) -> S
         raise BadFile(
             str(path), "", f"others may read it, and it has tokens in it: chmod 600 {path}."
         )
-    found = read_toml(Settings, text, str(path))
+    found = read_toml(SlackSettings, text, str(path))
     known = os.environ if environment is None else environment
     tokens = {}
     for name, begins in _BEGINS.items():

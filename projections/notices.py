@@ -50,7 +50,7 @@ class Notice(NamedTuple):
     body: str
 
 
-class Listed(NamedTuple):
+class DigestEntry(NamedTuple):
     """A call in a digest."""
 
     call: Call
@@ -92,7 +92,7 @@ def notice(
     return Notice(subject(call, occasion), "\n".join(body))
 
 
-def digest(listed: Sequence[Listed]) -> Notice:
+def digest(listed: Sequence[DigestEntry]) -> Notice:
     """One message about several calls, in the given order."""
     if len(listed) == 1:
         (one,) = listed

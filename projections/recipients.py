@@ -30,12 +30,13 @@ from ayes.schemas.people import is_excluded, person, plain
 from ayes.schemas.quorums import is_among, is_plain
 from ayes.schemas.routes import DEFAULT_ROOM, Route
 from ayes.schemas.slots import Slot
+from ayes.schemas.times import after, earliest
 
 #: News of what has ended is not told any more after this time, as when a notifier first starts.
 MAX_LATE_S: Final = 86_400.0
 
 
-class Message(Struct, frozen=True):
+class Notification(Struct, frozen=True):
     """A notice for one person or room, not sent yet."""
 
     to: str
@@ -78,7 +79,7 @@ def messages(
     policies: Policies,
     now: datetime,
     delegations: Collection[Delegation] = (),
-) -> tuple[Message, ...]:
+) -> tuple[Notification, ...]:
     """The notices that follow from a fact and are still needed, sent ones left out.
 
     Args:
@@ -89,7 +90,7 @@ def messages(
     """
     if call.requested is None:
         return ()
-    found: list[Message] = []
+    found: list[Notification] = []
     for occasion in _occasions(call, fact, then):
         route, rooms = _route(call, then, policies)
         if occasion.kind not in route.on:
@@ -103,7 +104,7 @@ def messages(
             rooms_told += _default_room(call, told, rooms_told, policies, now, delegations)
         for is_room, addresses in ((False, told), (True, rooms_told)):
             found += [
-                Message(to, is_room, occasion.kind, occasion.stage, contacts, due, in_digest)
+                Notification(to, is_room, occasion.kind, occasion.stage, contacts, due, in_digest)
                 for to, contacts in addresses
             ]
     return tuple(one for one in found if is_needed(call, one, policies, now, delegations))
@@ -111,7 +112,7 @@ def messages(
 
 def is_needed(
     call: Call,
-    message: Message,
+    message: Notification,
     policies: Policies,
     now: datetime,
     delegations: Collection[Delegation] = (),
@@ -174,12 +175,8 @@ def _deadline(
     call: Call, event: e.ApprovalRequested | e.Escalated, at: datetime
 ) -> datetime | None:
     asking = call.approval_request
-    if asking is None or asking.on_timeout == "stay" or event.expires_in_s is None:
-        return None
-    try:
-        return at + timedelta(seconds=event.expires_in_s)
-    except OverflowError:  # after the last date that Python knows
-        return None
+    after_s = event.expires_in_s if asking and asking.on_timeout != "stay" else None
+    return earliest(after(at, after_s), call.awaited_until)
 
 
 def _route(call: Call, then: Policies, now: Policies) -> tuple[Route, Mapping[str, str]]:
@@ -346,11 +343,11 @@ def _default_room(
     return [_Address(DEFAULT_ROOM, (place,))] if missed or not told else []
 
 
-def _was_reminded(call: Call, message: Message) -> bool:
+def _was_reminded(call: Call, message: Notification) -> bool:
     """Whether a question that waited for a digest or quiet hours came after its own reminder."""
     if message.occasion == "reminder":
         return False
-    reminder = Message(message.to, message.is_room, "reminder", message.stage, (), message.due)
+    reminder = Notification(message.to, message.is_room, "reminder", message.stage, (), message.due)
     return call.fact_at(reminder.slot(call)) is not None
 
 

@@ -37,7 +37,7 @@ _ELLIPSIS: Final = "\N{HORIZONTAL ELLIPSIS}"
 type Block = dict[str, Any]
 
 
-class Message(Struct, frozen=True):
+class SlackMessage(Struct, frozen=True):
     """A message: its blocks, and the text for notifications and screen readers."""
 
     text: str
@@ -46,7 +46,7 @@ class Message(Struct, frozen=True):
 
 def message(
     call: Call, *, approve: str, deny: str, secret: tuple[str, ...] | None, page: str = ""
-) -> Message:
+) -> SlackMessage:
     """The message about a call as it is now.
 
     Args:
@@ -66,7 +66,7 @@ def message(
         blocks.append(_buttons(approve if whole else "", deny, page))
     elif page:
         blocks.append({"type": "actions", "elements": [_open(page)]})
-    return Message(escape(words.subject), tuple(blocks))
+    return SlackMessage(escape(words.subject), tuple(blocks))
 
 
 def is_whole(call: Call, words: Notice) -> bool:

@@ -1,6 +1,6 @@
 """What facts add up to: how many of each type, the decisions, and how long these took.
 
-    tally = Tally(seq=4711)
+    tally = FactCounts(seq=4711)
     for fact in facts:                      # from 4712 on
         tally.apply(fact, known)
 
@@ -54,7 +54,7 @@ class Histogram:
         self.sum_s += duration_s
 
 
-class Tally:
+class FactCounts:
     """The sums of the facts after a place in the log."""
 
     def __init__(self, seq: int = 0) -> None:

@@ -193,6 +193,9 @@ class ToolRequested(Event, frozen=True, tag="ToolRequested"):
     #: From 2 on, a client claims and finishes in its own slots alone (`claim.client.1`). Before,
     #: it used those of executors.
     layout: int = 1
+    #: How long its side waits for people, from when the broker recorded it. None: as long as the
+    #: policy asks them. It never waits longer than that.
+    expires_in_s: float | None = None
 
 
 class Shadow(Struct, frozen=True):

@@ -77,6 +77,7 @@ from ayes.schemas.digest import text_digest
 from ayes.schemas.errors import BadId
 from ayes.schemas.events import Confirm, OnTimeout, PolicyApplied, Quorum, Stage, WhilePending
 from ayes.schemas.ids import is_token, token
+from ayes.schemas.limits import MAX_INTERVAL_S
 from ayes.schemas.people import plain
 from ayes.schemas.quorums import everybody, is_among, is_plain, lacking, needed
 from ayes.schemas.routes import DEFAULT_ROOM, Contact, Contacts, Route, check_routing
@@ -124,8 +125,7 @@ def _checked_voter(voter: str) -> str:
 #: Who may vote: names, patterns, and groups of the file as `@group`.
 type Voter = Annotated[str, AfterValidator(_checked_voter)]
 type Voters = Annotated[tuple[Voter, ...], Field(strict=False, min_length=1)]
-#: At most a century, so that every deadline is a date.
-type Interval = Annotated[float, Field(gt=0, le=3_155_760_000, allow_inf_nan=False)]
+type Interval = Annotated[float, Field(gt=0, le=MAX_INTERVAL_S, allow_inf_nan=False)]
 type Count = Annotated[int, Field(ge=1, le=1000)]
 
 

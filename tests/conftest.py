@@ -5,9 +5,10 @@ disturb another.
 """
 
 import functools
+import gc
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,9 @@ if sys.dont_write_bytecode:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 
-# How long an example takes says how busy the machine is.
+# How long an example takes says how busy the machine is. Each run tries others.
 settings.register_profile(
-    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "any machine", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("any machine")
 #: `make properties`.
@@ -94,6 +95,24 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return next(groups, nodeid)
 
     return Scheduling(config, log)
+
+
+# What is imported and collected lasts as long as the process: to look through it again and again
+# for what can be freed takes seconds.
+gc.disable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -7,7 +7,6 @@ wider than declared (`_missing_bounds`); `drift.py` reports all differences, and
 import secrets
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from importlib import metadata
 from typing import Any, Final
 
 from msgspec import Struct
@@ -152,6 +151,8 @@ def check_level(stream: dict[str, Any] | None) -> None:
         NewerLog: it is at a level that this program does not know.
     """
     if stream is not None and level_of(stream) not in map(str, range(1, LEVEL + 1)):
+        from importlib import metadata
+
         raise NewerLog(
             f"this log is at level {level_of(stream)}; this program "
             f"(ayes {metadata.version('ayes')}) knows levels up to {LEVEL}: upgrade it."

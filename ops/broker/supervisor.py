@@ -45,24 +45,16 @@ _REOPEN: Final = 1.5
 
 
 @asynccontextmanager
-async def supervised(server: EmbeddedServer) -> AsyncGenerator[asyncio.Future[None]]:
-    """Supervise the broker for as long as the block lasts.
-
-    Yields a future that fails with `BrokerAway` when the broker cannot be kept running.
+async def supervised(server: EmbeddedServer) -> AsyncGenerator["Supervisor"]:
+    """Supervise the broker for as long as the block lasts, from before its streams are declared:
+    it may end at any time.
     """
     async with JetStream.connect(server.store.path, role="admin") as log:
         supervisor = Supervisor(server, log)
-        await supervisor.check_disk()  # before anything is recorded: `up` may have been killed
-        tasks = [
-            asyncio.create_task(supervisor.run(), name="supervisor"),
-            asyncio.create_task(guard(log), name="guard"),
-        ]
         try:
-            yield tasks[0]
+            yield supervisor
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await supervisor.end()
 
 
 class Supervisor:
@@ -73,6 +65,23 @@ class Supervisor:
         self._ended: deque[float] = deque(maxlen=MOST + 1)
         #: Why the log takes no writes, as it was reported last.
         self._why = ""
+        #: Fails with `BrokerAway` when the broker cannot be kept running.
+        self.broken = asyncio.create_task(self.run(), name="supervisor")
+        self._guard: asyncio.Task[None] | None = None
+
+    async def end(self) -> None:
+        tasks = [self.broken, *([self._guard] if self._guard else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def watch_log(self) -> None:
+        """Check disk and settings, now and from now on: once the streams are declared, and before
+        anything is recorded, since an earlier `up` may have been killed while the disk was full.
+        """
+        await self.check_disk()
+        if self._guard is None:
+            self._guard = asyncio.create_task(guard(self._log), name="guard")
 
     async def run(self) -> None:
         """Supervise the broker until it cannot be kept running.
@@ -85,7 +94,8 @@ class Supervisor:
                 async with asyncio.timeout(EVERY_S):
                     code = await self._server.exited()
             except TimeoutError:
-                await self.check_disk()
+                if self._guard is not None:
+                    await self.check_disk()
             else:
                 await self._start_again(code)
 

@@ -46,7 +46,10 @@ async def up(
     async with LocalCluster(store, size=nodes, people=_listed(people)) as cluster:
         await cluster.declare(max_bytes=most)
         async with AsyncExitStack() as stack:
-            broken = [await stack.enter_async_context(supervised(node)) for node in cluster.nodes]
+            each = [await stack.enter_async_context(supervised(node)) for node in cluster.nodes]
+            for one in each:
+                await one.watch_log()
+            broken = [one.broken for one in each]
             await until_signalled(*broken, ready=lambda: _report(cluster, json=json))
 
 

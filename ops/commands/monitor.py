@@ -7,7 +7,7 @@ import typer
 from ayes.ops.commands.command import Session, command, commands
 from ayes.ops.commands.ready import WantedOptions
 from ayes.ops.monitor.monitor import is_installed
-from ayes.ops.monitor.serving import INSTALL, PORT, Address, monitored
+from ayes.ops.monitor.serving import INSTALL, PORT, ListenAddress, monitored
 from ayes.ops.terminal.output import print_json, print_message
 from ayes.ops.workers import until_signalled
 
@@ -35,7 +35,7 @@ async def monitor(
     session: Session,
 ) -> None:
     """Serve /livez, /readyz and /metrics (Prometheus) over HTTP beside a broker, until Ctrl-C."""
-    address = Address.parse("--listen", listen)
+    address = ListenAddress.parse("--listen", listen)
     async with monitored(session.store, address, url=session.url, wanted=wanted.checked()) as url:
         await until_signalled(ready=lambda: _greet(url, json=session.json))
 

@@ -15,7 +15,7 @@ from ayes.ops.commands.options import ChannelsOption, JsonOption, StoreOption
 from ayes.ops.console.tokens import AccessFile
 from ayes.ops.workers import Notifying
 from ayes.projections.notices import Notice
-from ayes.projections.recipients import Message
+from ayes.projections.recipients import Notification
 from ayes.schemas.errors import BadInput, Unavailable
 from ayes.schemas.files import is_there
 from ayes.schemas.links import action_token, open_link
@@ -111,7 +111,7 @@ def notifying_of(
         console_url or (access.console_url() if session.url is None else "")
     )
 
-    def link_to(message: Message, call: Call) -> str:
+    def link_to(message: Notification, call: Call) -> str:
         """For a question a link of this person alone; else to the page of the call."""
         if not (base := where().rstrip("/")):
             return ""

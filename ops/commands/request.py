@@ -28,6 +28,7 @@ app: Final = commands()
     examples="""
     ayes request shop/order-17/refund-1 refund '{"order":"A-17","amount":480}' --requester ben
     ayes request shop/order-17/refund-2 refund - < arguments.json
+    ayes request shop/order-17/refund-3 refund '{"order":"A-17","amount":9}' --expires-in 10m
     """,
 )
 async def request(
@@ -41,14 +42,30 @@ async def request(
         str, typer.Option("--agent", metavar="NAME", help="The agent that makes the request.")
     ] = "",
     labels: LabelsOption = None,
+    expires_in: Annotated[
+        str | None,
+        typer.Option(
+            "--expires-in",
+            metavar="DURATION",
+            help="Wait for people no longer than this; the policy may say less.",
+            show_default=False,
+        ),
+    ] = None,
     *,
     session: Session,
 ) -> int:
     """Request a call of a tool, as a service does. Then: ayes wait CALL."""
     ref, named = CallRef.parse(call), read_labels(labels or ())
+    expires_in_s = None if expires_in is None else parse_duration("--expires-in", expires_in)
     arguments = text_or_stdin(arguments).strip()
     async with session.connect("service") as ledger:
-        await ledger.request(ref, tool, arguments, requester=requester, agent=agent, labels=named)
+        await ledger.request(
+            *(ref, tool, arguments),
+            requester=requester,
+            agent=agent,
+            labels=named,
+            expires_in_s=expires_in_s,
+        )
         return await report_end(ledger, ref, e.Approved, json=session.json)
 
 

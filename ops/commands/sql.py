@@ -23,7 +23,7 @@ import typer
 from ayes.ops.commands.command import command, commands
 from ayes.ops.commands.lake import default
 from ayes.ops.commands.options import JsonOption, StoreOption, ToOption
-from ayes.ops.lake.sql import Answer, Stopped, ask
+from ayes.ops.lake.sql import QueryRows, Stopped, ask
 from ayes.ops.terminal.output import print_data, print_line, print_message
 from ayes.ops.terminal.tables import print_table
 from ayes.ops.terminal.times import parse_duration
@@ -128,7 +128,7 @@ def bytes_of(option: str, text: str) -> int:
     return amount
 
 
-def _answer(asking: AbstractContextManager[Answer], form: Form, parquet: Path | None) -> None:
+def _answer(asking: AbstractContextManager[QueryRows], form: Form, parquet: Path | None) -> None:
     with asking as answer:
         if parquet is not None:
             rows = write_parquet(answer, parquet)
@@ -142,9 +142,9 @@ def _answer(asking: AbstractContextManager[Answer], form: Form, parquet: Path | 
 
 
 @contextmanager
-def _ctrl_c() -> Generator["list[Answer]"]:
+def _ctrl_c() -> Generator["list[QueryRows]"]:
     """Ctrl-C stops the answers in the list instead of this program."""
-    answers: list[Answer] = []
+    answers: list[QueryRows] = []
     loop = asyncio.get_running_loop()
 
     def stop() -> None:
@@ -158,7 +158,7 @@ def _ctrl_c() -> Generator["list[Answer]"]:
         loop.remove_signal_handler(signal.SIGINT)
 
 
-def show(answer: Answer) -> None:
+def show(answer: QueryRows) -> None:
     """Print a table for people on stdout, and the number of rows on stderr."""
     names = answer.schema.names
     shown: list[list[str]] = []
@@ -196,14 +196,14 @@ def _count(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
-def _print_json(answer: Answer) -> None:
+def _print_json(answer: QueryRows) -> None:
     names = answer.schema.names
     for batch in answer.batches():
         for row in _rows(batch):
             print_data(_json(dict(zip(names, map(_plain, row), strict=True))))
 
 
-def _print_csv(answer: Answer, *, exact: bool) -> None:
+def _print_csv(answer: QueryRows, *, exact: bool) -> None:
     # At a terminal, text must not control it.
     shown = visible if sys.stdout.isatty() else str
     writer = csv.writer(sys.stdout, lineterminator="\n")
@@ -287,7 +287,7 @@ def _cell(value: Any) -> str:
             return str(one)
 
 
-def write_parquet(answer: Answer, file: Path) -> int:
+def write_parquet(answer: QueryRows, file: Path) -> int:
     """Write all rows to a file, or nothing; returns their number."""
     import pyarrow.parquet as pq  # type: ignore[import-untyped]
 

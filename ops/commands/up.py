@@ -1,14 +1,16 @@
 """The command that runs a broker and its workers."""
 
+import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
 from ayes.consumers.channels import read_channels
 from ayes.consumers.tools import load
 from ayes.ledger.nats.credentials import Store
+from ayes.ledger.patience import while_away
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import declare_streams
 from ayes.ops.broker.supervisor import supervised
@@ -40,7 +42,7 @@ from ayes.ops.commands.run import (
     witnessed,
 )
 from ayes.ops.console.tokens import own_name
-from ayes.ops.monitor.serving import Address, monitored
+from ayes.ops.monitor.serving import ListenAddress, monitored
 from ayes.ops.slack_settings import read_settings, settings_file, slack_of
 from ayes.ops.terminal.output import print_json, print_message
 from ayes.ops.terminal.times import parse_duration
@@ -118,7 +120,7 @@ async def up(
     sync = sync if sync == "always" else f"{parse_duration('--sync', sync, least=0.001):f}s"
     most = bytes_of(max_bytes)
     registry = load(tools) if tools is not None else None
-    listen = Address.parse("--monitor", monitor) if monitor is not None else None
+    listen = ListenAddress.parse("--monitor", monitor) if monitor is not None else None
     chosen = kinds_of([] if workers == "none" else workers.split(","))
     here = Session(store)
     endpoints = webhooks_file(webhooks, store)
@@ -134,50 +136,59 @@ async def up(
         read_settings(slack)
     if policy is not None:
         read_policy(read_text(policy), policy)  # before anything is started
-    async with EmbeddedServer(store, sync=sync) as server:
-        notifying = (
-            notifying_of(Session(server.store.path), channels, console_url, None)
-            if "notifier" in chosen
-            else None
-        )
-        asking = (
-            slack_of(Session(server.store.path), slack, console_url, None)
-            if "slack" in chosen
-            else None
-        )
+    async with (
+        EmbeddedServer(store, sync=sync) as server,
+        supervised(server) as supervisor,
+    ):
+        own = Session(server.store.path)
+        notifying = notifying_of(own, channels, console_url, None) if "notifier" in chosen else None
+        asking = slack_of(own, slack, console_url, None) if "slack" in chosen else None
         started = reactions(
             chosen, tools=registry, notifying=notifying, slack=asking, webhooks=endpoints
         )
-        await declare_streams(
-            server.store.path, ack_wait_s=ack_wait_s, also=durables(started), max_bytes=most
-        )
-        async with (
-            witnessed(server.store, chosen, accept_log=accept_log) as watched,
-            supervised(server) as broken,
-        ):
-            if policy is not None:
-                await apply_file(policy, workspace, Session(server.store.path))
-            if registry is not None:
-                await declare_tools(registry, workspace, Session(server.store.path))
+
+        async def begin() -> _Begun:
             async with AsyncExitStack() as stack:
-                run = working(
-                    started, store=server.store.path, ack_wait_s=ack_wait_s, each=watched.hear
+                await declare_streams(
+                    own.store, ack_wait_s=ack_wait_s, also=durables(started), max_bytes=most
                 )
+                watched = await stack.enter_async_context(
+                    witnessed(server.store, chosen, accept_log=accept_log)
+                )
+                await supervisor.watch_log()
+                if policy is not None:
+                    await apply_file(policy, workspace, own)
+                if registry is not None:
+                    await declare_tools(registry, workspace, own)
+                run = working(started, store=own.store, ack_wait_s=ack_wait_s, each=watched.hear)
                 failed = await stack.enter_async_context(run)
                 link = probes = None
                 if listen is not None:
-                    serving = monitored(server.store.path, listen)
-                    probes = await stack.enter_async_context(serving)
+                    probes = await stack.enter_async_context(monitored(own.store, listen))
                 if with_console:
                     name = person or own_name()
                     beside = console.beside(server.store, name, console_port)
                     link = await stack.enter_async_context(beside)
-                await until_signalled(
-                    failed,
-                    broken,
-                    *watched.ends,
-                    ready=lambda: _greet(server, chosen, link, probes, json=json),
-                )
+                return _Begun(stack.pop_all(), [failed, *watched.ends], link, probes)
+
+        # The broker may end between any two steps. Each of them may be taken again.
+        begun = await while_away(begin, unless=supervisor.broken)
+        async with begun.stack:
+            await until_signalled(
+                supervisor.broken,
+                *begun.ends,
+                ready=lambda: _greet(server, chosen, begun.link, begun.probes, json=json),
+            )
+
+
+class _Begun(NamedTuple):
+    """All that `up` runs beside its broker."""
+
+    stack: AsyncExitStack
+    #: They fail when it cannot go on.
+    ends: list[asyncio.Future[None]]
+    link: str | None
+    probes: str | None
 
 
 def _greet(

@@ -17,7 +17,7 @@ from ayes.consumers.webhook_endpoints import (
     check,
     new_secret,
 )
-from ayes.consumers.webhook_requests import Answer, Sender
+from ayes.consumers.webhook_requests import HttpAnswer, Sender
 from ayes.consumers.webhooks import replay as send_again
 from ayes.ledger import clock
 from ayes.ledger.nats.credentials import Store
@@ -319,7 +319,7 @@ async def rm(
         print_message(f"{name} is removed.")
 
 
-async def _verify(endpoints: EndpointFile, sender: Sender, endpoint: Endpoint) -> Answer:
+async def _verify(endpoints: EndpointFile, sender: Sender, endpoint: Endpoint) -> HttpAnswer:
     answer = await sender.agrees(endpoint)
     if not answer.why:
         endpoints.verify(endpoint.name, clock.now())
@@ -372,6 +372,6 @@ def _facts(count: int) -> str:
     return "1 fact was" if count == 1 else f"{count:,} facts were"
 
 
-def _quoted(answer: Answer) -> str:
+def _quoted(answer: HttpAnswer) -> str:
     text = " ".join(answer.text.split())[:200]
     return f" It said: {text}" if text else ""

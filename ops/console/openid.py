@@ -57,7 +57,7 @@ class Groups(TomlModel):
         )
 
 
-class Settings(TomlModel):
+class OpenIdSettings(TomlModel):
     """The file of `--sign-in`."""
 
     #: Its `/.well-known/openid-configuration` has everything else about the provider.
@@ -81,7 +81,7 @@ class Settings(TomlModel):
         raise mistake(f"issuer is {issuer!r}. It must begin with https://.")
 
     @model_validator(mode="after")
-    def _complete(self) -> "Settings":
+    def _complete(self) -> "OpenIdSettings":
         if self.client_secret_file and self.client_secret_env:
             raise mistake("there are two secrets. Keep client_secret_file or client_secret_env.")
         if "openid" not in self.scopes:
@@ -110,7 +110,7 @@ class Provider:
         url: of the console.
     """
 
-    def __init__(self, settings: Settings, secret: str, url: str) -> None:
+    def __init__(self, settings: OpenIdSettings, secret: str, url: str) -> None:
         # Half a second, and only consoles with --sign-in need it.
         from authlib.integrations.starlette_client import StarletteOAuth2App
 
@@ -218,7 +218,7 @@ class Provider:
             ) from None
 
 
-def visitor_of(claims: Mapping[str, Any], settings: Settings) -> Visitor:
+def visitor_of(claims: Mapping[str, Any], settings: OpenIdSettings) -> Visitor:
     """The visitor of whom a provider says this.
 
     Raises:
@@ -245,13 +245,13 @@ def visitor_of(claims: Mapping[str, Any], settings: Settings) -> Visitor:
     return Visitor(str(name), roles)
 
 
-def read_settings(path: Path) -> tuple[Settings, str]:
+def read_settings(path: Path) -> tuple[OpenIdSettings, str]:
     """The settings in a file, and the client's secret.
 
     Raises:
         BadFile: with the line of the first mistake; or the secret cannot be read.
     """
-    settings = read_toml(Settings, read_text(path), str(path))
+    settings = read_toml(OpenIdSettings, read_text(path), str(path))
     if settings.client_secret_file:
         return settings, read_text(path.parent / settings.client_secret_file).strip()
     if name := settings.client_secret_env:

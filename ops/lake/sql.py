@@ -74,14 +74,14 @@ _EXPLAIN: Final = re.compile(
 _PLAN: Final = "EXPLAIN (FORMAT json) "
 
 
-class Answer:
+class QueryRows:
     """The rows of a query, as they arrive."""
 
     def __init__(
         self,
         process: "subprocess.Popen[bytes]",
         timeout_s: float,
-        begun: "Callable[[Answer], None]",
+        begun: "Callable[[QueryRows], None]",
     ) -> None:
         self._process = process
         self._timeout_s = timeout_s
@@ -166,7 +166,7 @@ class Answer:
 
 
 class Stopped(ApprovalsError):
-    """The query was stopped by `Answer.stop`."""
+    """The query was stopped by `QueryRows.stop`."""
 
 
 @contextmanager
@@ -176,8 +176,8 @@ def ask(
     *,
     timeout_s: float = TIMEOUT_S,
     memory: int = MEMORY,
-    begun: Callable[[Answer], None] = lambda _answer: None,
-) -> Generator[Answer]:
+    begun: Callable[[QueryRows], None] = lambda _answer: None,
+) -> Generator[QueryRows]:
     """Query the lake; the answer is valid as long as the block.
 
     Args:
@@ -208,7 +208,7 @@ def ask(
         answer.close()
 
 
-def _asked(request: "_Request", timeout_s: float, begun: Callable[[Answer], None]) -> Answer:
+def _asked(request: "_Request", timeout_s: float, begun: Callable[[QueryRows], None]) -> QueryRows:
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "ayes.ops.lake.sql"],
         stdin=subprocess.PIPE,
@@ -220,7 +220,7 @@ def _asked(request: "_Request", timeout_s: float, begun: Callable[[Answer], None
     assert process.stdin
     process.stdin.write(msgspec.json.encode(request))
     process.stdin.close()
-    return Answer(process, timeout_s, begun)
+    return QueryRows(process, timeout_s, begun)
 
 
 class _Gone(Unavailable):

@@ -27,7 +27,7 @@ from ayes.ledger.subscriptions import DURABLES, PARKED
 from ayes.ops.broker.health import Health
 from ayes.ops.broker.readiness import Look
 from ayes.ops.broker.status import BrokerStatus
-from ayes.projections.tally import BOUNDS_S, OTHER, Histogram, Tally
+from ayes.projections.tally import BOUNDS_S, OTHER, FactCounts, Histogram
 from ayes.schemas.visible import visible
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ _AGES: Final[dict[str, timedelta]] = {
 _CONSUMERS: Final = tuple(name for name, one in DURABLES.items() if one.stream != PARKED)
 
 
-class Seen(Struct, frozen=True):
+class Snapshot(Struct, frozen=True):
     """What a monitor knows at one moment. A part that it does not know is None."""
 
     now: datetime
@@ -131,14 +131,14 @@ class Seen(Struct, frozen=True):
     status: BrokerStatus | None = None
     #: When people were asked about each pending call, in the order of the log.
     asked_at: Sequence[datetime] | None = None
-    tally: Tally | None = None
+    tally: FactCounts | None = None
 
 
 #: A metric's name, the values of its labels, and its value.
 type Value = tuple[str, tuple[str, ...], float | Histogram]
 
 
-def values(seen: Seen) -> Iterator[Value]:
+def values(seen: Snapshot) -> Iterator[Value]:
     """The value of each metric that is known."""
     yield "ayes_build_info", (__version__,), 1
     yield "ayes_ready", (), not seen.why
@@ -201,7 +201,7 @@ def _of_pending(asked_at: Sequence[datetime], now: datetime) -> Iterator[Value]:
     yield "ayes_pending_oldest_age_seconds", (), max(0.0, oldest_s)
 
 
-def _of_tally(tally: Tally) -> Iterator[Value]:
+def _of_tally(tally: FactCounts) -> Iterator[Value]:
     for kind, count in tally.facts.items():
         yield "ayes_facts_total", (kind,), count
     decisions: Counter[tuple[str, str]] = Counter()
@@ -216,7 +216,7 @@ def _of_tally(tally: Tally) -> Iterator[Value]:
 # ------------------------------------------------------------------------------ as Prometheus reads
 
 
-def exposition(seen: Seen, accept: str = "") -> tuple[bytes, str]:
+def exposition(seen: Snapshot, accept: str = "") -> tuple[bytes, str]:
     """The metrics in the text format that this `Accept` header asks for, and its content type.
 
     Needs the extra `metrics`.

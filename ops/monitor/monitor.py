@@ -40,8 +40,8 @@ from ayes.ops.broker.readiness import Look, Wanted, look, obstacle
 from ayes.ops.broker.status import BrokerStatus, status
 from ayes.ops.commands.check import unlike_witness
 from ayes.ops.console.single_flight import Fresh
-from ayes.ops.monitor.metrics import Seen
-from ayes.projections.tally import Tally, is_decision
+from ayes.ops.monitor.metrics import Snapshot
+from ayes.projections.tally import FactCounts, is_decision
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import ApprovalsError, Unavailable
 from ayes.schemas.slots import CallRef
@@ -93,14 +93,14 @@ class Monitor:
         self._looked_at = self._tried_at = 0.0
         self._status: BrokerStatus | None = None
         self._view: PendingView | None = None
-        self._tally: Tally | None = None
+        self._tally: FactCounts | None = None
 
-    def seen(self) -> Seen:
+    def seen(self) -> Snapshot:
         """What is known now."""
         why = self._why(time.monotonic())
         if self._lost:
-            return Seen(clock.now(), why, tally=self._tally)
-        return Seen(
+            return Snapshot(clock.now(), why, tally=self._tally)
+        return Snapshot(
             clock.now(),
             why,
             is_up=True,
@@ -209,7 +209,7 @@ class Monitor:
     async def _count(self, ledger: Ledger) -> None:
         last = await while_away(ledger.log.last_seq)
         if self._tally is None:
-            self._tally = Tally(last)
+            self._tally = FactCounts(last)
         self._tally.seq = min(self._tally.seq, last)  # a log that was replaced by a shorter one
         following = ledger.log.follow((), self._tally.seq + 1, until_end=False)
         async with aclosing(following) as batches:

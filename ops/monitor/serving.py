@@ -27,12 +27,12 @@ _REQUEST_S: Final = 5.0
 _TEXT: Final = "text/plain; charset=utf-8"
 
 
-class Address(NamedTuple):
+class ListenAddress(NamedTuple):
     host: str
     port: int
 
     @classmethod
-    def parse(cls, option: str, text: str) -> "Address":
+    def parse(cls, option: str, text: str) -> "ListenAddress":
         """Read `HOST:PORT`, or a port alone, which means this machine only.
 
         Raises:
@@ -47,7 +47,7 @@ class Address(NamedTuple):
         return cls(host.strip("[]") or _HOST, int(port))
 
 
-class Answer(NamedTuple):
+class ProbeAnswer(NamedTuple):
     status: HTTPStatus
     body: bytes
     content_type: str = _TEXT
@@ -56,7 +56,7 @@ class Answer(NamedTuple):
 @asynccontextmanager
 async def monitored(
     store: Path | str | None,
-    address: Address,
+    address: ListenAddress,
     *,
     url: str | None = None,
     wanted: Wanted = Wanted(),  # noqa: B008 - it is immutable
@@ -96,7 +96,7 @@ async def _converse(
         writer.close()
 
 
-def answer(monitor: Monitor, head: bytes) -> Answer:
+def answer(monitor: Monitor, head: bytes) -> ProbeAnswer:
     """The answer to the head of an HTTP request."""
     first, *lines = head.decode("latin-1").split("\r\n")
     match first.split(" ")[:2]:
@@ -114,12 +114,12 @@ def answer(monitor: Monitor, head: bytes) -> Answer:
             headers = (line.partition(":") for line in lines)
             accept = [text for name, _, text in headers if name.lower() == "accept"]
             body, content_type = exposition(monitor.seen(), ",".join(accept))
-            return Answer(HTTPStatus.OK, body, content_type)
+            return ProbeAnswer(HTTPStatus.OK, body, content_type)
         case "/metrics":
             return _said(HTTPStatus.NOT_IMPLEMENTED, f"metrics are not installed: {INSTALL}.")
         case _:
             return _said(HTTPStatus.NOT_FOUND, "GET /livez, /readyz or /metrics")
 
 
-def _said(status: HTTPStatus, text: str) -> Answer:
-    return Answer(status, f"{text}\n".encode())
+def _said(status: HTTPStatus, text: str) -> ProbeAnswer:
+    return ProbeAnswer(status, f"{text}\n".encode())

@@ -12,7 +12,7 @@ Whether a fact counts depends only on the facts before it, so a judgement never 
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final, NamedTuple
 
 from ayes.ledger.lifecycle import EVENTS_BY_PLACE, call_of, voids
@@ -25,6 +25,7 @@ from ayes.schemas.ids import is_token
 from ayes.schemas.people import is_excluded
 from ayes.schemas.quorums import is_among
 from ayes.schemas.slots import CLIENT, CallRef
+from ayes.schemas.times import after, earliest
 
 
 class Judgement(NamedTuple):
@@ -200,7 +201,7 @@ _DECISIONS: Final = frozenset(EVENTS_BY_PLACE["decided"])
 class _Story:
     """An open call with a plain story."""
 
-    __slots__ = ("asking", "client", "decision", "expires_at", "started", "wish")
+    __slots__ = ("asking", "awaited_until", "client", "decision", "expires_at", "started", "wish")
 
     def __init__(self) -> None:
         self.wish: e.ToolRequested | None = None
@@ -208,6 +209,7 @@ class _Story:
         self.decision: e.AnyEvent | e.Carried | None = None
         self.started = False
         self.client = ""
+        self.awaited_until: datetime | None = None
         self.expires_at: datetime | None = None
 
     def begin(self, raw: RawMessage) -> str | None:
@@ -219,6 +221,7 @@ class _Story:
         if not isinstance(wish, e.ToolRequested):
             return None
         self.wish = wish
+        self.awaited_until = after(raw.recorded_at, wish.expires_in_s)
         # Clients of an older layout had no slots of their own.
         self.client = f".{CLIENT}" if wish.run_by == CLIENT and wish.layout > 1 else ""
         return "requested"
@@ -257,11 +260,7 @@ class _Story:
         if self.asking is not None or self.decision is not None:
             return None
         self.asking = asking
-        if asking.expires_in_s is not None:
-            try:
-                self.expires_at = at + timedelta(seconds=asking.expires_in_s)
-            except OverflowError:  # after `datetime.max`
-                self.expires_at = None
+        self.expires_at = earliest(after(at, asking.expires_in_s), self.awaited_until)
         return "gated"
 
     def _is_refused(self, refusal: e.ToolRefused) -> bool:

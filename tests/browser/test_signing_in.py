@@ -7,7 +7,7 @@ from browser import opened, person
 from oidc_provider_mock import User, run_server_in_thread
 from playwright.async_api import expect
 
-from ayes.ops.console.openid import Provider, Settings
+from ayes.ops.console.openid import OpenIdSettings, Provider
 
 ELSEWHERE = "http://elsewhere.example/"
 
@@ -62,7 +62,7 @@ def issuer():
 @asynccontextmanager
 async def signing_in_at(issuer, security):
     roles = {"reviewer": ("leads",)}
-    settings = Settings(issuer=issuer, client_id="ayes", roles=roles)
+    settings = OpenIdSettings(issuer=issuer, client_id="ayes", roles=roles)
     security.provider = Provider(settings, "", security.url)
     yield
     security.provider = None

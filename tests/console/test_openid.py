@@ -11,7 +11,7 @@ from oidc_provider_mock import User, run_server_in_thread
 
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import declare_streams
-from ayes.ops.console.openid import Provider, Settings, read_settings, visitor_of
+from ayes.ops.console.openid import OpenIdSettings, Provider, read_settings, visitor_of
 from ayes.ops.console.serving import serving
 from ayes.ops.console.visitors import Role
 from ayes.schemas.errors import BadFile, NotAllowed, Unavailable
@@ -146,7 +146,7 @@ async def test_a_link_is_no_way_in(console):
 @asynccontextmanager
 async def answered(issuer):
     """A provider of which somebody has an answer, as `ana`: its secret and the answer."""
-    settings = Settings(issuer=issuer, client_id="ayes", roles=ROLES)
+    settings = OpenIdSettings(issuer=issuer, client_id="ayes", roles=ROLES)
     provider = Provider(settings, "", "http://127.0.0.1:8420")
     url, secret = await provider.begin("/")
     async with browser() as client:
@@ -186,14 +186,14 @@ async def test_an_answer_to_somebody_else_is_not_believed(issuer):
 
 
 async def test_a_provider_that_is_away_is_reported():
-    settings = Settings(issuer="http://localhost:1", client_id="ayes", roles=ROLES)
+    settings = OpenIdSettings(issuer="http://localhost:1", client_id="ayes", roles=ROLES)
     provider = Provider(settings, "", "http://127.0.0.1:8420")
     with pytest.raises(Unavailable, match=r"http://localhost:1 does not answer as it should"):
         await provider.begin("/")
 
 
 async def test_a_provider_has_the_name_that_is_written(issuer):
-    settings = Settings(issuer=f"{issuer}/", client_id="ayes", roles=ROLES)
+    settings = OpenIdSettings(issuer=f"{issuer}/", client_id="ayes", roles=ROLES)
     provider = Provider(settings, "", "http://127.0.0.1:8420")
     with pytest.raises(Unavailable, match=r"calls itself"):
         await provider.begin("/")
@@ -217,7 +217,7 @@ async def test_a_provider_has_the_name_that_is_written(issuer):
 )
 async def test_groups_give_roles(claims, roles):
     """And somebody without a role may not come in."""
-    settings = Settings(issuer="https://login.example", client_id="ayes", roles=ROLES)
+    settings = OpenIdSettings(issuer="https://login.example", client_id="ayes", roles=ROLES)
     claims = {"preferred_username": "ana"} | claims
     if roles is None:
         with pytest.raises(NotAllowed, match="ana is in none of the groups"):
@@ -228,7 +228,7 @@ async def test_groups_give_roles(claims, roles):
 
 @pytest.mark.parametrize("name", [None, 5, "", "_ana", "ana.b", "ana@example.com", "a" * 65])
 async def test_a_name_must_be_a_reviewers(name):
-    settings = Settings(issuer="https://login.example", client_id="ayes", roles=ROLES)
+    settings = OpenIdSettings(issuer="https://login.example", client_id="ayes", roles=ROLES)
     with pytest.raises(NotAllowed, match="cannot be a reviewer's name"):
         visitor_of({"preferred_username": name, "groups": ["leads"]}, settings)
 

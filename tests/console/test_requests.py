@@ -45,6 +45,21 @@ async def test_a_service_requests_waits_runs_and_reports(shop, client):
     assert started["event"]["by"] == {"kind": "service", "name": "till"}
 
 
+async def test_a_requester_says_how_long_they_wait(shop, client):
+    """Nobody is asked for longer; the first request counts; what is no time is refused. (B36)"""
+    shop.visitor = DESK
+    for wrong in (0, -1, 1e12):
+        answer = await client.put(PATH, json=REFUND | {"expires_in_s": wrong})
+        assert answer.status_code == 422
+        assert "expires_in_s" in answer.text
+    await client.put(PATH, json=REFUND | {"expires_in_s": 0.2})
+    again = await client.put(PATH, json=REFUND | {"expires_in_s": 3600})
+    assert again.status_code == 200
+    assert (await client.get(f"{PATH}/decision?timeout_s=20")).json()["decided"]
+    facts = (await client.get(PATH)).json()["facts"]
+    assert "Expired" in [one["event"]["type"] for one in facts]
+
+
 async def test_a_request_is_idempotent_by_its_name(shop, client):
     """The same again is the same call; the same name with other input is an error. (B50)"""
     shop.visitor = DESK

@@ -83,6 +83,20 @@ async def test_deny_it_expires(shop: Shop):
         await shop.ledger.reviewer("ana").approve(FIRST)
 
 
+@pytest.mark.log("memory", "jetstream")
+async def test_it_expires_when_the_requester_waits_no_longer(shop: Shop):
+    """Nobody else is asked by then, the queue shows the deadline, and a late vote is told so (B36,
+    B37, I5).
+    """
+    await shop.open(asking(stages(60)))
+    async with shop.gates(queue=True):
+        await shop.request(expires_in_s=SOON / 2)
+        expired = await shop.decided(e.Expired)
+    assert 0 <= expired.after_s <= SOON / 2
+    with pytest.raises(DeadlinePassed, match="is already decided: Expired"):
+        await shop.ledger.reviewer("ana").approve(FIRST)
+
+
 async def test_stay_it_goes_on_waiting(shop: Shop):
     """Its time is over, and it is still asked; the vote that comes after counts (B45, B51, B73)."""
     await shop.open(asking(f"expires_in_s = {SOON}", 'on_timeout = "stay"'))

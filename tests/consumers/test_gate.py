@@ -524,6 +524,36 @@ def test_when_the_gate_decides(facts, handed: Delivered | None, follows: Sequenc
     assert list(reacts(call, handed)) == list(follows)
 
 
+#: Seconds that the requester waits, and how long that is after the question.
+WAITS = [(61, 60), (9999, 900), (0.5, 0)]
+
+
+@pytest.mark.parametrize(("waits_s", "after_s"), WAITS)
+def test_the_requester_may_wait_for_less(waits_s, after_s):
+    """Then the timer is set for the end of their wait, a vote that comes after it does not count,
+    and the call expires; a policy's own time is never exceeded (B36, I5).
+    """
+    asked = [(CALL.requested, replace(request(WISH), expires_in_s=waits_s)), GATED[1]]
+    ends = START + timedelta(seconds=min(1 + waits_s, 902))
+    expired = [Append(CALL.decided, replace(EXPIRED, after_s=after_s)), CANCEL]
+    assert reacts(told(*asked)) == ([SetTimer(CALL, ends)] if after_s else expired)
+    assert reacts(told(*asked), TimerFired(CALL, 7, ends)) == expired
+    story = Story()
+    for slot, event in asked:
+        story.tell(slot, event)
+    story.facts.append(Fact(3, ends + timedelta(milliseconds=1), CALL.vote("ana"), YES))
+    assert reacts(call_of(CALL, story.facts)) == expired
+
+
+def test_a_wait_alone_sets_a_timer():
+    """Also where the policy has none: the question is followed by a look at its deadline."""
+    wish = replace(request(WISH), expires_in_s=60)
+    asked, again = reacts(told((CALL.requested, wish)), policy=in_force(ASK_ALL, version=1))
+    assert isinstance(asked, Append)
+    assert asked.event.expires_in_s is None
+    assert again == Reload()
+
+
 def test_the_writers_clock_decides_nothing():
     """What the writers' clocks say about an expired call changes nothing: only when it was recorded
     counts (B36).

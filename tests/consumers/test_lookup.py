@@ -128,7 +128,8 @@ async def test_it_is_not_started_for_ever(ledger: Ledger):
 @pytest.mark.log("memory")
 async def test_anything_uncertain_stays_in_doubt(ledger: Ledger, lookup, why: str, monkeypatch):
     """A lookup that forgot to return, that failed, or that did not answer in time. (I7)"""
-    monkeypatch.setattr(tool_runner, "LOOKUP_S", 0.05)
+    if lookup is is_slow:  # the others answer, however busy the machine is
+        monkeypatch.setattr(tool_runner, "LOOKUP_S", 0.05)
     tools = with_lookup(lookup)
     await started(ledger, tools)
     [step] = await follows(ledger, tools)

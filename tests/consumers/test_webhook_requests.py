@@ -13,7 +13,7 @@ from receivers import SECRET, endpoint, receiving
 from standardwebhooks import WebhookVerificationError
 
 from ayes.consumers.webhook_endpoints import check
-from ayes.consumers.webhook_requests import Answer, Sender
+from ayes.consumers.webhook_requests import HttpAnswer, Sender
 from ayes.ops.cluster.certificates import issue, new_authority
 from ayes.schemas.errors import BadInput
 
@@ -298,7 +298,7 @@ async def test_a_name_without_an_address_is_a_failure():
     answer = await Sender(resolve=nowhere).post(
         endpoint("https://hooks.example.com/"), "msg_1", EVENT
     )
-    assert answer == Answer(why=answer.why, took_s=answer.took_s)
+    assert answer == HttpAnswer(why=answer.why, took_s=answer.took_s)
     assert "hooks.example.com has no address" in answer.why
 
 

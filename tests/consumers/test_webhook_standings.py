@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from receivers import endpoint
 
 from ayes.consumers.webhook_endpoints import Endpoints, Standing, Standings
-from ayes.consumers.webhook_requests import Answer
+from ayes.consumers.webhook_requests import HttpAnswer
 from ayes.consumers.webhooks import _caught_up, _failed, _fallen, _moved, _parked, recipients
 from ayes.schemas.codec import Fact
 from ayes.schemas.events import Carried, Said
@@ -15,8 +15,8 @@ from ayes.schemas.slots import ThreadRef
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 LATER = NOON + timedelta(minutes=5)
-DOWN = Answer(500, "it answered 500")
-GONE = Answer(410, "it answered 410 Gone")
+DOWN = HttpAnswer(500, "it answered 500")
+GONE = HttpAnswer(410, "it answered 410 Gone")
 FINE = Standing(last_success=NOON)
 #: It failed at noon, and lacks 5 and what follows.
 BEHIND = Standing(behind=5, tries=2, why="it answered 500", failing_since=NOON)

@@ -35,7 +35,7 @@ import nats
 import pytest
 from pages import CLI, Block, blocks, parse, piped
 from paths import ROOT
-from program import Started
+from program import AYES, Started
 
 from ayes import Ledger, spec_of
 from ayes.consumers.channels import ChannelsFile
@@ -43,9 +43,9 @@ from ayes.ledger.nats.credentials import Store
 from ayes.ops.broker import accounts
 from ayes.ops.broker.server import ensure_account, find_binary
 from ayes.ops.broker.setup import apply_policy
-from ayes.ops.console.openid import Settings
+from ayes.ops.console.openid import OpenIdSettings
 from ayes.ops.rehearsal.scripted_reviewer import read_script
-from ayes.ops.slack_settings import Settings as SlackSettings
+from ayes.ops.slack_settings import SlackSettings
 from ayes.schemas import errors, slots
 from ayes.schemas.errors import Refused
 from ayes.schemas.events import InDoubt, ToolStarted
@@ -266,7 +266,7 @@ def test_policies_and_scripts_can_be_read():
             count += 1
             first = block.text.splitlines()[0]
             if "oidc" in first:
-                read_toml(Settings, block.text, str(page))
+                read_toml(OpenIdSettings, block.text, str(page))
             elif "slack.toml" in first:
                 read_toml(SlackSettings, block.text, str(page))
             elif "channels" in first:
@@ -304,18 +304,19 @@ async def up(here: Path, *options: str) -> AsyncIterator[dict[str, str]]:
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     }
     with (here / "up.log").open("wb") as log:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "ayes.ops.cli", "up", "--json", "--no-console", *options),
-            env=environment, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=log,
+        process = Started(
+            [AYES, "up", "--json", "--no-console", *options],
+            env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True,
         )  # fmt: skip
-    try:
-        assert process.stdout
-        ready = await asyncio.wait_for(process.stdout.readline(), 20)
-        assert ready, (here / "up.log").read_text()
-        yield environment
-    finally:
-        process.terminate()
-        await process.wait()
+    with process:
+        try:
+            assert process.stdout
+            ready = await asyncio.wait_for(asyncio.to_thread(process.stdout.readline), 20)
+            assert ready, (here / "up.log").read_text()
+            yield environment
+        finally:
+            process.terminate()
+            await asyncio.to_thread(process.wait)
 
 
 async def run(
@@ -326,8 +327,11 @@ async def run(
     within_s: float = 20,
     typed: str = "",
 ) -> tuple[int, str, str]:
-    """Its exit code and what it wrote. `ayes` is forked: 40 starts a page would take long."""
-    program = Started if command[0] == "ayes" else subprocess.Popen
+    """Its exit code and what it wrote. `ayes` and the blocks of a page are forked: 40 starts a page
+    would take long.
+    """
+    is_forked = command[0] == "ayes" or command[:2] == [sys.executable, "-c"]
+    program = Started if is_forked else subprocess.Popen
 
     def ended() -> tuple[int, str, str]:
         with program(

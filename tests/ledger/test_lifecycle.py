@@ -641,6 +641,38 @@ def test_when_something_happens_by_itself(story, due, deadline, next_stage):
 
 
 @pytest.mark.parametrize(
+    ("story", "waits_s", "due", "deadline", "next_stage"),
+    [
+        ([(CALL.requested, request(WISH))], 10, None, None, None),
+        (ONLY_BEN, 10, 11, 11, None),
+        (PENDING, 10, 11, 11, None),
+        (PENDING, 3601, 3602, 3602, None),
+        # A policy is never made to ask for longer.
+        (PENDING, 9999, 3602, 3602, None),
+        (PENDING, 1e300, 3602, 3602, None),
+        (STAYS, 10, 11, 11, None),
+        # Nobody else is asked at the end of the wait or after it.
+        (STAGED, 10, 11, 11, None),
+        (STAGED, 61, 62, 62, None),
+        (STAGED, 62, 62, None, e.Stage(("lea",), 60)),
+        ([*STAGED, MORE], 62, 63, 63, None),
+        ([*STAGED, MORE, LAST], 20, 21, 21, None),
+        # It was over before anybody could be asked.
+        (PENDING, 0.5, 1.5, 1.5, None),
+        (PENDING, -5, -4, -4, None),
+    ],
+)
+def test_nobody_is_asked_for_longer_than_the_requester_waits(
+    story, waits_s, due, deadline, next_stage
+):
+    """The time counts from when the broker recorded the request, whenever a gate asked (B36)."""
+    [(slot, wish), *rest] = story
+    call = told((slot, replace(wish, expires_in_s=waits_s)), *rest)
+    found = seconds(call.due), seconds(call.deadline), call.next_stage
+    assert found == (due, deadline, next_stage)
+
+
+@pytest.mark.parametrize(
     ("story", "before", "voters", "asked_as_well"),
     [
         ([(CALL.requested, request(WISH))], None, (), ()),

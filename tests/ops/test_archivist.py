@@ -19,6 +19,7 @@ import duckdb
 import pytest
 from archive_log import LOG, START, facts
 from paths import ROOT, TESTS
+from program import Started, python
 
 from ayes.ledger.log import RawMessage
 from ayes.ops.lake import writer
@@ -101,7 +102,7 @@ def writing(directory: Path, *, publishing: bool, seed: int, split: bool = False
     arguments = [str(directory), str(int(publishing)), str(int(split)), str(seed)]
     path = [str(TESTS / "support"), str(ROOT)]
     code = f"import sys; sys.path[:0] = {path!r}\n{CHILD}"
-    with subprocess.Popen(
+    with Started(
         [sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True
     ) as process:
         try:
@@ -580,17 +581,11 @@ def test_a_full_disk(tmp_path, most):
     """
     path = [str(TESTS / "support"), str(ROOT)]
     code = f"import sys; sys.path[:0] = {path!r}\n{FULL}"
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "archive"), str(most)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 1, done.stderr
-    assert "cannot be written" in done.stdout or "cannot be opened" in done.stdout
-    assert "sync again" in done.stdout
-    assert "Traceback" not in done.stderr
+    done = python(code, tmp_path / "archive", most)
+    assert done.code == 1, done.err
+    assert "cannot be written" in done.out or "cannot be opened" in done.out
+    assert "sync again" in done.out
+    assert "Traceback" not in done.err
     _, problems = look_at(tmp_path / "archive")
     assert problems == []
     raws = facts(4_000)

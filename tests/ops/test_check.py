@@ -1,11 +1,10 @@
 """`ayes check`: what a provider would reject in a list of messages, without a broker."""
 
 import json
-import subprocess
 
 import pytest
 import typer.main
-from program import AYES, Ended, approvals, environment
+from program import Ended, approvals
 
 from ayes.ops.cli import app
 from ayes.ops.commands import look
@@ -191,17 +190,9 @@ def test_the_program_says_what_it_cannot_read(tmp_path):
 @pytest.mark.parametrize(("sent", "code"), [(json.dumps(CHAT), 0), ("[]", 1), ("", 2), ("[", 2)])
 def test_the_program_reads_stdin(sent, code):
     """`-` is what is piped in, and is called so."""
-    done = subprocess.run(
-        [AYES, "check", "-", "--format", "openai-chat"],
-        input=sent,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env=environment(),
-    )
-    assert done.returncode == code, done.stderr
-    assert code != 2 or done.stderr.startswith("error: stdin")
+    done = approvals("check", "-", "--format", "openai-chat", typed=sent)
+    assert done.code == code, done.err
+    assert code != 2 or done.err.startswith("error: stdin")
 
 
 def test_the_help_names_every_provider():

@@ -26,6 +26,7 @@ from paths import SMALL
 from program import (
     AYES,
     FIVE,
+    Started,
     approvals,
     ask,
     at_a_terminal,
@@ -391,17 +392,10 @@ def test_what_writes_asks_for_the_workspace(shop, within, words):
 
 def test_arguments_may_come_from_stdin(shop, call):
     """`request CALL TOOL -` reads them there: a shell's argument ends long before a fact does."""
-    done = subprocess.run(
-        [AYES, "request", str(call), "look", "-", "--json"],
-        input='{"amount": 7}\n',
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        env=environment(AYES_STORE=str(shop)),
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["arguments"] == '{"amount": 7}'
+    words = ("request", call, "look", "-", "--json")
+    done = approvals(*words, store=shop, typed='{"amount": 7}\n')
+    assert done.code == 0, done.err
+    assert done.one["arguments"] == '{"amount": 7}'
 
 
 def test_a_grant_is_given_for_a_time_with_its_unit(shop, within):
@@ -543,6 +537,18 @@ def test_expired(shop, within, call):
     assert late.code == 6
     assert "already decided: Expired at" in late.err
     assert last_seq(shop) == before
+
+
+def test_expired_for_its_requester(shop, within, call):
+    """`--expires-in` ends a question sooner than the policy does; a wait must be one (B36)."""
+    bad = within(
+        "request", call, "pay", FIVE, "--requester", "rita", "--expires-in", "0", store=shop
+    )
+    assert (bad.code, "which is no time to wait" in bad.err) == (2, True)
+    words = ("request", call, "pay", FIVE, "--requester", "rita", "--expires-in", "0.2s")
+    assert within(*words, store=shop).code in {6, 8}
+    waited = within("wait", call, "--json", store=shop)
+    assert (waited.code, waited.one["decision"]) == (6, "Expired")
 
 
 def test_judged_by_the_policy_alone(shop, within, call):
@@ -855,7 +861,7 @@ def at_terminal(*arguments, store, **variables):
     """What it writes when both its outputs are a terminal."""
     ours, theirs = pty.openpty()
     try:
-        with subprocess.Popen(
+        with Started(
             [AYES, *map(str, arguments)],
             stdin=subprocess.DEVNULL,
             stdout=theirs,

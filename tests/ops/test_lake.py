@@ -19,7 +19,17 @@ import duckdb
 import pytest
 from lakes import SMALL, rehearsed, synced
 from paths import DATA
-from program import AYES, approvals, at_a_terminal, environment, last_seq, record, started, up
+from program import (
+    AYES,
+    Started,
+    approvals,
+    at_a_terminal,
+    environment,
+    last_seq,
+    record,
+    started,
+    up,
+)
 from stories import REF, life
 
 from ayes.ledger.services import Ledger
@@ -30,7 +40,7 @@ from ayes.schemas import events as e
 from bench.logs import mixed
 
 #: How long analysts query while facts come in.
-QUERYING_S = 5.0
+QUERYING_S = 2.0
 WISH = e.Wish(tool="refund", arguments="{}")
 
 #: What an analyst in another process does: ask without pause, and tell what went wrong.
@@ -147,13 +157,31 @@ def test_a_lake_that_is_whole_is_verified(recorded):
 # ---------------------------------------------------------------------------------------- verifying
 
 
-@pytest.fixture
-def broker(tmp_path):
+@contextmanager
+def _running(path: Path):
     """The store of a running broker, with some facts."""
-    with up(tmp_path / "store", "--workers", "none") as ready:
+    with up(path / "store", "--workers", "none") as ready:
         store = Path(ready["store"])
         record(store, *life(REF.wish(1, 0), WISH, "edited"), *life(REF.wish(1, 1), WISH, "running"))
         yield store
+
+
+@pytest.fixture
+def broker(tmp_path):
+    with _running(tmp_path) as store:
+        yield store
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """One whose log stays as it is: each test has an archive of its own."""
+    with _running(tmp_path_factory.mktemp("kept")) as store:
+        yield store
+
+
+@pytest.fixture
+def archive(tmp_path):
+    return tmp_path / "archive"
 
 
 def _events_file(lake: Path) -> Path:
@@ -161,21 +189,21 @@ def _events_file(lake: Path) -> Path:
     return file
 
 
-def test_a_byte_that_was_changed_is_found(broker):
+def test_a_byte_that_was_changed_is_found(kept, archive):
     """In any file of the lake; back as it was, it is verified again."""
-    lake = Path(synced(broker)["lake"])
-    assert verified(broker).code == 0
+    lake = Path(synced(kept, "--to", archive)["lake"])
+    assert verified(kept, "--to", archive).code == 0
     for file in lake.glob("*.parquet"):
         data = file.read_bytes()
         middle = len(data) // 2
         file.write_bytes(data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :])
-        ended = verified(broker)
+        ended = verified(kept, "--to", archive)
         assert ended.code == 1
         assert file.name in ended.one["problems"][0]
         file.unlink()
-        assert verified(broker).one["problems"] == [f"{file.name} is missing"]
+        assert verified(kept, "--to", archive).one["problems"] == [f"{file.name} is missing"]
         file.write_bytes(data)
-    assert verified(broker).code == 0
+    assert verified(kept, "--to", archive).code == 0
 
 
 CHANGES = {
@@ -200,9 +228,9 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_row_that_is_not_the_logs_is_found(broker, change):
+def test_a_row_that_is_not_the_logs_is_found(kept, archive, change):
     """Even if whoever changed the file wrote its new digest into the manifest."""
-    lake = Path(synced(broker)["lake"])
+    lake = Path(synced(kept, "--to", archive)["lake"])
     file, (query, words) = _events_file(lake), CHANGES[change]
     with duckdb.connect() as db:
         db.execute(f"CREATE TABLE old AS SELECT * FROM read_parquet('{file}')")
@@ -216,18 +244,18 @@ def test_a_row_that_is_not_the_logs_is_found(broker, change):
         if segment["table"] == "events":
             segment["sha256"] = digest
     manifest.write_text(json.dumps(told))
-    ended = verified(broker)
+    ended = verified(kept, "--to", archive)
     assert ended.code == 1
     assert any(words in problem for problem in ended.one["problems"]), ended.one
     assert len(ended.one["problems"]) == 1
-    for_people = approvals("lake", "verify", store=broker)
+    for_people = approvals("lake", "verify", "--to", archive, store=kept)
     assert for_people.code == 1
     assert f"differs: {ended.one['problems'][0]}" in for_people.out
 
 
-def test_without_a_lake_it_says_how_one_is_made(broker):
+def test_without_a_lake_it_says_how_one_is_made(kept, archive):
     """Nothing to verify is no success."""
-    ended = verified(broker)
+    ended = verified(kept, "--to", archive)
     assert (ended.code, ended.problem["error"]) == (2, "BadInput")
     assert "lake sync" in ended.problem["message"]
 
@@ -268,25 +296,24 @@ async def _opens(store: Path) -> None:
         pass
 
 
-def test_the_log_of_another_store_does_not_get_into_it(broker, tmp_path):
+def test_the_log_of_another_store_does_not_get_into_it(kept, archive, tmp_path):
     """A log that was created anew is another log; `verify` says so too."""
-    synced(broker, "--to", tmp_path / "archive")
+    synced(kept, "--to", archive)
     with up(tmp_path / "other", "--workers", "none") as ready:
         other = Path(ready["store"])
-        ended = approvals("lake", "sync", "--json", "--to", tmp_path / "archive", store=other)
+        ended = approvals("lake", "sync", "--json", "--to", archive, store=other)
         assert (ended.code, ended.problem["error"]) == (2, "BadInput")
         assert "another log" in ended.problem["message"]
-        found = verified(other, "--to", tmp_path / "archive")
+        found = verified(other, "--to", archive)
         assert found.code == 1
         assert "another log" in found.one["problems"][0]
-    assert verified(broker, "--to", tmp_path / "archive").code == 0
+    assert verified(kept, "--to", archive).code == 0
 
 
 @pytest.mark.parametrize("damage", ["cut short", "newer", "gone"])
-def test_an_archive_that_cannot_go_on_says_so(broker, tmp_path, damage):
+def test_an_archive_that_cannot_go_on_says_so(kept, archive, damage):
     """One sentence and an exit code, and the lake stays as it was."""
-    archive = tmp_path / "archive"
-    synced(broker, "--to", archive)
+    synced(kept, "--to", archive)
     working = archive / "working.duckdb"
     match damage:
         case "cut short":
@@ -296,15 +323,15 @@ def test_an_archive_that_cannot_go_on_says_so(broker, tmp_path, damage):
                 db.execute("UPDATE checkpoint SET version = 9")
         case "gone":
             working.unlink()
-    ended = approvals("lake", "sync", "--json", "--to", archive, store=broker)
+    ended = approvals("lake", "sync", "--json", "--to", archive, store=kept)
     assert ended.code == {"cut short": 1, "newer": 2, "gone": 2}[damage]
     assert "sync" in ended.problem["message"].lower()
-    assert verified(broker, "--to", archive).code == 0
+    assert verified(kept, "--to", archive).code == 0
 
 
-def test_at_a_terminal_one_sees_how_far_it_is(broker):
+def test_at_a_terminal_one_sees_how_far_it_is(kept, archive):
     """With how many a second and the time left."""
-    with at_a_terminal("lake", "sync", store=broker) as terminal:
+    with at_a_terminal("lake", "sync", "--to", archive, store=kept) as terminal:
         assert terminal.ended() == 0
     assert "archiving" in terminal.told
     assert "the lake in" in terminal.told
@@ -390,7 +417,7 @@ def test_analysts_ask_without_pause_while_facts_come_in(broker):
     with following(broker) as process:
         _until_shown(lake, last_seq(broker), 20)
         analysts = [
-            subprocess.Popen(
+            Started(
                 [sys.executable, "-c", ANALYST, str(lake / "catalog.duckdb"), str(QUERYING_S)],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -414,14 +441,13 @@ def test_analysts_ask_without_pause_while_facts_come_in(broker):
 # -------------------------------------------------------------------------------------- a full disk
 
 
-def test_a_full_disk_is_said_in_a_sentence(broker, tmp_path):
+def test_a_full_disk_is_said_in_a_sentence(broker, archive):
     """Here no file may grow beyond so many bytes; with room it goes on, and nothing is missing."""
     _fill(broker, 3_000)
     limited = (
         "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000)); "
         "os.execv(sys.argv[1], sys.argv[1:])"
     )
-    archive = tmp_path / "archive"
     ended = subprocess.run(
         [
             sys.executable,

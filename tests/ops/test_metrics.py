@@ -20,8 +20,8 @@ from ayes.ops.broker.nodes import Copies, Replica
 from ayes.ops.broker.progress import ConsumerStatus
 from ayes.ops.broker.readiness import Look, Wanted, obstacle
 from ayes.ops.broker.status import BrokerStatus, FailingChannel
-from ayes.ops.monitor.metrics import METRICS, Seen, exposition, values
-from ayes.projections.tally import Tally
+from ayes.ops.monitor.metrics import METRICS, Snapshot, exposition, values
+from ayes.projections.tally import FactCounts
 
 NOW = datetime(2026, 3, 1, 9, 0, tzinfo=UTC)
 DASHBOARD = ROOT / "deploy" / "grafana" / "ayes.json"
@@ -67,7 +67,7 @@ STATUS = BrokerStatus(
 
 
 def seen(**others):
-    tally = Tally(5)
+    tally = FactCounts(5)
     tally.decisions["approved", "refunds"] = 2
     tally.durations["people"].add(90)
     whole = {
@@ -79,7 +79,7 @@ def seen(**others):
         "asked_at": [NOW - timedelta(minutes=1)],
         "tally": tally,
     }
-    return Seen(NOW, **(whole | others))
+    return Snapshot(NOW, **(whole | others))
 
 
 def read(found):
@@ -167,7 +167,7 @@ def test_pending_calls_by_age():
 
 def test_what_is_not_known_is_not_reported():
     """While the broker is away, old figures would look like new ones; counters go on."""
-    away = Seen(NOW, "no broker answers", tally=Tally(5))
+    away = Snapshot(NOW, "no broker answers", tally=FactCounts(5))
     names = {name for name, _, _ in values(away)}
     assert {name for name in names if METRICS[name].kind == "gauge"} == {
         "ayes_build_info",
@@ -177,7 +177,7 @@ def test_what_is_not_known_is_not_reported():
     found = read(away)
     assert (found["ayes_ready", ()], found["ayes_broker_up", ()]) == (0, 0)
     assert found["ayes_facts_total", (("type", "Approved"),)] == 0
-    empty = read(Seen(NOW, "there is no stream LEDGER here", is_up=True))
+    empty = read(Snapshot(NOW, "there is no stream LEDGER here", is_up=True))
     assert (empty["ayes_ready", ()], empty["ayes_broker_up", ()]) == (0, 1)
 
 
@@ -194,7 +194,7 @@ def test_what_is_not_known_is_not_reported():
 )
 def test_a_rules_name_cannot_disturb_the_text(name):
     """Names come from policies: whatever they hold, they are one label of one series."""
-    tally = Tally()
+    tally = FactCounts()
     tally.decisions["denied", name] = 1
     tally.decisions["denied", "refunds"] = 2
     found = read(seen(tally=tally))
@@ -205,7 +205,7 @@ def test_a_rules_name_cannot_disturb_the_text(name):
 
 def test_names_that_look_the_same_are_one_series():
     """A hidden character is spelled out, and somebody else may have written its spelling."""
-    tally = Tally()
+    tally = FactCounts()
     tally.decisions["denied", "x\u200b"] = 1
     tally.decisions["denied", r"x\u200b"] = 2
     [count] = [v for (name, _), v in read(seen(tally=tally)).items() if "decisions_total" in name]

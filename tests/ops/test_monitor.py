@@ -30,13 +30,13 @@ from ayes.ops.broker.readiness import Wanted
 from ayes.ops.monitor import monitor as monitor_module
 from ayes.ops.monitor.metrics import METRICS
 from ayes.ops.monitor.monitor import Monitor
-from ayes.ops.monitor.serving import Address, answer, monitored
+from ayes.ops.monitor.serving import ListenAddress, answer, monitored
 from ayes.ops.workers import reactions, working
 from ayes.projections import pending as queue
 from ayes.schemas import events as e
 from ayes.schemas.errors import BadInput
 
-ANYWHERE = Address("127.0.0.1", 0)
+ANYWHERE = ListenAddress("127.0.0.1", 0)
 WISH = e.Wish(tool="refund", arguments='{"order":"A-17"}', provider_id="call_1")
 #: A busy machine takes longer than the five seconds that an idle one needs.
 PATIENCE_S = 60
@@ -368,14 +368,14 @@ async def test_a_client_that_is_slow_or_sends_too_much_is_cut_off(tmp_path, monk
 )
 def test_an_address_is_host_and_port(text, address):
     """A port alone is of this machine only."""
-    assert Address.parse("--listen", text) == address
+    assert ListenAddress.parse("--listen", text) == address
 
 
 @pytest.mark.parametrize("text", ["", "host", ":80", "host:", "host:http", "host:65536", "h:-1"])
 def test_anything_else_is_no_address(text):
     """Also a port without its host behind a colon, which elsewhere means all addresses."""
     with pytest.raises(BadInput, match=r"--listen '.*' is not HOST:PORT or a port"):
-        Address.parse("--listen", text)
+        ListenAddress.parse("--listen", text)
 
 
 def test_the_command_says_where_it_listens(tmp_path, within):

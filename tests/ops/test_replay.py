@@ -198,11 +198,18 @@ async def test_a_bucket_beside_the_live_one(store, admin, project):
 
 async def _as_any_client(admin, bucket):
     found = await admin.log.connection.client.jetstream().key_value(bucket)
-    try:
-        keys = await found.keys()
-    except NoKeysError:
-        keys = []
-    return {key: json.loads((await found.get(key)).value) for key in keys}
+    return {key: json.loads((await found.get(key)).value) for key in await _keys(found)}
+
+
+async def _keys(bucket):
+    """Its keys. nats-py finds none if the broker has sent every entry before it has read the first
+    (`KeyValue.watch`), so a bucket with entries is asked again.
+    """
+    async with asyncio.timeout(20):
+        while (await bucket.status()).values:
+            with suppress(NoKeysError):
+                return await bucket.keys()
+    return []
 
 
 async def test_a_row_that_goes_on_is_put_again(admin, project, monkeypatch):

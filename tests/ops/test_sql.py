@@ -1,4 +1,8 @@
-"""`ayes sql`: whatever is asked, it reads the lake and nothing else; and its rows in every form."""
+"""`ayes sql`: whatever is asked, it reads the lake and nothing else; and its rows in every form.
+
+Each query runs in a process of its own, as ever. Those of the many that are asked from here are
+forked by `fork_server.py`; those of the command are started by the command.
+"""
 
 import csv
 import io
@@ -13,7 +17,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from program import approvals, at_a_terminal
+from program import Started, approvals, at_a_terminal
 
 from ayes.ledger.log import RawMessage
 from ayes.ops.commands.sql import bytes_of
@@ -34,6 +38,12 @@ def _put(archive: Path, facts: list[RawMessage]) -> None:
     with LakeWriter.open(archive, "a log") as writing:
         writing.take(facts)
         writing.publish()
+
+
+@pytest.fixture(autouse=True)
+def forked(monkeypatch) -> None:
+    """Fork the processes of queries, which takes a tenth of starting them."""
+    monkeypatch.setattr(subprocess, "Popen", Started)
 
 
 @pytest.fixture(scope="module")
@@ -321,8 +331,8 @@ def test_queries_run_while_the_lake_is_published(tmp_path):
     def write() -> None:
         try:
             with LakeWriter.open(directory, "a log") as archive:
-                for start in range(100, len(_FACTS), 20):
-                    archive.take(_FACTS[start : start + 20])
+                for start in range(100, len(_FACTS), 50):
+                    archive.take(_FACTS[start : start + 50])
                     archive.publish()
         except Exception as problem:  # noqa: BLE001 - told by the test
             problems.append(problem)

@@ -764,7 +764,7 @@ def damaged(value: object) -> Iterator[object]:
         rest = deepcopy(value)
         del rest[key]  # type: ignore[attr-defined]
         yield rest
-        for other in (*damaged(one), *ODD):
+        for other in (*damaged(one), *ODD, *ODD_AT.get(key, ())):
             yield (
                 (value | {key: other})
                 if isinstance(value, dict)
@@ -772,12 +772,17 @@ def damaged(value: object) -> Iterator[object]:
             )  # type: ignore[index]
 
 
-ODD = (
-    *(None, True, False, 5, "", " ", "x", [], {}, {"id": "z"}, {"id": "z", "approved": False}),
-    *("input-streaming", "input-available", "approval-requested", "approval-responded"),
-    *("output-available", "output-error", "output-denied"),
-    *("tool-x", "dynamic-tool", "data-y", "text", "assistant"),
-)  # fmt: skip
+#: What may stand in any place, and what has a meaning in one.
+ODD = (None, True, False, 5, "", " ", "x", [], {})
+ODD_AT: dict[object, tuple[object, ...]] = {
+    "approval": ({"id": "z"}, {"id": "z", "approved": False}),
+    "state": (
+        *("input-streaming", "input-available", "approval-requested", "approval-responded"),
+        *("output-available", "output-error", "output-denied"),
+    ),
+    "type": ("tool-x", "dynamic-tool", "data-y", "text"),
+    "role": ("assistant", "user"),
+}
 
 
 def test_what_the_sdk_refuses_is_refused_here():

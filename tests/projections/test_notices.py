@@ -12,7 +12,7 @@ from ayes.projections.notices import (
     MAX_LISTED,
     MAX_SUBJECT,
     REDACTED,
-    Listed,
+    DigestEntry,
     digest,
     notice,
     redacted,
@@ -176,8 +176,8 @@ def test_an_answer_and_an_output_are_not_told():
 
 def test_a_digest_lists_its_calls_and_says_how_many_more():
     """Forty calls are one message with a line and a link for each; its length is bounded."""
-    forty = digest([Listed(pending(), "asked", f"{LINK}{number}") for number in range(40)])
-    many = digest([Listed(pending(), "asked")] * (MAX_LISTED + 7))
+    forty = digest([DigestEntry(pending(), "asked", f"{LINK}{number}") for number in range(40)])
+    many = digest([DigestEntry(pending(), "asked")] * (MAX_LISTED + 7))
 
     assert forty.subject == "ayes: 40 notices, 40 waiting for approval"
     assert forty.body.count("refund needs approval") == 40

@@ -9,7 +9,7 @@ from stories import REF, START, Story, question, request
 from ayes.ledger.grants import delegations_of
 from ayes.ledger.lifecycle import Call, call_of
 from ayes.ledger.policies import AppliedPolicy, Policies
-from ayes.projections.recipients import MAX_LATE_S, Message, is_needed, messages
+from ayes.projections.recipients import MAX_LATE_S, Notification, is_needed, messages
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import BadFile
@@ -69,14 +69,14 @@ class Told(Story):
 
     def found(
         self, text: str, organisation: str = "", *, of: int = -1, after=SOON, given=()
-    ) -> tuple[Message, ...]:
+    ) -> tuple[Notification, ...]:
         """The messages that follow from one of its facts, the last by default."""
         found = policies(text, organisation)
         fact = self.facts[of]
         return messages(self.call, fact, found, found, fact.recorded_at + after, given)
 
 
-def brief(found: tuple[Message, ...]) -> set[str]:
+def brief(found: tuple[Notification, ...]) -> set[str]:
     """`ana asked mail`: who, on which occasion, through which channel first; rooms with a #."""
     return {
         f"{'#' if one.is_room else ''}{one.to} {one.occasion}{one.stage or ''} "
@@ -303,8 +303,8 @@ def test_what_was_told_is_not_told_again():
 
 def test_a_person_with_the_name_of_a_room_has_a_slot_of_their_own():
     """Telling the room does not count as telling the person."""
-    person = Message("ops", False, "asked", 0, (), START)
-    room = Message("ops", True, "asked", 0, (), START)
+    person = Notification("ops", False, "asked", 0, (), START)
+    room = Notification("ops", True, "asked", 0, (), START)
     assert person.slot(Told().call) != room.slot(Told().call)
 
 

@@ -13,8 +13,8 @@ from ayes.projections.tally import (
     NO_RULE,
     OTHER,
     UNKNOWN,
+    FactCounts,
     Histogram,
-    Tally,
     is_decision,
 )
 from ayes.schemas import events as e
@@ -25,7 +25,7 @@ CALL = REF.call("c1")
 
 def tallied(facts, begin=0):
     """The facts after a place, as a follower counts them."""
-    tally, calls = Tally(begin), defaultdict(list)
+    tally, calls = FactCounts(begin), defaultdict(list)
     for fact in facts:
         calls[fact.slot.call_ref].append(fact)
     for fact in facts[begin:]:

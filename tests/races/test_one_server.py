@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from brokers import running
 from disk import small_disk
+from paths import ROOT
 from program import approvals, started
 from running import working
 from shop import FIRST, REFUND, SECOND, THREAD, Shop, rule
@@ -107,6 +108,29 @@ async def test_a_broker_that_ends_is_started_again_on_the_same_port(site):
         assert (ended["exit_code"], ended["most"]) == (-9, 5)
         assert isinstance(await said(ledger, "killed"), Recorded)
     assert approvals("status", store=site.store).code == 0
+
+
+@pytest.mark.parametrize("step", ["declare_streams", "apply_file", "declare_tools"])
+def test_a_broker_may_end_while_up_starts(tmp_path, within, monkeypatch, step):
+    """At each step of the start it is started again, and the start goes on (D7)."""
+    store, killed = tmp_path / "store", []
+    right = getattr(up_command, step)
+
+    async def killing(*given, **named):
+        if not killed:
+            killed.append(broker_of(store))
+            os.kill(killed[0], signal.SIGKILL)
+        return await right(*given, **named)
+
+    monkeypatch.setattr(up_command, step, killing)
+    monkeypatch.setattr(up_command, "_greet", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM))
+    policy = tmp_path / "shop.toml"
+    policy.write_text("")
+    words = ("--policy", policy, "-w", "shop", "--tools", "shop_tools:tools", "--no-console")
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    ended = within("up", "--store", store, *words)
+    assert ended.code == 0, ended.err
+    assert len(killed) == 1
 
 
 def test_a_broker_that_ends_too_often_is_left_with_its_last_words(tmp_path, within, monkeypatch):

@@ -1,5 +1,5 @@
-"""Every pair of endings at once, 200 times each on a real broker: one wins, the other is told,
-everybody agrees.
+"""Every pair of endings at once, 80 times each on a real broker: one wins, the other is told,
+everybody agrees. `make races` lets each pair meet 200 times.
 
 The real workers run, and a second gate beside the first that is handed all that the first one is:
 the worst that a redelivery can do. Each person has their own credentials. The second word of each
@@ -8,6 +8,7 @@ the two is sure to win now and then.
 """
 
 import asyncio
+import os
 import random
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
@@ -48,7 +49,7 @@ from ayes.schemas.slots import CallRef, GrantRef, Slot, policy_slot
 from ayes.schemas.tools import ToolSpec
 
 #: How often each pair meets.
-TIMES = 200
+TIMES = int(os.environ.get("RACES", "80"))
 #: How long after one call the next one begins.
 EVERY_S = 0.006
 #: When an approval is due, and how long before and after it people vote. The broker hands out what

@@ -229,6 +229,12 @@ def a_deadline_is_early() -> Iterator[Change]:
 
 
 @bug
+def a_requester_waits_for_ever() -> Iterator[Change]:
+    """How long they said that they wait is not heeded."""
+    yield Call, "awaited_until", property(lambda self: None)
+
+
+@bug
 def timers_are_set_once() -> Iterator[Change]:
     """A gate that finds people asked already does not set the timer."""
     steps = gate._steps

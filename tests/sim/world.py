@@ -141,6 +141,8 @@ class Order(Struct, frozen=True):
     withdrawn_after_s: float | None
     impatient: bool
     is_urgent: bool
+    #: How long its services wait for people.
+    expires_in_s: float | None
 
 
 class Told(Struct, frozen=True):
@@ -193,6 +195,7 @@ class World:
             lot.uniform(0, 20) if lot.random() < 0.1 else None,
             lot.random() < 0.15,
             lot.random() < 0.3,
+            5.0 + number % 40 if number % 9 == 0 else None,
         )
 
     # ------------------------------------------------------------------------------------ the story
@@ -404,7 +407,9 @@ class World:
                     "request",
                     ref,
                     lambda: ledger.request(
-                        ref, order.tool, order.arguments, requester=order.requester
+                        *(ref, order.tool, order.arguments),
+                        requester=order.requester,
+                        expires_in_s=order.expires_in_s,
                     ),
                 )
                 if order.is_urgent:

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from pathlib import Path
+from subprocess import Popen
 from typing import Any, NamedTuple
 
 import pytest
@@ -60,8 +61,8 @@ def environment(**variables: str) -> dict[str, str]:
     return ours | {name: str(value) for name, value in variables.items()}
 
 
-class Started(subprocess.Popen[Any]):
-    """`ayes` as a real process, forked by `fork_server.py`.
+class Started(Popen[Any]):
+    """`ayes`, or Python with `-c` or `-m`, as a real process, forked by `fork_server.py`.
 
     It is not a child of this process, so starting it and waiting for it differ; all else is as if
     a shell had started it.
@@ -72,7 +73,7 @@ class Started(subprocess.Popen[Any]):
         p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite = others[9:15]
         request = {
             "words": [str(one) for one in args],
-            "environment": env,
+            "environment": dict(os.environ if env is None else env),
             "directory": str(cwd or Path.cwd()),
         }
         streams = [
@@ -108,7 +109,7 @@ def _fork_server() -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     file = Path(__file__).with_name("fork_server.py")
     with theirs:
-        process = subprocess.Popen(
+        process = Popen(
             [sys.executable, file, str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             env=environment(),
@@ -133,23 +134,40 @@ def approvals(
     """Run it to its end; `typed` is its input, and AYES_STORE names the store."""
     if store is not None:
         variables["AYES_STORE"] = str(store)
+    ended = _ended([AYES, *arguments], cwd, timeout_s, typed, environment(**variables))
+    # It does not run on a terminal.
+    assert "\x1b" not in ended.out + ended.err
+    assert "Traceback" not in ended.err, ended.err
+    return ended
+
+
+def python(code: str, *arguments: object, timeout_s: float = 60, **variables: str) -> Ended:
+    """Run this code to its end, in a process of its own."""
+    command = [sys.executable, "-c", code, *arguments]
+    return _ended(command, None, timeout_s, "", environment(**variables))
+
+
+def _ended(
+    command: Sequence[object],
+    cwd: Path | None,
+    timeout_s: float,
+    typed: str,
+    variables: dict[str, str],
+) -> Ended:
     with Started(
-        [AYES, *map(str, arguments)],
+        [*map(str, command)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         cwd=cwd,
-        env=environment(**variables),
+        env=variables,
     ) as process:
         try:
             out, err = process.communicate(typed, timeout_s)
         except BaseException:
             process.kill()
             raise
-    # It does not run on a terminal.
-    assert "\x1b" not in out + err
-    assert "Traceback" not in err, err
     return Ended(process.returncode, out, err)
 
 

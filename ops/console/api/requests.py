@@ -15,6 +15,7 @@ from ayes.ops.console.backend import Backend, InBackend
 from ayes.ops.console.identity import Reading, Serving
 from ayes.schemas import events as e
 from ayes.schemas.errors import AlreadyFilled, BadInput, WaitTimedOut
+from ayes.schemas.limits import MAX_INTERVAL_S
 
 router: Final = APIRouter(tags=["requests"])
 
@@ -45,6 +46,11 @@ class Request(ApiModel):
     """The agent that makes the call."""
     labels: dict[str, str] = Field(default_factory=dict)
     """Rules may match them."""
+    expires_in_s: float | None = Field(None, gt=0, le=MAX_INTERVAL_S, allow_inf_nan=False)
+    """How long the requester waits for people, in seconds from when the request is recorded. The
+    policy may ask them for a shorter time, and never for a longer one. If the request is repeated,
+    the time of the first one counts.
+    """
 
 
 @router.put("/calls/{workspace}/{thread}/{call}")
@@ -73,6 +79,7 @@ async def request(
         requester=request.requester,
         agent=request.agent,
         labels=request.labels,
+        expires_in_s=request.expires_in_s,
     )
     return await _state(backend, known)
 

@@ -121,7 +121,17 @@ class Call:
         return not (asked and self.approved.get("ground") in {"policy", "grant"})
 
     @property
+    def awaited_until(self) -> datetime | None:
+        """How long the requester waits for people."""
+        after_s = self.wish.get("expires_in_s")
+        if self.requested is None or after_s is None:
+            return None
+        return self.requested.at + timedelta(seconds=after_s)
+
+    @property
     def is_last_stage(self) -> bool:
+        if self.awaited_until is not None and self.due == self.awaited_until:
+            return True
         asked = self.gated.event if self.gated else {}
         stages = len(asked.get("stages", ()))
         return asked.get("on_timeout", "deny") != "escalate" or len(self.escalated) >= stages
@@ -130,10 +140,13 @@ class Call:
     def due(self) -> datetime | None:
         """When it escalates or expires."""
         since = self.escalated[-1] if self.escalated else self.gated
-        if since is None or self.gated is None or self.gated.event.get("on_timeout") == "stay":
+        if since is None or self.gated is None:
             return None
+        ends = [self.awaited_until] if self.awaited_until else []
         after_s = since.event.get("expires_in_s")
-        return None if after_s is None else since.at + timedelta(seconds=after_s)
+        if after_s is not None and self.gated.event.get("on_timeout") != "stay":
+            ends.append(since.at + timedelta(seconds=after_s))
+        return min(ends, default=None)
 
     @property
     def status(self) -> str:

@@ -207,6 +207,12 @@ def escalations_are_due(log: Log, journal: Journal) -> Iterator[Violation]:
             after_s = since.event.get("expires_in_s") if since else None
             if since and (after_s is None or stage.at < since.at + timedelta(seconds=after_s)):
                 yield Violation("I5", call.ref, "escalated before its time")
+            if (
+                since
+                and call.awaited_until
+                and call.awaited_until <= since.at + (timedelta(seconds=after_s or 0))
+            ):
+                yield Violation("I5", call.ref, "escalated when its requester waited no longer")
             since = stage
 
 

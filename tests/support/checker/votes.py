@@ -72,7 +72,7 @@ def _counts(log: Log, call: Call, vote: Record, voter: str, principal: str) -> b
 def _deadline(call: Call, seq: int) -> datetime | None:
     """When it expires, with the stages that were there before that fact."""
     by_then = Call(call.ref)
-    by_then.gated = call.gated
+    by_then.requested, by_then.gated = call.requested, call.gated
     by_then.escalated = [one for one in call.escalated if one.seq < seq]
     return by_then.due if by_then.is_last_stage else None
 

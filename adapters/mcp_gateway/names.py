@@ -1,0 +1,120 @@
+"""The names of calls and tools in the ledger, and the sealed names that clients are given.
+
+A call that is sent again must get the same name, and another call another one. Claude Code sends an
+id with each call (`_meta["claudecode/toolUseId"]`). Other clients send none, since JSON-RPC ids
+change with each attempt: then the tool, its version and its arguments are the name, and a number
+counts the finished calls of that name. So two equal calls are one until the first is finished.
+"""
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from ayes.schemas.ids import is_token
+from ayes.schemas.slots import CallRef
+
+#: Where clients send a stable id of the call, in their own namespaces.
+CALL_IDS: Final = ("claudecode/toolUseId",)
+#: As many characters of base32 as 200 bits have.
+_HASHED: Final = 40
+_SEPARATOR: Final = "__"
+
+
+class Codec(Protocol):
+    """As of `mcp.server.request_state.RequestStateCodec`."""
+
+    def seal(self, payload: bytes) -> str: ...
+    def unseal(self, token: str) -> bytes: ...
+
+
+class BadSeal(Exception):
+    """A client sent an id that this gateway did not give to this requester."""
+
+
+def hashed(prefix: str, *parts: str) -> str:
+    """A token of subjects made of any texts: equal texts give equal tokens."""
+    digest = hashlib.sha256(json.dumps(parts, ensure_ascii=True).encode()).digest()
+    return prefix + base64.b32encode(digest).decode().lower()[:_HASHED]
+
+
+def sent_name(meta: Mapping[str, Any] | None) -> str | None:
+    """The name of a call whose client sent an id; None if it sent none."""
+    for key in CALL_IDS:
+        sent = (meta or {}).get(key)
+        if isinstance(sent, str) and sent:
+            # Shorter than a token may be, as a number may follow.
+            return (
+                sent if is_token(sent) and len(sent) <= 60 and sent[0] != "-" else hashed("h", sent)
+            )
+    return None
+
+
+def content_name(digest: str) -> str:
+    """The name of a call whose client sent no id, by the digest of tool, version and arguments."""
+    return hashed("d", digest)
+
+
+def numbered(name: str, number: int) -> str:
+    return name if number == 1 else f"{name}-{number}"
+
+
+def thread_name(prefix: str, requester: str) -> str:
+    """The thread of a requester's calls."""
+    name = f"{prefix}-{requester}"
+    return name if is_token(name) else hashed("t", prefix, requester)
+
+
+def tool_name(name: str) -> str:
+    """The name of a tool in the ledger: its own, if it can be one.
+
+    MCP allows up to 128 characters, with dots and slashes. Another name is made readable and gets a
+    part of its digest, so that no two tools have the same.
+    """
+    if is_token(name):
+        return name
+    readable = "".join(
+        one if one.isascii() and (one.isalnum() or one in "_-") else "-" for one in name
+    )
+    return f"{readable.lstrip('_')[:40]}-{hashed('', name)[:16]}"
+
+
+def offered_names(tools: Sequence[tuple[str, str]], reserved: frozenset[str]) -> list[str]:
+    """The names under which clients see tools: their own where unique, else after the server's.
+
+    Args:
+        tools: the server's name and the tool's.
+        reserved: names that the gateway uses itself.
+    """
+    counts: dict[str, int] = {}
+    for _, tool in tools:
+        counts[tool] = counts.get(tool, 0) + 1
+    return [
+        tool if counts[tool] == 1 and tool not in reserved else f"{server}{_SEPARATOR}{tool}"
+        for server, tool in tools
+    ]
+
+
+def sealed(codec: Codec, kind: str, requester: str, call: CallRef) -> str:
+    """A name of a call that only this gateway can make, for one purpose and one requester."""
+    return codec.seal(json.dumps([kind, requester, str(call)]).encode())
+
+
+def unsealed(codec: Codec, kind: str, requester: str, token: object) -> CallRef:
+    """The call that such a name stands for.
+
+    Raises:
+        BadSeal: it is forged, for another purpose, or another requester's.
+    """
+    if not isinstance(token, str):
+        raise BadSeal
+    try:
+        found = json.loads(codec.unseal(token))
+    except Exception:  # noqa: BLE001 - a codec may raise anything, and none of it is a yes
+        raise BadSeal from None
+    match found:
+        case [str(one), str(name), str(call)] if (one, name) == (kind, requester):
+            return CallRef.parse(call)
+        case _:
+            raise BadSeal

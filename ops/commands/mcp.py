@@ -1,0 +1,96 @@
+"""The command that lets people decide about calls of MCP servers' tools."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from ayes.ledger.nats.credentials import Store
+from ayes.ledger.nats.link_key import link_key as key_of_links
+from ayes.ops.commands.command import Session, command, commands
+from ayes.ops.commands.options import LinkKeyOption
+from ayes.ops.terminal.output import print_message
+from ayes.schemas.errors import BadInput
+
+app: Final = commands()
+
+INSTALL: Final = "pip install 'ayes[mcp]'"
+_HERE: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+@app.callback()
+def mcp() -> None:
+    """Let people decide about calls of MCP servers' tools."""
+
+
+@command(
+    app,
+    examples="""
+    ayes mcp gateway gateway.toml
+    ayes mcp gateway gateway.toml --http 127.0.0.1:8808
+    """,
+)
+async def gateway(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE.toml", help="Its servers and whose calls it asks about; see docs/mcp.md."
+        ),
+    ],
+    http: Annotated[
+        str,
+        typer.Option(
+            "--http",
+            metavar="HOST:PORT",
+            help="Serve many clients there, at /mcp; by default one, over stdin and stdout.",
+            show_default=False,
+        ),
+    ] = "",
+    link_key: LinkKeyOption = None,
+    *,
+    session: Session,
+) -> None:
+    """Serve MCP servers' tools so that every call is judged by the policy first."""
+    if find_spec("mcp") is None:
+        raise BadInput(f"the gateway is not installed: {INSTALL}.")
+    from ayes.adapters.mcp_gateway.settings import read_settings
+
+    settings = read_settings(file)
+    host, port = _address(http) if http else ("", 0)
+    if not settings.requester and not (http and settings.clients):
+        raise BadInput(
+            f"{file} does not say on whose behalf calls are made. Add a line as in "
+            'requester = "ben"; over HTTP, name the requester of each [[client]].'
+        )
+    if http and host not in _HERE and not settings.clients:
+        raise BadInput(
+            f"--http {http} can be reached from elsewhere, and {file} has no [[client]] with a "
+            "token. Add one, or listen on 127.0.0.1."
+        )
+    if session.url is not None and link_key is None:
+        raise BadInput(
+            "the ids that clients keep need a key that stays: --link-key with a copy of links.key "
+            "of the broker's store."
+        )
+    key = key_of_links(Store(session.store), link_key)
+    from ayes.adapters.mcp_gateway.server import http_app, opened, serve_stdio
+
+    async with session.connect("service") as ledger, opened(settings, ledger, key) as serving:
+        if not http:
+            await serve_stdio(serving)
+            return
+        import uvicorn
+
+        config = uvicorn.Config(
+            http_app(serving, host), host=host, port=port, log_level="warning", ws="none"
+        )
+        print_message(f"The gateway serves http://{host}:{port}/mcp until Ctrl-C.")
+        await uvicorn.Server(config).serve()
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, separator, port = text.rpartition(":")
+    if not (separator and host and port.isascii() and port.isdigit() and int(port) < 65536):
+        raise BadInput(f"--http {text!r} is not an address. Write it as in 127.0.0.1:8808.")
+    return host.strip("[]"), int(port)

@@ -1,0 +1,488 @@
+"""The gateway in front of MCP servers: real servers, real clients over HTTP, and the real gate."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gateways import client, gateway, settings, shop_server
+from mcp import Client
+from mcp.shared.exceptions import MCPError
+from shop import Shop
+
+from ayes.adapters.mcp_gateway import ladder as ladder_module
+from ayes.adapters.mcp_gateway.wire import SERVER_LABEL, TASKS, WAIT
+from ayes.ledger.lifecycle import Call, Status
+from ayes.ledger.log import EventLog
+from ayes.schemas.errors import BrokerAway
+from ayes.schemas.slots import CallRef, ThreadRef
+
+# What is tested here is the gateway's; what it rests on is the contract of the log (test_port.py).
+pytestmark = pytest.mark.log("memory")
+
+POLICY = """
+[[rule]]
+name = "harmless"
+tools = ["search", "slow", "breaks", "order", "dies", "receipt"]
+then = "allow"
+
+[[rule]]
+name = "never"
+tools = ["fails"]
+then = "block"
+reason = "it is broken"
+
+[[rule]]
+name = "refunds"
+tools = ["refund"]
+then = "ask"
+editor_counts = true
+"""
+THREAD = ThreadRef("shop", "mcp-rita")
+CLAUDE = "claudecode/toolUseId"
+
+
+class World:
+    """A shop behind a gateway, its gate, and a reviewer."""
+
+    def __init__(self, shop: Shop, journal: Path) -> None:
+        self.shop, self.journal = shop, journal
+        self.ana = shop.ledger.reviewer("ana")
+        self.url = ""
+
+    @property
+    def ran(self) -> list[str]:
+        return self.journal.read_text().splitlines() if self.journal.exists() else []
+
+    async def asked(self) -> Call:
+        """The one call that people are asked about, once they are."""
+        [call] = await until(lambda: self.shop.ledger.open_questions(THREAD))
+        return await self.shop.ledger.call(call.ref)
+
+    async def call(self, ref: CallRef) -> Call:
+        return await self.shop.ledger.call(ref)
+
+    async def calls(self) -> list[Call]:
+        facts = await self.shop.ledger.read(THREAD)
+        refs = {fact.slot.call_ref: None for fact in facts if fact.slot.call_ref}
+        return [await self.call(ref) for ref in refs]
+
+
+@pytest.fixture
+def hold() -> str:
+    """How long a request is held."""
+    return "20s"
+
+
+@pytest.fixture
+async def world(port: EventLog, tmp_path: Path, hold: str) -> AsyncIterator[World]:
+    shop = Shop(port)
+    await shop.apply(POLICY)
+    made = World(shop, tmp_path / "journal")
+    async with (
+        shop.gates(),
+        gateway(shop.ledger, settings(shop_server(made.journal), hold=hold)) as (running, made.url),
+    ):
+        made.gateway = running
+        yield made
+
+
+def text(result: Any) -> str:
+    return "".join(one.text for one in result.content)
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_what_the_policy_decides_alone_is_answered_at_once(world: World, mode: str):
+    """In both eras: an allowed call is passed on and its result recorded; a blocked one is an error
+    result with the reason, and does not run (B1, I1).
+    """
+    async with client(world.url, mode=mode) as agent:
+        found = await agent.call_tool("search", {"text": "A-17"})
+        refused = await agent.call_tool("fails", {})
+    assert (text(found), found.is_error) == ("nothing about A-17", False)
+    assert refused.is_error
+    assert "rule 'never' of the policy does not allow this call" in text(refused)
+    assert world.ran == ["search A-17"]
+    [first, second] = await world.calls()
+    assert (first.status, second.status) == (Status.RETURNED, Status.DENIED)
+    assert first.wish.requester == "rita"
+    assert first.wish.labels[SERVER_LABEL] == "desk"
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_a_held_request_is_answered_when_people_have_decided(world: World, mode: str):
+    """Approved, it runs once with its result; denied, it does not run and the reason is told."""
+    async with client(world.url, mode=mode) as agent:
+        asking = asyncio.create_task(agent.call_tool("refund", {"order": "A-17", "amount": 4}))
+        await world.ana.approve((await world.asked()).ref)
+        assert text(await asking) == "4 given back for A-17"
+        asking = asyncio.create_task(agent.call_tool("refund", {"order": "A-18"}))
+        await world.ana.deny((await world.asked()).ref, reason="not this one")
+        denied = await asking
+    assert denied.is_error
+    assert "not this one" in text(denied)
+    assert world.ran == ["refund A-17 4"]
+
+
+async def test_an_edit_and_an_answer_reach_the_model(world: World):
+    """An edited call runs with the reviewer's arguments and says so; an answer is in place of the
+    result, as the value of the tool's own schema if it is one (B61).
+    """
+    async with client(world.url) as agent:
+        await agent.list_tools()
+        asking = asyncio.create_task(agent.call_tool("refund", {"order": "A-17", "amount": 9}))
+        await world.ana.approve((await world.asked()).ref, arguments='{"order":"A-17","amount":2}')
+        edited = await asking
+        asking = asyncio.create_task(agent.call_tool("refund", {"order": "A-19"}))
+        await world.ana.answer((await world.asked()).ref, '{"result": "done by hand"}')
+        answered = await asking
+    assert text(edited).startswith("A reviewer changed the arguments of this call")
+    assert text(edited).endswith("2 given back for A-17")
+    assert (answered.structured_content, answered.is_error) == ({"result": "done by hand"}, False)
+    assert world.ran == ["refund A-17 2"]
+
+
+@pytest.mark.parametrize("hold", ["1s"])
+async def test_a_client_that_can_come_back_is_asked_to_with_a_sealed_state(world: World):
+    """Each round ends with a state and nothing else; the call is the same one in all of them, and
+    its state cannot be read, changed, used for other arguments or by another requester.
+    """
+    async with client(world.url, mode="auto") as agent:
+        name, arguments = "refund", {"order": "A-17"}
+        first = await agent.session.call_tool(name, arguments, allow_input_required=True)
+        state = first.request_state
+        assert first.result_type == "input_required"
+        assert not first.input_requests
+        assert "refund" not in state
+        assert "rita" not in state
+        for changed in (state[:-2], "v1.AAAA", json.dumps({"call": "shop/mcp-rita/x"})):
+            with pytest.raises(MCPError, match="Invalid or expired requestState"):
+                await agent.session.call_tool(
+                    name, arguments, request_state=changed, allow_input_required=True
+                )
+        with pytest.raises(MCPError, match="Invalid or expired requestState"):
+            await agent.session.call_tool(
+                name, {"order": "B-2"}, request_state=state, allow_input_required=True
+            )
+        await world.ana.approve((await world.asked()).ref)
+        done = await agent.session.call_tool(name, arguments, request_state=state)
+        again = await agent.session.call_tool(name, arguments, request_state=state)
+    # A state that is used twice is the same call, and it has run.
+    assert text(done) == text(again) == "0 given back for A-17"
+    assert world.ran == ["refund A-17 0"]
+    assert len(await world.calls()) == 1
+
+
+@pytest.mark.parametrize("hold", ["1s"])
+async def test_after_the_last_round_a_finished_result_says_how_to_come_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    """The pending result has an id; `approvals_wait` goes on with it, also after the gateway was
+    started again, and a forged id is refused.
+    """
+    monkeypatch.setattr(ladder_module, "ROUNDS", 1)
+    async with client(world.url) as agent:
+        pending = await agent.call_tool("refund", {"order": "A-17"})
+        assert pending.is_error  # the tool has a schema of its own, which clients check
+        given = pending.meta["ayes/pending"]["id"]
+        assert given in text(pending)
+        await world.ana.approve((await world.asked()).ref)
+        for forged in (given[:-1], "v1.AAAA", "shop/mcp-rita/x", 7):
+            with pytest.raises(MCPError, match="there is no such call of yours"):
+                await agent.call_tool(WAIT, {"id": forged})
+    # Another gateway, which shares nothing with the first but the key and the ledger.
+    file = settings(shop_server(world.journal), hold="10s")
+    async with gateway(world.shop.ledger, file) as (_, url), client(url) as agent:
+        assert text(await agent.call_tool(WAIT, {"id": given})) == "0 given back for A-17"
+    assert world.ran == ["refund A-17 0"]
+
+
+@pytest.mark.parametrize("hold", ["1s"])
+async def test_an_older_client_gets_the_pending_result_after_one_wait(world: World):
+    """It has no rounds. The same call again, while it waits, is the same call (I1)."""
+    async with client(world.url, mode="legacy") as agent:
+        first = await agent.call_tool("refund", {"order": "A-17"})
+        second = await agent.call_tool("refund", {"order": "A-17"})
+        for one in (first, second):
+            assert "waits for a person's approval" in text(one)
+        assert len(await world.calls()) == 1
+        await world.ana.approve((await world.asked()).ref)
+        third = await agent.call_tool("refund", {"order": "A-17"})
+    assert text(third) == "0 given back for A-17"
+    assert world.ran == ["refund A-17 0"]
+
+
+async def test_the_id_that_a_client_sends_names_the_call(world: World):
+    """The same id is the same call, and its result is not made twice; other arguments under the
+    same id are another call; without an id a finished call is not in the way of an equal one.
+    """
+    async with client(world.url) as agent:
+        for _ in range(2):
+            await agent.call_tool("search", {"text": "a"}, meta={CLAUDE: "toolu_1"})
+        await agent.call_tool("search", {"text": "b"}, meta={CLAUDE: "toolu_1"})
+        await agent.call_tool("search", {"text": "c"}, meta={CLAUDE: "../> *" * 40})
+        for _ in range(2):
+            await agent.call_tool("search", {"text": "d"})
+    assert world.ran == ["search a", "search b", "search c", "search d", "search d"]
+    names = [call.ref.call for call in await world.calls()]
+    assert names[:2] == ["toolu_1", "toolu_1-2"]
+    assert names[4] == f"{names[3]}-2"
+
+
+async def until(is_so: Callable[[], Awaitable[Any]]) -> Any:
+    """The first answer that is true."""
+    async with asyncio.timeout(10):
+        while not (found := await is_so()):  # noqa: ASYNC110 - another program changes it
+            await asyncio.sleep(0.05)
+        return found
+
+
+async def _json_rpc(url: str, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    """One request of 2026-07-28 by a client that declares tasks; returns the whole answer."""
+    import httpx2
+
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {"extensions": {TASKS: {}}},
+    }
+    headers = {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": method}
+    headers["Mcp-Name"] = str(params.get("name") or params.get("taskId"))
+    headers["Accept"] = "application/json, text/event-stream"
+    body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}}
+    async with httpx2.AsyncClient(timeout=10) as http:
+        return (await http.post(url, json=body, headers=headers)).json()
+
+
+async def test_a_client_of_tasks_gets_one_at_once(world: World):
+    """The task waits, runs when it is looked at after its approval, keeps its result, and belongs
+    to its requester; one that waits can be cancelled.
+    """
+
+    async def task(task_id: str) -> dict[str, Any]:
+        return (await _json_rpc(world.url, "tasks/get", {"taskId": task_id}))["result"]
+
+    asked = {"name": "refund", "arguments": {"order": "A-17"}}
+    made = (await _json_rpc(world.url, "tools/call", asked))["result"]
+    assert (made["resultType"], made["status"], made["ttlMs"]) == ("task", "working", None)
+    assert (await task(made["taskId"]))["status"] == "working"
+    await world.ana.approve((await world.asked()).ref)
+    await asyncio.sleep(0.5)
+    assert world.ran == []  # nobody has looked since
+
+    async def ended() -> dict[str, Any] | None:
+        found = await task(made["taskId"])
+        return found if found["status"] != "working" else None
+
+    done = await until(ended)
+    assert done["status"] == "completed"
+    assert done["result"]["content"][0]["text"] == "0 given back for A-17"
+    assert (await task(made["taskId"])) == done
+    for forged in ("x", made["taskId"][:-2], made["taskId"] + "A"):
+        answer = await _json_rpc(world.url, "tasks/get", {"taskId": forged})
+        assert answer["error"]["code"] == -32602
+    other = (await _json_rpc(world.url, "tools/call", asked | {"arguments": {"order": "B"}}))[
+        "result"
+    ]
+    assert "error" not in await _json_rpc(world.url, "tasks/cancel", {"taskId": other["taskId"]})
+
+    async def cancelled() -> bool:
+        return (await task(other["taskId"]))["status"] == "cancelled"
+
+    await until(cancelled)
+    assert world.ran == ["refund A-17 0"]
+
+
+async def test_a_disconnect_neither_withdraws_nor_runs_anything(world: World):
+    """The call stays open, and what is approved afterwards runs only when somebody asks for it."""
+    async with client(world.url) as agent:
+        asking = asyncio.create_task(agent.call_tool("refund", {"order": "A-17"}))
+        waiting = await world.asked()
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+    assert (await world.call(waiting.ref)).status is Status.PENDING
+    await world.ana.approve(waiting.ref)
+    await world.shop.until(waiting.ref.decided)
+    await asyncio.sleep(0.5)
+    assert (await world.call(waiting.ref)).status is Status.APPROVED
+    async with client(world.url) as agent:
+        assert text(await agent.call_tool("refund", {"order": "A-17"})) == "0 given back for A-17"
+    assert world.ran == ["refund A-17 0"]
+
+
+async def test_two_gateways_run_a_call_once(world: World):
+    """Both hold the same call; one runs it, and both answer with the one result (I1)."""
+    file = settings(shop_server(world.journal))
+    meta = {CLAUDE: "toolu_1"}
+    async with (
+        gateway(world.shop.ledger, file) as (_, url),
+        client(world.url) as one,
+        client(url) as other,
+    ):
+        asking = [
+            asyncio.create_task(agent.call_tool("refund", {"order": "A-17"}, meta=meta))
+            for agent in (one, other)
+        ]
+        await world.ana.approve((await world.asked()).ref)
+        results = await asyncio.gather(*asking)
+    assert {text(one) for one in results} == {"0 given back for A-17"}
+    assert world.ran == ["refund A-17 0"]
+
+
+async def test_a_server_that_ends_while_it_runs_leaves_the_call_in_doubt(world: World):
+    """The tool may have run. The model is told so, and the same call does not run again."""
+    async with client(world.url) as agent:
+        meta = {CLAUDE: "toolu_1"}
+        for _ in range(2):
+            result = await agent.call_tool("dies", {}, meta=meta)
+            assert result.is_error
+            assert "nobody knows whether it took place" in text(result)
+    [call] = await world.calls()
+    assert call.status is Status.IN_DOUBT
+    assert world.ran == ["dies"]
+
+
+async def test_an_error_of_the_protocol_is_passed_on_and_kept(world: World):
+    """Its code, message and data, for the second request as for the first."""
+    async with client(world.url) as agent:
+        for _ in range(2):
+            with pytest.raises(MCPError, match="the shop is closed") as raised:
+                await agent.call_tool("breaks", {}, meta={CLAUDE: "toolu_1"})
+            assert (raised.value.code, raised.value.data) == (-32050, {"until": "nine"})
+    assert world.ran == ["breaks"]
+
+
+async def test_what_a_server_asks_its_client_is_passed_on(world: World):
+    """A tool that asks for something (`input_required`) runs under one claim to its end."""
+    from mcp_types import ElicitResult
+
+    async def answer(_context: Any, _params: Any) -> ElicitResult:
+        return ElicitResult(action="accept", content={"size": "L"})
+
+    for mode in ("auto", "legacy"):
+        async with client(world.url, mode=mode, elicitation_callback=answer) as agent:
+            assert text(await agent.call_tool("order", {})) == "one shirt in L"
+    assert world.ran == ["order L", "order L"]
+    assert [call.status for call in await world.calls()] == [Status.RETURNED] * 2
+
+
+async def test_progress_is_passed_on(world: World):
+    """What the tool tells of its progress reaches the client that asked for it."""
+    told: list[tuple[float, float | None, str | None]] = []
+
+    async def progress(done: float, total: float | None, message: str | None) -> None:
+        told.append((done, total, message))
+
+    async with client(world.url) as agent:
+        result = await agent.call_tool("slow", {"seconds": 0.1}, progress_callback=progress)
+    assert text(result) == "done"
+    assert told == [(1.0, 2.0, "half")]
+
+
+async def test_a_tool_that_no_server_lists_is_not_called(world: World):
+    """Nothing is passed on, and nothing is in the ledger."""
+    async with client(world.url) as agent:
+        result = await agent.call_tool("hidden", {})
+    assert (text(result), result.is_error) == ("Unknown tool: hidden", True)
+    assert await world.calls() == []
+
+
+async def test_without_the_ledger_nothing_runs(world: World, monkeypatch: pytest.MonkeyPatch):
+    """The log does not answer: the model is told that the tool did not run (fails closed)."""
+    async with client(world.url) as agent:
+        await agent.list_tools()
+
+        async def away(*_: object, **__: object) -> Any:
+            raise BrokerAway("no broker answers")
+
+        monkeypatch.setattr(world.shop.log, "append", away)
+        result = await agent.call_tool("search", {"text": "a"})
+    assert result.is_error
+    assert text(result) == "The tool did not run: no broker answers"
+    assert world.ran == []
+
+
+async def test_a_changed_tool_is_another_version_and_needs_a_new_approval(
+    world: World, tmp_path: Path
+):
+    """What people approved is bound to the description that they saw (I1)."""
+    async with client(world.url) as agent:
+        asking = asyncio.create_task(agent.call_tool("refund", {"order": "A-17"}))
+        waiting = await world.asked()
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+    await world.ana.approve(waiting.ref)
+    await world.shop.until(waiting.ref.decided)
+    changed = shop_server(world.journal, REFUND_DESCRIPTION="Pay money to anybody.")
+    async with gateway(world.shop.ledger, settings(changed)) as (_, url), client(url) as agent:
+        asking = asyncio.create_task(agent.call_tool("refund", {"order": "A-17"}))
+        again = await world.asked()
+        assert again.ref != waiting.ref
+        assert again.wish.tool_version != waiting.wish.tool_version
+        await world.ana.deny(again.ref)
+        assert (await asking).is_error
+    assert world.ran == []
+
+
+async def test_two_servers_are_one(port: EventLog, tmp_path: Path):
+    """Their tools keep their names where these are unique; each is called at its own server."""
+    shop = Shop(port)
+    await shop.apply('[[rule]]\nname = "all"\ntools = ["*"]\nthen = "allow"\n')
+    journals = [tmp_path / "one", tmp_path / "two"]
+    servers = [shop_server(journal, name=journal.name) for journal in journals]
+    async with (
+        shop.gates(),
+        gateway(shop.ledger, settings(*servers)) as (_, url),
+        client(url) as agent,
+    ):
+        names = {tool.name for tool in (await agent.list_tools()).tools}
+        assert {"one__refund", "two__refund", WAIT} <= names
+        assert "refund" not in names
+        await agent.call_tool("two__refund", {"order": "A-17"})
+        assert (await agent.read_resource("shop://hours")).contents[0].text == "nine to five"
+    assert not journals[0].exists()
+    assert journals[1].read_text() == "refund A-17 0\n"
+
+
+type Ask = Callable[[Client], Awaitable[Any]]
+
+ASKED: dict[str, Ask] = {
+    "resources": lambda agent: agent.list_resources(),
+    "templates": lambda agent: agent.list_resource_templates(),
+    "resource": lambda agent: agent.read_resource("shop://orders/A-17"),
+    "prompts": lambda agent: agent.list_prompts(),
+    "prompt": lambda agent: agent.get_prompt("complain", {"about": "delay"}),
+    "search": lambda agent: agent.call_tool("search", {"text": "A-17"}),
+    "receipt": lambda agent: agent.call_tool("receipt", {"order": "A-17"}),
+}
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_everything_else_is_the_same_as_without_the_gateway(
+    world: World, mode: str, tmp_path: Path
+):
+    """Lists, resources, prompts, completions and results of allowed tools are equal, and so is what
+    the server says of itself; a tool is added, and the extension for tasks.
+    """
+    from mcp import StdioServerParameters, stdio_client
+    from mcp_types import PromptReference
+
+    command = shop_server(tmp_path / "direct").command
+    server = stdio_client(StdioServerParameters(command=command[0], args=list(command[1:])))
+    async with client(world.url, mode=mode) as agent, Client(server, mode=mode) as direct:
+        for name, ask in ASKED.items():
+            assert await ask(agent) == await ask(direct), name
+        reference = PromptReference(name="complain")
+        argument = {"name": "about", "value": "A"}
+        assert await agent.complete(reference, argument) == await direct.complete(
+            reference, argument
+        )
+        assert agent.server_info == direct.server_info
+        assert agent.instructions == direct.instructions
+        [*tools, added] = (await agent.list_tools()).tools
+        assert tools == (await direct.list_tools()).tools
+        assert added.name == WAIT
+        for broken in (agent, direct):
+            with pytest.raises(MCPError):
+                await broken.read_resource("shop://nothing")

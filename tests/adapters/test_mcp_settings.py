@@ -1,0 +1,130 @@
+"""The file of a gateway, the names that it makes, and how it keeps results: pure tables."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mcp.server.request_state import AESGCMRequestStateCodec
+from pages import blocks
+from paths import ROOT
+
+from ayes.adapters.mcp_gateway import names
+from ayes.adapters.mcp_gateway.settings import read_settings
+from ayes.adapters.mcp_gateway.wire import recorded, spec_of_tool, without_tasks
+from ayes.schemas.errors import BadFile
+from ayes.schemas.ids import is_token
+from ayes.schemas.slots import CallRef
+
+SERVER = '[[server]]\nname = "shop"\ncommand = ["shop"]\n'
+HEAD = 'workspace = "desk"\nrequester = "ben"\n'
+TOKEN = "t" * 32
+
+WRONG = [
+    ("", "'workspace' is missing"),
+    (HEAD, "'server' is missing"),
+    (f'{HEAD}hold = "1h"\n{SERVER}', "is not a wait of 1s to 10m"),
+    (f'{HEAD}color = "red"\n{SERVER}', "unknown key 'color'"),
+    (f'workspace = "a.b"\n{SERVER}', "'workspace'"),
+    (f"{HEAD}{SERVER}{SERVER}", "another server has the name 'shop' already"),
+    (f'{HEAD}[[server]]\nname = "shop"\n', "give either a command or a url"),
+    (f'{HEAD}{SERVER}url = "https://a"\n', "give either a command or a url"),
+    (f'{HEAD}[[server]]\nname = "s"\nurl = "http://a.example"\n', "must begin with https://"),
+    (f'{HEAD}[[server]]\nname = "s"\nurl = "shop"\n', "is not a URL"),
+    (f'{HEAD}{SERVER}headers = {{ A = "b" }}\n', "headers are for a url"),
+    (f'{HEAD}{SERVER}environment = {{ A = "env:NOBODY_SET" }}\n', "NOBODY_SET is not set"),
+    (f'{HEAD}{SERVER}[[client]]\nrequester = "ana"\ntoken = "short"\n', "fewer than 32 characters"),
+    (
+        (
+            f'{HEAD}{SERVER}[[client]]\nrequester = "ana"\ntoken = "{TOKEN}"\n'
+            f'[[client]]\nrequester = "eve"\ntoken = "{TOKEN}"\n'
+        ),
+        "two clients have the same token",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "said"), WRONG)
+def test_each_mistake_in_the_file_is_one_sentence(tmp_path: Path, text: str, said: str):
+    """It says what is wrong and where."""
+    file = tmp_path / "gateway.toml"
+    file.touch(mode=0o600)
+    file.write_text(text)
+    with pytest.raises(BadFile) as raised:
+        read_settings(file, {})
+    assert said in str(raised.value)
+    assert str(raised.value).startswith(str(file))
+
+
+def test_a_file_with_a_secret_in_it_is_its_owners_alone(tmp_path: Path):
+    """A secret in a variable may be named in a file that others read."""
+    file = tmp_path / "gateway.toml"
+    file.write_text(f'{HEAD}{SERVER}environment = {{ A = "secret" }}\n')
+    file.chmod(0o644)
+    with pytest.raises(BadFile, match="chmod 600"):
+        read_settings(file, {})
+    file.write_text(f'{HEAD}{SERVER}environment = {{ A = "env:KNOWN" }}\n')
+    assert read_settings(file, {"KNOWN": "secret"}).servers[0].environment == {"A": "secret"}
+
+
+def test_the_file_in_the_docs_is_valid(tmp_path: Path):
+    """The page shows one."""
+    [shown] = blocks(ROOT / "docs" / "mcp.md", "toml")
+    (tmp_path / "gateway.toml").write_text(shown.text)
+    known = {"GITHUB_TOKEN": "a", "SHOP_AUTHORIZATION": "b"}
+    found = read_settings(tmp_path / "gateway.toml", known)
+    assert [one.name for one in found.servers] == ["github", "shop"]
+
+
+@given(st.text(min_size=1), st.text(min_size=1))
+def test_names_are_tokens_and_differ(one: str, other: str):
+    """Whatever clients and servers send becomes a token, and two texts never become the same."""
+    for named in (names.tool_name, lambda text: names.sent_name({names.CALL_IDS[0]: text})):
+        assert is_token(named(one))
+        assert (named(one) == named(other)) == (one == other)
+    assert is_token(names.thread_name("mcp", one))
+
+
+def test_an_id_is_one_requesters_and_for_one_purpose():
+    """Sealed for one, it is nothing for another."""
+    codec = AESGCMRequestStateCodec([b"k" * 32])
+    ref = CallRef("shop", "t", "c")
+    given_id = names.sealed(codec, "task", "rita", ref)
+    assert names.unsealed(codec, "task", "rita", given_id) == ref
+    other = AESGCMRequestStateCodec([b"o" * 32])
+    for wrong in ((codec, "wait", "rita"), (codec, "task", "ana"), (other, "task", "rita")):
+        with pytest.raises(names.BadSeal):
+            names.unsealed(*wrong, given_id)
+
+
+def test_text_alone_is_kept_as_text():
+    """Anything else is JSON below one key; a text that looks like it is, too."""
+    text = {"content": [{"type": "text", "text": "done"}], "isError": False}
+    assert recorded(text | {"_meta": {"a": 1}, "resultType": "complete"}) == ("done", False)
+    assert recorded(text | {"isError": True}) == ("done", True)
+    kept, _ = recorded(text | {"structuredContent": {"a": 1}})
+    assert kept.startswith('{"mcp_result":{')
+    sly = {"content": [{"type": "text", "text": '{"mcp_result":{"content":[]}}'}]}
+    assert recorded(sly)[0].startswith('{"mcp_result":{"content":[{')
+
+
+def test_a_schema_that_cannot_be_checked_is_still_part_of_the_version():
+    """It is declared as one that takes any object, and kept in the description."""
+    old = "http://json-schema.org/draft-07/schema#"
+    tool = {"name": "a/b", "inputSchema": {"$schema": old, "type": "object"}}
+    spec = spec_of_tool(tool)
+    assert is_token(spec.name)
+    assert spec.schema_text == '{"type":"object"}'
+    assert old in spec.description
+    own = {"type": "object", "properties": {"a": {"type": "string"}}}
+    assert '"properties"' in spec_of_tool({"name": "a", "inputSchema": own}).schema_text
+
+
+def test_servers_do_not_learn_of_tasks():
+    """The extension is taken out of what a client declares, and the rest stays."""
+    key, tasks = "io.modelcontextprotocol/clientCapabilities", "io.modelcontextprotocol/tasks"
+    meta = {key: {"sampling": {}, "extensions": {tasks: {}, "x/y": {}}}, "other": 1}
+    assert without_tasks(meta) == {
+        key: {"sampling": {}, "extensions": {"x/y": {}}},
+        "other": 1,
+    }

@@ -1,0 +1,62 @@
+"""Gateways in front of `mcp_shop.py`, in this process, and real clients of theirs."""
+
+import asyncio
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from mcp import Client
+
+from ayes.adapters.mcp_gateway.server import Gateway, http_app, opened
+from ayes.adapters.mcp_gateway.settings import ClientFile, GatewayFile, ServerFile
+from ayes.ledger.services import Ledger
+
+SHOP = Path(__file__).with_name("mcp_shop.py")
+KEY = b"k" * 32
+
+
+def shop_server(journal: Path, name: str = "desk", **environment: str) -> ServerFile:
+    """The settings of a shop over stdio."""
+    command = (sys.executable, str(SHOP), str(journal))
+    return ServerFile(name=name, command=command, environment=environment)
+
+
+def settings(*servers: ServerFile, clients: tuple[ClientFile, ...] = (), hold: str = "20s") -> Any:
+    return GatewayFile(
+        workspace="shop", requester="rita", hold=hold, server=servers, client=clients
+    )
+
+
+@asynccontextmanager
+async def serving(app: Any) -> AsyncIterator[str]:
+    """Serve an ASGI application; yields its URL."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    config = uvicorn.Config(app, host="127.0.0.1", port=port, log_level="error", ws="none")
+    server = uvicorn.Server(config)
+    running = asyncio.create_task(server.serve())
+    try:
+        async with asyncio.timeout(20):
+            while not server.started:  # noqa: ASYNC110 - it has no event
+                await asyncio.sleep(0.01)
+        yield f"http://127.0.0.1:{port}/mcp"
+    finally:
+        server.should_exit = server.force_exit = True
+        await running
+
+
+@asynccontextmanager
+async def gateway(ledger: Ledger, file: GatewayFile) -> AsyncIterator[tuple[Gateway, str]]:
+    """A gateway over HTTP; yields it and its URL."""
+    async with opened(file, ledger, KEY) as made, serving(http_app(made, "127.0.0.1")) as url:
+        yield made, url
+
+
+@asynccontextmanager
+async def client(url: str, **options: Any) -> AsyncIterator[Client]:
+    async with Client(url, **options) as connected:
+        yield connected
