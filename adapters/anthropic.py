@@ -22,18 +22,18 @@ from typing import Any
 import msgspec
 
 from ayes.adapters.kernel import Kernel, Raised, Ran, calling, output_text
-from ayes.adapters.names import Asked
+from ayes.adapters.names import AskedCall
 from ayes.adapters.verdicts import Answer, Say, Wait
 from ayes.ledger.tool_runner import format_exception
 from ayes.projections import refusal_texts
-from ayes.schemas.errors import BadInput, NotOpen
+from ayes.schemas.errors import BadInput
 from ayes.schemas.slots import CallRef
 from ayes.schemas.tools import spec_of
 
 type Tools = Mapping[str, Callable[..., Any]]
 
 
-class Waiting(NotOpen):
+class TurnWaits(Exception):
     """Calls of this turn are not decided yet. Settle the same turn again once they are."""
 
     def __init__(self, refs: Sequence[CallRef]) -> None:
@@ -53,7 +53,7 @@ async def settle(kernel: Kernel, thread: str, reply: Any, tools: Tools) -> dict[
         tools: the functions by name, as they are declared in the request to the model.
 
     Raises:
-        Waiting: with the calls that are not decided.
+        TurnWaits: with the calls that are not decided.
         Unavailable: the ledger does not answer. Nothing has run that is not recorded.
         BadInput: the reply has no content, or a tool call in it without an id, a name or arguments.
     """
@@ -65,7 +65,7 @@ async def settle(kernel: Kernel, thread: str, reply: Any, tools: Tools) -> dict[
         if isinstance(one, BaseException):
             raise one
     if waiting := [one.ref for one in ended if isinstance(one, Wait)]:
-        raise Waiting(waiting)
+        raise TurnWaits(waiting)
     return {"role": "user", "content": ended}
 
 
@@ -99,7 +99,7 @@ async def _result(
     if function is None:
         return _block(id_, refusal_texts.no_such_tool(name), is_error=True)
     text = msgspec.json.encode(arguments).decode()
-    asked = Asked(thread, id_, name, text)
+    asked = AskedCall(thread, id_, name, text)
     match await kernel.settle(asked, spec_of(function, name=name), calling(function)):
         case Ran(value):
             return _block(id_, output_text(value))

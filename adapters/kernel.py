@@ -1,7 +1,7 @@
 """What every adapter does with a tool call: request it, read the verdict, claim it, run it once.
 
     kernel = Kernel(ledger, "shop", requester="ben")
-    settled = await kernel.settle(Asked("order-17", "call_9", "refund", arguments), spec, run)
+    settled = await kernel.settle(AskedCall("order-17", "call_9", "refund", arguments), spec, run)
 
 `settle` is the whole of it, and it may be repeated at any time, in any process: after a crash, a
 resume, or by two processes at once. Whoever claims the call runs the tool, once. Everybody else
@@ -24,7 +24,7 @@ import msgspec
 import pydantic_core
 from msgspec import Struct
 
-from ayes.adapters.names import Asked, call_names, may_be, thread_name
+from ayes.adapters.names import AskedCall, call_names, may_be, thread_name
 from ayes.adapters.verdicts import Answer, Run, Say, Verdict, Wait, verdict
 from ayes.ledger.lifecycle import Call, Status
 from ayes.ledger.services import LEASE_S, Ledger
@@ -117,7 +117,7 @@ class Kernel:
 
     async def settle(
         self,
-        asked: Asked,
+        asked: AskedCall,
         spec: ToolSpec,
         run: Runner,
         *,
@@ -158,7 +158,7 @@ class Kernel:
             pause_s = min(pause_s * 2, _MAX_AGAIN_S)
             call = await self.wait(await self.look(call.ref))
 
-    async def verdict(self, asked: Asked, spec: ToolSpec) -> tuple[CallRef | None, Verdict]:
+    async def verdict(self, asked: AskedCall, spec: ToolSpec) -> tuple[CallRef | None, Verdict]:
         """Request the call if nobody did, and say what to do with it, without running anything.
 
         For clients that run the tool themselves, in another program. They claim with
@@ -187,7 +187,7 @@ class Kernel:
             self._declared[spec.name] = known
         return known[1]
 
-    async def request(self, asked: Asked, spec: ToolSpec) -> Call:
+    async def request(self, asked: AskedCall, spec: ToolSpec) -> Call:
         """The call with all that is recorded about it; requested now if nobody did.
 
         Raises:
@@ -204,7 +204,7 @@ class Kernel:
                     return call
         raise AssertionError("there is always another name")
 
-    async def _requested_as(self, ref: CallRef, asked: Asked, tool: e.ToolRef) -> Call | None:
+    async def _requested_as(self, ref: CallRef, asked: AskedCall, tool: e.ToolRef) -> Call | None:
         """The call under this name; None if the name is another call's."""
         recorded = await self.ledger.call(ref)
         while may_be(asked, recorded):
@@ -353,7 +353,7 @@ def spec_from_schema(name: str, description: str, schema: str) -> ToolSpec:
 __all__ = [
     "ANSWER_S",
     "Answer",
-    "Asked",
+    "AskedCall",
     "Kernel",
     "Raised",
     "Ran",

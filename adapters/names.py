@@ -42,7 +42,7 @@ _OPEN: Final = frozenset(
 )
 
 
-class Asked(Struct, frozen=True):
+class AskedCall(Struct, frozen=True):
     """A tool call as a framework gives it. Everything in it is text from outside."""
 
     #: The framework's id of the conversation.
@@ -59,7 +59,7 @@ def thread_name(given: str) -> str:
     return given if is_token(given) and not _DIGEST.fullmatch(given) else _digest("h", given)
 
 
-def call_names(asked: Asked) -> Iterator[str]:
+def call_names(asked: AskedCall) -> Iterator[str]:
     """The names that this call may have, in the order in which they are tried."""
     if not asked.call_id:
         first = _digest("d", asked.tool, asked.arguments)
@@ -72,7 +72,7 @@ def call_names(asked: Asked) -> Iterator[str]:
         yield f"{first}-{occurrence}"
 
 
-def may_be(asked: Asked, recorded: Call) -> bool:
+def may_be(asked: AskedCall, recorded: Call) -> bool:
     """Whether the call recorded under a name is this one, or the name is free."""
     if recorded.requested is None:
         return not recorded.facts
@@ -82,7 +82,7 @@ def may_be(asked: Asked, recorded: Call) -> bool:
     return bool(asked.call_id) or recorded.status in _OPEN
 
 
-def call_name(asked: Asked, recorded: Callable[[str], Call]) -> str:
+def call_name(asked: AskedCall, recorded: Callable[[str], Call]) -> str:
     """The name of a call in a thread.
 
     Args:

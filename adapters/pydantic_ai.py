@@ -31,7 +31,7 @@ from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolApp
 from pydantic_ai.toolsets import ToolsetTool, WrapperToolset
 
 from ayes.adapters.kernel import Kernel, Raised, Ran, output_text, spec_from_schema
-from ayes.adapters.names import Asked
+from ayes.adapters.names import AskedCall
 from ayes.adapters.states import Saved, States
 from ayes.adapters.verdicts import Answer, Say, Wait
 from ayes.adapters.wake import is_due
@@ -170,7 +170,9 @@ class _Asking(WrapperToolset[Any]):
         definition = tool.tool_def
         schema = msgspec.json.encode(definition.parameters_json_schema).decode()
         spec = spec_from_schema(name, definition.description or "", schema)
-        asked = Asked(ctx.conversation_id, ctx.tool_call_id or "", name, _arguments(ctx, tool_args))
+        asked = AskedCall(
+            ctx.conversation_id, ctx.tool_call_id or "", name, _arguments(ctx, tool_args)
+        )
         match await self.kernel.settle(asked, spec, run, text=_text):
             case Ran(value):
                 return value

@@ -9,7 +9,7 @@ from asking_agent import POLICY, Deaths, Killed, Raising, Silent
 from shop import REFUND, Shop
 
 from ayes.adapters.kernel import Kernel, Raised, Ran
-from ayes.adapters.names import Asked
+from ayes.adapters.names import AskedCall
 from ayes.adapters.verdicts import Answer, Run, Say, Wait, verdict
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import EventLog
@@ -77,8 +77,8 @@ async def desk(port: EventLog) -> AsyncIterator[Desk]:
         yield desk
 
 
-def asked(arguments: str = LARGE, call_id: str = "call_9", tool: str = "refund") -> Asked:
-    return Asked("order-17", call_id, tool, arguments)
+def asked(arguments: str = LARGE, call_id: str = "call_9", tool: str = "refund") -> AskedCall:
+    return AskedCall("order-17", call_id, tool, arguments)
 
 
 REF = CallRef("shop", "order-17", "call_9")

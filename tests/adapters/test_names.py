@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ayes.adapters.names import Asked, call_name, call_names, may_be, thread_name
+from ayes.adapters.names import AskedCall, call_name, call_names, may_be, thread_name
 from ayes.ledger.lifecycle import Call, call_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
@@ -23,7 +23,7 @@ IDS = st.one_of(
     st.from_regex(r"[dh][a-z2-7]{40}(-[0-9])?", fullmatch=True),
 )
 ASKED = st.builds(
-    Asked,
+    AskedCall,
     st.just("t1"),
     IDS,
     st.sampled_from(["refund", "mail"]),
@@ -40,7 +40,7 @@ class Recorded:
     def call(self, name: str) -> Call:
         return call_of(THREAD.call(name), self.facts)
 
-    def request(self, asked: Asked) -> str:
+    def request(self, asked: AskedCall) -> str:
         name = call_name(asked, self.call)
         ref = THREAD.call(name)
         if self.call(name).requested is None:
@@ -59,7 +59,7 @@ class Recorded:
 @given(IDS.filter(bool))
 def test_every_id_becomes_a_name_that_fits(given_id):
     """Any text becomes a name, the first and the millionth, and so does any thread's id."""
-    asked = Asked(given_id, given_id, "refund", "{}")
+    asked = AskedCall(given_id, given_id, "refund", "{}")
     assert is_token(thread_name(given_id))
     assert is_token(f"{next(call_names(asked))}-999999")
 
@@ -71,7 +71,7 @@ def test_two_calls_share_a_name_only_if_they_are_the_same(several):
     """
     recorded = Recorded()
     names = [recorded.request(asked) for asked in several]
-    by_name: dict[str, Asked] = {}
+    by_name: dict[str, AskedCall] = {}
     for asked, name in zip(several, names, strict=True):
         assert by_name.setdefault(name, asked) == asked
         assert recorded.request(asked) == name
@@ -89,7 +89,7 @@ def test_a_call_with_an_id_keeps_its_name_after_its_end(asked):
 
 def test_a_call_without_an_id_is_another_one_after_its_end():
     """Two identical calls without ids are one until the first has ended."""
-    recorded, asked = Recorded(), Asked("t1", "", "refund", "{}")
+    recorded, asked = Recorded(), AskedCall("t1", "", "refund", "{}")
     first = recorded.request(asked)
     assert recorded.request(asked) == first
     recorded.end(first)
@@ -101,7 +101,7 @@ def test_names_are_stable():
     """These names are in logs: another release must find the same calls."""
     assert thread_name("order-17") == "order-17"
     ids = ["toolu_01A", "9f3c5d1e-7a44-4b1c-8d7e-000000000012", "call_0", "refund-1"]
-    assert [next(call_names(Asked("t", one, "refund", "{}"))) for one in ids] == ids
+    assert [next(call_names(AskedCall("t", one, "refund", "{}"))) for one in ids] == ids
     hashed = {
         "a b": "h",
         "call_0-2": "h",
@@ -109,10 +109,10 @@ def test_names_are_stable():
         "": "d",
     }
     for one, kind in hashed.items():
-        name = next(call_names(Asked("t", one, "refund", "{}")))
+        name = next(call_names(AskedCall("t", one, "refund", "{}")))
         assert name[0] == kind
         assert len(name) == 41
-    assert next(call_names(Asked("t", "a b", "refund", "{}"))) == (
+    assert next(call_names(AskedCall("t", "a b", "refund", "{}"))) == (
         "hkzq4blzqm5y3hv7foklfo2yqhfw6s6rqsw3vklfr"
     )
 
@@ -120,7 +120,7 @@ def test_names_are_stable():
 def test_a_repeated_id_with_other_arguments_is_another_call():
     """Servers that give `call_0` in every turn get `call_0`, `call_0-2`, `call_0-3`."""
     recorded = Recorded()
-    several = [Asked("t1", "call_0", "refund", f'{{"a":{n}}}') for n in range(3)]
+    several = [AskedCall("t1", "call_0", "refund", f'{{"a":{n}}}') for n in range(3)]
     assert [recorded.request(one) for one in several] == ["call_0", "call_0-2", "call_0-3"]
     assert [recorded.request(one) for one in reversed(several)] == [
         "call_0-3",
@@ -132,4 +132,4 @@ def test_a_repeated_id_with_other_arguments_is_another_call():
 def test_a_name_with_facts_that_cannot_be_read_is_not_free():
     """A name whose request is missing or unreadable is passed over."""
     fact = Fact(1, NOW, THREAD.call("c").decided, e.Withdrawn())
-    assert not may_be(Asked("t1", "c", "refund", "{}"), call_of(THREAD.call("c"), [fact]))
+    assert not may_be(AskedCall("t1", "c", "refund", "{}"), call_of(THREAD.call("c"), [fact]))

@@ -9,7 +9,7 @@ from asking_agent import POLICY
 from shop import REFUND, Shop
 
 from ayes.adapters.kernel import Kernel
-from ayes.adapters.names import Asked
+from ayes.adapters.names import AskedCall
 from ayes.adapters.states import Saved, StateFiles
 from ayes.adapters.verdicts import Wait
 from ayes.adapters.wake import resume_decided, wake
@@ -33,7 +33,7 @@ class Paused:
         self.fails: list[Exception] = []
 
     async def pause(self, thread: str) -> CallRef:
-        asked = Asked(thread, "c1", "refund", '{"amount":100}')
+        asked = AskedCall(thread, "c1", "refund", '{"amount":100}')
         call = await self.kernel.request(asked, REFUND)
         await self.states.save(Saved(thread, (str(call.ref),), "the state"))
         await self.shop.until(call.ref.gated)
@@ -44,10 +44,11 @@ class Paused:
         await self.shop.until(ref.decided)
 
     async def resume(self, saved: Saved) -> None:
-        self.resumed.append(saved.thread)
         if self.fails:
+            self.resumed.append(saved.thread)
             raise self.fails.pop()
         await self.states.remove(saved.thread)
+        self.resumed.append(saved.thread)
 
     async def until(self, *threads: str) -> None:
         async with asyncio.timeout(10):
@@ -112,5 +113,5 @@ async def test_a_decision_is_no_part_of_a_saved_state(paused):
     """Whatever a state says, the verdict is the ledger's."""
     ref = await paused.pause("t1")
     await paused.states.save(Saved("t1", (str(ref),), '{"approved": true}'))
-    asked = Asked("t1", "c1", "refund", '{"amount":100}')
+    asked = AskedCall("t1", "c1", "refund", '{"amount":100}')
     assert await paused.kernel.verdict(asked, REFUND) == (ref, Wait(ref))

@@ -7,7 +7,7 @@ import anthropic
 import httpx2
 from drivers import Driver
 
-from ayes.adapters.anthropic import Waiting, as_json, definitions, settle
+from ayes.adapters.anthropic import TurnWaits, as_json, definitions, settle
 
 
 class Agent(Driver):
@@ -58,7 +58,7 @@ class Agent(Driver):
                     messages.append(
                         await settle(self.kernel, self.thread, messages[-1], self.tools)
                     )
-                except Waiting:
+                except TurnWaits:
                     return None
 
     async def _reply(self, client, messages, *, stream: bool):
