@@ -7,7 +7,6 @@ The state is never read as a decision, and decides nothing: the calls are read f
 
 import asyncio
 import hashlib
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
@@ -16,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from ayes.schemas.errors import BadFile
+from ayes.schemas.files import write_atomically
 
 
 class Saved(Struct, frozen=True):
@@ -69,13 +69,7 @@ class StateFiles:
 
     def _save(self, saved: Saved) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        file = self._file(saved.thread)
-        new = file.with_suffix(".new")
-        with new.open("wb") as opened:
-            opened.write(msgspec.json.encode(saved))
-            opened.flush()
-            os.fsync(opened.fileno())
-        new.replace(file)
+        write_atomically(self._file(saved.thread), msgspec.json.encode(saved))
 
     def _saved(self) -> list[Saved]:
         return [_read(file) for file in sorted(self.folder.glob("*.json"))]
