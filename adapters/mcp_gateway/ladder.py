@@ -389,7 +389,7 @@ def _state(params: Json) -> Json:
 
 def no_tasks() -> MCPError:
     """The error for a client that did not declare the extension."""
-    needed = {"requiredCapabilities": {"extensions": {TASKS: {}}}}
+    needed: Json = {"requiredCapabilities": {"extensions": {TASKS: {}}}}
     return MCPError(MISSING_REQUIRED_CLIENT_CAPABILITY, f"declare the extension {TASKS}", needed)
 
 
