@@ -3,8 +3,8 @@
     from ayes import Ledger, Status
 
 The public names are listed in `__all__` and loaded when they are first used. The modules behind
-them are `ayes.schemas`, `ayes.ledger`, `ayes.projections`, `ayes.consumers` and `ayes.ops`; each
-of these imports only from those before it.
+them are `ayes.schemas`, `ayes.ledger`, `ayes.projections`, `ayes.consumers`, `ayes.adapters` and
+`ayes.ops`; each of these imports only from those before it.
 """
 
 from importlib import import_module

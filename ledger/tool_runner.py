@@ -84,7 +84,7 @@ async def _call(function: ToolFunction, arguments: str, key: str) -> Any:
         named = msgspec.json.decode(arguments)
         if inspect.iscoroutinefunction(function):
             return await function(**named)
-        value = await _in_a_thread(partial(function, **named))
+        value = await in_a_thread(partial(function, **named))
         return await value if inspect.isawaitable(value) else value
     finally:
         idempotency_key.reset(before)
@@ -102,7 +102,7 @@ def _returned(value: Any, attempt: int) -> ToolReturned | ToolFailed:
     return ToolReturned(output=output, attempt=attempt)
 
 
-async def _in_a_thread(function: Callable[[], Any]) -> Any:
+async def in_a_thread(function: Callable[[], Any]) -> Any:
     """Run the function in a new thread.
 
     `asyncio.to_thread` has few threads: a claimed call could wait for one, and be in doubt after a

@@ -120,6 +120,42 @@ def reconciled_in_silence(tool: str, happened: bool) -> str:
     return f"A person checked: this call of `{tool}` did not take place."
 
 
+def started_elsewhere(tool: str) -> str:
+    """For a call that another process has started, and whose result is not recorded yet."""
+    return (
+        f"`{tool}` was started by another process, and its result is not known yet. It was not "
+        "started again. Do not repeat it: it may have taken effect."
+    )
+
+
+def in_doubt(tool: str) -> str:
+    """For a call whose runner died: a person has to find out."""
+    return (
+        f"`{tool}` was started and its result never came. It may have taken effect, and a person "
+        "has to find out. It was not started again. Do not repeat it."
+    )
+
+
+def not_as_approved(tool: str, flaw: str) -> str:
+    """For an approval that does not let the call run."""
+    return f"`{tool}` did not run: {flaw}."
+
+
+def bad_arguments(tool: str, problem: str) -> str:
+    """For a call that was not requested, because its arguments break the tool's schema."""
+    return f"`{tool}` did not run, and nobody was asked: {problem}"
+
+
+def no_such_tool(tool: str) -> str:
+    """For a tool that the agent does not have."""
+    return f"`{tool}` did not run: no tool of that name is offered here."
+
+
+def waits(tool: str) -> str:
+    """For a client that cannot pause at a call that is not decided."""
+    return f"`{tool}` did not run yet: the call waits for approval. Do not repeat it."
+
+
 def _why(what: str, reason: str) -> str:
     return f" {what}: {reason.strip()}" if reason.strip() else ""
 

@@ -17,9 +17,10 @@ from mcp.server.lowlevel import Server
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
-from mcp.shared.inbound import HEADER_MISMATCH, MCP_NAME_HEADER, decode_header_value
+from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
 from mcp.shared.message import ServerMessageMetadata
 from mcp_types import methods
+from mcp_types.jsonrpc import HEADER_MISMATCH
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, ConfigDict
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -136,7 +137,7 @@ class Gateway:
     def server(self) -> Server[Any]:
         server: Server[Any] = Server(NAME, version=__version__, get_tool_input_schema=self._schema)
         server.middleware.append(RequestStateBoundary(self._security, default_audience=NAME))
-        server.middleware.append(self)
+        server.middleware.append(self.answer)
         return server
 
     async def close(self) -> None:
@@ -154,17 +155,18 @@ class Gateway:
         schema = offered.tool.get("inputSchema") if offered else None
         return schema if isinstance(schema, dict) else None
 
-    async def __call__(
-        self, context: ServerRequestContext[Any, Any], call_next: CallNext
+    async def answer(
+        self, ctx: ServerRequestContext[Any, Any], call_next: CallNext
     ) -> HandlerResult:
-        client = _Client(context, self._requester(context))
-        if context.request_id is None:
-            return await call_next(context)
-        if context.method == "initialize":
-            return await self._initialize(context, call_next)
+        """Answer a request, as the library's `ServerMiddleware`."""
+        client = _Client(ctx, self._requester(ctx))
+        if ctx.request_id is None:
+            return await call_next(ctx)
+        if ctx.method == "initialize":
+            return await self._initialize(ctx, call_next)
         if not client.modern and client.session is None:
-            return await call_next(context)  # nothing is served before `initialize`
-        result = await self._answer(client, context.method, _dict(context.params))
+            return await call_next(ctx)  # nothing is served before `initialize`
+        result = await self._answer(client, ctx.method, _dict(ctx.params))
         return self._stamped(result) if client.modern else result
 
     async def _initialize(
@@ -175,7 +177,7 @@ class Gateway:
         about = await self.routes.handshake(_dict(context.params) or {})
         capabilities = {"tools": {}, **(about.get("capabilities") or {})}
         capabilities.pop("tasks", None)  # of that era, which the gateway does not speak
-        known = {key: about[key] for key in ("serverInfo", "instructions") if key in about}
+        known: Json = {key: about[key] for key in ("serverInfo", "instructions") if key in about}
         return {**committed, **known, "capabilities": capabilities}
 
     async def _answer(self, client: _Client, method: str, params: Json | None) -> Json:

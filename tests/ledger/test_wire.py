@@ -240,7 +240,7 @@ def test_what_is_private_in_nats_py_is_used_in_one_file():
     used = re.compile(rf"\.({'|'.join(names)})\b")
     found = {
         str(file.relative_to(root)): set(used.findall(file.read_text()))
-        for folder in ("schemas", "ledger", "projections", "consumers", "ops", "bench")
+        for folder in ("schemas", "ledger", "projections", "consumers", "adapters", "ops", "bench")
         for file in (root / folder).rglob("*.py")
     }
     assert {file: found[file] for file in found if found[file]} == {

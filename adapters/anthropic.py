@@ -1,0 +1,132 @@
+"""Anthropic Messages, a plain loop: settle all tool calls of a reply through the ledger.
+
+    reply = await client.messages.create(model=model, messages=messages, tools=tools, ...)
+    messages += [{"role": "assistant", "content": reply.content}]          # save them here
+    messages += [await settle(kernel, "order-17", reply, {"refund": refund})]
+
+All state is the list of messages. Save it with the assistant's turn *before* `settle`: a pending
+`tool_use` cannot be sent, so that turn is the checkpoint. `settle` may be repeated with the same
+turn at any time: whatever ran gives its recorded result.
+
+Tools that run at Anthropic (`server_tool_use`, connectors) never come here and cannot be gated. Do
+not use `run_tools_eagerly`, which runs tools while the reply still streams: settle the final
+message of a stream.
+
+The package `anthropic` is not needed here: replies are read as its types or as plain JSON.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from ayes.adapters.kernel import Kernel, Raised, Ran, calling, output_text
+from ayes.adapters.names import AskedCall
+from ayes.adapters.verdicts import Answer, Say, Wait
+from ayes.ledger.tool_runner import format_exception
+from ayes.projections import refusal_texts
+from ayes.schemas.errors import BadInput
+from ayes.schemas.slots import CallRef
+from ayes.schemas.tools import spec_of
+
+type Tools = Mapping[str, Callable[..., Any]]
+
+
+class TurnWaits(Exception):
+    """Calls of this turn are not decided yet. Settle the same turn again once they are."""
+
+    def __init__(self, refs: Sequence[CallRef]) -> None:
+        self.refs = tuple(refs)
+        super().__init__(f"not decided yet: {', '.join(map(str, self.refs))}.")
+
+
+async def settle(kernel: Kernel, thread: str, reply: Any, tools: Tools) -> dict[str, Any]:
+    """The user's message with a result for each tool call of a reply.
+
+    All calls of the turn are requested and those that may run are run, before any is reported to
+    wait.
+
+    Args:
+        thread: the id of the conversation, the same after a restart.
+        reply: a `Message`, its JSON as a dict, or the saved assistant's message.
+        tools: the functions by name, as they are declared in the request to the model.
+
+    Raises:
+        TurnWaits: with the calls that are not decided.
+        Unavailable: the ledger does not answer. Nothing has run that is not recorded.
+        BadInput: the reply has no content, or a tool call in it without an id, a name or arguments.
+    """
+    uses = [block for block in _blocks(reply) if block.get("type") == "tool_use"]
+    settling = (_result(kernel, thread, use, tools) for use in uses)
+    # Each is heard, so that one that raises does not leave another's result unread.
+    ended = await asyncio.gather(*settling, return_exceptions=True)
+    for one in ended:
+        if isinstance(one, BaseException):
+            raise one
+    if waiting := [one.ref for one in ended if isinstance(one, Wait)]:
+        raise TurnWaits(waiting)
+    return {"role": "user", "content": ended}
+
+
+def definitions(tools: Tools) -> list[dict[str, Any]]:
+    """The tools as the request to the model declares them."""
+    specs = [spec_of(function, name=name) for name, function in tools.items()]
+    return [
+        {
+            "name": spec.name,
+            "description": spec.description,
+            "input_schema": msgspec.json.decode(spec.schema_text),
+        }
+        for spec in specs
+    ]
+
+
+def as_json(content: Any) -> list[dict[str, Any]]:
+    """The content of a reply as plain JSON, to be saved and sent again."""
+    return _blocks({"content": content})
+
+
+async def _result(
+    kernel: Kernel, thread: str, use: dict[str, Any], tools: Tools
+) -> dict[str, Any] | Wait:
+    match use:
+        case {"id": str(id_), "name": str(name), "input": dict(arguments)} if id_:
+            pass
+        case _:
+            raise BadInput(f"a tool_use needs an id, a name and an input: {use!r}.")
+    function = tools.get(name)
+    if function is None:
+        return _block(id_, refusal_texts.no_such_tool(name), is_error=True)
+    text = msgspec.json.encode(arguments).decode()
+    asked = AskedCall(thread, id_, name, text)
+    match await kernel.settle(asked, spec_of(function, name=name), calling(function)):
+        case Ran(value):
+            return _block(id_, output_text(value))
+        case Raised(problem):
+            return _block(id_, format_exception(problem), is_error=True)
+        case Say(said, is_error):
+            return _block(id_, said, is_error=is_error)
+        case Answer(said):
+            return _block(id_, said)
+        case Wait() as wait:
+            return wait
+
+
+def _block(id_: str, text: str, *, is_error: bool = False) -> dict[str, Any]:
+    block: dict[str, Any] = {"type": "tool_result", "tool_use_id": id_}
+    if text.strip():
+        block["content"] = text
+    return block | {"is_error": True} if is_error else block
+
+
+def _blocks(reply: Any) -> list[dict[str, Any]]:
+    content = reply.get("content") if isinstance(reply, dict) else getattr(reply, "content", None)
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    if not isinstance(content, list):
+        raise BadInput("the reply has no content: give the message that the model sent.")
+    return [
+        block if isinstance(block, dict) else block.model_dump(mode="json", exclude_none=True)
+        for block in content
+    ]

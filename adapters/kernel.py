@@ -1,0 +1,368 @@
+"""What every adapter does with a tool call: request it, read the verdict, claim it, run it once.
+
+    kernel = Kernel(ledger, "shop", requester="ben")
+    settled = await kernel.settle(AskedCall("order-17", "call_9", "refund", arguments), spec, run)
+
+`settle` is the whole of it, and it may be repeated at any time, in any process: after a crash, a
+resume, or by two processes at once. Whoever claims the call runs the tool, once. Everybody else
+gets the recorded result, or is told that the call was started and that its result is not known.
+
+**It fails closed.** Nothing runs unless this process holds a claim that counts. If the ledger
+raises, or does not answer within `answer_s`, `settle` raises `Unavailable`, and the tool has not
+run. Once it runs, its result is written down for as long as it takes.
+"""
+
+import asyncio
+import functools
+import hashlib
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import msgspec
+import pydantic_core
+from msgspec import Struct
+
+from ayes.adapters.names import AskedCall, call_names, may_be, thread_name
+from ayes.adapters.verdicts import Answer, Run, Say, Verdict, Wait, verdict
+from ayes.ledger.lifecycle import Call, Status
+from ayes.ledger.services import LEASE_S, Ledger
+from ayes.ledger.tool_runner import ToolFunction, in_a_thread
+from ayes.projections import refusal_texts
+from ayes.schemas import events as e
+from ayes.schemas.codec import MAX_BYTES
+from ayes.schemas.errors import (
+    AlreadyFilled,
+    BadArguments,
+    BadInput,
+    BrokerAway,
+    NotOpen,
+    Unavailable,
+    WaitTimedOut,
+)
+from ayes.schemas.slots import CallRef, ThreadRef
+from ayes.schemas.tools import ToolSpec
+
+#: How long the ledger may take to answer before nothing runs.
+ANSWER_S: Final = 15.0
+#: The pause before a call is read again that another task or process has just taken.
+_AGAIN_S: Final = 0.05
+_MAX_AGAIN_S: Final = 1.0
+#: A longer output is recorded as a summary with its digest; JSON may have to escape it.
+_MAX_OUTPUT: Final = MAX_BYTES // 4
+_BEGINNING: Final = 1_000
+
+#: Runs the tool with the approved arguments, decoded.
+type Runner = Callable[[dict[str, Any]], Awaitable[Any]]
+
+
+class Ran(Struct, frozen=True):
+    """This process ran the tool, with the arguments of the model. The result is recorded."""
+
+    #: What the tool returned, as it is.
+    value: Any
+
+
+class Raised(Struct, frozen=True):
+    """This process ran the tool, which raised. That is recorded; the framework may have its own
+    way to tell the model.
+    """
+
+    problem: Exception
+
+
+#: What became of a call: never `Run`.
+type Settled = Ran | Raised | Say | Answer | Wait
+
+
+class Kernel:
+    """Settles the tool calls of one requester's agents in one workspace."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        workspace: str,
+        *,
+        requester: str = "",
+        agent: str = "",
+        labels: Mapping[str, str] | None = None,
+        patience_s: float = 0.0,
+        answer_s: float = ANSWER_S,
+        lease_s: float = LEASE_S,
+    ) -> None:
+        """Bind a connection to a workspace.
+
+        Args:
+            ledger: connected in the role `service`.
+            requester: as of `Ledger.request`, as are `agent` and `labels`.
+            patience_s: how long to wait in place for a decision, and for the result of a call that
+                another process runs. 0: do not wait.
+            answer_s: how long the ledger may take to answer before nothing runs.
+            lease_s: how long this process may be silent before a call that it runs is in doubt.
+
+        Raises:
+            BadInput: a number of seconds is negative, or 0 where something must be awaited.
+        """
+        if patience_s < 0:
+            raise BadInput(f"patience_s is {patience_s}: give a number of seconds, or 0.")
+        for name, seconds in (("answer_s", answer_s), ("lease_s", lease_s)):
+            if not seconds > 0:
+                raise BadInput(f"{name} is {seconds}: give a number of seconds over 0.")
+        self.ledger = ledger
+        self.workspace = workspace
+        self.requester, self.agent, self.labels = requester, agent, dict(labels or {})
+        self.patience_s, self.answer_s, self.lease_s = patience_s, answer_s, lease_s
+        self._declared: dict[str, tuple[ToolSpec, e.ToolRef]] = {}
+
+    async def settle(
+        self,
+        asked: AskedCall,
+        spec: ToolSpec,
+        run: Runner,
+        *,
+        text: Callable[[Any], str] | None = None,
+    ) -> Settled:
+        """Request the call if nobody did, and run the tool if it is approved and nobody did.
+
+        Args:
+            spec: the tool as the framework has it. A changed one is declared as a new version.
+            run: called at most once, and by one process only.
+            text: the result as the model reads it, to be recorded; by default a string as it is,
+                anything else as JSON.
+
+        Raises:
+            Unavailable: the ledger does not answer. Nothing has run; do the same again.
+            Refused: the ledger does not take the call, for example because this thread holds it for
+                another requester. Nothing has run.
+        """
+        try:
+            call = await self.request(asked, spec)
+        except BadArguments as problem:
+            return Say(refusal_texts.bad_arguments(asked.tool, str(problem)))
+        call = await self.wait(call)
+        pause_s, waited_s = _AGAIN_S, 0.0
+        while True:
+            match verdict(call):
+                case Run() as approved:
+                    try:
+                        return await self._run(call, approved, run, text or output_text)
+                    except (AlreadyFilled, NotOpen):
+                        # It was claimed or revoked meanwhile, or another task here claims it.
+                        if waited_s > self.answer_s:
+                            raise
+                case other:
+                    return other
+            await asyncio.sleep(pause_s)
+            waited_s += pause_s
+            pause_s = min(pause_s * 2, _MAX_AGAIN_S)
+            call = await self.wait(await self.look(call.ref))
+
+    async def verdict(self, asked: AskedCall, spec: ToolSpec) -> tuple[CallRef | None, Verdict]:
+        """Request the call if nobody did, and say what to do with it, without running anything.
+
+        For clients that run the tool themselves, in another program. They claim with
+        `Ledger.start`. There is no reference if the arguments break the tool's schema.
+
+        Raises:
+            Unavailable: the ledger does not answer.
+            Refused: as of `settle`.
+        """
+        try:
+            call = await self.wait(await self.request(asked, spec))
+        except BadArguments as problem:
+            return None, Say(refusal_texts.bad_arguments(asked.tool, str(problem)))
+        return call.ref, verdict(call)
+
+    async def declare(self, spec: ToolSpec) -> e.ToolRef:
+        """Declare the tool, once for each contract.
+
+        Raises:
+            Unavailable: the ledger does not answer.
+        """
+        known = self._declared.get(spec.name)
+        if known is None or known[0] != spec:
+            async with self._in_time("the declaration of a tool"):
+                known = spec, await self.ledger.declare(self.workspace, spec)
+            self._declared[spec.name] = known
+        return known[1]
+
+    async def request(self, asked: AskedCall, spec: ToolSpec) -> Call:
+        """The call with all that is recorded about it; requested now if nobody did.
+
+        Raises:
+            BadArguments: they break the tool's schema. Nothing was requested.
+            Unavailable: the ledger does not answer.
+            Refused: as of `settle`.
+        """
+        tool = await self.declare(spec)
+        thread = ThreadRef(self.workspace, thread_name(asked.thread))
+        async with self._in_time(f"the request for {asked.tool}"):
+            for name in call_names(asked):
+                call = await self._requested_as(thread.call(name), asked, tool)
+                if call is not None:
+                    return call
+        raise AssertionError("there is always another name")
+
+    async def _requested_as(self, ref: CallRef, asked: AskedCall, tool: e.ToolRef) -> Call | None:
+        """The call under this name; None if the name is another call's."""
+        recorded = await self.ledger.call(ref)
+        while may_be(asked, recorded):
+            # As it was requested, whatever version is declared now.
+            version = recorded.wish.tool_version if recorded.requested else tool.version
+            try:
+                return await self.ledger.request(
+                    ref,
+                    e.ToolRef(tool.tool, version, tool.run_by),
+                    asked.arguments,
+                    requester=self.requester,
+                    agent=self.agent,
+                    labels=self.labels or None,
+                )
+            except AlreadyFilled:
+                if recorded.requested is not None:
+                    raise  # by another requester, agent or labels
+            recorded = await self.ledger.known_call(ref)  # somebody was quicker
+        return None
+
+    async def look(self, ref: CallRef) -> Call:
+        """The call as it is recorded now.
+
+        Raises:
+            UnknownCall: it was never requested.
+            Unavailable: the ledger does not answer.
+        """
+        async with self._in_time(str(ref)):
+            return await self.ledger.known_call(ref)
+
+    async def wait(self, call: Call) -> Call:
+        """Wait in place, for `patience_s` at most, while the call is undecided or runs elsewhere.
+
+        Raises:
+            Unavailable: the ledger does not answer.
+        """
+        if self.patience_s <= 0:
+            return call
+        clock = asyncio.get_running_loop()
+        until = clock.time() + self.patience_s
+        if isinstance(verdict(call), Wait):
+            try:
+                call = await self.ledger.decision(call.ref, timeout_s=self.patience_s)
+            except WaitTimedOut:
+                return await self.look(call.ref)
+        pause_s = _AGAIN_S
+        while call.status is Status.RUNNING and clock.time() < until:
+            await asyncio.sleep(min(pause_s, max(0.0, until - clock.time())))
+            pause_s = min(pause_s * 1.5, _MAX_AGAIN_S)
+            call = await self.look(call.ref)
+        return call
+
+    async def _run(
+        self, call: Call, approved: Run, run: Runner, text: Callable[[Any], str]
+    ) -> Settled:
+        ended: list[Ran | Raised] = []
+        what = f"the claim of {call.ref}"
+        async with self._in_time(what, "Nothing has run; do the same again.") as limit:
+
+            async def function(**arguments: Any) -> str:
+                limit.reschedule(None)  # it is claimed; the tool takes as long as it takes
+                try:
+                    value = await run(arguments)
+                except Exception as problem:
+                    ended.append(Raised(problem))
+                    raise
+                ended.append(Ran(value))
+                return _recorded(value, text)
+
+            await self.ledger.run(call.ref, function, lease_s=self.lease_s)
+        if approved.edited or not ended:
+            # The model reads what ran. Without an end, the approved arguments were not an object.
+            other = verdict(await self._ended(call.ref))
+            assert not isinstance(other, Run), "a call that ended does not run again"
+            return other
+        return ended[0]
+
+    async def _ended(self, ref: CallRef) -> Call:
+        async with self._in_time(str(ref)):
+            return await self.ledger.call(ref, must_include=ref.client_finished)
+
+    @asynccontextmanager
+    async def _in_time(self, what: str, then: str = "") -> AsyncIterator[asyncio.Timeout]:
+        try:
+            async with asyncio.timeout(self.answer_s) as limit:
+                yield limit
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            late = f"the ledger did not answer within {self.answer_s:g} s about {what}."
+            raise BrokerAway(f"{late} {then or 'Nothing has run.'}") from None
+
+
+def calling(function: ToolFunction) -> Runner:
+    """Calls a function with the named arguments; a synchronous one in a thread of its own."""
+
+    async def call(arguments: dict[str, Any]) -> Any:
+        if inspect.iscoroutinefunction(function):
+            return await function(**arguments)
+        value = await in_a_thread(functools.partial(function, **arguments))
+        return await value if inspect.isawaitable(value) else value
+
+    return call
+
+
+def output_text(value: Any) -> str:
+    """A tool's result as it is recorded: a string as it is, anything else as JSON."""
+    if isinstance(value, str):
+        return value
+    return pydantic_core.to_json(value, inf_nan_mode="strings", serialize_unknown=True).decode()
+
+
+def _recorded(value: Any, text: Callable[[Any], str]) -> str:
+    """The text to record. The tool has run, so whatever it returned must not become a failure."""
+    try:
+        written = text(value).encode("utf-8", "replace").decode()
+    except Exception as problem:  # noqa: BLE001 - a result may have any class
+        return _summary({"type": type(value).__name__, "not_recorded": type(problem).__name__})
+    raw = written.encode()
+    if len(raw) <= _MAX_OUTPUT:
+        return written
+    digest = hashlib.sha256(raw).hexdigest()
+    return _summary({"begins": written[:_BEGINNING], "bytes": len(raw), "sha256": digest})
+
+
+def _summary(about: dict[str, Any]) -> str:
+    return msgspec.json.encode({"recorded": "a summary of the result", **about}).decode()
+
+
+@functools.cache
+def spec_from_schema(name: str, description: str, schema: str) -> ToolSpec:
+    """A tool of a framework, which has the JSON Schema of its parameters.
+
+    Args:
+        schema: raw JSON text.
+
+    Raises:
+        BadInput: the name cannot be a tool's, or the schema is not a valid one.
+    """
+    try:
+        return ToolSpec(name=name, description=description, schema=schema)
+    except ValueError as problem:
+        raise BadInput(f"tool {name!r} cannot be declared: {problem}") from None
+
+
+__all__ = [
+    "ANSWER_S",
+    "Answer",
+    "AskedCall",
+    "Kernel",
+    "Raised",
+    "Ran",
+    "Runner",
+    "Say",
+    "Settled",
+    "Unavailable",
+    "Wait",
+    "calling",
+    "output_text",
+    "spec_from_schema",
+]

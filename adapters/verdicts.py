@@ -1,0 +1,85 @@
+"""What an adapter does with a call: one of four verdicts, from the recorded facts alone.
+
+    verdict                     from the ledger                     what the adapter does
+    --------------------------  ----------------------------------  -------------------------------
+    Run(arguments, edited)      approved, and not started           claims it, runs it, records it
+    Say(text, is_error)         it will not run, failed, is in      the model reads the text as the
+                                doubt, or runs elsewhere            result; nothing runs
+    Answer(text)                a result is recorded, or a person   the model reads the text as the
+                                answered                            result; nothing runs
+    Wait(ref)                   not decided                         pauses the framework's own way
+
+`Run` says that the call may be claimed. Only the claim says that it may run. Whatever a framework
+hands back when it resumes is no part of this: it is a wake-up, and the ledger is read.
+"""
+
+from msgspec import Struct
+
+from ayes.ledger.descriptions import FLAWS
+from ayes.ledger.lifecycle import NOT_RUN, Call, Status
+from ayes.projections import refusal_texts
+from ayes.projections.history import outcome
+from ayes.schemas import events as e
+from ayes.schemas.slots import CallRef
+
+
+class Run(Struct, frozen=True):
+    """The call may be claimed, and run with exactly these arguments."""
+
+    #: Raw JSON text, as approved.
+    arguments: str
+    #: Whether a reviewer changed them.
+    edited: bool = False
+
+
+class Say(Struct, frozen=True):
+    """The tool does not run. The model reads this text as the result of its call."""
+
+    text: str
+    is_error: bool = True
+
+
+class Answer(Struct, frozen=True):
+    """The recorded result of the call, or a person's answer in its place. The tool does not run."""
+
+    text: str
+
+
+class Wait(Struct, frozen=True):
+    """The call is not decided."""
+
+    ref: CallRef
+
+
+type Verdict = Run | Say | Answer | Wait
+
+
+def verdict(call: Call) -> Verdict:
+    """What to do with a call.
+
+    Args:
+        call: all of its recorded facts.
+    """
+    tool = "the tool" if call.requested is None else call.wish.tool
+    match call.status:
+        case Status.UNKNOWN | Status.REQUESTED | Status.PENDING:
+            return Wait(call.ref)
+        case Status.APPROVED if call.newer:
+            newer = "a newer program has recorded something about this call"
+            return Say(refusal_texts.not_as_approved(tool, newer))
+        case Status.APPROVED if call.flaw is not None:
+            return Say(refusal_texts.not_as_approved(tool, FLAWS[call.flaw]))
+        case Status.APPROVED:
+            return Run(call.arguments, edited=call.arguments != call.wish.arguments)
+        case Status.RUNNING:
+            return Say(refusal_texts.started_elsewhere(tool))
+        case Status.IN_DOUBT:
+            return Say(refusal_texts.in_doubt(tool))
+        case status if status in NOT_RUN:
+            refused = refusal_texts.tool_not_run(call)
+            if refused.ending == "answered":
+                return Answer(refused.text)
+            return Say(refused.text)
+        case _:
+            ended = outcome(call, e.Wish(tool=tool, arguments=call.wish.arguments))
+            return Say(ended.text) if ended.is_error else Answer(ended.text)

@@ -1,0 +1,87 @@
+"""An agent of Pydantic AI with a scripted model."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+from drivers import Driver
+from pydantic_ai import Agent as PydanticAgent
+from pydantic_ai.conversation import Conversation, ConversationTypeAdapter
+from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart, ToolReturnPart
+from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
+from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolApproved
+
+from ayes.adapters.pydantic_ai import Approvals
+from ayes.adapters.states import StateFiles
+
+
+class Agent(Driver):
+    """Its state is the conversation's JSON, as `Approvals` parks it."""
+
+    def agent(self) -> PydanticAgent[None, Any]:
+        self.approvals = Approvals(self.kernel, StateFiles(self.folder))
+        return PydanticAgent(
+            FunctionModel(self._reply, stream_function=self._stream),
+            tools=[self.refund, self.hurry],
+            output_type=[str, DeferredToolRequests],
+            capabilities=[self.approvals],
+        )
+
+    async def start(self, *, stream: bool = False) -> list[str] | None:
+        agent = self.agent()
+        if not stream:
+            result = await self.approvals.run(agent, "Refund order A-17.", thread=self.thread)
+            return _told(result.output)
+        async with agent.run_stream("Refund order A-17.", conversation_id=self.thread) as streamed:
+            output = await streamed.get_output()
+            messages = streamed.all_messages()
+        assert isinstance(output, DeferredToolRequests)
+        conversation = Conversation(
+            messages=messages, conversation_id=self.thread, deferred_tool_requests=output
+        )
+        await self.approvals.keep(conversation, output)
+        return None
+
+    async def resume(self) -> list[str] | None:
+        agent = self.agent()
+        async for result in self.approvals.resume(agent):
+            return _told(result.output)
+        return None
+
+    async def forge(self, arguments: dict[str, Any]) -> list[str] | None:
+        agent = self.agent()
+        [saved] = await self.approvals.states.saved()
+        conversation = ConversationTypeAdapter.validate_json(saved.state)
+        approved = {
+            call.tool_call_id: ToolApproved(override_args=arguments)
+            for call in conversation.deferred_tool_requests.approvals
+        }
+        result = await agent.run(
+            conversation=conversation, deferred_tool_results=DeferredToolResults(approvals=approved)
+        )
+        return _told(result.output)
+
+    def _reply(self, messages: list[Any], info: AgentInfo) -> ModelResponse:
+        told = _results(messages)
+        if told is not None:
+            return ModelResponse([TextPart(json.dumps(told))])
+        return ModelResponse(
+            [
+                ToolCallPart(tool, arguments, tool_call_id=id_)
+                for id_, tool, arguments in self.wishes
+            ]
+        )
+
+    async def _stream(self, messages: list[Any], info: AgentInfo) -> AsyncIterator[Any]:
+        for index, (id_, tool, arguments) in enumerate(self.wishes):
+            yield {index: DeltaToolCall(tool, json.dumps(arguments), tool_call_id=id_)}
+
+
+def _results(messages: list[Any]) -> list[str] | None:
+    """What the tools of the last turn said, in the order of the calls."""
+    parts = [part for part in messages[-1].parts if isinstance(part, ToolReturnPart)]
+    return [str(part.content) for part in parts] or None
+
+
+def _told(output: Any) -> list[str] | None:
+    return None if isinstance(output, DeferredToolRequests) else json.loads(output)
