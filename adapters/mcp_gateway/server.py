@@ -87,7 +87,8 @@ class _Client:
 
     @property
     def request_id(self) -> int | str | None:
-        return self._context.request_id
+        sent: int | str | None = self._context.request_id
+        return sent
 
     async def notify(self, method: str, params: Json | None, *, related: bool) -> None:
         message: Any = _Raw(method=method, params=params)
@@ -110,7 +111,8 @@ class _Client:
         message: Any = _Raw(method=method, params=params)
         related = ServerMessageMetadata(related_request_id=self.request_id)
         result = await self._context.session.send_request(message, _RawResult, metadata=related)
-        return result.model_dump(by_alias=True, mode="json", exclude_none=True)
+        given: Json = result.model_dump(by_alias=True, mode="json", exclude_none=True)
+        return given
 
 
 class Gateway:

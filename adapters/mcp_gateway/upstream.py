@@ -237,12 +237,13 @@ class Upstream:
             if self._http is None:
                 timeout = httpx2.Timeout(CONNECT_S, read=_SILENT_S)
                 self._http = httpx2.AsyncClient(headers=one.headers, timeout=timeout)
-            return streamable_http_client(one.url, http_client=self._http)
+            streams: Streams = streamable_http_client(one.url, http_client=self._http)
+            return streams
         program, *arguments = one.command
         # With the harmless variables of this process only: its own logins are none of theirs.
-        return stdio_client(
-            StdioServerParameters(command=program, args=arguments, env=one.environment)
-        )
+        server = StdioServerParameters(command=program, args=arguments, env=one.environment)
+        started: Streams = stdio_client(server)
+        return started
 
     async def close(self) -> None:
         if self._shared is not None:
