@@ -18,7 +18,7 @@ from ayes.schemas.slots import CallRef
 
 SERVER = '[[server]]\nname = "shop"\ncommand = ["shop"]\n'
 HEAD = 'workspace = "desk"\nrequester = "ben"\n'
-TOKEN = "t" * 32
+CLIENT = f'[[client]]\ntoken = "{"t" * 32}"\n'
 
 WRONG = [
     ("", "'workspace' is missing"),
@@ -35,10 +35,7 @@ WRONG = [
     (f'{HEAD}{SERVER}environment = {{ A = "env:NOBODY_SET" }}\n', "NOBODY_SET is not set"),
     (f'{HEAD}{SERVER}[[client]]\nrequester = "ana"\ntoken = "short"\n', "fewer than 32 characters"),
     (
-        (
-            f'{HEAD}{SERVER}[[client]]\nrequester = "ana"\ntoken = "{TOKEN}"\n'
-            f'[[client]]\nrequester = "eve"\ntoken = "{TOKEN}"\n'
-        ),
+        f'{HEAD}{SERVER}{CLIENT}requester = "ana"\n{CLIENT}requester = "eve"\n',
         "two clients have the same token",
     ),
 ]

@@ -160,6 +160,7 @@ REQUESTS = [
     ("call", "tool", "arguments", "kind", "sentence"),
     [pytest.param(*row, id=name) for name, *row in REQUESTS],
 )
+@pytest.mark.log("memory")
 async def test_a_request_that_could_never_run_is_refused(
     desk: Ledger, call: str, tool: str, arguments: Any, kind: type[Exception], sentence: str
 ):
@@ -305,6 +306,7 @@ VOTES: list[tuple[str, tuple[Any, ...], dict[str, Any], type[Exception], str]] =
 @pytest.mark.parametrize(
     ("vote", "rest", "kind", "sentence"), [pytest.param(*row, id=name) for name, *row in VOTES]
 )
+@pytest.mark.log("memory")
 async def test_a_vote_that_does_not_count_is_refused(
     desk: Ledger,
     vote: tuple[str, e.Verdict],

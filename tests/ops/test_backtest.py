@@ -451,6 +451,7 @@ async def test_the_ledgers_calls_are_tried_beside_what_really_happened(ledger):
         ("invalid", set()),
     ],
 )
+@pytest.mark.log("memory")
 async def test_calls_of_which_the_gate_said_something_else_are_listed(ledger, end, changed):
     """Whatever people then decided: the policy had asked them."""
     version = await declare(ledger)
@@ -490,6 +491,7 @@ def test_a_question_over_the_threads_limit_is_a_change(monkeypatch):
         ('{"amount":5}', "0000000000000000", "invalid"),
     ],
 )
+@pytest.mark.log("memory")
 async def test_what_no_gate_has_judged_is_held_against_its_schema(ledger, arguments, version, word):
     """An open call whose tool is unknown, or whose arguments do not fit, is invalid, as the gate
     will find (B66).
@@ -504,6 +506,7 @@ async def test_what_no_gate_has_judged_is_held_against_its_schema(ledger, argume
 
 
 @pytest.mark.parametrize("end", ["withdrawn", "superseded"])
+@pytest.mark.log("memory")
 async def test_what_ended_before_anybody_judged_it_is_held_against_its_schema_too(ledger, end):
     """Being taken back says nothing about the arguments."""
     version = await declare(ledger)

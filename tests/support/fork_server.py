@@ -119,7 +119,12 @@ if __name__ == "__main__":
     import duckdb  # noqa: F401
     import pyarrow.parquet  # noqa: F401
 
+    with contextlib.suppress(ImportError):  # PyArrow does, where it is installed
+        import pandas  # noqa: F401, ICN001
+
     import ayes.ops.commands as package
+    import ayes.ops.console.application
+    import ayes.ops.console.serving  # noqa: F401
 
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"{package.__name__}.{module.name}")

