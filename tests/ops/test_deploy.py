@@ -201,7 +201,7 @@ def started(settings: dict[str, list[str]]) -> list[str]:
 
 @pytest.mark.parametrize("name", UNITS)
 def test_the_units_commands_exist(name):
-    """A worker's, for each kind. What a unit is called is its command, but for workers that tell."""
+    """A worker's, for each kind. A unit has the name of its command, but for workers that tell."""
     words = started(UNITS[name])
     for kind in KINDS if "%i" in words else [""]:
         command = ayes([kind if word == "%i" else word for word in words])
