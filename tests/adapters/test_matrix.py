@@ -179,12 +179,13 @@ async def test_killed_before_it_saved_what_ran(world):
 
 
 async def test_two_processes_resume_at_once(world):
-    """One runs the tool; the other waits for its result."""
+    """One runs the tool; the other waits for its result, or finds that nothing waits any more."""
     await world.agent().start()
     await world.decide()
     both = [world.agent(patience_s=10) for _ in range(2)]
     told = await asyncio.gather(*(one.resume() for one in both))
-    assert told == [["100 were paid back."]] * 2
+    assert ["100 were paid back."] in told
+    assert all(one in (["100 were paid back."], None) for one in told)
     assert world.runs == [{"amount": 100}]
 
 
