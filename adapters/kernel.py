@@ -49,6 +49,8 @@ ANSWER_S: Final = 15.0
 #: The pause before a call is read again that another task or process has just taken.
 _AGAIN_S: Final = 0.05
 _MAX_AGAIN_S: Final = 1.0
+#: How long the gate may take to judge a request before the agent pauses.
+_JUDGED_S: Final = 2.0
 #: A longer output is recorded as a summary with its digest; JSON may have to escape it.
 _MAX_OUTPUT: Final = MAX_BYTES // 4
 _BEGINNING: Final = 1_000
@@ -140,10 +142,11 @@ class Kernel:
             call = await self.request(asked, spec)
         except BadArguments as problem:
             return Say(refusal_texts.bad_arguments(asked.tool, str(problem)))
+        version = (await self.declare(spec)).version
         call = await self.wait(call)
         pause_s, waited_s = _AGAIN_S, 0.0
         while True:
-            match verdict(call):
+            match verdict(call, version):
                 case Run() as approved:
                     try:
                         return await self._run(call, approved, run, text or output_text)
@@ -236,11 +239,13 @@ class Kernel:
             return await self.ledger.known_call(ref)
 
     async def wait(self, call: Call) -> Call:
-        """Wait in place, for `patience_s` at most, while the call is undecided or runs elsewhere.
+        """Wait in place, for `patience_s` at most, while the call is undecided or runs elsewhere;
+        and a moment for the gate in any case: no agent should pause for a call that is allowed.
 
         Raises:
             Unavailable: the ledger does not answer.
         """
+        call = await self._judged(call)
         if self.patience_s <= 0:
             return call
         clock = asyncio.get_running_loop()
@@ -253,6 +258,15 @@ class Kernel:
         pause_s = _AGAIN_S
         while call.status is Status.RUNNING and clock.time() < until:
             await asyncio.sleep(min(pause_s, max(0.0, until - clock.time())))
+            pause_s = min(pause_s * 1.5, _MAX_AGAIN_S)
+            call = await self.look(call.ref)
+        return call
+
+    async def _judged(self, call: Call) -> Call:
+        clock = asyncio.get_running_loop()
+        until, pause_s = clock.time() + _JUDGED_S, _AGAIN_S / 5
+        while call.status is Status.REQUESTED and clock.time() < until:
+            await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 1.5, _MAX_AGAIN_S)
             call = await self.look(call.ref)
         return call
@@ -274,16 +288,18 @@ class Kernel:
                 ended.append(Ran(value))
                 return _recorded(value, text)
 
-            await self.ledger.run(call.ref, function, lease_s=self.lease_s)
-        if approved.edited or not ended:
-            # The model reads what ran. Without an end, the approved arguments were not an object.
-            other = verdict(await self._ended(call.ref))
-            assert not isinstance(other, Run), "a call that ended does not run again"
-            return other
-        return ended[0]
+            outcome = await self.ledger.run(call.ref, function, lease_s=self.lease_s)
+        # What the model reads now is what it reads whenever this is asked again.
+        known = await self._ended(call.ref)
+        if ended and not approved.edited and _is_end(known, outcome):
+            return ended[0]
+        # Others ended it meanwhile; or its arguments were changed, or were no object.
+        other = verdict(known)
+        assert not isinstance(other, Run), "a call that ended does not run again"
+        return other
 
     async def _ended(self, ref: CallRef) -> Call:
-        async with self._in_time(str(ref)):
+        async with self._in_time(str(ref), "It has run; do the same again to read its result."):
             return await self.ledger.call(ref, must_include=ref.client_finished)
 
     @asynccontextmanager
@@ -296,6 +312,17 @@ class Kernel:
                 raise
             late = f"the ledger did not answer within {self.answer_s:g} s about {what}."
             raise BrokerAway(f"{late} {then or 'Nothing has run.'}") from None
+
+
+def _is_end(call: Call, outcome: e.ToolReturned | e.ToolFailed) -> bool:
+    """Whether a call ended with this: it may have been put in doubt while its tool ran."""
+    match outcome, call.finished and call.finished.event:
+        case e.ToolReturned(output=ours), e.ToolReturned(output=recorded):
+            return ours == recorded
+        case e.ToolFailed(error=ours), e.ToolFailed(error=recorded):
+            return ours == recorded
+        case _:
+            return False
 
 
 def calling(function: ToolFunction) -> Runner:

@@ -13,6 +13,8 @@
 hands back when it resumes is no part of this: it is a wake-up, and the ledger is read.
 """
 
+from typing import Final
+
 from msgspec import Struct
 
 from ayes.ledger.descriptions import FLAWS
@@ -53,12 +55,16 @@ class Wait(Struct, frozen=True):
 
 type Verdict = Run | Say | Answer | Wait
 
+_CHANGED: Final = "its description or schema has changed since it was asked for"
 
-def verdict(call: Call) -> Verdict:
+
+def verdict(call: Call, version: str | None = None) -> Verdict:
     """What to do with a call.
 
     Args:
         call: all of its recorded facts.
+        version: of the tool as it is declared now. What was approved for another one does not run.
+            None: it will not run here.
     """
     tool = "the tool" if call.requested is None else call.wish.tool
     match call.status:
@@ -69,6 +75,8 @@ def verdict(call: Call) -> Verdict:
             return Say(refusal_texts.not_as_approved(tool, newer))
         case Status.APPROVED if call.flaw is not None:
             return Say(refusal_texts.not_as_approved(tool, FLAWS[call.flaw]))
+        case Status.APPROVED if version is not None and call.wish.tool_version != version:
+            return Say(refusal_texts.not_as_approved(tool, _CHANGED))
         case Status.APPROVED:
             return Run(call.arguments, edited=call.arguments != call.wish.arguments)
         case Status.RUNNING:

@@ -46,6 +46,17 @@ CONNECT_S: Final = 30.0
 #: How long a server may be silent over HTTP before it is given up.
 _SILENT_S: Final = 3600.0
 
+#: How the messages of errors begin that the library makes of an answer without a JSON-RPC message
+#: (mcp 2.3, client/streamable_http.py), as of a proxy that gave up. A server that says the same
+#: itself leaves its call in doubt too.
+_MADE_UP: Final = (
+    "Server returned an error response",
+    "Session terminated",
+    "Failed to parse",
+    "Unexpected content type",
+    "server answered a request with 202",
+)
+
 type Streams = AbstractAsyncContextManager[Any]
 
 
@@ -160,7 +171,8 @@ class Channel:
         try:
             result = await self._dispatcher.send_raw_request(method, sent, options)
         except MCPError as problem:
-            if problem.error.code == CONNECTION_CLOSED:
+            made_up = problem.error.message.startswith(_MADE_UP)
+            if problem.error.code == CONNECTION_CLOSED or (made_up and method == "tools/call"):
                 raise Gone(method) from None
             raise
         except (RuntimeError, OSError) as problem:  # not running any more

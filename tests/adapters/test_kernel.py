@@ -84,12 +84,37 @@ def asked(arguments: str = LARGE, call_id: str = "call_9", tool: str = "refund")
 REF = CallRef("shop", "order-17", "call_9")
 
 
-async def test_what_the_policy_allows_runs_at_once_with_some_patience(desk):
+async def test_what_the_policy_allows_runs_at_once(desk):
     """A call that needs nobody: requested, decided by the policy, run, recorded."""
     tool = Tool()
-    settled = await desk.kernel(patience_s=10).settle(asked(SMALL), REFUND, tool)
+    settled = await desk.kernel().settle(asked(SMALL), REFUND, tool)
     assert settled == Ran("1 were paid back.")
     assert await desk.status(REF) is Status.RETURNED
+
+
+async def test_a_result_that_came_after_the_doubt_is_not_read_by_the_model(desk):
+    """What is read first is what is read ever after: that nobody knows (B48)."""
+
+    async def slow(_arguments: dict[str, Any]) -> str:
+        await desk.shop.ledger.doubt(REF, "It was silent for too long.")
+        return "1 were paid back."
+
+    first = await desk.kernel().settle(asked(SMALL), REFUND, slow)
+    assert isinstance(first, Say)
+    assert "Do not repeat it" in first.text
+    assert await desk.kernel().settle(asked(SMALL), REFUND, slow) == first
+
+
+async def test_what_was_approved_for_another_declaration_does_not_run(desk):
+    """A description that changed while people decided: the model is told to ask anew (I1)."""
+    tool = Tool()
+    await desk.kernel().settle(asked(), REFUND, tool)
+    await desk.decide(REF)
+    changed = REFUND.model_copy(update={"description": "Gives money to whoever asks."})
+    settled = await desk.kernel().settle(asked(), changed, tool)
+    assert isinstance(settled, Say)
+    assert "has changed since it was asked for" in settled.text
+    assert tool.runs == []
 
 
 async def test_a_call_waits_and_runs_once_it_is_approved(desk):

@@ -66,7 +66,7 @@ async def test_killed_in_the_middle_of_its_tool(driver, tmp_path):
                 await shop.until(REF.decided)
                 victim = await program(*common, "resume", "hang")
                 async with asyncio.timeout(60):
-                    while not runs.exists():  # noqa: ASYNC110 - another process writes it
+                    while not (runs.exists() and runs.read_text().endswith("\n")):  # noqa: ASYNC110 - another process writes it
                         await asyncio.sleep(0.1)
                 victim.send_signal(signal.SIGKILL)
                 await victim.wait()

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from brokers import running
 from gateways import SHOP
 from mcp import Client, StdioServerParameters, stdio_client
 from program import environment
@@ -173,6 +175,25 @@ async def test_a_gateway_that_is_killed_runs_nothing_twice(
         await ledger.doubt(slow)
         assert "nobody knows" in (await asking).content[0].text
     assert ran(journal) == ["refund A-17 0", "slow began"]
+
+
+async def test_without_its_broker_nothing_runs(tmp_path: Path, journal: Path):
+    """A call that the policy allows is refused while the broker is dead (fails closed)."""
+    async with running(tmp_path / "store") as server:
+        store = server.store.path
+        async with Ledger.connect(store, role="admin") as admin:
+            await admin.append(policy_slot("shop", 1), applied(POLICY))
+        async with (
+            over_http(command(store, journal)) as (url, _),
+            Ledger.connect(store, role="gate") as gate,
+        ):
+            async with working(Worker(gate, Gate())):
+                await _call(url, "search", {"text": "before"})
+            os.kill(server.pid, signal.SIGKILL)
+            refused = await _call(url, "search", {"text": "meanwhile"})
+            assert refused.is_error
+            assert "The tool did not run" in refused.content[0].text
+            assert ran(journal) == ["search before"]
 
 
 async def test_over_http_a_token_says_on_whose_behalf(ledger: Ledger, store: Path, journal: Path):

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gateways import client, gateway, settings, shop_server
+from gateways import BadGateway, client, gateway, serving, settings, shop_server
 from mcp import Client
+from mcp.server.mcpserver import MCPServer
 from mcp.shared.exceptions import MCPError
 from shop import Shop
 
 from ayes.adapters.mcp_gateway import ladder as ladder_module
+from ayes.adapters.mcp_gateway.settings import ServerFile
 from ayes.adapters.mcp_gateway.wire import SERVER_LABEL, TASKS, WAIT
 from ayes.ledger.lifecycle import Call, Status
 from ayes.ledger.log import EventLog
@@ -341,6 +343,28 @@ async def test_a_server_that_ends_while_it_runs_leaves_the_call_in_doubt(world: 
     [call] = await world.calls()
     assert call.status is Status.IN_DOUBT
     assert world.ran == ["dies"]
+
+
+async def test_a_proxy_that_gives_up_leaves_the_call_in_doubt(port: EventLog):
+    """Its 502 is not the server's answer: the tool may have run, and does not run again."""
+    far = MCPServer("far")
+
+    @far.tool()
+    def search(text: str) -> str:
+        return text
+
+    front, shop = BadGateway(far.streamable_http_app(host="127.0.0.1")), Shop(port)
+    await shop.apply(POLICY)
+    async with (
+        shop.gates(),
+        serving(front) as there,
+        gateway(shop.ledger, settings(ServerFile(name="far", url=there))) as (_, url),
+        client(url) as agent,
+    ):
+        for _ in range(2):
+            result = await agent.call_tool("search", {"text": "A-17"}, meta={CLAUDE: "toolu_1"})
+            assert "nobody knows whether it took place" in text(result)
+    assert front.calls == 1
 
 
 async def test_an_error_of_the_protocol_is_passed_on_and_kept(world: World):

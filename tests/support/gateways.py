@@ -25,6 +25,32 @@ def shop_server(journal: Path, name: str = "desk", **environment: str) -> Server
     return ServerFile(name=name, command=command, environment=environment)
 
 
+class BadGateway:
+    """An MCP server over HTTP behind a proxy that gives every call of a tool up, once it runs."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self.calls = 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        message = await receive()
+        if b'"tools/call"' not in message.get("body", b""):
+            waiting = [message]
+
+            async def again() -> Any:
+                return waiting.pop() if waiting else await receive()
+
+            await self._app(scope, again, send)
+            return
+        self.calls += 1
+        headers = [(b"content-type", b"text/html")]
+        await send({"type": "http.response.start", "status": 502, "headers": headers})
+        await send({"type": "http.response.body", "body": b"<h1>Bad Gateway</h1>"})
+
+
 def settings(*servers: ServerFile, clients: tuple[ClientFile, ...] = (), hold: str = "20s") -> Any:
     return GatewayFile(
         workspace="shop", requester="rita", hold=hold, server=servers, client=clients
