@@ -28,7 +28,7 @@ demo: .venv/demo ## a small agent asks, a person decides, the tool runs: under 1
 
 # The types take most of a minute of one core without mypy's cache. They are checked beside the
 # tests, in time that those leave, and what is wrong with them stands below the tests' summary.
-test: lint       ## lint, types, folder order, every test except the benchmarks', in a browser too if there is one (about 12 minutes on two cores)
+test: lint       ## lint, types, folder order, every test except the benchmarks', in a browser too if there is one (about 8 minutes on two cores)
 	@types=$$(mktemp); trap 'kill $$mypy 2>/dev/null; rm -f $$types; exit 130' INT TERM; \
 	  nice $(BIN)/mypy >$$types 2>&1 & mypy=$$!; \
 	  $(BIN)/pytest -n 3; tests=$$?; \
@@ -81,8 +81,9 @@ conformance: setup ## what needs more than the locked environment: reference lib
 	@CONFORMANCE=1 $(BIN)/pytest -n 0 tests/ops/test_webhooks_in_javascript.py tests/projections/test_ai_sdk.py tests/projections/test_ai_sdk_ui.py \
 	  tests/adapters/test_mcp_conformance.py
 
-properties: setup ## 20,000 examples of each property of the rules that void facts (half an hour)
+properties: setup ## 20,000 examples of each property of the rules that void facts (half an hour), 1,000 of every other one
 	@$(BIN)/pytest tests/ledger/test_void.py -n 2 --timeout 0 --hypothesis-profile=properties
+	@$(BIN)/pytest -m hypothesis -n 2 --timeout 0 --hypothesis-profile=many
 
 cluster: setup   ## CALLS=5000 calls on three nodes on this machine, then a node after the other upgraded, replaced, added
 	@AYES_TEST_CALLS=$(or $(CALLS),5000) AYES_TEST_OUTAGE_S=20 $(BIN)/pytest -n 0 --timeout 900 \

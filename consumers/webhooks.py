@@ -20,7 +20,7 @@ import fcntl
 import itertools
 import os
 import random
-from collections import Counter, OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from datetime import datetime, timedelta
@@ -102,7 +102,10 @@ class Webhooks:
 
     def __init__(self, file: EndpointFile, sender: Sender) -> None:
         self._file, self._sender = file, sender
-        self._sending: Counter[str] = Counter()
+        #: The requests that each endpoint has at a time: deliveries, and what it had missed.
+        self._slots: defaultdict[str, asyncio.Semaphore] = defaultdict(
+            lambda: asyncio.Semaphore(_AT_ONCE)
+        )
         self._sent: OrderedDict[str, None] = OrderedDict()
         self._fell = asyncio.Event()
 
@@ -129,14 +132,11 @@ class Webhooks:
     async def _send_now(self, ledger: Ledger, endpoint: Endpoint, work: Outgoing) -> str:
         """Send a fact once. An endpoint that does not take it, or not yet, falls behind."""
         name, fact = endpoint.name, work.fact
-        if self._sending[name] >= _AT_ONCE:
+        if self._slots[name].locked():
             self._fall_behind(name, fact, None, ledger.now())
             return ""
-        self._sending[name] += 1
-        try:
+        async with self._slots[name]:
             answer = await self._post(endpoint, fact, work.void)
-        finally:
-            self._sending[name] -= 1
         if answer.why:
             self._fall_behind(name, fact, answer, ledger.now())
         else:
@@ -275,7 +275,9 @@ class Webhooks:
         return at
 
     async def _post_judged(self, ledger: Ledger, endpoint: Endpoint, fact: Fact) -> HttpAnswer:
-        return await self._post(endpoint, fact, await why_void(ledger, fact))
+        void = await why_void(ledger, fact)
+        async with self._slots[endpoint.name]:
+            return await self._post(endpoint, fact, void)
 
     def _advance(self, name: str, at: int, to: int, now: datetime, *, sent: bool) -> bool:
         """Note that an endpoint lacks nothing before `to`; False if it no longer lacks `at`, or

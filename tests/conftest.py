@@ -40,6 +40,7 @@ settings.register_profile(
 settings.load_profile("any machine")
 #: `make properties`.
 settings.register_profile("properties", max_examples=20_000)
+settings.register_profile("many", max_examples=1_000)
 
 # Silent: a test about log lines captures them with structlog.testing.capture_logs.
 structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))

@@ -22,7 +22,6 @@ from ayes.schemas.digest import call_digest
 from ayes.schemas.slots import CLIENT, CallRef, Slot
 
 CALL = REF.wish(1, 0)
-#: How often is said by the profile; see `make properties`.
 #: A few hundred examples of each; `make properties` loads a profile with more.
 anything = settings(
     max_examples=max(300, settings().max_examples),

@@ -49,7 +49,7 @@ class Receiver:
         self.connections = 0
         #: How long it takes to answer, and how many requests it had at a time.
         self.takes_s = 0.0
-        self.most_at_once = 0
+        self.most_at_once = self._answering = 0
         self._came = asyncio.Condition()
         self._serving: set[asyncio.Task[None]] = set()
 
@@ -79,7 +79,6 @@ class Receiver:
         task = asyncio.current_task()
         assert task
         self._serving.add(task)
-        self.most_at_once = max(self.most_at_once, len(self._serving))
         try:
             with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
                 await self._serve(reader, writer)
@@ -99,7 +98,10 @@ class Receiver:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request = await _read(reader)
         reply = self._reply(request)
+        self._answering += 1
+        self.most_at_once = max(self.most_at_once, self._answering)
         await asyncio.sleep(self.takes_s)
+        self._answering -= 1
         async with self._came:
             self.requests.append(request)
             self._came.notify_all()
