@@ -28,7 +28,7 @@ LINES = {
     pending: {"2m": 6},
     consumer: {"always": 2},
     start: {"always": 2},
-    console: {"2m": 7 if drawing.chromium() else 6},
+    console: {"2m": 8 if drawing.chromium() else 7},
     monitor: {"2m": 5},
     nodes: {"always": 22 if shutil.which("strace") else 17},
 }

@@ -298,8 +298,10 @@ async def test_who_stops_the_measuring_lets_the_rival_stop_its_servers(directory
     """It hears of Ctrl-C from us, once, and we wait until it has gone."""
     for program in PROGRAMS:
         (directory / f"{program}_peer.py").write_text(
-            "import os, pathlib, time\n"
+            "import os, pathlib, signal, time\n"
             f"here = pathlib.Path({str(directory)!r})\n"
+            # Tests that run in the background of a shell ignore it.
+            "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
             "try:\n"
             "    (here / 'writing').write_text(str(os.getpgrp()))\n"
             "    (here / 'writing').rename(here / 'begun')\n"
