@@ -9,10 +9,11 @@ import asyncio
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -93,7 +94,8 @@ async def everything() -> AsyncIterator[str]:
     folder = os.environ.get("MCP_EVERYTHING")
     if not folder:
         pytest.skip("the SDK's everything-server is not here: name its folder in MCP_EVERYTHING")
-    port = "18921"
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = str(probe.getsockname()[1])
     line = (sys.executable, "-m", "mcp_everything_server", "--port", port)
     process = await asyncio.create_subprocess_exec(
         *line, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -102,6 +104,9 @@ async def everything() -> AsyncIterator[str]:
     try:
         async with asyncio.timeout(30), httpx2.AsyncClient() as http:
             while True:
+                assert process.returncode is None, (
+                    f"{folder} has no mcp_everything_server that starts"
+                )
                 try:
                     await http.get(url)
                     break
@@ -109,7 +114,8 @@ async def everything() -> AsyncIterator[str]:
                     await asyncio.sleep(0.1)
         yield url
     finally:
-        process.kill()
+        with suppress(ProcessLookupError):
+            process.kill()
         await process.wait()
 
 
