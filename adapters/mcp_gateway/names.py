@@ -9,6 +9,7 @@ counts the finished calls of that name. So two equal calls are one until the fir
 import base64
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
@@ -81,19 +82,27 @@ def tool_name(name: str) -> str:
 
 
 def offered_names(tools: Sequence[tuple[str, str]], reserved: frozenset[str]) -> list[str]:
-    """The names under which clients see tools: their own where unique, else after the server's.
+    """The names under which clients see tools: their own where unique, else after the server's. A
+    server that names a tool as another's is called here gets a name with a digest, as the other
+    does: it takes nobody's place.
 
     Args:
         tools: the server's name and the tool's.
         reserved: names that the gateway uses itself.
     """
-    counts: dict[str, int] = {}
-    for _, tool in tools:
-        counts[tool] = counts.get(tool, 0) + 1
-    return [
+    counts = Counter(tool for _, tool in tools)
+    names = [
         tool if counts[tool] == 1 and tool not in reserved else f"{server}{_SEPARATOR}{tool}"
         for server, tool in tools
     ]
+    # A digest may have been guessed, once. What repeats then is one server's own repetition.
+    for _ in range(3):
+        counts = Counter(names)
+        names = [
+            name if counts[name] == 1 else f"{name}-{hashed('', name, *whose)[:16]}"
+            for name, whose in zip(names, tools, strict=True)
+        ]
+    return names
 
 
 def sealed(codec: Codec, kind: str, requester: str, call: CallRef) -> str:

@@ -125,3 +125,19 @@ def test_servers_do_not_learn_of_tasks():
         key: {"sampling": {}, "extensions": {"x/y": {}}},
         "other": 1,
     }
+
+
+def test_no_server_takes_the_name_of_anothers_tool():
+    """Not by its name after a server's, nor by a server's name with the separator in it, nor by
+    the name with a digest that would follow.
+    """
+    twice = [("github", "x"), ("gitlab", "x"), ("other", "github__x")]
+    [guessed, *_] = names.offered_names(twice, frozenset())
+    for tools in (
+        twice,
+        [*twice, ("other", guessed)],
+        [("a", "b__c"), ("a__b", "c"), ("d", "c"), ("e", "b__c")],
+    ):
+        offered = names.offered_names(tools, frozenset())
+        assert len({*offered}) == len(tools)
+    assert names.offered_names([("a", "x"), ("b", "y")], frozenset()) == ["x", "y"]
