@@ -24,7 +24,7 @@ import msgspec
 import pydantic_core
 from msgspec import Struct
 
-from ayes.adapters.names import AskedCall, call_names, may_be, thread_name
+from ayes.adapters.names import AskedCall, may_be, search, thread_name
 from ayes.adapters.verdicts import Answer, Run, Say, Verdict, Wait, verdict
 from ayes.ledger.lifecycle import Call, Status
 from ayes.ledger.services import LEASE_S, Ledger
@@ -89,6 +89,7 @@ class Kernel:
         requester: str = "",
         agent: str = "",
         labels: Mapping[str, str] | None = None,
+        expires_in_s: float | None = None,
         patience_s: float = 0.0,
         answer_s: float = ANSWER_S,
         lease_s: float = LEASE_S,
@@ -97,7 +98,7 @@ class Kernel:
 
         Args:
             ledger: connected in the role `service`.
-            requester: as of `Ledger.request`, as are `agent` and `labels`.
+            requester: as of `Ledger.request`, as are `agent`, `labels` and `expires_in_s`.
             patience_s: how long to wait in place for a decision, and for the result of a call that
                 another process runs. 0: do not wait.
             answer_s: how long the ledger may take to answer before nothing runs.
@@ -114,6 +115,7 @@ class Kernel:
         self.ledger = ledger
         self.workspace = workspace
         self.requester, self.agent, self.labels = requester, agent, dict(labels or {})
+        self.expires_in_s = expires_in_s
         self.patience_s, self.answer_s, self.lease_s = patience_s, answer_s, lease_s
         self._declared: dict[str, tuple[ToolSpec, e.ToolRef]] = {}
 
@@ -146,20 +148,42 @@ class Kernel:
         call = await self.wait(call)
         pause_s, waited_s = _AGAIN_S, 0.0
         while True:
-            match verdict(call, version):
-                case Run() as approved:
-                    try:
-                        return await self._run(call, approved, run, text or output_text)
-                    except (AlreadyFilled, NotOpen):
-                        # It was claimed or revoked meanwhile, or another task here claims it.
-                        if waited_s > self.answer_s:
-                            raise
-                case other:
-                    return other
+            try:
+                return await self.run(call, run, version=version, text=text)
+            except (AlreadyFilled, NotOpen):
+                # It was claimed or revoked meanwhile, or another task here claims it.
+                if waited_s > self.answer_s:
+                    raise
             await asyncio.sleep(pause_s)
             waited_s += pause_s
             pause_s = min(pause_s * 2, _MAX_AGAIN_S)
             call = await self.wait(await self.look(call.ref))
+
+    async def run(
+        self,
+        call: Call,
+        run: Runner,
+        *,
+        version: str | None = None,
+        text: Callable[[Any], str] | None = None,
+    ) -> Settled:
+        """Run the tool if the call is approved and nobody did.
+
+        Args:
+            version: of the tool as it is declared now. What was approved for another one does not
+                run. None: it was asked for just now.
+            run, text: as of `settle`.
+
+        Raises:
+            AlreadyFilled: somebody else has claimed it.
+            NotOpen: it may not be started any more.
+            Unavailable: the ledger does not answer. Nothing has run; do the same again.
+        """
+        match verdict(call, version):
+            case Run() as approved:
+                return await self._run(call, approved, run, text or output_text)
+            case other:
+                return other
 
     async def verdict(self, asked: AskedCall, spec: ToolSpec) -> tuple[CallRef | None, Verdict]:
         """Request the call if nobody did, and say what to do with it, without running anything.
@@ -190,8 +214,13 @@ class Kernel:
             self._declared[spec.name] = known
         return known[1]
 
-    async def request(self, asked: AskedCall, spec: ToolSpec) -> Call:
+    async def request(
+        self, asked: AskedCall, spec: ToolSpec, *, labels: Mapping[str, str] | None = None
+    ) -> Call:
         """The call with all that is recorded about it; requested now if nobody did.
+
+        Args:
+            labels: of this call alone, beside those of all calls.
 
         Raises:
             BadArguments: they break the tool's schema. Nothing was requested.
@@ -199,34 +228,39 @@ class Kernel:
             Refused: as of `settle`.
         """
         tool = await self.declare(spec)
-        thread = ThreadRef(self.workspace, thread_name(asked.thread))
+        told = self.labels | dict(labels or {})
         async with self._in_time(f"the request for {asked.tool}"):
-            for name in call_names(asked):
-                call = await self._requested_as(thread.call(name), asked, tool)
-                if call is not None:
-                    return call
-        raise AssertionError("there is always another name")
+            while True:
+                found = await self._find(asked, tool)
+                # As it was requested, whatever version is declared now.
+                version = tool.version if found.requested is None else found.wish.tool_version
+                try:
+                    return await self.ledger.request(
+                        found.ref,
+                        e.ToolRef(tool.tool, version, tool.run_by),
+                        asked.arguments,
+                        requester=self.requester,
+                        agent=self.agent,
+                        labels=told or None,
+                        expires_in_s=self.expires_in_s,
+                    )
+                except AlreadyFilled:
+                    if found.requested is not None:
+                        raise  # by another requester, agent or labels
+                # Somebody was quicker: it may be this call or another one.
 
-    async def _requested_as(self, ref: CallRef, asked: AskedCall, tool: e.ToolRef) -> Call | None:
-        """The call under this name; None if the name is another call's."""
-        recorded = await self.ledger.call(ref)
-        while may_be(asked, recorded):
-            # As it was requested, whatever version is declared now.
-            version = recorded.wish.tool_version if recorded.requested else tool.version
+    async def _find(self, asked: AskedCall, tool: e.ToolRef) -> Call:
+        """The call under the name that is its own; one without facts if nobody requested it."""
+        thread = ThreadRef(self.workspace, thread_name(asked.thread))
+        looked: dict[str, Call] = {}
+        searching = search(asked)
+        name = next(searching)
+        while True:
+            looked[name] = await self.ledger.call(thread.call(name))
             try:
-                return await self.ledger.request(
-                    ref,
-                    e.ToolRef(tool.tool, version, tool.run_by),
-                    asked.arguments,
-                    requester=self.requester,
-                    agent=self.agent,
-                    labels=self.labels or None,
-                )
-            except AlreadyFilled:
-                if recorded.requested is not None:
-                    raise  # by another requester, agent or labels
-            recorded = await self.ledger.known_call(ref)  # somebody was quicker
-        return None
+                name = searching.send(may_be(asked, looked[name], tool.version))
+            except StopIteration as found:
+                return looked[found.value]
 
     async def look(self, ref: CallRef) -> Call:
         """The call as it is recorded now.
@@ -314,7 +348,7 @@ class Kernel:
             raise BrokerAway(f"{late} {then or 'Nothing has run.'}") from None
 
 
-def _is_end(call: Call, outcome: e.ToolReturned | e.ToolFailed) -> bool:
+def _is_end(call: Call, outcome: e.ToolReturned | e.ToolFailed | e.InDoubt) -> bool:
     """Whether a call ended with this: it may have been put in doubt while its tool ran."""
     match outcome, call.finished and call.finished.event:
         case e.ToolReturned(output=ours), e.ToolReturned(output=recorded):

@@ -1,45 +1,44 @@
 """Names of calls: the thread and the call id, from what a framework gives.
 
-    given id      ─► itself, if it can be part of a subject; else `h` and a digest of it
-    no id         ─► `d` and a digest of the tool and its arguments
-    taken already ─► the same with `-2`, `-3`, ... at the end
+    given id            ─► itself, if it can be part of a subject; else `h` and a digest of it
+    its name is taken   ─► `h` and a digest of the id, the tool and its arguments
+    no id               ─► `d` and a digest of the tool and its arguments
+    its call has ended  ─► the same with `-2`, `-3`, ... at the end
 
 The same call must have the same name after a crash, so nothing here is random. Two different calls
 never share a name:
 
-1. An id that looks like a name made here (`h...`, `d...`, or ending in `-2`) is itself replaced by
-   its digest, so a client cannot choose the name of another call.
-2. A name that holds another call is passed over. Some servers give `call_0` in every turn.
-3. Without an id, a name whose call has ended is passed over too: two identical calls are one until
-   the first has ended, and then the next one is a call of its own.
+1. An id that looks like a name made here is itself replaced by its digest, so a client cannot
+   choose the name of another call.
+2. A name that holds another call is not used. Some servers give `call_0` in every turn.
+3. Without an id, two identical calls are one until the first has ended, and then the next one is a
+   call of its own.
 
-The tool's version makes no difference. A new release that changes a description must not turn a
-call that ran into another one, which would run again.
+The tool's version is no part of a name. A new release that changes a description must not turn a
+call that ran into another one, which would run again. But what was asked for another version and
+has not started never will start, so without an id the next one is a call of its own here too.
 """
 
 import base64
 import hashlib
 import re
-from collections.abc import Callable, Iterator
-from itertools import count
+from collections.abc import Callable, Generator
 from typing import Final
 
 from msgspec import Struct
 
 from ayes.ledger.lifecycle import Call, Status
+from ayes.schemas.errors import NotOpen
 from ayes.schemas.ids import is_token
 
 #: 200 bits of a SHA-256, as lower-case base32.
 _DIGEST_CHARACTERS: Final = 40
-#: Leaves room for `-999999` in the 64 characters of a token.
-_MAX_KEPT: Final = 57
 #: The forms of names that are made here.
-_DIGEST: Final = re.compile(r"[dh][a-z2-7]{40}", re.ASCII)
-_NUMBERED: Final = re.compile(r".*-(?:[2-9]|[1-9][0-9]{1,5})", re.ASCII)
-#: The call may still run, runs, or nobody knows whether it has run.
-_OPEN: Final = frozenset(
-    {Status.REQUESTED, Status.PENDING, Status.APPROVED, Status.RUNNING, Status.IN_DOUBT}
-)
+_MADE: Final = re.compile(r"[dh][a-z2-7]{40}(-[0-9]+)?", re.ASCII)
+#: The call may still be started, if the tool is as it was when it was asked for.
+_NOT_STARTED: Final = frozenset({Status.REQUESTED, Status.PENDING, Status.APPROVED})
+#: The call runs, or nobody knows whether it has run.
+_STARTED: Final = frozenset({Status.RUNNING, Status.IN_DOUBT})
 
 
 class AskedCall(Struct, frozen=True):
@@ -56,44 +55,84 @@ class AskedCall(Struct, frozen=True):
 
 def thread_name(given: str) -> str:
     """The thread for a conversation's id: itself if it fits, else `h` and a digest of it."""
-    return given if is_token(given) and not _DIGEST.fullmatch(given) else _digest("h", given)
+    return given if _is_kept(given) else _digest("h", given)
 
 
-def call_names(asked: AskedCall) -> Iterator[str]:
-    """The names that this call may have, in the order in which they are tried."""
-    if not asked.call_id:
-        first = _digest("d", asked.tool, asked.arguments)
-    elif _is_kept(asked.call_id):
-        first = asked.call_id
-    else:
-        first = _digest("h", asked.call_id)
-    yield first
-    for occurrence in count(2):
-        yield f"{first}-{occurrence}"
+def search(asked: AskedCall) -> Generator[str, bool, str]:
+    """Find the name of a call: yields names to look at, is sent whether each may be this call's
+    (`may_be`), and returns the name.
+
+    Raises:
+        NotOpen: another call holds the name that nothing but this one has.
+    """
+    if asked.call_id:
+        for name in id_names(asked):
+            if (yield name):
+                return name
+        raise NotOpen(
+            f"the names of the call {asked.call_id!r} are taken by other calls of this thread. "
+            "Give it another id."
+        )
+    # Calls of one name end in the order of their numbers, so the first that may be this one is
+    # found in few looks.
+    passed, found = 0, 1
+    while not (yield numbered(asked, found)):
+        passed, found = found, found * 2
+    while found - passed > 1:
+        middle = (passed + found) // 2
+        if (yield numbered(asked, middle)):
+            found = middle
+        else:
+            passed = middle
+    return numbered(asked, found)
 
 
-def may_be(asked: AskedCall, recorded: Call) -> bool:
-    """Whether the call recorded under a name is this one, or the name is free."""
+def id_names(asked: AskedCall) -> tuple[str, str]:
+    """The names that a call with an id may have, in the order in which they are tried."""
+    first = asked.call_id if _is_kept(asked.call_id) else _digest("h", asked.call_id)
+    return first, _digest("h", asked.call_id, asked.tool, asked.arguments)
+
+
+def numbered(asked: AskedCall, number: int) -> str:
+    """The name of a call without an id."""
+    first = _digest("d", asked.tool, asked.arguments)
+    return first if number == 1 else f"{first}-{number}"
+
+
+def may_be(asked: AskedCall, recorded: Call, version: str) -> bool:
+    """Whether the call recorded under a name is this one, or the name is free.
+
+    Args:
+        version: of the tool as it is declared now.
+    """
     if recorded.requested is None:
         return not recorded.facts
     wish = recorded.wish
     if (wish.tool, wish.arguments) != (asked.tool, asked.arguments):
         return False
-    return bool(asked.call_id) or recorded.status in _OPEN
+    if asked.call_id or recorded.status in _STARTED:
+        return True
+    return recorded.status in _NOT_STARTED and wish.tool_version == version
 
 
-def call_name(asked: AskedCall, recorded: Callable[[str], Call]) -> str:
+def call_name(asked: AskedCall, is_its: Callable[[str], bool]) -> str:
     """The name of a call in a thread.
 
     Args:
-        recorded: the call under a name; one without facts if the name is free.
+        is_its: whether the call under a name may be this one.
     """
-    return next(name for name in call_names(asked) if may_be(asked, recorded(name)))
+    searching = search(asked)
+    name = next(searching)
+    try:
+        while True:
+            name = searching.send(is_its(name))
+    except StopIteration as found:
+        returned: str = found.value
+        return returned
 
 
 def _is_kept(given: str) -> bool:
-    fits = is_token(given) and len(given) <= _MAX_KEPT
-    return fits and not _DIGEST.fullmatch(given) and not _NUMBERED.fullmatch(given)
+    return is_token(given) and not _MADE.fullmatch(given)
 
 
 def _digest(kind: str, *parts: str) -> str:

@@ -145,7 +145,7 @@ class Executor:
         outcome = await tracing.executing(call, self._outcome(work))
         return Append(call.end_slot or call.late_slot, outcome, fallback_slot=call.late_slot)
 
-    async def _outcome(self, work: Run) -> e.ToolReturned | e.ToolFailed:
+    async def _outcome(self, work: Run) -> e.ToolReturned | e.ToolFailed | e.InDoubt:
         function = self._tools[work.tool].function
         return await run_tool(function, work.arguments, work.attempt, key=str(work.call))
 

@@ -10,7 +10,9 @@
     ayes up --tools shop.tools:tools -w shop     # or: ayes work executor --tools shop.tools:tools
 
 A function may be `async`; any other runs in a thread of its own. The model reads its return value
-(a string as it is, anything else as JSON), or its exception as a failure.
+(a string as it is, anything else as JSON), or its exception as a failure: the class and the text,
+or the text alone of a `ToolError`. A tool that lost its connection halfway raises `EffectUnknown`,
+and the call is in doubt.
 
 A tool may have a lookup: a function with the same parameters that an executor asks, after a crash,
 whether the call has run. It returns what the tool returned, or `NOT_DONE`:
@@ -34,13 +36,27 @@ from typing import Final
 from msgspec import Struct
 
 from ayes.ledger.services import Ledger
-from ayes.ledger.tool_runner import NOT_DONE, ToolFunction, idempotency_key
+from ayes.ledger.tool_runner import (
+    NOT_DONE,
+    EffectUnknown,
+    ToolError,
+    ToolFunction,
+    idempotency_key,
+)
 from ayes.schemas.errors import BadInput, BrokerRefused, OutcomeUnknown, Unavailable
 from ayes.schemas.events import ToolRef
 from ayes.schemas.logs import get_logger
 from ayes.schemas.tools import ToolSpec, declaration, spec_of
 
-__all__ = ["NOT_DONE", "Registered", "Tools", "idempotency_key", "load"]
+__all__ = [
+    "NOT_DONE",
+    "EffectUnknown",
+    "Registered",
+    "ToolError",
+    "Tools",
+    "idempotency_key",
+    "load",
+]
 
 _log: Final = get_logger("ayes.consumers.tools")
 #: How long an executor tries to declare its tools while the broker does not answer.

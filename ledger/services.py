@@ -179,10 +179,11 @@ class Ledger(LedgerClient):
 
     async def run(
         self, call: CallRef | str, function: ToolFunction, *, lease_s: float = LEASE_S
-    ) -> e.ToolReturned | e.ToolFailed:
+    ) -> e.ToolReturned | e.ToolFailed | e.InDoubt:
         """Run an approved call in this process: claim it, run it once, record the outcome.
 
-        While the tool runs, the claim is renewed.
+        While the tool runs, the claim is renewed. A tool that raises `EffectUnknown` leaves the
+        call in doubt.
 
         Args:
             lease_s: if the claim is not renewed for so long, this process has died, and the call

@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from ayes.schemas.codec import MAX_BYTES
-from ayes.schemas.events import ToolFailed, ToolReturned
+from ayes.schemas.events import InDoubt, ToolFailed, ToolReturned
 
 type ToolFunction = Callable[..., Any] | Callable[..., Awaitable[Any]]
 
@@ -25,6 +25,16 @@ class NotDone(Enum):
     """The type of `NOT_DONE`."""
 
     NOT_DONE = "not done"
+
+
+class ToolError(Exception):
+    """Raised by a tool that failed: the model reads its text as it is, without the class."""
+
+
+class EffectUnknown(Exception):
+    """Raised by a tool that lost its connection halfway: nobody knows if it took effect. The call
+    is in doubt, and the text says why.
+    """
 
 
 #: Returned by a tool's lookup: the call had no effect, and will have none any more.
@@ -41,17 +51,20 @@ idempotency_key: ContextVar[str] = ContextVar("idempotency_key")
 
 async def run_tool(
     function: ToolFunction, arguments: str, attempt: int, *, key: str = ""
-) -> ToolReturned | ToolFailed:
+) -> ToolReturned | ToolFailed | InDoubt:
     """Call the function with the named arguments; a synchronous one in its own thread.
 
     A returned string is the output, any other value becomes JSON. An exception becomes
-    `ToolFailed`, except a cancellation, after which nobody knows how far the tool came.
+    `ToolFailed`; `EffectUnknown` becomes `InDoubt`. A cancellation is none of these: after it
+    nobody knows how far the tool came.
 
     Args:
         key: the value of `idempotency_key.get()` in the function, for the services that it calls.
     """
     try:
         return _returned(await _call(function, arguments, key), attempt)
+    except EffectUnknown as problem:
+        return InDoubt(text=format_exception(problem), attempt=attempt)
     except (Exception, SystemExit) as problem:  # noqa: BLE001 - a tool may raise anything, and the model must hear of it
         return ToolFailed(error=format_exception(problem), attempt=attempt)
 
@@ -119,6 +132,8 @@ async def in_a_thread(function: Callable[[], Any]) -> Any:
 
 def format_exception(problem: BaseException) -> str:
     """An exception in words that can be recorded."""
-    text = f"{type(problem).__name__}: {problem}" if str(problem) else type(problem).__name__
+    said, name = str(problem), type(problem).__name__
+    as_it_is = isinstance(problem, ToolError | EffectUnknown)
+    text = said if as_it_is and said else f"{name}: {said}" if said else name
     # Half a surrogate pair cannot be recorded; the sentence around it can.
     return text.encode("utf-8", "replace").decode()[: _MOST // 8]

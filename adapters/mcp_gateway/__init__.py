@@ -3,7 +3,7 @@
     client ──► server.py ──► routes.py ──► upstream.py ──► the MCP servers
                    │ tools/call
                    ▼
-               ladder.py ──► runs.py ──► the ledger: request, decision, claim, result
+               ladder.py ──► runs.py ──► kernel.py ──► the ledger: request, claim, result
 
 `server.py` speaks to clients, over stdio or HTTP, in both eras of the protocol. `routes.py` passes
 on everything but calls of tools, as raw JSON. `ladder.py` answers a call in the best way that its

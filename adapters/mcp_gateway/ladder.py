@@ -17,24 +17,16 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, MISSING_REQUIRED_CLIENT_CAPABILITY
 
-from ayes.adapters.mcp_gateway.names import (
-    BadSeal,
-    Codec,
-    content_name,
-    numbered,
-    sealed,
-    sent_name,
-    thread_name,
-    unsealed,
-)
+from ayes.adapters.kernel import Kernel
+from ayes.adapters.mcp_gateway.names import BadSeal, Codec, sealed, sent_id, unsealed
 from ayes.adapters.mcp_gateway.routes import Client, Offered, Routes
-from ayes.adapters.mcp_gateway.runs import Answers, Runs, may_start
+from ayes.adapters.mcp_gateway.runs import Asked, Replies, Running, Runs
 from ayes.adapters.mcp_gateway.wire import (
     SERVER_LABEL,
     TASKS,
@@ -45,19 +37,17 @@ from ayes.adapters.mcp_gateway.wire import (
     complete,
     declares_tasks,
     detailed_task,
+    ended_result,
     labels_of,
     pending_result,
-    replayed,
-    says,
     spec_of_tool,
     task,
     unfinished,
-    with_changes,
 )
-from ayes.ledger.lifecycle import NOT_RUN, SETTLED, Call, Status
+from ayes.adapters.names import AskedCall
+from ayes.adapters.verdicts import Answer, Run, Say, verdict
+from ayes.ledger.lifecycle import Call, Status
 from ayes.ledger.services import Ledger
-from ayes.schemas import events as e
-from ayes.schemas.digest import call_digest
 from ayes.schemas.errors import (
     AlreadyDecided,
     AlreadyFilled,
@@ -65,11 +55,8 @@ from ayes.schemas.errors import (
     NotOpen,
     WaitTimedOut,
 )
-from ayes.schemas.logs import get_logger
-from ayes.schemas.slots import CallRef, ThreadRef
+from ayes.schemas.slots import CallRef
 from ayes.schemas.tools import declaration
-
-_log: Final = get_logger("ayes.adapters.mcp_gateway.ladder")
 
 #: How many times a client is asked to come back: one less than clients' own limit.
 ROUNDS: Final = 9
@@ -78,10 +65,17 @@ PROGRESS_S: Final = 15.0
 #: How long a call of which nobody is asked may take before a client of tasks is given one.
 TASK_AFTER_S: Final = 2.0
 _POLL_S: Final = 0.25
-#: How many calls of the same name are looked at.
-_SAME_NAME: Final = 10_000
-_OVER: Final = SETTLED | NOT_RUN
 _WAITS: Final = frozenset({Status.REQUESTED, Status.PENDING})
+
+
+class _Sought(NamedTuple):
+    """What a request of a client is about."""
+
+    ref: CallRef
+    #: Our own state that came with it.
+    state: Json
+    #: To what the server asked, if that is what the client came back for.
+    replies: Replies | None = None
 
 
 class Ladder:
@@ -97,9 +91,8 @@ class Ladder:
     ) -> None:
         self._ledger, self._routes, self._codec = ledger, routes, codec
         self._workspace, self._thread, self._hold_s = workspace, thread, hold_s
-        self.runs = Runs(ledger, routes)
-        #: The declarations that are known to be recorded, by tool and version.
-        self._declared: dict[tuple[str, str], e.ToolRef] = {}
+        self.runs = Runs(routes)
+        self._kernels: dict[str, Kernel] = {}
 
     # --------------------------------------------------------------------------------------- entry
 
@@ -110,30 +103,35 @@ class Ladder:
             MCPError: the id or state that the client sent is not its own; or the server's error.
         """
         try:
-            return await self._call_tool(client, params)
+            sought = await self._sought(client, params)
         except ApprovalsError as problem:
             # Whatever it is, it is not a yes.
             return complete(unfinished(f"The tool did not run: {problem}"), modern=client.modern)
+        if sought is None:
+            unknown = f"Unknown tool: {params.get('name')}"
+            return complete(unfinished(unknown), modern=client.modern)
+        try:
+            return await self._follow(client, sought)
+        except ApprovalsError as problem:
+            return complete(unfinished(f"There is no result: {problem}"), modern=client.modern)
 
-    async def _call_tool(self, client: Client, params: Json) -> Json:
-        name = str(params.get("name"))
+    async def _sought(self, client: Client, params: Json) -> _Sought | None:
+        """The call that a request is about, requested now if it is new; None: no such tool."""
+        name, state = str(params.get("name")), _state(params)
         if name == WAIT and name not in self._routes.tools:
             arguments = params.get("arguments")
             given = arguments.get("id") if isinstance(arguments, dict) else None
-            ref = self._unsealed("wait", client, given)
-            state = _state(params)
-            return await self._follow(client, ref, state, Answers())
-        state = _state(params)
-        answers = Answers(params.get("inputResponses"), state.get("server"), state.get("claim", ""))
+            return _Sought(self._unsealed("wait", client, given), state)
         if "call" in state:
             # The boundary has checked that it is the state of this very request.
-            return await self._follow(client, CallRef.parse(state["call"]), state, answers)
+            replies = Replies(params.get("inputResponses"), state.get("server"))
+            ref = CallRef.parse(state["call"])
+            return _Sought(ref, state, replies if state.get("asked") else None)
         if (offered := await self._offered(client, name)) is None:
-            return complete(unfinished(f"Unknown tool: {name}"), modern=client.modern)
+            return None
         if offered.needs_task and client.modern and not declares_tasks(client.meta):
             raise no_tasks()
-        call = await self._request(client, offered, params)
-        return await self._follow(client, call.ref, state, answers)
+        return _Sought((await self._request(client, offered, params)).ref, state)
 
     # ------------------------------------------------------------------------------------- request
 
@@ -144,56 +142,30 @@ class Ladder:
             await self._routes.refresh_tools(client)
         return self._routes.tools.get(name)
 
-    async def declare(self, offered: Offered) -> e.ToolRef:
+    async def declare(self, client: Client, offered: Offered) -> None:
         """Declare a server's tool, as it is now."""
-        spec = spec_of_tool(offered.tool)
-        key = spec.name, declaration(spec)[0]
-        if key not in self._declared:
-            self._declared[key] = await self._ledger.declare(self._workspace, spec)
-        return self._declared[key]
+        await self._kernel(client).declare(spec_of_tool(offered.tool))
 
     async def _request(self, client: Client, offered: Offered, params: Json) -> Call:
-        tool = await self.declare(offered)
+        spec = spec_of_tool(offered.tool)
         given = params.get("arguments")
         arguments = msgspec.json.encode({} if given is None else given).decode()
-        thread = ThreadRef(self._workspace, thread_name(self._thread, client.requester))
-        digest = call_digest(tool.tool, tool.version, arguments)
+        thread = f"{self._thread}-{client.requester}"
+        asked = AskedCall(thread, sent_id(params.get("_meta")), spec.name, arguments)
         labels = labels_of(offered.server, offered.tool)
-        sent = sent_name(params.get("_meta"))
-        if sent is None:
-            ref = await self._unfinished(thread, content_name(digest))
-            return await self._ledger.request(
-                ref, tool, arguments, requester=client.requester, labels=labels
-            )
-        for number in range(1, _SAME_NAME):
-            ref = thread.call(numbered(sent, number))
-            with suppress(AlreadyFilled):
-                return await self._ledger.request(
-                    ref, tool, arguments, requester=client.requester, labels=labels
-                )
-        raise NotOpen(f"{sent!r} was used for too many different calls.")
+        return await self._kernel(client).request(asked, spec, labels=labels)
 
-    async def _unfinished(self, thread: ThreadRef, name: str) -> CallRef:
-        """The first call of this name that has not ended.
-
-        They end in the order of their numbers, so it is found in a few reads.
-        """
-
-        async def over(number: int) -> bool:
-            return (await self._ledger.call(thread.call(numbered(name, number)))).status in _OVER
-
-        low, high = 0, 1
-        while await over(high):
-            low, high = high, high * 2
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if await over(middle) else (low, middle)
-        return thread.call(numbered(name, high))
+    def _kernel(self, client: Client) -> Kernel:
+        if (kernel := self._kernels.get(client.requester)) is None:
+            kernel = Kernel(self._ledger, self._workspace, requester=client.requester)
+            self._kernels[client.requester] = kernel
+        return kernel
 
     # -------------------------------------------------------------------------------------- follow
 
-    async def _follow(self, client: Client, ref: CallRef, state: Json, answers: Answers) -> Json:
+    async def _follow(self, client: Client, sought: _Sought) -> Json:
         """Wait for a call as long as one request may, and answer."""
+        ref, state, replies = sought
         loop = asyncio.get_running_loop()
         until = loop.time() + self._hold_s
         has_tasks = client.modern and declares_tasks(client.meta)
@@ -202,17 +174,16 @@ class Ladder:
         self._check_requester(client, call)
         async with self._progress(client, call):
             while True:
-                if may_start(call, self.runs, answers):
-                    await self._check_unchanged(client, call)
-                    self.runs.start(call, client, answers)
-                    answers = Answers()
-                if (running := self.runs.running(ref)) is not None:
-                    done, _ = await asyncio.wait([running], timeout=max(0, soon - loop.time()))
-                    if done and (result := running.result()) is not None:
-                        return self._as_sent(call, result, client)
+                if (running := await self._running(client, call)) is not None:
+                    if running.asked is not None and replies is not None:
+                        running.reply(client, replies)
+                        replies = None
+                    await running.news(soon - loop.time())
+                    if running.asked is not None:
+                        return _question(call, running.asked)
+                    if running.task.done() and (result := running.result()) is not None:
+                        return result
                     call = await self._ledger.known_call(ref)
-                    if done and call.status is not Status.RUNNING:
-                        continue
                 if (ended := self._ended(call)) is not None:
                     return complete(ended, modern=client.modern)
                 if has_tasks and (call.status is Status.PENDING or loop.time() >= soon):
@@ -221,6 +192,24 @@ class Ladder:
                 if loop.time() >= until:
                     return self._later(client, call, state)
                 call = await self._next(call, soon)
+
+    async def _running(self, client: Client, call: Call) -> Running | None:
+        """The run of a call in this gateway, begun now if it may run; None if there is none.
+
+        Raises:
+            NotOpen: it is approved, and may not run.
+        """
+        running = self.runs.of(call.ref)
+        if running is not None or call.status is not Status.APPROVED:
+            return running
+        match verdict(call, await self._version(client, call)):
+            case Run():
+                kernel = self._kernel(client)
+                return self.runs.of(call.ref) or self.runs.start(kernel, call, client)
+            case Say(text=text):
+                raise NotOpen(text)
+            case _:
+                return None
 
     async def _next(self, call: Call, until: float) -> Call:
         """The call after something may have happened to it."""
@@ -240,30 +229,16 @@ class Ladder:
         Raises:
             MCPError: the server's own error.
         """
-        has_schema = self._has_schema(call)
-        if (said := says(call, has_schema=has_schema)) is not None:
-            return said
-        if call.status is Status.APPROVED and call.flaw is not None:
-            return unfinished(f"`{call.wish.tool}` did not run: {call.flaw.replace('_', ' ')}.")
-        if call.status not in (Status.RETURNED, Status.FAILED):
+        read = verdict(call)
+        if call.status is Status.RUNNING or not isinstance(read, Say | Answer):
             return None
         try:
-            return with_changes(call, replayed(call))
+            return ended_result(call, read, has_schema=self._has_schema(call))
         except ServerError as problem:
             error = problem.args[0]
             raise MCPError(
                 int(error.get("code", -32603)), str(error.get("message", "")), error.get("data")
             ) from None
-
-    def _as_sent(self, call: Call, result: Json, client: Client) -> Json:
-        """What the server answered just now, as it came."""
-        if result.get("resultType") != "input_required":
-            return with_changes(call, result)
-        asked = self.runs.asked(call.ref)
-        ours = {"call": str(call.ref), "claim": asked.claim_id if asked else ""}
-        if isinstance(result.get("requestState"), str):
-            ours["server"] = result["requestState"]
-        return {**result, "requestState": json.dumps(ours)}
 
     def _later(self, client: Client, call: Call, state: Json) -> Json:
         """The answer to a request that has waited as long as it may."""
@@ -284,26 +259,19 @@ class Ladder:
             == (labels.get(SERVER_LABEL), labels.get(TOOL_LABEL))
         )
 
-    async def _check_unchanged(self, client: Client, call: Call) -> None:
-        """Refuse to run what people approved if its server declares something else by now.
-
-        Raises:
-            NotOpen: the tool has changed or is gone.
+    async def _version(self, client: Client, call: Call) -> str | None:
+        """The version of the tool as its server declares it now, if people approved one; empty if
+        the server has it no more. A call of which nobody was asked came with what it had listed.
         """
         if call.gated is None:
-            return
+            return None
         await self._routes.about()
         await self._routes.refresh_tools(client)
         labels = call.wish.labels
         for one in self._routes.tools.values():
             if (one.server, one.tool.get("name")) == (labels[SERVER_LABEL], labels[TOOL_LABEL]):
-                spec = spec_of_tool(one.tool)
-                if (spec.name, declaration(spec)[0]) == (call.wish.tool, call.wish.tool_version):
-                    return
-        raise NotOpen(
-            f"{call.wish.tool} is not what was approved: its server has changed its description or "
-            "schema, or has it no more. Ask again."
-        )
+                return declaration(spec_of_tool(one.tool))[0]
+        return ""
 
     def _check_requester(self, client: Client, call: Call) -> None:
         if call.wish.requester != client.requester or SERVER_LABEL not in call.wish.labels:
@@ -318,7 +286,7 @@ class Ladder:
             while True:
                 await asyncio.sleep(PROGRESS_S)
                 waited += PROGRESS_S
-                if self.runs.running(call.ref) is None:
+                if self.runs.of(call.ref) is None:
                     await client.progress(waited, None, "waits for a person's approval")
 
         telling = asyncio.create_task(tell())
@@ -343,10 +311,8 @@ class Ladder:
     async def get_task(self, client: Client, params: Json) -> Json:
         """Answer `tasks/get`; an approved call starts here, while its client is there."""
         call, task_id = await self._task(client, params)
-        if call.status is Status.APPROVED and may_start(call, self.runs, Answers()):
-            await self._check_unchanged(client, call)
-            self.runs.start(call, client, Answers())
-        asked = self.runs.asked(call.ref)
+        running = await self._running(client, call)
+        asked = running.asked if running else None
         requests = asked.open if asked else None
         has_schema = self._has_schema(call)
         shown = detailed_task(call, task_id, has_schema=has_schema, asked=requests)
@@ -355,13 +321,13 @@ class Ladder:
     async def update_task(self, client: Client, params: Json) -> Json:
         """Answer `tasks/update`: what the server asked for goes to it."""
         call, _ = await self._task(client, params)
-        asked = self.runs.asked(call.ref)
+        running = self.runs.of(call.ref)
         responses = params.get("inputResponses")
-        if asked is not None and isinstance(responses, dict):
+        if running is not None and running.asked is not None and isinstance(responses, dict):
+            asked = running.asked
             asked.given.update({key: responses[key] for key in asked.open if key in responses})
             if not asked.open:
-                state = asked.result.get("requestState")
-                self.runs.start(call, client, Answers(asked.given, state, asked.claim_id))
+                running.reply(client, Replies(asked.given, asked.result.get("requestState")))
         return {"resultType": "complete"}
 
     async def cancel_task(self, client: Client, params: Json) -> Json:
@@ -385,6 +351,14 @@ def _state(params: Json) -> Json:
     if not isinstance(found, dict):
         raise MCPError(INVALID_PARAMS, "Invalid or expired requestState")
     return found
+
+
+def _question(call: Call, asked: Asked) -> Json:
+    """What the server asks its client for, with a state that leads back to the call."""
+    ours: Json = {"call": str(call.ref), "asked": True}
+    if isinstance(asked.result.get("requestState"), str):
+        ours["server"] = asked.result["requestState"]
+    return {**asked.result, "requestState": json.dumps(ours)}
 
 
 def no_tasks() -> MCPError:

@@ -1,9 +1,8 @@
-"""The names of calls and tools in the ledger, and the sealed names that clients are given.
+"""The names of tools, the ids that clients send, and the sealed names that clients are given.
 
-A call that is sent again must get the same name, and another call another one. Claude Code sends an
-id with each call (`_meta["claudecode/toolUseId"]`). Other clients send none, since JSON-RPC ids
-change with each attempt: then the tool, its version and its arguments are the name, and a number
-counts the finished calls of that name. So two equal calls are one until the first is finished.
+Calls have the names that the kernel gives them (`ayes.adapters.names`). Claude Code sends an id
+with each call (`_meta["claudecode/toolUseId"]`). Other clients send none, since JSON-RPC ids change
+with each attempt.
 """
 
 import base64
@@ -40,31 +39,10 @@ def hashed(prefix: str, *parts: str) -> str:
     return prefix + base64.b32encode(digest).decode().lower()[:_HASHED]
 
 
-def sent_name(meta: Mapping[str, Any] | None) -> str | None:
-    """The name of a call whose client sent an id; None if it sent none."""
-    for key in CALL_IDS:
-        sent = (meta or {}).get(key)
-        if isinstance(sent, str) and sent:
-            # Shorter than a token may be, as a number may follow.
-            return (
-                sent if is_token(sent) and len(sent) <= 60 and sent[0] != "-" else hashed("h", sent)
-            )
-    return None
-
-
-def content_name(digest: str) -> str:
-    """The name of a call whose client sent no id, by the digest of tool, version and arguments."""
-    return hashed("d", digest)
-
-
-def numbered(name: str, number: int) -> str:
-    return name if number == 1 else f"{name}-{number}"
-
-
-def thread_name(prefix: str, requester: str) -> str:
-    """The thread of a requester's calls."""
-    name = f"{prefix}-{requester}"
-    return name if is_token(name) else hashed("t", prefix, requester)
+def sent_id(meta: Mapping[str, Any] | None) -> str:
+    """The id that a client sent with a call; empty if it sent none."""
+    found = ((meta or {}).get(key) for key in CALL_IDS)
+    return next((one for one in found if isinstance(one, str) and one), "")
 
 
 def tool_name(name: str) -> str:

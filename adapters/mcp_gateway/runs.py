@@ -1,21 +1,19 @@
-"""Running an approved call once: claim it, call the server, record what came.
+"""The calls that this gateway runs, each in a task that outlives the request of its client.
 
-The one module that calls tools. Whatever asks for it (a second request of the client, a task that
-is polled, another gateway), the ledger's claim decides who runs, and everybody else gets the
-recorded result. If a gateway dies in between, or the connection to the server breaks, nobody knows
-whether the tool ran: the call is in doubt, and a person finds out. It is never run again by itself.
+The kernel claims a call, runs it once and records what came. Here the tool is a request to a
+server. If the connection breaks before its answer, nobody knows whether the tool took effect: the
+call is in doubt, and a person finds out. It is never run again by itself.
 
 A server may ask its client for something before it goes on (`input_required`). The call stays
 claimed until the client has answered, for `INPUT_S` at most.
 """
 
 import asyncio
-import json
-from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from mcp.shared.exceptions import MCPError
 
+from ayes.adapters.kernel import Kernel, Raised, Ran
 from ayes.adapters.mcp_gateway.routes import Client, Routes
 from ayes.adapters.mcp_gateway.upstream import Gone
 from ayes.adapters.mcp_gateway.wire import (
@@ -25,10 +23,9 @@ from ayes.adapters.mcp_gateway.wire import (
     recorded,
     recorded_error,
 )
-from ayes.ledger.lifecycle import Call, Status
-from ayes.ledger.services import LEASE_S, RENEW_AFTER_S, Ledger
-from ayes.schemas.errors import AlreadyFilled, BrokerRefused, NotOpen, TooLarge, Unavailable
-from ayes.schemas.ids import new_id
+from ayes.ledger.lifecycle import Call
+from ayes.ledger.tool_runner import EffectUnknown, ToolError
+from ayes.schemas.errors import AlreadyFilled, NotOpen
 from ayes.schemas.logs import get_logger
 from ayes.schemas.slots import CallRef
 
@@ -36,17 +33,26 @@ _log: Final = get_logger("ayes.adapters.mcp_gateway.runs")
 
 #: How long a server's question waits for its client's answer.
 INPUT_S: Final = 600.0
-_AGAIN_S: Final = 0.5
+#: How long a gateway that ends waits for results that are on their way.
+_CLOSE_S: Final = 5.0
 
 
-class Asked(NamedTuple):
+class Replies(NamedTuple):
+    """What a client sends with the next attempt of a call."""
+
+    responses: object = None
+    #: The server's own state.
+    state: str | None = None
+
+
+class Asked:
     """What a server asks its client for, before it goes on with a call."""
 
-    #: The `input_required` result as it came.
-    result: Json
-    claim_id: str
-    #: What a client of a task has answered so far, by the keys of the questions.
-    given: Json
+    def __init__(self, result: Json) -> None:
+        #: The `input_required` result as it came.
+        self.result = result
+        #: What a client of a task has answered so far, by the keys of the questions.
+        self.given: Json = {}
 
     @property
     def open(self) -> Json:
@@ -55,159 +61,150 @@ class Asked(NamedTuple):
         return {key: one for key, one in asked.items() if key not in self.given}
 
 
-class Answers(NamedTuple):
-    """What a client sends with the next attempt of a call."""
+class _ErrorResult(ToolError):
+    """The server's result is an error, for the model."""
 
-    responses: object = None
-    #: The server's own state.
-    state: str | None = None
-    claim_id: str = ""
+    def __init__(self, text: str, result: Json) -> None:
+        super().__init__(text)
+        self.result = result
+
+
+class _ServerError(ToolError):
+    """The server answered with an error of JSON-RPC, for the client."""
+
+    def __init__(self, problem: MCPError) -> None:
+        error = problem.error.model_dump(mode="json", exclude_none=True)
+        super().__init__(recorded_error(error))
+        self.problem = problem
+
+
+class Running:
+    """A call that this gateway runs."""
+
+    def __init__(self, kernel: Kernel, routes: Routes, call: Call, client: Client | None) -> None:
+        self._kernel, self._routes, self._call, self._client = kernel, routes, call, client
+        #: The open question of the server to its client.
+        self.asked: Asked | None = None
+        self._news = asyncio.Event()
+        self._replies: asyncio.Future[Replies] = asyncio.get_running_loop().create_future()
+        self.task = asyncio.create_task(self._run())
+        self.task.add_done_callback(self._ended)
+
+    async def news(self, within_s: float) -> None:
+        """Wait until the server has asked for something, or the run has ended."""
+        try:
+            async with asyncio.timeout(max(0.0, within_s)):
+                await self._news.wait()
+        except TimeoutError:
+            return
+
+    def reply(self, client: Client | None, replies: Replies) -> None:
+        """Go on with what the server asked for."""
+        self.asked = None
+        self._client = client
+        self._news.clear()
+        self._replies.set_result(replies)
+
+    def result(self) -> Json | None:
+        """The server's result as it came; None: look into the ledger.
+
+        Raises:
+            MCPError: the server's own error; or it could not be reached, and nothing has run.
+        """
+        return self.task.result()
+
+    def _ended(self, done: "asyncio.Task[Json | None]") -> None:
+        self._news.set()
+        if not done.cancelled() and (problem := done.exception()) is not None:
+            _log.info("a run ended with an error", call=str(self._call.ref), problem=str(problem))
+
+    async def _run(self) -> Json | None:
+        # A server that is away costs no claim.
+        await self._routes.reach(self._client, self._server)
+        try:
+            ended = await self._kernel.run(self._call, self._called, text=recorded)
+        except (AlreadyFilled, NotOpen):
+            return None
+        match ended:
+            case Ran(value=dict(result)):
+                return result
+            case Raised(problem=_ErrorResult(result=result)):
+                return result
+            case Raised(problem=_ServerError(problem=problem)):
+                raise problem
+            case _:
+                return None
+
+    @property
+    def _server(self) -> str:
+        return self._call.wish.labels.get(SERVER_LABEL, "")
+
+    async def _called(self, arguments: dict[str, Any]) -> Json:
+        """The tool: the server's result, once it asks its client for nothing more."""
+        replies = Replies()
+        while True:
+            result = await self._sent(arguments, replies)
+            if result.get("resultType") != "input_required":
+                break
+            replies = await self._replied(result)
+        if result.get("isError") is True:
+            raise _ErrorResult(recorded(result), result)
+        return result
+
+    async def _sent(self, arguments: Json, replies: Replies) -> Json:
+        labels = self._call.wish.labels
+        params: Json = {
+            "name": labels.get(TOOL_LABEL, self._call.wish.tool),
+            # As approved, whatever the client sent.
+            "arguments": arguments,
+        }
+        if replies.responses is not None:
+            params["inputResponses"] = replies.responses
+        if replies.state is not None:
+            params["requestState"] = replies.state
+        if self._client is not None and self._client.meta:
+            params["_meta"] = dict(self._client.meta)
+        try:
+            return await self._routes.call(self._client, self._server, params)
+        except MCPError as problem:
+            raise _ServerError(problem) from None
+        except Gone:
+            why = f"The connection to the server {self._server!r} ended before its result came."
+            raise EffectUnknown(why) from None
+
+    async def _replied(self, result: Json) -> Replies:
+        self._replies = asyncio.get_running_loop().create_future()
+        self.asked = Asked(result)
+        self._news.set()
+        try:
+            return await asyncio.wait_for(self._replies, INPUT_S)
+        except TimeoutError:
+            self.asked = None
+            why = f"The server {self._server!r} asked its client for something, without an answer."
+            raise EffectUnknown(why) from None
 
 
 class Runs:
-    def __init__(self, ledger: Ledger, routes: Routes) -> None:
-        self._ledger = ledger
+    """At most one run of each call in this process; the claims of the ledger see to all others."""
+
+    def __init__(self, routes: Routes) -> None:
         self._routes = routes
-        self._running: dict[CallRef, asyncio.Task[Json | None]] = {}
-        self._asked: dict[CallRef, Asked] = {}
-        self._keeping: dict[CallRef, asyncio.Task[None]] = {}
+        self._running: dict[CallRef, Running] = {}
 
-    def asked(self, ref: CallRef) -> Asked | None:
-        """What the server asks for, of a call that this gateway runs."""
-        return self._asked.get(ref)
-
-    def running(self, ref: CallRef) -> "asyncio.Task[Json | None] | None":
-        """The run in this process, whose result is the server's own; None if there is none."""
+    def of(self, ref: CallRef) -> Running | None:
         return self._running.get(ref)
+
+    def start(self, kernel: Kernel, call: Call, client: Client | None) -> Running:
+        """Begin to run an approved call."""
+        running = Running(kernel, self._routes, call, client)
+        self._running[call.ref] = running
+        running.task.add_done_callback(lambda _: self._running.pop(call.ref, None))
+        return running
 
     async def close(self) -> None:
         """Give the runs in progress a moment to record what came."""
-        for keeping in self._keeping.values():
-            keeping.cancel()
-        if self._running:
-            await asyncio.wait(self._running.values(), timeout=5)
-        for running in self._running.values():
-            running.cancel()
-
-    def start(self, call: Call, client: Client | None, answers: Answers) -> None:
-        """Begin to run an approved call, or go on with one whose client was asked for something.
-
-        The run does not end with the request of its client: what it comes to must be recorded.
-        """
-        ref = call.ref
-        if ref in self._running:
-            return
-        asked = self._asked.get(ref)
-        claim_id = answers.claim_id or (asked.claim_id if asked else new_id())
-        if (keeping := self._keeping.pop(ref, None)) is not None:
-            keeping.cancel()
-        self._asked.pop(ref, None)
-        running = asyncio.create_task(self._run(call, client, answers, claim_id))
-        self._running[ref] = running
-        running.add_done_callback(lambda done: self._ended(ref, done))
-
-    def _ended(self, ref: CallRef, done: "asyncio.Task[Json | None]") -> None:
-        self._running.pop(ref, None)
-        if not done.cancelled() and (problem := done.exception()) is not None:
-            _log.info("a run ended with an error", call=str(ref), problem=str(problem))
-
-    async def _run(
-        self, call: Call, client: Client | None, answers: Answers, claim_id: str
-    ) -> Json | None:
-        """Returns the server's result as it came; None: look into the ledger."""
-        labels = call.wish.labels
-        server, tool = labels.get(SERVER_LABEL, ""), labels.get(TOOL_LABEL, call.wish.tool)
-        await self._routes.reach(client, server)  # a server that is away costs no claim
-        try:
-            claimed = await self._ledger.start(call.ref, claim_id=claim_id, lease_s=LEASE_S)
-        except (AlreadyFilled, NotOpen):
-            return None
-        renewing = asyncio.create_task(self._renew(call.ref, claim_id))
-        try:
-            params = _params(tool, json.loads(claimed.arguments), client, answers)
-            try:
-                result = await self._routes.call(client, server, params)
-            except MCPError as problem:
-                error = problem.error.model_dump(mode="json", exclude_none=True)
-                await self._finish(call.ref, error=recorded_error(error))
-                raise
-            except Gone:
-                why = f"The connection to the server {server!r} ended before its result came."
-                await self._doubt(call.ref, why)
-                return None
-            if result.get("resultType") == "input_required":
-                self._asked[call.ref] = Asked(result, claim_id, {})
-                self._keeping[call.ref] = asyncio.create_task(self._keep(call.ref, claim_id))
-                return result
-            text, is_error = recorded(result)
-            await (
-                self._finish(call.ref, error=text)
-                if is_error
-                else self._finish(call.ref, output=text)
-            )
-            return result
-        finally:
-            renewing.cancel()
-
-    async def _renew(self, ref: CallRef, claim_id: str) -> None:
-        while True:
-            await asyncio.sleep(RENEW_AFTER_S)
-            try:
-                await self._ledger.renew(ref, claim_id)
-            except NotOpen:
-                return
-            except Unavailable as problem:
-                _log.warning("the claim is not renewed", call=str(ref), problem=str(problem))
-
-    async def _keep(self, ref: CallRef, claim_id: str) -> None:
-        """Keep a claimed call while its client is asked for something."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(INPUT_S):
-                await self._renew(ref, claim_id)
-        self._asked.pop(ref, None)
-        self._keeping.pop(ref, None)
-
-    async def _finish(
-        self, ref: CallRef, *, output: str | None = None, error: str | None = None
-    ) -> None:
-        """Record the end, for as long as it takes."""
-        while True:
-            try:
-                await self._ledger.finish(ref, output=output, error=error)
-            except AlreadyFilled as problem:
-                _log.info("had ended", call=str(ref), problem=str(problem))
-            except TooLarge as problem:
-                output, error = None, f"The tool ran, but its result is too large: {problem}"
-                continue
-            except BrokerRefused:
-                raise
-            except Unavailable as problem:
-                _log.warning("not recorded yet", call=str(ref), problem=str(problem))
-                await asyncio.sleep(_AGAIN_S)
-                continue
-            return
-
-    async def _doubt(self, ref: CallRef, why: str) -> None:
-        with suppress(
-            NotOpen, AlreadyFilled, Unavailable
-        ):  # else its lease ends, with the same end
-            await self._ledger.doubt(ref, why)
-
-
-def may_start(call: Call, runs: Runs, answers: Answers) -> bool:
-    """Whether this gateway is to run the call, or go on with it, now."""
-    if call.status is Status.APPROVED:
-        return call.flaw is None
-    asked = runs.asked(call.ref) is not None
-    return call.status is Status.RUNNING and (asked or bool(answers.claim_id))
-
-
-def _params(tool: str, arguments: Json, client: Client | None, answers: Answers) -> Json:
-    """The call as its server is sent it: with the approved arguments, whatever the client sent."""
-    params: Json = {"name": tool, "arguments": arguments}
-    if answers.responses is not None:
-        params["inputResponses"] = answers.responses
-    if answers.state is not None:
-        params["requestState"] = answers.state
-    meta = dict(client.meta) if client is not None else {}
-    return params | ({"_meta": meta} if meta else {})
+        tasks = [one.task for one in self._running.values() if one.asked is None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=_CLOSE_S)
+        for running in list(self._running.values()):
+            running.task.cancel()

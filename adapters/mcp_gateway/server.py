@@ -201,14 +201,14 @@ class Gateway:
     async def _tools(self, client: _Client, params: Json | None) -> Json:
         listed = await self.routes.forward(client, "tools/list", params)
         for offered in self.routes.tools.values():
-            await self._declare(offered)
+            await self._declare(client, offered)
         if listed.get("nextCursor") is None and WAIT not in self.routes.tools:
             return {**listed, "tools": [*(listed.get("tools") or []), WAIT_TOOL]}
         return listed
 
-    async def _declare(self, offered: Offered) -> None:
+    async def _declare(self, client: _Client, offered: Offered) -> None:
         try:
-            await self.ladder.declare(offered)
+            await self.ladder.declare(client, offered)
         except ApprovalsError as problem:
             # It is declared again before it is called.
             _log.warning("a tool is not declared", tool=offered.tool["name"], problem=str(problem))

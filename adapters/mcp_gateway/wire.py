@@ -13,14 +13,9 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from ayes.adapters.mcp_gateway.names import tool_name
-from ayes.ledger.lifecycle import NOT_RUN, Call, Status
-from ayes.projections.refusal_texts import (
-    arguments_changed,
-    failed_in_silence,
-    reconciled_in_silence,
-    refused_in_silence,
-    tool_not_run,
-)
+from ayes.adapters.verdicts import Answer, Run, Say, Wait, verdict
+from ayes.ledger.lifecycle import Call, Status
+from ayes.projections.refusal_texts import arguments_changed, failed_in_silence, tool_not_run
 from ayes.schemas import events as e
 from ayes.schemas.tools import ToolSpec
 
@@ -166,33 +161,24 @@ def unfinished(text: str) -> Json:
     return text_result(text, is_error=True)
 
 
-def says(call: Call, *, has_schema: bool = False) -> Json | None:
-    """The result of a call that has ended without the server's; None if it may still run or ran."""
-    tool = f"`{call.wish.tool}`"
-    match call.status:
-        case Status.ANSWERED if has_schema:
-            return _answer_with_schema(tool_not_run(call).text)
-        case Status.ANSWERED:
-            return text_result(tool_not_run(call).text)
-        case status if status in NOT_RUN:
-            return unfinished(tool_not_run(call).text)
-        case Status.REFUSED:
-            refused = call.finished.event if call.finished else None
-            known = isinstance(refused, e.ToolRefused) and refused.text
-            return unfinished(known or refused_in_silence(call.wish.tool))
-        case Status.IN_DOUBT:
-            return unfinished(
-                f"{tool} was started, and nobody knows whether it took place. It will not run "
-                "again by itself; a person finds out. Do not call it again for this."
-            )
-        case Status.RECONCILED:
-            found = call.reconciled.event if call.reconciled else None
-            if not isinstance(found, e.Reconciled):
-                return unfinished(f"{tool} was in doubt, and what a person found cannot be read.")
-            silence = reconciled_in_silence(call.wish.tool, found.happened)
-            return text_result(found.output or silence, is_error=not found.happened)
-        case _:
-            return None
+def ended_result(call: Call, read: Say | Answer, *, has_schema: bool = False) -> Json:
+    """The result of a call that has ended, or will not run: what its first client got, or why.
+
+    Args:
+        read: the verdict on it.
+
+    Raises:
+        ServerError: the server answered with an error of JSON-RPC.
+    """
+    match call.status, read:
+        case ((Status.RETURNED | Status.FAILED), _):
+            return with_changes(call, replayed(call))
+        case Status.ANSWERED, Answer(text=text) if has_schema:
+            return _answer_with_schema(text)
+        case _, Answer(text=text):
+            return text_result(text)
+        case _, Say(text=text):
+            return unfinished(text)
 
 
 def _answer_with_schema(answer: str) -> Json:
@@ -213,10 +199,9 @@ class ServerError(Exception):
     """A server answered a call with an error of JSON-RPC; its first argument is that error."""
 
 
-def recorded(result: Json) -> tuple[str, bool]:
-    """A server's result as the text that the ledger keeps, and whether it is an error."""
+def recorded(result: Json) -> str:
+    """A server's result as the text that the ledger keeps."""
     kept = {key: value for key, value in result.items() if key not in ("_meta", "resultType")}
-    is_error = result.get("isError") is True
     match kept:
         case {"content": [{"type": "text", "text": str(text), **rest}], **others} if (
             not rest
@@ -224,9 +209,9 @@ def recorded(result: Json) -> tuple[str, bool]:
             and not text.startswith(f'{{"{_RESULT}"')
             and not text.startswith(f'{{"{_ERROR}"')
         ):
-            return text, is_error
+            return text
         case _:
-            return _compact({_RESULT: kept}), is_error
+            return _compact({_RESULT: kept})
 
 
 def recorded_error(error: Json) -> str:
@@ -294,10 +279,6 @@ def detailed_task(call: Call, task_id: str, *, has_schema: bool, asked: Json | N
         asked: what the server asks the client for before it goes on; None: nothing.
     """
     match call.status:
-        case Status.REQUESTED | Status.PENDING:
-            return task(call, task_id, "working", "waits for a person's approval")
-        case Status.APPROVED:
-            return task(call, task_id, "working", "is approved")
         case Status.RUNNING if asked:
             return task(call, task_id, "input_required") | {"inputRequests": asked}
         case Status.RUNNING:
@@ -306,9 +287,15 @@ def detailed_task(call: Call, task_id: str, *, has_schema: bool, asked: Json | N
             return task(call, task_id, "working", "is in doubt: a person finds out if it ran")
         case Status.WITHDRAWN | Status.SUPERSEDED:
             return task(call, task_id, "cancelled", tool_not_run(call).text)
-    said = says(call, has_schema=has_schema)
+    match verdict(call):
+        case Wait():
+            return task(call, task_id, "working", "waits for a person's approval")
+        case Run():
+            return task(call, task_id, "working", "is approved")
+        case read:
+            pass
     try:
-        result = with_changes(call, replayed(call)) if said is None else said
+        result = ended_result(call, read, has_schema=has_schema)
     except ServerError as problem:
         return task(call, task_id, "failed") | {"error": problem.args[0]}
     return task(call, task_id, "completed") | {"result": complete(result, modern=True)}

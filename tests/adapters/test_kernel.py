@@ -9,12 +9,13 @@ from asking_agent import POLICY, Deaths, Killed, Raising, Silent
 from shop import REFUND, Shop
 
 from ayes.adapters.kernel import Kernel, Raised, Ran
-from ayes.adapters.names import AskedCall
+from ayes.adapters.names import AskedCall, id_names
 from ayes.adapters.verdicts import Answer, Run, Say, Wait, verdict
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import EventLog
 from ayes.ledger.reviewers import Reviewer
 from ayes.ledger.services import Ledger
+from ayes.ledger.tool_runner import EffectUnknown
 from ayes.schemas import events as e
 from ayes.schemas.errors import AlreadyFilled, BadInput, Unavailable
 from ayes.schemas.slots import CallRef
@@ -192,6 +193,19 @@ async def test_a_tool_that_raises_has_run(desk):
     assert len(tool.runs) == 1
 
 
+async def test_a_tool_that_lost_its_connection_leaves_the_call_in_doubt(desk):
+    """It says that nobody knows; a person finds out, and the model reads no failure (I1)."""
+    tool = Tool(raises=EffectUnknown("the bank did not answer"))
+    for _ in range(2):
+        settled = await desk.kernel(patience_s=10).settle(asked(SMALL), REFUND, tool)
+        assert isinstance(settled, Say)
+        assert "may have taken effect" in settled.text
+    call = await desk.shop.ledger.call(REF)
+    assert call.status is Status.IN_DOUBT
+    assert call.finished.event.text == "the bank did not answer"
+    assert len(tool.runs) == 1
+
+
 async def test_a_process_that_dies_in_the_tool_leaves_a_call_that_nobody_repeats(desk):
     """It is running, as far as anybody knows; later it is in doubt. No process runs it again."""
     dies, tool = Tool(dies=True), Tool()
@@ -300,7 +314,8 @@ async def test_repeated_and_missing_ids(desk):
     for amount in (1, 2, 3):
         settled = await patient.settle(asked(f'{{"amount":{amount}}}', "call_0"), REFUND, tool)
         assert settled == Ran(f"{amount} were paid back.")
-    assert await desk.status(CallRef("shop", "order-17", "call_0-3")) is Status.RETURNED
+    third = id_names(asked('{"amount":3}', "call_0"))[1]
+    assert await desk.status(CallRef("shop", "order-17", third)) is Status.RETURNED
     tool.runs.clear()
     unnamed = asked(LARGE, "")
     first = await desk.kernel().settle(unnamed, REFUND, tool)

@@ -17,6 +17,7 @@ from drivers import DRIVERS, Driver, Wishes
 from shop import Shop, ToolSpec
 
 from ayes.adapters.kernel import Kernel
+from ayes.adapters.names import AskedCall, id_names
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import EventLog
 from ayes.ledger.reviewers import Reviewer
@@ -218,7 +219,8 @@ async def test_an_id_that_repeats(world):
         told = await world.agent(wishes, patience_s=10).start()
         assert told == [f"{amount} were paid back."]
     assert world.runs == [{"amount": 1}, {"amount": 2}]
-    assert await world.status(CallRef("shop", "order-17", "call_0-2")) is Status.RETURNED
+    second = id_names(AskedCall("order-17", "call_0", "refund", '{"amount":2}'))[1]
+    assert await world.status(CallRef("shop", "order-17", second)) is Status.RETURNED
 
 
 async def test_streaming(world):

@@ -2,16 +2,18 @@
 
 from datetime import UTC, datetime
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ayes.adapters.names import AskedCall, call_name, call_names, may_be, thread_name
-from ayes.ledger.lifecycle import Call, call_of
+from ayes.adapters.names import AskedCall, call_name, id_names, may_be, numbered, thread_name
+from ayes.ledger.lifecycle import Call, Status, call_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest
+from ayes.schemas.errors import NotOpen
 from ayes.schemas.ids import is_token
-from ayes.schemas.slots import ThreadRef
+from ayes.schemas.slots import Slot, ThreadRef
 
 THREAD = ThreadRef("shop", "t1")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -36,24 +38,35 @@ class Recorded:
 
     def __init__(self) -> None:
         self.facts: list[Fact] = []
+        self.version = "v1"
+        self.looks = 0
 
     def call(self, name: str) -> Call:
         return call_of(THREAD.call(name), self.facts)
 
+    def is_its(self, asked: AskedCall, name: str) -> bool:
+        self.looks += 1
+        return may_be(asked, self.call(name), self.version)
+
     def request(self, asked: AskedCall) -> str:
-        name = call_name(asked, self.call)
+        name = call_name(asked, lambda name: self.is_its(asked, name))
         ref = THREAD.call(name)
         if self.call(name).requested is None:
-            digest = call_digest(asked.tool, "v1", asked.arguments)
+            digest = call_digest(asked.tool, self.version, asked.arguments)
             wish = e.ToolRequested(
-                tool=asked.tool, tool_version="v1", arguments=asked.arguments, digest=digest
+                tool=asked.tool,
+                tool_version=self.version,
+                arguments=asked.arguments,
+                digest=digest,
             )
-            self.facts.append(Fact(len(self.facts) + 1, NOW, ref.requested, wish))
+            self.record(ref.requested, wish)
         return name
 
     def end(self, name: str) -> None:
-        slot = THREAD.call(name).decided
-        self.facts.append(Fact(len(self.facts) + 1, NOW, slot, e.Withdrawn()))
+        self.record(THREAD.call(name).decided, e.Withdrawn())
+
+    def record(self, slot: Slot, event: e.Event) -> None:
+        self.facts.append(Fact(len(self.facts) + 1, NOW, slot, event))
 
 
 @given(IDS.filter(bool))
@@ -61,7 +74,8 @@ def test_every_id_becomes_a_name_that_fits(given_id):
     """Any text becomes a name, the first and the millionth, and so does any thread's id."""
     asked = AskedCall(given_id, given_id, "refund", "{}")
     assert is_token(thread_name(given_id))
-    assert is_token(f"{next(call_names(asked))}-999999")
+    assert all(is_token(name) for name in id_names(asked))
+    assert is_token(numbered(AskedCall(given_id, "", given_id, given_id), 999_999))
 
 
 @given(st.lists(ASKED, min_size=1, max_size=8))
@@ -100,36 +114,71 @@ def test_a_call_without_an_id_is_another_one_after_its_end():
 def test_names_are_stable():
     """These names are in logs: another release must find the same calls."""
     assert thread_name("order-17") == "order-17"
-    ids = ["toolu_01A", "9f3c5d1e-7a44-4b1c-8d7e-000000000012", "call_0", "refund-1"]
-    assert [next(call_names(AskedCall("t", one, "refund", "{}"))) for one in ids] == ids
-    hashed = {
-        "a b": "h",
-        "call_0-2": "h",
-        "x" * 58: "h",
-        "": "d",
-    }
-    for one, kind in hashed.items():
-        name = next(call_names(AskedCall("t", one, "refund", "{}")))
-        assert name[0] == kind
-        assert len(name) == 41
-    assert next(call_names(AskedCall("t", "a b", "refund", "{}"))) == (
-        "hkzq4blzqm5y3hv7foklfo2yqhfw6s6rqsw3vklfr"
+    ids = ["toolu_01A", "9f3c5d1e-7a44-4b1c-8d7e-000000000012", "call_0", "refund-2", "x" * 64]
+    assert [id_names(AskedCall("t", one, "refund", "{}"))[0] for one in ids] == ids
+    assert id_names(AskedCall("t", "a b", "refund", "{}")) == (
+        "hkzq4blzqm5y3hv7foklfo2yqhfw6s6rqsw3vklfr",
+        "hppxnvgviif52slceeitg3cd6t5csrvmcvrtiiwng",
     )
+    unnamed = AskedCall("t", "", "refund", "{}")
+    assert numbered(unnamed, 2) == "d6ggj6yorytj6m2qx4a4gbv2upq2cxq46us4gfqfj-2"
 
 
 def test_a_repeated_id_with_other_arguments_is_another_call():
-    """Servers that give `call_0` in every turn get `call_0`, `call_0-2`, `call_0-3`."""
+    """Servers that give `call_0` in every turn: the first keeps it, and each other call has a name
+    made of the id and of what is called, in whatever order they come again.
+    """
     recorded = Recorded()
     several = [AskedCall("t1", "call_0", "refund", f'{{"a":{n}}}') for n in range(3)]
-    assert [recorded.request(one) for one in several] == ["call_0", "call_0-2", "call_0-3"]
-    assert [recorded.request(one) for one in reversed(several)] == [
-        "call_0-3",
-        "call_0-2",
-        "call_0",
-    ]
+    names = [recorded.request(one) for one in several]
+    assert names == ["call_0", *(id_names(one)[1] for one in several[1:])]
+    assert [recorded.request(one) for one in reversed(several)] == names[::-1]
+
+
+def test_a_call_whose_names_are_all_taken_is_refused():
+    """Somebody who knows how names are made cannot put another call in place of one."""
+    recorded, asked = Recorded(), AskedCall("t1", "call_0", "refund", "{}")
+    for name in id_names(asked):
+        recorded.record(THREAD.call(name).decided, e.Withdrawn())
+    with pytest.raises(NotOpen, match="'call_0' are taken by other calls"):
+        recorded.request(asked)
+
+
+@given(st.integers(1, 40))
+def test_an_equal_call_without_an_id_is_found_in_few_looks(ended: int):
+    """However many of its kind have ended, the next one is found in about 2 log2(n) looks."""
+    recorded, asked = Recorded(), AskedCall("t1", "", "refund", "{}")
+    for number in range(1, ended + 1):
+        assert recorded.request(asked) == numbered(asked, number)
+        recorded.end(numbered(asked, number))
+    recorded.looks = 0
+    assert recorded.request(asked) == numbered(asked, ended + 1)
+    assert recorded.looks <= 2 * (ended + 1).bit_length()
+
+
+def test_what_never_can_start_is_not_in_the_way_of_an_equal_call():
+    """A call without an id that waits for a declaration which has changed since: asked again, it is
+    a call of its own. One that was started is not, for it may have taken effect.
+    """
+    recorded, asked = Recorded(), AskedCall("t1", "", "refund", "{}")
+    first = recorded.request(asked)
+    recorded.version = "v2"
+    second = recorded.request(asked)
+    assert (first, second) == (numbered(asked, 1), numbered(asked, 2))
+    digest = recorded.call(second).wish.digest
+    recorded.record(
+        THREAD.call(second).decided,
+        e.Approved(digest=digest, ground="policy", rule="all", policy_version=1),
+    )
+    started = e.ToolStarted(digest=digest, idempotency_key="k")
+    recorded.record(THREAD.call(second).client_claim(1), started)
+    recorded.version = "v3"
+    assert recorded.call(second).status is Status.RUNNING
+    assert recorded.request(asked) == second
 
 
 def test_a_name_with_facts_that_cannot_be_read_is_not_free():
     """A name whose request is missing or unreadable is passed over."""
     fact = Fact(1, NOW, THREAD.call("c").decided, e.Withdrawn())
-    assert not may_be(AskedCall("t1", "c", "refund", "{}"), call_of(THREAD.call("c"), [fact]))
+    asked = AskedCall("t1", "c", "refund", "{}")
+    assert not may_be(asked, call_of(THREAD.call("c"), [fact]), "v1")

@@ -32,7 +32,7 @@ from ayes.ledger.in_memory import Memory
 from ayes.ledger.lifecycle import Call, Status, call_of
 from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import ACK_WAIT_S
-from ayes.ledger.tool_runner import run_tool
+from ayes.ledger.tool_runner import EffectUnknown, ToolError, run_tool
 from ayes.projections.refusal_texts import tool_not_run
 from ayes.schemas import events as e
 from ayes.schemas.codec import MAX_BYTES, encode
@@ -470,6 +470,14 @@ def raises_nothing_said(**_named: object) -> str:
     raise LookupError
 
 
+def said_as_it_is() -> str:
+    raise ToolError('{"code":7}')
+
+
+def loses_its_connection() -> str:
+    raise EffectUnknown("the bank did not answer")
+
+
 def exits(**_named: object) -> str:
     sys.exit(3)
 
@@ -485,6 +493,8 @@ RUNS = [
      e.ToolReturned(output="12345678901234567890123")),
     (raises, "{}", e.ToolFailed(error="LookupError: no such order")),
     (raises_nothing_said, "{}", e.ToolFailed(error="LookupError")),
+    (said_as_it_is, "{}", e.ToolFailed(error='{"code":7}')),
+    (loses_its_connection, "{}", e.InDoubt(text="the bank did not answer", attempt=1)),
     (exits, "{}", e.ToolFailed(error="SystemExit: 3")),
     (lambda: object, "{}",
      e.ToolFailed(error="TypeError: Encoding objects of type type is unsupported")),
@@ -496,8 +506,8 @@ RUNS = [
 
 @pytest.mark.parametrize(("function", "arguments", "outcome"), RUNS)
 async def test_what_a_function_does_becomes_a_fact(function, arguments: str, outcome: e.Event):
-    """What it returns is text; whatever it raises, even an exit, is a failure and never a refusal
-    (B34).
+    """What it returns is text; whatever it raises, even an exit, is a failure and never a refusal,
+    unless it says itself that nobody knows (B34, I7).
     """
     told = await run_tool(function, arguments, attempt=1)
     assert told == outcome
