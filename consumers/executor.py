@@ -2,7 +2,7 @@
 
     Approved ──► digest checked ──► claim.1 ──► the tool runs ──► finished
                   no such tool, other bytes ──► claim.1 is Declined ─┐
-    Revoked in claim.1 ──────────────────────────────────────────────┼─► finished, with the text
+    Revoked, Lapsed ─────────────────────────────────────────────────┼─► finished, with the text
     Denied, Answered, Expired, Withdrawn, Superseded ────────────────┘   that the model reads
 
 A claim without a result means that the executor that made it died: the tool may have run or not. If
@@ -73,6 +73,12 @@ class ExecutorState(Struct, frozen=True):
     #: What the tool's lookup says, or why it cannot tell. None: it was not asked.
     looked_up: e.ToolReturned | NotDone | str | None = None
 
+    @property
+    def is_too_late(self) -> bool:
+        """Whether the approval is valid no longer. Only the time of a claim's fact is certain."""
+        until = self.call.valid_until
+        return until is not None and self.now is not None and self.now >= until
+
 
 class Executor:
     """Runs the tools of one group (`run_by`). It closes refused calls of all groups.
@@ -109,7 +115,9 @@ class Executor:
         declared = await _declared(ledger, call)
         if call.newer or not self._can_run(call, declared):
             return ExecutorState(call, declared, await ledger.log.clock())
-        return ExecutorState(call, declared, looked_up=await self._look_up(call))
+        found = await self._look_up(call)
+        now = await ledger.log.clock() if call.valid_until is not None else None
+        return ExecutorState(call, declared, now, looked_up=found)
 
     def decide(self, seen: ExecutorState, handed: Delivered) -> Sequence[Effect[Run]]:
         steps = self._steps(seen, handed)
@@ -128,6 +136,8 @@ class Executor:
         if call.status is Status.RUNNING:
             return self._again(seen)
         assert call.status is Status.APPROVED, call.status
+        if seen.is_too_late:
+            return ()  # the gate says so, and that is delivered
         if (flaw := call.flaw) is not None:
             return [Append(call.claim_slot, e.Declined(why=flaw))]
         if not self._can_run(call, seen.declared):
@@ -140,8 +150,7 @@ class Executor:
         call = await ledger.call_patiently(work.call, must_include=work.call.claim(work.attempt))
         # A revocation has a slot of its own, so the order of the log decides which of them counts.
         if not any(attempt_of(start) == work.attempt for start in call.starts):
-            ends_at = None if call.starts else call.refusal_slot
-            return None if ends_at is None else Append(ends_at, tool_not_run(call))
+            return _not_started(call)
         outcome = await tracing.executing(call, self._outcome(work))
         return Append(call.end_slot or call.late_slot, outcome, fallback_slot=call.late_slot)
 
@@ -198,16 +207,11 @@ class Executor:
                 if _waited_s(seen, call.starts[-1]) < ACK_WAIT_S + self._hand_on_for_s:
                     why = f"{call.wish.tool} of that version is not here"
                     return [_hand_on(seen, call.starts[-1], why)]
-            elif repeatable or not_done:
+            elif (repeatable or not_done) and not seen.is_too_late:
                 return [self._claim(call, looked_up=not_done)]
         unknown = seen.looked_up if isinstance(seen.looked_up, str) else ""
         asked = f"Its lookup cannot tell what became of it: {unknown}. " if unknown else ""
-        in_doubt = e.InDoubt(
-            attempt=call.attempt,
-            text=f"{call.wish.tool} was started, but whoever ran it stopped before it answered. "
-            f"{asked}It may or may not have taken effect; a person has to find out.",
-        )
-        return [Append(call.end_slot, in_doubt)]
+        return [Append(call.end_slot, _in_doubt(call, asked))]
 
     def _claim(self, call: Call, *, looked_up: bool = False) -> Perform[Run]:
         slot = call.claim_slot
@@ -216,6 +220,25 @@ class Executor:
         )
         work = Run(call.ref, call.wish.tool, call.arguments, int(slot.tail[-1]))
         return Perform(Append(slot, started), work)
+
+
+def _not_started(call: Call) -> Append | None:
+    """What follows a claim that does not count: the call was revoked, or its approval is valid no
+    longer. A call that lapses is delivered again.
+    """
+    if call.status in NOT_RUN:
+        return None if call.refusal_slot is None else Append(call.refusal_slot, tool_not_run(call))
+    if call.status is Status.RUNNING and call.end_slot is not None:  # an earlier start, that died
+        return Append(call.end_slot, _in_doubt(call))
+    return None
+
+
+def _in_doubt(call: Call, asked: str = "") -> e.InDoubt:
+    return e.InDoubt(
+        attempt=call.attempt,
+        text=f"{call.wish.tool} was started, but whoever ran it stopped before it answered. "
+        f"{asked}It may or may not have taken effect; a person has to find out.",
+    )
 
 
 #: The fields of a declaration.

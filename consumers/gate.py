@@ -6,6 +6,7 @@
     withdrawn ──► the requester's side takes it back               ──► decided
     said      ──► a user's message, where that supersedes          ──► decided, each open call
     due       ──► nobody decided in time                           ──► decided, or escalated
+              ──► an approval is valid no longer, nothing started  ──► lapsed
 
 The gate looks up who made a request rather than believing it (docs/decisions/0023): requester,
 agent and labels are those for which the thread was opened, and a request in the slot of a model's
@@ -40,6 +41,7 @@ or the user is faster (docs/decisions/0010):
 """
 
 from collections.abc import Sequence
+from datetime import datetime
 from operator import attrgetter
 from typing import Final, Never
 
@@ -48,7 +50,7 @@ from msgspec.structs import replace
 
 from ayes.consumers.effects import Append, CancelTimer, Effect, Reload, SetTimer
 from ayes.ledger.grants import covering, delegations_of, grants_of
-from ayes.ledger.lifecycle import Call, call_of
+from ayes.ledger.lifecycle import Call, Status, call_of
 from ayes.ledger.log import Delivered, TimerFired
 from ayes.ledger.policies import (
     Policies,
@@ -105,12 +107,10 @@ class Gate:
             ref, *origin_slots(ref), must_include=handed.slot if isinstance(handed, Fact) else None
         )
         call = call_of(ref, facts)
-        if isinstance(handed, TimerFired) and call.gated is None:
-            # The question existed before its timer was set, and no other delivery would handle this
-            # deadline.
-            raise Unavailable(
-                f"the question of {call.ref} cannot be read yet; a replica is behind."
-            )
+        if isinstance(handed, TimerFired) and call.gated is None and call.decided is None:
+            # The question or decision existed before its timer was set, and no other delivery would
+            # handle this deadline.
+            raise Unavailable(f"what {call.ref} waits for cannot be read yet; a replica is behind.")
         if call.requested is None or call.decided is not None:
             return Case(call, _NOTHING, None)
         whence = origin(call, facts)
@@ -280,7 +280,7 @@ def _steps(case: Case, handed: Delivered) -> Sequence[Effect[Never]]:
     if call.requested is None:  # a vote or withdrawal came first; the request is delivered later
         return ()
     if call.decided is not None:
-        return _cancelled(call)
+        return _since_decided(call, handed.recorded_at)
     decided = decision(case, handed.recorded_at)
     match decided:
         case None:
@@ -299,11 +299,28 @@ def _steps(case: Case, handed: Delivered) -> Sequence[Effect[Never]]:
         case e.Approved(ground="broken_glass"):
             announcement = e.GlassBroken(reviewer=decided.voters[0], reason=decided.reason)
             announced = () if call.announced else (Append(call.ref.announced, announcement),)
-            return [*announced, Append(call.ref.decided, decided), *_cancelled(call)]
+            return [*announced, *_decided(call, decided)]
         case e.Denied(ground="people"):
-            return [*_beaten(case, decided), Append(call.ref.decided, decided), *_cancelled(call)]
+            return [*_beaten(case, decided), *_decided(call, decided)]
         case _:
-            return [Append(call.ref.decided, decided), *_cancelled(call)]
+            return _decided(call, decided)
+
+
+def _decided(call: Call, decided: e.Event) -> Sequence[Effect[Never]]:
+    """Record a decision. An approval's validity counts from when the broker recorded it."""
+    ends = isinstance(decided, e.Approved) and decided.valid_for_s is not None
+    return [Append(call.ref.decided, decided), *((Reload(),) if ends else _cancelled(call))]
+
+
+def _since_decided(call: Call, now: datetime) -> Sequence[Effect[Never]]:
+    """The steps for a decided call: an approval lapses if nothing was started in time."""
+    until = call.valid_until
+    if until is None or call.decided is None or call.status is not Status.APPROVED:
+        return _cancelled(call)
+    if now < until:  # also on redelivery, as for the question's timer
+        return [SetTimer(call.ref, until)]
+    after_s = (until - call.decided.recorded_at).total_seconds()
+    return [Append(call.ref.lapsed, e.Lapsed(after_s=after_s))]
 
 
 def _spending(case: Case, approved: e.Approved) -> Sequence[Append]:

@@ -21,6 +21,7 @@ _FILLED: Final = {
     "withdrawn": "withdrawn",
     "decided": "decided",
     "revoked": "revoked",
+    "lapsed": "lapsed",
     "claim": "claimed",
     "finished": "finished",
     "late": "finished",
@@ -38,6 +39,7 @@ _EFFECTS: Final[dict[type[e.Event], str]] = {
     e.ToolStarted: "started",
     e.Declined: "declined",
     e.Revoked: "revoked",
+    e.Lapsed: "lapsed",
     e.ToolReturned: "finished",
     e.ToolFailed: "finished",
     e.ToolRefused: "closed",
@@ -102,6 +104,8 @@ def author_of(fact: Fact) -> str:
             return f"policy rule {rule!r}"
         case e.Expired() | e.Withdrawn() | e.Superseded() if tail[2] == "decided":
             return ""  # the gate only records these
+        case e.Lapsed():
+            return ""
         case e.Denied(ground="repeated"):
             return "the gate, as it was before"
         case e.GlassBroken(reviewer=reviewer):

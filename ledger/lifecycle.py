@@ -7,7 +7,8 @@
     REQUESTED ─┬──────────────┬──► APPROVED ─┬──► RUNNING ─┬──► RETURNED
                └──► PENDING ──┤              │             ├──► FAILED
                               │              │             └──► IN_DOUBT ──► RECONCILED
-                              │              └──► REVOKED, DECLINED ──┐
+                              │              └──► REVOKED, DECLINED, ─┐
+                              │                   LAPSED              │
                               ├──► DENIED ────────────────────────────┤
                               ├──► ANSWERED    (by people) ───────────┼──► REFUSED: it never ran,
                               ├──► EXPIRED     (after PENDING) ───────┤    and the model is told so
@@ -25,7 +26,8 @@ may write a slot; `void` decides whether the fact in it counts:
     ----------------------  ------------------------------------------  ------------------------
     vote.<reviewer>         the question, before deadline and decision  of voters, on these bytes
     revoked.<reviewer>      an approval, before any start               of a person who may
-    claim: ToolStarted      an approval without flaw, not revoked       with the approved digest
+    lapsed                  an approval, before any start
+    claim: ToolStarted      an approval without flaw that is valid      with the approved digest
     claim: Declined         an approval, before any start               in the executor's slot
     finished: ToolReturned, a ToolStarted that counts                   with its attempt, in the
       ToolFailed, InDoubt                                               slots of the running side
@@ -36,7 +38,9 @@ A fact that does not count is *void*: it is kept for ever, shown with the reason
 nothing. A claim goes to the next free attempt (`Call.claim_slot`), and an end that finds `finished`
 taken by a void fact goes to `late` (`Call.end_slot`). Only the gate writes `gated`, `escalated`,
 `announced` and `decided`, so these always count. A withdrawal only makes things stricter, so it
-counts whenever it was recorded (docs/decisions/0022).
+counts whenever it was recorded (docs/decisions/0022). A start that comes after the approval's
+validity is void by its time, and so may leave the call approved for a moment, until the gate has
+recorded that the approval has lapsed (docs/decisions/0041).
 
 Three functions answer three different questions:
 
@@ -103,6 +107,7 @@ class Status(StrEnum):
     WITHDRAWN = "withdrawn"
     SUPERSEDED = "superseded"
     REVOKED = "revoked"
+    LAPSED = "lapsed"
     DECLINED = "declined"
     RUNNING = "running"
     RETURNED = "returned"
@@ -137,11 +142,13 @@ MAY_FOLLOW: Final[dict[Status, dict[type[e.Event], Status]]] = {
         e.Withdrawn: Status.WITHDRAWN,
         e.Superseded: Status.SUPERSEDED,
     },
-    # The first one wins: an executor starts the call, a person revokes the approval, or an executor
-    # declines because it has no such tool or finds other bytes than were approved.
+    # The first one wins: an executor starts the call, a person revokes the approval, its validity
+    # ends, or an executor declines because it has no such tool or finds other bytes than were
+    # approved.
     Status.APPROVED: {
         e.ToolStarted: Status.RUNNING,
         e.Revoked: Status.REVOKED,
+        e.Lapsed: Status.LAPSED,
         e.Declined: Status.DECLINED,
     },
     # From here on the tool may have run.
@@ -159,6 +166,7 @@ MAY_FOLLOW: Final[dict[Status, dict[type[e.Event], Status]]] = {
     Status.WITHDRAWN: {e.ToolRefused: Status.REFUSED},
     Status.SUPERSEDED: {e.ToolRefused: Status.REFUSED},
     Status.REVOKED: {e.ToolRefused: Status.REFUSED},
+    Status.LAPSED: {e.ToolRefused: Status.REFUSED},
     Status.DECLINED: {e.ToolRefused: Status.REFUSED},
     # The end.
     Status.RETURNED: {},
@@ -178,7 +186,7 @@ _MULTI_FACT_PLACES: Final = {
     "posted": "posted",
 }
 #: The places whose facts count or are void, depending on earlier facts.
-_CONTESTED: Final = frozenset({"revoked", "claim", "finished", "late", "reconciled"})
+_CONTESTED: Final = frozenset({"revoked", "lapsed", "claim", "finished", "late", "reconciled"})
 #: The events that may be in each place of a call.
 EVENTS_BY_PLACE: Final[dict[str, tuple[type[e.Event], ...]]] = {}
 for _shape, _kinds in FILLED_BY.items():
@@ -233,6 +241,7 @@ class Call(Struct, frozen=True):
     withdrawn: Fact | None = None
     decided: Fact | None = None
     revoked: Fact | None = None
+    lapsed: Fact | None = None
     #: Starts, or an executor's refusal to start, in the order of the log.
     claims: tuple[Fact, ...] = ()
     #: The end: in the slot `finished`, or in `late` if a void fact is in `finished`.
@@ -255,8 +264,8 @@ class Call(Struct, frozen=True):
         furthest = (
             self.reconciled
             or self.finished
-            # Claims and revocations exclude each other: the later one is void.
-            or (self.claims[-1] if self.claims else self.revoked)
+            # A start, a revocation and a lapse exclude each other: the later ones are void.
+            or (self.claims[-1] if self.claims else self.revoked or self.lapsed)
             or self.decided
             or self.gated
             or self.requested
@@ -320,7 +329,7 @@ class Call(Struct, frozen=True):
     def facts(self) -> tuple[Fact, ...]:
         """All facts about the call, void ones included, in the order of the log."""
         alone = (self.requested, self.gated, self.announced, self.withdrawn, self.decided)
-        ends = (self.revoked, self.finished, self.reconciled)
+        ends = (self.revoked, self.lapsed, self.finished, self.reconciled)
         several = (*self.votes, *self.escalated, *self.claims, *self.late)
         told = (*self.notified, *self.posted)
         found = (*alone, *ends, *several, *told, *self.newer, *(one.fact for one in self.void))
@@ -431,6 +440,15 @@ class Call(Struct, frozen=True):
         return after(self.requested.recorded_at, self.wish.expires_in_s)
 
     @property
+    def valid_until(self) -> datetime | None:
+        """Until when the approval lets the call start, on the broker's clock; None: for ever, or
+        there is no approval.
+        """
+        if self.decided is None or not isinstance(self.decided.event, e.Approved):
+            return None
+        return after(self.decided.recorded_at, self.decided.event.valid_for_s)
+
+    @property
     def deadline(self) -> datetime | None:
         """When the call expires, on the broker's clock; None: never, or it escalates first."""
         return None if self.next_stage else self.due
@@ -514,6 +532,8 @@ def _put(call: Call, fact: Fact) -> None:
     match fact.event:
         case e.Revoked():
             _set(call, "revoked", fact)
+        case e.Lapsed():
+            _set(call, "lapsed", fact)
         case e.ToolStarted() | e.Declined():
             _set(call, "claims", (*call.claims, fact))
         case e.Reconciled():
@@ -556,6 +576,9 @@ def void(call: Call, fact: Fact) -> str | None:
             return _void_vote(call, fact, vote)
         case e.Revoked():
             return _unapproved(call, fact) or _void_revocation(call, fact)
+        case e.Lapsed():
+            started = "the call was started before it" if call.starts else None
+            return _unapproved(call, fact) or started
         case e.ToolStarted() | e.Declined():
             return _unapproved(call, fact) or _void_claim(call, fact)
         case (
@@ -581,7 +604,7 @@ def _void_vote(call: Call, fact: Fact, vote: e.Voted) -> str | None:
 
 
 def _unapproved(call: Call, fact: Fact) -> str | None:
-    """Why a claim or a revocation has no approval to rest on; None if it has one."""
+    """Why a claim, a revocation or a lapse has no approval to rest on; None if it has one."""
     if call.decided is None or call.decided.seq > fact.seq:
         return "the call was not decided before it"
     if not isinstance(call.decided.event, e.Approved):
@@ -590,6 +613,8 @@ def _unapproved(call: Call, fact: Fact) -> str | None:
         return "the call had ended before it"
     if call.revoked is not None:
         return "the approval was revoked before it"
+    if call.lapsed is not None:
+        return "the approval had lapsed before it"
     if call.declined is not None:
         return "an executor had declined the call before it"
     return None
@@ -614,6 +639,8 @@ def _void_claim(call: Call, fact: Fact) -> str | None:
         return f"the approval does not let the call run: {FLAWS[flaw]}"
     if fact.event.digest != call.approval.digest:
         return "it is about other bytes than were approved"
+    if (until := call.valid_until) is not None and fact.recorded_at >= until:
+        return f"the approval was valid until {until:%Y-%m-%d %H:%M:%S} UTC"
     return None
 
 
@@ -637,6 +664,8 @@ def _void_refusal(call: Call, fact: Fact, ending: e.Ending) -> str | None:
         endings = frozenset({call.declined.why})
     elif call.revoked is not None:
         endings = frozenset({"revoked"})
+    elif call.lapsed is not None:
+        endings = frozenset({"lapsed"})
     elif call.decided is not None and call.decided.seq < fact.seq:
         endings = _STOPPED.get(type(call.decided.event), endings)
     return (
@@ -697,7 +726,7 @@ def refusal(call: Call, slot: Slot, event: e.Event, now: datetime) -> Refused | 
     4. the slot is taken;
     5. the table does not list this fact in this status, or a newer program has recorded something
        about the call;
-    6. the deadline has passed;
+    6. the deadline has passed, or the approval is valid no longer;
     7. the person is excluded (the requester), not among those who may do this, or has voted;
     8. the vote is about other bytes than those that people were asked about.
 
@@ -727,6 +756,11 @@ def refusal(call: Call, slot: Slot, event: e.Event, now: datetime) -> Refused | 
         if slot.tail[2:3] not in (("revoked",), ("reconciled",)) or len(slot.tail) < 4:
             return NotAllowed(f"{slot.subject} is a slot of older logs. Use the reviewer's own.")
         return refused_settlement(call, slot.tail[3], event)
+    if isinstance(event, e.ToolStarted) and (until := call.valid_until) and now >= until:
+        return DeadlinePassed(
+            f"{call.ref} was approved until {until:%Y-%m-%d %H:%M:%S} UTC and was not started by "
+            "then, so it will not run. Request it again under another id."
+        )
     # After these checks the broker alone decides: the slot takes the event or is taken.
     return refused_vote(call, event, slot.tail[3], now) if isinstance(event, e.Voted) else None
 

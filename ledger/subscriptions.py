@@ -93,7 +93,7 @@ _MODEL: Final = (
 
 #: Claims too, since a claim can decline a call, and in older logs revoke it: then a result for the
 #: model must be recorded.
-_EXECUTOR: Final = _call("decided", "claim.*", "revoked.*")
+_EXECUTOR: Final = _call("decided", "claim.*", "revoked.*", "lapsed")
 
 #: Each beginning of an occasion to tell somebody. Most ends are none.
 _NOTIFIER: Final = _call(
@@ -129,7 +129,7 @@ DURABLES: Final[dict[str, Durable]] = {
         Durable(
             "slack",
             "slack",
-            _call("gated", "vote.*", "escalated.*", "decided", "revoked.*"),
+            _call("gated", "vote.*", "escalated.*", "decided", "revoked.*", "lapsed"),
             optional=True,
             slow=True,
         ),

@@ -294,6 +294,7 @@ def question(
         may_reconcile=policies.people("may_reconcile"),
         editor_counts=rule.editor_counts and beside.editor_counts,
         confirm=rule.confirm or beside.confirm,
+        valid_for_s=_valid_for_s(ruling),
     )
     return replace(asking, people=policies.accounts(_may_ever_act(asking)))
 
@@ -359,7 +360,15 @@ def _approved(
         voters=voters,
         grants=grants,
         shadows=ruling.shadows,
+        valid_for_s=_valid_for_s(ruling),
     )
+
+
+def _valid_for_s(ruling: PolicyDecision) -> float | None:
+    """The shorter of the two policies' times; None: neither says one."""
+    judged = (ruling.judged, ruling.beside)
+    times = (one.rule.valid_for_s for one in judged if one is not None)
+    return min((one for one in times if one is not None), default=None)
 
 
 def _denied(ground: e.Ground, ruling: PolicyDecision, reason: str) -> e.Denied:

@@ -431,6 +431,7 @@ def _approved(
         on_behalf_of=_behalf(ballots),
         arguments=edit,
         reason=cut(ballots[0].vote.reason, MAX_REASON),
+        valid_for_s=asking.valid_for_s,
     )
 
 

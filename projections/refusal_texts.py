@@ -12,6 +12,7 @@ from ayes.ledger.lifecycle import Call
 from ayes.schemas import events as e
 from ayes.schemas.errors import Defect
 from ayes.schemas.limits import MAX_TEXT, cut
+from ayes.schemas.times import duration
 
 
 def tool_not_run(call: Call) -> e.ToolRefused:
@@ -25,9 +26,10 @@ def tool_not_run(call: Call) -> e.ToolRefused:
 
 
 def _declined(call: Call) -> tuple[e.Ending, str] | None:
-    """The words for a call that an executor or a person stopped after its approval."""
+    """The words for a call that an executor, a person or time stopped after its approval."""
     none = f"`{call.wish.tool}` did not run:"
-    match call.declined or (call.revoked and call.revoked.event):
+    stopped = call.revoked or call.lapsed
+    match call.declined or (stopped and stopped.event):
         case e.Declined(why="unknown_tool"):
             return "unknown_tool", f"{none} there is no such tool here any more."
         case e.Declined(why="digest_mismatch"):
@@ -39,6 +41,11 @@ def _declined(call: Call) -> tuple[e.Ending, str] | None:
         case e.Revoked(reason=reason):
             what = "it was approved, and a person took the approval back before it started."
             return "revoked", f"{none} {what}{_why('Their reason', reason)}"
+        case e.Lapsed(after_s=after_s):
+            what = (
+                f"it was approved, but the approval was valid for {duration(after_s)}, and the call"
+            )
+            return "lapsed", f"{none} {what} was not started in that time. Ask again if it matters."
         case _:
             return None
 
@@ -77,7 +84,7 @@ def _decided(call: Call) -> tuple[e.Ending, str]:
             return "answered", f"{what} Their answer was empty."
         case e.Expired(after_s=after_s):
             what = "a person had to approve this call and nobody decided within"
-            return "expired", f"{none} {what} {_span(after_s)}. Nobody said no either."
+            return "expired", f"{none} {what} {duration(after_s)}. Nobody said no either."
         case e.Withdrawn(reason=reason):
             what = "the request was taken back before it was decided."
             return "withdrawn", f"{none} {what}{_why('The reason', reason)}"
@@ -158,12 +165,3 @@ def waits(tool: str) -> str:
 
 def _why(what: str, reason: str) -> str:
     return f" {what}: {reason.strip()}" if reason.strip() else ""
-
-
-def _span(seconds: float) -> str:
-    """A duration in the largest unit that divides it."""
-    for unit, size in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
-        if seconds >= size and seconds % size == 0:
-            count = int(seconds // size)
-            return f"{count} {unit}{'' if count == 1 else 's'}"
-    return f"{seconds:g} second{'' if seconds == 1 else 's'}"

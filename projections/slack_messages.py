@@ -158,6 +158,8 @@ def _votes(call: Call) -> list[Block]:
 
 
 def _revocation(call: Call) -> list[Block]:
+    if call.lapsed is not None:
+        return [_note("The approval is valid no longer, and the call was not started.")]
     if call.revoked is None or not isinstance(call.revoked.event, e.Revoked):
         return []
     reason = visible(call.revoked.event.reason[:MAX_REASON])

@@ -38,6 +38,7 @@ type Ending = Literal[
     "withdrawn",
     "superseded",
     "revoked",
+    "lapsed",
     "unknown_tool",
     "digest_mismatch",
     "people_were_asked",
@@ -263,6 +264,8 @@ class ApprovalRequested(Event, frozen=True, tag="ApprovalRequested"):
     editor_counts: bool = True
     #: What an approval takes besides the vote; None: nothing.
     confirm: Confirm | None = None
+    #: How long an approval will be valid; None: for ever.
+    valid_for_s: float | None = None
 
 
 class Escalated(Event, frozen=True, tag="Escalated"):
@@ -326,6 +329,8 @@ class Approved(Event, frozen=True, tag="Approved"):
     excluded: tuple[str, ...] = ()
     may_revoke: tuple[str, ...] = ()
     may_reconcile: tuple[str, ...] = ()
+    #: How long the call may be started, counted from when the broker recorded this. None: for ever.
+    valid_for_s: float | None = None
 
 
 class Denied(Event, frozen=True, tag="Denied"):
@@ -394,6 +399,12 @@ class Revoked(Event, frozen=True, tag="Revoked"):
 
     reason: str = ""
     reviewer: str = ""
+
+
+class Lapsed(Event, frozen=True, tag="Lapsed"):
+    """The gate records that an approval is valid no longer and the call was not started."""
+
+    after_s: float
 
 
 class Declined(Event, frozen=True, tag="Declined"):
@@ -562,7 +573,7 @@ type AnyEvent = (
     ThreadOpened | Said | ModelAsked | ModelReplied | ModelFailed
     | ToolRequested | ApprovalRequested | Voted
     | Escalated | GlassBroken | Approved | Denied | Answered | Expired | Withdrawn | Superseded
-    | ToolStarted | Revoked | Declined | ToolReturned | ToolFailed | ToolRefused | InDoubt
+    | ToolStarted | Revoked | Lapsed | Declined | ToolReturned | ToolFailed | ToolRefused | InDoubt
     | Notified | Posted | Reconciled | PolicyApplied | ToolDeclared | Granted | GrantRevoked
     | GrantUsed | Delegated | DelegationEnded
 )  # fmt: skip

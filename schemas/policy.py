@@ -27,6 +27,7 @@
     workspaces = ["*"]                          # absent: any
     agents = ["desk-*"]                         # agents that make the call; absent: any
     labels = {channel = "chat"}                 # of the thread; absent: any
+    valid_for_s = 86400                         # how long an approval is valid; absent: for ever
     priority = 0                                # a higher one overrides lower ones
     shadow = false                              # true: no effect; its verdict is recorded
     reason = "It changes a booking."
@@ -188,6 +189,8 @@ class Rule(TomlModel):
     labels: dict[str, str] = Field(default_factory=dict)
     priority: int = Field(default=0, ge=-1000, le=1000)
     shadow: bool = False
+    #: How long an approval is valid, from its decision to the start of the call. None: for ever.
+    valid_for_s: Interval | None = None
     voters: Voters = ("*",)
     votes_needed: Count = 1
     denials_needed: Count = 1
@@ -232,6 +235,13 @@ class Rule(TomlModel):
     def _only_when_asking[T](cls, value: T, info: ValidationInfo) -> T:
         if (then := info.data.get("then", "ask")) != "ask":
             raise ValueError(f'only a rule with then = "ask" has this key; here it is {then!r}.')
+        return value
+
+    @field_validator("valid_for_s")
+    @classmethod
+    def _only_of_approvals[T](cls, value: T, info: ValidationInfo) -> T:
+        if info.data.get("then") == "block":
+            raise ValueError('a rule with then = "block" approves nothing, so omit valid_for_s.')
         return value
 
     @model_validator(mode="after")

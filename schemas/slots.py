@@ -54,6 +54,7 @@ FILLED_BY: Final[dict[tuple[str, ...], tuple[type[e.Event], ...]]] = {
         e.Superseded,
     ),
     ("call", "*", "revoked", "*"): (e.Revoked,),
+    ("call", "*", "lapsed"): (e.Lapsed,),
     # An executor's. Older logs have `Revoked` here too, before reviewers had a slot for it.
     ("call", "*", "claim", "#"): (e.ToolStarted, e.Revoked, e.Declined),
     ("call", "*", "finished"): (e.ToolReturned, e.ToolFailed, e.ToolRefused, e.InDoubt),
@@ -250,6 +251,11 @@ class CallRef(_Ref, frozen=True):
     def revoked_by(self, reviewer: str) -> Slot:
         """A reviewer's revocation of the approval, before the tool runs."""
         return self._slot("revoked", token("reviewer", reviewer))
+
+    @property
+    def lapsed(self) -> Slot:
+        """The end of the approval's validity, before the tool runs."""
+        return self._slot("lapsed")
 
     def claim(self, attempt: int) -> Slot:
         """An executor's claim."""

@@ -14,3 +14,12 @@ def after(at: datetime, seconds: float | None) -> datetime | None:
 def earliest(*times: datetime | None) -> datetime | None:
     """The first of these times; None is never."""
     return min(filter(None, times), default=None)
+
+
+def duration(seconds: float) -> str:
+    """A time in words, in the largest unit that divides it: `15 minutes`."""
+    for unit, size in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
+        if seconds >= size and seconds % size == 0:
+            count = int(seconds // size)
+            return f"{count} {unit}{'' if count == 1 else 's'}"
+    return f"{seconds:g} second{'' if seconds == 1 else 's'}"

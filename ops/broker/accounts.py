@@ -91,6 +91,7 @@ WRITERS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     ("call", "*", "withdrawn"): ("service",),
     ("call", "*", "decided"): ("gate",),
     ("call", "*", "revoked", _ME): (REVIEWER,),
+    ("call", "*", "lapsed"): ("gate",),
     ("call", "*", "claim", "#"): ("executor",),
     ("call", "*", "finished"): ("executor",),
     ("call", "*", "late", "#"): ("executor",),

@@ -109,6 +109,10 @@ def exit_code(call: Call, wanted: type[e.Event]) -> int:
     """0 if it was decided as wanted, else the code for its state."""
     if call.decided is None:
         return PENDING
+    if call.lapsed is not None:
+        return EXPIRED
+    if call.revoked is not None:
+        return DENIED
     match call.decided.event:
         case decision if isinstance(decision, wanted):
             return 0

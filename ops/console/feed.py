@@ -62,6 +62,7 @@ _ENTERED: Final[dict[Status, Kind]] = {
     Status.WITHDRAWN: "decided",
     Status.SUPERSEDED: "decided",
     Status.REVOKED: "decided",
+    Status.LAPSED: "decided",
     Status.RUNNING: "started",
     Status.RETURNED: "finished",
     Status.FAILED: "finished",

@@ -92,6 +92,7 @@ def call_json(call: Call, stands: Tally | None = None) -> dict[str, Any]:
         "ground": getattr(decision, "ground", ""),
         "grants": getattr(decision, "grants", ()),
         "reason": getattr(decision, "reason", ""),
+        "valid_until": call.valid_until,
     }
     if is_edited(call):
         found |= {
@@ -439,6 +440,8 @@ def _what(event: e.Event) -> str:
             return _short(text)
         case e.Reconciled(happened=happened, output=output):
             return f"{'happened' if happened else 'did not happen'}: {_short(output)}"
+        case e.Lapsed(after_s=seconds):
+            return f"the approval was valid for {seconds:g} s"
         case e.ToolStarted(digest=digest):
             return f"digest {digest[:12]}…"
         case _:

@@ -149,7 +149,8 @@ def _key(subject: str) -> str:
 
 #: The places of a call that hold one fact.
 _ALONE: Final = (
-    "requested", "gated", "announced", "withdrawn", "decided", "revoked", "finished", "reconciled",
+    "requested", "gated", "announced", "withdrawn", "decided", "revoked", "lapsed", "finished",
+    "reconciled",
 )  # fmt: skip
 
 
@@ -238,6 +239,8 @@ class _Story:
         if tail == "decided":
             if self.decision is not None or type(event) not in _DECISIONS:
                 return None
+            if isinstance(event, e.Approved) and event.valid_for_s is not None:
+                return None  # what may start then depends on times
             self.decision = event
             return tail
         if isinstance(event, e.ToolStarted):

@@ -28,8 +28,8 @@ from typing import Any, Final
 
 from ayes.schemas.slots import FILLED_BY, ORGANISATION, ROOT
 
-#: A lake of another version is rebuilt from the log.
-VERSION: Final = 2
+#: A lake of another version is refused; a new one has all of the log.
+VERSION: Final = 3
 
 #: The fields of facts that are columns of `events`: column, path in the payload, type.
 FIELDS: Final[tuple[tuple[str, str, str], ...]] = (
@@ -66,6 +66,7 @@ FIELDS: Final[tuple[tuple[str, str, str], ...]] = (
     ("reason", "reason", "VARCHAR"),
     ("votes_needed", "votes_needed", "INTEGER"),
     ("expires_in_s", "expires_in_s", "DOUBLE"),
+    ("valid_for_s", "valid_for_s", "DOUBLE"),
     ("ground", "ground", "VARCHAR"),
     ("verdict", "verdict", "VARCHAR"),
     ("voters", "voters", "VARCHAR[]"),
@@ -231,6 +232,11 @@ CALLS: Final[tuple[tuple[str, str], ...]] = (
     ("edited", f"coalesce({_of('decided', 'arguments')} IS NOT NULL, false)"),
     ("edited_arguments", _of("decided", "arguments")),
     ("grants", _of("decided", "grants")),
+    # Until when the approval lets the call start.
+    (
+        "valid_until",
+        _of("decided", "try(recorded_at + to_microseconds(CAST(valid_for_s * 1e6 AS BIGINT)))"),
+    ),
     # Who took the approval back. In older logs the slot does not name the reviewer, the fact does.
     (
         "revoked_by",

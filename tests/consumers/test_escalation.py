@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import running
 from chain import DONE, REFUND, Chain, Script, kinds
 from chain import FIRST as WISHED
 from shop import FIRST, SECOND, THIRD, Shop, rule
@@ -19,7 +20,9 @@ from shop import REFUND as TOOL
 from stories import told
 
 from ayes.consumers.effects import Append
+from ayes.consumers.executor import Executor
 from ayes.consumers.gate import Gate
+from ayes.consumers.worker import Worker
 from ayes.ledger.descriptions import describe
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import EventLog, TimerFired
@@ -35,6 +38,7 @@ from ayes.schemas.errors import (
     BrokerRefused,
     DeadlinePassed,
     NotAllowed,
+    Refused,
 )
 from ayes.schemas.policy import applied
 from ayes.schemas.slots import DelegationRef, policy_slot
@@ -95,6 +99,66 @@ async def test_it_expires_when_the_requester_waits_no_longer(shop: Shop):
     assert 0 <= expired.after_s <= SOON / 2
     with pytest.raises(DeadlinePassed, match="is already decided: Expired"):
         await shop.ledger.reviewer("ana").approve(FIRST)
+
+
+# ----------------------------------------------------------------------------------------- validity
+
+
+@pytest.mark.log("memory", "jetstream")
+@pytest.mark.parametrize("then", ["ask", "allow"])
+async def test_an_approval_lapses_and_nothing_starts(shop: Shop, then: str):
+    """By people or by the policy: at the end of its validity the gate records it, nobody can start
+    the call any more, and the model reads why (B37, I1, I5).
+    """
+    await shop.open(rule("money", then, f"valid_for_s = {SOON}"))
+    async with shop.gates(), running.working(Worker(shop.ledger, Executor({}, durable="closer"))):
+        await shop.request()
+        if then == "ask":
+            await shop.asked()
+            await shop.ledger.reviewer("ana").approve(FIRST)
+        approved = await shop.decided(e.Approved)
+        assert approved.valid_for_s == SOON
+        lapsed = await shop.until(FIRST.lapsed)
+        refused = await shop.until(FIRST.finished)
+    call = await shop.ledger.call(FIRST)
+    assert lapsed.recorded_at >= call.valid_until
+    assert refused.event.ending == "lapsed"
+    assert "the approval was valid for 0.3 seconds" in refused.event.text
+    with pytest.raises(Refused):
+        await shop.ledger.start(FIRST)
+    assert not (await shop.ledger.call(FIRST)).starts
+
+
+async def test_a_gate_that_is_away_lets_nothing_start_too_late(shop: Shop):
+    """Nobody has recorded the end yet, and the broker's clock is enough: the claim is refused, and
+    one that is recorded all the same is void. The next gate records the end (I1, I5).
+    """
+    await shop.open(rule("money", "allow", f"valid_for_s = {SOON}"))
+    async with shop.gates():
+        await shop.request()
+        await shop.decided(e.Approved)
+    await asyncio.sleep(SOON)
+    with pytest.raises(DeadlinePassed, match="was not started by then"):
+        await shop.ledger.start(FIRST)
+    call = await shop.ledger.call(FIRST)
+    raw = e.ToolStarted(digest=call.digest, idempotency_key="k")
+    await shop.ledger.append(FIRST.client_claim(1), raw)
+    assert (await shop.ledger.call(FIRST)).status is Status.APPROVED
+    async with shop.gates():
+        await shop.until(FIRST.lapsed)
+    assert (await shop.ledger.call(FIRST)).status is Status.LAPSED
+
+
+async def test_the_shorter_validity_of_two_policies_counts(shop: Shop):
+    """The organisation's is a bound for every workspace's."""
+    organisation = rule("all money", "ask", "valid_for_s = 60")
+    await shop.open(rule("money", "ask", "valid_for_s = 3600"), organisation)
+    async with shop.gates():
+        await shop.request()
+        assert (await shop.asked()).valid_for_s == 60
+
+
+# ----------------------------------------------------------------------------------------- stages
 
 
 async def test_stay_it_goes_on_waiting(shop: Shop):

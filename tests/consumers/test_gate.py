@@ -524,6 +524,47 @@ def test_when_the_gate_decides(facts, handed: Delivered | None, follows: Sequenc
     assert list(reacts(call, handed)) == list(follows)
 
 
+VALID = by_people(valid_for_s=60.0)
+APPROVED = [*VOTED, (CALL.decided, VALID)]
+#: The approval is the fourth fact, a minute is its validity.
+UNTIL = START + timedelta(seconds=4 + 60)
+START_IT = (CALL.claim(1), e.ToolStarted(digest=DIGEST, idempotency_key="k"))
+LAPSE = Append(CALL.lapsed, e.Lapsed(after_s=60.0))
+
+
+def over(seconds_after: float = 0.0) -> TimerFired:
+    return TimerFired(CALL, 7, UNTIL + timedelta(seconds=seconds_after))
+
+
+VALIDITY = [
+    ("asked with an end: it is in the approval",
+     [GATED[0], (CALL.gated, replace(GATED[1][1], valid_for_s=60.0)), (CALL.vote("ana"), YES)],
+     None,
+     [Append(CALL.decided, VALID), Reload()]),
+    ("approved: the timer is set", APPROVED, None, [SetTimer(CALL, UNTIL)]),
+    ("the question's timer comes after it", APPROVED, over(-30), [SetTimer(CALL, UNTIL)]),
+    ("it is time", APPROVED, over(), [LAPSE]),
+    ("long since", APPROVED, over(86_400), [LAPSE]),
+    ("by a policy, without a question", [GATED[0], (CALL.decided, VALID)],
+     TimerFired(CALL, 7, UNTIL), [LAPSE]),
+    ("started in time", [*APPROVED, START_IT], over(), [CANCEL]),
+    ("revoked in time", [*APPROVED, (CALL.revoked_by("ana"), e.Revoked())], over(), [CANCEL]),
+    ("declined in time", [*APPROVED, (CALL.claim(1), e.Declined(why="unknown_tool"))], over(),
+     [CANCEL]),
+    ("lapsed already", [*APPROVED, (CALL.lapsed, e.Lapsed(after_s=60.0))], over(), [CANCEL]),
+    ("without an end", [*VOTED, (CALL.decided, by_people())], over(), [CANCEL]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("facts", "handed", "follows"), [pytest.param(*row, id=name) for name, *row in VALIDITY]
+)
+def test_when_an_approval_lapses(facts, handed: Delivered | None, follows: Sequence[Effect]):
+    """When its validity has ended, and nobody has started the call or stopped it (B37, I5)."""
+    call = told(*facts)
+    assert list(reacts(call, handed)) == list(follows)
+
+
 #: Seconds that the requester waits, and how long that is after the question.
 WAITS = [(61, 60), (9999, 900), (0.5, 0)]
 
@@ -675,5 +716,5 @@ async def test_a_deadline_waits_for_its_question(ledger: Ledger):
     (B37, B46).
     """
     await ledger.append(CALL.requested, request(WISH))
-    with pytest.raises(Unavailable, match="the question of acme/t1/1-0 cannot be read yet"):
+    with pytest.raises(Unavailable, match="what acme/t1/1-0 waits for cannot be read yet"):
         await Gate().load(ledger, due())

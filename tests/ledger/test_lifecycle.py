@@ -65,6 +65,7 @@ EXAMPLES: dict[type[e.Event], tuple[Slot, e.Event]] = {
     **{type(decision): (CALL.decided, decision) for decision in DECISIONS.values()},
     e.ToolStarted: (CALL.claim(1), e.ToolStarted(digest=DIGEST, idempotency_key=str(CALL))),
     e.Revoked: (CALL.revoked_by("ben"), e.Revoked(reviewer="ben")),
+    e.Lapsed: (CALL.lapsed, e.Lapsed(after_s=60)),
     e.Declined: (CALL.claim(1), e.Declined(why="unknown_tool")),
     e.ToolReturned: (CALL.finished, e.ToolReturned(output="done")),
     e.ToolFailed: (CALL.finished, e.ToolFailed(error="no such order")),
@@ -274,6 +275,69 @@ def test_a_call_that_was_started_stays_started():
         call = told(*life(CALL, WISH, "approved"), back, start)
         assert call.status is Status.REVOKED
         assert [void.why for void in call.void] == ["the approval was revoked before it"]
+
+
+def test_a_call_that_was_started_does_not_lapse():
+    """The order of the log decides between a start and the end of the validity."""
+    lapse, start = EXAMPLES[e.Lapsed], EXAMPLES[e.ToolStarted]
+    call = told(*life(CALL, WISH, "running"), lapse)
+    assert call.status is Status.RUNNING
+    assert [void.why for void in call.void] == ["the call was started before it"]
+    for late in (start, EXAMPLES[e.Revoked], EXAMPLES[e.Declined]):
+        call = told(*life(CALL, WISH, "approved"), lapse, late)
+        assert call.status is Status.LAPSED
+        assert [void.why for void in call.void] == ["the approval had lapsed before it"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "status"),
+    [(0.5, Status.APPROVED), (1, Status.APPROVED), (1.5, Status.RUNNING), (None, Status.RUNNING)],
+)
+def test_a_start_counts_within_the_validity(seconds: float | None, status: Status):
+    """What was approved on Friday does not start on Monday: the broker's time of the claim decides,
+    a second after the approval here, and at the very end it is too late.
+    """
+    approved = replace(EXAMPLES[e.Approved][1], valid_for_s=seconds)
+    call = told((CALL.requested, request(WISH)), (CALL.decided, approved), EXAMPLES[e.ToolStarted])
+    assert call.status is status
+    valid = None if seconds is None else START + timedelta(seconds=2 + seconds)
+    assert call.valid_until == valid
+    if status is Status.APPROVED:
+        assert [void.why for void in call.void] == [
+            f"the approval was valid until {valid:%F %T} UTC"
+        ]
+
+
+def test_a_second_attempt_counts_within_the_validity_too():
+    """A repeatable tool whose executor died is not started again after the end."""
+    approved = replace(EXAMPLES[e.Approved][1], valid_for_s=1.5)
+    start = e.ToolStarted(digest=DIGEST, idempotency_key=str(CALL))
+    call = told(
+        (CALL.requested, request(WISH)),
+        (CALL.decided, approved),
+        (CALL.claim(1), start),
+        (CALL.claim(2), start),
+    )
+    assert (call.status, call.attempt, len(call.void)) == (Status.RUNNING, 1, 1)
+
+
+def test_an_approval_without_an_end_is_valid_for_ever():
+    """Also with a number of seconds that leads beyond any date, as anybody may have recorded."""
+    for seconds in (None, 1e300):
+        approved = replace(EXAMPLES[e.Approved][1], valid_for_s=seconds)
+        assert told((CALL.requested, request(WISH)), (CALL.decided, approved)).valid_until is None
+
+
+def test_a_start_after_the_validity_is_refused_with_its_end():
+    """Before anything is recorded."""
+    approved = replace(EXAMPLES[e.Approved][1], valid_for_s=60)
+    call = told((CALL.requested, request(WISH)), (CALL.decided, approved))
+    slot, start = EXAMPLES[e.ToolStarted]
+    assert refusal(call, slot, start, START + timedelta(seconds=61)) is None
+    late = refusal(call, slot, start, START + timedelta(seconds=62))
+    assert isinstance(late, DeadlinePassed)
+    assert "was approved until" in str(late)
+    assert "Request it again under another id." in str(late)
 
 
 def test_a_late_result_does_not_settle_anything():

@@ -65,7 +65,7 @@ def test_every_status_is_the_same():
     """A call stands as it stood, whoever ran it and however it was taken back or reconciled."""
     found = {name: call_of(CallRef.parse(name), facts) for name, facts in calls().items()}
     assert {name: str(call.status) for name, call in found.items()} == SAID["statuses"]
-    assert set(SAID["statuses"].values()) == {str(one) for one in Status} - {"unknown"}
+    assert set(SAID["statuses"].values()) == {str(one) for one in Status} - {"unknown", "lapsed"}
     assert {call.wish.run_by for call in found.values()} == {"client", "payments"}
 
 
@@ -116,7 +116,7 @@ def test_the_tables_are_the_same():
     then = SAID["calls"]
     assert [{name: row[name] for name in one} for row, one in zip(plain, then, strict=True)] == then
     assert {why for _, why in judged_by(db).values()} == {None}
-    assert set(then[0]) | {"revoked_by"} == {
+    assert set(then[0]) | {"revoked_by", "valid_until"} == {
         "workspace",
         "thread",
         "call",

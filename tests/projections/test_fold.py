@@ -469,6 +469,7 @@ NEXT = {
         e.ToolStarted(digest=call.digest, idempotency_key=str(call.ref)),
     ),
     e.Revoked: lambda call: (call.ref.revoked_by("ben"), e.Revoked(reason="no", reviewer="ben")),
+    e.Lapsed: lambda call: (call.ref.lapsed, e.Lapsed(after_s=60)),
     e.Declined: lambda call: (call.ref.claim(1), e.Declined(why="unknown_tool")),
     e.ToolReturned: lambda call: (call.ref.finished, e.ToolReturned(output="done")),
     e.ToolFailed: lambda call: (call.ref.finished, e.ToolFailed(error="broken")),

@@ -454,6 +454,7 @@ def _row(call: Call, facts: list[Fact]) -> dict:
         "edited": told is not None,
         "edited_arguments": told,
         "grants": _or_none(list(getattr(decision, "grants", ()))),
+        "valid_until": naive(call.valid_until),
         "revoked_by": _who_revoked(back) if back else None,
         "attempts": len(starts),
         "outcome": outcome,

@@ -424,6 +424,9 @@ def test_airline_example_asks_before_changes():
         (rule("a", '["x"]', "allow", 'voters = ["ana"]'),
          ["line 5", "'voters'", 'then = "ask"', "'allow'"]),
         (rule("a", '["x"]', "block", "votes_needed = 1"), ["line 5", "'votes_needed'", "'block'"]),
+        (rule("a", '["x"]', "block", "valid_for_s = 9"),
+         ["line 5", "'valid_for_s'", "approves nothing"]),
+        (rule("a", '["x"]', "allow", "valid_for_s = 0"), ["line 5", "greater than 0"]),
         (rule("a", '["x"]', "allow", "", "expires_in_s = 9"),
          ["line 6", "'expires_in_s'", "'allow'"]),
         (

@@ -235,6 +235,12 @@ def a_requester_waits_for_ever() -> Iterator[Change]:
 
 
 @bug
+def approvals_are_valid_for_ever() -> Iterator[Change]:
+    """What was approved on Friday starts on Monday."""
+    yield Call, "valid_until", property(lambda self: None)
+
+
+@bug
 def timers_are_set_once() -> Iterator[Change]:
     """A gate that finds people asked already does not set the timer."""
     steps = gate._steps

@@ -95,6 +95,7 @@ name = "refunds"
 tools = ["refund", "sync"]
 then = "ask"
 expires_in_s = 40
+valid_for_s = 4
 [[rule]]
 name = "payments"
 tools = ["pay"]

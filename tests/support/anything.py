@@ -85,10 +85,11 @@ _approvals = st.builds(
     ground=_some(["people", "people", "policy", "grant", "broken_glass"]),
     may_revoke=_some([(), ("ben",)]),
     excluded=_some([(), ("ana",)]),
+    valid_for_s=_some([None, None, None, 3.0, 1e300]),
 ) | st.builds(lambda digest: _with(approval(WISH), digest=digest), _digests)
 _starts = st.builds(e.ToolStarted, digest=_digests, idempotency_key=st.just("k"))
 _endings = _some(
-    ["denied", "expired", "revoked", "unknown_tool", "digest_mismatch", "withdrawn", "answered"]
+    ["denied", "expired", "revoked", "lapsed", "unknown_tool", "withdrawn", "answered"]
 )
 _results = st.one_of(
     st.builds(e.ToolReturned, output=st.just("done"), attempt=_attempts),
@@ -98,6 +99,7 @@ _results = st.one_of(
 _refusals = st.builds(e.ToolRefused, ending=_endings, text=st.just("it did not run"))
 _declined = st.builds(e.Declined, why=_some(["unknown_tool", "digest_mismatch"]))
 _revoked = st.builds(e.Revoked, reviewer=_some(["", "carl"]))
+_lapsed = st.just(e.Lapsed(after_s=1))
 _reconciled = st.builds(
     e.Reconciled, happened=st.booleans(), output=st.just("so"), reviewer=st.just("x")
 )
@@ -132,6 +134,7 @@ def placed(ref: CallRef, *roles: str) -> st.SearchStrategy[tuple[Slot, e.Event]]
         ref.announced: _at(ref.announced, st.just(e.GlassBroken(reviewer="ana", reason="fire"))),
         ref.withdrawn: _at(ref.withdrawn, st.just(e.Withdrawn())),
         ref.decided: _at(ref.decided, _approvals, _some(list(DECISIONS.values()))),
+        ref.lapsed: st.tuples(st.just(ref.lapsed), _lapsed),
         ref.revoked_by("ana"): st.tuples(name.map(ref.revoked_by), _revoked),
         ref.claim(1): st.tuples(
             number.map(ref.claim), st.one_of(_starts, _starts, _declined, _revoked)

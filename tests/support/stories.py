@@ -142,6 +142,9 @@ def life(
                 back,
                 (ref.finished, e.ToolRefused(ending="revoked", text="taken back")),
             ]
+        case "lapsed":
+            refused = e.ToolRefused(ending="lapsed", text="valid no longer")
+            return [*facts, (ref.lapsed, e.Lapsed(after_s=60)), (ref.finished, refused)]
         case "unknown_tool" | "digest_mismatch" | "people_were_asked":
             facts.append((ref.claim(1), e.Declined(why=ending)))
             return [*facts, (ref.finished, e.ToolRefused(ending=ending, text=f"{ending} it is"))]
@@ -166,6 +169,7 @@ def life(
 SETTLED = (
     *DECISIONS,
     "revoked",
+    "lapsed",
     "unknown_tool",
     "digest_mismatch",
     "people_were_asked",

@@ -283,6 +283,8 @@ class CallState(ApiModel):
     missing: tuple[AskedQuorum, ...] = ()
     edits: dict[str, str] = Field(default_factory=dict)
     expires_at: datetime | None = None
+    valid_until: datetime | None = None
+    """Until when the approval lets the call start; None: for ever, or it is not approved."""
 
     @classmethod
     def of(cls, call: Call, stands: Tally | None) -> Self:
@@ -330,6 +332,8 @@ class Question(ApiModel):
     may_break_glass: tuple[str, ...]
     editor_counts: bool
     """Whether somebody who edits counts towards their edit."""
+    valid_for_s: float | None
+    """How long an approval will be valid; None: for ever."""
     confirm: Literal["typed"] | None
     """`typed`: whoever approves it types the name of the tool."""
     asked_as_well: tuple[str, ...]

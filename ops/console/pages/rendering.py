@@ -18,6 +18,7 @@ from ayes.ops.console.display.texts import text_of
 from ayes.ops.console.identity import Visitor
 from ayes.schemas.errors import ApprovalsError
 from ayes.schemas.slots import ORGANISATION
+from ayes.schemas.times import duration
 from ayes.schemas.visible import flags, visible
 
 _HERE: Final = Path(__file__).parents[1]
@@ -131,4 +132,5 @@ _templates.env.trim_blocks = _templates.env.lstrip_blocks = True
 _templates.env.globals["asset"] = asset
 _templates.env.globals["text_of"] = text_of
 _templates.env.filters["visible"] = visible
+_templates.env.filters["duration"] = duration
 _templates.env.filters["flags"] = flags

@@ -71,6 +71,7 @@ class Call:
         self.decided: Record | None = None
         self.withdrawn: Record | None = None
         self.revoked: Record | None = None
+        self.lapsed: Record | None = None
         self.declined: Record | None = None
         self.end: Record | None = None
         self.reconciled: Record | None = None
@@ -129,6 +130,14 @@ class Call:
         return self.requested.at + timedelta(seconds=after_s)
 
     @property
+    def valid_until(self) -> datetime | None:
+        """Until when the approval lets the call start."""
+        after_s = self.approved.get("valid_for_s") if self.approved else None
+        if self.decided is None or after_s is None:
+            return None
+        return self.decided.at + timedelta(seconds=after_s)
+
+    @property
     def is_last_stage(self) -> bool:
         if self.awaited_until is not None and self.due == self.awaited_until:
             return True
@@ -156,8 +165,8 @@ class Call:
             return ENDS.get(self.end.kind, "in_doubt")
         if self.starts:
             return "running"
-        if self.declined or self.revoked:
-            return "declined" if self.declined else "revoked"
+        if self.declined or self.revoked or self.lapsed:
+            return "declined" if self.declined else "revoked" if self.revoked else "lapsed"
         if self.decided:
             return self.decided.kind.lower()
         return "pending" if self.gated else "requested" if self.requested else "unknown"
@@ -186,6 +195,8 @@ class Call:
                 self.decided = one
             case "revoked" if self._is_startable and not self.starts:
                 self.revoked = one
+            case "lapsed" if self._is_startable and not self.starts:
+                self.lapsed = one
             case "claim" if self._is_startable and self._is_in_place(tail):
                 self._claimed(one)
             case "finished" | "late":
@@ -197,7 +208,7 @@ class Call:
 
     @property
     def _is_startable(self) -> bool:
-        stopped = self.end or self.revoked or self.declined
+        stopped = self.end or self.revoked or self.lapsed or self.declined
         return self.requested is not None and self.approved is not None and not stopped
 
     def _is_in_place(self, tail: list[str]) -> bool:
@@ -209,7 +220,8 @@ class Call:
         if one.kind == "Declined" and not self.starts:
             self.declined = one
         is_approved = self.may_run and one.event.get("digest") == self.digest
-        if one.kind == "ToolStarted" and is_approved:
+        is_valid = self.valid_until is None or one.at < self.valid_until
+        if one.kind == "ToolStarted" and is_approved and is_valid:
             self.starts.append(one)
 
     def _ended(self, one: Record, tail: list[str]) -> None:
@@ -223,7 +235,7 @@ class Call:
 
     def _ends_it(self, one: Record) -> bool:
         if one.kind == "ToolRefused":
-            stopped = self.declined or self.revoked
+            stopped = self.declined or self.revoked or self.lapsed
             decided = self.decided is not None and self.decided.kind in NOT_RUN
             return self.end is None and not self.starts and bool(stopped or decided)
         attempts = {int(start.subject.rpartition(".")[2]) for start in self.starts}
