@@ -33,7 +33,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from ayes.schemas.errors import BadFile
+from ayes.adapters.file_secrets import Secrets
 from ayes.schemas.toml_files import (
     TomlModel,
     check_names_differ,
@@ -43,9 +43,6 @@ from ayes.schemas.toml_files import (
     read_toml,
 )
 
-#: Of a bearer token: as many characters as 32 hexadecimal digits.
-MIN_TOKEN: Final = 32
-_ENVIRONMENT: Final = "env:"
 _DURATION: Final = re.compile(r"(\d+)(s|m)")
 _HERE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 #: The longest wait of one request: a stricter limit of most clients comes before it.
@@ -153,20 +150,8 @@ def read_settings(path: Path, environment: Mapping[str, str] | None = None) -> G
     found = read_toml(GatewayFile, text, str(path))
     known = os.environ if environment is None else environment
     values = [value for one in found.servers for value in (one.environment | one.headers).values()]
-    values += [one.token for one in found.clients]
-    if any(not one.startswith(_ENVIRONMENT) for one in values) and path.stat().st_mode & 0o077:
-        raise BadFile(
-            str(path), "", f"others may read it, and it has secrets in it: chmod 600 {path}."
-        )
-
-    def filled(value: str, entry: str) -> str:
-        if not value.startswith(_ENVIRONMENT):
-            return value
-        variable = value.removeprefix(_ENVIRONMENT)
-        if not known.get(variable):
-            raise BadFile(str(path), entry, f"the variable {variable} is not set.")
-        return known[variable]
-
+    secrets = Secrets(path, [*values, *(one.token for one in found.clients)], known)
+    filled = secrets.filled
     servers = tuple(
         one.model_copy(
             update={
@@ -180,13 +165,5 @@ def read_settings(path: Path, environment: Mapping[str, str] | None = None) -> G
         one.model_copy(update={"token": filled(one.token, f"client {one.requester!r}")})
         for one in found.clients
     )
-    for one in clients:
-        if len(one.token) < MIN_TOKEN:
-            raise BadFile(
-                str(path),
-                f"client {one.requester!r}",
-                f"its token has fewer than {MIN_TOKEN} characters. Make one: openssl rand -hex 32.",
-            )
-    if len({one.token for one in clients}) < len(clients):
-        raise BadFile(str(path), "client", "two clients have the same token. Give each its own.")
+    secrets.check_tokens("client", [(one.requester, one.token) for one in clients])
     return found.model_copy(update={"servers": servers, "clients": clients})

@@ -9,7 +9,7 @@ import typer
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.link_key import link_key as key_of_links
 from ayes.ops.commands.command import Session, command, commands
-from ayes.ops.commands.options import LinkKeyOption
+from ayes.ops.commands.options import LinkKeyOption, http_address
 from ayes.ops.terminal.output import print_message
 from ayes.schemas.errors import BadInput
 
@@ -57,7 +57,7 @@ async def gateway(
     from ayes.adapters.mcp_gateway.settings import read_settings
 
     settings = read_settings(file)
-    host, port = _address(http) if http else ("", 0)
+    host, port = http_address("--http", http) if http else ("", 0)
     if not settings.requester and not (http and settings.clients):
         raise BadInput(
             f"{file} does not say on whose behalf calls are made. Add a line as in "
@@ -87,10 +87,3 @@ async def gateway(
         )
         print_message(f"The gateway serves http://{host}:{port}/mcp until Ctrl-C.")
         await uvicorn.Server(config).serve()
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, separator, port = text.rpartition(":")
-    if not (separator and host and port.isascii() and port.isdigit() and int(port) < 65536):
-        raise BadInput(f"--http {text!r} is not an address. Write it as in 127.0.0.1:8808.")
-    return host.strip("[]"), int(port)

@@ -6,6 +6,7 @@ from typing import Annotated, Final, NamedTuple
 import typer
 
 from ayes.ops.commands import completion
+from ayes.schemas.errors import BadInput
 
 _FORMATS: Final = "openai-chat, openai-responses, anthropic, gemini, ai-sdk, ai-sdk-ui, pydantic-ai"
 
@@ -328,3 +329,15 @@ class Selection(NamedTuple):
             "--thread", metavar="THREAD", help="With --all: only this thread, workspace/thread."
         ),
     ] = ""
+
+
+def http_address(option: str, text: str) -> tuple[str, int]:
+    """A host and a port.
+
+    Raises:
+        BadInput: it is not `HOST:PORT`.
+    """
+    host, separator, port = text.rpartition(":")
+    if not (separator and host and port.isascii() and port.isdigit() and int(port) < 65536):
+        raise BadInput(f"{option} {text!r} is not an address. Write it as in 127.0.0.1:8808.")
+    return host.strip("[]"), int(port)

@@ -1,0 +1,52 @@
+"""The command that lets agents of other protocols ask through the ledger."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from ayes.ops.commands.command import Session, command, commands
+from ayes.ops.commands.options import http_address
+from ayes.ops.terminal.output import print_message
+from ayes.schemas.errors import BadInput
+
+app: Final = commands()
+
+INSTALL: Final = "pip install 'ayes[web]'"
+
+
+@app.callback()
+def serve() -> None:
+    """Let agents of other protocols ask through the ledger."""
+
+
+@command(app, examples="ayes serve aap agents.toml --http 127.0.0.1:8810")
+async def aap(
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE.toml", help="The agents that may ask; see docs/aap.md."),
+    ],
+    http: Annotated[
+        str, typer.Option("--http", metavar="HOST:PORT", help="Where to listen.")
+    ] = "127.0.0.1:8810",
+    *,
+    session: Session,
+) -> None:
+    """Serve agents that speak the Agent Approval Protocol."""
+    if find_spec("starlette") is None or find_spec("uvicorn") is None:
+        raise BadInput(f"the provider is not installed: {INSTALL}.")
+    from ayes.adapters.aap.settings import read_settings
+
+    settings = read_settings(file)
+    host, port = http_address("--http", http)
+    import uvicorn
+
+    from ayes.adapters.aap.routes import application
+
+    async with session.connect("service") as ledger:
+        config = uvicorn.Config(
+            application(settings, ledger), host=host, port=port, log_level="warning", ws="none"
+        )
+        print_message(f"The provider serves http://{host}:{port} until Ctrl-C.")
+        await uvicorn.Server(config).serve()

@@ -1,0 +1,156 @@
+"""`ayes serve aap` as a program: the page's settings and agent, with a real framework."""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from pages import blocks
+from paths import ROOT
+from program import environment
+from pydantic_ai import messages as pai
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+from running import working
+
+from ayes.adapters.aap.settings import read_settings
+from ayes.consumers.gate import Gate
+from ayes.consumers.worker import Worker
+from ayes.ledger.lifecycle import Call, Status
+from ayes.ledger.services import Ledger
+from ayes.schemas.errors import BadFile
+from ayes.schemas.policy import applied
+from ayes.schemas.slots import ThreadRef, policy_slot
+
+PAGE = ROOT / "docs" / "aap.md"
+POLICY = '[[rule]]\nname = "money"\ntools = ["refund"]\nthen = "ask"\n'
+THREAD = ThreadRef("shop", "aap-support-bot")
+TOKEN = "t" * 32
+
+
+@pytest.fixture
+async def ledger(store: Path) -> AsyncIterator[Ledger]:
+    """A gate at work; the ledger may do anything."""
+    async with (
+        Ledger.connect(store, role="admin") as admin,
+        Ledger.connect(store, role="gate") as gate,
+        working(Worker(gate, Gate())),
+    ):
+        await admin.append(policy_slot("shop", 1), applied(POLICY))
+        yield admin
+
+
+@asynccontextmanager
+async def provider(store: Path, port: int) -> AsyncIterator[asyncio.subprocess.Process]:
+    """The program, with the settings of the page, once it answers."""
+    [shown] = blocks(PAGE, "toml")
+    file = store.parent / "agents.toml"
+    file.write_text(shown.text)
+    ours = environment(PYTHONPATH=os.environ.get("PYTHONPATH", ""), SUPPORT_BOT_TOKEN=TOKEN)
+    line = ["-m", "ayes.ops.cli", "serve", "aap", str(file), "--http", f"127.0.0.1:{port}"]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *line, "--store", str(store), env=ours, stderr=subprocess.DEVNULL
+    )
+    try:
+        async with asyncio.timeout(30), httpx.AsyncClient() as http:
+            while True:
+                try:
+                    answer = await http.get(f"http://127.0.0.1:{port}/v1/requests/x")
+                except httpx.TransportError:
+                    await asyncio.sleep(0.05)
+                else:
+                    assert answer.status_code == 401
+                    break
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def asked(ledger: Ledger) -> Call:
+    async with asyncio.timeout(30):
+        while not (waiting := await ledger.open_questions(THREAD)):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    [call] = waiting
+    return call
+
+
+def wishes(history: list[pai.ModelMessage], _offered: AgentInfo) -> pai.ModelResponse:
+    """A model that calls `refund` once, and then says what came of it."""
+    for message in history:
+        for part in message.parts:
+            if isinstance(part, pai.ToolReturnPart | pai.RetryPromptPart):
+                return pai.ModelResponse([pai.TextPart(str(part.content))])
+    return pai.ModelResponse([pai.ToolCallPart("refund", '{"order":"A-17"}', "call_1")])
+
+
+async def test_an_agent_of_the_page_outlives_its_provider(ledger: Ledger, store: Path):
+    """The released adapter of Pydantic AI waits at a call. Its provider is killed and started
+    again; once a person has approved, the tool runs, once (I1).
+    """
+    [shown] = blocks(PAGE, "python")
+    names: dict[str, Any] = {}
+    exec(compile(shown.text, str(PAGE), "exec"), names)
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    ran: list[str] = []
+    agent = names["agent_with_approvals"](
+        FunctionModel(wishes), TOKEN, url=f"http://127.0.0.1:{port}"
+    )
+
+    @agent.tool_plain
+    def refund(order: str) -> str:
+        ran.append(order)
+        return f"{order} is paid back"
+
+    async with provider(store, port) as first:
+        asking = asyncio.create_task(agent.run("Refund A-17."))
+        waiting = await asked(ledger)
+        first.kill()
+        await first.wait()
+        assert not asking.done()
+        async with provider(store, port):
+            await ledger.reviewer("ana").approve(waiting.ref)
+            async with asyncio.timeout(60):
+                result = await asking
+            assert result.output == "A-17 is paid back"
+            assert ran == ["A-17"]
+            call = await ledger.call(waiting.ref)
+            assert (call.status, call.wish.requester) == (Status.RETURNED, "ben")
+
+
+BAD = [
+    ("", "workspace"),
+    ('workspace = "a b"\n', "'a b'"),
+    ('workspace = "shop"\n', "instance"),
+    ('workspace = "shop"\noutcome_within = "soon"\n', "1s to 30d"),
+    (
+        'workspace = "shop"\n[[instance]]\nname = "a"\nrequester = "ben"\ntoken = "env:NOT_SET"\n',
+        "the variable NOT_SET is not set",
+    ),
+    (
+        'workspace = "shop"\n[[instance]]\nname = "a"\nrequester = "ben"\ntoken = "env:SHORT"\n',
+        "fewer than 32 characters",
+    ),
+    (
+        f'workspace = "shop"\n[[instance]]\nname = "a"\nrequester = "ben"\ntoken = "{TOKEN}"\n',
+        "others may read it",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "said"), BAD)
+def test_a_bad_file_is_refused_in_one_sentence(tmp_path: Path, text: str, said: str):
+    """With the place in it, before anything is served."""
+    file = tmp_path / "agents.toml"
+    file.write_text(text)
+    file.chmod(0o644)
+    with pytest.raises(BadFile, match=said):
+        read_settings(file, {"SHORT": "short"})
