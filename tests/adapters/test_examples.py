@@ -26,6 +26,7 @@ EXAMPLES = {
     "anthropic_loop": ("shop/order-17/toolu_1", "ayes"),
     "pydantic_ai_agent": ("shop/order-18/call_1", "pydantic_ai"),
     "langchain_agent": ("shop/order-19/call_1", "langchain"),
+    "openai_agents_agent": ("shop/order-20/call_1", "agents"),
 }
 
 

@@ -78,6 +78,7 @@ DRIVERS = [
     pytest.param(Lazily("anthropic", "driver_anthropic"), id="anthropic"),
     pytest.param(Lazily("pydantic_ai", "driver_pydantic_ai"), id="pydantic_ai"),
     pytest.param(Lazily("langchain", "driver_langchain"), id="langchain"),
+    pytest.param(Lazily("agents", "driver_openai_agents"), id="openai_agents"),
 ]
 
 __all__ = ["DRIVERS", "Driver", "Lazily", "Wishes", "json"]
