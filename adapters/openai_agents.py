@@ -247,11 +247,11 @@ def _thread(context: ToolContext[Any]) -> str:
             f"a call of {context.tool_name} belongs to no conversation: run the agent with "
             "`Approvals.run`, or with `run_config(thread)`."
         )
-    return thread
+    return str(thread)
 
 
 def _name(item: ToolApprovalItem) -> str:
-    return _tool(item).qualified_name
+    return str(_tool(item).qualified_name)
 
 
 def _tool(item: ToolApprovalItem) -> FunctionTool:
