@@ -30,11 +30,14 @@ from agents.tool_context import ToolContext
 from ayes.adapters.kernel import Kernel, Raised, Ran, spec_from_schema
 from ayes.adapters.names import AskedCall
 from ayes.adapters.states import Saved, States
-from ayes.adapters.verdicts import Answer, Say, Wait
+from ayes.adapters.verdicts import Answer, Say, Verdict, Wait
 from ayes.adapters.wake import is_due
 from ayes.schemas.errors import ApprovalsError, BadInput
 from ayes.schemas.slots import CallRef
 from ayes.schemas.tools import ToolSpec
+
+#: A call that a run stopped at, its name in the ledger, and what to do with it.
+type _Asked = tuple[ToolApprovalItem, CallRef | None, Verdict]
 
 
 class CallWaits(Exception):
@@ -118,7 +121,7 @@ class Approvals:
         config = run_config(saved.thread, more.pop("run_config", None))
         context = more.pop("context", None)
         state = await RunState.from_string(agent, saved.state, context_override=context)
-        await self._approve_decided(state, saved.thread)
+        _approve(state, await self._asked(state.get_interruptions(), saved.thread))
         result = await _run(agent, state, run_config=config, **more)
         return await self._go_on(agent, result, config, more)
 
@@ -133,10 +136,10 @@ class Approvals:
             if all(isinstance(verdict, Wait) for _, _, verdict in asked):
                 return result
             state = result.to_state()
-            await self._approve_decided(state, thread)
+            _approve(state, asked)
             result = await _run(agent, state, run_config=config, **more)
 
-    async def _keep(self, result: RunResultBase, thread: str, asked: Sequence[Any]) -> None:
+    async def _keep(self, result: RunResultBase, thread: str, asked: Sequence[_Asked]) -> None:
         if not asked:
             await self.states.remove(thread)
             return
@@ -145,18 +148,10 @@ class Approvals:
         refs = tuple(str(ref) for _, ref, _ in asked) if is_waiting else ()
         await self.states.save(Saved(thread, refs, result.to_state().to_string()))
 
-    async def _approve_decided(self, state: RunState[Any, Any], thread: str) -> None:
-        # Not decisions: the tool reads the ledger when it is invoked.
-        for item, _, verdict in await self._asked(state.get_interruptions(), thread):
-            if not isinstance(verdict, Wait):
-                state.approve(item)
-
-    async def _asked(
-        self, items: Sequence[ToolApprovalItem], thread: str
-    ) -> list[tuple[ToolApprovalItem, CallRef | None, Any]]:
+    async def _asked(self, items: Sequence[ToolApprovalItem], thread: str) -> list[_Asked]:
         """The calls that a run stopped at, with their verdicts; requested if nobody did."""
 
-        async def ask(item: ToolApprovalItem) -> tuple[ToolApprovalItem, CallRef | None, Any]:
+        async def ask(item: ToolApprovalItem) -> _Asked:
             call = item.raw_item
             asked = AskedCall(thread, _of(call, "call_id"), _name(item), _of(call, "arguments"))
             return item, *await self.kernel.verdict(asked, _spec(_tool(item)))
@@ -221,6 +216,14 @@ class Approvals:
         protected.on_invoke_tool = invoke
         protected.needs_approval = True
         return protected
+
+
+def _approve(state: RunState[Any, Any], asked: Sequence[_Asked]) -> None:
+    """Let the SDK invoke the tools of decided calls."""
+    # Not decisions: the tool reads the ledger when it is invoked.
+    for item, _, verdict in asked:
+        if not isinstance(verdict, Wait):
+            state.approve(item)
 
 
 def run_config(thread: str, given: RunConfig | None = None) -> RunConfig:
