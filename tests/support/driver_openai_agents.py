@@ -5,6 +5,7 @@ from typing import Any
 
 from agents import Agent as OpenAIAgent
 from agents import (
+    ModelBehaviorError,
     Runner,
     RunState,
     UserError,
@@ -22,6 +23,8 @@ set_tracing_disabled(disabled=True)
 
 class Agent(Driver):
     """Its state is the run's, as `Approvals` keeps it."""
+
+    refuses_no_id = ModelBehaviorError
 
     def agent(self) -> OpenAIAgent[Any]:
         self.approvals = Approvals(self.kernel, StateFiles(self.folder))

@@ -20,6 +20,8 @@ class Driver(ABC):
     """One process of an agent. What it saves outlives it."""
 
     thread = "order-17"
+    #: What the framework or its adapter raises for a call without an id; None: it takes it.
+    refuses_no_id: type[Exception] | None = None
 
     def __init__(
         self, kernel: Kernel, folder: Path, wishes: Wishes, runs: list[dict[str, Any]]
