@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 from pydantic_ai import messages as pai
 from pydantic_ai.direct import model_request
 from pydantic_ai.models import Model as ProviderModel
@@ -24,7 +25,7 @@ from pydantic_ai.models import ModelRequestParameters, infer_model
 from pydantic_ai.tools import ToolDefinition
 
 from ayes.consumers.model import ModelReply, ModelRequest
-from ayes.projections.formats.common import tool_name
+from ayes.projections.formats.common import named_tools, tool_name
 from ayes.projections.formats.pydantic_ai.opaque import recorded, responded
 from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User
 from ayes.schemas import events as e
@@ -42,13 +43,15 @@ class PydanticAI:
 
     async def reply(self, question: ModelRequest) -> ModelReply:
         model = self._model or infer_model(question.model)
+        names = named_tools(tool.name for tool in question.tools)
         tools = [
             ToolDefinition(
-                name=tool.name,
+                name=tool_name(tool.name),
                 description=tool.declared.description,
                 parameters_json_schema=msgspec.json.decode(tool.declared.schema),
             )
             for tool in question.tools
+            if tool.name in names.values()
         ]
         response = await model_request(
             model,
@@ -56,7 +59,7 @@ class PydanticAI:
             model_request_parameters=ModelRequestParameters(function_tools=tools),
         )
         return ModelReply(
-            parts=parts(response, provider=model.system),
+            parts=parts(response, provider=model.system, tools=names),
             usage=e.Usage(response.usage.input_tokens, response.usage.output_tokens),
             finish_reason=response.finish_reason or "",
         )
@@ -102,11 +105,22 @@ def _response(turn: Assistant, provider: str) -> pai.ModelMessage:
     return response
 
 
-def parts(response: pai.ModelResponse, *, provider: str) -> tuple[e.Part, ...]:
-    """The provider's answer as our parts, in its order."""
+def parts(
+    response: pai.ModelResponse, *, provider: str, tools: Mapping[str, str] | None = None
+) -> tuple[e.Part, ...]:
+    """The provider's answer as our parts, in its order.
+
+    Args:
+        tools: the names of the offered tools, by the names under which the model knows them.
+    """
     [dumped] = pai.ModelMessagesTypeAdapter.dump_python([response], mode="json")
     said = [_verbatim(*one) for one in zip(response.parts, dumped["parts"], strict=True)]
-    return recorded(said, lambda _part: provider)
+    return tuple(
+        replace(part, tool=(tools or {}).get(part.tool, part.tool))
+        if isinstance(part, e.Wish)
+        else part
+        for part in recorded(said, lambda _part: provider)
+    )
 
 
 def _verbatim(part: pai.ModelResponsePart, dumped: Mapping[str, Any]) -> dict[str, Any]:

@@ -81,7 +81,7 @@ def tool_of(fact: Fact) -> Tool:
     declared = _event(fact, TOOL)
     if not isinstance(declared, e.ToolDeclared):
         raise BadFact("it is not a declaration that this program knows")
-    _, name, version = fact.slot.tail
+    name, version = fact.slot.tool
     if (right := version_of(name, declared)) != version:
         raise BadFact(f"its version is not the digest of what it declares, which is {right}")
     return Tool(name, version, declared)

@@ -3,6 +3,7 @@
     ApprovalsError
     ├── BadInput                the input is malformed; nothing was recorded
     │   ├── BadId               a token that cannot be part of a subject
+    │   │   └── BadToolName     a name that no tool can have
     │   ├── BadSlot             a subject that is not a slot of the ledger
     │   ├── BadFact             bytes that are not a fact
     │   ├── BadFile             a policy, conversations or reviewer file, with the place in it
@@ -58,6 +59,24 @@ class BadId(BadInput):
             f"{what} {value!r} cannot be used: an id is 1 to 64 characters of A-Z a-z 0-9 _ - "
             "and does not start with _. Rename it, without dots, spaces or slashes."
         )
+
+
+class BadToolName(BadId):
+    """A tool's name is 1 to 128 characters of A-Z a-z 0-9 _ - . /"""
+
+    def __init__(self, value: object) -> None:
+        self.what, self.value = "tool", value
+        BadInput.__init__(
+            self,
+            f"tool {_cited(value)} cannot be used: a tool's name is 1 to 128 characters of "
+            "A-Z a-z 0-9 _ - . / and nothing else. Rename it.",
+        )
+
+
+def _cited(value: object) -> str:
+    """A value in an error: what somebody else chose may be long."""
+    text = repr(value)
+    return text if len(text) <= 150 else f"{text[:150]}…"
 
 
 class BadSlot(BadInput):

@@ -21,7 +21,7 @@
 
     [[rule]]
     name = "changes a booking"
-    tools = ["book_*", "cancel_reservation"]    # names, or patterns with * and ?
+    tools = ["book_*", "cancel_reservation"]    # names, or patterns, such as github/*
     then = "ask"                                # allow | ask | block
     when = "args.amount > 100"                  # a CEL condition on the arguments; absent: always
     workspaces = ["*"]                          # absent: any
@@ -86,6 +86,7 @@ from ayes.schemas.toml_files import (
     TomlModel,
     check_names_differ,
     checked_token,
+    checked_tool_name,
     mistake,
     read_toml,
 )
@@ -94,6 +95,7 @@ type Then = Literal["allow", "ask", "block"]
 type UnmappedRequesters = Literal["deny", "exclude_nobody"]
 
 _PATTERN: Final = re.compile(r"[A-Za-z0-9_*?-]+", re.ASCII)
+_TOOL_PATTERN: Final = re.compile(r"[A-Za-z0-9_./*?-]+", re.ASCII)
 #: Public channels of Slack begin with C, private ones with C or G.
 _CHANNEL: Final = re.compile(r"slack:[CG][A-Z0-9]{2,30}", re.ASCII)
 MAX_RULES: Final = 1000
@@ -107,16 +109,31 @@ def _checked(pattern: str) -> str:
     if not _PATTERN.fullmatch(pattern):
         raise ValueError(
             f"{pattern!r} is not a valid pattern: it may have A-Z a-z 0-9 _ - and the wildcards * "
-            "and ?."
-            f"{' A group can only be among voters.' if pattern.startswith('@') else ''}"
+            f"and ?.{_no_group(pattern)}"
         )
     return checked_token("name", pattern) if is_plain(pattern) else pattern
+
+
+def _no_group(pattern: str) -> str:
+    return " A group can only be among voters." if pattern.startswith("@") else ""
+
+
+def _checked_tools(pattern: str) -> str:
+    if not _TOOL_PATTERN.fullmatch(pattern):
+        raise ValueError(
+            f"{pattern!r} is not a valid pattern of tools: it may have A-Z a-z 0-9 _ - . / and the "
+            f"wildcards * and ?.{_no_group(pattern)}"
+        )
+    return checked_tool_name(pattern) if is_plain(pattern) else pattern
 
 
 #: A name, or a pattern with `*` (any text) and `?` (any character).
 type Pattern = Annotated[str, AfterValidator(_checked)]
 #: TOML has lists where we have tuples; the patterns in it stay strict.
 type Patterns = Annotated[tuple[Pattern, ...], Field(strict=False, min_length=1)]
+#: A tool's name, or a pattern over the whole name: `*` stands for slashes and dots too.
+type ToolPattern = Annotated[str, AfterValidator(_checked_tools)]
+type ToolPatterns = Annotated[tuple[ToolPattern, ...], Field(strict=False, min_length=1)]
 
 
 def _checked_voter(voter: str) -> str:
@@ -177,7 +194,7 @@ class Rule(TomlModel):
     """What happens to the tools it names."""
 
     name: str
-    tools: Patterns
+    tools: ToolPatterns
     then: Then
     #: Why, in words for the reviewer or the model.
     reason: str = ""
@@ -296,7 +313,7 @@ class Policy(TomlModel):
     #: None: no limit.
     calls_per_thread: Annotated[int, Field(ge=1)] | None = None
     questions_per_thread: Annotated[int, Field(ge=1)] | None = None
-    never_grant: Annotated[tuple[Pattern, ...], Field(strict=False)] = ()
+    never_grant: Annotated[tuple[ToolPattern, ...], Field(strict=False)] = ()
     may_revoke: Annotated[tuple[Voter, ...], Field(strict=False)] = ()
     may_reconcile: Annotated[tuple[Voter, ...], Field(strict=False)] = ()
     #: For a call whose requester could not be a reviewer, by [people] or by name.

@@ -20,6 +20,7 @@ from msgspec.structs import astuple
 from ayes.schemas import events as e
 from ayes.schemas.errors import BadId, BadSlot
 from ayes.schemas.ids import token
+from ayes.schemas.tool_names import tool_of_token, tool_token
 
 ROOT: Final = "ledger"
 POLICY: Final = "_policy"
@@ -33,7 +34,8 @@ ROOM: Final = "room"
 #: Takes the place of a workspace; not a valid name of one.
 ORGANISATION: Final = "_organisation"
 
-# `*` is an id, `#` a number counted from 1. First the tails in a thread, then the workspace's own.
+# `*` is an id, `#` a number counted from 1, `%` the token of a tool's name. First the tails in a
+# thread, then the workspace's own.
 FILLED_BY: Final[dict[tuple[str, ...], tuple[type[e.Event], ...]]] = {
     ("opened",): (e.ThreadOpened,),
     ("said", "*"): (e.Said,),
@@ -72,7 +74,7 @@ FILLED_BY: Final[dict[tuple[str, ...], tuple[type[e.Event], ...]]] = {
     # Older logs, before the slot named the reviewer.
     ("call", "*", "reconciled"): (e.Reconciled,),
     (POLICY, "#"): (e.PolicyApplied,),
-    (TOOL, "*", "*"): (e.ToolDeclared,),
+    (TOOL, "%", "*"): (e.ToolDeclared,),
     (GRANT, "*", "*", "given"): (e.Granted,),
     # The gate's, after a denial, or in older logs a reviewer's; then a reviewer's.
     (GRANT, "*", "*", "revoked"): (e.GrantRevoked,),
@@ -115,6 +117,13 @@ class Slot(Struct, frozen=True, gc=False):
     def thread_ref(self) -> "ThreadRef":
         assert self.thread, "a workspace's own slot belongs to no thread"
         return ThreadRef(self.workspace, self.thread)
+
+    @property
+    def tool(self) -> tuple[str, str]:
+        """The tool that is declared here, and the version. Only for slots of declarations."""
+        kind, named, version = self.tail
+        assert kind == TOOL
+        return tool_of_token(named), version
 
     @property
     def call_ref(self) -> "CallRef | None":
@@ -398,13 +407,13 @@ def _owner(workspace: str) -> str:
 
 
 def tool_slot(workspace: str, tool: str, version: str) -> Slot:
-    tail = (TOOL, token("tool", tool), token("tool version", version))
+    tail = (TOOL, tool_token(tool), token("tool version", version))
     return Slot(token("workspace", workspace), "", tail)
 
 
 def declarations(workspace: str, tool: str = "*") -> str:
     """The wildcard over a workspace's tools, or over one tool's versions."""
-    name = tool if tool == "*" else token("tool", tool)
+    name = tool if tool == "*" else tool_token(tool)
     return f"{ROOT}.{token('workspace', workspace)}.{TOOL}.{name}.*"
 
 
@@ -493,6 +502,9 @@ def _fits(pattern: str, word: str) -> bool:
     match pattern:
         case "*":
             token("id", word)
+            return True
+        case "%":
+            tool_of_token(word)
             return True
         case "#":
             return word.isascii() and word.isdigit() and word[0] != "0" and len(word) <= 9

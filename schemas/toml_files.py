@@ -16,6 +16,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from ayes.schemas.errors import BadFile, BadId
 from ayes.schemas.ids import token
 from ayes.schemas.limits import cited
+from ayes.schemas.tool_names import tool_name
 
 #: The number of mistakes that are reported at once.
 MAX_MISTAKES: Final = 5
@@ -90,6 +91,14 @@ def checked_token(what: str, value: str) -> str:
     """Return a token of subjects; in a validator, report any other text as a mistake."""
     try:
         return token(what, value)
+    except BadId as problem:
+        raise ValueError(str(problem)) from None
+
+
+def checked_tool_name(value: str) -> str:
+    """Return a tool's name; in a validator, report any other text as a mistake."""
+    try:
+        return tool_name(value)
     except BadId as problem:
         raise ValueError(str(problem)) from None
 

@@ -26,6 +26,7 @@ from ayes.schemas.toml_files import (
     TomlModel,
     check_names_differ,
     checked_token,
+    checked_tool_name,
     mistakes,
     read_toml,
 )
@@ -63,7 +64,12 @@ class ToolSpec(TomlModel):
                 )
         return secret
 
-    @field_validator("name", "run_by")
+    @field_validator("name")
+    @classmethod
+    def _is_tool_name(cls, value: str) -> str:
+        return checked_tool_name(value)
+
+    @field_validator("run_by")
     @classmethod
     def _is_token(cls, value: str) -> str:
         return checked_token("name", value)

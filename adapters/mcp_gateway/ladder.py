@@ -144,10 +144,10 @@ class Ladder:
 
     async def declare(self, client: Client, offered: Offered) -> None:
         """Declare a server's tool, as it is now."""
-        await self._kernel(client).declare(spec_of_tool(offered.tool))
+        await self._kernel(client).declare(spec_of_tool(offered.server, offered.tool))
 
     async def _request(self, client: Client, offered: Offered, params: Json) -> Call:
-        spec = spec_of_tool(offered.tool)
+        spec = spec_of_tool(offered.server, offered.tool)
         given = params.get("arguments")
         arguments = msgspec.json.encode({} if given is None else given).decode()
         thread = f"{self._thread}-{client.requester}"
@@ -270,7 +270,7 @@ class Ladder:
         labels = call.wish.labels
         for one in self._routes.tools.values():
             if (one.server, one.tool.get("name")) == (labels[SERVER_LABEL], labels[TOOL_LABEL]):
-                return declaration(spec_of_tool(one.tool))[0]
+                return declaration(spec_of_tool(one.server, one.tool))[0]
         return ""
 
     def _check_requester(self, client: Client, call: Call) -> None:

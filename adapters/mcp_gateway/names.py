@@ -8,18 +8,22 @@ with each attempt.
 import base64
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from ayes.schemas.ids import is_token
 from ayes.schemas.slots import CallRef
+from ayes.schemas.tool_names import is_tool_name
 
 #: Where clients send a stable id of the call, in their own namespaces.
 CALL_IDS: Final = ("claudecode/toolUseId",)
 #: As many characters of base32 as 200 bits have.
 _HASHED: Final = 40
 _SEPARATOR: Final = "__"
+_READABLE: Final = 40
+_TAG: Final = 16
+_MADE: Final = re.compile(r".*-[a-z2-7]{16}", re.ASCII | re.DOTALL)
 
 
 class Codec(Protocol):
@@ -45,18 +49,17 @@ def sent_id(meta: Mapping[str, Any] | None) -> str:
     return next((one for one in found if isinstance(one, str) and one), "")
 
 
-def tool_name(name: str) -> str:
-    """The name of a tool in the ledger: its own, if it can be one.
+def tool_name(server: str, tool: str) -> str:
+    """The name of a server's tool in the ledger: `server/tool`.
 
-    MCP allows up to 128 characters, with dots and slashes. Another name is made readable and gets a
-    part of its digest, so that no two tools have the same.
+    A name that the ledger does not take is made readable and gets a part of its digest, as does one
+    that looks as if it had been made here, so that no two tools of a server have the same.
     """
-    if is_token(name):
+    name = f"{server}/{tool}"
+    if is_tool_name(name) and not _MADE.fullmatch(tool):
         return name
-    readable = "".join(
-        one if one.isascii() and (one.isalnum() or one in "_-") else "-" for one in name
-    )
-    return f"{readable.lstrip('_')[:40]}-{hashed('', name)[:16]}"
+    readable = "".join(one if is_tool_name(one) else "-" for one in tool)[:_READABLE]
+    return f"{server}/{readable}-{hashed('', tool)[:_TAG]}"
 
 
 def offered_names(tools: Sequence[tuple[str, str]], reserved: frozenset[str]) -> list[str]:
@@ -77,7 +80,7 @@ def offered_names(tools: Sequence[tuple[str, str]], reserved: frozenset[str]) ->
     for _ in range(3):
         counts = Counter(names)
         names = [
-            name if counts[name] == 1 else f"{name}-{hashed('', name, *whose)[:16]}"
+            name if counts[name] == 1 else f"{name}-{hashed('', name, *whose)[:_TAG]}"
             for name, whose in zip(names, tools, strict=True)
         ]
     return names

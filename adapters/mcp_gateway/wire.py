@@ -52,13 +52,14 @@ WAIT_TOOL: Final[Json] = {
 # ------------------------------------------------------------------------------------- declarations
 
 
-def spec_of_tool(tool: Mapping[str, Any]) -> ToolSpec:
+def spec_of_tool(server: str, tool: Mapping[str, Any]) -> ToolSpec:
     """The declaration of a server's tool: its own description and schema.
 
     A schema that the ledger cannot check, such as one of another dialect, is declared as one that
     takes any object; it is kept in the description, so that a change of it is a new version too.
     """
-    name, description = tool_name(str(tool["name"])), str(tool.get("description") or "")
+    name = tool_name(server, str(tool["name"]))
+    description = str(tool.get("description") or "")
     schema = _compact(tool.get("inputSchema") or {"type": "object"})
     try:
         return ToolSpec(name=name, description=description, schema=schema)

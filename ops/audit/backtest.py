@@ -447,12 +447,12 @@ class Calls:
 
     def __init__(self, declarations: Iterable[Fact] = ()) -> None:
         self._declared = {
-            (fact.slot.workspace, *fact.slot.tail[1:]): fact.event
+            (fact.slot.workspace, *fact.slot.tool): fact.event
             for fact in declarations
             if isinstance(fact.event, e.ToolDeclared)
         }
         self._governing = {tool for tool, declared in self._declared.items() if declared.governs}
-        self._tools: dict[tuple[str, ...], Tool | None] = {}
+        self._tools: dict[tuple[str, str, str], Tool | None] = {}
         #: Each with the number of calls that its thread requested before it.
         self._open: dict[tuple[str, str, str], tuple[e.ToolRequested, int]] = {}
         self._requested: Counter[tuple[str, str]] = Counter()
@@ -501,7 +501,7 @@ class Calls:
             place[2],
         )
 
-    def _fits(self, named: tuple[str, ...], wish: e.ToolRequested) -> bool:
+    def _fits(self, named: tuple[str, str, str], wish: e.ToolRequested) -> bool:
         """Whether the gate would accept the digest and arguments."""
         if call_digest(wish.tool, wish.tool_version, wish.arguments) != wish.digest:
             return False
@@ -510,7 +510,7 @@ class Calls:
         tool = self._tools[named]
         return tool is not None and tool.problems(wish.arguments) is None
 
-    def _compiled(self, named: tuple[str, ...]) -> Tool | None:
+    def _compiled(self, named: tuple[str, str, str]) -> Tool | None:
         _, name, version = named
         declared = self._declared.get(named)
         try:

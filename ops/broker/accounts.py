@@ -104,7 +104,7 @@ WRITERS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     ("call", "*", "reconciled", _ME): (REVIEWER,),
     ("call", "*", "reconciled"): (),
     (POLICY, "#"): ("operator",),
-    (TOOL, "*", "*"): ("executor", "service"),
+    (TOOL, "%", "*"): ("executor", "service"),
     # Reviewers give grants in their own name. Any of them may revoke one: that is only stricter.
     (GRANT, _ME, "*", "given"): (REVIEWER,),
     (GRANT, "*", "*", "revoked"): ("gate",),
@@ -143,7 +143,7 @@ def slots_of(role: str) -> tuple[str, ...]:
     `reviewer-` and the name.
     """
     kind, me = (REVIEWER, role.removeprefix(REVIEWER)) if role.startswith(REVIEWER) else (role, "")
-    tokens = {"#": "*", _ME: me}
+    tokens = {"#": "*", "%": "*", _ME: me}
     return tuple(
         ".".join((ROOT, "*", *thread, *(tokens.get(one, one) for one in shape)))
         for shape, roles in WRITERS.items()

@@ -22,6 +22,7 @@ from ayes.ops.terminal.times import parse_time
 from ayes.schemas.errors import NotAllowed
 from ayes.schemas.ids import token
 from ayes.schemas.slots import DelegationRef
+from ayes.schemas.tool_names import tool_name
 
 app: Final = commands()
 
@@ -79,7 +80,7 @@ def check_patterns(tools: Iterable[str]) -> None:
         BadId: one of them holds a character that no name has.
     """
     for one in tools:
-        token("tool", one.replace("*", "x").replace("?", "x"))
+        tool_name(one.replace("*", "x").replace("?", "x"))
 
 
 @command(app, "list")

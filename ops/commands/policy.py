@@ -42,6 +42,7 @@ from ayes.schemas.ids import token
 from ayes.schemas.policy import Policy, Rule, read_policy
 from ayes.schemas.slots import CallRef
 from ayes.schemas.toml_files import read_text
+from ayes.schemas.tool_names import tool_name
 
 # -------------------------------------------------------------------------------------- policy test
 
@@ -96,7 +97,7 @@ async def try_file(
 def _wish(
     tool: str, arguments: str, agent: str, requester: str, labels: Sequence[str]
 ) -> e.ToolRequested:
-    token("tool", tool)
+    tool_name(tool)
     named = read_labels(labels)
     return e.ToolRequested(
         tool=tool,

@@ -19,7 +19,7 @@ from typing import Annotated, Final, Literal, NamedTuple, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from ayes.schemas import strict_json
-from ayes.schemas.policy import Patterns
+from ayes.schemas.policy import ToolPatterns
 from ayes.schemas.toml_files import TomlModel, checked_token, mistake, read_text, read_toml
 
 type Verdict = Literal["approve", "deny", "answer"]
@@ -35,7 +35,7 @@ class ScriptedVerdict(NamedTuple):
 
 
 class ScriptedVote(TomlModel):
-    tools: Patterns
+    tools: ToolPatterns
     verdict: Verdict
     reason: str = ""
     #: Raw JSON text.

@@ -28,6 +28,7 @@ from ayes.schemas.codec import MAX_BYTES
 from ayes.schemas.errors import BadFile, BadId, BadInput
 from ayes.schemas.ids import token
 from ayes.schemas.toml_files import read_text
+from ayes.schemas.tool_names import tool_name
 
 _MESSAGES: Final = frozenset({"messages"})
 #: The keys of a payload that the readers of some forms read. The others read `messages` alone.
@@ -203,7 +204,7 @@ def _check_steps(steps: Sequence[ConversationStep]) -> None:
             )
         for wish in step.wishes if isinstance(step, RecordedReply) else ():
             try:
-                token("tool", wish.tool)
+                tool_name(wish.tool)
             except BadId as wrong:
                 raise BadInput(f"step {number} of the conversation: {wrong}") from None
 

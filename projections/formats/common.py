@@ -20,9 +20,11 @@ An opaque part (`ayes.schemas.events.Opaque`) names its owner in `provider` and 
 `pydantic_ai.opaque` translates between the two (`recorded`, `responded`).
 """
 
+import base64
+import hashlib
 import json
 import re
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import Struct
@@ -45,6 +47,7 @@ BLANK: Final = "(no text)"
 #: The user's message before a history that opens with the model.
 OPENING: Final = "(The conversation begins.)"
 TOOL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}", re.ASCII)
+_REFUSED: Final = re.compile(r"[^a-zA-Z0-9_-]", re.ASCII)
 
 
 class FormatProblem(Struct, frozen=True):
@@ -240,8 +243,25 @@ def unreadable(at: int, sentence: str, unit: str = "message") -> BadInput:
 
 
 def tool_name(wished: str) -> str:
-    """The tool's name in characters that every provider takes, also for a name a model made up."""
-    return re.sub(r"[^a-zA-Z0-9_-]", "_", wished, flags=re.ASCII)[:64] or "nameless"
+    """The tool's name in characters that every provider takes, also for a name a model made up.
+
+    A name that some provider refuses gets a part of its digest, so that two of them never become
+    the same: `github/create_issue` is `github_create_issue-` and 16 characters.
+    """
+    if TOOL_NAME.fullmatch(wished):
+        return wished
+    digest = hashlib.sha256(wished.encode("utf-8", "surrogatepass")).digest()
+    readable = _REFUSED.sub("_", wished)[:47] or "nameless"
+    return f"{readable}-{base64.b32encode(digest[:10]).decode().lower()}"
+
+
+def named_tools(names: Iterable[str]) -> dict[str, str]:
+    """The tools to offer to a model, by the names under which it knows them: the way back.
+
+    A tool that was declared under the very name made for another one is left out.
+    """
+    own_last = sorted(names, key=lambda name: tool_name(name) == name, reverse=True)
+    return {tool_name(name): name for name in own_last}
 
 
 def arguments_object(arguments: str) -> JsonObject:

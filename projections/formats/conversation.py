@@ -21,6 +21,7 @@ from ayes.schemas.codec import MAX_BYTES
 from ayes.schemas.errors import BadFile, BadId, BadInput
 from ayes.schemas.ids import token
 from ayes.schemas.toml_files import TomlModel, mistakes, read_text
+from ayes.schemas.tool_names import tool_name
 
 
 class Spoken(Struct, frozen=True):
@@ -196,7 +197,7 @@ def _conversation(line: str) -> RecordedConversation:
     for number, step in enumerate(steps, 1):
         for wish in step.wishes if isinstance(step, RecordedReply) else ():
             try:
-                token("tool", wish.tool)
+                tool_name(wish.tool)
             except BadId as wrong:
                 raise _Mistake(str(wrong), number) from None
     return RecordedConversation(read.id, data["messages"], steps)

@@ -114,7 +114,12 @@ def _field(path: str, kind: str) -> str:
 
 def _slots() -> str:
     """A pattern that matches the subjects of slots."""
-    words = {"*": "[A-Za-z0-9-][A-Za-z0-9_-]*", "#": "[1-9][0-9]*"}
+    escaped = "[A-Za-z0-9_-]|=2E|=2F"
+    words = {
+        "*": "[A-Za-z0-9-][A-Za-z0-9_-]*",
+        "#": "[1-9][0-9]*",
+        "%": f"([A-Za-z0-9-]|=5F|=2E|=2F)({escaped})*",
+    }
     shapes = {False: list[str](), True: list[str]()}
     for shape in FILLED_BY:
         shapes[shape[0].startswith("_")].append("[.]".join(words.get(word, word) for word in shape))

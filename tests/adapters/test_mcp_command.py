@@ -30,12 +30,12 @@ from ayes.schemas.slots import ThreadRef, policy_slot
 POLICY = """
 [[rule]]
 name = "slow"
-tools = ["slow", "search"]
+tools = ["*/slow", "*/search"]
 then = "allow"
 
 [[rule]]
 name = "refunds"
-tools = ["refund"]
+tools = ["*/refund"]
 then = "ask"
 """
 THREAD = ThreadRef("shop", "mcp-rita")
@@ -171,7 +171,7 @@ async def test_a_gateway_that_is_killed_runs_nothing_twice(
         await asyncio.gather(asking, return_exceptions=True)
     async with over_http(line) as (url, process):
         asking = asyncio.create_task(_call(url, "slow", {"seconds": 60}))
-        again = AskedCall("mcp-rita", "toolu_1", "slow", '{"seconds":60}')
+        again = AskedCall("mcp-rita", "toolu_1", "desk/slow", '{"seconds":60}')
         slow = THREAD.call(id_names(again)[1])
         assert (await ledger.call(slow)).status is Status.RUNNING
         await ledger.doubt(slow)

@@ -44,12 +44,12 @@ ALLOW = '[[rule]]\nname = "all"\ntools = ["*"]\nthen = "allow"\n'
 ASK = """
 [[rule]]
 name = "at once"
-tools = ["greet", "test_tool_with_task"]
+tools = ["*/greet", "*/test_tool_with_task"]
 then = "allow"
 
 [[rule]]
 name = "people"
-tools = ["slow_compute", "failing_job", "protocol_error_job", "confirm_delete", "multi_input"]
+tools = ["*/slow_compute", "*/*_job", "*/confirm_delete", "*/multi_input"]
 then = "ask"
 """
 SCENARIOS = (

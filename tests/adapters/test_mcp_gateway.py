@@ -28,18 +28,18 @@ pytestmark = pytest.mark.log("memory")
 POLICY = """
 [[rule]]
 name = "harmless"
-tools = ["search", "slow", "breaks", "order", "dies", "receipt"]
+tools = ["*/search", "*/slow", "*/breaks", "*/order", "*/dies", "*/receipt"]
 then = "allow"
 
 [[rule]]
 name = "never"
-tools = ["fails"]
+tools = ["*/fails"]
 then = "block"
 reason = "it is broken"
 
 [[rule]]
 name = "refunds"
-tools = ["refund"]
+tools = ["*/refund"]
 then = "ask"
 editor_counts = true
 """
@@ -230,7 +230,7 @@ async def test_the_id_that_a_client_sends_names_the_call(world: World):
             await agent.call_tool("search", {"text": "d"})
     assert world.ran == ["search a", "search b", "search c", "search d", "search d"]
     names = [call.ref.call for call in await world.calls()]
-    second = AskedCall("mcp-rita", "toolu_1", "search", '{"text":"b"}')
+    second = AskedCall("mcp-rita", "toolu_1", "desk/search", '{"text":"b"}')
     assert names[:2] == ["toolu_1", id_names(second)[1]]
     assert names[4] == f"{names[3]}-2"
 

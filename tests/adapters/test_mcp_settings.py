@@ -13,8 +13,8 @@ from ayes.adapters.mcp_gateway import names
 from ayes.adapters.mcp_gateway.settings import read_settings
 from ayes.adapters.mcp_gateway.wire import recorded, spec_of_tool, without_tasks
 from ayes.schemas.errors import BadFile
-from ayes.schemas.ids import is_token
 from ayes.schemas.slots import CallRef
+from ayes.schemas.tool_names import is_tool_name
 
 SERVER = '[[server]]\nname = "shop"\ncommand = ["shop"]\n'
 HEAD = 'workspace = "desk"\nrequester = "ben"\n'
@@ -74,10 +74,22 @@ def test_the_file_in_the_docs_is_valid(tmp_path: Path):
 
 
 @given(st.text(min_size=1), st.text(min_size=1))
-def test_names_are_tokens_and_differ(one: str, other: str):
-    """Whatever servers call their tools becomes a token, and two never become the same."""
-    assert is_token(names.tool_name(one))
-    assert (names.tool_name(one) == names.tool_name(other)) == (one == other)
+def test_names_of_tools_differ(one: str, other: str):
+    """Whatever servers call their tools has a name in the ledger, after the server's, and two never
+    have the same; nor has one with the very name that was made for another.
+    """
+    made = names.tool_name("desk", one)
+    assert is_tool_name(made)
+    assert made.startswith("desk/")
+    assert (made == names.tool_name("desk", other)) == (one == other)
+    assert (made == names.tool_name("desk", made.removeprefix("desk/"))) == (made == f"desk/{one}")
+
+
+def test_a_tool_is_named_after_its_server():
+    """So rules can be for a server: `github/*`. Of no two pairs the names are the same."""
+    assert names.tool_name("github", "create_issue") == "github/create_issue"
+    assert names.tool_name("github", "files/read.v2") == "github/files/read.v2"
+    assert names.tool_name("a", "b/c") != names.tool_name("a-b", "c")
 
 
 def test_an_id_is_one_requesters_and_for_one_purpose():
@@ -107,12 +119,12 @@ def test_a_schema_that_cannot_be_checked_is_still_part_of_the_version():
     """It is declared as one that takes any object, and kept in the description."""
     old = "http://json-schema.org/draft-07/schema#"
     tool = {"name": "a/b", "inputSchema": {"$schema": old, "type": "object"}}
-    spec = spec_of_tool(tool)
-    assert is_token(spec.name)
+    spec = spec_of_tool("desk", tool)
+    assert spec.name == "desk/a/b"
     assert spec.schema_text == '{"type":"object"}'
     assert old in spec.description
     own = {"type": "object", "properties": {"a": {"type": "string"}}}
-    assert '"properties"' in spec_of_tool({"name": "a", "inputSchema": own}).schema_text
+    assert '"properties"' in spec_of_tool("desk", {"name": "a", "inputSchema": own}).schema_text
 
 
 def test_servers_do_not_learn_of_tasks():

@@ -268,7 +268,7 @@ def _shape(rest: list[str]) -> list[str]:
     for shape in FILLED_BY:
         full = [*([] if shape[0].startswith("_") else ["*"]), *shape]
         if len(full) == len(rest) and all(
-            kind in "*#" or kind == token for kind, token in zip(full, rest, strict=True)
+            kind in "*#%" or kind == token for kind, token in zip(full, rest, strict=True)
         ):
             return full
     return rest

@@ -4,10 +4,11 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
-from console_client import listed
+from console_client import listed, site
 
 from ayes.ops.console.identity import Role, Visitor
 from ayes.schemas.slots import CallRef
+from ayes.schemas.tools import ToolSpec
 
 PENDING = "/api/v1/calls?status=pending"
 DOUBTFUL = "/api/v1/calls?status=in_doubt"
@@ -214,3 +215,20 @@ async def test_errors_are_problems(client):
     assert answer.status_code == 404
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.json()["detail"].startswith("shop/order-17/nothing was never requested.")
+
+
+async def test_a_tool_of_a_server_has_its_own_name_everywhere(tmp_path):
+    """Its slash and its dot are no part of a path: the page, the record and the lists show it."""
+    spec = ToolSpec(name="github/create_issue.v2", schema='{"type":"object"}')
+    async with site(tmp_path, "", spec) as shop, shop.client() as client:
+        await shop.ask("shop/t/c-1", "{}", spec.name)
+        [found] = (await listed(client, 1))["calls"]
+        record = (await client.get("/api/v1/calls/shop/t/c-1")).json()
+        [declared] = (await client.get("/api/v1/tools/shop")).json()
+        assert {found["tool"], record["state"]["tool"], declared["name"]} == {spec.name}
+        chosen = await client.get("/api/v1/calls?status=pending&tool=github/*")
+        assert [one["tool"] for one in chosen.json()["calls"]] == [spec.name]
+        page = await client.get("/calls/shop/t/c-1")
+        assert page.status_code == 200
+        assert spec.name in page.text
+        assert spec.name in (await client.get("/")).text

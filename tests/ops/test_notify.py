@@ -72,7 +72,7 @@ def test_up_tells_people_and_status_shows_a_channel_that_fails(store, web):
     asyncio.run(request(store, "shop/t1/c1"))
     [told] = web.until(1).to("ana")
     assert "https://ayes.example.com/open/" in told.body
-    assert "c1" not in told.body.rpartition("/open/")[2]
+    assert "shop" not in told.body.rpartition("/open/")[2]  # a name of two characters may be there
 
     def failing():
         return approvals("status", "--json", store=store).one

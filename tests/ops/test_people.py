@@ -722,7 +722,7 @@ BAD_INPUT = [
     (f"{AWAY} --from tomorrow --until 2101-01-01", 2,
      "--from 'tomorrow' is not a valid time. Write it as in 2026-11-21T"),
     (f"{AWAY} --from 2101-01-01 --until 8h", 2, "--until '8h' is not a valid time."),
-    (f"{AWAY} --from 2101-01-01 --until 2102-01-01 --tool a.b", 2, "tool 'a.b' cannot be used"),
+    (f"{AWAY} --from 2101-01-01 --until 2102-01-01 --tool a:b", 2, "tool 'a:b' cannot be used"),
     (
         "delegate give ana -w shop --as ana --from 2101-01-01 --until 2102-01-01",
         2,

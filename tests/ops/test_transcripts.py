@@ -357,8 +357,8 @@ BAD = {
     ),
     "a tool's name": (
         "anthropic",
-        json.dumps(called("a.b")),
-        ", line 1: step 2 of the conversation: tool 'a.b' cannot be",
+        json.dumps(called("a b")),
+        ", line 1: step 2 of the conversation: tool 'a b' cannot be",
     ),
     "the model first": (
         "anthropic",

@@ -196,7 +196,8 @@ def test_an_empty_reply_is_still_a_message():
 
 
 @pytest.mark.parametrize(
-    ("made_up", "written"), [("functions.refund", "functions_refund"), ("", "nameless")]
+    ("made_up", "written"),
+    [("functions.refund", "functions_refund-4jr4yuk2vdmzrtk2"), ("", "nameless-4oymiquy7qobjgx3")],
 )
 def test_a_bad_call_spoils_nothing(made_up, written):
     """Made-up names and malformed arguments are sent so that the provider takes them (B17)."""

@@ -161,10 +161,10 @@ def test_an_empty_reply_is_still_a_message():
 @pytest.mark.parametrize(
     ("made_up", "written"),
     [
-        ("functions.refund", "functions_refund"),
-        ("", "nameless"),
-        ("a" * 65, "a" * 64),
-        ("größe", "gr__e"),
+        ("functions.refund", "functions_refund-4jr4yuk2vdmzrtk2"),
+        ("", "nameless-4oymiquy7qobjgx3"),
+        ("a" * 65, "a" * 47 + "-mnjwdrelxhvlcqmy"),
+        ("größe", "gr__e-2nj2ezy3m6x76ckb"),
     ],
 )
 def test_a_made_up_tool_name_spoils_nothing(made_up, written):

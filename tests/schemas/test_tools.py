@@ -221,9 +221,9 @@ def test_version_tells_declarations_apart(one, other):
     ("text", "expected"),
     [
         ('[[tool]]\nname = "a"', ["line 1, tool 'a'", "'schema' is missing"]),
-        ('[[tool]]\nname = "a.b"\nschema = {type = "object"}', ["line 2", "'a.b' cannot be used"]),
-        ('[[tool]]\nname = "_a"\nschema = {type = "object"}', ["line 2", "'_a' cannot be used"]),
-        (f'[[tool]]\nname = "{"a" * 65}"\nschema = {{type = "object"}}', ["line 2", "1 to 64"]),
+        ('[[tool]]\nname = "a b"\nschema = {type = "object"}', ["line 2", "'a b' cannot be used"]),
+        ('[[tool]]\nname = "a:b"\nschema = {type = "object"}', ["line 2", "'a:b' cannot be used"]),
+        (f'[[tool]]\nname = "{"a" * 129}"\nschema = {{type = "object"}}', ["line 2", "1 to 128"]),
         (
             '[[tool]]\nname = "a"\nschema = {type = "object"}\nrun_by = "a b"',
             ["line 4", "'a b' cannot"],
@@ -424,7 +424,7 @@ def test_function_that_cannot_be_declared_says_why(function, expected):
 def test_spec_built_in_code_is_checked_too():
     """What a service writes in Python is held to the same rules as a file."""
     with pytest.raises(ValidationError, match="cannot be used"):
-        ToolSpec(name="a.b", schema='{"type":"object"}')
+        ToolSpec(name="a b", schema='{"type":"object"}')
     with pytest.raises(ValidationError, match='"type": "object"'):
         ToolSpec(name="a", schema="{}")
 

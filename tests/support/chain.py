@@ -10,7 +10,7 @@ from stories import told
 
 from ayes.consumers.executor import Executor, Registered
 from ayes.consumers.gate import Gate
-from ayes.consumers.model import ModelReply, ModelRequest, ModelWorker
+from ayes.consumers.model import Model, ModelReply, ModelRequest, ModelWorker
 from ayes.consumers.pending_projector import PendingProjector
 from ayes.consumers.worker import Worker
 from ayes.ledger.in_memory import Lagging
@@ -65,14 +65,20 @@ class Chain:
     """A thread in a workspace with one tool, and its workers."""
 
     def __init__(
-        self, port: EventLog, model: Script, *, run_by: str = "executor", fails: bool = False
+        self,
+        port: EventLog,
+        model: Model,
+        *,
+        tool: str = "refund",
+        run_by: str = "executor",
+        fails: bool = False,
     ) -> None:
         self.log = port
         self.model = model
         self.ledger = Ledger(port, e.Author(kind="service", name="desk"))
         self.ran: list[str] = []
         self._fails = fails
-        self.spec = ToolSpec(name="refund", schema=SCHEMA, run_by=run_by)
+        self.spec = ToolSpec(name=tool, schema=SCHEMA, run_by=run_by)
         self.running: list[Worker[Any, Any]] = []
 
     async def refund(self, order: str) -> str:
@@ -99,7 +105,7 @@ class Chain:
             "gate": Gate,
             "queue": PendingProjector,
             "model": lambda: ModelWorker({"test": self.model}),
-            "executor": lambda: Executor({"refund": Registered(self.spec, self.refund)}),
+            "executor": lambda: Executor({self.spec.name: Registered(self.spec, self.refund)}),
         }
         replica = ReadReplica(beside(self.log))
         workers = [
