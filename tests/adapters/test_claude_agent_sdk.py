@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import signal
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -23,9 +24,11 @@ from running import working
 from shop import Shop, rule
 
 from ayes.adapters.claude_agent_sdk import approved
+from ayes.adapters.claude_code import Deny, before, event_of
 from ayes.adapters.kernel import Kernel
 from ayes.consumers.gate import Gate
 from ayes.consumers.worker import Worker
+from ayes.ledger.lifecycle import Status
 from ayes.ledger.services import Ledger
 from ayes.schemas import events as e
 from ayes.schemas.policy import applied
@@ -181,15 +184,49 @@ async def test_the_example(desk, store, tmp_path):
     """The program of the page says what the model said, after the tool has run."""
     script = Script(f"touch {tmp_path / 'ran'}")
     async with serving(script) as url:
-        more = {"PYTHONPATH": str(ROOT), "AYES_STORE": str(store)}
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            str(ROOT / "examples" / "claude_agent.py"),
-            "Go.",
-            cwd=tmp_path,
-            env=os.environ | environment(url, tmp_path) | more,
-            stdout=asyncio.subprocess.PIPE,
-        )
+        process = await example(store, tmp_path, url)
         output, _ = await process.communicate()
     assert output.decode().strip().endswith(": Done.")
     assert (tmp_path / "ran").exists()
+
+
+async def test_killed_in_the_middle_of_its_tool(desk, store, tmp_path):
+    """Nobody knows how the call ended: it is not recorded as ended, and the hook of the same call
+    allows nothing.
+    """
+    script = Script(f"echo ran >> {tmp_path / 'ran'}; sleep 20")
+    async with serving(script) as url:
+        process = await example(store, tmp_path, url)
+        async with asyncio.timeout(60):
+            while not (tmp_path / "ran").exists():  # noqa: ASYNC110 - another process writes it
+                await asyncio.sleep(0.1)
+        os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+    facts = await desk.read(f"{SUBJECTS}.desk.>")
+    [started] = [fact for fact in facts if isinstance(fact.event, e.ToolStarted)]
+    call = await desk.call(started.slot.call_ref)
+    assert call.status is Status.RUNNING
+    again = {
+        "hook_event_name": "PreToolUse",
+        "session_id": call.ref.thread,
+        "tool_name": "Bash",
+        "tool_input": json.loads(call.wish.arguments),
+        "tool_use_id": script.use,
+    }
+    kernel = Kernel(Ledger.on(desk.log, "service"), "desk", requester="ben")
+    said = await before(kernel, event_of(again))
+    assert isinstance(said, Deny)
+    assert "started" in said.reason
+
+
+async def example(store: Path, folder: Path, url: str) -> asyncio.subprocess.Process:
+    more = {"PYTHONPATH": str(ROOT), "AYES_STORE": str(store)}
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(ROOT / "examples" / "claude_agent.py"),
+        "Go.",
+        cwd=folder,
+        env=os.environ | environment(url, folder) | more,
+        stdout=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )

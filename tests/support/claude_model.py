@@ -14,7 +14,7 @@ class Script:
     def __init__(self, command: str) -> None:
         self.command = command
         self.told: list[str] = []
-        self._id = f"toolu_{uuid.uuid4().hex}"
+        self.use = f"toolu_{uuid.uuid4().hex}"
 
     def reply(self, asked: dict[str, Any]) -> dict[str, Any]:
         """The content of the next turn."""
@@ -22,7 +22,7 @@ class Script:
             return {"type": "text", "text": "ok"}
         last = asked["messages"][-1]["content"]
         results = [
-            one for one in last if isinstance(one, dict) and one.get("tool_use_id") == self._id
+            one for one in last if isinstance(one, dict) and one.get("tool_use_id") == self.use
         ]
         if results:
             self.told.append(json.dumps(results[0]["content"]))
@@ -30,7 +30,7 @@ class Script:
         arguments = {"command": self.command, "description": "Does it."}
         return {
             "type": "tool_use",
-            "id": self._id,
+            "id": self.use,
             "name": "Bash",
             "input": arguments,
         }
