@@ -139,6 +139,7 @@ async def before(kernel: Kernel, event: HookEvent) -> Decision:
         Refused: as of `Kernel.settle`.
     """
     spec = spec_from_schema(event.tool_name, "", _SCHEMA)
+    refused = ""
     for _ in range(_ATTEMPTS):
         number = await _open_number(kernel, event)
         if (own := await _claimed(kernel, event, number)) is not None:
@@ -154,10 +155,11 @@ async def before(kernel: Kernel, event: HookEvent) -> Decision:
             )
         except BadArguments as problem:
             return Deny(str(problem))
-        except (AlreadyFilled, NotOpen):
-            continue  # another one with the same arguments took it
+        except (AlreadyFilled, NotOpen) as problem:
+            refused = str(problem)  # another one with the same arguments took it, as a rule
+            continue
         return Allow(msgspec.json.decode(approved.arguments) if approved.edited else None)
-    return Deny(f"`{event.tool_name}` did not run: others call it at the same time. Try again.")
+    return Deny(f"`{event.tool_name}` did not run: {refused}")
 
 
 async def after(kernel: Kernel, event: HookEvent) -> Call | None:

@@ -63,6 +63,8 @@ async def claude_code(
         patience_s = parse_duration("--wait", wait)
         async with asyncio.timeout(patience_s + _MORE_S):
             said = await _answered(event, session, workspace, requester, patience_s)
+        if said is not None:
+            print_json(decision_json(said))
     except TimeoutError:
         print_error(BrokerAway("the ledger did not answer in time, so the tool does not run."))
         return BLOCKED
@@ -72,8 +74,6 @@ async def claude_code(
     except Exception as problem:  # noqa: BLE001 - whatever it is, the tool must not run
         print_error(problem)
         return BLOCKED
-    if said is not None:
-        print_json(decision_json(said))
     return 0
 
 

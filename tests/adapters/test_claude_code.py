@@ -140,6 +140,16 @@ async def test_what_the_policy_does_not_know_is_denied(desk):
     assert isinstance(said, Deny)
 
 
+async def test_a_call_of_another_requester_is_denied(desk):
+    """In one session, which the hook's settings were changed in: the model reads why."""
+    await desk.waiting(event("toolu_1"))
+    other = desk.kernel_of(desk.shop.log)
+    other.requester = "rita"
+    said = await before(other, event("toolu_2"))
+    assert isinstance(said, Deny)
+    assert "requester" in said.reason
+
+
 async def test_it_fails_closed(desk):
     """A ledger that raises allows nothing."""
     with pytest.raises(Unavailable):
