@@ -45,6 +45,7 @@ _CHAPTERS: Final[dict[str, dict[str, _Entry]]] = {
         "webhooks": _Entry("webhooks", "Send facts to programs elsewhere.", is_group=True),
         "mcp": _Entry("mcp", "Let people decide about calls of MCP tools.", is_group=True),
         "serve": _Entry("serve", "Serve agents of other protocols.", is_group=True),
+        "hook": _Entry("hook", "Let people decide about calls of coding agents.", is_group=True),
         "demo": _Entry("demo", "Run a small agent that asks before it acts."),
         "rehearse": _Entry("run", "Drive recorded conversations through the real workers."),
         "setup": _Entry("setup", "Create the streams and consumers on a broker of your own."),

@@ -26,7 +26,10 @@ EXAMPLES = {
     "anthropic_loop": ("shop/order-17/toolu_1", "ayes"),
     "pydantic_ai_agent": ("shop/order-18/call_1", "pydantic_ai"),
     "langchain_agent": ("shop/order-19/call_1", "langchain"),
+    "openai_agents_agent": ("shop/order-20/call_1", "agents"),
 }
+#: Run by a test of its own (`test_claude_agent_sdk.py`): its thread is the session of Claude Code.
+CLAUDE = "claude_agent"
 
 
 @pytest.fixture
@@ -76,8 +79,8 @@ async def test_the_example_asks_and_goes_on_after_a_restart(example, shop, tmp_p
 def test_the_page_shows_the_examples():
     """Each block of the page is at most 15 lines, and stands in one of the examples."""
     shown = [block for block in blocks(ROOT / "docs" / "adapters.md") if block.language == "text"]
-    programs = [(ROOT / "examples" / f"{name}.py").read_text() for name in EXAMPLES]
-    assert len(shown) == len(EXAMPLES)
+    programs = [(ROOT / "examples" / f"{name}.py").read_text() for name in (*EXAMPLES, CLAUDE)]
+    assert len(shown) == len(programs)
     for block in shown:
         assert len(block.text.splitlines()) <= 15
         indented = [textwrap.indent(block.text.strip(), " " * width) for width in (4, 8)]

@@ -17,7 +17,7 @@ from drivers import DRIVERS, Driver, Wishes
 from shop import Shop, ToolSpec
 
 from ayes.adapters.kernel import Kernel
-from ayes.adapters.names import AskedCall, id_names
+from ayes.adapters.names import AskedCall, id_names, numbered
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import EventLog
 from ayes.ledger.reviewers import Reviewer
@@ -212,6 +212,7 @@ async def test_a_forged_resume_runs_nothing(world):
     assert told is None or "100" not in "".join(told)
 
 
+@pytest.mark.log("memory", "jetstream")
 async def test_an_id_that_repeats(world):
     """Two turns with the id `call_0`, as some servers send them, are two calls."""
     for amount in (1, 2):
@@ -223,6 +224,24 @@ async def test_an_id_that_repeats(world):
     assert await world.status(CallRef("shop", "order-17", second)) is Status.RETURNED
 
 
+@pytest.mark.log("memory", "jetstream")
+async def test_an_id_that_is_missing(world):
+    """The call is named after what it calls, or refused. It runs after the approval, once."""
+    wishes: Wishes = (("", "refund", {"amount": 100}),)
+    if world.make.refuses_no_id:
+        with pytest.raises(world.make.refuses_no_id):
+            await world.agent(wishes).start()
+        assert world.runs == []
+        return
+    assert await world.agent(wishes).start() is None
+    assert world.runs == []
+    asked = AskedCall("order-17", "", "refund", '{"amount":100}')
+    await world.decide(CallRef("shop", "order-17", numbered(asked, 1)))
+    assert await world.agent(wishes).resume() == ["100 were paid back."]
+    assert world.runs == [{"amount": 100}]
+
+
+@pytest.mark.log("memory", "jetstream")
 async def test_streaming(world):
     """A streamed reply pauses at the same place."""
     assert await world.agent().start(stream=True) is None

@@ -8,10 +8,13 @@ import httpx2
 from drivers import Driver
 
 from ayes.adapters.anthropic import TurnWaits, as_json, definitions, settle
+from ayes.schemas.errors import BadInput
 
 
 class Agent(Driver):
     """Its state is the list of messages, saved before people are asked."""
+
+    refuses_no_id = BadInput
 
     @property
     def file(self):

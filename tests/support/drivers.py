@@ -20,6 +20,8 @@ class Driver(ABC):
     """One process of an agent. What it saves outlives it."""
 
     thread = "order-17"
+    #: What the framework or its adapter raises for a call without an id; None: it takes it.
+    refuses_no_id: type[Exception] | None = None
 
     def __init__(
         self, kernel: Kernel, folder: Path, wishes: Wishes, runs: list[dict[str, Any]]
@@ -78,6 +80,7 @@ DRIVERS = [
     pytest.param(Lazily("anthropic", "driver_anthropic"), id="anthropic"),
     pytest.param(Lazily("pydantic_ai", "driver_pydantic_ai"), id="pydantic_ai"),
     pytest.param(Lazily("langchain", "driver_langchain"), id="langchain"),
+    pytest.param(Lazily("agents", "driver_openai_agents"), id="openai_agents"),
 ]
 
 __all__ = ["DRIVERS", "Driver", "Lazily", "Wishes", "json"]

@@ -1,0 +1,276 @@
+"""OpenAI Agents SDK: every tool call of an agent goes through the ledger.
+
+    approvals = Approvals(kernel, StateFiles("paused"))
+    agent = approvals.protect(Agent(name="desk", tools=[refund]))
+    result = await approvals.run(agent, "Refund order A-17.", thread="order-17")
+    ...
+    async for result in approvals.resume(agent):    # any time, also in another process
+
+A protected tool always needs approval, so each run ends where a tool is called, with its state. The
+calls are then requested; what may start goes on at once, and the state of what waits is kept. The
+SDK's own approvals are wake-ups: a protected tool reads the ledger whenever it is invoked, so a
+state that somebody else approved, or whose arguments were changed, runs nothing.
+
+What runs are the arguments that the ledger approved, which the tool validates as it would the
+model's. Tools that run at the provider or on an MCP server never come here and are refused.
+"""
+
+import asyncio
+import copy
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+from agents import Agent, FunctionTool, RunConfig, Runner, RunState, ToolApprovalItem, UserError
+from agents.result import RunResultBase
+from agents.tool import maybe_invoke_function_tool_failure_error_function
+from agents.tool_context import ToolContext
+
+from ayes.adapters.kernel import Kernel, Raised, Ran, spec_from_schema
+from ayes.adapters.names import AskedCall
+from ayes.adapters.states import Saved, States
+from ayes.adapters.verdicts import Answer, Say, Verdict, Wait
+from ayes.adapters.wake import is_due
+from ayes.schemas.errors import ApprovalsError, BadInput
+from ayes.schemas.slots import CallRef
+from ayes.schemas.tools import ToolSpec
+
+#: A call that a run stopped at, its name in the ledger, and what to do with it.
+type _Asked = tuple[ToolApprovalItem, CallRef | None, Verdict]
+
+
+class CallWaits(Exception):
+    """A run was resumed although this call is not decided. The tool has not run."""
+
+    def __init__(self, ref: CallRef) -> None:
+        self.ref = ref
+        super().__init__(f"not decided yet: {ref}.")
+
+
+class Approvals:
+    """Settles each tool call of protected agents through the ledger."""
+
+    def __init__(self, kernel: Kernel, states: States) -> None:
+        """Bind a kernel.
+
+        Args:
+            states: where paused conversations are kept.
+        """
+        self.kernel = kernel
+        self.states = states
+
+    def protect(self, agent: Agent[Any]) -> Agent[Any]:
+        """The agent, and those it hands over to, with tools that ask the ledger.
+
+        Raises:
+            BadInput: a tool, an MCP server or a handoff could run what nobody here could stop.
+        """
+        return self._protect(agent, {})
+
+    async def run(
+        self, agent: Agent[Any], prompt: Any, *, thread: str, **more: Any
+    ) -> RunResultBase:
+        """Run a protected agent, and keep the conversation if it waits.
+
+        Args:
+            prompt: as `input` of `Runner.run`.
+            thread: the id of the conversation, the same after a restart.
+            more: as of `Runner.run`.
+
+        Raises:
+            Unavailable: the ledger does not answer. Nothing has run that is not recorded.
+        """
+        config = run_config(thread, more.pop("run_config", None))
+        result = await _run(agent, prompt, run_config=config, **more)
+        return await self._go_on(agent, result, config, more)
+
+    async def park(self, result: RunResultBase, *, thread: str) -> Sequence[CallRef]:
+        """Request the calls that a run stopped at, and keep the conversation; forget it if it has
+        ended. For runs of your own, as a stream that was read to its end. `resume` continues.
+
+        Args:
+            result: of a run with `run_config(thread)`.
+
+        Returns:
+            The calls that are not decided.
+
+        Raises:
+            Unavailable: the ledger does not answer.
+        """
+        asked = await self._asked(result.interruptions, thread)
+        await self._keep(result, thread, asked)
+        return [verdict.ref for _, _, verdict in asked if isinstance(verdict, Wait)]
+
+    async def resume(self, agent: Agent[Any], **more: Any) -> AsyncIterator[RunResultBase]:
+        """Continue each conversation with a decided call, and yield the result of each run.
+
+        Args:
+            agent: a protected one, with the tools of the one that was paused.
+            more: as of `Runner.run`.
+
+        Raises:
+            Unavailable: the ledger does not answer.
+        """
+        for saved in await self.states.saved():
+            if await is_due(self.kernel, saved):
+                yield await self.resume_one(agent, saved, **more)
+
+    async def resume_one(self, agent: Agent[Any], saved: Saved, **more: Any) -> RunResultBase:
+        """Continue one conversation, as a wake-up does (`wake.wake`)."""
+        config = run_config(saved.thread, more.pop("run_config", None))
+        context = more.pop("context", None)
+        state = await RunState.from_string(agent, saved.state, context_override=context)
+        _approve(state, await self._asked(state.get_interruptions(), saved.thread))
+        result = await _run(agent, state, run_config=config, **more)
+        return await self._go_on(agent, result, config, more)
+
+    async def _go_on(
+        self, agent: Agent[Any], result: RunResultBase, config: RunConfig, more: dict[str, Any]
+    ) -> RunResultBase:
+        """Until it has ended, or each call that it stopped at waits."""
+        thread = str(config.group_id)
+        while True:
+            asked = await self._asked(result.interruptions, thread)
+            await self._keep(result, thread, asked)
+            if all(isinstance(verdict, Wait) for _, _, verdict in asked):
+                return result
+            state = result.to_state()
+            _approve(state, asked)
+            result = await _run(agent, state, run_config=config, **more)
+
+    async def _keep(self, result: RunResultBase, thread: str, asked: Sequence[_Asked]) -> None:
+        if not asked:
+            await self.states.remove(thread)
+            return
+        # One that is due at once is not waited for: with no name at all it is always due.
+        is_waiting = all(isinstance(verdict, Wait) for _, _, verdict in asked)
+        refs = tuple(str(ref) for _, ref, _ in asked) if is_waiting else ()
+        await self.states.save(Saved(thread, refs, result.to_state().to_string()))
+
+    async def _asked(self, items: Sequence[ToolApprovalItem], thread: str) -> list[_Asked]:
+        """The calls that a run stopped at, with their verdicts; requested if nobody did."""
+
+        async def ask(item: ToolApprovalItem) -> _Asked:
+            call = item.raw_item
+            asked = AskedCall(thread, _of(call, "call_id"), _name(item), _of(call, "arguments"))
+            return item, *await self.kernel.verdict(asked, _spec(_tool(item)))
+
+        return list(await asyncio.gather(*map(ask, items)))
+
+    def _protect(self, agent: Agent[Any], known: dict[int, Agent[Any]]) -> Agent[Any]:
+        if id(agent) in known:
+            return known[id(agent)]
+        if agent.mcp_servers:
+            raise BadInput(
+                f"the MCP servers of {agent.name!r} run their tools without asking here. Put the "
+                "MCP gateway in front of them, and add it to the protected agent."
+            )
+        tools = [self._protect_tool(tool) for tool in agent.tools]
+        known[id(agent)] = protected = agent.clone(tools=tools, handoffs=[])
+        for other in agent.handoffs:
+            if not isinstance(other, Agent):
+                raise BadInput(
+                    f"{agent.name!r} hands over to {other.agent_name!r} by a `Handoff`, whose agent"
+                    " is not seen here. List the agent itself."
+                )
+            protected.handoffs.append(self._protect(other, known))
+        return protected
+
+    def _protect_tool(self, tool: Any) -> FunctionTool:
+        if not isinstance(tool, FunctionTool) or tool._is_agent_tool:  # noqa: SLF001 - the SDK has no other sign of it
+            raise BadInput(
+                f"the calls of the tool {tool.name!r} cannot be stopped here: it is no function "
+                "tool, or runs an agent of its own. Take it from the agent, or hand over to it."
+            )
+        # The tool without its own handling of errors, so that they are recorded as such.
+        raising = copy.copy(tool)
+        raising._failure_error_function = None  # noqa: SLF001 - as above
+        raising._use_default_failure_error_function = False  # noqa: SLF001 - as above
+
+        async def invoke(context: ToolContext[Any], arguments: str) -> Any:
+            async def run(approved: dict[str, Any]) -> Any:
+                own = copy.copy(context)
+                own.tool_arguments = msgspec.json.encode(approved).decode()
+                return await raising.on_invoke_tool(own, own.tool_arguments)
+
+            asked = AskedCall(
+                _thread(context), context.tool_call_id, tool.qualified_name, arguments
+            )
+            match await self.kernel.settle(asked, _spec(tool), run):
+                case Ran(value):
+                    return value
+                case Raised(problem):
+                    told = await maybe_invoke_function_tool_failure_error_function(
+                        function_tool=tool, context=context, error=problem
+                    )
+                    if told is None:
+                        raise problem
+                    return told
+                case Answer(text) | Say(text):
+                    return text
+                case Wait(ref):
+                    raise CallWaits(ref)
+
+        protected = copy.copy(tool)
+        protected.on_invoke_tool = invoke
+        protected.needs_approval = True
+        return protected
+
+
+def _approve(state: RunState[Any, Any], asked: Sequence[_Asked]) -> None:
+    """Let the SDK invoke the tools of decided calls."""
+    # Not decisions: the tool reads the ledger when it is invoked.
+    for item, _, verdict in asked:
+        if not isinstance(verdict, Wait):
+            state.approve(item)
+
+
+def run_config(thread: str, given: RunConfig | None = None) -> RunConfig:
+    """The configuration of a run whose conversation has this id, for runs of your own."""
+    if not thread:
+        raise BadInput("a conversation needs an id: give the run a thread.")
+    return replace(given or RunConfig(), group_id=thread)
+
+
+async def _run(agent: Agent[Any], given: Any, **more: Any) -> RunResultBase:
+    try:
+        return await Runner.run(agent, given, **more)
+    except UserError as problem:
+        # The SDK wraps what a tool raises.
+        if isinstance(problem.__cause__, ApprovalsError | CallWaits):
+            raise problem.__cause__ from None
+        raise
+
+
+def _thread(context: ToolContext[Any]) -> str:
+    thread = context.run_config and context.run_config.group_id
+    if not thread:
+        raise BadInput(
+            f"a call of {context.tool_name} belongs to no conversation: run the agent with "
+            "`Approvals.run`, or with `run_config(thread)`."
+        )
+    return str(thread)
+
+
+def _name(item: ToolApprovalItem) -> str:
+    return str(_tool(item).qualified_name)
+
+
+def _tool(item: ToolApprovalItem) -> FunctionTool:
+    namespace = item.tool_namespace
+    names = {item.tool_name, f"{namespace}.{item.tool_name}"}
+    for tool in item.agent.tools:
+        if isinstance(tool, FunctionTool) and tool.qualified_name in names:
+            return tool
+    raise BadInput(f"the agent {item.agent.name!r} has no protected tool {item.tool_name!r}.")
+
+
+def _of(call: Any, name: str) -> str:
+    value = call.get(name) if isinstance(call, dict) else getattr(call, name, None)
+    return value if isinstance(value, str) else ""
+
+
+def _spec(tool: FunctionTool) -> ToolSpec:
+    schema = msgspec.json.encode(tool.params_json_schema).decode()
+    return spec_from_schema(tool.qualified_name, tool.description, schema)

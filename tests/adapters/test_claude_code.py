@@ -1,0 +1,174 @@
+"""The hooks of Claude Code: the ledger decides, claims and records; and a tool runs once."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from asking_agent import POLICY, Raising
+from shop import Shop, rule
+
+from ayes.adapters.claude_code import Allow, Deny, after, before, decision_json, event_of
+from ayes.adapters.claude_code import read_event as read
+from ayes.adapters.kernel import Kernel
+from ayes.ledger.lifecycle import Call, Status
+from ayes.ledger.services import Ledger
+from ayes.schemas import events as e
+from ayes.schemas.errors import AlreadyFilled, BadInput, Unavailable
+from ayes.schemas.slots import CallRef
+
+pytestmark = pytest.mark.log("memory")
+_ASKED = rule("shell", "ask", 'voters = ["ana"]', "editor_counts = true", tools="Bash")
+_TEXT = (
+    '{"hook_event_name":"PreToolUse","session_id":"s","tool_name":"Bash","tool_use_id":"%s",'
+    '"tool_input":{%s}}'
+)
+
+
+def event(use: str, command: str = "make", name: str = "PreToolUse", **more: Any) -> Any:
+    return event_of(
+        {
+            "session_id": "5f0e",
+            "transcript_path": "/t.jsonl",
+            "hook_event_name": name,
+            "tool_name": "Bash",
+            "tool_input": {"command": command},
+            "tool_use_id": use,
+        }
+        | more
+    )
+
+
+class Desk:
+    """A shop with a gate and a person, and the hooks of a session."""
+
+    def __init__(self, log: Any) -> None:
+        self.shop = Shop(log)
+        self.kernel = self.kernel_of(log)
+
+    def kernel_of(self, log: Any, **more: Any) -> Kernel:
+        ledger = Ledger(log, e.Author(kind="service", name="claude-code"))
+        return Kernel(ledger, "shop", requester="ben", **more)
+
+    async def waiting(self, given: Any) -> Call:
+        """The call that people are asked about."""
+        said = await before(self.kernel, given)
+        assert isinstance(said, Deny)
+        found = re.search(r"\((shop/\S+)\)", said.reason)
+        assert found is not None, said.reason
+        return await self.shop.ledger.known_call(CallRef.parse(found[1]))
+
+    async def approve(self, call: Call, **more: Any) -> None:
+        ana = Ledger(self.shop.log, e.Author(kind="reviewer", name="ana")).reviewer("ana")
+        await ana.approve(call.ref, **more)
+        await self.shop.until(call.ref.decided)
+
+
+@pytest.fixture
+async def desk(port) -> AsyncIterator[Desk]:
+    desk = Desk(port)
+    await desk.shop.open(POLICY + _ASKED)
+    async with desk.shop.gates():
+        yield desk
+
+
+async def test_the_same_call_asked_again_runs_once_after_the_approval(desk):
+    """Under another `tool_use_id`, which the model gives it. The next equal one is a new call."""
+    call = await desk.waiting(event("toolu_1"))
+    assert await desk.waiting(event("toolu_2")) == call
+    await desk.approve(call)
+    assert await before(desk.kernel, event("toolu_3")) == Allow()
+    assert (await desk.shop.ledger.call(call.ref)).status is Status.RUNNING
+    assert (await desk.waiting(event("toolu_4"))).ref != call.ref
+
+
+async def test_the_same_hook_called_twice_allows_nothing_twice(desk):
+    """A `tool_use_id` whose tool was started is denied: it may have run."""
+    await desk.approve(await desk.waiting(event("toolu_1")))
+    assert await before(desk.kernel, event("toolu_1")) == Allow()
+    said = await before(desk.kernel, event("toolu_1"))
+    assert isinstance(said, Deny)
+    assert "started" in said.reason
+
+
+async def test_two_at_once_share_no_approval(desk):
+    """One of two equal calls runs, and people are asked about the other."""
+    await desk.approve(await desk.waiting(event("toolu_1")))
+    said = await asyncio.gather(
+        *(before(desk.kernel_of(desk.shop.log), event(f"toolu_{n}")) for n in (2, 3))
+    )
+    assert sorted(type(one).__name__ for one in said) == ["Allow", "Deny"]
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "status"),
+    [
+        ("PostToolUse", {"tool_response": {"stdout": "made"}}, Status.RETURNED),
+        ("PostToolUseFailure", {"error": "exit code 2"}, Status.FAILED),
+        ("PostToolUseFailure", {"error": "x", "is_interrupt": True}, Status.IN_DOUBT),
+    ],
+)
+async def test_what_became_of_it_is_recorded(desk, name, more, status):
+    """By the other hooks, once. Nobody knows how an interrupted call ended."""
+    call = await desk.waiting(event("toolu_1"))
+    await desk.approve(call)
+    await before(desk.kernel, event("toolu_2"))
+    assert await after(desk.kernel, event("toolu_9", name=name, **more)) is None
+    await after(desk.kernel, event("toolu_2", name=name, **more))
+    assert (await desk.shop.ledger.call(call.ref)).status is status
+    with pytest.raises(AlreadyFilled):
+        await after(desk.kernel, event("toolu_2", name=name, **more))
+
+
+async def test_an_edit_is_what_runs(desk):
+    """Claude Code gets the reviewer's arguments, and the model is told."""
+    call = await desk.waiting(event("toolu_1"))
+    await desk.approve(call, arguments='{"command":"make test"}')
+    said = await before(desk.kernel, event("toolu_2"))
+    assert said == Allow({"command": "make test"})
+    told = decision_json(said)["hookSpecificOutput"]
+    assert told["permissionDecision"] == "allow"
+    assert told["updatedInput"] == {"command": "make test"}
+    assert "make test" in told["additionalContext"]
+
+
+async def test_what_the_policy_does_not_know_is_denied(desk):
+    """No rule names the tool: it does not run."""
+    said = await before(desk.kernel, event("toolu_1", tool_name="Write", tool_input={}))
+    assert isinstance(said, Deny)
+
+
+async def test_a_call_of_another_requester_is_denied(desk):
+    """In one session, which the hook's settings were changed in: the model reads why."""
+    await desk.waiting(event("toolu_1"))
+    other = desk.kernel_of(desk.shop.log)
+    other.requester = "rita"
+    said = await before(other, event("toolu_2"))
+    assert isinstance(said, Deny)
+    assert "requester" in said.reason
+
+
+async def test_it_fails_closed(desk):
+    """A ledger that raises allows nothing."""
+    with pytest.raises(Unavailable):
+        await before(desk.kernel_of(Raising(desk.shop.log)), event("toolu_1"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"hook_event_name":"Stop","session_id":"s"}',
+        json.dumps({"hook_event_name": "PreToolUse", "session_id": "s", "tool_name": "Bash"}),
+        _TEXT % ("", '"command":"ls"'),
+        _TEXT % ("toolu_1", '"command":"ls","command":"rm"'),
+    ],
+)
+def test_a_bad_event_is_refused(text):
+    """Bad JSON, another hook, no ids, or a key twice."""
+    with pytest.raises(BadInput):
+        read(text)
