@@ -1,6 +1,7 @@
 """`ayes serve aap` as a program: the page's settings and agent, with a real framework."""
 
 import asyncio
+import gc
 import os
 import socket
 import subprocess
@@ -12,6 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
+from agentapprovalprotocol import AsyncClient
 from pages import blocks
 from paths import ROOT
 from program import environment
@@ -124,6 +126,9 @@ async def test_an_agent_of_the_page_outlives_its_provider(ledger: Ledger, store:
             assert ran == ["A-17"]
             call = await ledger.call(waiting.ref)
             assert (call.status, call.wish.requester) == (Status.RETURNED, "ben")
+    # The released adapter has no way to close its connections.
+    for client in [one for one in gc.get_objects() if isinstance(one, AsyncClient)]:
+        await client.aclose()
 
 
 BAD = [
