@@ -42,10 +42,8 @@ def _declined(call: Call) -> tuple[e.Ending, str] | None:
             what = "it was approved, and a person took the approval back before it started."
             return "revoked", f"{none} {what}{_why('Their reason', reason)}"
         case e.Lapsed(after_s=after_s):
-            what = (
-                f"it was approved, but the approval was valid for {duration(after_s)}, and the call"
-            )
-            return "lapsed", f"{none} {what} was not started in that time. Ask again if it matters."
+            what = f"its approval was valid for {duration(after_s)}, and it had not begun by then."
+            return "lapsed", f"{none} {what} It may be requested again."
         case _:
             return None
 

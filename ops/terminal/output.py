@@ -33,6 +33,7 @@ from ayes.schemas.digest import call_digest
 from ayes.schemas.people import is_excluded
 from ayes.schemas.quorums import is_among, seated
 from ayes.schemas.slots import CallRef
+from ayes.schemas.times import duration
 from ayes.schemas.visible import ascii_json, line, lines, visible, warning
 
 #: Hex digits of a digest that people are shown, and the fewest that they can name one by.
@@ -428,7 +429,9 @@ def _what(event: e.Event) -> str:
             if ground in {"grant", "broken_glass"}:
                 who += f" ({ground.replace('_', ' ')})"
             reason = f": {event.reason}" if event.reason else ""
-            return f"by {who}, rule {rule!r}{reason}"
+            valid_s = event.valid_for_s if isinstance(event, e.Approved) else None
+            valid = "" if valid_s is None else f", valid for {duration(valid_s)}"
+            return f"by {who}, rule {rule!r}{valid}{reason}"
         case e.ToolReturned(output=output):
             return _short(output)
         case (
@@ -441,7 +444,7 @@ def _what(event: e.Event) -> str:
         case e.Reconciled(happened=happened, output=output):
             return f"{'happened' if happened else 'did not happen'}: {_short(output)}"
         case e.Lapsed(after_s=seconds):
-            return f"the approval was valid for {seconds:g} s"
+            return f"the approval was valid for {duration(seconds)}"
         case e.ToolStarted(digest=digest):
             return f"digest {digest[:12]}…"
         case _:

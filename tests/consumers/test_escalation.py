@@ -123,7 +123,7 @@ async def test_an_approval_lapses_and_nothing_starts(shop: Shop, then: str):
     call = await shop.ledger.call(FIRST)
     assert lapsed.recorded_at >= call.valid_until
     assert refused.event.ending == "lapsed"
-    assert "the approval was valid for 0.3 seconds" in refused.event.text
+    assert "its approval was valid for 0.3 seconds" in refused.event.text
     with pytest.raises(Refused):
         await shop.ledger.start(FIRST)
     assert not (await shop.ledger.call(FIRST)).starts
