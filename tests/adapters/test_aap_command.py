@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+from agentapprovalprotocol.pydantic_ai import ApprovalCapability
 from pages import blocks
 from paths import ROOT
 from program import environment
@@ -101,6 +102,13 @@ async def test_an_agent_of_the_page_outlives_its_provider(ledger: Ledger, store:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     ran: list[str] = []
+    approvals: list[Any] = []
+
+    def kept(*settings: str) -> Any:
+        approvals.append(ApprovalCapability(*settings))
+        return approvals[0]
+
+    names["ApprovalCapability"] = kept
     agent = names["agent_with_approvals"](
         FunctionModel(wishes), TOKEN, url=f"http://127.0.0.1:{port}"
     )
@@ -124,6 +132,7 @@ async def test_an_agent_of_the_page_outlives_its_provider(ledger: Ledger, store:
             assert ran == ["A-17"]
             call = await ledger.call(waiting.ref)
             assert (call.status, call.wish.requester) == (Status.RETURNED, "ben")
+            await approvals[0].gate.client.aclose()
 
 
 BAD = [
