@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from pages import CLI, parse
-from program import approvals, ask, at_a_terminal, in_process, up
+from program import approvals, ask, at_a_terminal, in_process, until_listed, up
 
 from ayes.ledger.services import Ledger
 from ayes.ops.terminal.tables import print_table
@@ -192,6 +192,7 @@ def test_long_arguments_are_indented(shop, within, call):
     """They are shown whole, but not as one line of a hundred thousand characters."""
     text = "x" * 300
     ask(shop, call, arguments=f'{{"a":"{text}","b":1}}')
+    until_listed(shop, call)
     lines = within("pending", store=shop).out.splitlines()
     assert f'      "a": "{text}",' in lines
 

@@ -341,6 +341,18 @@ def ask(
     return asyncio.run(asked())
 
 
+def until_listed(store: Path, call: CallRef) -> None:
+    """Wait until the queue has this call: it is filled after the question is recorded."""
+
+    async def listed() -> None:
+        async with Ledger.connect(store) as ledger, asyncio.timeout(30):
+            key = str(call).replace("/", ".")
+            while key not in await ledger.log.pending.entries():  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+
+    asyncio.run(listed())
+
+
 def until(store: Path, *slots: Slot) -> None:
     """Wait until these slots are filled."""
 
