@@ -312,7 +312,7 @@ def python_of(framework: str, folder: Path) -> Path:
     python = ready / "bin" / "python"
     if python.exists():
         return python
-    uv = shutil.which("uv") or str(ROOT / ".venv" / "uv" / "bin" / "uv")
+    uv = shutil.which("uv") or str(Path(sys.prefix) / "uv" / "bin" / "uv")
     if not Path(uv).exists():
         pytest.skip("there is no uv, which makes the environment of a framework")
     packages = (PACKAGE.format(framework), *FRAMEWORKS[framework])
