@@ -12,15 +12,18 @@ from ayes.ops.broker.processes import die_with_parent, environment
 
 @asynccontextmanager
 async def served(
-    module: str, store: Path
+    module: str, store: Path, does: str = "serve", *more: str
 ) -> AsyncGenerator[tuple[asyncio.subprocess.Process, str]]:
-    """Run `serve()` of this module on a store, for as long as the block lasts.
+    """Run a function of this module on a store, for as long as the block lasts.
+
+    Args:
+        more: arguments of the program, after the store.
 
     Yields the process and its URL.
     """
-    program = f"import asyncio; from {module} import serve; asyncio.run(serve())"
+    program = f"import asyncio; from {module} import {does}; asyncio.run({does}())"
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", program, str(store)),
+        *(sys.executable, "-c", program, str(store), *more),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         preexec_fn=die_with_parent(),

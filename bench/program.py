@@ -10,6 +10,7 @@ from typing import Final
 from ayes.ops.terminal.logs import setup
 from ayes.schemas.errors import BadInput
 from bench import (
+    adapters,
     analysts,
     append,
     console,
@@ -43,11 +44,12 @@ WORKLOADS: Final[dict[str, Callable[[Log, int, Path], Awaitable[list[Result]]]]]
     history.WORKLOAD: history.measure,
     policy.WORKLOAD: policy.measure,
 }
-#: Only if they are named: four brokers, a console and a monitor that take a minute each; traces.
+#: Only if they are named: four brokers, a console, a monitor and adapters, a minute each; traces.
 NAMED: Final = {
     nodes.WORKLOAD: nodes.measure,
     console.WORKLOAD: console.measure,
     monitor.WORKLOAD: monitor.measure,
+    adapters.WORKLOAD: adapters.measure,
     traces.WORKLOAD: traces.measure,
 }
 

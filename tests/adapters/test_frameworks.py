@@ -26,7 +26,11 @@ pytestmark = [
 SHARED = ("test_matrix.py", "test_killed_agents.py", "test_examples.py")
 #: By adapter: its packages, its tests, and those among them that are its own.
 FRAMEWORKS = {
-    "langchain": (("langchain>=1.4", "langgraph>=1.2"), SHARED, "langchain"),
+    "langchain": (
+        ("langchain>=1.4", "langgraph>=1.2", "langgraph-checkpoint-sqlite>=3"),
+        SHARED,
+        "langchain",
+    ),
     "openai_agents": (
         ("openai-agents>=0.24",),
         (*SHARED, "test_openai_agents.py"),

@@ -15,7 +15,19 @@ from collections import Counter
 import msgspec
 import pytest
 
-from bench import append, chain, console, consumer, cycle, drawing, monitor, nodes, pending, start
+from bench import (
+    adapters,
+    append,
+    chain,
+    console,
+    consumer,
+    cycle,
+    drawing,
+    monitor,
+    nodes,
+    pending,
+    start,
+)
 from bench.logs import Log
 from bench.results import SYNC, Result, compared, told
 
@@ -30,6 +42,7 @@ LINES = {
     start: {"always": 2},
     console: {"2m": 8 if drawing.chromium() else 7},
     monitor: {"2m": 5},
+    adapters: {"2m": 12},
     nodes: {"always": 22 if shutil.which("strace") else 17},
 }
 
