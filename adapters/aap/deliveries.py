@@ -92,13 +92,17 @@ class Deliveries:
         telling: dict[str, asyncio.Task[None]] = {}
         try:
             while True:
-                for one in self._file.read().instances.values():
+                every = self._file.read().instances
+                for one in every.values():
                     if one.delivery is not None and one.id not in telling:
                         told = partial(self._tell, one.id)
                         kept = keep_running(f"telling the receiver of {one.name}", told)
                         telling[one.id] = asyncio.create_task(kept)
                 for name in [name for name, task in telling.items() if task.done()]:
                     telling.pop(name).result()
+                for name in [name for name in telling if every[name].delivery is None]:
+                    telling[name].cancel()
+                    await asyncio.gather(telling.pop(name), return_exceptions=True)
                 await asyncio.sleep(_LOOK_S)
         finally:
             for task in telling.values():

@@ -5,6 +5,7 @@ released receiver over real HTTP.
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,10 @@ from ayes.adapters.aap.instances import InstancesFile
 from ayes.adapters.aap.provisioning import opened
 from ayes.adapters.aap.routes import application
 from ayes.adapters.aap.settings import ProviderFile, read_settings
+from ayes.ledger import clock
 from ayes.ledger.log import EventLog
+from ayes.ledger.services import Ledger
+from ayes.schemas import events as e
 from ayes.schemas.errors import BadFile, BadInput
 from ayes.schemas.slots import ThreadRef
 
@@ -86,13 +90,19 @@ class World:
         self.ana = shop.ledger.reviewer("ana")
 
     @asynccontextmanager
-    async def provider(self, **more: Any) -> AsyncIterator[str]:
+    async def provider(self, later: timedelta = timedelta(), **more: Any) -> AsyncIterator[str]:
+        """A provider whose clock is ahead by so much."""
         settings = ProviderFile.model_validate(SETTINGS | more)
+        author = e.Author(kind="service", name="provider")
+        ledger = Ledger(self.shop.log, author, now=lambda: clock.now() + later)
         async with (
-            opened(settings, self.shop.ledger, self.file) as made,
-            serving(application(settings, self.shop.ledger, made)) as url,
+            opened(settings, ledger, self.file) as made,
+            serving(application(settings, ledger, made)) as url,
         ):
             yield url.removesuffix("/mcp")
+
+    def told(self, instance: str) -> int:
+        return InstancesFile(self.file).read().instances[instance].told
 
     async def approve(self, name: str, request: str) -> None:
         ref = ThreadRef("shop", f"aap-{name}").call(request)
@@ -167,6 +177,32 @@ async def test_a_receiver_that_was_away_is_told(world: World):
             await agent.until_woken(2)
             await ended(agent)
     assert [one for one, _ in agent.woken] == [first.id, second.id]
+
+
+async def test_a_receiver_is_told_for_seven_days(world: World):
+    """After them a decision is told no more, and the next one is."""
+    agent = Agent()
+    async with serving(agent) as at:
+        async with world.provider() as url:
+            made = await provisioned(agent, url, at, instance_name="desk-bot")
+            await ended(agent)
+            agent.answers = False
+            client = AsyncClient(url, made.token)
+            old = await client.create(BODY, "1")
+            await world.approve("desk-bot", old.id)
+            await client.aclose()
+        decided = await world.shop.until(ThreadRef("shop", "aap-desk-bot").call(old.id).decided)
+        async with world.provider(later=timedelta(days=8)) as url:
+            agent.receiver.client = client = AsyncClient(url, made.token)
+            async with asyncio.timeout(30):
+                while world.told(made.instance_id) < decided.seq:  # noqa: ASYNC110 - of a file
+                    await asyncio.sleep(0.02)
+            agent.answers = True
+            new = await client.create(BODY, "2")
+            await world.approve("desk-bot", new.id)
+            await agent.until_woken()
+            await ended(agent)
+    assert [one for one, _ in agent.woken] == [new.id]
 
 
 async def test_who_does_not_answer_for_it_is_not_told(world: World):
