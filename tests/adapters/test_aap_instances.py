@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import aap_world as programs
 import httpx
 import pytest
 from agentapprovalprotocol import (
@@ -203,6 +204,31 @@ async def test_a_receiver_is_told_for_seven_days(world: World):
             await agent.until_woken()
             await ended(agent)
     assert [one for one, _ in agent.woken] == [new.id]
+
+
+async def test_killed_between_a_decision_and_its_webhook(tmp_path: Path):
+    """The program and the broker are killed with SIGKILL; once they are back, the receiver is told
+    what was decided meanwhile.
+    """
+    agent = Agent()
+    async with programs.world(tmp_path) as made, serving(agent) as at:
+        of = await provisioned(agent, made.provider_url, at, instance_name="desk-bot")
+        client, ana = AsyncClient(made.provider_url, of.token), made.ledger.reviewer("ana")
+        for number, target in enumerate(("provider", "broker")):
+            asked = await client.create(BODY, target)
+            ref = ThreadRef("shop", "aap-desk-bot").call(asked.id)
+            agent.answers = False
+            async with asyncio.timeout(30):
+                while (await made.ledger.call(ref)).gated is None:  # noqa: ASYNC110 - the gate's
+                    await asyncio.sleep(0.02)
+            await ana.approve(ref)
+            await made.ledger.decision(ref, timeout_s=30)
+            await made.kill(target)
+            agent.answers = True
+            await agent.until_woken(number + 1)
+            assert agent.woken[-1] == (asked.id, "approved")
+        await client.aclose()
+        await ended(agent)
 
 
 async def test_who_does_not_answer_for_it_is_not_told(world: World):

@@ -51,6 +51,7 @@ FRAMEWORKS: Final[dict[str, tuple[str, ...]]] = {
 }
 OPERATIONS: Final = ("create", "get", "consume", "outcome")
 TOKEN: Final = "a" * 32
+PROVISIONER: Final = "p" * 32
 THREAD: Final = ThreadRef("shop", "aap-bot")
 POLICY: Final = """
 [[rule]]
@@ -160,8 +161,9 @@ class World:
         file = self.folder / "agents.toml"
         file.touch(mode=0o600)
         file.write_text(
-            'workspace = "shop"\n[[instance]]\nname = "bot"\nrequester = "rita"\n'
-            f'token = "{TOKEN}"\n'
+            'workspace = "shop"\nallow_private = true\n'
+            f'[[instance]]\nname = "bot"\nrequester = "rita"\ntoken = "{TOKEN}"\n'
+            f'[[provisioner]]\nrequester = "rita"\ntoken = "{PROVISIONER}"\n'
         )
         words = ("-m", "ayes.ops.cli", "serve", "aap", file, "--http", self._address)
         self._provider = await asyncio.create_subprocess_exec(
