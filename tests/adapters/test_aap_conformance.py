@@ -6,6 +6,7 @@ is installed into an environment of its own.
 provider, broker and agent are each killed, over all frameworks.
 """
 
+import asyncio
 import itertools
 import json
 import os
@@ -14,7 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from aap_world import FRAMEWORKS, OPERATIONS, Strike, python_of, world
+from aap_world import FRAMEWORKS, OPERATIONS, PROVISIONER, Strike, python_of, world
+
+from ayes.ledger.lifecycle import Status
+from ayes.schemas.slots import ThreadRef
 
 pytestmark = [
     pytest.mark.timeout(7200),
@@ -85,6 +89,28 @@ async def test_killed_between_two_steps(target, framework, tmp_path, environment
             found[ended] += 1
             _report(target, framework, strike, ended)
     assert found.total() == len(list(strikes(framework, target)))
+
+
+async def test_woken_after_it_was_killed(tmp_path, environments):
+    """An agent whose run ended at a call that waits is killed. Once people have decided and it is
+    started again, its webhook wakes it, and the tool runs once (I1).
+    """
+    python = python_of("langgraph", environments)
+    async with world(tmp_path) as made:
+        await made.agent("langgraph-async", python, PROVISIONER)
+        assert await made.ask("A-17") == "paused"
+        await made.kill("agent")
+        thread = ThreadRef("shop", "aap-desk-bot")
+        async with asyncio.timeout(30):
+            while not (waiting := await made.ledger.open_questions(thread)):  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+        [call] = waiting
+        await made.ledger.reviewer("ana").approve(call.ref)
+        await made.agent("langgraph-async", python, PROVISIONER)
+        async with asyncio.timeout(60):
+            while (await made.ledger.call(call.ref)).status is not Status.RETURNED:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+        assert made.runs == ["A-17"]
 
 
 def said_to_have_run(read: str | None) -> bool:

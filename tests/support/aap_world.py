@@ -179,11 +179,15 @@ class World:
                     return
                 await asyncio.sleep(0.1)
 
-    async def agent(self, framework: str, python: Path) -> None:
-        """Start an agent, in place of one that ended."""
+    async def agent(self, framework: str, python: Path, token: str = TOKEN) -> None:
+        """Start an agent, in place of one that ended.
+
+        Args:
+            token: its own, or that of a provisioner, with which it registers itself.
+        """
         state = self.folder / "state"
         state.mkdir(exist_ok=True)
-        told = {"PROVIDER": self.url, "TOKEN": TOKEN, "STATE": str(state), "HOME": str(state)}
+        told = {"PROVIDER": self.url, "TOKEN": token, "STATE": str(state), "HOME": str(state)}
         with (self.folder / "agent.log").open("ab") as log:
             self._agent = await asyncio.create_subprocess_exec(
                 str(python),

@@ -50,4 +50,5 @@ def main() -> None:
         serve(handle)
 
 
-main()
+if __name__ == "__main__":
+    main()
