@@ -49,6 +49,8 @@ ANSWER_S: Final = 15.0
 #: The pause before a call is read again that another task or process has just taken.
 _AGAIN_S: Final = 0.05
 _MAX_AGAIN_S: Final = 1.0
+#: A gate that has nothing else to do has judged a request by then.
+_FIRST_LOOK_S: Final = 0.002
 #: How long the gate may take to judge a request before the agent pauses.
 _JUDGED_S: Final = 2.0
 #: A longer output is recorded as a summary with its digest; JSON may have to escape it.
@@ -298,7 +300,7 @@ class Kernel:
 
     async def _judged(self, call: Call) -> Call:
         clock = asyncio.get_running_loop()
-        until, pause_s = clock.time() + _JUDGED_S, _AGAIN_S / 5
+        until, pause_s = clock.time() + _JUDGED_S, _FIRST_LOOK_S
         while call.status is Status.REQUESTED and clock.time() < until:
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 1.5, _MAX_AGAIN_S)
