@@ -187,16 +187,19 @@ class Standings(Struct, frozen=True):
         return self.endpoints.get(name, Standing())
 
 
-class _File[T: Struct]:
+class PrivateFile[T: Struct]:
     """A private file of one value; reading it again costs nothing as long as it has not changed.
+
+    Args:
+        what: it holds, for the error about a broken one.
 
     Raises (each method):
         BadFile: the file is broken.
         BadInput: it is another user's, or a symbolic link, or its directory is missing.
     """
 
-    def __init__(self, path: Path, lock: Path, empty: T) -> None:
-        self.path, self._lock, self._empty = path, lock, empty
+    def __init__(self, path: Path, lock: Path, empty: T, what: str = "webhooks") -> None:
+        self.path, self._lock, self._empty, self._what = path, lock, empty, what
         self._read: tuple[tuple[int, int, int], T] = ((0, 0, 0), empty)
 
     def read(self) -> T:
@@ -236,10 +239,10 @@ class _File[T: Struct]:
         try:
             return msgspec.json.decode(content, type=type(self._empty))
         except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
-            raise BadFile(str(self.path), "", f"not a file of webhooks: {problem}.") from None
+            raise BadFile(str(self.path), "", f"not a file of {self._what}: {problem}.") from None
 
 
-class EndpointFile(_File[Endpoints]):
+class EndpointFile(PrivateFile[Endpoints]):
     """The endpoints, and beside them how they are doing.
 
     Args:
@@ -249,7 +252,7 @@ class EndpointFile(_File[Endpoints]):
     def __init__(self, path: Path) -> None:
         lock = path.with_suffix(".lock")
         super().__init__(path, lock, Endpoints())
-        self.standings = _File(path.with_suffix(".state.json"), lock, Standings())
+        self.standings = PrivateFile(path.with_suffix(".state.json"), lock, Standings())
         #: Held by the process that sends what endpoints have missed.
         self.catching_up = path.with_suffix(".catching-up.lock")
 

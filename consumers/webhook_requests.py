@@ -111,15 +111,19 @@ class Sender:
         why = f"it does not agree: its answer to OPTIONS has no {_ALLOWED}: {endpoint.origin}"
         return replace(answer, why=why)
 
-    async def post(self, endpoint: Endpoint, webhook_id: str, event: str) -> HttpAnswer:
-        """Send a CloudEvent, with a signature for each of the endpoint's secrets."""
+    async def post(
+        self, endpoint: Endpoint, webhook_id: str, event: str, media_type: str = MEDIA_TYPE
+    ) -> HttpAnswer:
+        """Send an event, by default a CloudEvent, with a signature for each of the endpoint's
+        secrets.
+        """
         now = self._now()
         signatures = (
             self._signing.Webhook(secret).sign(webhook_id, now.astimezone(UTC), event)
             for secret in endpoint.secrets(now)
         )
         headers = {
-            "Content-Type": f"{MEDIA_TYPE}; charset=utf-8",
+            "Content-Type": f"{media_type}; charset=utf-8",
             "webhook-id": webhook_id,
             "webhook-timestamp": str(int(now.timestamp())),
             "webhook-signature": " ".join(signatures),

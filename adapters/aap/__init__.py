@@ -4,6 +4,8 @@
 
 `routes.py` speaks HTTP, `provider.py` asks the ledger, and `wire.py` says what the facts about a
 call are in the protocol's words; `settings.py` reads the file of agents. `wire.py` is pure.
+`provisioning.py` makes instances for programs, `instances.py` keeps them, and `deliveries.py` sends
+the webhooks that wake agents.
 
 The contract is the released client, `agentapprovalprotocol` 0.3: it trusts nothing but what this
 provider says when it asks, and runs a tool only after it has consumed the approval here, which is

@@ -44,6 +44,11 @@ class Conflict(Exception):
         self.code = code
 
 
+def thread_of(workspace: str, instance: str) -> ThreadRef:
+    """The thread of the calls of an agent."""
+    return ThreadRef(workspace, thread_name(f"aap-{instance}"))
+
+
 class Provider:
     """The requests of one agent."""
 
@@ -51,7 +56,7 @@ class Provider:
         self, ledger: Ledger, workspace: str, instance: InstanceFile, outcome_within_s: float
     ) -> None:
         self._ledger, self._instance, self._within_s = ledger, instance, outcome_within_s
-        self._thread = ThreadRef(workspace, thread_name(f"aap-{instance.name}"))
+        self._thread = thread_of(workspace, instance.name)
 
     async def create(self, sent: wire.Submission, key: str) -> tuple[bytes, bool]:
         """The request with this key, and whether it is new.

@@ -6,7 +6,8 @@ does not answer, which clients try again.
 """
 
 import hmac
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final
 
 from starlette.applications import Starlette
@@ -16,7 +17,8 @@ from starlette.routing import Route
 
 from ayes.adapters.aap import wire
 from ayes.adapters.aap.provider import MAX_WAIT_S, Conflict, Provider
-from ayes.adapters.aap.settings import ProviderFile, seconds
+from ayes.adapters.aap.provisioning import NotVerified, Provisioning
+from ayes.adapters.aap.settings import ProviderFile, ProvisionerFile, seconds
 from ayes.ledger.services import Ledger
 from ayes.schemas.codec import MAX_BYTES
 from ayes.schemas.errors import ApprovalsError, BadInput, Refused, Unavailable, UnknownCall
@@ -29,14 +31,21 @@ _MAX_KEY: Final = 255
 #: What a route does for an agent: the body of its answer, and the status.
 type _Answer = tuple[bytes, int]
 type _Route = Callable[[Provider, Request], Awaitable[_Answer]]
+type _Provisions = Callable[[Provisioning, ProvisionerFile, Request], Awaitable[_Answer]]
 
 
 class TooLong(BadInput):
     """A body over the limit of a fact."""
 
 
-def application(settings: ProviderFile, ledger: Ledger) -> Starlette:
-    """The ASGI application with the paths below `/v1/requests`."""
+def application(
+    settings: ProviderFile, ledger: Ledger, provisioning: Provisioning | None = None
+) -> Starlette:
+    """The ASGI application with the paths below `/v1/requests` and `/v1/instances`.
+
+    Args:
+        provisioning: of the instances that are not in the settings. None: there are none.
+    """
     providers = [
         (
             one.token.encode(),
@@ -47,18 +56,35 @@ def application(settings: ProviderFile, ledger: Ledger) -> Starlette:
 
     def route(path: str, method: str, does: _Route) -> Route:
         async def endpoint(request: Request) -> Response:
-            provider = _known(providers, request)
-            if provider is None:
-                told = wire.error("unauthorized", "unauthorized", "this token is not known here")
-                return Response(told, 401, {"www-authenticate": "Bearer"}, _JSON)
-            body, status = await _answered(does, provider, request)
-            return Response(body, status, media_type=_JSON)
+            sent = _token(request)
+            provider = _holder(providers, sent)
+            if provider is None and provisioning is not None:
+                provider = provisioning.provider(sent)
+            return await _response(does, provider, request)
 
         return Route(path, endpoint, methods=[method])
 
-    one = "/v1/requests/{id}"
+    provisioners = [(one.token.encode(), one) for one in settings.provisioners]
+
+    def instances(path: str, method: str, does: _Provisions) -> Route:
+        async def endpoint(request: Request) -> Response:
+            assert provisioning is not None
+            by = _holder(provisioners, _token(request))
+            done = None if by is None else partial(does, provisioning, by)
+            return await _response(_called, done, request)
+
+        return Route(path, endpoint, methods=[method])
+
+    one, instance = "/v1/requests/{id}", "/v1/instances/{id}"
+    made = [
+        instances("/v1/instances", "POST", _provision),
+        instances("/v1/instances", "GET", _instances),
+        instances(instance, "GET", _instance),
+        instances(instance, "DELETE", _remove),
+    ]
     return Starlette(
         routes=[
+            *(made if provisioning is not None else ()),
             route("/v1/requests", "POST", _create),
             route(one, "GET", _get),
             route(one, "DELETE", _cancel),
@@ -68,19 +94,38 @@ def application(settings: ProviderFile, ledger: Ledger) -> Starlette:
     )
 
 
-def _known(providers: list[tuple[bytes, Provider]], request: Request) -> Provider | None:
+def _token(request: Request) -> str:
+    """The token that was sent; empty if there is none, or more than one."""
     sent = request.headers.getlist("authorization")
-    raw = sent[0].encode("latin-1") if len(sent) == 1 else b""
-    found = None
-    for token, provider in providers:  # each is compared, so that time tells nothing
-        if hmac.compare_digest(raw, b"Bearer " + token):
-            found = provider
+    scheme, _, token = (sent[0] if len(sent) == 1 else "").partition(" ")
+    return token if scheme == "Bearer" else ""
+
+
+def _holder[T](tokens: Sequence[tuple[bytes, T]], sent: str) -> T | None:
+    raw, found = sent.encode("latin-1"), None
+    for token, holder in tokens:  # each is compared, so that time tells nothing
+        if hmac.compare_digest(raw, token):
+            found = holder
     return found
 
 
-async def _answered(does: _Route, provider: Provider, request: Request) -> _Answer:
+async def _response[T](
+    does: Callable[[T, Request], Awaitable[_Answer]], holder: T | None, request: Request
+) -> Response:
+    if holder is None:
+        told = wire.error("unauthorized", "unauthorized", "this token is not known here")
+        return Response(told, 401, {"www-authenticate": "Bearer"}, _JSON)
+    body, status = await _answered(does, holder, request)
+    return Response(body, status, media_type=_JSON)
+
+
+async def _answered[T](
+    does: Callable[[T, Request], Awaitable[_Answer]], holder: T, request: Request
+) -> _Answer:
     try:
-        return await does(provider, request)
+        return await does(holder, request)
+    except NotVerified as problem:
+        return wire.error("invalid_request", "webhook_verification_failed", str(problem)), 422
     except Conflict as problem:
         return wire.error("conflict", problem.code, str(problem)), 409
     except UnknownCall as problem:
@@ -123,6 +168,28 @@ async def _consume(provider: Provider, request: Request) -> _Answer:
 async def _outcome(provider: Provider, request: Request) -> _Answer:
     report = wire.report(await _body(request))
     return await provider.outcome(request.path_params["id"], report), 200
+
+
+async def _called(does: Callable[[Request], Awaitable[_Answer]], request: Request) -> _Answer:
+    return await does(request)
+
+
+async def _provision(made: Provisioning, by: ProvisionerFile, request: Request) -> _Answer:
+    key = _key(request)
+    body, is_new = await made.create(by, await _body(request), key)
+    return body, 201 if is_new else 200
+
+
+async def _instances(made: Provisioning, by: ProvisionerFile, _: Request) -> _Answer:
+    return made.listed(by), 200
+
+
+async def _instance(made: Provisioning, by: ProvisionerFile, request: Request) -> _Answer:
+    return made.shown(by, request.path_params["id"]), 200
+
+
+async def _remove(made: Provisioning, by: ProvisionerFile, request: Request) -> _Answer:
+    return await made.remove(by, request.path_params["id"]), 200
 
 
 def _key(request: Request) -> str:

@@ -2,20 +2,25 @@
 
 workspace = "desk"
 outcome_within = "1h"      # a tool of which nothing is heard for so long is in doubt; absent: 1h
+allow_private = true       # webhooks may go to this machine and its network; absent: false
 
 [[instance]]
 name = "support-bot"
 requester = "ben"          # on whose behalf; never one of the reviewers of its calls
 token = "env:SUPPORT_BOT_TOKEN"
+
+[[provisioner]]            # a program that makes agents over HTTP; absent: none does
+requester = "ben"          # on whose behalf they ask
+token = "env:PROVISIONER_TOKEN"
 """
 
 import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from ayes.adapters.file_secrets import Secrets
 from ayes.schemas.toml_files import (
@@ -45,12 +50,26 @@ class InstanceFile(TomlModel):
         return checked_token("name", value)
 
 
+class ProvisionerFile(TomlModel):
+    """A program that makes instances over HTTP, and on whose behalf these ask."""
+
+    requester: str
+    token: str
+
+    @field_validator("requester")
+    @classmethod
+    def _is_token(cls, value: str) -> str:
+        return checked_token("name", value)
+
+
 class ProviderFile(TomlModel):
     workspace: str
     outcome_within: str = "1h"
-    instances: Annotated[
-        tuple[InstanceFile, ...], Field(strict=False, alias="instance", min_length=1)
-    ]
+    allow_private: bool = False
+    instances: Annotated[tuple[InstanceFile, ...], Field(strict=False, alias="instance")] = ()
+    provisioners: Annotated[
+        tuple[ProvisionerFile, ...], Field(strict=False, alias="provisioner")
+    ] = ()
 
     @field_validator("workspace")
     @classmethod
@@ -70,6 +89,12 @@ class ProviderFile(TomlModel):
     def _names_differ(cls, instances: tuple[InstanceFile, ...]) -> tuple[InstanceFile, ...]:
         check_names_differ("instance", instances)
         return instances
+
+    @model_validator(mode="after")
+    def _somebody_asks(self) -> Self:
+        if not self.instances and not self.provisioners:
+            raise ValueError("nobody may ask. Add an [[instance]] or a [[provisioner]].")
+        return self
 
     @property
     def outcome_within_s(self) -> float:
@@ -92,10 +117,18 @@ def read_settings(path: Path, environment: Mapping[str, str] | None = None) -> P
     """
     found = read_toml(ProviderFile, read_text(path), str(path))
     known = os.environ if environment is None else environment
-    secrets = Secrets(path, [one.token for one in found.instances], known)
+    tokens = [*(one.token for one in found.instances), *(one.token for one in found.provisioners)]
+    secrets = Secrets(path, tokens, known)
     instances = tuple(
         one.model_copy(update={"token": secrets.filled(one.token, f"instance {one.name!r}")})
         for one in found.instances
     )
-    secrets.check_tokens("instance", [(one.name, one.token) for one in instances])
-    return found.model_copy(update={"instances": instances})
+    provisioners = tuple(
+        one.model_copy(
+            update={"token": secrets.filled(one.token, f"provisioner {one.requester!r}")}
+        )
+        for one in found.provisioners
+    )
+    named = [(one.name, one.token) for one in instances]
+    secrets.check_tokens("token", named + [(one.requester, one.token) for one in provisioners])
+    return found.model_copy(update={"instances": instances, "provisioners": provisioners})

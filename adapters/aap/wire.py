@@ -160,8 +160,8 @@ def request(call: Call, deadline: datetime) -> bytes:
         "arguments": Raw(wish.arguments.encode()),
         "timeout": labels.get(TIMEOUT, ""),
         "status": status(call),
-        "created_at": _time(call.requested.recorded_at),
-        "deadline_at": _time(deadline),
+        "created_at": stamp(call.requested.recorded_at),
+        "deadline_at": stamp(deadline),
     }
     if SERVER in labels:
         found["server"] = labels[SERVER]
@@ -173,7 +173,7 @@ def request(call: Call, deadline: datetime) -> bytes:
         found["decision"] = decision
     if call.starts:
         outcome = _outcome(call)
-        found["consumption"] = {"consumed_at": _time(call.starts[0].recorded_at), **outcome}
+        found["consumption"] = {"consumed_at": stamp(call.starts[0].recorded_at), **outcome}
     return msgspec.json.encode(found)
 
 
@@ -182,11 +182,11 @@ def _decision(call: Call) -> Json | None:
     if said == "pending" or call.decided is None:
         return None
     last = call.revoked if said == "denied" and call.revoked is not None else call.decided
-    found: Json = {"status": said, "decided_at": _time(last.recorded_at)}
+    found: Json = {"status": said, "decided_at": stamp(last.recorded_at)}
     if said == "approved":
         ends = call.valid_until or after(call.decided.recorded_at, _FOR_EVER.total_seconds())
         assert ends, "a hundred years from now there are dates"
-        found["expires_at"] = _time(ends)
+        found["expires_at"] = stamp(ends)
     if note := _note(call):
         found["note"] = note
     return found
@@ -228,7 +228,7 @@ def _outcome(call: Call) -> Json:
 
 def _reported(status: str, note: str, at: datetime) -> Json:
     told = {"note": note} if note else {}
-    return {"outcome": {"status": status, "reported_at": _time(at), **told}}
+    return {"outcome": {"status": status, "reported_at": stamp(at), **told}}
 
 
 def error(kind: str, code: str, message: str) -> bytes:
@@ -237,5 +237,6 @@ def error(kind: str, code: str, message: str) -> bytes:
     return msgspec.json.encode({"error": told})
 
 
-def _time(moment: datetime) -> str:
+def stamp(moment: datetime) -> str:
+    """A time as the protocol writes it: UTC, with microseconds."""
     return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%f}Z"

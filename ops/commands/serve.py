@@ -42,11 +42,16 @@ async def aap(
     host, port = http_address("--http", http)
     import uvicorn
 
+    from ayes.adapters.aap.provisioning import opened
     from ayes.adapters.aap.routes import application
 
-    async with session.connect("service") as ledger:
+    async with session.connect("service") as ledger, opened(settings, ledger, file) as instances:
         config = uvicorn.Config(
-            application(settings, ledger), host=host, port=port, log_level="warning", ws="none"
+            application(settings, ledger, instances),
+            host=host,
+            port=port,
+            log_level="warning",
+            ws="none",
         )
         print_message(f"The provider serves http://{host}:{port} until Ctrl-C.")
         await uvicorn.Server(config).serve()

@@ -51,7 +51,7 @@ async def ledger(store: Path) -> AsyncIterator[Ledger]:
 @asynccontextmanager
 async def provider(store: Path, port: int) -> AsyncIterator[asyncio.subprocess.Process]:
     """The program, with the settings of the page, once it answers."""
-    [shown] = blocks(PAGE, "toml")
+    shown, _ = blocks(PAGE, "toml")
     file = store.parent / "agents.toml"
     file.write_text(shown.text)
     ours = environment(PYTHONPATH=os.environ.get("PYTHONPATH", ""), SUPPORT_BOT_TOKEN=TOKEN)
@@ -97,7 +97,7 @@ async def test_an_agent_of_the_page_outlives_its_provider(ledger: Ledger, store:
     """The released adapter of Pydantic AI waits at a call. Its provider is killed and started
     again; once a person has approved, the tool runs, once (I1).
     """
-    [shown] = blocks(PAGE, "python")
+    shown, _ = blocks(PAGE, "python")
     names: dict[str, Any] = {}
     exec(compile(shown.text, str(PAGE), "exec"), names)
     with socket.create_server(("127.0.0.1", 0)) as probe:
