@@ -276,12 +276,12 @@ class Kernel:
 
     async def wait(self, call: Call) -> Call:
         """Wait in place, for `patience_s` at most, while the call is undecided or runs elsewhere;
-        and a moment for the gate in any case: no agent should pause for a call that is allowed.
+        and a moment for the gate in any case.
 
         Raises:
             Unavailable: the ledger does not answer.
         """
-        call = await self._judged(call)
+        call = await judged(call, self.look)
         if self.patience_s <= 0:
             return call
         clock = asyncio.get_running_loop()
@@ -294,15 +294,6 @@ class Kernel:
         pause_s = _AGAIN_S
         while call.status is Status.RUNNING and clock.time() < until:
             await asyncio.sleep(min(pause_s, max(0.0, until - clock.time())))
-            pause_s = min(pause_s * 1.5, _MAX_AGAIN_S)
-            call = await self.look(call.ref)
-        return call
-
-    async def _judged(self, call: Call) -> Call:
-        clock = asyncio.get_running_loop()
-        until, pause_s = clock.time() + _JUDGED_S, _FIRST_LOOK_S
-        while call.status is Status.REQUESTED and clock.time() < until:
-            await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 1.5, _MAX_AGAIN_S)
             call = await self.look(call.ref)
         return call
@@ -348,6 +339,19 @@ class Kernel:
                 raise
             late = f"the ledger did not answer within {self.answer_s:g} s about {what}."
             raise BrokerAway(f"{late} {then or 'Nothing has run.'}") from None
+
+
+async def judged(call: Call, look: Callable[[CallRef], Awaitable[Call]]) -> Call:
+    """The call once the gate has judged it, or after a moment: no agent should pause for a call
+    that is allowed.
+    """
+    clock = asyncio.get_running_loop()
+    until, pause_s = clock.time() + _JUDGED_S, _FIRST_LOOK_S
+    while call.status is Status.REQUESTED and clock.time() < until:
+        await asyncio.sleep(pause_s)
+        pause_s = min(pause_s * 1.5, _MAX_AGAIN_S)
+        call = await look(call.ref)
+    return call
 
 
 def _is_end(call: Call, outcome: e.ToolReturned | e.ToolFailed | e.InDoubt) -> bool:
@@ -426,6 +430,7 @@ __all__ = [
     "Unavailable",
     "Wait",
     "calling",
+    "judged",
     "output_text",
     "spec_from_schema",
 ]

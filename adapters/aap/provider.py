@@ -11,6 +11,7 @@ from typing import Final
 
 from ayes.adapters.aap import wire
 from ayes.adapters.aap.settings import InstanceFile, seconds
+from ayes.adapters.kernel import judged
 from ayes.adapters.names import thread_name
 from ayes.ledger.lifecycle import Call
 from ayes.ledger.services import Ledger
@@ -83,6 +84,7 @@ class Provider:
         except AlreadyFilled:
             used = f"the key {key!r} was used for another request. Use a new one."
             raise Conflict("idempotency_conflict", used) from None
+        call = await judged(call, self._ledger.known_call)
         return self._written(call), before.requested is None
 
     async def get(self, request_id: str, wait_s: float) -> bytes:

@@ -124,6 +124,11 @@ async def test_what_the_policy_allows_is_approved_consumed_and_reported(world: W
     assert (call.status, call.finished.event.output) == (Status.RETURNED, "3 found")
 
 
+async def test_an_agent_that_can_pause_does_not_where_nobody_is_asked(world: World):
+    """The request is answered once the gate has judged it."""
+    assert await world.gate(mode="async").check(wished("search"))
+
+
 async def test_what_comes_back_is_what_was_sent(world: World):
     """Numbers, the context and the reasoning, to the last digit: the client compares them."""
     exact = '{"tool":"github/x","server":"desk","arguments":{"n":1.0000000000000000001,"a":[null]},'

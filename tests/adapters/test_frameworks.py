@@ -38,8 +38,8 @@ FRAMEWORKS = {
     ),
     "claude_agent_sdk": (
         ("claude-agent-sdk>=0.2.187",),
-        ("test_examples.py", "test_claude_agent_sdk.py"),
-        "claude_agent",
+        ("test_examples.py", "test_claude_agent_sdk.py", "test_claude_code_gateway.py"),
+        "claude",
     ),
 }
 

@@ -1,4 +1,4 @@
-"""A scripted model behind Claude Code: it calls Bash, then says what it was told."""
+"""A scripted model behind Claude Code: it calls one tool, then says what it was told."""
 
 import asyncio
 import json
@@ -9,16 +9,19 @@ from typing import Any
 
 
 class Script:
-    """One call of Bash. `told` has what the model read as results."""
+    """One call, by default of Bash. `told` has what the model read as results."""
 
-    def __init__(self, command: str) -> None:
-        self.command = command
+    def __init__(
+        self, command: str = "", *, tool: str = "Bash", arguments: dict[str, Any] | None = None
+    ) -> None:
+        self.tool = tool
+        self.arguments = arguments or {"command": command, "description": "Does it."}
         self.told: list[str] = []
         self.use = f"toolu_{uuid.uuid4().hex}"
 
     def reply(self, asked: dict[str, Any]) -> dict[str, Any]:
         """The content of the next turn."""
-        if not any(tool.get("name") == "Bash" for tool in asked.get("tools", [])):
+        if not any(tool.get("name") == self.tool for tool in asked.get("tools", [])):
             return {"type": "text", "text": "ok"}
         last = asked["messages"][-1]["content"]
         results = [
@@ -27,13 +30,7 @@ class Script:
         if results:
             self.told.append(json.dumps(results[0]["content"]))
             return {"type": "text", "text": "Done."}
-        arguments = {"command": self.command, "description": "Does it."}
-        return {
-            "type": "tool_use",
-            "id": self.use,
-            "name": "Bash",
-            "input": arguments,
-        }
+        return {"type": "tool_use", "id": self.use, "name": self.tool, "input": self.arguments}
 
 
 @asynccontextmanager
