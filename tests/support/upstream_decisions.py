@@ -9,6 +9,7 @@ are real, and live in a thread of their own, since each test has an event loop o
 """
 
 import asyncio
+import functools
 import importlib.util
 import json
 import tempfile
@@ -23,7 +24,7 @@ from running import working
 
 from ayes.adapters.kernel import Kernel
 from ayes.adapters.names import AskedCall
-from ayes.adapters.verdicts import Run, verdict
+from ayes.adapters.verdicts import Answer, Run, verdict
 from ayes.consumers.gate import Gate
 from ayes.consumers.worker import Worker
 from ayes.ledger.services import Ledger
@@ -75,22 +76,31 @@ class Book:
         self._folder.cleanup()
 
     def decide(
-        self, tool: str, arguments: str, *, approved: bool, edit: str | None = None, why: str = ""
+        self,
+        tool: str,
+        arguments: str,
+        *,
+        approved: bool,
+        edit: str | None = None,
+        why: str = "",
+        answer: str = "",
     ) -> "asyncio.Future[tuple[bool, str]]":
         """Put a decision through the ledger, from any loop: whether the call may run, and with
-        which arguments, or why not.
+        which arguments, or why not, or the answer in its place.
         """
-        said = self._decided(tool, arguments, approved=approved, edit=edit, why=why)
+        said = self._decided(tool, arguments, approved, edit, why, answer)
         return asyncio.run_coroutine_threadsafe(said, self._loop)  # type: ignore[return-value]
 
     async def _decided(
-        self, tool: str, arguments: str, *, approved: bool, edit: str | None, why: str
+        self, tool: str, arguments: str, approved: bool, edit: str | None, why: str, answer: str
     ) -> tuple[bool, str]:
         asked = AskedCall(uuid.uuid4().hex, "call", tool, arguments)
         call = await self._asking.request(asked, ToolSpec(name=tool, schema='{"type":"object"}'))
         async for _ in self._asking.ledger.watch(1, call.ref.gated.subject):
             break
-        if approved:
+        if answer:
+            await self._ana.answer(call.ref, answer)
+        elif approved:
             await self._ana.approve(call.ref, arguments=edit, reason=why)
         else:
             await self._ana.deny(call.ref, reason=why)
@@ -99,6 +109,8 @@ class Book:
         match verdict(known):
             case Run(arguments=allowed):
                 return True, allowed
+            case Answer(text=text):
+                return False, text
             case _:
                 assert known.decided is not None
                 denied = known.decided.event
@@ -120,6 +132,8 @@ def pytest_configure() -> None:
         _patch_pydantic_ai()
     if importlib.util.find_spec("agents") is not None:
         _patch_openai_agents()
+    if importlib.util.find_spec("langchain") is not None:
+        _patch_langchain()
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
@@ -208,3 +222,52 @@ def _patch_openai_agents() -> None:
 
     RunState.approve = approved_by  # type: ignore[method-assign]
     RunState.reject = rejected_by  # type: ignore[method-assign]
+
+
+def _patch_langchain() -> None:
+    from langchain.agents.middleware import human_in_the_loop as module
+
+    def through(action: Any, decision: Any) -> Any:
+        tool, arguments = action["name"], json.dumps(action["args"])
+        match decision:
+            case {"type": "approve"}:
+                may_run, _ = book().decide(tool, arguments, approved=True).result()
+                return {"type": "approve"} if may_run else {"type": "reject"}
+            case {"type": "edit", "edited_action": {"name": str(name), "args": dict(edited)}} if (
+                name == tool
+            ):
+                changed = json.dumps(edited)
+                _, told = book().decide(tool, arguments, approved=True, edit=changed).result()
+                return {"type": "edit", "edited_action": {"name": name, "args": json.loads(told)}}
+            case {"type": "reject", "message": str(why)} if why:
+                _, told = book().decide(tool, arguments, approved=False, why=why).result()
+                return {"type": "reject", "message": told}
+            case {"type": "respond", "message": str(text)} if text:
+                _, told = book().decide(tool, arguments, approved=False, answer=text).result()
+                return {"type": "respond", "message": told}
+            case _:
+                return decision  # the framework itself judges it
+
+    def asking(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def asked(*given: Any, **more: Any) -> Any:
+            answered_by = module.interrupt  # upstream's own mock, while a test runs
+
+            def interrupt(request: Any) -> Any:
+                said = answered_by(request)
+                actions = request["action_requests"]
+                if len(said["decisions"]) != len(actions):
+                    return said
+                pairs = zip(actions, said["decisions"], strict=True)
+                return said | {"decisions": [through(*pair) for pair in pairs]}
+
+            module.interrupt = interrupt
+            try:
+                return method(*given, **more)
+            finally:
+                module.interrupt = answered_by
+
+        return asked
+
+    middleware = module.HumanInTheLoopMiddleware
+    middleware.after_model = asking(middleware.after_model)  # type: ignore[method-assign]
