@@ -78,7 +78,7 @@ async def test_a_delegation_is_its_givers(shop, client):
     assert (await client.post(end, json={})).json()["standing"] == "ended"
     naive = new | {"name": "n", "starts_at": "2026-01-01T00:00:00", "ends_at": "2999-01-01T00:00"}
     assert (await client.post(DELEGATIONS, json=naive)).status_code == 422
-    assert (await client.post(DELEGATIONS, json=new | {"tools": ["a.b"]})).status_code == 422
+    assert (await client.post(DELEGATIONS, json=new | {"tools": ["a:b"]})).status_code == 422
 
 
 async def test_the_page_gives_a_grant_and_revokes_it(shop, client):

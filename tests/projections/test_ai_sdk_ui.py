@@ -313,7 +313,16 @@ RANK = {
     "output-error": 3,
     "output-denied": 3,
 }
-AGAINST = {e.Denied, e.Answered, e.Expired, e.Withdrawn, e.Superseded, e.Revoked, e.Declined}
+AGAINST = {
+    e.Denied,
+    e.Answered,
+    e.Expired,
+    e.Withdrawn,
+    e.Superseded,
+    e.Revoked,
+    e.Lapsed,
+    e.Declined,
+}
 ENDS = {e.ToolReturned, e.ToolFailed, e.ToolRefused, e.Reconciled}
 
 
