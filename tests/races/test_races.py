@@ -544,7 +544,7 @@ async def test_an_approval_and_a_users_message(store: Path):
         async def one(number: int) -> CallRef:
             ref = await shop.ask(number)
             await race(
-                spread(number, 0.1),
+                spread(number, 0.4),
                 lambda: shop.vote("ana", ref, "approve"),
                 lambda: shop.desk.say(ref.thread_ref, "Stop, I meant B-40.", message="m1"),
             )
