@@ -214,7 +214,6 @@ NOT_RUN: Final = frozenset(
 #: The decisions that keep a call from running, and the endings that may be reported for each.
 _STOPPED: Final[dict[type, frozenset[str]]] = {
     e.Denied: frozenset({"denied", "unknown_tool"}),
-    e.Answered: frozenset({"answered"}),
     e.Expired: frozenset({"expired"}),
     e.Withdrawn: frozenset({"withdrawn"}),
     e.Superseded: frozenset({"superseded"}),
@@ -284,6 +283,20 @@ class Call(Struct, frozen=True):
             if isinstance(claim.event, e.Declined):
                 return claim.event
         return None
+
+    @property
+    def answer(self) -> e.Answered | e.Revoked | None:
+        """A person's answer in place of the tool: as the decision, or as they took the approval
+        back. None if there is none.
+        """
+        last = self.revoked or self.decided
+        match last and last.event:
+            case e.Answered() as given:
+                return given
+            case e.Revoked(answer=str()) as given:
+                return given
+            case _:
+                return None
 
     @property
     def attempt(self) -> int:
@@ -662,12 +675,15 @@ def _void_refusal(call: Call, fact: Fact, ending: e.Ending) -> str | None:
     endings: frozenset[str] = frozenset()
     if call.declined is not None:
         endings = frozenset({call.declined.why})
-    elif call.revoked is not None:
-        endings = frozenset({"revoked"})
     elif call.lapsed is not None:
         endings = frozenset({"lapsed"})
     elif call.decided is not None and call.decided.seq < fact.seq:
-        endings = _STOPPED.get(type(call.decided.event), endings)
+        if (given := call.answer) is not None:
+            endings = frozenset({"answered_with_error" if given.is_error else "answered"})
+        elif call.revoked is not None:
+            endings = frozenset({"revoked"})
+        else:
+            endings = _STOPPED.get(type(call.decided.event), endings)
     return (
         None if ending in endings else f"nothing before it says that the call ended so ({ending})"
     )

@@ -98,6 +98,7 @@ class Reviewer:
         call: CallRef | str,
         answer: str,
         *,
+        is_error: bool = False,
         reason: str = "",
         on_behalf_of: str = "",
         digest: str = "",
@@ -107,7 +108,13 @@ class Reviewer:
         The other parameters and the errors are those of `vote`.
         """
         return await self.vote(
-            call, "answer", reason=reason, answer=answer, on_behalf_of=on_behalf_of, digest=digest
+            call,
+            "answer",
+            reason=reason,
+            answer=answer,
+            is_error=is_error,
+            on_behalf_of=on_behalf_of,
+            digest=digest,
         )
 
     async def break_glass(
@@ -125,6 +132,7 @@ class Reviewer:
         reason: str = "",
         arguments: str | None = None,
         answer: str = "",
+        is_error: bool = False,
         on_behalf_of: str = "",
         halt: bool = False,
         digest: str = "",
@@ -136,6 +144,7 @@ class Reviewer:
             reason: with `deny` the model reads it; with `break_glass` it is required.
             arguments: with `approve`: run it with these instead (raw JSON text).
             answer: with `answer`: the text that the model gets in place of the tool's output.
+            is_error: with `answer`: the model reads it as the tool's error.
             on_behalf_of: the person in whose place, by that person's delegation. Found by itself
                 for a reviewer who was not asked.
             halt: with `deny`: the model is not asked again before a user says something.
@@ -143,8 +152,9 @@ class Reviewer:
             typed: the tool's name as the reviewer typed it, where a rule has `confirm = "typed"`.
 
         Raises:
-            BadInput: there is no such verdict; `break_glass` comes with arguments; or the rule
-                wants the tool's name typed, and it is not.
+            BadInput: there is no such verdict; `break_glass` comes with arguments, or `is_error`
+                with another verdict than `answer`; or the rule wants the tool's name typed, and it
+                is not.
             TooLarge: reason, arguments or answer are over their limit (`ayes.schemas.limits`).
             UnknownCall, AlreadyDecided, DeadlinePassed, NotAllowed, NotOpen: see
                 `lifecycle.refusal`.
@@ -159,6 +169,8 @@ class Reviewer:
             raise BadInput(f"{verdict!r} is not a valid verdict. The verdicts are: {verdicts}.")
         if verdict == "break_glass" and arguments is not None:
             raise BadInput("break_glass lets the call run as it is. Arguments go with approve.")
+        if is_error and verdict != "answer":
+            raise BadInput(f"is_error is about an answer, and this is a vote to {verdict}.")
         check_size("the reason", reason, MAX_REASON)
         check_size("the answer", answer, MAX_TEXT)
         check_size("the edited arguments", arguments or "", MAX_TEXT)
@@ -169,6 +181,7 @@ class Reviewer:
             reason=reason,
             arguments=arguments,
             answer=answer,
+            is_error=is_error,
             on_behalf_of=on_behalf_of,
             halt=halt,
         )
@@ -275,17 +288,33 @@ class Reviewer:
     # ------------------------------------------------------------------- approvals and their end
 
     @as_of_the_leader
-    async def revoke(self, call: CallRef | str, *, reason: str = "") -> Call:
+    async def revoke(
+        self,
+        call: CallRef | str,
+        *,
+        reason: str = "",
+        answer: str | None = None,
+        is_error: bool = False,
+    ) -> Call:
         """Take an approval back before the tool runs.
+
+        Args:
+            answer: the text that the model gets in place of the tool's output. Without one it reads
+                that the approval was taken back, and the reason.
+            is_error: the model reads the answer as the tool's error.
 
         Raises:
             AlreadyFilled, NotOpen: it has started, or was never approved.
             NotAllowed: this person may not, or asked for the call.
-            TooLarge: the reason is over its limit (`ayes.schemas.limits`).
+            TooLarge: reason or answer are over their limit (`ayes.schemas.limits`).
+            BadInput: `is_error` without an answer.
         """
         ref = call_ref(call)
+        if is_error and answer is None:
+            raise BadInput("is_error is about an answer, and there is none.")
         check_size("the reason", reason, MAX_REASON)
-        revoked = e.Revoked(reason=reason, reviewer=self.name)
+        check_size("the answer", answer or "", MAX_TEXT)
+        revoked = e.Revoked(reason=reason, reviewer=self.name, answer=answer, is_error=is_error)
         return await self._settle(ref, ref.revoked_by(self.name), revoked)
 
     @as_of_the_leader

@@ -15,7 +15,7 @@ breaks the glass decides alone.
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -146,25 +146,25 @@ def count_votes(
                 if len(denying) == asking.denials_needed:
                     return _closed(most, _denied(asking, denying))
             case CastVote(vote=vote):
-                content = vote.answer if vote.verdict == "answer" else _edit(call, vote)
+                position = _position(call, vote)
                 more = _more(call, vote, edited)
                 if more is not None:
-                    agreed = agreeing.setdefault((vote.verdict, content), [])
+                    agreed = agreeing.setdefault(position, [])
                     agreed.append(ballot)
-                    counting = _agreeing(asking, (vote.verdict, content), agreed)
+                    counting = _agreeing(asking, position, agreed)
                     people, anywhere = [one.person for one in counting], _anywhere(call, counting)
                     required = (*asked(asking), *more)
                     if not people:
-                        assert content is not None
-                        edits[content] = ballot.person
+                        assert position.content is not None
+                        edits[position.content] = ballot.person
                     else:
-                        edits.pop(content or "", None)
+                        edits.pop(position.content or "", None)
                     sides = [_by_person(one, people, anywhere, asking) for one in required]
                     if all(met(*side) for side in sides):
                         verdict = (
-                            _answered(asking, agreed, vote.answer)
+                            _answered(asking, agreed, position)
                             if vote.verdict == "answer"
-                            else _approved(call, agreed, content)
+                            else _approved(call, agreed, position.content)
                         )
                         return Tally(
                             needed(required[0]), needed(required[0]), verdict, tuple(people)
@@ -210,10 +210,9 @@ def _adds(call: Call, principal: str, ballots: Sequence[CastVote]) -> bool:
     agreeing: dict[_Position, list[CastVote]] = {}
     for one in ballots:
         if one.vote.verdict in ("approve", "answer"):
-            content = one.vote.answer if one.vote.verdict == "answer" else _edit(call, one.vote)
-            agreeing.setdefault((one.vote.verdict, content), []).append(one)
+            agreeing.setdefault(_position(call, one.vote), []).append(one)
     later = {principal} if is_among(principal, call.escalated_to()) else set()
-    for said, cast in (agreeing or {("approve", None): []}).items():
+    for said, cast in (agreeing or {_Position("approve", None): []}).items():
         counting = _agreeing(asking, said, cast)
         names, anywhere = [one.person for one in counting], _anywhere(call, counting)
         for wanted in asked(asking):
@@ -233,8 +232,7 @@ def _agreeing(
     asking: e.ApprovalRequested, said: "_Position", ballots: Sequence[CastVote]
 ) -> Sequence[CastVote]:
     """The votes that count for a position; the first one for an edit is its editor's."""
-    verdict, content = said
-    is_edit = verdict == "approve" and content is not None
+    is_edit = said.verdict == "approve" and said.content is not None
     return ballots[1:] if is_edit and not asking.editor_counts else ballots
 
 
@@ -303,8 +301,22 @@ def _more(call: Call, vote: e.Voted, edited: _Edited) -> Required | None:
 
 #: Quorums, the people who agree, and those of them who count for any quorum.
 type _Side = tuple[Sequence[Quorum], Sequence[str], Collection[str]]
-#: Verdict, and the answer or the edited arguments.
-type _Position = tuple[str, str | None]
+
+
+class _Position(NamedTuple):
+    """What several people can agree on."""
+
+    verdict: str
+    #: The answer or the edited arguments.
+    content: str | None
+    is_error: bool = False
+
+
+def _position(call: Call, vote: e.Voted) -> _Position:
+    if vote.verdict == "answer":
+        return _Position("answer", vote.answer, vote.is_error)
+    return _Position(vote.verdict, _edit(call, vote))
+
 
 _DISAGREE: Final = "Those who were asked do not agree, and too few are left who have not voted."
 
@@ -405,9 +417,12 @@ def _denied(
     )
 
 
-def _answered(asking: e.ApprovalRequested, ballots: Sequence[CastVote], answer: str) -> e.Answered:
+def _answered(
+    asking: e.ApprovalRequested, ballots: Sequence[CastVote], position: _Position
+) -> e.Answered:
     return e.Answered(
-        answer=cut(answer, MAX_TEXT),
+        answer=cut(position.content or "", MAX_TEXT),
+        is_error=position.is_error,
         rule=asking.rule,
         policy_version=asking.policy_version,
         organisation=asking.organisation,

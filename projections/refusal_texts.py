@@ -21,7 +21,7 @@ def tool_not_run(call: Call) -> e.ToolRefused:
     Raises:
         Defect: the call may run.
     """
-    ending, text = _declined(call) or _decided(call)
+    ending, text = _declined(call) or _answered(call) or _decided(call)
     return e.ToolRefused(ending=ending, text=cut(text, MAX_TEXT))
 
 
@@ -38,7 +38,7 @@ def _declined(call: Call) -> tuple[e.Ending, str] | None:
         case e.Declined(why="people_were_asked"):
             what = "people were asked about this call, and before they answered it was let through"
             return "people_were_asked", f"{none} {what} without them."
-        case e.Revoked(reason=reason):
+        case e.Revoked(answer=None, reason=reason):
             what = "it was approved, and a person took the approval back before it started."
             return "revoked", f"{none} {what}{_why('Their reason', reason)}"
         case e.Lapsed(after_s=after_s):
@@ -46,6 +46,17 @@ def _declined(call: Call) -> tuple[e.Ending, str] | None:
             return "lapsed", f"{none} {what} It may be requested again."
         case _:
             return None
+
+
+def _answered(call: Call) -> tuple[e.Ending, str] | None:
+    """The words of a person who answered in place of the tool."""
+    if (given := call.answer) is None:
+        return None
+    ending: e.Ending = "answered_with_error" if given.is_error else "answered"
+    if given.answer and given.answer.strip():
+        return ending, given.answer
+    what = f"A person answered in place of `{call.wish.tool}`, which did not run."
+    return ending, f"{what} Their answer was empty."
 
 
 def _decided(call: Call) -> tuple[e.Ending, str]:
@@ -75,11 +86,6 @@ def _decided(call: Call) -> tuple[e.Ending, str]:
         case e.Denied(reason=reason):
             what = "the call is not valid, and nobody was asked about it."
             return "denied", f"{none} {what}{_why('What is wrong with it', reason)}"
-        case e.Answered(answer=answer) if answer.strip():
-            return "answered", answer
-        case e.Answered():
-            what = f"A person answered in place of {tool}, which did not run."
-            return "answered", f"{what} Their answer was empty."
         case e.Expired(after_s=after_s):
             what = "a person had to approve this call and nobody decided within"
             return "expired", f"{none} {what} {duration(after_s)}. Nobody said no either."

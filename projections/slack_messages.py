@@ -164,7 +164,8 @@ def _revocation(call: Call) -> list[Block]:
         return []
     reason = visible(call.revoked.event.reason[:MAX_REASON])
     why = f": {reason}" if reason else "."
-    return [_note(f"{author_of(call.revoked)} took the approval back before it ran{why}")]
+    answered = " and answered in its place" if call.answer else ""
+    return [_note(f"{author_of(call.revoked)} took the approval back before it ran{answered}{why}")]
 
 
 def _note(text: str) -> Block:

@@ -34,6 +34,7 @@ type WhilePending = Literal["queue", "supersede", "block"]
 type Ending = Literal[
     "denied",
     "answered",
+    "answered_with_error",
     "expired",
     "withdrawn",
     "superseded",
@@ -297,6 +298,8 @@ class Voted(Event, frozen=True, tag="Voted"):
     arguments: str | None = None
     #: With `answer`: the output that the model gets in place of the tool's.
     answer: str = ""
+    #: With `answer`: the model reads it as the tool's error.
+    is_error: bool = False
     #: The person in whose place they vote, by that person's delegation.
     on_behalf_of: str = ""
     #: With `deny`: the model is not asked again before a user says something.
@@ -358,6 +361,8 @@ class Answered(Event, frozen=True, tag="Answered"):
     voters: tuple[str, ...] = ()
     on_behalf_of: dict[str, str] = {}
     organisation: bool = False
+    #: The model reads the answer as the tool's error.
+    is_error: bool = False
 
 
 class Expired(Event, frozen=True, tag="Expired"):
@@ -399,6 +404,11 @@ class Revoked(Event, frozen=True, tag="Revoked"):
 
     reason: str = ""
     reviewer: str = ""
+    #: What the model gets in place of the tool's output; None: it reads that the approval was
+    #: taken back.
+    answer: str | None = None
+    #: With an answer: the model reads it as the tool's error.
+    is_error: bool = False
 
 
 class Lapsed(Event, frozen=True, tag="Lapsed"):

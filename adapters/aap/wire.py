@@ -196,6 +196,8 @@ def _note(call: Call) -> str:
     """What people said, for the model."""
     if call.starts:
         return ""
+    if (given := call.answer) is not None:
+        return f"A person answered in place of the tool: {given.answer}"
     if call.revoked is not None and isinstance(call.revoked.event, e.Revoked):
         why = f": {call.revoked.event.reason}" if call.revoked.event.reason else "."
         return f"The approval was taken back before the call began{why}"
@@ -204,8 +206,6 @@ def _note(call: Call) -> str:
             return f"Allowed with exactly these arguments: {allowed}. Call it so to ask for that."
         case e.Approved() if call.flaw is not None:
             return FLAWS[call.flaw]
-        case e.Answered(answer=answer):
-            return f"A person answered in place of the tool: {answer}"
         case e.Denied(reason=reason) | e.Withdrawn(reason=reason) | e.Superseded(reason=reason):
             return reason
         case _:

@@ -31,6 +31,7 @@ from ayes.ops.commands.options import (
     CallArgument,
     Confirmation,
     DecidedCallArgument,
+    ErrorOption,
     NamedWorkspaceOption,
     OnlyWorkspaceOption,
     ReasonOption,
@@ -205,6 +206,7 @@ class VoteInput(NamedTuple):
     reason: str = ""
     arguments: str | None = None
     answer: str = ""
+    is_error: bool = False
     behalf: str = ""
     halt: bool = False
     typed: str = ""
@@ -292,6 +294,7 @@ async def answer(
         ),
     ],
     name: AsOption,
+    error: ErrorOption = False,
     behalf: BehalfOption = "",
     reason: ReasonOption = "",
     *,
@@ -299,7 +302,8 @@ async def answer(
     session: Session,
 ) -> int:
     """Answer in place of the tool, which does not run."""
-    ballot = VoteInput("answer", reason, answer=text_or_stdin(text), behalf=behalf)
+    given = text_or_stdin(text)
+    ballot = VoteInput("answer", reason, answer=given, is_error=error, behalf=behalf)
     return await vote(call, name, ballot, confirmation, session)
 
 
@@ -384,6 +388,7 @@ async def _vote(ledger: Ledger, ref: CallRef, name: str, ballot: VoteInput, dige
         reason=ballot.reason,
         arguments=ballot.arguments,
         answer=ballot.answer,
+        is_error=ballot.is_error,
         on_behalf_of=ballot.behalf,
         halt=ballot.halt,
         digest=digest,
@@ -492,11 +497,27 @@ async def _report_each(
 
 @command(app)
 async def revoke(
-    call: DecidedCallArgument, name: AsOption, reason: ReasonOption = "", *, session: Session
+    call: DecidedCallArgument,
+    name: AsOption,
+    reason: ReasonOption = "",
+    answer: Annotated[
+        str | None,
+        typer.Option(
+            "--answer",
+            metavar="TEXT",
+            help="What the model gets in place of the tool's output; - for stdin.",
+        ),
+    ] = None,
+    error: ErrorOption = False,
+    *,
+    session: Session,
 ) -> None:
     """Revoke an approval before the tool starts."""
+    given = None if answer is None else text_or_stdin(answer)
     async with session.as_reviewer(name) as ledger:
-        known = await ledger.reviewer(name).revoke(call, reason=reason)
+        known = await ledger.reviewer(name).revoke(
+            call, reason=reason, answer=given, is_error=error
+        )
         await report(ledger, known, f"{call} will not run.", json=session.json)
 
 

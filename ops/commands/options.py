@@ -163,6 +163,9 @@ PersonOption = Annotated[
         show_default=False,
     ),
 ]
+ErrorOption = Annotated[
+    bool, typer.Option("--error", help="The model reads the answer as the tool's error.")
+]
 ReasonOption = Annotated[
     str, typer.Option("--reason", help="In words. The model reads the reason of a denial.")
 ]

@@ -111,13 +111,13 @@ def exit_code(call: Call, wanted: type[e.Event]) -> int:
         return PENDING
     if call.lapsed is not None:
         return EXPIRED
+    if isinstance(call.decided.event, wanted) and call.revoked is None:
+        return 0
+    if call.answer is not None and wanted is e.Approved:
+        return DENIED if call.answer.is_error else 0  # the wish was met, by a person
     if call.revoked is not None:
         return DENIED
     match call.decided.event:
-        case decision if isinstance(decision, wanted):
-            return 0
-        case e.Answered() if wanted is e.Approved:
-            return 0  # the wish was met, by a person
         case e.Expired():
             return EXPIRED
         case e.Denied() | e.Withdrawn() | e.Superseded():

@@ -208,8 +208,8 @@ def _other_call(call: Call, found: Recording, script: Script, versions: frozense
     voted = next((one.event for one in call.votes if one.slot.tail[3] == script.name), None)
     if isinstance(voted, e.Voted) and (
         says is None
-        or (voted.verdict, voted.arguments, voted.answer)
-        != (says.verdict, says.arguments, says.answer)
+        or (voted.verdict, voted.arguments, voted.answer, voted.is_error)
+        != (says.verdict, says.arguments, says.answer, says.is_error)
     ):
         return f"{script.name} voted otherwise on {call.ref}: {voted.verdict}"
     decided = call.decided.event if call.decided else None

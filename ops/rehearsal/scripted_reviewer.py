@@ -9,6 +9,7 @@
     reason = "Within the budget."
     arguments = '{"order": "A-17"}'             # only with approve: these instead
     answer = "Ask again tomorrow."              # only with answer: replaces the tool's output
+    is_error = true                             # only with answer: the model reads it as an error
 
 The first vote whose pattern matches the tool is given.
 """
@@ -32,6 +33,7 @@ class ScriptedVerdict(NamedTuple):
     reason: str = ""
     answer: str = ""
     arguments: str | None = None
+    is_error: bool = False
 
 
 class ScriptedVote(TomlModel):
@@ -41,11 +43,12 @@ class ScriptedVote(TomlModel):
     #: Raw JSON text.
     arguments: str | None = None
     answer: str = ""
+    is_error: bool = False
 
-    @field_validator("arguments", "answer")
+    @field_validator("arguments", "answer", "is_error")
     @classmethod
     def _goes_with_verdict[T](cls, value: T, info: ValidationInfo) -> T:
-        goes_with = {"arguments": "approve", "answer": "answer"}[info.field_name or ""]
+        goes_with = "approve" if info.field_name == "arguments" else "answer"
         if (verdict := info.data.get("verdict", goes_with)) != goes_with:
             raise ValueError(
                 f'only a vote with verdict = "{goes_with}" has this; here it is {verdict!r}.'
@@ -104,5 +107,5 @@ def vote(script: Script, tool: str) -> ScriptedVerdict | None:
     """The reviewer's vote on a call of this tool; `None` leaves it pending."""
     for one in script.votes:
         if any(fnmatchcase(tool, pattern) for pattern in one.tools):
-            return ScriptedVerdict(one.verdict, one.reason, one.answer, one.arguments)
+            return ScriptedVerdict(one.verdict, one.reason, one.answer, one.arguments, one.is_error)
     return ScriptedVerdict(script.otherwise) if script.otherwise else None

@@ -441,6 +441,8 @@ def _what(event: e.Event) -> str:
             | e.ToolRefused(text=text)
         ):
             return _short(text)
+        case e.Answered(answer=str(answer)) | e.Revoked(answer=str(answer)):
+            return f"{'as an error' if event.is_error else 'answer'}: {_short(answer)}"
         case e.Reconciled(happened=happened, output=output):
             return f"{'happened' if happened else 'did not happen'}: {_short(output)}"
         case e.Lapsed(after_s=seconds):

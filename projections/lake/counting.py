@@ -269,6 +269,8 @@ class _Story:
     def _is_refused(self, refusal: e.ToolRefused) -> bool:
         if self.started or self.decision is None or type(self.decision) is e.Approved:
             return False
+        if isinstance(self.decision, e.Answered) and self.decision.is_error:
+            return refusal.ending == "answered_with_error"
         return refusal.ending == type(self.decision).__name__.lower()
 
     def _is_counted(self, vote: e.Voted, reviewer: str, at: datetime) -> bool:

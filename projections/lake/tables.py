@@ -29,7 +29,7 @@ from typing import Any, Final
 from ayes.schemas.slots import FILLED_BY, ORGANISATION, ROOT
 
 #: A lake of another version is refused; a new one has all of the log.
-VERSION: Final = 3
+VERSION: Final = 4
 
 #: The fields of facts that are columns of `events`: column, path in the payload, type.
 FIELDS: Final[tuple[tuple[str, str, str], ...]] = (
@@ -73,6 +73,7 @@ FIELDS: Final[tuple[tuple[str, str, str], ...]] = (
     ("on_behalf_of", "on_behalf_of", "JSON"),
     ("grants", "grants", "VARCHAR[]"),
     ("answer", "answer", "VARCHAR"),
+    ("is_error", "is_error", "BOOLEAN"),
     ("halt", "halt", "BOOLEAN"),
     ("shadows", "shadows", "JSON"),
     ("after_s", "after_s", "DOUBLE"),

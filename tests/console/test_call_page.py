@@ -13,7 +13,8 @@ from console_client import POLICY, site
 
 from ayes.ledger.services import Ledger
 from ayes.ops.console.identity import Role, Visitor
-from ayes.schemas.events import Denied, Voted, Withdrawn
+from ayes.schemas.events import Denied, Revoked, Voted, Withdrawn
+from ayes.schemas.slots import CallRef
 from ayes.schemas.tools import ToolSpec
 
 CALL = "/calls/shop/order-17/refund-1"
@@ -282,6 +283,24 @@ async def test_an_approval_is_revoked_from_its_page(shop, client):
     again = await client.post(f"{CALL}/revoke", data={"reason": "Another try."})
     assert again.status_code == 409
     assert "Another try." in again.text
+
+
+async def test_a_call_is_answered_from_its_page_even_when_it_is_approved(shop, client):
+    """As an error too, in the reviewer's own words."""
+    digest = await shop.ask("shop/order-17/refund-1")
+    await client.post(f"{CALL}/vote", data=form("approve", digest))
+    await shop.service.decision("shop/order-17/refund-1", timeout_s=20)
+    said = {"answer": "No such order.", "is_error": "true"}
+    assert (await client.post(f"{CALL}/revoke", data=said)).status_code == 303
+    assert "as an error: No such order." in words(await page(client))
+    known = await shop.service.known_call(CallRef.parse("shop/order-17/refund-1"))
+    assert isinstance(known.answer, Revoked)
+    assert (known.answer.answer, known.answer.is_error) == ("No such order.", True)
+    other = await shop.ask("shop/order-17/refund-2")
+    cast = form("answer", other) | said
+    assert (await client.post("/calls/shop/order-17/refund-2/vote", data=cast)).status_code == 303
+    decided = await shop.service.decision("shop/order-17/refund-2", timeout_s=20)
+    assert (decided.answer.answer, decided.answer.is_error) == ("No such order.", True)
 
 
 async def test_the_tools_name_is_typed_where_a_rule_wants_it(tmp_path):

@@ -263,6 +263,39 @@ async def test_an_answer_takes_the_tools_place(port: EventLog):
     assert chain.ran == []
 
 
+async def test_an_answer_may_be_an_error(port: EventLog):
+    """In the reviewer's own words, without a sentence around them."""
+    chain = Chain(port, Script([REFUND], [DONE]))
+    await chain.begin()
+    async with chain.at_work():
+        await chain.shown()
+        await chain.ledger.reviewer("ana").answer(FIRST, "No such order.", is_error=True)
+        await chain.answered(2)
+    [told] = chain.model.read(2)
+    assert (told.kind, told.text) == ("answered_with_error", "No such order.")
+    assert told.is_error
+    assert chain.ran == []
+
+
+@pytest.mark.parametrize("is_error", [False, True])
+async def test_an_answer_after_the_approval_takes_the_tools_place(port: EventLog, is_error):
+    """As long as it has not started: it takes the approval back, so it never runs."""
+    chain = Chain(port, Script([REFUND], [DONE]))
+    await chain.begin()
+    async with chain.at_work("gate", "queue", "model"):
+        await chain.shown()
+        ana = chain.ledger.reviewer("ana")
+        await ana.approve(FIRST)
+        await chain.until(lambda thread: thread.call(FIRST).decided)
+        await ana.revoke(FIRST, answer="I did it by hand.", is_error=is_error)
+    async with chain.at_work():
+        await chain.answered(2)
+    [told] = chain.model.read(2)
+    kind = "answered_with_error" if is_error else "answered"
+    assert (told.kind, told.text, told.is_error) == (kind, "I did it by hand.", is_error)
+    assert chain.ran == []
+
+
 async def test_nobody_answers_in_time(port: EventLog):
     """The broker's clock ends it, nobody being connected; the model hears that nobody said no; a
     late click is refused (B36, B37, B38, I4, I5).

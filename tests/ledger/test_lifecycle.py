@@ -62,7 +62,7 @@ EXAMPLES: dict[type[e.Event], tuple[Slot, e.Event]] = {
         CALL.decided,
         e.Approved(digest=DIGEST, ground="people", rule="money", policy_version=1),
     ),
-    **{type(decision): (CALL.decided, decision) for decision in DECISIONS.values()},
+    **{type(one): (CALL.decided, one) for one in reversed(DECISIONS.values())},
     e.ToolStarted: (CALL.claim(1), e.ToolStarted(digest=DIGEST, idempotency_key=str(CALL))),
     e.Revoked: (CALL.revoked_by("ben"), e.Revoked(reviewer="ben")),
     e.Lapsed: (CALL.lapsed, e.Lapsed(after_s=60)),
@@ -201,9 +201,11 @@ def test_each_ending_is_its_own(ending: str):
     assert call.status is status
     if ending in DECISIONS:
         before = told(*life(CALL, WISH, ending)[:-1])
-        assert before.status == {"denied by policy": "denied", "invalid": "denied"}.get(
-            ending, ending
-        )
+        assert before.status == {
+            "denied by policy": "denied",
+            "invalid": "denied",
+            "answered_with_error": "answered",
+        }.get(ending, ending)
 
 
 # ---------------------------------------------------------------------------------------- the facts
@@ -873,6 +875,13 @@ OTHER_START = (CALL.claim(1), e.ToolStarted(digest="0" * 64, idempotency_key=str
 BACK, BACK_BY_RITA = EXAMPLES[e.Revoked], (CALL.revoked_by("rita"), e.Revoked())
 DONE, CLIENT_DONE = EXAMPLES[e.ToolReturned], (CALL.client_finished, e.ToolReturned(output="done"))
 SECOND = (CALL.finished, e.ToolReturned(output="done", attempt=2))
+INSTEAD = (CALL.revoked_by("ana"), e.Revoked(answer="by hand"))
+INSTEAD_ERROR = (CALL.revoked_by("ana"), e.Revoked(answer="no such order", is_error=True))
+ANSWERED_ERROR = (CALL.decided, DECISIONS["answered_with_error"])
+TOLD, TOLD_ERROR, TOLD_REVOKED = (
+    (CALL.finished, e.ToolRefused(ending=ending, text="it did not run"))
+    for ending in ("answered", "answered_with_error", "revoked")
+)
 DOUBT, REFUSED = EXAMPLES[e.InDoubt], EXAMPLES[e.ToolRefused]
 FOUND, FOUND_BY_RITA = (
     EXAMPLES[e.Reconciled],
@@ -919,6 +928,17 @@ VOID = [
      ["nothing before it says that the call ended so (denied)"]),
     ("told as denied when it was approved", [REQUESTED, YES, REFUSED], Status.APPROVED,
      ["nothing before it says that the call ended so (denied)"]),
+    ("answered after the approval", [REQUESTED, YES, INSTEAD, TOLD], Status.REFUSED, []),
+    ("an error after the approval", [REQUESTED, YES, INSTEAD_ERROR, TOLD_ERROR],
+     Status.REFUSED, []),
+    ("told as revoked when it was answered", [REQUESTED, YES, INSTEAD, TOLD_REVOKED],
+     Status.REVOKED, ["nothing before it says that the call ended so (revoked)"]),
+    ("told as an error when it was none", [REQUESTED, YES, INSTEAD, TOLD_ERROR],
+     Status.REVOKED, ["nothing before it says that the call ended so (answered_with_error)"]),
+    ("told as a result when it was an error", [REQUESTED, ANSWERED_ERROR, TOLD],
+     Status.ANSWERED, ["nothing before it says that the call ended so (answered)"]),
+    ("answered when it had started", [REQUESTED, YES, STARTED, INSTEAD], Status.RUNNING,
+     ["the call was started before it"]),
     ("told as denied when it ran", [REQUESTED, YES, STARTED, REFUSED], Status.RUNNING,
      ["the call was started before it"]),
     ("reconciled without a doubt", [REQUESTED, YES, STARTED, FOUND], Status.RUNNING,

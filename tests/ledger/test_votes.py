@@ -48,8 +48,10 @@ def denied(*voters: str, reason: str = "") -> e.Denied:
     return e.Denied(ground="people", rule="money", policy_version=1, reason=reason, voters=voters)
 
 
-def answered(*voters: str, answer: str) -> e.Answered:
-    return e.Answered(answer=answer, rule="money", policy_version=1, voters=voters)
+def answered(*voters: str, answer: str, is_error: bool = False) -> e.Answered:
+    return e.Answered(
+        answer=answer, is_error=is_error, rule="money", policy_version=1, voters=voters
+    )
 
 
 def waiting(
@@ -132,6 +134,11 @@ TALLIES = [
      Tally(1, 1, answered("ana", answer="It left."), ("ana",))),
     ("an empty answer", [("ana", vote("answer"))], 1,
      Tally(1, 1, answered("ana", answer=""), ("ana",))),
+    ("an answer that is an error", [("ana", vote("answer", answer="no", is_error=True))], 1,
+     Tally(1, 1, answered("ana", answer="no", is_error=True), ("ana",))),
+    ("the same text, once as an error",
+     [("ana", vote("answer", answer="no", is_error=True)), ("ben", vote("answer", answer="no"))],
+     2, Tally(1, 2, None, ("ben",))),
     ("two answers", [("ana", vote("answer", answer="yes")), ("ben", vote("answer", answer="no"))],
      2, Tally(1, 2, None, ("ben",))),
     ("an answer is no approval", [("ana", vote("answer")), ("ben", YES)], 2,

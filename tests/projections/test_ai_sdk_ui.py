@@ -58,6 +58,7 @@ def written(*entries) -> list[dict]:
         ("returned", {"state": "output-available", "output": "done"}),
         ("answered", {"state": "output-available", "output": "done"}),
         ("failed", {"state": "output-error", "errorText": "done"}),
+        ("answered_with_error", {"state": "output-error", "errorText": "done"}),
         ("expired", {"state": "output-error", "errorText": "done"}),
         (
             "denied",

@@ -413,6 +413,14 @@ WORDS = [
      "It is on its way."),
     (decided(e.Answered(answer="\n", rule="r", policy_version=1)), "answered",
      "A person answered in place of `refund`, which did not run. Their answer was empty."),
+    (decided(e.Answered(answer="No such order.", rule="r", policy_version=1, is_error=True)),
+     "answered_with_error", "No such order."),
+    (decided(APPROVED, claim=e.Revoked(reason="done", answer="It is on its way.")), "answered",
+     "It is on its way."),
+    (decided(APPROVED, claim=e.Revoked(answer="No such order.", is_error=True)),
+     "answered_with_error", "No such order."),
+    (decided(APPROVED, claim=e.Revoked(answer=" ")), "answered",
+     "A person answered in place of `refund`, which did not run. Their answer was empty."),
     (decided(APPROVED, claim=e.Revoked(reason="wrong customer")), "revoked",
      ("`refund` did not run: it was approved, and a person took the approval back before it "
       "started. "
@@ -440,7 +448,7 @@ def test_each_refusal_has_its_own_words(call, ending, text):
 
 def test_no_two_endings_share_their_words():
     """Expired is not denied is not withdrawn is not superseded (I5)."""
-    texts = [refusal_texts.tool_not_run(call).text for call, *_ in WORDS]
+    texts = [refusal_texts.tool_not_run(call).text for call, *_ in WORDS if call.answer is None]
     assert len(set(texts)) == len(texts)
 
 

@@ -89,7 +89,16 @@ _approvals = st.builds(
 ) | st.builds(lambda digest: _with(approval(WISH), digest=digest), _digests)
 _starts = st.builds(e.ToolStarted, digest=_digests, idempotency_key=st.just("k"))
 _endings = _some(
-    ["denied", "expired", "revoked", "lapsed", "unknown_tool", "withdrawn", "answered"]
+    [
+        "denied",
+        "expired",
+        "revoked",
+        "lapsed",
+        "unknown_tool",
+        "withdrawn",
+        "answered",
+        "answered_with_error",
+    ]
 )
 _results = st.one_of(
     st.builds(e.ToolReturned, output=st.just("done"), attempt=_attempts),
@@ -98,7 +107,12 @@ _results = st.one_of(
 )
 _refusals = st.builds(e.ToolRefused, ending=_endings, text=st.just("it did not run"))
 _declined = st.builds(e.Declined, why=_some(["unknown_tool", "digest_mismatch"]))
-_revoked = st.builds(e.Revoked, reviewer=_some(["", "carl"]))
+_revoked = st.builds(
+    e.Revoked,
+    reviewer=_some(["", "carl"]),
+    answer=_some([None, None, "so"]),
+    is_error=_some([False, False, True]),
+)
 _lapsed = st.just(e.Lapsed(after_s=1))
 _reconciled = st.builds(
     e.Reconciled, happened=st.booleans(), output=st.just("so"), reviewer=st.just("x")

@@ -103,6 +103,13 @@ DECISIONS = {
     "answered": e.Answered(
         answer="It is on its way.", rule="money", policy_version=1, voters=("ana",)
     ),
+    "answered_with_error": e.Answered(
+        answer="There is no such order.",
+        is_error=True,
+        rule="money",
+        policy_version=1,
+        voters=("ana",),
+    ),
     "expired": e.Expired(rule="money", policy_version=1, after_s=900),
     "withdrawn": e.Withdrawn(reason="changed my mind"),
     "superseded": e.Superseded(reason="a new message"),

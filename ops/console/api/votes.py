@@ -39,6 +39,8 @@ class NewVote(ApiModel):
     """Raw JSON text to run instead; only with `approve`."""
     answer: str = ""
     """What the model gets in place of the tool's output; only with `answer`."""
+    is_error: bool = False
+    """With `answer`: the model reads it as the tool's error."""
     on_behalf_of: str = ""
     """The person in whose place, by their delegation."""
     halt: bool = False
@@ -60,6 +62,7 @@ async def _vote(ref: CallRef, vote: NewVote, backend: Backend, reviewer: Reviewe
         reason=vote.reason,
         arguments=vote.arguments,
         answer=vote.answer,
+        is_error=vote.is_error,
         on_behalf_of=vote.on_behalf_of,
         halt=vote.halt,
         digest=vote.digest,
@@ -123,7 +126,13 @@ async def _one(shown: Shown, votes: Votes, backend: Backend, reviewer: Reviewer)
 
 
 class Revocation(ApiModel):
+    """Why an approval is taken back, and what the model gets instead of an output, if anything."""
+
     reason: str = ""
+    answer: str | None = None
+    """None: the model reads that the approval was taken back, and the reason."""
+    is_error: bool = False
+    """With `answer`: the model reads it as the tool's error."""
 
 
 @router.post("/calls/{workspace}/{thread}/{call}/revoke")
@@ -132,7 +141,10 @@ async def revoke(
 ) -> CallState:
     """Take an approval back before the tool runs."""
     reviewer = await backend.reviewer(visitor.name)
-    return await _state(backend, await reviewer.revoke(ref, reason=revocation.reason))
+    known = await reviewer.revoke(
+        ref, reason=revocation.reason, answer=revocation.answer, is_error=revocation.is_error
+    )
+    return await _state(backend, known)
 
 
 class Reconciliation(ApiModel):

@@ -100,6 +100,7 @@ class VoteForm(BaseModel):
     digest: str
     reason: Typed = ""
     answer: Typed = ""
+    is_error: bool = False
     #: The edited arguments, as a JSON string: a browser would change line ends in the text itself.
     edited: str = ""
     halt: bool = False
@@ -113,6 +114,7 @@ class VoteForm(BaseModel):
             digest=self.digest,
             reason=self.reason,
             answer=self.answer,
+            is_error=self.is_error,
             arguments=_unwrapped(self.edited) if self.edited else None,
             halt=self.halt,
             typed=self.typed.strip(),
@@ -144,11 +146,11 @@ async def vote(
 
 def _has_cast(record: Record, visitor: Visitor, vote: NewVote) -> bool:
     """Whether this very vote of the visitor is recorded already."""
-    said = (vote.verdict, vote.reason, vote.arguments, vote.answer)
+    said = (vote.verdict, vote.reason, vote.arguments, vote.answer, vote.is_error)
     return any(
         one.reviewer == visitor.name
         and not one.void
-        and (one.verdict, one.reason, one.arguments, one.answer) == said
+        and (one.verdict, one.reason, one.arguments, one.answer, one.is_error) == said
         for one in record.votes
     )
 
@@ -331,9 +333,18 @@ class Finding(BaseModel):
     """The form of an action that follows a request: its reason, or what somebody found out."""
 
     reason: Typed = ""
+    #: With a revocation; empty: none.
+    answer: Typed = ""
+    is_error: bool = False
     happened: bool | None = None
     output: Typed = ""
     late: bool = False
+
+    @property
+    def revocation(self) -> votes.Revocation:
+        return votes.Revocation(
+            reason=self.reason, answer=self.answer or None, is_error=self.is_error
+        )
 
     @property
     def reconciliation(self) -> votes.Reconciliation:
@@ -358,8 +369,7 @@ async def act(
             case "doubt":
                 await requests.doubt(ref, requests.Doubts(reason=form.reason), backend, visitor)
             case "revoke":
-                revocation = votes.Revocation(reason=form.reason)
-                await votes.revoke(ref, revocation, backend, _reviewing(visitor))
+                await votes.revoke(ref, form.revocation, backend, _reviewing(visitor))
             case "reconcile":
                 await votes.reconcile(ref, form.reconciliation, backend, _reviewing(visitor))
     except ApprovalsError as problem:

@@ -27,7 +27,7 @@ def outcome(log: Log, call: Call, before: int) -> tuple[str, int, str | None] | 
             return verdict, vote.seq, None
         edit = vote.event.get("arguments") if verdict == "approve" else None
         edit = None if edit == call.wish.get("arguments") else edit
-        said = (verdict, vote.event.get("answer") if verdict == "answer" else edit)
+        said = (verdict, _answer(vote) if verdict == "answer" else edit)
         sides.setdefault(said, []).append(principal)
         if verdict == "deny":
             if len(sides[said]) >= asked.get("denials_needed", 1):
@@ -39,6 +39,11 @@ def outcome(log: Log, call: Call, before: int) -> tuple[str, int, str | None] | 
         if _is_enough(call, agree, vote):
             return verdict, vote.seq, edit
     return None
+
+
+def _answer(vote: Record) -> str:
+    """An answer and the same text as an error are two answers."""
+    return f"{vote.event.get('is_error', False)} {vote.event.get('answer', '')}"
 
 
 def _person(account: str, asked: dict[str, Any]) -> str:
