@@ -12,22 +12,16 @@ It follows ADR-32, so any client can call it, discover it and read its statistic
 """
 
 import asyncio
-import importlib.metadata
-import re
-import warnings
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 import msgspec
-import nats.errors
-from nats import micro
 from nats.aio.client import Client
-from nats.micro.request import Handler, Request, ServiceError
+from nats.micro.request import Request, ServiceError
 
 from ayes.consumers.pending_client import ROLE, SERVICE, SUBJECT, PageRequest
 from ayes.consumers.pending_view import PendingView
 from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.nats.micro_service import one_line, registered
 from ayes.ledger.services import Ledger
 from ayes.projections.pending import Page
 from ayes.schemas.errors import BadInput, TooLarge
@@ -49,7 +43,9 @@ async def serve(log: JetStream) -> None:
     connection = log.connection
     connection.on_denied(_denied)
     service = PendingService(Ledger.on(log, ROLE), connection.client)
-    async with _registered(connection.client, service.answer):
+    description = "Pending approvals, oldest first."
+    async with registered(connection.client, SERVICE, description) as offered:
+        await offered.add_endpoint(name="oldest", subject=SUBJECT, handler=service.answer)
         await service.run()
 
 
@@ -80,9 +76,11 @@ class PendingService:
             asked = _decoder.decode(request.data or b"{}")
             page = await self._page(asked)
         except TooLarge as problem:
-            raise ServiceError("413", _line(str(problem))) from None
+            raise ServiceError("413", one_line(str(problem))) from None
         except (msgspec.MsgspecError, BadInput) as problem:
-            raise ServiceError("400", _line(f"not a valid request for a page: {problem}")) from None
+            raise ServiceError(
+                "400", one_line(f"not a valid request for a page: {problem}")
+            ) from None
         await request.respond(msgspec.json.encode(page))
 
     async def _page(self, asked: PageRequest) -> Page:
@@ -100,28 +98,8 @@ class PendingService:
         except Exception as problem:  # noqa: BLE001 - better no page than one that may be wrong
             why = "it has not caught up" if isinstance(problem, TimeoutError) else str(problem)
             raise ServiceError(
-                "503", _line(f"the view cannot answer: {why}. Read the bucket.")
+                "503", one_line(f"the view cannot answer: {why}. Read the bucket.")
             ) from None
-
-
-@asynccontextmanager
-async def _registered(client: Client, answer: Handler) -> AsyncGenerator[None]:
-    with warnings.catch_warnings():
-        # nats-py uses it for the start time of a service.
-        warnings.filterwarnings("ignore", r"datetime\.datetime\.utcnow", DeprecationWarning)
-        service = await micro.add_service(
-            client,
-            name=SERVICE,
-            version=_version(),
-            description="Pending approvals, oldest first.",
-        )
-    try:
-        await service.add_endpoint(name="oldest", subject=SUBJECT, handler=answer)
-        yield
-    finally:
-        with suppress(nats.errors.Error, TimeoutError):
-            async with asyncio.timeout(1):
-                await service.stop()
 
 
 def _denied(subject: str) -> None:
@@ -131,19 +109,6 @@ def _denied(subject: str) -> None:
             "each client reads the whole bucket. Its accounts are those of an older version: write "
             "them anew (docs/operators.md)."
         )
-
-
-def _version() -> str:
-    """The version of this package as a service may report it: three numbers."""
-    with suppress(importlib.metadata.PackageNotFoundError):
-        if found := re.match(r"\d+\.\d+\.\d+", importlib.metadata.version("ayes")):
-            return found[0]
-    return "0.0.0"
-
-
-def _line(text: str) -> str:
-    """The text on one line, for a header."""
-    return " ".join(text.split())
 
 
 _decoder: Final = msgspec.json.Decoder(PageRequest)

@@ -22,9 +22,10 @@ all measured on 2.15:
   server refuses a request with another one. So each durable can have a random start time in the
   past as a secret; `CONSUMER.INFO`, which reveals it, is allowed for a role's own durables only.
 
-The queue's account exports its service (consumers/pending_service.py), and the others import it,
-each with the subjects that it may ask. `LEDGER` does not: a role that may create a consumer could
-let it deliver to the service, and every fact would become a request. The queue may publish one
+Two accounts export a service, and the others import it, each with the subjects that it may ask: the
+queue's (consumers/pending_service.py), and that of the API over NATS (ops/console/service.py),
+where the subject of a request says who asks. `LEDGER` does not: a role that may create a consumer
+could let it deliver to a service, and every fact would become a request. A service may publish one
 answer for each request, to the reply subject that the server names, so no requester can make it
 write anything.
 
@@ -59,7 +60,9 @@ ADMIN: Final = "admin"
 SYSTEM: Final = "system"
 #: The roles of workers and programs. People vote as `reviewer-<name>`.
 WORKERS: Final = ("gate", "model", "executor", "queue", "webhooks", "notifier", "slack")
-ROLES: Final = (*WORKERS, "service", "operator", "organisation", "observer")
+#: Answers requests to the API over NATS.
+API: Final = "api"
+ROLES: Final = (*WORKERS, "service", "operator", "organisation", "observer", API)
 REVIEWER: Final = "reviewer-"
 #: The account of all people on a broker that asks about their logins (callout.py).
 PEOPLE: Final = "people"
@@ -194,25 +197,19 @@ _EXPORTS: Final = """\
       {stream: "_INBOX.>"}"""
 
 
-#: The exports of the queue's account. A discovery request (ADR-32) is answered by every service.
-_OFFERED: Final = f"""\
-    exports: [
-      {{service: "{SUBJECT}"}}
-      {{service: "$SRV.>", response_type: stream, response_threshold: "5s"}}
-    ]
-"""
-#: Without it the queue could not answer, since a reply subject is known only from its request.
-_ONE_ANSWER: Final = '      allow_responses: {max: 1, expires: "5s"}\n'
-_ANSWERED: Final = (
-    SUBJECT,
-    *(
-        f"$SRV.{verb}{whose}"
-        for verb in ("PING", "INFO", "STATS")
-        for whose in ("", f".{SERVICE}", f".{SERVICE}.*")
-    ),
-)
+#: The name of the API's service (ADR-32), and the subjects of its requests: who asks, as a role and
+#: a name, and the endpoint.
+API_SERVICE: Final = "approvals"
+_REQUESTS: Final = f"{API_SERVICE}.*.*.*"
+#: The services: the role that answers, the service's name, and the subject of its requests.
+_SERVICES: Final = {QUEUE: (SERVICE, SUBJECT), API: (API_SERVICE, _REQUESTS)}
+#: Discovery (ADR-32): a request is answered by every service.
+_DISCOVERY: Final = "$SRV.>"
 #: The roles that may discover services and read their statistics.
 _DISCOVERING: Final = ("operator", "observer")
+#: A service could not answer without it, since a reply subject is known only from its request. The
+#: API holds a request for a minute at most.
+_ONE_ANSWER: Final = '      allow_responses: {max: 1, expires: "90s"}\n'
 
 
 class Permissions(Struct, frozen=True):
@@ -223,7 +220,7 @@ class Permissions(Struct, frozen=True):
     publish: tuple[str, ...]
     subscribe: tuple[str, ...]
     denied: tuple[str, ...] = ()
-    #: The subjects on which it may ask the queue.
+    #: The subjects on which it may ask services.
     asked: tuple[str, ...] = ()
     #: The subjects on which it is asked, with one answer to each request.
     answered: tuple[str, ...] = ()
@@ -260,13 +257,32 @@ def _permissions(role: str, durables: tuple[Durable, ...]) -> Permissions:
     denied = [f"{ROOT}.*.{kind}.>" for kind in _RESERVED if kind not in kinds]
     if role != "organisation":
         denied.append(_ORGANISATIONS)
-    asked = (SUBJECT, "$SRV.>") if role in _DISCOVERING else (SUBJECT,)
     return Permissions(
         tuple(publish),
         tuple(subscribe),
         tuple(denied),
-        asked=() if role == QUEUE else asked,
-        answered=_ANSWERED if role == QUEUE else (),
+        asked=() if role in _SERVICES else _asked(role),
+        answered=_answered(role) if role in _SERVICES else (),
+    )
+
+
+def _asked(role: str) -> tuple[str, ...]:
+    """The subjects on which a role may ask services."""
+    asked = [SUBJECT]
+    if role.startswith(REVIEWER):
+        asked.append(f"{API_SERVICE}.reviewer.{role.removeprefix(REVIEWER)}.*")
+    elif role in ("service", *_DISCOVERING):
+        asked.append(f"{API_SERVICE}.{role}.*.*")
+    return (*asked, _DISCOVERY) if role in _DISCOVERING else tuple(asked)
+
+
+def _answered(role: str) -> tuple[str, ...]:
+    """The subjects on which the service of a role is asked."""
+    name, requests = _SERVICES[role]
+    verbs = [f"$SRV.{verb}" for verb in ("PING", "INFO", "STATS")]
+    return (
+        requests,
+        *(f"{verb}{whose}" for verb in verbs for whose in ("", f".{name}", f".{name}.*")),
     )
 
 
@@ -289,19 +305,19 @@ def accounts_config(
         callout: the service that is asked about people; without one, each of them is an account.
     """
     durables = tuple(durables)
-    is_answered = QUEUE in passwords
+    services = tuple(role for role in _SERVICES if role in passwords)
     roles = "".join(
         _role_account(
             role,
             permissions(role, durables),
             _user(role, password, permissions(role, durables)),
-            is_answered=is_answered,
+            services,
         )
         for role, password in sorted(passwords.items())
         if role not in (ADMIN, SYSTEM) and not (callout and role.startswith(REVIEWER))
     )
     if callout:
-        people = _role_account(PEOPLE, _everybody(), "", is_answered=is_answered)
+        people = _role_account(PEOPLE, _everybody(), "", services)
         service = f"{{user: {CALLOUT}, password: {_quoted(callout.password)}}}"
         roles += f"{people}  {CALLOUT} {{users: [{service}]}}\n"
     return (
@@ -355,11 +371,17 @@ def _user(role: str, password: str, may: Permissions) -> str:
     )
 
 
-def _role_account(name: str, may: Permissions, user: str, *, is_answered: bool) -> str:
+def _role_account(name: str, may: Permissions, user: str, services: Iterable[str]) -> str:
     imports = [
         *(("service", LEDGER, subject) for subject in may.publish),
         *(("stream", LEDGER, subject) for subject in may.subscribe),
-        *(("service", QUEUE, subject) for subject in (may.asked if is_answered else ())),
+        *(
+            ("service", service, subject)
+            for service in services
+            for subject in may.asked
+            if subject in (_DISCOVERY, _SERVICES[service][1])
+            or (service == API and subject.startswith(f"{API_SERVICE}."))
+        ),
     ]
     listed = "".join(
         f"      {{{kind}: {{account: {account}, subject: {_quoted(subject)}}}}}\n"
@@ -369,8 +391,17 @@ def _role_account(name: str, may: Permissions, user: str, *, is_answered: bool) 
         f"  {name} {{\n"
         f"    users: [{user}]\n"
         f"    imports: [\n{listed}    ]\n"
-        f"{_OFFERED if may.answered else ''}"
+        f"{_offered(name) if may.answered else ''}"
         "  }\n"
+    )
+
+
+def _offered(role: str) -> str:
+    return (
+        "    exports: [\n"
+        f"      {{service: {_quoted(_SERVICES[role][1])}}}\n"
+        f'      {{service: "{_DISCOVERY}", response_type: stream, response_threshold: "5s"}}\n'
+        "    ]\n"
     )
 
 

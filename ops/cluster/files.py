@@ -43,7 +43,7 @@ LOGIN: Final = PurePosixPath("/etc/ayes")
 #: The folder of the logins.
 LOGINS: Final = "logins"
 #: The programs that sign on as people, and whom they sign on as besides.
-_FOR_PEOPLE: Final = {"console": ("observer", "operator", "service"), "slack": ("slack",)}
+_FOR_PEOPLE: Final = {"console": ("observer", "operator", "service", "api"), "slack": ("slack",)}
 #: nats-server's own ports.
 PORT: Final = 4222
 ROUTE_PORT: Final = 6222

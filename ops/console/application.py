@@ -1,7 +1,9 @@
 """The application: the API, the pages, and what guards both."""
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +14,9 @@ from fastapi.routing import APIRoute
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
+from ayes.consumers.supervision import keep_running
+from ayes.ledger.services import Ledger
+from ayes.ops.broker.accounts import API
 from ayes.ops.console import problems
 from ayes.ops.console.api import (
     calls,
@@ -29,7 +34,7 @@ from ayes.ops.console.api import (
     tools,
     votes,
 )
-from ayes.ops.console.backend import Backend
+from ayes.ops.console.backend import Backend, jetstream
 from ayes.ops.console.pages import bulk, conversations, doubt, policy, sign_in, waiting
 from ayes.ops.console.pages import calls as call_pages
 from ayes.ops.console.pages import decided as decided_page
@@ -39,6 +44,7 @@ from ayes.ops.console.pages import operations as operations_page
 from ayes.ops.console.pages.problem import readable
 from ayes.ops.console.pages.rendering import navigation
 from ayes.ops.console.security import Guard, Security
+from ayes.ops.console.service import answering
 from ayes.ops.console.traced import Traced
 from ayes.schemas.errors import ApprovalsError
 
@@ -76,7 +82,19 @@ _PAGES: Final = (
 
 
 def application(backend: Backend, security: Security) -> FastAPI:
-    """The application on open connections."""
+    """The application on open connections: the API and the pages, behind the guard."""
+    app = api(backend)
+    app.state.security = security
+    app.add_middleware(Guard, security=security)
+    for page in _PAGES:
+        app.include_router(page.router, include_in_schema=False, dependencies=[Depends(navigation)])
+    # Pages are not compressed: their length would tell about the secrets in them (BREACH).
+    app.mount("/static", GZipMiddleware(StaticFiles(directory=_HERE / "static")), name="static")
+    return app
+
+
+def api(backend: Backend) -> FastAPI:
+    """The API alone, for requests whose visitor is known."""
     app = FastAPI(
         title="ayes",
         version="1",
@@ -87,18 +105,12 @@ def application(backend: Backend, security: Security) -> FastAPI:
         generate_unique_id_function=_operation_id,
     )
     app.state.backend = backend
-    app.state.security = security
     app.add_middleware(Traced)  # behind the guard: nobody else's context is believed
-    app.add_middleware(Guard, security=security)
     app.add_exception_handler(ApprovalsError, readable(problems.on_error))
     app.add_exception_handler(RequestValidationError, readable(problems.on_bad_request))
     app.add_exception_handler(HTTPException, readable(problems.on_http_error))
     for resource in _API:
         app.include_router(resource.router, prefix="/api/v1", responses=problems.RESPONSES)
-    for page in _PAGES:
-        app.include_router(page.router, include_in_schema=False, dependencies=[Depends(navigation)])
-    # Pages are not compressed: their length would tell about the secrets in them (BREACH).
-    app.mount("/static", GZipMiddleware(StaticFiles(directory=_HERE / "static")), name="static")
     return app
 
 
@@ -111,12 +123,35 @@ def _operation_id(route: APIRoute) -> str:
 async def console(
     security: Security, archive: Path | None = None, link_key: Path | None = None
 ) -> AsyncGenerator[FastAPI]:
-    """The application for the broker of a store, for as long as the block lasts.
+    """The application for the broker of a store, for as long as the block lasts. Meanwhile the API
+    is served over NATS too, if the store has the login for it.
 
     Args:
         archive: where the lake is; by default in the store. It need not be there.
         link_key: the file of the key of links, if it is not in the store.
     """
-    opening = Backend.connect(security.access.store.path, archive=archive, link_key=link_key)
-    async with opening as backend:
+    store = security.access.store
+    opening = Backend.connect(store.path, archive=archive, link_key=link_key)
+    async with opening as backend, AsyncExitStack() as running:
+        if API in store.read().passwords:
+            over_nats = keep_running("the API over NATS", partial(_over_nats, backend), ends=())
+            await running.enter_async_context(_beside(over_nats))
         yield application(backend, security)
+
+
+async def _over_nats(backend: Backend) -> None:
+    async with (
+        Ledger.connect(backend.store.path, role=API, timeout_s=None) as ledger,
+        answering(jetstream(ledger).connection.client, api(backend)),
+    ):
+        await asyncio.Future()
+
+
+@asynccontextmanager
+async def _beside(work: Coroutine[None, None, None]) -> AsyncGenerator[None]:
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -641,9 +641,9 @@ async def test_any_client_can_look_for_it(store: Path, admin: Ledger, observer: 
 def older(passwords: dict[str, str], callout: Callout | None = None) -> str:
     """The accounts as they were before there was a page service."""
     now = accounts_config(passwords, callout=callout)
-    text = re.sub(r".*account: queue.*\n|.*allow_responses.*\n", "", now)
-    text = re.sub(r"    exports: \[\n      \{service: \"pending(.|\n)*?\]\n", "", text)
-    return re.sub(r',"(pending\.oldest|\$SRV[^"]*)"', "", text)
+    text = re.sub(r".*account: (queue|api),.*\n|.*allow_responses.*\n", "", now)
+    text = re.sub(r"    exports: \[\n      \{service: \"(pending|appr)(.|\n)*?\]\n", "", text)
+    return re.sub(r',"(pending\.oldest|approvals\.[^"]*|\$SRV[^"]*)"', "", text)
 
 
 async def test_on_a_broker_of_an_older_version_the_bucket_is_read(

@@ -17,7 +17,7 @@ from ayes.consumers.pending_client import SERVICE, SUBJECT
 from ayes.ledger.nats.credentials import Address, Store
 from ayes.ledger.subscriptions import DURABLES, Durable
 from ayes.ops.broker import accounts
-from ayes.ops.broker.accounts import ADMIN, ROLES, accounts_config, permissions
+from ayes.ops.broker.accounts import ADMIN, API, ROLES, accounts_config, permissions
 from ayes.ops.broker.callout import Issuer, answer_to
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.schemas.errors import BadId, BadInput
@@ -195,7 +195,7 @@ async def test_each_slot_has_its_writers(server, admin, role):
                 assert await stands(admin, subject) is None
 
 
-API = {
+JETSTREAM_API = {
     "STREAM": ("CREATE", "UPDATE", "DELETE", "PURGE", "SNAPSHOT", "RESTORE", "INFO", "MSG.GET",
                "MSG.DELETE", "PEER.REMOVE", "LEADER.STEPDOWN"),
     "CONSUMER": ("CREATE", "DURABLE.CREATE", "LIST", "NAMES", "INFO", "DELETE", "PAUSE", "RESET",
@@ -211,7 +211,7 @@ SUBJECTS = (
     "$JS.API.SERVER.REMOVE",
     *(
         f"$JS.API.STREAM.{verb}.{stream}"
-        for verb in API["STREAM"]
+        for verb in JETSTREAM_API["STREAM"]
         for stream in (*STREAMS, "OTHER")
     ),
     *(
@@ -221,7 +221,7 @@ SUBJECTS = (
     ),
     *(
         f"$JS.API.CONSUMER.{verb}.{stream}.{name}"
-        for verb in API["CONSUMER"]
+        for verb in JETSTREAM_API["CONSUMER"]
         for stream in STREAMS
         for name in ("gate", "other")
     ),
@@ -589,9 +589,12 @@ async def test_nobody_listens_in(server, role):
             "$SRV.>",
         ):
             assert not await who.may_hear(subject), subject
-        # Last: from here on the queue would be asked.
-        for subject in (SUBJECT, "$SRV.PING", f"$SRV.INFO.{SERVICE}", f"$SRV.STATS.{SERVICE}.id"):
+        # Last: from here on a service would be asked.
+        for subject in (SUBJECT, f"$SRV.INFO.{SERVICE}", f"$SRV.STATS.{SERVICE}.id"):
             assert await who.may_hear(subject, queue="q") == (role == "queue"), subject
+        for subject in ("approvals.*.*.decide", "$SRV.INFO.approvals", "$SRV.STATS.approvals.id"):
+            assert await who.may_hear(subject, queue="q") == (role == API), subject
+        assert await who.may_hear("$SRV.PING", queue="q") == (role in SERVICES)
         assert not await who.may_hear(f"deliver.{other}.{other}", queue=other)
         assert await who.may_hear(f"_INBOX.{role}.x")
 
@@ -667,10 +670,10 @@ async def test_strangers_are_not_let_in(server, credentials):
 
 @asynccontextmanager
 async def answering(server) -> AsyncGenerator[tuple[Somebody, list[str]]]:
-    """The queue, which answers whatever it is asked with bytes that could be a decision; and where
-    to.
+    """The services, which answer whatever they are asked with bytes that could be a decision; and
+    where to.
     """
-    async with signed_on(server, "queue") as queue:
+    async with signed_on(server, "queue") as queue, signed_on(server, API) as api:
         asked = []
 
         async def answer(msg):
@@ -679,8 +682,10 @@ async def answering(server) -> AsyncGenerator[tuple[Somebody, list[str]]]:
 
         for subject in (SUBJECT, "$SRV.PING"):
             await queue.client.subscribe(subject, cb=answer)
-        await queue.client.flush()
-        assert not queue.problems
+        await api.client.subscribe("approvals.*.*.*", cb=answer)
+        for one in (queue, api):
+            await one.client.flush()
+            assert not one.problems
         # The broker may go on saying for a moment that nobody is there (seen on 2.15.0, one start
         # in a hundred).
         await asyncio.sleep(0.02)
@@ -697,16 +702,28 @@ async def answered(who, subject):
 
 
 FORGED = b'{"type":"Approved"}'
+SERVICES = ("queue", API)
+
+
+def requests_of(role):
+    """The subjects on which it may ask a service."""
+    asked = permissions(role).asked
+    return [one.replace("*", "x").replace("$SRV.>", "$SRV.PING") for one in asked]
 
 
 @pytest.mark.parametrize("role", EVERYBODY)
 @shared
-async def test_everybody_asks_the_queue_and_it_answers(server, role):
+async def test_everybody_asks_the_services_and_they_answer(server, role):
     """Each role is answered in its own inbox; where nobody is there the broker says so; who looks
-    for services are two.
+    for services are two; and who asks the API stands in the subject.
     """
     async with signed_on(server, role) as who:
-        if role == "queue":
+        for other in ("service", "reviewer.ana", "reviewer.zoe", "operator", "observer"):
+            subject = f"approvals.{other if '.' in other else f'{other}.x'}.decide"
+            own = role.replace("-", ".") if role.startswith("reviewer") else role
+            if other != own:
+                assert await who.ask(subject) == "denied", subject
+        if role in SERVICES:
             assert await who.ask(SUBJECT) == "denied"
             assert await who.ask("$SRV.PING") == "denied"
             return
@@ -716,11 +733,13 @@ async def test_everybody_asks_the_queue_and_it_answers(server, role):
             assert await answered(who, SUBJECT) == FORGED
             looks = role in ("operator", "observer")
             assert await answered(who, "$SRV.PING") == (FORGED if looks else "denied")
+            for subject in requests_of(role):
+                assert await answered(who, subject) == FORGED, subject
 
 
-@pytest.mark.parametrize("role", [role for role in EVERYBODY if role != "queue"])
+@pytest.mark.parametrize("role", [role for role in EVERYBODY if role not in SERVICES])
 @shared
-async def test_the_queue_s_answer_cannot_be_sent_into_a_slot(server, admin, role):
+async def test_a_service_s_answer_cannot_be_sent_into_a_slot(server, admin, role):
     """It answers where it was told to, but only in the account of the one who asked: nothing is
     recorded anywhere (B68, I4).
 
@@ -740,11 +759,14 @@ async def test_the_queue_s_answer_cannot_be_sent_into_a_slot(server, admin, role
         f"parked.{role}.x.1",
         "$JS.API.STREAM.DELETE.PARKED",
         "$JS.API.STREAM.UPDATE.LEDGER",
+        # Nor is it a request in another's name.
+        "approvals.reviewer.ana.decide",
+        "approvals.reviewer.ben.decide",
+        "approvals.service.x.request",
     ]
     before = await last_seqs(admin)
     async with signed_on(server, role) as who, answering(server) as (_, asked):
-        subjects = [SUBJECT, "$SRV.PING"] if role in ("operator", "observer") else [SUBJECT]
-        for subject in subjects:
+        for subject in requests_of(role):
             async with asyncio.timeout(30):
                 while len(asked) != len(targets) + 1:
                     asked.clear()

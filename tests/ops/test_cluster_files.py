@@ -124,7 +124,8 @@ def test_each_program_gets_its_own_password_and_no_other(site):
         assert login.servers == [f"tls://{host}:4222" for host in HOSTS]
         assert variables == {"AYES_CA": "/etc/ayes/ca.pem"}
     console = Store(logins / "console")
-    assert console.read().passwords.keys() == {"observer", "operator", "service", "reviewer-ana"}
+    roles = {"observer", "operator", "service", "api", "reviewer-ana"}
+    assert console.read().passwords.keys() == roles
     assert console.login("observer").ca == str(console.path / "ca.pem")
     slack = Store(logins / "slack")
     assert slack.read().passwords.keys() == {"slack", "reviewer-ana"}

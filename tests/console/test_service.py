@@ -1,0 +1,260 @@
+"""The API over NATS, asked by plain nats-py."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import jsonschema
+import nats
+import nats.errors
+import pytest
+import pytest_asyncio
+from console_client import Site, site
+from nats.aio.client import Client
+
+from ayes.ledger.services import Ledger
+from ayes.ops.broker.server import ensure_account
+from ayes.ops.console.service import ENDPOINTS
+from ayes.schemas.slots import CallRef
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+CALL = "shop/order-17/refund-7"
+REFUND = {
+    "call": CALL,
+    "tool": "refund",
+    "arguments": '{"order": "A-17", "amount": 480}',
+    "requester": "ben",
+}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shop(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
+    async with site(tmp_path_factory.mktemp("api")) as shop:
+        yield shop
+
+
+@asynccontextmanager
+async def plain(shop: Site, role: str) -> AsyncIterator[Client]:
+    """nats-py with the login of a role, and nothing of ours."""
+    login = await ensure_account(shop.server.store, role)
+    denied: list[Exception] = []
+
+    async def on_error(problem: Exception) -> None:
+        denied.append(problem)
+
+    client = await nats.connect(
+        login.url,
+        user=login.user,
+        password=login.password,
+        inbox_prefix=f"_INBOX.{role}".encode(),
+        error_cb=on_error,
+    )
+    client.denied = denied
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def asked(client: Client, subject: str, **fields: object) -> dict:
+    """The answer, once there is a console that answers. An error has its problem in `detail`."""
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                answer = await client.request(subject, json.dumps(fields).encode(), timeout=20)
+            except nats.errors.NoRespondersError:
+                await asyncio.sleep(0.02)
+                continue
+            found = json.loads(answer.data)
+            if headers := answer.headers:
+                assert headers["Nats-Service-Error-Code"] == str(found["status"])
+                assert headers["Nats-Service-Error"] == " ".join(found["detail"].split())
+            return found
+
+
+async def test_a_whole_approval_is_requests_and_replies(shop: Site):
+    async with plain(shop, "service") as billing, plain(shop, "reviewer-ana") as ana:
+        as_service, as_ana = "approvals.service.billing", "approvals.reviewer.ana"
+        requested = await asked(billing, f"{as_service}.request", **REFUND)
+        assert requested["call"] == CALL
+        again = await asked(billing, f"{as_service}.request", **REFUND)
+        assert (again["call"], again["digest"]) == (CALL, requested["digest"])
+        waits = await asked(billing, f"{as_service}.wait", call=CALL, timeout_s=0.05)
+        assert waits["decided"] is False
+        while not (pending := (await asked(ana, f"{as_ana}.pending", mine=True))["calls"]):
+            pass
+        [entry] = pending
+        waiting = asyncio.create_task(asked(billing, f"{as_service}.wait", call=CALL, timeout_s=20))
+        voted = await asked(
+            ana, f"{as_ana}.decide", call=CALL, verdict="approve", digest=entry["digest"]
+        )
+        assert voted["status"] in ("pending", "approved")
+        decided = await waiting
+        assert (decided["decided"], decided["state"]["status"]) == (True, "approved")
+        claim = {"call": CALL, "claim": "4f6ad0ae-7a1b-4b53-9c9a-0f5c4e8a2d11"}
+        claimed = await asked(billing, f"{as_service}.claim", **claim)
+        assert claimed["arguments"] == REFUND["arguments"]
+        other = claim | {"claim": "4f6ad0ae-7a1b-4b53-9c9a-0f5c4e8a2d12"}
+        assert (await asked(billing, f"{as_service}.claim", **other))["status"] == 409
+        ended = await asked(billing, f"{as_service}.finish", call=CALL, output="480 given back")
+        assert ended["status"] == "returned"
+        shown = await asked(ana, f"{as_ana}.show", call=CALL)
+        assert [one["reviewer"] for one in shown["votes"]] == ["ana"]
+        [author] = {fact["by"] for fact in shown["facts"] if fact["event"]["type"] == "ToolStarted"}
+        assert "billing" in author
+
+
+async def test_the_broker_says_who_asks(shop: Site):
+    """No login asks in another's name: the request does not even reach the service (I8)."""
+    digest = await shop.ask("shop/order-18/refund-1")
+    vote = {"call": "shop/order-18/refund-1", "verdict": "approve", "digest": digest}
+    async with plain(shop, "reviewer-ana") as ana, plain(shop, "observer") as observer:
+        for client, subject in [
+            (ana, "approvals.reviewer.ben.decide"),
+            (ana, "approvals.service.desk.request"),
+            (observer, "approvals.reviewer.ana.decide"),
+            (observer, "approvals.operator.ana.show"),
+        ]:
+            inbox = client.new_inbox()
+            answers = await client.subscribe(inbox)
+            await client.publish(subject, json.dumps(vote).encode(), reply=inbox)
+            await client.flush()
+            with pytest.raises(nats.errors.TimeoutError):
+                await answers.next_msg(timeout=0.2)
+            assert client.denied, subject
+            client.denied.clear()
+        # Those who may only read are refused by the API.
+        refused = await asked(observer, "approvals.observer.eve.decide", **vote)
+        assert (refused["status"], refused["type"]) == (403, "urn:ayes:error:NotAllowed")
+    known = await shop.service.known_call(CallRef.parse("shop/order-18/refund-1"))
+    assert known.votes == ()
+
+
+async def test_a_reply_subject_is_no_way_around_it(shop: Site):
+    """A person has the broker send what another one could have asked, as the answer to a read; it
+    leads nowhere (docs/decisions/0002).
+    """
+    digest = await shop.ask("shop/order-19/refund-1")
+    vote = {"call": "shop/order-19/refund-1", "verdict": "approve", "digest": digest}
+    async with plain(shop, "reviewer-ana") as ana:
+        # Her own slot takes any bytes; nobody reads these as a vote.
+        ref = CallRef.parse(vote["call"])
+        await ana.request(ref.vote("ana").subject, json.dumps(vote).encode(), timeout=5)
+        read = json.dumps({"last_by_subj": ref.vote("ana").subject}).encode()
+        for subject in ("approvals.reviewer.ben.decide", "approvals.service.ana.request"):
+            await ana.publish("$JS.API.DIRECT.GET.LEDGER", read, reply=subject)
+        await ana.flush()
+        await asked(ana, "approvals.reviewer.ana.show", call=vote["call"])
+    known = await shop.service.known_call(ref)
+    assert {fact.slot.tail[2:] for fact in known.facts} == {
+        ("requested",),
+        ("gated",),
+        ("vote", "ana"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "payload", "status", "said"),
+    [
+        ("request", b"no", 422, "the request is not a JSON object"),
+        ("request", b"[]", 422, "the request is not a JSON object"),
+        ("request", b"[" * 100_000, 422, "the request is not a JSON object"),
+        ("request", b"{}", 422, "the request names no call: give 'call' as workspace/thread/call."),
+        ("request", b'{"call": "shop/x"}', 422, "'shop/x' is not of the form workspace/thread/"),
+        ("request", b'{"call": "shop/../x", "tool": "refund"}', 422, "'..'"),
+        ("request", b'{"call": "shop/a/b", "tool": "refund", "colour": 1}', 422, "body.colour"),
+        ("request", b'{"call": "shop/a/b", "tool": 7}', 422, "body.tool"),
+        ("request", b'{"call": "shop/a/b", "tool": "none"}', 404, "none"),
+        ("wait", b'{"call": "shop/a/never"}', 404, "never requested"),
+        ("wait", b'{"call": "shop/a/never", "timeout_s": 61}', 422, "timeout_s"),
+        ("wait", b'{"call": "shop/a/never", "timeout_s": "NaN"}', 422, "timeout_s"),
+        ("history", b'{"call": "shop/a/b"}', 422, "the request names no thread"),
+        ("fly", b'{"call": "shop/a/b"}', None, ""),
+    ],
+)
+async def test_a_bad_request_is_one_sentence(shop: Site, endpoint, payload, status, said):
+    async with plain(shop, "service") as client:
+        await asked(client, "approvals.service.billing.pending")
+        subject = f"approvals.service.billing.{endpoint}"
+        if status is None:
+            with pytest.raises(nats.errors.NoRespondersError):
+                await client.request(subject, payload, timeout=5)
+            return
+        answer = await client.request(subject, payload, timeout=5)
+    found = json.loads(answer.data)
+    assert (found["status"], answer.headers["Nats-Service-Error-Code"]) == (status, str(status))
+    assert said in answer.headers["Nats-Service-Error"]
+    assert "\n" not in answer.headers["Nats-Service-Error"]
+
+
+async def test_it_describes_itself(shop: Site):
+    """Every endpoint has the schemas of its requests and answers, without references outside."""
+    async with plain(shop, "observer") as client:
+        await asked(client, "approvals.observer.eve.pending")
+        info = json.loads((await client.request("$SRV.INFO.approvals", b"", timeout=5)).data)
+        found = {one["name"]: one for one in info["endpoints"]}
+        assert found.keys() == ENDPOINTS.keys()
+        for name, one in found.items():
+            assert one["subject"] == f"approvals.*.*.{name}"
+            assert one["metadata"]["description"].endswith(".")
+            for schema in ("request_schema", "response_schema"):
+                jsonschema.Draft202012Validator.check_schema(json.loads(one["metadata"][schema]))
+        request = jsonschema.Draft202012Validator(
+            json.loads(found["request"]["metadata"]["request_schema"])
+        )
+        request.validate(REFUND)
+        for wrong in ({**REFUND, "tool": 7}, {**REFUND, "colour": "red"}, {"tool": "refund"}):
+            assert list(request.iter_errors(wrong)), wrong
+        answer = jsonschema.Draft202012Validator(
+            json.loads(found["pending"]["metadata"]["response_schema"])
+        )
+        answer.validate(await asked(client, "approvals.observer.eve.pending"))
+
+
+async def test_many_wait_at_once(shop: Site):
+    """A request that waits holds up no other."""
+    refs = [f"shop/crowd/refund-{number}" for number in range(60)]
+    digests = [await shop.ask(ref) for ref in refs]
+    async with plain(shop, "service") as client, plain(shop, "reviewer-ana") as ana:
+        waiting = [
+            asyncio.create_task(
+                asked(client, "approvals.service.billing.wait", call=ref, timeout_s=60)
+            )
+            for ref in refs
+        ]
+        assert await asked(client, "approvals.service.billing.show", call=refs[0])
+        for ref, digest in zip(refs, digests, strict=True):
+            vote = {"call": ref, "verdict": "deny", "digest": digest}
+            await asked(ana, "approvals.reviewer.ana.decide", **vote)
+        found = await asyncio.gather(*waiting)
+    assert {one["state"]["status"] for one in found} <= {"denied", "refused"}
+
+
+async def test_an_answer_that_is_too_large_is_an_error(shop: Site):
+    """It says where to read it; the connection stays (1 MiB is NATS' own limit)."""
+    thread = "shop/long"
+    async with plain(shop, "service") as client:
+        for number in range(6):
+            said = {"thread": thread, "text": "x" * 200_000, "message": f"m{number}"}
+            await asked(client, "approvals.service.billing.say", **said)
+        refused = await asked(client, "approvals.service.billing.history", thread=thread)
+        assert (refused["status"], "HTTP" in refused["detail"]) == (413, True)
+        assert await asked(client, "approvals.service.billing.pending")
+
+
+async def test_without_a_console_the_broker_says_so_at_once(tmp_path):
+    """No answer is an error, never a yes."""
+    async with site(tmp_path) as shop:
+        pass
+    from brokers import running
+
+    async with running(shop.server.store.path) as server, Ledger.connect(server.store.path):
+        login = server.store.login("service")
+        client = await nats.connect(
+            login.url, user=login.user, password=login.password, inbox_prefix=b"_INBOX.service"
+        )
+        with pytest.raises(nats.errors.NoRespondersError):
+            await client.request("approvals.service.billing.wait", b"{}", timeout=5)
+        await client.close()
