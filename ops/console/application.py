@@ -93,8 +93,8 @@ def application(backend: Backend, security: Security) -> FastAPI:
     return app
 
 
-def api(backend: Backend) -> FastAPI:
-    """The API alone, for requests whose visitor is known."""
+def api(backend: Backend | None = None) -> FastAPI:
+    """The API alone, for requests whose visitor is known. Without a backend it describes itself."""
     app = FastAPI(
         title="ayes",
         version="1",

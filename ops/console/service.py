@@ -36,6 +36,7 @@ from ayes.ledger.nats.micro_service import one_line, registered
 from ayes.ops.broker.accounts import API_SERVICE
 from ayes.ops.console.problems import respond
 from ayes.ops.console.visitors import Role, Visitor
+from ayes.schemas import json_schema
 from ayes.schemas.errors import BadId, BadInput
 from ayes.schemas.ids import token
 from ayes.schemas.logs import get_logger
@@ -249,6 +250,9 @@ def _failure(status: HTTPStatus, detail: str, exit_code: int) -> Answer:
 # ---------------------------------------------------------------------------------------- schemas
 
 
+_REF: Final = "#/components/schemas/"
+
+
 class Endpoint(NamedTuple):
     """An endpoint as it describes itself: JSON Schemas (2020-12) without references outside."""
 
@@ -266,6 +270,7 @@ def endpoints(api: FastAPI) -> dict[str, Endpoint]:
 def _endpoint(document: Mapping[str, Any], operation: Operation) -> Endpoint:
     path = operation.path.replace("{call}", "{workspace}/{thread}/{call}")
     path = path.replace("{thread}/", "{workspace}/{thread}/") if "{call}" not in path else path
+    schemas = document["components"]["schemas"]
     described = document["paths"][PREFIX + path][operation.method.lower()]
     properties: dict[str, Any] = {}
     required: list[str] = []
@@ -278,7 +283,7 @@ def _endpoint(document: Mapping[str, Any], operation: Operation) -> Endpoint:
             properties[parameter["name"]] = parameter["schema"]
     if content := described.get("requestBody"):
         schema = content["content"]["application/json"]["schema"]
-        fields = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+        fields = schemas[schema["$ref"].removeprefix(_REF)]
         properties |= fields["properties"]
         required += fields.get("required", ())
     request = {
@@ -291,32 +296,6 @@ def _endpoint(document: Mapping[str, Any], operation: Operation) -> Endpoint:
     summary = described.get("description") or described["summary"]
     return Endpoint(
         " ".join(summary.partition("\n\n")[0].split()),
-        standalone(document, request),
-        standalone(document, answered),
+        json_schema.standalone(request, schemas, _REF),
+        json_schema.standalone(answered, schemas, _REF),
     )
-
-
-_REF: Final = "#/components/schemas/"
-
-
-def standalone(document: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A schema with everything that it refers to in `$defs`."""
-    found: dict[str, Any] = {}
-
-    def moved(part: Any) -> Any:
-        match part:
-            case {"$ref": str(ref)} if ref.startswith(_REF):
-                name = ref.removeprefix(_REF)
-                if name not in found:
-                    found[name] = {}  # it may refer to itself
-                    found[name] = moved(document["components"]["schemas"][name])
-                return {**part, "$ref": f"#/$defs/{name}"}
-            case dict():
-                return {key: moved(value) for key, value in part.items()}
-            case list():
-                return [moved(one) for one in part]
-            case _:
-                return part
-
-    made: dict[str, Any] = moved(dict(schema))
-    return made | ({"$defs": dict(sorted(found.items()))} if found else {})

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 
-def installed(package: str) -> Path:
-    """A folder with an npm package such as `ai@6`; skips the test if it cannot be had."""
+def installed(*packages: str) -> Path:
+    """A folder with npm packages such as `ai@6`; skips the test if they cannot be had."""
+    package = " ".join(packages)
     if not (shutil.which("node") and shutil.which("npm")):
         pytest.skip(f"node and npm are not here, so {package} cannot be asked")
     name = re.sub(r"[^a-z0-9]+", "-", package)
@@ -22,7 +23,7 @@ def installed(package: str) -> Path:
         options = ("--no-audit", "--no-fund", "--ignore-scripts", "--fetch-retries=0")
         try:
             done = subprocess.run(
-                ["npm", "install", package, *options],
+                ["npm", "install", *packages, *options],
                 cwd=fresh,
                 timeout=60,
                 capture_output=True,

@@ -1,0 +1,49 @@
+"""The command that prints the contracts for other languages."""
+
+import json
+from typing import Annotated, Final
+
+import typer
+
+from ayes.ops.commands.command import command, commands
+from ayes.ops.commands.console import INSTALL, is_installed
+from ayes.ops.terminal.output import print_data
+from ayes.schemas import events as e
+from ayes.schemas import json_schema
+from ayes.schemas.errors import BadInput
+
+app: Final = commands()
+
+
+@command(
+    app,
+    examples="""
+    ayes schema
+    ayes schema Voted
+    ayes schema --asyncapi
+    """,
+)
+async def schema(
+    event: Annotated[
+        str, typer.Argument(metavar="[EVENT]", help="Only that of this event, such as Voted.")
+    ] = "",
+    asyncapi: Annotated[
+        bool,
+        typer.Option("--asyncapi", help="All subjects, as an AsyncAPI 3.1 document."),
+    ] = False,
+) -> None:
+    """Print the JSON Schemas of the events, or the AsyncAPI document."""
+    if asyncapi:
+        if event:
+            raise BadInput("--asyncapi prints one document about everything. Leave out EVENT.")
+        if not is_installed():
+            raise BadInput(f"it describes the API too, which is not installed: {INSTALL}.")
+        from ayes.ops.asyncapi import document
+        from ayes.ops.console.application import api
+        from ayes.ops.console.service import endpoints
+
+        print_data(json.dumps(document(endpoints(api())), indent=2))
+        return
+    if event and event not in e.TYPES:
+        raise BadInput(f"there is no event {event!r}. There are {', '.join(sorted(e.TYPES))}.")
+    print_data(json.dumps(json_schema.document(*filter(None, [event])), indent=2))

@@ -1,0 +1,182 @@
+"""The contracts for other languages: JSON Schemas of the events, and the AsyncAPI document.
+
+Run as a program, it writes them anew.
+"""
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import jsonschema_rs
+import npm
+import pytest
+from paths import ROOT
+from program import approvals
+
+from ayes.ops import asyncapi
+from ayes.ops.broker.accounts import WRITERS
+from ayes.ops.console.application import api
+from ayes.ops.console.service import endpoints
+from ayes.schemas import codec, json_schema
+from ayes.schemas.errors import BadFact
+from ayes.schemas.events import TYPES, Event
+from ayes.schemas.slots import FILLED_BY
+from ayes.schemas.slots import ROOT as LEDGER
+
+FOLDER = ROOT / "docs" / "schemas"
+EVENTS, ASYNCAPI = FOLDER / "events.json", FOLDER / "asyncapi.json"
+OLD_LOG = ROOT / "tests" / "old_log" / "log.jsonl"
+SAMPLES = [path.read_bytes() for path in sorted(Path(codec.__file__).parent.glob("samples/*.json"))]
+#: Two that have nothing in common: one in Python, one in Rust.
+VALIDATORS = {
+    "python": jsonschema.Draft202012Validator(
+        json_schema.document(), format_checker=jsonschema.FormatChecker()
+    ).is_valid,
+    "rust": jsonschema_rs.Draft202012Validator(
+        json_schema.document(), validate_formats=True
+    ).is_valid,
+}
+
+
+def written() -> dict[Path, str]:
+    made = {EVENTS: json_schema.document(), ASYNCAPI: asyncapi.document(endpoints(api()))}
+    return {
+        path: json.dumps(one, indent=1, ensure_ascii=False) + "\n" for path, one in made.items()
+    }
+
+
+def recorded() -> list[tuple[str, Any]]:
+    """Subject and payload of each fact of a log that an earlier version recorded."""
+    lines = map(json.loads, OLD_LOG.read_text().splitlines())
+    return [(line["subject"], json.loads(line["payload"])) for line in lines]
+
+
+def changed(event: dict[str, Any]) -> list[dict[str, Any]]:
+    """The event with each field in turn of another type."""
+    return [{**event, name: 7 if isinstance(value, str) else "7"} for name, value in event.items()]
+
+
+def is_read(event: Any) -> bool:
+    """Whether this program reads it as a fact, and not as bytes that it carries."""
+    try:
+        return isinstance(codec.decode(json.dumps(event).encode()), Event)
+    except BadFact:
+        return False
+
+
+@pytest.mark.parametrize("validator", VALIDATORS)
+def test_every_fact_validates(validator):
+    """The samples fill every field of every event; and whatever an earlier version recorded."""
+    is_valid = VALIDATORS[validator]
+    assert len(SAMPLES) >= len(TYPES)
+    for event in map(json.loads, SAMPLES):
+        assert is_valid(event), event["type"]
+        # A field of a newer version is skipped.
+        assert is_valid(event | {"colour": "red"}), event["type"]
+    for subject, event in recorded():
+        assert is_valid(event), subject
+
+
+@pytest.mark.parametrize("validator", VALIDATORS)
+def test_what_is_no_fact_does_not(validator):
+    is_valid = VALIDATORS[validator]
+    for event in map(json.loads, SAMPLES):
+        required = set(json_schema.components("{name}")[event["type"]]["required"])
+        for wrong in (
+            *changed(event),
+            *({key: one for key, one in event.items() if key != name} for name in required),
+            event | {"type": "Unheard"},
+        ):
+            assert not is_valid(wrong), wrong
+            assert not is_read(wrong), wrong
+
+
+def test_the_files_are_those_that_the_code_makes():
+    """`python tests/docs/test_schemas.py` writes them anew."""
+    assert {path: path.read_text() for path in written()} == written()
+
+
+def test_the_command_prints_them():
+    assert json.loads(approvals("schema").out) == json.loads(EVENTS.read_text())
+    assert json.loads(approvals("schema", "--asyncapi").out) == json.loads(ASYNCAPI.read_text())
+    one = json.loads(approvals("schema", "Voted").out)
+    assert (one["oneOf"], one["$defs"].keys()) == ([{"$ref": "#/$defs/Voted"}], {"Voted", "Author"})
+    unknown = approvals("schema", "Vote")
+    assert unknown.code == 2
+    assert "there is no event 'Vote'. There are Answered," in unknown.err
+    assert approvals("schema", "Voted", "--asyncapi").code == 2
+
+
+def test_every_slot_is_a_channel_and_every_recorded_subject_is_on_one():
+    document = json.loads(ASYNCAPI.read_text())
+    slots = {
+        name: one
+        for name, one in document["channels"].items()
+        if (one["address"] or "").startswith(f"{LEDGER}.")
+    }
+    assert len(slots) == len(FILLED_BY)
+    for subject, event in recorded():
+        fits = [
+            one
+            for one in slots.values()
+            if re.fullmatch(re.sub(r"\\\{\w+\\\}", "[^.]+", re.escape(one["address"])), subject)
+        ]
+        # `finished.client` is a word, and could be the name of a reviewer elsewhere.
+        assert any(event["type"] in one["messages"] for one in fits), subject
+
+
+def test_every_writer_has_an_operation():
+    operations = json.loads(ASYNCAPI.read_text())["operations"].values()
+    recording = [one for one in operations if one["summary"].startswith("Recorded by the role")]
+    assert len(recording) == sum(len(roles) for roles in WRITERS.values())
+
+
+_JAVASCRIPT = """
+import { readFileSync } from "node:fs";
+import { Parser } from "@asyncapi/parser";
+import Ajv2020 from "ajv/dist/2020.js";
+import formats from "ajv-formats";
+
+const [asyncapi, events, facts] = process.argv.slice(2).map((one) => readFileSync(one, "utf8"));
+const { document, diagnostics } = await new Parser().parse(asyncapi);
+const ajv = new Ajv2020({ strict: true, strictTypes: false });
+formats.default(ajv);
+const isFact = ajv.compile(JSON.parse(events));
+const judged = JSON.parse(facts).map((one) => isFact(one));
+console.log(JSON.stringify({ parsed: !!document, diagnostics, judged }));
+"""
+
+
+@pytest.mark.skipif(
+    not os.environ.get("CONFORMANCE"), reason="asked by `make conformance`, which installs from npm"
+)
+def test_javascript_agrees(tmp_path: Path):
+    """The parser of the AsyncAPI initiative finds nothing, not even a hint; Ajv takes the same
+    facts and refuses the same.
+    """
+    packages = npm.installed("@asyncapi/parser@3", "ajv@8", "ajv-formats@3")
+    (tmp_path / "node_modules").symlink_to(packages / "node_modules")
+    (tmp_path / "check.mjs").write_text(_JAVASCRIPT)
+    facts = [*map(json.loads, SAMPLES), *(event for _, event in recorded())]
+    wrong = [one for event in map(json.loads, SAMPLES) for one in changed(event)]
+    (tmp_path / "facts.json").write_text(json.dumps(facts + wrong))
+    done = subprocess.run(
+        ["node", "check.mjs", ASYNCAPI, EVENTS, "facts.json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = json.loads(done.stdout)
+    assert (found["parsed"], found["diagnostics"]) == (True, [])
+    assert found["judged"] == [True] * len(facts) + [False] * len(wrong)
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for path, text in written().items():
+        path.write_text(text)
