@@ -55,9 +55,13 @@ def recorded() -> list[tuple[str, Any]]:
     return [(line["subject"], json.loads(line["payload"])) for line in lines]
 
 
+def required(event: dict[str, Any]) -> list[str]:
+    return [*json_schema.components("{name}")[event["type"]]["required"]]
+
+
 def changed(event: dict[str, Any]) -> list[dict[str, Any]]:
-    """The event with each field in turn of another type."""
-    return [{**event, name: 7 if isinstance(value, str) else "7"} for name, value in event.items()]
+    """The event with each required field in turn of another type."""
+    return [{**event, name: 7 if isinstance(event[name], str) else "7"} for name in required(event)]
 
 
 def is_read(event: Any) -> bool:
@@ -85,10 +89,9 @@ def test_every_fact_validates(validator):
 def test_what_is_no_fact_does_not(validator):
     is_valid = VALIDATORS[validator]
     for event in map(json.loads, SAMPLES):
-        required = set(json_schema.components("{name}")[event["type"]]["required"])
         for wrong in (
             *changed(event),
-            *({key: one for key, one in event.items() if key != name} for name in required),
+            *({key: one for key, one in event.items() if key != name} for name in required(event)),
             event | {"type": "Unheard"},
         ):
             assert not is_valid(wrong), wrong
