@@ -18,9 +18,9 @@ from typing import Final
 from msgspec import Struct
 
 from ayes.ledger.descriptions import FLAWS
-from ayes.ledger.lifecycle import NOT_RUN, Call, Status
+from ayes.ledger.lifecycle import Call, Status
 from ayes.projections import refusal_texts
-from ayes.projections.history import outcome
+from ayes.projections.history import told
 from ayes.schemas import events as e
 from ayes.schemas.slots import CallRef
 
@@ -83,11 +83,7 @@ def verdict(call: Call, version: str | None = None) -> Verdict:
             return Say(refusal_texts.started_elsewhere(tool))
         case Status.IN_DOUBT:
             return Say(refusal_texts.in_doubt(tool))
-        case status if status in NOT_RUN:
-            refused = refusal_texts.tool_not_run(call)
-            if refused.ending == "answered":
-                return Answer(refused.text)
-            return Say(refused.text)
         case _:
-            ended = outcome(call, e.Wish(tool=tool, arguments=call.wish.arguments))
+            ended = told(call, e.Wish(tool=tool, arguments=call.wish.arguments))
+            assert ended, f"{call.ref} is {call.status}, and may run no more"
             return Say(ended.text) if ended.is_error else Answer(ended.text)

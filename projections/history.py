@@ -30,7 +30,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
-from ayes.ledger.lifecycle import Call
+from ayes.ledger.lifecycle import NOT_RUN, SETTLED, Call
 from ayes.projections import refusal_texts
 from ayes.projections.thread import Thread, is_settled, is_spoiled
 from ayes.schemas import events as e
@@ -205,6 +205,17 @@ def outcome(call: Call, wish: e.Wish) -> Outcome:
             return _ended(call, wish, "denied", refusal_texts.spoiled(wish.tool), is_error=True)
         case other:
             raise Defect(f"{call.ref} is {call.status} and cannot be told to a model: {other!r}.")
+
+
+def told(call: Call, wish: e.Wish) -> Outcome | None:
+    """What the model reads about a call that has ended or will not run; None while it may run."""
+    if call.status in SETTLED:
+        return outcome(call, wish)
+    if call.status not in NOT_RUN:
+        return None
+    refused = refusal_texts.tool_not_run(call)
+    is_error = refused.ending != "answered"
+    return _ended(call, wish, refused.ending, refused.text, is_error=is_error)
 
 
 def _ended(call: Call, wish: e.Wish, kind: Kind, text: str, *, is_error: bool = False) -> Outcome:

@@ -14,10 +14,12 @@ from ayes.ledger.lifecycle import Call, Status
 from ayes.ledger.votes import Tally
 from ayes.ops.terminal import output
 from ayes.projections.doubt import CallInDoubt
+from ayes.projections.history import told
 from ayes.projections.pending import Entry, PageCursor, PendingFilter
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import BadInput
+from ayes.schemas.events import Wish
 from ayes.schemas.slots import CallRef
 
 #: What a visitor may do about a call. `edit` approves it with other arguments; `doubt` records that
@@ -258,6 +260,13 @@ class Doubtful(ApiModel):
     """The cursor of the next page; None on the last one."""
 
 
+class ModelResult(ApiModel):
+    """What the model reads as the result of a call."""
+
+    text: str
+    is_error: bool
+
+
 class CallState(ApiModel):
     """A call: its request, its status, the vote and the decision."""
 
@@ -285,10 +294,16 @@ class CallState(ApiModel):
     expires_at: datetime | None = None
     valid_until: datetime | None = None
     """Until when the approval lets the call start; None: for ever, or it is not approved."""
+    result: ModelResult | None = None
+    """Of a call that has ended or will not run: a recorded result, an answer, or why it did not
+    run.
+    """
 
     @classmethod
     def of(cls, call: Call, stands: Tally | None) -> Self:
-        return cls.model_validate(output.call_json(call, stands))
+        ended = told(call, Wish(tool=call.wish.tool, arguments=call.wish.arguments))
+        result = {"text": ended.text, "is_error": ended.is_error} if ended else None
+        return cls.model_validate(output.call_json(call, stands) | {"result": result})
 
 
 class RecordedFact(ApiModel):

@@ -30,13 +30,12 @@ are left out: they are the prompt of the run that continues.
 
 from collections.abc import Iterator
 
-from ayes.ledger.lifecycle import NOT_RUN, SETTLED, Call, Status
-from ayes.projections import refusal_texts
+from ayes.ledger.lifecycle import Call, Status
 from ayes.projections.formats.common import JsonObject, non_blank, parse_json, tool_name
 from ayes.projections.formats.pairing import mint_call_id
 from ayes.projections.formats.pydantic_ai.opaque import responded
 from ayes.projections.formats.pydantic_ai.write import written
-from ayes.projections.history import Assistant, Outcome, history, outcome
+from ayes.projections.history import Assistant, history, told
 from ayes.projections.thread import Thread
 from ayes.schemas import events as e
 from ayes.schemas.errors import BadInput
@@ -82,7 +81,7 @@ def results(thread: Thread) -> JsonObject:
         id_ = part["tool_call_id"]
         if _may_run(call):
             approvals[id_] = _approved(call)
-        elif (ended := _ended(call, wish)) is None:
+        elif (ended := told(call, wish)) is None:
             continue
         elif ended.kind == "denied":
             approvals[id_] = {"message": non_blank(ended.text), "kind": "tool-denied"}
@@ -156,16 +155,3 @@ def _approved(call: Call) -> JsonObject:
             "does not take. Run it from `calls`, with the text as it is."
         )
     return {"override_args": edited, "kind": "tool-approved"}
-
-
-def _ended(call: Call, wish: e.Wish) -> Outcome | None:
-    """The call's outcome as the model reads it; None if it has not ended."""
-    if call.status in SETTLED:
-        return outcome(call, wish)
-    if call.status not in NOT_RUN:
-        return None
-    refused = refusal_texts.tool_not_run(call)
-    is_error = refused.ending != "answered"
-    return Outcome(
-        call.ref.call, wish.tool, wish.provider_id, refused.ending, refused.text, is_error
-    )
