@@ -34,10 +34,10 @@ from nats.micro.request import Request
 
 from ayes.ledger.nats.micro_service import one_line, registered
 from ayes.ops.broker.accounts import API_SERVICE
-from ayes.ops.console.problems import respond
+from ayes.ops.console.problems import problem_of, respond
 from ayes.ops.console.visitors import Role, Visitor
 from ayes.schemas import json_schema
-from ayes.schemas.errors import BadId, BadInput
+from ayes.schemas.errors import BadInput
 from ayes.schemas.ids import token
 from ayes.schemas.logs import get_logger
 from ayes.schemas.slots import CallRef, ThreadRef
@@ -170,8 +170,9 @@ async def answer_to(api: FastAPI, subject: str, payload: bytes) -> Answer:
         scope, body = _http(ENDPOINTS[endpoint], _fields(payload), visitor)
     except KeyError as unknown:
         return _failure(HTTPStatus.NOT_FOUND, f"there is no {unknown} at {subject}.", 2)
-    except (BadInput, BadId) as problem:
-        return _failure(HTTPStatus.UNPROCESSABLE_ENTITY, str(problem), 2)
+    except BadInput as problem:
+        found = problem_of(problem)
+        return Answer(found.status, found.model_dump_json().encode())
     return await _called(api, scope, body)
 
 

@@ -1,0 +1,284 @@
+/**
+ * A client of the ledger: request a call, wait until people have decided, claim it, run it, record
+ * how it ended; and vote.
+ *
+ *     const ayes = new Client(http({ url: "http://127.0.0.1:8420", token }));
+ *     await ayes.request(call, { tool: "refund", arguments: '{"order":"A-17"}', requester: "ben" });
+ *     if ((await ayes.decision(call)).status === "approved") await ayes.run(call, refund);
+ *
+ * The rules are those of docs/api.md. Every operation may be repeated: after an error of which
+ * `retryable` is true, do the same again. **Anything uncertain is not a yes:** whatever goes wrong
+ * is thrown, and only a claim that succeeded lets a call run.
+ */
+
+import { randomUUID } from "node:crypto";
+
+
+/** How requests reach the ledger. */
+export interface Transport {
+  /**
+   * @throws Problem: the ledger refuses it, or cannot be reached.
+   */
+  ask(endpoint: Endpoint, fields: Fields): Promise<unknown>;
+  close(): Promise<void>;
+}
+
+export type Fields = Readonly<Record<string, unknown>>;
+
+/** The operations, as docs/nats.md lists them. */
+export const ENDPOINTS = {
+  request: ["PUT", "/calls/{call}"],
+  wait: ["GET", "/calls/{call}/decision"],
+  claim: ["POST", "/calls/{call}/claim"],
+  renew: ["POST", "/calls/{call}/renew"],
+  finish: ["POST", "/calls/{call}/finish"],
+  doubt: ["POST", "/calls/{call}/doubt"],
+  withdraw: ["POST", "/calls/{call}/withdraw"],
+  decide: ["POST", "/calls/{call}/votes"],
+  revoke: ["POST", "/calls/{call}/revoke"],
+  reconcile: ["POST", "/calls/{call}/reconcile"],
+  pending: ["GET", "/calls"],
+  show: ["GET", "/calls/{call}"],
+  say: ["POST", "/threads/{thread}/messages"],
+  history: ["GET", "/threads/{thread}/history"],
+} as const;
+export type Endpoint = keyof typeof ENDPOINTS;
+
+/** An error of the ledger, as RFC 9457 has it; `kind` is its name in docs/services.md. */
+export class Problem extends Error {
+  readonly kind: string;
+  readonly status: number;
+
+  constructor(kind: string, status: number, detail: string, options?: ErrorOptions) {
+    super(detail, options);
+    this.name = "Problem";
+    this.kind = kind;
+    this.status = status;
+  }
+
+  /** Whether the same request may succeed later. It may be recorded already; that is safe. */
+  get retryable(): boolean {
+    return this.status === 503 || this.status === 408;
+  }
+
+  /** The error in the body of an answer. */
+  static of(body: unknown, status: number): Problem {
+    const found = (body ?? {}) as { type?: string; status?: number; detail?: string };
+    const kind = found.type?.replace("urn:ayes:error:", "") ?? "Unavailable";
+    return new Problem(kind, found.status ?? status, found.detail ?? `the answer was ${status}.`);
+  }
+
+  /** Nobody answered, so nobody knows what became of the request. */
+  static away(why: unknown): Problem {
+    const said = why instanceof Error ? why.message : String(why);
+    return new Problem("Unavailable", 503, `the ledger cannot be reached: ${said}`, { cause: why });
+  }
+}
+
+/** What the model reads as the result of a call. */
+export interface ModelResult {
+  text: string;
+  is_error: boolean;
+}
+
+/** The state of a call. `arguments` are raw JSON text: those that run, edits included. */
+export interface CallState {
+  call: string;
+  status: string;
+  tool: string;
+  arguments: string;
+  digest: string;
+  decision: string | null;
+  decided_at: string | null;
+  voters: string[];
+  ground: string;
+  reason: string;
+  edited: boolean;
+  valid_until: string | null;
+  /** Of a call that has ended or will not run. */
+  result: ModelResult | null;
+}
+
+/** An open approval. A vote must name its digest. */
+export interface PendingCall {
+  call: string;
+  tool: string;
+  arguments: string;
+  digest: string;
+  rule: string;
+  reason: string;
+  requester: string;
+  agent: string;
+  voters: string[];
+  votes_needed: number;
+}
+
+export interface Request {
+  tool: string;
+  /** Raw JSON text, as model providers deliver it: the digest is over these bytes. */
+  arguments: string;
+  /** On whose behalf; they never decide about it. */
+  requester?: string;
+  agent?: string;
+  labels?: Record<string, string>;
+  /** How long this side waits for people, in seconds. */
+  expires_in_s?: number;
+}
+
+export interface Vote {
+  verdict: "approve" | "deny" | "answer" | "break_glass";
+  /** That of what the reviewer was shown. */
+  digest: string;
+  reason?: string;
+  /** With `approve`: run it with these instead (raw JSON text). */
+  arguments?: string;
+  /** With `answer`: what the model gets in place of the tool's output. */
+  answer?: string;
+  /** With `answer`: the model reads it as the tool's error. */
+  is_error?: boolean;
+}
+
+/** How long one request waits for a decision, in seconds; the client asks again. */
+const WAIT_S = 20;
+/** The pause after the first attempt that failed, in milliseconds; it doubles up to the last. */
+const AGAIN_MS = [200, 5_000] as const;
+
+export class Client {
+  readonly transport: Transport;
+
+  constructor(transport: Transport) {
+    this.transport = transport;
+  }
+
+  /** Request a call, named `workspace/thread/call`. The same again changes nothing. */
+  request(call: string, request: Request): Promise<CallState> {
+    return this.#ask("request", { call, ...request });
+  }
+
+  /** The state of a call, once it is decided; at the latest after `timeout_s` seconds (60 at most). */
+  async wait(call: string, timeout_s = 0): Promise<{ decided: boolean; state: CallState }> {
+    return this.#ask("wait", { call, timeout_s });
+  }
+
+  /** Wait for the decision for as long as it takes, also while the ledger is away. */
+  async decision(call: string, options: { signal?: AbortSignal } = {}): Promise<CallState> {
+    let pause: number = AGAIN_MS[0];
+    for (;;) {
+      options.signal?.throwIfAborted();
+      try {
+        const { decided, state } = await this.wait(call, WAIT_S);
+        if (decided) return state;
+        pause = AGAIN_MS[0];
+      } catch (problem) {
+        if (!(problem instanceof Problem && problem.retryable)) throw problem;
+        await new Promise((resolve) => setTimeout(resolve, pause));
+        pause = Math.min(pause * 2, AGAIN_MS[1]);
+      }
+    }
+  }
+
+  /** Claim an approved call, to run it with exactly the `arguments` of the answer. */
+  claim(call: string, claim: string, lease_s = 0): Promise<CallState> {
+    return this.#ask("claim", { call, claim, lease_s });
+  }
+
+  /** Renew a claim, so that its lease begins again. */
+  renew(call: string, claim: string): Promise<CallState> {
+    return this.#ask("renew", { call, claim });
+  }
+
+  /** Record how a call that was claimed has ended: with one of the two. */
+  finish(call: string, result: { output: string } | { error: string }): Promise<CallState> {
+    return this.#ask("finish", { call, ...result });
+  }
+
+  /** Record that nobody knows how a call ended. */
+  doubt(call: string, reason = ""): Promise<CallState> {
+    return this.#ask("doubt", { call, reason });
+  }
+
+  withdraw(call: string, reason = ""): Promise<CallState> {
+    return this.#ask("withdraw", { call, reason });
+  }
+
+  /** Vote, in the name that the login or token says. */
+  decide(call: string, vote: Vote): Promise<CallState> {
+    return this.#ask("decide", { call, ...vote });
+  }
+
+  /** Take an approval back before the tool runs; with `answer`, answer in its place. */
+  revoke(
+    call: string,
+    what: { reason?: string; answer?: string; is_error?: boolean } = {},
+  ): Promise<CallState> {
+    return this.#ask("revoke", { call, ...what });
+  }
+
+  /** A page of the calls that wait for people, the oldest first. */
+  pending(
+    filter: { workspace?: string; thread?: string; tool?: string; mine?: boolean; after?: string } = {},
+  ): Promise<{ calls: PendingCall[]; waiting: number; next: string | null }> {
+    return this.#ask("pending", filter);
+  }
+
+  /** A call with every fact about it. */
+  show(call: string): Promise<{ state: CallState; facts: unknown[] }> {
+    return this.#ask("show", { call });
+  }
+
+  /** Add a message to a conversation. The same `message` again is recorded once. */
+  say(
+    thread: string,
+    said: { text: string; message: string; role?: "user" | "system" | "note"; name?: string },
+  ): Promise<unknown> {
+    return this.#ask("say", { thread, ...said });
+  }
+
+  /** A conversation as its model continues it: the messages of a provider's API. */
+  history(thread: string, format = "openai-chat"): Promise<{ messages: unknown[] }> {
+    return this.#ask("history", { thread, format });
+  }
+
+  /**
+   * Claim an approved call, run it, and record how it ended.
+   *
+   * If the tool throws, that is recorded as its error, and the state is returned. If the result
+   * cannot be recorded, the `Problem` is thrown: the call is running, and must not be run again.
+   *
+   * @throws Problem: the claim failed; nothing has run.
+   */
+  async run(call: string, tool: (args: string) => unknown): Promise<CallState> {
+    const id = randomUUID(); // of this run alone, so it is kept in memory only
+    const claimed = await this.#insist(() => this.claim(call, id));
+    let result: { output: string } | { error: string };
+    try {
+      const output = await tool(claimed.arguments);
+      result = { output: typeof output === "string" ? output : (JSON.stringify(output) ?? "null") };
+    } catch (problem) {
+      result = { error: problem instanceof Error ? `${problem.name}: ${problem.message}` : String(problem) };
+    }
+    return this.#insist(() => this.finish(call, result));
+  }
+
+  close(): Promise<void> {
+    return this.transport.close();
+  }
+
+  async #ask<T>(endpoint: Endpoint, fields: Fields): Promise<T> {
+    return (await this.transport.ask(endpoint, fields)) as T;
+  }
+
+  /** Do the same again for some seconds while the ledger is away. It is safe: see the rules. */
+  async #insist<T>(step: () => Promise<T>): Promise<T> {
+    let pause: number = AGAIN_MS[0];
+    for (;;) {
+      try {
+        return await step();
+      } catch (problem) {
+        if (!(problem instanceof Problem && problem.retryable) || pause > AGAIN_MS[1]) throw problem;
+        await new Promise((resolve) => setTimeout(resolve, pause));
+        pause *= 2;
+      }
+    }
+  }
+}
