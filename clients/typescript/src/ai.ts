@@ -65,7 +65,7 @@ export function guarding(client: Client, about: Guarding) {
     options: CallOptions,
     run: (input: unknown) => unknown,
   ): Promise<unknown> {
-    let state = await decided(client, await asked(tool, input, options.toolCallId));
+    let state = await judged(tool, input, options.toolCallId);
     if (OPEN.has(state.status)) {
       throw new Error(`${tool} did not run yet: the call waits for approval. Do not repeat it.`);
     }
@@ -82,9 +82,9 @@ export function guarding(client: Client, about: Guarding) {
     return valueOf(state.result.text);
   }
 
-  /** Whether the SDK must stop at this call: people have not decided. */
-  async function waits(tool: string, input: unknown, id: string): Promise<boolean> {
-    return OPEN.has((await decided(client, await asked(tool, input, id))).status);
+  /** The call, once the gate has judged it. */
+  async function judged(tool: string, input: unknown, id: string): Promise<CallState> {
+    return decided(client, await asked(tool, input, id));
   }
 
   return {
@@ -95,8 +95,9 @@ export function guarding(client: Client, about: Guarding) {
         if (run === undefined) return [name, tool]; // the client runs it, not we
         const made = {
           ...tool,
-          needsApproval: (input: unknown, options: CallOptions) =>
-            waits(name, input, options.toolCallId),
+          // Also once they have decided: the SDK asks again when it is handed the response.
+          needsApproval: async (input: unknown, options: CallOptions) =>
+            (await judged(name, input, options.toolCallId)).asked,
           execute: (input: unknown, options: CallOptions) =>
             outcome(name, input, options, (approved) => run.call(tool, approved, options)),
         };
@@ -110,7 +111,7 @@ export function guarding(client: Client, about: Guarding) {
       toolCall: { toolName: string; input: unknown; toolCallId: string };
     }): Promise<"user-approval" | "not-applicable"> => {
       const { toolName, input, toolCallId } = options.toolCall;
-      return (await waits(toolName, input, toolCallId)) ? "user-approval" : "not-applicable";
+      return (await judged(toolName, input, toolCallId)).asked ? "user-approval" : "not-applicable";
     },
 
     /**
@@ -130,7 +131,8 @@ export function guarding(client: Client, about: Guarding) {
       for (const { approvalId, toolCallId } of partsOf(messages, "tool-approval-request")) {
         const call = calls.get(toolCallId) as { toolName: string; input: unknown } | undefined;
         if (call === undefined || toolCallId === undefined || ended.has(toolCallId)) continue;
-        if (await waits(call.toolName, call.input, toolCallId)) waiting.push(toolCallId);
+        const { status } = await judged(call.toolName, call.input, toolCallId);
+        if (OPEN.has(status)) waiting.push(toolCallId);
         else responses.push({ type: "tool-approval-response", approvalId, approved: true } as Part);
       }
       const last = { role: "tool", content: responses } as unknown as M;

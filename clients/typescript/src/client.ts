@@ -88,6 +88,8 @@ export interface CallState {
   tool: string;
   arguments: string;
   digest: string;
+  /** Whether it was put to people, whatever came of it. */
+  asked: boolean;
   decision: string | null;
   decided_at: string | null;
   voters: string[];

@@ -276,6 +276,8 @@ class CallState(ApiModel):
     arguments: str
     """Those that run: the approved ones, if a reviewer changed them."""
     digest: str
+    asked: bool = False
+    """Whether it was put to people, whatever came of it."""
     decision: str | None
     decided_at: datetime | None
     voters: tuple[str, ...]
@@ -303,7 +305,8 @@ class CallState(ApiModel):
     def of(cls, call: Call, stands: Tally | None) -> Self:
         ended = told(call, Wish(tool=call.wish.tool, arguments=call.wish.arguments))
         result = {"text": ended.text, "is_error": ended.is_error} if ended else None
-        return cls.model_validate(output.call_json(call, stands) | {"result": result})
+        more = {"result": result, "asked": call.gated is not None}
+        return cls.model_validate(output.call_json(call, stands) | more)
 
 
 class RecordedFact(ApiModel):
