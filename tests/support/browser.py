@@ -31,7 +31,7 @@ MISSING: Final = (
 PATIENCE_MS: Final = 30_000
 DESK: Final = {"width": 1280, "height": 800}
 PHONE: Final = {"width": 360, "height": 740}
-#: What Playwright 1.6 switches off, as far as it is about pages or the network: the last list counts.
+#: What Playwright switches off, as far as it is about pages or the network: the last list counts.
 _OF_PLAYWRIGHT: Final = (
     "AvoidUnnecessaryBeforeUnloadCheckSync",
     "DestroyProfileOnBrowserClose",
@@ -46,8 +46,8 @@ _OF_PLAYWRIGHT: Final = (
     "AimEnabled",
     "PreconnectToSearch",
 )
-#: What makes a new window slow though nobody sees it: the lists below its address bar are pages in a
-#: process of their own, and the process for a next site is started in advance. Without, a browser
+#: What makes a new window slow though nobody sees it: the lists below its address bar are pages in
+#: a process of their own, and the process for a next site is started in advance. Without, a browser
 #: and its first page take 0.2 s of CPU rather than 1 (Chromium 156).
 _OF_THE_WINDOW: Final = (
     "WebUIOmniboxPopup",
