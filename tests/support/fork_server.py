@@ -87,7 +87,7 @@ def become(words: list[str], environment: dict[str, str], directory: str | None)
 
 
 def program() -> Callable[[], object]:
-    """What `sys.argv` starts: `python FILE`, `python [-P] -c CODE` or `-m MODULE`, or else `ayes`."""
+    """What `sys.argv` starts: `python FILE`, `python -c CODE` or `-m MODULE`, or else `ayes`."""
     from ayes.ops import cli
 
     if sys.argv[0] != sys.executable:
