@@ -110,10 +110,6 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-def pytest_unconfigure() -> None:
-    gc.unfreeze()
-
-
 @pytest.fixture(autouse=True, scope="session")
 def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Keep what the witness saw of the tests' logs out of the user's state directory.
