@@ -31,7 +31,7 @@ demo: .venv/demo ## a small agent asks, a person decides, the tool runs: under 1
 test: lint       ## lint, types, folder order, every test except the benchmarks', in a browser too if there is one (about 8 minutes on two cores)
 	@types=$$(mktemp); trap 'kill $$mypy 2>/dev/null; rm -f $$types; exit 130' INT TERM; \
 	  nice $(BIN)/mypy >$$types 2>&1 & mypy=$$!; \
-	  $(BIN)/pytest -n 3; tests=$$?; \
+	  $(BIN)/pytest -n 4; tests=$$?; \
 	  wait $$mypy; status=$$?; echo "mypy: $$(cat $$types)"; rm -f $$types; exit $$((tests | status))
 
 screenshots: setup ## pictures of every page of the console for docs/console.md, made in a browser
@@ -64,6 +64,7 @@ chaos: setup     ## kill, pause and cut off three nodes, one server and all prog
 
 kills: setup     ## kill -9 one server's programs repeatedly: with all recorded conversations, a lake sync 300 times, a notifier 200 times
 	@CHAOS=1 $(BIN)/pytest tests/races/test_crash.py tests/races/test_one_server.py -n 0
+	@CHAOS=1 $(BIN)/pytest tests/ops/test_rehearse.py -n 0 -k real
 	@KILLS=100 $(BIN)/pytest tests/ops/test_archivist.py -n 0 -k killed
 	@NOTIFIER_KILLS=200 $(BIN)/pytest tests/races/test_notifier_kills.py -n 0 -s
 

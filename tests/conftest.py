@@ -57,8 +57,6 @@ TOGETHER = {
         "tests/ops/test_lake.py::test_a_lake_that_is_whole_is_verified",
     ),
     "a whole machine": (
-        "tests/ops/test_rehearse.py::test_approved_each_real",
-        "tests/ops/test_rehearse.py::test_denied_no_real",
         "tests/races/test_crash.py",
         "tests/chaos/test_chaos.py",
     ),
@@ -110,10 +108,6 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
-
-
-def pytest_unconfigure() -> None:
-    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True, scope="session")

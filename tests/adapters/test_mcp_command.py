@@ -16,7 +16,7 @@ import pytest
 from brokers import running
 from gateways import SHOP
 from mcp import Client, StdioServerParameters, stdio_client
-from program import environment
+from program import environment, forked
 from running import working
 
 from ayes.adapters.names import AskedCall, id_names
@@ -62,7 +62,7 @@ def journal(tmp_path: Path) -> Path:
 
 def command(store: Path, journal: Path, *more: str, clients: str = "") -> list[str]:
     file = store.parent / "gateway.toml"
-    shop = [sys.executable, str(SHOP), str(journal)]
+    shop = forked(SHOP, journal)
     file.touch(mode=0o600)
     file.write_text(
         f'workspace = "shop"\nrequester = "rita"\nhold = "20s"\n{clients}'

@@ -6,6 +6,7 @@ the end differs: the interpreter is not taken down, which takes 0.25 s with so m
 `program.py` runs this file once per test process, and sends a request for each start: the
 arguments, the environment and the directory as JSON, with four file descriptors: stdin, stdout,
 stderr, and a pipe for the answer, which is the pid in one line and the wait status in the next.
+What other programs have to start themselves asks through `forked.py`, on a socket with a name.
 """
 
 import atexit
@@ -17,6 +18,7 @@ import json
 import os
 import pkgutil
 import runpy
+import select
 import signal
 import socket
 import sys
@@ -27,14 +29,19 @@ from collections.abc import Callable
 from typing import Any
 
 
-def serve(requests: socket.socket) -> dict[str, Any]:
+def serve(requests: socket.socket, listener: socket.socket) -> dict[str, Any]:
     """Return in each new process with its request; in the server, never return."""
     while True:
-        data, descriptors, _, _ = socket.recv_fds(requests, 1 << 20, 4)
-        if not data:
-            os._exit(0)
+        if requests in select.select([requests, listener], [], [])[0]:
+            data, descriptors, _, _ = socket.recv_fds(requests, 1 << 20, 4)
+            if not data:
+                os._exit(0)
+        else:
+            with listener.accept()[0] as asking:
+                data, descriptors, _, _ = socket.recv_fds(asking, 1 << 20, 4)
         if os.fork() == 0:
             requests.close()
+            listener.close()
             *streams, answer = descriptors
             if (pid := os.fork()) == 0:
                 os.close(answer)
@@ -80,7 +87,7 @@ def become(words: list[str], environment: dict[str, str], directory: str | None)
 
 
 def program() -> Callable[[], object]:
-    """What `sys.argv` starts: `python [-P] -c CODE`, `python [-P] -m MODULE`, or else `ayes`."""
+    """What `sys.argv` starts: `python FILE`, `python -c CODE` or `-m MODULE`, or else `ayes`."""
     from ayes.ops import cli
 
     if sys.argv[0] != sys.executable:
@@ -90,6 +97,9 @@ def program() -> Callable[[], object]:
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     if option == "-c":
         return lambda: exec(compile(what, "<string>", "exec"), vars(main))
+    if option.endswith(".py"):
+        sys.argv = [option, what, *rest]
+        return lambda: runpy.run_path(option, run_name="__main__")
     # It was imported by a command; as a program it is not.
     sys.modules.pop(what, None)
     return lambda: runpy.run_module(what, run_name="__main__", alter_sys=True)
@@ -131,5 +141,5 @@ if __name__ == "__main__":
     # A collection in a forked process would copy all memory that it shares with the others.
     gc.collect()
     gc.freeze()
-    become(**serve(socket.socket(fileno=int(sys.argv[1]))))
+    become(**serve(*(socket.socket(fileno=int(number)) for number in sys.argv[1:])))
     run(program())

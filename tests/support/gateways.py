@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import uvicorn
 from mcp import Client
+from program import forked
 
 from ayes.adapters.mcp_gateway.server import Gateway, http_app, opened
 from ayes.adapters.mcp_gateway.settings import ClientFile, GatewayFile, ServerFile
@@ -21,7 +21,7 @@ KEY = b"k" * 32
 
 def shop_server(journal: Path, name: str = "desk", **environment: str) -> ServerFile:
     """The settings of a shop over stdio."""
-    command = (sys.executable, str(SHOP), str(journal))
+    command = tuple(forked(SHOP, journal))
     return ServerFile(name=name, command=command, environment=environment)
 
 
