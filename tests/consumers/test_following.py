@@ -15,6 +15,8 @@ from ayes.consumers.live import _MOST_WHOLE, LiveReply, follow_reply, live_subje
 from ayes.consumers.model import ModelReply, ModelRequest
 from ayes.ledger.log import EventLog
 from ayes.ledger.services import Ledger
+from ayes.ops.commands import look
+from ayes.ops.commands.command import Session
 from ayes.projections.live import Discarded, Ended, Fragment
 from ayes.schemas import events as e
 
@@ -200,3 +202,32 @@ async def test_the_broker_restarts_in_the_middle(tmp_path: Path):
                 assert await asyncio.wait_for(following, 60) == TEXT
             assert Discarded() not in heard
             assert port
+
+
+async def test_the_command_shows_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """With its line feeds, and nothing that could harm a terminal; 1 if the model failed."""
+    async with (
+        running(tmp_path / "store") as server,
+        Ledger.connect(server.store.path, role="admin") as ledger,
+    ):
+        session = Session(store=server.store.path)
+        await ledger.append(THREAD.opened, e.ThreadOpened(requester="rita"))
+        replied = e.ModelReplied(parts=(e.Text("On its\nway.\x1b[2J"),))
+        for turn, end in enumerate((replied, e.ModelFailed(error="no")), 1):
+            command = asyncio.create_task(look.follow(str(THREAD), session=session))
+            said = ""
+            async with LiveReply.of(ledger, THREAD, turn, 1) as live, asyncio.timeout(20):
+                live.say("On its\n")
+                while "On its\n" not in said:
+                    await asyncio.sleep(0.05)
+                    said += capsys.readouterr().out
+            await ledger.append(THREAD.asked(turn, 1), e.ModelAsked(model="test:m"))
+            await ledger.append(THREAD.replied(turn), end)
+            code = await command
+            rest = capsys.readouterr()
+            if turn == 1:
+                shown = said + rest.out
+                assert (code, shown.startswith("On its\nway.\\u001b[2J")) == (0, True)
+                assert "\x1b" not in shown
+            else:
+                assert (code, rest.err.splitlines()[-1]) == (1, "The model failed: no")
