@@ -80,7 +80,7 @@ def money(value: object) -> str:
     ],
 )
 def test_an_amount_is_an_exact_decimal_or_unknown(arguments: str, pointer: str, value: str | None):
-    """Anything uncertain is not a yes: what is missing, negative or no plain number is no amount."""
+    """Anything uncertain is not a yes: neither what is missing nor what is negative is one."""
     assert amount_at(arguments, pointer) == (None if value is None else Decimal(value))
 
 
@@ -103,8 +103,8 @@ MINE = THREAD.call("mine")
 def test_what_fits_keeps_the_sum_within_the_limit(
     uses: list[tuple[int, int]], back: set[int], wanted: int
 ):
-    """In whatever order facts are read: each other call counts once, with its largest amount, unless
-    it gave that back; what fits is exactly what leaves the sum within the limit.
+    """In whatever order facts are read: each other call counts once, with its largest amount,
+    unless it gave that back; what fits is exactly what leaves the sum within the limit.
     """
     story, one = Story(), Sum(read_policy(budget(1000), "it").budgets[0], "shop")
     for number, (call, cents) in enumerate(uses, 1):
@@ -244,10 +244,10 @@ async def test_a_budget_that_blocks_binds_people_too(shop: Shop):
         denied = await shop.decided(e.Denied, SECOND)
         await shop.request(THIRD)
         assert (await shop.decided(e.Denied, THIRD)).ground == "limit"
-    assert (denied.ground, denied.reason) == (
-        "limit",
+    assert denied.ground == "limit"
+    assert denied.reason == (
         "Approved by people, but 100 of 150 is used of the budget 'refunds', and this call needs "
-        "100.",
+        "100."
     )
     assert (await shop.ledger.call(THIRD)).gated is None
 
@@ -307,8 +307,8 @@ async def test_what_did_not_run_is_given_back(shop: Shop):
 
 
 async def test_each_agent_and_day_has_a_sum(shop: Shop):
-    """And each thread, where the budget says so; the key is of the request, so whenever a gate looks
-    it is the same sum.
+    """And each thread, where the budget says so; the key is of the request, so whenever a gate
+    looks it is the same sum.
     """
     await shop.open(budget(100, "block", "agent day") + FREELY)
     elsewhere = ThreadRef("shop", "t2").call("c1")
@@ -385,8 +385,8 @@ async def ended(shop: Shop, ref: CallRef) -> e.Event:
 @pytest.mark.log("memory", "jetstream")
 @pytest.mark.parametrize(("limit", "run"), [(450, 4), (900, 9)])
 async def test_three_gates_never_exceed_a_budget(shop: Shop, limit: int, run: int):
-    """Nine requests at once over twelve threads: exactly as many run as fit, and if all fit, none is
-    refused (B76, I10).
+    """Nine requests at once over twelve threads: exactly as many run as fit, and if all fit, none
+    is refused (B76, I10).
     """
     names = [f"t{number}" for number in range(12)]
     await shop.open(budget(limit, "block", "agent day") + FREELY)
