@@ -16,6 +16,7 @@ call spends an amount. The gate records it before it approves the call:
 
 import json
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from decimal import Decimal
 from hashlib import sha256
 from typing import Final
@@ -131,23 +132,33 @@ class Sum(Struct, frozen=True):
 def sums_of(policies: Policies, call: Call) -> tuple[Sum, ...]:
     """The sums of both policies that this call would spend of, not filled yet."""
     return tuple(
-        Sum(budget, call.ref.workspace, key_of(budget, call), one.organisation)
+        Sum(budget, call.ref.workspace, _key_of(budget, call), one.organisation)
         for one in (policies.organisation, policies.workspace)
         for budget in one.policy.budgets
         if is_among(call.wish.tool, budget.tools)
     )
 
 
-def key_of(budget: Budget, call: Call) -> tuple[str, ...]:
-    """Which sum of the budget a call belongs to: whenever a gate looks, it is the same one."""
+def _key_of(budget: Budget, call: Call) -> tuple[str, ...]:
     assert call.requested
-    values = {
-        "thread": call.ref.thread,
-        "agent": call.wish.agent,
-        "requester": call.wish.requester,
-        "day": f"{call.requested.recorded_at:%Y-%m-%d}",
-    }
+    return key_of(
+        budget,
+        thread=call.ref.thread,
+        agent=call.wish.agent,
+        requester=call.wish.requester,
+        day=day_of(call.requested.recorded_at),
+    )
+
+
+def key_of(budget: Budget, *, thread: str, agent: str, requester: str, day: str) -> tuple[str, ...]:
+    """Which sum of the budget a call belongs to: whenever a gate looks, it is the same one."""
+    values = {"thread": thread, "agent": agent, "requester": requester, "day": day}
     return tuple(values[one] for one in budget.per)
+
+
+def day_of(requested_at: datetime) -> str:
+    """The day of a request, in UTC: `2026-03-02`."""
+    return f"{requested_at.astimezone(UTC):%Y-%m-%d}"
 
 
 def filled(one: Sum, facts: Iterable[Fact]) -> Sum:
