@@ -12,12 +12,14 @@ the same question. Asking twice does no harm, so a claim whose worker died is fo
 attempt; the slot `replied` takes one answer.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Final, Protocol
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, Protocol, runtime_checkable
 
 from msgspec import Struct
 
 from ayes.consumers.effects import Append, Effect, Perform
+from ayes.consumers.live import LiveReply
 from ayes.ledger import tracing
 from ayes.ledger.log import Delivered
 from ayes.ledger.policies import wished
@@ -61,6 +63,15 @@ class Model(Protocol):
     """A provider, a recording or a script. If it raises, the turn has failed."""
 
     async def reply(self, question: ModelRequest) -> ModelReply: ...
+
+
+@runtime_checkable
+class StreamingModel(Model, Protocol):
+    """A model that says its text while it answers."""
+
+    async def stream(self, question: ModelRequest, say: Callable[[str], None]) -> ModelReply:
+        """As `reply`; gives `say` each piece of text as it comes. What is returned counts."""
+        ...
 
 
 class Ask(Struct, frozen=True):
@@ -110,8 +121,8 @@ class ModelWorker:
                 for one in opened.tools
             ]
             question = ModelRequest(work.thread, work.turn, opened.model, entries, tuple(tools))
-            replying = self._models[_provider(opened.model)].reply(question)
-            reply = await tracing.asking(opened.model, work.thread, replying)
+            async with _replying(ledger, self._models, question, work) as replying:
+                reply = await tracing.asking(opened.model, work.thread, replying)
             replied = e.ModelReplied(
                 parts=reply.parts,
                 attempt=work.attempt,
@@ -132,6 +143,19 @@ class ModelWorker:
                 slot, e.ModelFailed(error=format_exception(problem), attempt=work.attempt)
             )
         return Append(slot, replied)
+
+
+@asynccontextmanager
+async def _replying(
+    ledger: Ledger, models: Mapping[str, Model], question: ModelRequest, work: Ask
+) -> AsyncGenerator[Coroutine[Any, Any, ModelReply]]:
+    """The model's work on its reply, which can be followed if the model says how it goes."""
+    model = models[_provider(question.model)]
+    if not isinstance(model, StreamingModel):
+        yield model.reply(question)
+        return
+    async with LiveReply.of(ledger, work.thread, work.turn, work.attempt) as live:
+        yield model.stream(question, live.say)
 
 
 def _asked_again(thread: Thread, turn: Turn, handed: Delivered) -> Sequence[Effect[Ask]]:

@@ -13,13 +13,13 @@ the call goes under an id of ours. A model that represents several (a `FallbackM
 of its own here: a part that one of them signed is recorded as the whole's, and sent to it alone.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 from msgspec.structs import replace
 from pydantic_ai import messages as pai
-from pydantic_ai.direct import model_request
+from pydantic_ai.direct import model_request, model_request_stream
 from pydantic_ai.models import Model as ProviderModel
 from pydantic_ai.models import ModelRequestParameters, infer_model
 from pydantic_ai.tools import ToolDefinition
@@ -42,6 +42,39 @@ class PydanticAI:
         self._model = model
 
     async def reply(self, question: ModelRequest) -> ModelReply:
+        model, names, parameters = self._request(question)
+        sent = messages(question.history, provider=model.system)
+        response = await model_request(model, sent, model_request_parameters=parameters)
+        return _reply(response, model.system, names)
+
+    async def stream(self, question: ModelRequest, say: Callable[[str], None]) -> ModelReply:
+        """As `reply`, with each piece of text as it comes.
+
+        Raises:
+            RuntimeError: the stream ended before the reply was complete.
+        """
+        model, names, parameters = self._request(question)
+        sent = messages(question.history, provider=model.system)
+        async with model_request_stream(
+            model, sent, model_request_parameters=parameters
+        ) as streamed:
+            async for event in streamed:
+                match event:
+                    case pai.PartStartEvent(part=pai.TextPart(content=text)):
+                        say(text)
+                    case pai.PartDeltaEvent(delta=pai.TextPartDelta(content_delta=text)):
+                        say(text)
+                    case _:
+                        pass
+            response = streamed.get()
+        if response.state != "complete":
+            raise RuntimeError(f"the provider's stream ended early: the reply is {response.state}")
+        return _reply(response, model.system, names)
+
+    def _request(
+        self, question: ModelRequest
+    ) -> tuple[ProviderModel, Mapping[str, str], ModelRequestParameters]:
+        """The model, the names of the tools as it knows them, and the tools."""
         model = self._model or infer_model(question.model)
         names = named_tools(tool.name for tool in question.tools)
         tools = [
@@ -53,16 +86,15 @@ class PydanticAI:
             for tool in question.tools
             if tool.name in names.values()
         ]
-        response = await model_request(
-            model,
-            messages(question.history, provider=model.system),
-            model_request_parameters=ModelRequestParameters(function_tools=tools),
-        )
-        return ModelReply(
-            parts=parts(response, provider=model.system, tools=names),
-            usage=e.Usage(response.usage.input_tokens, response.usage.output_tokens),
-            finish_reason=response.finish_reason or "",
-        )
+        return model, names, ModelRequestParameters(function_tools=tools)
+
+
+def _reply(response: pai.ModelResponse, provider: str, names: Mapping[str, str]) -> ModelReply:
+    return ModelReply(
+        parts=parts(response, provider=provider, tools=names),
+        usage=e.Usage(response.usage.input_tokens, response.usage.output_tokens),
+        finish_reason=response.finish_reason or "",
+    )
 
 
 def messages(history: Sequence[Entry], *, provider: str) -> list[pai.ModelMessage]:

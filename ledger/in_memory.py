@@ -32,6 +32,7 @@ from ayes.ledger.log import (
     SlotTaken,
     TimerFired,
     Written,
+    forever,
 )
 from ayes.schemas.codec import Fact, fact_of
 from ayes.schemas.errors import BrokerAway
@@ -54,6 +55,8 @@ class Memory:
         #: The indices of the facts by the first three tokens of their subjects.
         self._by_head: defaultdict[str, list[int]] = defaultdict(list)
         self._grown = asyncio.Condition()
+        #: Who listens, by subject.
+        self._live: defaultdict[str, list[asyncio.Queue[bytes]]] = defaultdict(list)
         self._durables: dict[str, _Durable] = {
             name: _Durable(self, one) for name, one in subscriptions.DURABLES.items()
         }
@@ -208,6 +211,19 @@ class Memory:
     async def ask(self, subject: str, body: bytes, patience_s: float) -> bytes:
         raise BrokerAway(f"no service answers {subject}.")
 
+    async def publish_live(self, subject: str, body: bytes) -> None:
+        for queue in self._live[subject]:
+            queue.put_nowait(body)
+
+    @asynccontextmanager
+    async def hear_live(self, subject: str) -> AsyncGenerator[AsyncIterator[bytes]]:
+        queue: asyncio.Queue[bytes] = asyncio.Queue()
+        self._live[subject].append(queue)
+        try:
+            yield forever(queue.get)
+        finally:
+            self._live[subject].remove(queue)
+
 
 class Lagging:
     """One client's view of a log in memory whose replicas may be behind. Each client needs its own.
@@ -231,6 +247,7 @@ class Lagging:
         self.created, self.progress, self.clock = log.created, log.progress, log.clock
         self.set_timer, self.cancel_timer = log.set_timer, log.cancel_timer
         self.park, self.parked, self.ask = log.park, log.parked, log.ask
+        self.publish_live, self.hear_live = log.publish_live, log.hear_live
 
     def beside(self) -> "Lagging":
         """Another client on the same log."""

@@ -5,7 +5,7 @@ It has two implementations, `nats/jetstream.py` and its twin `in_memory.py`, hel
 itself.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Final, Literal, Protocol
@@ -216,6 +216,12 @@ class FactReader(Protocol):
         ...
 
 
+async def forever[T](get: Callable[[], Awaitable[T]]) -> AsyncIterator[T]:
+    """What `get` returns, again and again."""
+    while True:
+        yield await get()
+
+
 class EventLog(FactReader, Protocol):
     """The log, for one reader and writer (docs/decisions/0026).
 
@@ -304,6 +310,21 @@ class EventLog(FactReader, Protocol):
         Raises:
             BrokerAway: no such service is there, or it did not answer within `patience_s`.
             BrokerRefused: the service reports an error, or these credentials may not ask it.
+        """
+        ...
+
+    async def publish_live(self, subject: str, body: bytes) -> None:
+        """Publish to whoever listens at this moment. Nothing is stored, nobody is waited for; what
+        is sent while a connection is slow waits here until it has gone out.
+
+        Raises:
+            Unavailable: the broker is away; it is lost.
+        """
+        ...
+
+    def hear_live(self, subject: str) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """What is published on this subject from now on. Some of it is missing after a cut, or if
+        it is not read as fast as it comes.
         """
         ...
 

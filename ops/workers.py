@@ -240,11 +240,18 @@ class _Providers:
     """Loads pydantic-ai when a model is first asked: that takes two seconds, and few need it."""
 
     async def reply(self, question: ModelRequest) -> ModelReply:
+        answer: ModelReply = await (await self._loaded()).reply(question)
+        return answer
+
+    async def stream(self, question: ModelRequest, say: Callable[[str], None]) -> ModelReply:
+        answer: ModelReply = await (await self._loaded()).stream(question, say)
+        return answer
+
+    async def _loaded(self) -> Any:
         providers = await asyncio.to_thread(
             importlib.import_module, "ayes.consumers.pydantic_ai_model"
         )
-        answer: ModelReply = await providers.PydanticAI().reply(question)
-        return answer
+        return providers.PydanticAI()
 
 
 #: The part before the colon in the model names of pydantic-ai.

@@ -19,10 +19,18 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 import msgspec
+import nats.errors
 from msgspec import structs
 
 from ayes.ledger import log, subscriptions
-from ayes.ledger.log import AlreadyRecorded, AppendResult, Recorded, SlotTaken, Unconfirmed
+from ayes.ledger.log import (
+    AlreadyRecorded,
+    AppendResult,
+    Recorded,
+    SlotTaken,
+    Unconfirmed,
+    forever,
+)
 from ayes.ledger.nats import streams
 from ayes.ledger.nats.api import PASSING, Ack, Api, ApiError, NatsReply, by_leader
 from ayes.ledger.nats.connection import Connection
@@ -31,7 +39,7 @@ from ayes.ledger.nats.drift import check_own
 from ayes.ledger.nats.group_commit import GroupCommit
 from ayes.ledger.nats.key_value import REPLACES, KeyValue
 from ayes.ledger.nats.ordered_consumer import Start, follow, meta
-from ayes.ledger.nats.protocol import NatsMessage
+from ayes.ledger.nats.protocol import NatsMessage, subscription_number
 from ayes.ledger.patience import while_away
 from ayes.schemas.codec import Fact, fact_of
 from ayes.schemas.errors import BadId, BrokerAway, BrokerRefused, LedgerFull, Unavailable
@@ -43,6 +51,10 @@ APPEND_PATIENCE_S: Final = 10.0
 _ROUND_S: Final = 3.0
 #: How long replicas may take to catch up with the last fact that this client knows of.
 _CATCH_UP_S: Final = 5.0
+#: Bytes of live messages in the connection's buffer before the next one waits.
+_MOST_LIVE_BYTES: Final = 64 * 1024
+#: Live messages that were heard and not read.
+_MOST_LIVE: Final = 1_024
 #: The server's limit of subjects for `multi_last` (ADR-31); larger results are read in pages.
 _PAGE: Final = 1000
 
@@ -401,6 +413,37 @@ class JetStream:
         if _REFUSED in answer.headers:
             raise BrokerRefused(f"{subject}: {answer.headers[_REFUSED]}")
         return answer.data
+
+    async def publish_live(self, subject: str, body: bytes) -> None:
+        client = self.connection.client
+        # What is recorded goes first: only a little of this may wait in the connection's buffer.
+        while client.pending_data_size > _MOST_LIVE_BYTES:  # noqa: ASYNC110 - nobody says when
+            await asyncio.sleep(0.02)
+        if not client.is_connected:
+            raise BrokerAway(f"no broker is there to publish {subject}.")
+        try:
+            await self.api.tell(subject, body)
+        except nats.errors.Error as problem:
+            raise BrokerAway(f"{subject} cannot be published: {problem}.") from None
+
+    @asynccontextmanager
+    async def hear_live(self, subject: str) -> AsyncGenerator[AsyncIterator[bytes]]:
+        queue: asyncio.Queue[bytes] = asyncio.Queue()
+
+        def heard(message: NatsMessage) -> None:
+            _subject, _reply, data, _head = message
+            if queue.qsize() < _MOST_LIVE:
+                queue.put_nowait(data)
+
+        heard_by = await self.connection.client.subscribe(subject)
+        number = subscription_number(heard_by)
+        self.connection.straight[number] = heard
+        try:
+            yield forever(queue.get)
+        finally:
+            self.connection.straight.pop(number, None)
+            with suppress(nats.errors.Error):
+                await heard_by.unsubscribe()
 
     async def _publish(
         self, subject: str, raw: bytes, headers: Mapping[str, str] | None = None

@@ -128,6 +128,10 @@ WRITERS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     (BUDGET, "*", "*", "#"): ("gate",),
 }
 
+#: What models say while they answer (consumers/live.py). All roles may listen, but not models: they
+#: would hear themselves, and their account would import what it publishes.
+LIVE: Final = "live.>"
+
 #: The roles that may publish to subjects other than slots and the durables' own subjects.
 OTHER_SUBJECTS: Final[dict[str, tuple[str, ...]]] = {
     # No workspace can weaken the organisation's policy, so its operators may not write it.
@@ -138,6 +142,8 @@ OTHER_SUBJECTS: Final[dict[str, tuple[str, ...]]] = {
     f"$KV.running.{RENEWED}>": ("service",),
     # What is wrong with the channels of notices.
     f"$KV.running.{CHANNEL}>": ("notifier",),
+    # What a model says while it answers; nothing stores it.
+    LIVE: ("model",),
     # Deadlines: set, and cancelled by purging their subject.
     "timer.set.>": ("gate",),
     f"$JS.API.STREAM.PURGE.{TIMERS}": ("gate",),
@@ -204,6 +210,8 @@ _EXPORTS: Final = """\
       {service: "$JS.API.DIRECT.GET.KV_pending", response_type: stream, response_threshold: "5s"}
       {service: "$JS.API.DIRECT.GET.KV_running", response_type: stream, response_threshold: "5s"}
       {service: "$JS.API.DIRECT.GET.PARKED", response_type: stream, response_threshold: "5s"}
+      {service: "live.>"}
+      {stream: "live.>"}
       {stream: "deliver.>"}
       {stream: "_INBOX.>"}"""
 
@@ -257,7 +265,7 @@ def _permissions(role: str, durables: tuple[Durable, ...]) -> Permissions:
     others = [subject for subject, roles in OTHER_SUBJECTS.items() if role in roles]
     facts = (*slots_of(role), *(subject for subject in others if subject.startswith(f"{ROOT}.")))
     publish = [*dict.fromkeys((*facts, *others, *READING))]
-    subscribe = [f"_INBOX.{role}.>"]
+    subscribe = [f"_INBOX.{role}.>", *([] if role == "model" else [LIVE])]
     if own := [durable for durable in durables if durable.role == role]:
         subscribe.append(f"deliver.{role}.>")
         publish.append(f"parked.{role}.>")
@@ -368,7 +376,7 @@ def _everybody() -> Permissions:
     each person's own permissions say which.
     """
     may = _permissions(f"{REVIEWER}*", ())
-    return msgspec.structs.replace(may, subscribe=("_INBOX.*.>",))
+    return msgspec.structs.replace(may, subscribe=("_INBOX.*.>", LIVE))
 
 
 def _user(role: str, password: str, may: Permissions) -> str:

@@ -7,18 +7,21 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 
+from ayes.consumers.live import follow_reply
 from ayes.ledger.lifecycle import may_be_void
 from ayes.ledger.services import Ledger
 from ayes.ops.commands.command import Session, command, commands
 from ayes.ops.commands.options import CallArgument, FormatOption, JsonOption, ThreadArgument
 from ayes.ops.terminal import output
-from ayes.ops.terminal.output import print_data, print_json, print_line, print_message
+from ayes.ops.terminal.output import print_data, print_json, print_line, print_message, print_text
 from ayes.projections.formats import FORMATS, format_named
 from ayes.projections.history import history as history_of
+from ayes.projections.live import Discarded, Ended, Fragment
 from ayes.projections.thread import thread_of
 from ayes.schemas import strict_json
 from ayes.schemas.codec import Fact, fact_json
 from ayes.schemas.errors import BadFile, UnknownCall
+from ayes.schemas.events import ModelFailed
 from ayes.schemas.slots import CallRef, ThreadRef
 from ayes.schemas.toml_files import read_text
 
@@ -74,6 +77,37 @@ async def watch(
                 else:
                     wishes = await _wish(ledger, fact)
                     output.print_facts([fact], console, full=True, wishes=wishes, voids=voids)
+
+
+@command(app, examples="ayes follow shop/chat-1")
+async def follow(thread: ThreadArgument, session: Session) -> int:
+    """Show what the model says in a conversation, as it says it; ends with its reply, or with 1 if
+    the model failed.
+    """
+    ref = ThreadRef.parse(thread)
+    async with (
+        session.connect("observer") as ledger,
+        aclosing(follow_reply(ledger, ref)) as following,
+    ):
+        async for one in following:
+            match one:
+                case Fragment(text):
+                    if session.json:
+                        print_json({"text": text})
+                    else:
+                        print_text(text)
+                case Discarded():
+                    if session.json:
+                        print_json({"discarded": True})
+                    else:
+                        print_message("\n[what was said so far does not hold]")
+                case Ended(end=ModelFailed(error=error)):
+                    print_message(f"The model failed: {error}")
+                    return 1
+                case Ended():
+                    if not session.json:
+                        print_line()
+    return 0
 
 
 async def _void(ledger: Ledger, fact: Fact) -> dict[int, str]:

@@ -39,10 +39,9 @@ async def schema(
         if not is_installed():
             raise BadInput(f"it describes the API too, which is not installed: {INSTALL}.")
         from ayes.ops.asyncapi import document
-        from ayes.ops.console.application import api
-        from ayes.ops.console.service import endpoints
+        from ayes.ops.console.application import described
 
-        print_data(json.dumps(document(endpoints(api())), indent=2))
+        print_data(json.dumps(document(described()), indent=2))
         return
     if event and event not in e.TYPES:
         raise BadInput(f"there is no event {event!r}. There are {', '.join(sorted(e.TYPES))}.")

@@ -67,6 +67,14 @@ class Operation(NamedTuple):
     path: str
 
 
+class Endpoint(NamedTuple):
+    """An endpoint as it describes itself: JSON Schemas (2020-12) without references outside."""
+
+    description: str
+    request: dict[str, Any]
+    response: dict[str, Any]
+
+
 ENDPOINTS: Final = {
     "request": Operation("PUT", "/calls/{call}"),
     "wait": Operation("GET", "/calls/{call}/decision"),
@@ -93,16 +101,19 @@ class Answer(Struct, frozen=True):
 
 
 @asynccontextmanager
-async def answering(client: Client, api: FastAPI) -> AsyncGenerator[None]:
+async def answering(
+    client: Client, api: FastAPI, offered: Mapping[str, Endpoint]
+) -> AsyncGenerator[None]:
     """Answer requests over this connection for as long as the block lasts.
 
     Args:
         api: the API's application, without a guard before it.
+        offered: its endpoints.
     """
     handler = _Handler(client, api)
     description = "Request, wait for, decide and run calls that need an approval."
     async with registered(client, API_SERVICE, description) as service:
-        for name, described in endpoints(api).items():
+        for name, described in offered.items():
             await service.add_endpoint(
                 name=name,
                 subject=f"{API_SERVICE}.*.*.{name}",
@@ -252,14 +263,6 @@ def _failure(status: HTTPStatus, detail: str, exit_code: int) -> Answer:
 
 
 _REF: Final = "#/components/schemas/"
-
-
-class Endpoint(NamedTuple):
-    """An endpoint as it describes itself: JSON Schemas (2020-12) without references outside."""
-
-    description: str
-    request: dict[str, Any]
-    response: dict[str, Any]
 
 
 def endpoints(api: FastAPI) -> dict[str, Endpoint]:

@@ -59,6 +59,14 @@ def print_line(text: str = "") -> None:
     sys.stdout.flush()
 
 
+def print_text(text: str) -> None:
+    """A part of a text on stdout, with its line feeds; whatever else could harm a terminal is
+    spelled out.
+    """
+    sys.stdout.write("\n".join(map(line, text.split("\n"))))
+    sys.stdout.flush()
+
+
 def print_message(text: str = "") -> None:
     """One line for people on stderr."""
     sys.stderr.write(line(text) + "\n")

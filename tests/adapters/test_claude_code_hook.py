@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import re
-import sys
+import shlex
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pages import blocks
 from paths import ROOT
+from program import forked
 from running import working
 from shop import rule
 
@@ -67,7 +68,7 @@ async def run(store: Path, name: str, text: str) -> tuple[int, Any, str]:
     [group] = SETTINGS["hooks"][name]
     [one] = group["hooks"]
     assert one["type"] == "command"
-    line = one["command"].replace("ayes ", f"{sys.executable} -m ayes.ops.cli ", 1)
+    line = one["command"].replace("ayes ", f"{shlex.join(forked('-m', 'ayes.ops.cli'))} ", 1)
     process = await asyncio.create_subprocess_shell(
         f"{line} --wait 1s --store {store}",
         stdin=asyncio.subprocess.PIPE,

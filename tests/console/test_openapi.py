@@ -20,7 +20,7 @@ from schemathesis.specs.openapi.checks import (
 
 DOCUMENT = "/api/v1/openapi.json"
 #: These answer without end.
-STREAMS = ("/api/v1/events",)
+STREAMS = ("/api/v1/events", "/api/v1/threads/{workspace}/{thread}/reply")
 CHECKS = [
     not_a_server_error,
     status_code_conformance,

@@ -1,5 +1,7 @@
 """Conversations over HTTP: the list, one of them, and what a model's provider is sent."""
 
+import asyncio
+
 import msgspec
 from anything import fact, logs
 from console_client import REFUND
@@ -7,6 +9,7 @@ from console_client import listed as waiting
 from hypothesis import given, settings
 from stories import Story, facts_of
 
+from ayes.consumers.live import LiveReply
 from ayes.ledger.services import Ledger
 from ayes.ops.console.api.threads import ThreadCycle, shown
 from ayes.ops.console.visitors import Role, Visitor
@@ -203,3 +206,24 @@ def test_whatever_is_recorded_can_be_shown(raws):
     recorded = {one.seq for call in thread.calls.values() for one in call.facts}
     steps = [step.seq for item in items if isinstance(item, ThreadCycle) for step in item.steps]
     assert sorted(steps) == sorted(recorded)
+
+
+async def test_a_reply_is_followed_as_it_is_given(shop, client):
+    """Each piece once, then that it is recorded."""
+    thread = ThreadRef.parse("shop/live-1")
+    async with Ledger.connect(shop.server.store.path, role="admin") as ledger:
+        await ledger.append(thread.opened, e.ThreadOpened(requester="rita"))
+        async with LiveReply.of(ledger, thread, 1, 1) as live:
+            speaking = asyncio.create_task(_speak(live, ledger, thread))
+            answer = await client.get("/api/v1/threads/shop/live-1/reply", timeout=30)
+            await speaking
+    events = [block.split("\n")[0] for block in answer.text.strip().split("\n\n")]
+    assert events == ["event: text", "event: text", "event: ended"]
+    assert '"text":"On its "' in answer.text
+
+
+async def _speak(live, ledger, thread):
+    live.say("On its ")
+    await asyncio.sleep(1.2)  # the whole text is published each second
+    await ledger.append(thread.asked(1, 1), e.ModelAsked(model="test:m"))
+    await ledger.append(thread.replied(1), e.ModelReplied(parts=(e.Text("On its way."),)))

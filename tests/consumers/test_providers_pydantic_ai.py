@@ -3,13 +3,14 @@ network.
 """
 
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx2
 import pytest
 from pydantic_ai import messages as pai
 from pydantic_ai.models import Model
-from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 from pydantic_ai.models.test import (
     TestModel as ScriptedModel,
 )  # under its own name pytest would collect it
@@ -489,3 +490,34 @@ def test_in_a_list_of_messages_each_part_says_whose_it_is():
     given = parts(pai.ModelResponse(parts=[pai.ThinkingPart("hm")]), provider="bedrock")
     [written] = FORMATS["pydantic-ai"].write([Assistant(1, given)])["messages"]
     assert written["parts"][0]["provider_name"] == "bedrock"
+
+
+# ----------------------------------------------------------------------------------------- streams
+
+
+async def test_a_stream_says_each_piece_and_gives_the_same_reply():
+    """The text as it comes; and then the reply, with its calls."""
+
+    async def speak(_sent: list[pai.ModelMessage], _info: AgentInfo) -> AsyncIterator[Any]:
+        yield "On its "
+        yield "way."
+        yield {1: DeltaToolCall(name="refund", json_args='{"order": ', tool_call_id="call_a")}
+        yield {1: DeltaToolCall(json_args='"A-17"}')}
+
+    said: list[str] = []
+    model = PydanticAI(FunctionModel(stream_function=speak))
+    reply = await model.stream(question(User("refund A-17"), tools=(REFUND,)), said.append)
+    assert said == ["On its ", "way."]
+    assert reply.parts == (e.Text("On its way."), WISH)
+
+
+async def test_a_stream_that_ends_early_is_no_reply():
+    """Half a reply must not be recorded as a whole one."""
+
+    async def speak(_sent: list[pai.ModelMessage], _info: AgentInfo) -> AsyncIterator[str]:
+        yield "On its "
+        raise httpx2.RemoteProtocolError("the connection was closed")
+
+    model = PydanticAI(FunctionModel(stream_function=speak))
+    with pytest.raises(httpx2.RemoteProtocolError):
+        await model.stream(question(User("hi")), lambda _: None)

@@ -19,8 +19,7 @@ from program import approvals
 
 from ayes.ops import asyncapi
 from ayes.ops.broker.accounts import WRITERS
-from ayes.ops.console.application import api
-from ayes.ops.console.service import endpoints
+from ayes.ops.console.application import described
 from ayes.schemas import codec, json_schema
 from ayes.schemas.errors import BadFact
 from ayes.schemas.events import TYPES, Event
@@ -43,7 +42,7 @@ VALIDATORS = {
 
 
 def written() -> dict[Path, str]:
-    made = {EVENTS: json_schema.document(), ASYNCAPI: asyncapi.document(endpoints(api()))}
+    made = {EVENTS: json_schema.document(), ASYNCAPI: asyncapi.document(described())}
     return {
         path: json.dumps(one, indent=1, ensure_ascii=False) + "\n" for path, one in made.items()
     }

@@ -858,7 +858,7 @@ async def test_two_services_that_run_it_themselves(store: Path):
             ref = await shop.request(number)
             await shop.has(ref.decided)
             await race(
-                spread(number, 0.1),
+                spread(number, 0.4),
                 lambda: shop.hear(ref.client_claim(1), shop.desk.run(ref, shop.refund)),
                 lambda: shop.hear(ref.client_claim(1), other.run(ref, shop.refund)),
             )

@@ -19,8 +19,8 @@ router: Final = APIRouter(tags=["events"])
 _MOST: Final = 2**64 - 1
 #: How long a browser waits before it connects again, in milliseconds.
 _RETRY_MS: Final = 1000
-#: Nobody on the way may keep events back; the second is for nginx.
-_HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+#: Headers of a stream: nobody on the way may keep events back; the second is for nginx.
+STREAMING: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
 class EventStream(StreamingResponse):
@@ -53,7 +53,7 @@ async def events(
     """
     chosen = EventFilter(workspace, thread, call)
     position = after if last_event_id is None else last_event_id
-    return EventStream(_encoded(backend.feed, chosen, position), headers=_HEADERS)
+    return EventStream(_encoded(backend.feed, chosen, position), headers=STREAMING)
 
 
 async def _encoded(feed: Feed, chosen: EventFilter, after: int | None) -> AsyncGenerator[bytes]:

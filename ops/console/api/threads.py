@@ -2,18 +2,22 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from datetime import datetime
 from typing import Annotated, Final, Literal, Self
 
 import msgspec
 from fastapi import APIRouter, Depends, Query, Response
+from fastapi.sse import format_sse_event
 from pydantic import Field
 
+from ayes.consumers.live import follow_reply
 from ayes.ledger.descriptions import describe_decision
 from ayes.ledger.lifecycle import Call
 from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.services import Ledger
+from ayes.ops.console.api.events import STREAMING, EventStream
 from ayes.ops.console.api.models import ApiModel
 from ayes.ops.console.backend import Backend, InBackend, jetstream
 from ayes.ops.console.identity import Reading, Serving
@@ -23,6 +27,7 @@ from ayes.projections import timeline
 from ayes.projections.formats import FORMATS, format_named
 from ayes.projections.history import history as history_of
 from ayes.projections.history import outcome
+from ayes.projections.live import Discarded, Ended, Fragment
 from ayes.projections.thread import Thread, is_settled, thread_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
@@ -351,6 +356,36 @@ async def history(
     headers = {"Ayes-Stopped-At": str(found.stopped_at)} if found.stopped_at else {}
     payload = msgspec.json.encode(writer.write(found.entries))
     return Response(payload, headers=headers, media_type="application/json")
+
+
+@router.get("/threads/{workspace}/{thread}/reply", response_class=EventStream)
+async def reply(ref: Named, backend: InBackend, _visitor: Reading) -> EventStream:
+    """What the model says in the turn in which it is asked now or next, as it says it.
+
+    `text`: to be shown after what is shown already. `discarded`: what is shown does not hold, the
+    text begins anew. `ended`: the reply is recorded, and is what is shown; `failed` if the model
+    gave none. The stream ends with it. A client that was cut off connects again, and is shown the
+    text from its beginning.
+    """
+    return EventStream(_said_live(backend.reading, ref), headers=STREAMING)
+
+
+async def _said_live(ledger: Ledger, ref: ThreadRef) -> AsyncGenerator[bytes]:
+    async with aclosing(follow_reply(ledger, ref)) as following:
+        async for one in following:
+            match one:
+                case Fragment(text):
+                    yield _sse("text", {"text": text})
+                case Discarded():
+                    yield _sse("discarded", {})
+                case Ended(end=e.ModelFailed(error=error)):
+                    yield _sse("failed", {"error": error})
+                case Ended():
+                    yield _sse("ended", {})
+
+
+def _sse(name: str, data: dict[str, str]) -> bytes:
+    return format_sse_event(data_str=msgspec.json.encode(data).decode(), event=name)
 
 
 class NewMessage(ApiModel):

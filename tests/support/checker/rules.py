@@ -198,7 +198,7 @@ def budgets_hold(log: Log, journal: Journal) -> Iterator[Violation]:
                 budget = _budgets(log, workspace, one.seq).get(name, {})
                 if budget.get("then") == "block" and found > Decimal(budget["limit"]):
                     yield Violation("I6", call, f"{found} of the budget {name} are spent")
-            case [_, workspace, thread, "call", call, "decided"] if one.kind == "Approved":
+            case [_, workspace, thread, "call", call, "decided"] if _is_gates(one):
                 ref = f"{workspace}/{thread}/{call}"
                 for name, budget in _budgets(log, workspace, one.seq).items():
                     if log.calls[ref].wish.get("tool") not in budget["tools"]:
@@ -213,6 +213,10 @@ def budgets_hold(log: Log, journal: Journal) -> Iterator[Violation]:
                         yield Violation("I6", ref, f"spends of the budget {name}, unrecorded")
             case _:
                 pass
+
+
+def _is_gates(decided: Record) -> bool:
+    return decided.kind == "Approved" and decided.author[0] == "gate"
 
 
 _GIVES_BACK = {

@@ -1,0 +1,202 @@
+"""Following a reply while the model gives it, in memory and over a real broker."""
+
+import asyncio
+import json
+import socket
+from collections.abc import Callable
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+from brokers import running
+from chain import THREAD, Chain
+
+from ayes.consumers.live import _MOST_WHOLE, LiveReply, follow_reply, live_subject
+from ayes.consumers.model import ModelReply, ModelRequest
+from ayes.ledger.log import EventLog
+from ayes.ledger.services import Ledger
+from ayes.projections.live import Discarded, Ended, Fragment
+from ayes.schemas import events as e
+
+TEXT = "Your money is on its way, and should be there on Monday."
+WORDS = [f"{word} " for word in TEXT.split()[:-1]] + [TEXT.rsplit(maxsplit=1)[-1]]
+
+
+class Speaker:
+    """A model that says these words one by one, each when it is told to go on."""
+
+    def __init__(self, words: list[str] = WORDS, reply: str = TEXT) -> None:
+        self.words = words
+        self.text = reply
+        self.go_on = asyncio.Semaphore(0)
+        self.attempts = 0
+
+    async def reply(self, question: ModelRequest) -> ModelReply:
+        raise AssertionError("it streams")
+
+    async def stream(self, question: ModelRequest, say: Callable[[str], None]) -> ModelReply:
+        self.attempts += 1
+        for word in self.words:
+            await self.go_on.acquire()
+            say(word)
+        await self.go_on.acquire()
+        return ModelReply((e.Text(self.text),))
+
+    def say(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.go_on.release()
+
+    def say_all(self) -> None:
+        self.say(len(self.words) + 1)
+
+
+async def shown_of(ledger: Ledger, heard: list[object]) -> str:
+    """Follow to the end; what is shown then."""
+    text = ""
+    async for one in follow_reply(ledger, THREAD, 1):
+        heard.append(one)
+        text = "" if one == Discarded() else text + getattr(one, "text", "")
+    return text
+
+
+async def shows(heard: list[object], text: str) -> None:
+    """Wait until the follower shows this text."""
+    async with asyncio.timeout(20):
+        while "".join(getattr(one, "text", "") for one in heard) != text:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)  # a list tells nobody
+
+
+async def test_each_word_is_shown_as_it_is_said(port: EventLog):
+    """Before anything is recorded; and in the end the record says so."""
+    speaker = Speaker()
+    chain = Chain(port, speaker)
+    heard: list[object] = []
+    async with chain.at_work("gate", "model"):
+        await chain.begin()
+        following = asyncio.create_task(shown_of(chain.ledger, heard))
+        for number in range(1, len(WORDS) + 1):
+            speaker.say()
+            so_far = "".join(WORDS[:number])
+            await shows(heard, so_far)
+        assert THREAD.replied(1) not in [fact.slot for fact in await chain.ledger.read(THREAD)]
+        speaker.say()
+        assert await following == TEXT
+    assert isinstance(heard[-1], Ended)
+    # Whoever comes afterwards is shown it at once.
+    assert await shown_of(chain.ledger, again := []) == TEXT
+    assert again[:-1] == [Fragment(TEXT)]
+
+
+@pytest.mark.parametrize("cut", [1, 4, len(WORDS)])
+async def test_a_follower_that_was_cut_off_and_comes_back(port: EventLog, cut: int):
+    """Each word once: it is shown the text so far, although it was published while it was away."""
+    speaker = Speaker()
+    chain = Chain(port, speaker)
+    async with chain.at_work("gate", "model"):
+        await chain.begin()
+        speaker.say(cut)
+        async with aclosing(follow_reply(chain.ledger, THREAD)) as first:
+            async for one in first:
+                assert TEXT.startswith(one.text)
+                break  # and it is gone
+        heard: list[object] = []
+        following = asyncio.create_task(shown_of(chain.ledger, heard))
+        so_far = "".join(WORDS[:cut])
+        await shows(heard, so_far)
+        speaker.say_all()
+        assert await following == TEXT
+    assert Discarded() not in heard
+
+
+async def test_the_record_replaces_what_was_said(port: EventLog):
+    """What a model returns counts, not what it said on the way."""
+    chain = Chain(port, Speaker(["Never ", "mind."], TEXT))
+    heard: list[object] = []
+    async with chain.at_work("gate", "model"):
+        await chain.begin()
+        following = asyncio.create_task(shown_of(chain.ledger, heard))
+        chain.model.say(2)
+        await shows(heard, "Never mind.")
+        chain.model.say_all()
+        assert await following == TEXT
+    assert Discarded() in heard
+
+
+async def test_another_attempt_begins_anew(port: EventLog):
+    """The worker died while its model spoke."""
+    ledger = Ledger(port, e.Author(kind="model", name="m"))
+    heard: list[object] = []
+    await ledger.append(THREAD.opened, e.ThreadOpened(requester="rita"))
+    following = asyncio.create_task(shown_of(ledger, heard))
+    async with LiveReply.of(ledger, THREAD, 1, 1) as dying:
+        async with asyncio.timeout(20):
+            while not heard:  # it may not listen yet
+                dying.say("I think ")
+                await asyncio.sleep(0.05)
+    async with LiveReply.of(ledger, THREAD, 1, 2) as live:
+        live.say(TEXT)
+        async with asyncio.timeout(20):
+            while heard[-1] != Fragment(TEXT):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    assert Discarded() in heard
+    await ledger.append(THREAD.asked(1, 1), e.ModelAsked(model="test:m"))
+    await ledger.append(THREAD.replied(1), e.ModelReplied(parts=(e.Text(TEXT),), attempt=2))
+    assert await following == TEXT
+
+
+async def test_who_does_not_read_slows_nobody_down(tmp_path: Path):
+    """Followers that never read, on sockets of their own, while the model says 40 MB: its turn
+    ends, and another follower has the whole text.
+    """
+    words = ["x" * 100_000] * 400
+    speaker = Speaker(words, "".join(words)[:200_000])
+    async with (
+        running(tmp_path / "store") as server,
+        Ledger.connect(server.store.path, role="admin") as ledger,
+    ):
+        chain = Chain(ledger.log, speaker)
+        deaf = [_deaf(server.store.login("observer")) for _ in range(3)]
+        heard: list[object] = []
+        async with chain.at_work("gate", "model"):
+            await chain.begin()
+            following = asyncio.create_task(shown_of(ledger, heard))
+            speaker.say_all()
+            thread = await chain.answered(1)
+            assert await following == speaker.text
+        for one in deaf:
+            one.close()
+    assert thread.turns[1].reply.parts == (e.Text(speaker.text),)
+    assert len("".join(words)) > 100 * _MOST_WHOLE
+
+
+def _deaf(login) -> socket.socket:
+    """A client that subscribes and never reads again."""
+    host, port = login.servers[0].removeprefix("nats://").rsplit(":", 1)
+    client = socket.create_connection((host, int(port)))
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    options = {"user": login.user, "pass": login.password, "verbose": False}
+    client.sendall(f"CONNECT {json.dumps(options)}\r\nSUB {live_subject(THREAD, 1)} 1\r\n".encode())
+    return client
+
+
+async def test_the_broker_restarts_in_the_middle(tmp_path: Path):
+    """What is said meanwhile is lost on the way, and shown all the same."""
+    speaker = Speaker()
+    async with running(tmp_path / "store") as server:
+        path, port = server.store.path, server.url
+        async with (
+            Ledger.connect(path, role="admin") as ledger,
+            Ledger.connect(path, role="observer") as observer,
+        ):
+            chain = Chain(ledger.log, speaker)
+            heard: list[object] = []
+            async with chain.at_work("gate", "model"):
+                await chain.begin()
+                following = asyncio.create_task(shown_of(observer, heard))
+                speaker.say(3)
+                await shows(heard, "".join(WORDS[:3]))
+                await server.restart()
+                speaker.say_all()
+                assert await asyncio.wait_for(following, 60) == TEXT
+            assert Discarded() not in heard
+            assert port

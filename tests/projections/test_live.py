@@ -1,0 +1,92 @@
+"""What a follower shows of a reply, whatever reaches it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ayes.projections.live import (
+    Discarded,
+    Ended,
+    Fragment,
+    Piece,
+    Shown,
+    after_end,
+    after_piece,
+    spoken,
+)
+from ayes.schemas import events as e
+
+REPLY = e.ModelReplied(parts=(e.Text("Your money "), e.Opaque("p", "{}"), e.Text("is on its way.")))
+TEXT = "Your money is on its way."
+
+
+def followed(pieces, end):
+    """The texts that were shown, one for each time that it began anew, and what ended it."""
+    shown, texts, last = Shown(), [""], None
+    for piece in pieces:
+        shown, news = after_piece(shown, piece)
+        for one in news:
+            texts = [*texts, ""] if one == Discarded() else [*texts[:-1], texts[-1] + one.text]
+        assert texts[-1] == shown.text
+    for one in after_end(shown, end):
+        match one:
+            case Discarded():
+                texts.append("")
+            case Fragment(text):
+                texts[-1] += text
+            case Ended(end):
+                last = end
+    return texts, last
+
+
+def pieces_of(text, size=4, attempt=1):
+    return [Piece(attempt, at, text[at : at + size]) for at in range(0, len(text), size)]
+
+
+def test_the_text_of_a_reply_is_that_of_its_texts():
+    assert spoken(REPLY) == TEXT
+
+
+@pytest.mark.parametrize("cut", range(8))
+@pytest.mark.parametrize("missed", range(8))
+def test_cut_and_resumed_anywhere_each_character_is_shown_once(cut, missed):
+    """Some pieces are missed, then the whole text comes, as it does each second (I7)."""
+    pieces = pieces_of(TEXT)
+    whole = Piece(1, 0, TEXT[: 4 * (cut + missed)])
+    reaching = [*pieces[:cut], *pieces[cut + missed :][:1], whole, *pieces[cut + missed :]]
+    assert followed(reaching, REPLY) == ([TEXT], REPLY)
+
+
+def test_without_any_piece_the_record_is_shown():
+    assert followed([], REPLY) == ([TEXT], REPLY)
+
+
+def test_what_was_shown_of_another_attempt_is_taken_back():
+    """Its worker died. What still comes of it is ignored."""
+    first, second = pieces_of("I think that", attempt=1), pieces_of(TEXT, attempt=2)
+    assert followed([*first, *second[:2], first[0], *second[2:]], REPLY) == (
+        ["I think that", TEXT],
+        REPLY,
+    )
+
+
+def test_another_reply_than_was_shown_replaces_it():
+    assert followed(pieces_of("I think that"), REPLY) == (["I think that", TEXT], REPLY)
+    failed = e.ModelFailed(error="the provider is away")
+    assert followed(pieces_of("I think"), failed) == (["I think", ""], failed)
+
+
+@given(st.data())
+def test_whatever_is_lost_repeated_or_late_the_text_is_shown_once(data):
+    """Never a character twice, and in the end the recorded text alone."""
+    text = data.draw(st.text(min_size=1, max_size=40))
+    said = pieces_of(text, data.draw(st.integers(1, 7)))
+    wholes = [Piece(1, 0, text[: data.draw(st.integers(0, len(text)))]) for _ in range(3)]
+    reaching = data.draw(st.lists(st.sampled_from([*said, *wholes]), max_size=20))
+    end = e.ModelReplied(parts=(e.Text(text),))
+    shown = Shown()
+    for piece in reaching:
+        shown, news = after_piece(shown, piece)
+        assert Discarded() not in news
+        assert text.startswith(shown.text)
+    assert followed(reaching, end) == ([text], end)
