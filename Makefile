@@ -68,8 +68,8 @@ kills: setup     ## kill -9 one server's programs repeatedly: with all recorded 
 	@KILLS=100 $(BIN)/pytest tests/ops/test_archivist.py -n 0 -k killed
 	@NOTIFIER_KILLS=200 $(BIN)/pytest tests/races/test_notifier_kills.py -n 0 -s
 
-races: setup     ## every pair of endings at once, TIMES=200 times each on a real broker
-	@RACES=$(or $(TIMES),200) $(BIN)/pytest tests/races/test_races.py -n 0
+races: setup     ## every pair of endings at once, and nine calls that spend of one budget, TIMES=200 times each
+	@RACES=$(or $(TIMES),200) $(BIN)/pytest tests/races/test_races.py tests/consumers/test_budgets.py -n 0 --timeout 0
 
 power: setup     ## 20 power failures while clients write; root only, as each disk is a loop device
 	@POWER_FAILURES=$(or $(FAILURES),20) $(BIN)/pytest tests/chaos/test_power.py -n 0 -s

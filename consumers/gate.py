@@ -23,6 +23,9 @@ A grant is a vote that was given early. Before one lets a call run, one of its u
 that call, in a slot; and when people deny a call that a grant would cover, the grant is revoked
 first. So each of these steps may come twice.
 
+If a budget covers a call, the call's amount is recorded in the budget's series before the call is
+approved, so these steps may come twice too (docs/decisions/0049).
+
 If a policy limits the questions of a thread, its calls are judged in the order of the log: one that
 might exceed the limit is redelivered until all earlier ones are judged. A burst of parallel calls
 cannot bypass the limit.
@@ -42,6 +45,7 @@ or the user is faster (docs/decisions/0010):
 
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import batched
 from operator import attrgetter
 from typing import Final, Never
 
@@ -49,6 +53,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ayes.consumers.effects import Append, CancelTimer, Effect, Reload, SetTimer
+from ayes.ledger.budgets import filled, giving_back, sums_of
 from ayes.ledger.grants import covering, delegations_of, grants_of
 from ayes.ledger.lifecycle import Call, Status, call_of
 from ayes.ledger.log import Delivered, TimerFired
@@ -63,10 +68,11 @@ from ayes.ledger.policies import (
     wished,
 )
 from ayes.ledger.services import Ledger
-from ayes.ledger.verdict import Case, decision, policy_verdict, verdict
+from ayes.ledger.verdict import Case, beyond, decision, policy_verdict, running, verdict
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import Unavailable
+from ayes.schemas.policy import TOKENS
 from ayes.schemas.slots import ROOT, CallRef, Slot, delegations, grants
 
 
@@ -121,6 +127,7 @@ class Gate:
         policies, tool = await ledger.policies(call.ref.workspace), await ledger.tool_of(call)
         case = Case(call, policies, tool, origin=whence, names_requester=names_requester)
         case = replace(case, by_policies=policy_verdict(case))
+        case = await _with_budgets(ledger, case, call.ref.requested)
         if not _depends_on_past(case):
             return case
         case = await _with_past(ledger, case)
@@ -186,11 +193,12 @@ class Gate:
         case = replace(
             case, policies=await ledger.policies(workspace), tool=await ledger.tool_of(call)
         )
+        assert call.gated
+        latest = _later(call.gated, handed)
+        case = await _with_budgets(ledger, case, latest)
         if not any(map(_needs_grants, call.votes)):
             return case
-        assert call.gated
         # A delegation was given before the vote that rests on it.
-        latest = _later(call.gated, handed)
         given = await ledger.read(
             grants(workspace), delegations(workspace), latest, must_include=latest
         )
@@ -238,6 +246,39 @@ async def _with_past(ledger: Ledger, case: Case) -> Case:
     return replace(case, past=usage, grants=grants_of(facts))
 
 
+async def _with_budgets(ledger: Ledger, case: Case, latest: Slot) -> Case:
+    """Adds the sums of the budgets that cover the call."""
+    call = case.call
+    if case.by_policies is not None and isinstance(case.by_policies.says, e.Denied):
+        return case
+    if call.withdrawn is not None or not (sums := sums_of(case.policies, call)):
+        return case
+    replies = f"{ROOT}.{call.ref.workspace}.{call.ref.thread}.turn.*.replied"
+    facts = await ledger.read(
+        *(one.ref.subjects for one in sums),
+        *((replies,) if any(one.budget.amount == TOKENS for one in sums) else ()),
+        latest,
+        must_include=latest,
+    )
+    sums = tuple(filled(one, facts) for one in sums)
+    tight = [one for one in sums if not all(one.fits(call.ref, args) for args in _candidates(call))]
+    refs = tuple(dict.fromkeys(ref for one in tight for ref in one.others(call.ref)))
+    back = frozenset[str]()
+    for some in batched(refs, _CALLS_AT_ONCE, strict=False):
+        back |= giving_back(some, await ledger.read(*some, latest, must_include=latest))
+    return replace(case, budgets=tuple(replace(one, given_back=back) for one in sums))
+
+
+#: The number of calls that are read with one request.
+_CALLS_AT_ONCE: Final = 100
+
+
+def _candidates(call: Call) -> tuple[str, ...]:
+    """The arguments that may be approved: those requested, and each edit."""
+    edits = (vote.event.arguments for vote in call.votes if isinstance(vote.event, e.Voted))
+    return (call.wish.arguments, *(one for one in edits if one is not None))
+
+
 async def _of_thread(ledger: Ledger, ref: CallRef, *places: str) -> tuple[Fact, ...]:
     """The facts in these places of a thread's calls, the wish, and the grants of its workspace."""
     calls = [f"{ROOT}.{ref.workspace}.{ref.thread}.call.*.{place}" for place in places]
@@ -253,7 +294,9 @@ def _depends_on_past(case: Case) -> bool:
         return False
     if case.policies.limit("calls_per_thread") is not None:
         return True
-    return case.by_policies is not None and isinstance(case.by_policies.says, e.ApprovalRequested)
+    if case.by_policies is None or isinstance(case.by_policies.says, e.Denied):
+        return False
+    return isinstance(case.by_policies.says, e.ApprovalRequested) or bool(beyond(case))
 
 
 def _depends_on_siblings(case: Case) -> bool:
@@ -282,6 +325,8 @@ def _steps(case: Case, handed: Delivered) -> Sequence[Effect[Never]]:
     if call.decided is not None:
         return _since_decided(call, handed.recorded_at)
     decided = decision(case, handed.recorded_at)
+    if isinstance(decided, e.Approved) and (uses := _budget_uses(case, decided)):
+        return [*uses, Reload()]
     match decided:
         case None:
             # Also on redelivery: a crash may have come between the question and its timer.
@@ -321,6 +366,13 @@ def _since_decided(call: Call, now: datetime) -> Sequence[Effect[Never]]:
         return [SetTimer(call.ref, until)]
     after_s = (until - call.decided.recorded_at).total_seconds()
     return [Append(call.ref.lapsed, e.Lapsed(after_s=after_s))]
+
+
+def _budget_uses(case: Case, approved: e.Approved) -> Sequence[Append]:
+    """What must still be recorded in the series of budgets before this approval."""
+    ref, arguments = case.call.ref, running(case.call, approved)
+    uses = ((one.next_slot, one.use(ref, arguments)) for one in case.budgets)
+    return [Append(slot, use) for slot, use in uses if use is not None]
 
 
 def _spending(case: Case, approved: e.Approved) -> Sequence[Append]:

@@ -16,6 +16,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ayes.ledger.budgets import Sum
 from ayes.ledger.grants import Delegation, Grant, covering
 from ayes.ledger.lifecycle import Call
 from ayes.ledger.policies import (
@@ -58,6 +59,8 @@ class Case(Struct, frozen=True):
     past: ThreadUsage | None = None
     grants: tuple[Grant, ...] = ()
     delegations: tuple[Delegation, ...] = ()
+    #: The sums of budgets that the call would spend of.
+    budgets: tuple[Sum, ...] = ()
     #: The result of `policy_verdict` if it is known already.
     by_policies: PolicyVerdict | None = None
     origin: Origin = Origin()
@@ -103,6 +106,10 @@ def _decided(case: Case, now: datetime) -> e.Event | None:
         if ruling is not None:
             why = f"Approved by people, and blocked by now: {ruling.judged.reason}".rstrip(": ")
             return _denied("policy", ruling, why)
+        if over := _binding(case, stands.verdict):
+            ruling = evaluate(case.policies, about(call, running(call, stands.verdict)))
+            why = over[0].described(call.ref, running(call, stands.verdict))
+            return _denied("limit", ruling, f"Approved by people, but {why}")
     if stands.verdict is not None:
         return stands.verdict
     if call.due is None or now < call.due:
@@ -122,8 +129,37 @@ def _decided(case: Case, now: datetime) -> e.Event | None:
 
 
 def _blocked(case: Case, approved: e.Approved) -> PolicyDecision | None:
-    arguments = case.call.wish.arguments if approved.arguments is None else approved.arguments
-    return block(case.policies, case.call, arguments)
+    return block(case.policies, case.call, running(case.call, approved))
+
+
+def running(call: Call, approved: e.Approved) -> str:
+    """The arguments that this approval lets run."""
+    return call.wish.arguments if approved.arguments is None else approved.arguments
+
+
+def _binding(case: Case, approved: e.Approved) -> tuple[Sum, ...]:
+    """The sums that have no room for what people approved, and that people may not exceed.
+
+    What is approved beyond a budget that asks is at most what was requested: an edit that raises
+    the amount, or hides it, must fit.
+    """
+    call, arguments = case.call, running(case.call, approved)
+
+    def binds(one: Sum) -> bool:
+        before, now = one.cost(call.wish.arguments), one.cost(arguments)
+        raised = arguments != call.wish.arguments and (
+            before is None or now is None or now > before
+        )
+        return one.budget.then == "block" or raised
+
+    return tuple(one for one in case.budgets if binds(one) and not one.fits(call.ref, arguments))
+
+
+def beyond(case: Case) -> tuple[Sum, ...]:
+    """The sums that have no room for the call as requested, those that block first."""
+    call = case.call
+    over = [one for one in case.budgets if not one.fits(call.ref, call.wish.arguments)]
+    return tuple(sorted(over, key=lambda one: one.budget.then != "block"))
 
 
 def verdict(case: Case, now: datetime) -> e.Approved | e.Denied | e.ApprovalRequested:
@@ -133,14 +169,16 @@ def verdict(case: Case, now: datetime) -> e.Approved | e.Denied | e.ApprovalRequ
        another side, the arguments break the schema, or the requester could not be kept from voting:
        denied as invalid;
     2. the thread has reached the policy's limit of calls: denied;
-    3. the rule that counts blocks or allows (people are asked instead if the tool can change the
-       policy);
-    4. too few people are eligible to vote: denied, since nobody could ever decide;
-    5. grants supply the needed votes: approved;
-    6. people denied this call in this thread, and the user has sent no message since: denied again,
+    3. the rule that counts blocks: denied;
+    4. a budget that blocks has no room for it: denied;
+    5. the rule that counts allows it, and every budget has room: approved (people are asked instead
+       if the tool can change the policy);
+    6. too few people are eligible to vote: denied, since nobody could ever decide;
+    7. grants supply the needed votes, and every budget has room: approved;
+    8. people denied this call in this thread, and the user has sent no message since: denied again,
        `deny_repeats` times;
-    7. the thread has reached the policy's limit of questions to people: denied;
-    8. people are asked.
+    9. the thread has reached the policy's limit of questions to people: denied;
+    10. people are asked.
     """
     said = case.by_policies or policy_verdict(case)
     ruling, says, gone_through = said.ruling, said.says, case.past
@@ -150,9 +188,16 @@ def verdict(case: Case, now: datetime) -> e.Approved | e.Denied | e.ApprovalRequ
     if gone_through and most is not None and gone_through.calls >= most:
         made = f"The policy lets a thread make {most:,} calls, and these were made."
         return _denied("limit", ruling, made)
+    if isinstance(says, e.Denied):
+        return says
+    if over := beyond(case):
+        why = over[0].described(case.call.ref, case.call.wish.arguments)
+        if over[0].budget.then == "block":
+            return _denied("limit", ruling, why[0].upper() + why[1:])
+        says = _question_beyond(case, ruling, says, why)
     if not isinstance(says, e.ApprovalRequested):
         return says
-    if not _governs(case.tool) and (counting := _granted(case, says, now)):
+    if not over and not _governs(case.tool) and (counting := _granted(case, says, now)):
         by_grant = _approved(
             ruling,
             says.digest,
@@ -175,7 +220,7 @@ def verdict(case: Case, now: datetime) -> e.Approved | e.Denied | e.ApprovalRequ
 
 
 def policy_verdict(case: Case) -> PolicyVerdict:
-    """Steps 1, 3 and 4 of `verdict`."""
+    """Steps 1, 3, 5 and 6 of `verdict`, as if every budget had room."""
     call, policies, tool = case.call, case.policies, case.tool
     wish = call.wish
     problem = disowned(call, case.origin) or _invalid(wish, tool) or _unmapped(wish, policies)
@@ -192,6 +237,27 @@ def policy_verdict(case: Case) -> PolicyVerdict:
         )
     whose = {"requester": wish.requester, "agent": wish.agent}
     asking = question(policies, ruling, digest=wish.digest, **whose)
+    return PolicyVerdict(ruling, _put(case, ruling, asking))
+
+
+def _question_beyond(
+    case: Case, ruling: PolicyDecision, says: e.Approved | e.ApprovalRequested, why: str
+) -> e.ApprovalRequested | e.Denied:
+    """The question to people about a call for which a budget has no room."""
+    if isinstance(says, e.ApprovalRequested):
+        return replace(says, reason=cut(f"{says.reason} Also, {why}".lstrip(), MAX_REASON))
+    wish = case.call.wish
+    whose = {"requester": wish.requester, "agent": wish.agent}
+    asking = question(case.policies, ruling, digest=wish.digest, **whose)
+    asking = replace(asking, reason=cut(why[0].upper() + why[1:], MAX_REASON))
+    return _put(case, ruling, asking)
+
+
+def _put(
+    case: Case, ruling: PolicyDecision, asking: e.ApprovalRequested
+) -> e.ApprovalRequested | e.Denied:
+    """The question, or a denial if nobody could ever decide it."""
+    wish, policies = case.call.wish, case.policies
     if empty := unanswerable(asking):
         own = policies.excluded(wish.requester, "")
         others = [name for name in asking.excluded if name not in own]
@@ -202,8 +268,8 @@ def policy_verdict(case: Case) -> PolicyVerdict:
             else []
         )
         why = f"It needs {empty} more who may vote and count: {' and '.join(who)}."
-        return PolicyVerdict(ruling, _denied("policy", ruling, why))
-    return PolicyVerdict(ruling, asking)
+        return _denied("policy", ruling, why)
+    return asking
 
 
 def _unasked(case: Case, approved: e.Approved) -> e.Approved:
@@ -267,7 +333,7 @@ def question(
     (own, *also), *besides = required(policies, ruling)
     beside = ruling.beside.rule if ruling.beside is not None else rule
     reason = ruling.judged.reason
-    if ruling.judged.then == "allow":  # the tool can change the policy
+    if ruling.judged.then == "allow":  # the tool can change the policy, or a budget has no room
         own, also = e.Quorum(("*",)), []
         reason = "It can change what is asked about, so a person must look."
     # The organisation's rule keeps the time, if it has any.

@@ -16,7 +16,7 @@ from ayes import __version__
 from ayes.ops.broker.accounts import API_SERVICE, REVIEWER, WRITERS
 from ayes.ops.console.service import Endpoint
 from ayes.schemas import json_schema
-from ayes.schemas.slots import DELEGATION, FILLED_BY, GRANT, POLICY, ROOT, TOOL
+from ayes.schemas.slots import BUDGET, DELEGATION, FILLED_BY, GRANT, POLICY, ROOT, TOOL
 
 #: What the wildcards of a shape stand for, in their order.
 _NAMES: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
@@ -42,6 +42,7 @@ _NAMES: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     (GRANT, "*", "*", "used", "#"): ("giver", "grant", "number"),
     (DELEGATION, "*", "*", "given"): ("reviewer", "delegation"),
     (DELEGATION, "*", "*", "ended"): ("reviewer", "delegation"),
+    (BUDGET, "*", "*", "#"): ("budget", "sum", "number"),
 }
 _ID: Final = "1 to 64 characters of A-Z a-z 0-9 _ -, the first no _"
 #: The other placeholders of a shape.

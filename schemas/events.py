@@ -546,6 +546,23 @@ class GrantUsed(Event, frozen=True, tag="GrantUsed"):
     call: str
 
 
+class BudgetUsed(Event, frozen=True, tag="BudgetUsed"):
+    """A call spends of a budget of the policy. The gate records it before it approves the call.
+
+    It counts until the call has ended without running.
+    """
+
+    #: `workspace/thread/call`.
+    call: str
+    #: An exact decimal, such as `12.50`.
+    amount: str
+    #: Which of the budget's sums: a thread, agent, requester or day (`2026-03-02`), as the budget
+    #: has them.
+    key: tuple[str, ...] = ()
+    #: Whether the budget is the organisation's.
+    organisation: bool = False
+
+
 class Delegated(Event, frozen=True, tag="Delegated"):
     """Another person may vote in the giver's place. The subject names the giver."""
 
@@ -585,7 +602,7 @@ type AnyEvent = (
     | Escalated | GlassBroken | Approved | Denied | Answered | Expired | Withdrawn | Superseded
     | ToolStarted | Revoked | Lapsed | Declined | ToolReturned | ToolFailed | ToolRefused | InDoubt
     | Notified | Posted | Reconciled | PolicyApplied | ToolDeclared | Granted | GrantRevoked
-    | GrantUsed | Delegated | DelegationEnded
+    | GrantUsed | BudgetUsed | Delegated | DelegationEnded
 )  # fmt: skip
 
 TYPES: Final[dict[str, type[Event]]] = {

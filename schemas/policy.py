@@ -44,6 +44,15 @@
     stages = [{voters = ["@leads"], expires_in_s = 3600}]  # with escalate: who is asked in turn
     ask_in = ["slack:C0123ABCD"]                # chat channels that ask too, with buttons
 
+    [[budget]]
+    name = "refunds"
+    tools = ["refund"]
+    amount = "/amount"                          # a JSON pointer into the arguments, or "tokens"
+    limit = 1000                                # or "99.50", exactly
+    unit = "EUR"                                # only shown
+    per = ["agent", "day"]                      # thread, agent, requester, day; absent: all calls
+    then = "ask"                                # ask | block: what happens beyond it
+
 Of all rules that match a call those of the highest priority count, and of these the strictest:
 block beats ask beats allow, and among equals the first in the file. If no rule matches, people are
 asked, so an empty file is the safest policy. If a condition cannot be evaluated (a missing key, a
@@ -60,6 +69,13 @@ cannot be kept from approving their own request. So the call is denied, unless
 Who is told of a question, a deadline or an outcome, and through which channel, is in `[contacts]`,
 `[rooms]` and `[[notify]]`: `ayes.schemas.routes` shows them.
 
+A budget (docs/decisions/0049) limits the sum of what calls spend, in each workspace. Beyond it
+people are asked about what would be allowed, or, with block, nothing of that runs, whoever approves
+it. A day is one of UTC, by the time of the request on the broker's clock. An amount that is
+missing, negative or not a number counts as beyond the budget. The amount "tokens" is what the
+model's replies in a thread used so far, so it needs per = ["thread"]. Of the workspace's and the
+organisation's budgets all must have room.
+
 `while_pending` decides about a user's message while a call of the thread is pending: it waits until
 the call is settled, makes the call moot, or is refused. It holds for every rule, and no message is
 lost.
@@ -67,6 +83,7 @@ lost.
 
 import re
 from collections.abc import Iterable
+from decimal import Decimal
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal
@@ -74,11 +91,12 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from ayes.schemas import conditions
+from ayes.schemas.amounts import amount
 from ayes.schemas.digest import text_digest
 from ayes.schemas.errors import BadId
 from ayes.schemas.events import Confirm, OnTimeout, PolicyApplied, Quorum, Stage, WhilePending
 from ayes.schemas.ids import is_token, token
-from ayes.schemas.limits import MAX_INTERVAL_S
+from ayes.schemas.limits import MAX_INTERVAL_S, cited
 from ayes.schemas.people import plain
 from ayes.schemas.quorums import everybody, is_among, is_plain, lacking, needed
 from ayes.schemas.routes import DEFAULT_ROOM, Contact, Contacts, Route, check_routing
@@ -304,6 +322,68 @@ class Rule(TomlModel):
         return self.when, self.priority, self.shadow, *map(frozenset, sets)
 
 
+type Per = Literal["thread", "agent", "requester", "day"]
+#: The amount of a budget that counts what the model's replies used.
+TOKENS: Final = "tokens"
+_POINTER: Final = re.compile(r"(/([^~/]|~[01])*)+")
+MAX_BUDGETS: Final = 100
+
+
+class Budget(TomlModel):
+    """A limit on the sum of what calls spend."""
+
+    name: str
+    tools: ToolPatterns
+    #: A JSON pointer (RFC 6901) into the arguments, or `TOKENS`.
+    amount: str
+    limit: Decimal
+    unit: str = Field(default="", max_length=32)
+    #: Each combination of these has its own sum. None of them: one sum for the workspace.
+    per: Annotated[tuple[Per, ...], Field(strict=False)] = ()
+    #: Beyond it people are asked, or nothing runs.
+    then: Literal["ask", "block"] = "ask"
+
+    @field_validator("name")
+    @classmethod
+    def _is_a_token(cls, name: str) -> str:
+        return checked_token("budget", name)
+
+    @field_validator("amount")
+    @classmethod
+    def _is_a_place(cls, place: str) -> str:
+        if place != TOKENS and not _POINTER.fullmatch(place):
+            raise ValueError(
+                f"{place!r} is not a JSON pointer. Write a slash before each key of the arguments, "
+                f'as in "/amount", or "{TOKENS}".'
+            )
+        return place
+
+    @field_validator("limit", mode="before")
+    @classmethod
+    def _is_exact(cls, limit: object) -> Decimal:
+        text = str(limit) if isinstance(limit, int) and not isinstance(limit, bool) else limit
+        if not isinstance(text, str) or (found := amount(text)) is None:
+            raise ValueError(
+                f"{cited(limit)} is not a limit. Write a whole number, or a decimal in quotes, as "
+                'in "99.50".'
+            )
+        return found
+
+    @field_validator("per")
+    @classmethod
+    def _in_one_order(cls, per: tuple[Per, ...]) -> tuple[Per, ...]:
+        # The order is no part of the meaning.
+        return tuple(sorted(set(per)))
+
+    @model_validator(mode="after")
+    def _tokens_are_of_a_thread(self) -> "Budget":
+        if self.amount == TOKENS and self.per != ("thread",):
+            raise mistake(
+                f'a budget of {TOKENS} counts those of one thread. Write per = ["thread"].', "per"
+            )
+        return self
+
+
 class Policy(TomlModel):
     """The rules, in the order of the file, and the settings that they share."""
 
@@ -331,6 +411,9 @@ class Policy(TomlModel):
     groups: dict[str, Patterns] = Field(default_factory=dict)
     #: By agent, or a pattern of agents.
     owners: dict[Pattern, Voters] = Field(default_factory=dict)
+    budgets: Annotated[
+        tuple[Budget, ...], Field(strict=False, alias="budget", max_length=MAX_BUDGETS)
+    ] = ()
     rules: Annotated[tuple[Rule, ...], Field(strict=False, alias="rule", max_length=MAX_RULES)] = ()
 
     @model_validator(mode="after")
@@ -376,6 +459,12 @@ class Policy(TomlModel):
                 'Put the name of their system in front, as in "slack:U17".'
             )
         return accounts
+
+    @field_validator("budgets")
+    @classmethod
+    def _budgets_differ(cls, budgets: tuple[Budget, ...]) -> tuple[Budget, ...]:
+        check_names_differ("budget", budgets)
+        return budgets
 
     @field_validator("rules")
     @classmethod

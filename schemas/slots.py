@@ -5,6 +5,7 @@
     ledger.<workspace>._tool.<tool>.<version>
     ledger.<workspace>._grant.<giver>.<name>.given|revoked|revoked.<reviewer>|used.<n>
     ledger.<workspace>._delegation.<giver>.<name>.given|ended
+    ledger.<workspace>._budget.<name>.<sum>.<n>
     ledger._organisation._policy.<version>    the policy that holds in every workspace
 
 The tail says what the slot is for. `FILLED_BY` lists all slots and the facts that may fill each.
@@ -27,6 +28,7 @@ POLICY: Final = "_policy"
 TOOL: Final = "_tool"
 GRANT: Final = "_grant"
 DELEGATION: Final = "_delegation"
+BUDGET: Final = "_budget"
 #: The token of the slots in which a client claims and finishes the calls that it runs itself.
 CLIENT: Final = "client"
 #: The token of the slots of notices to rooms, which people share.
@@ -82,6 +84,8 @@ FILLED_BY: Final[dict[tuple[str, ...], tuple[type[e.Event], ...]]] = {
     (GRANT, "*", "*", "used", "#"): (e.GrantUsed,),
     (DELEGATION, "*", "*", "given"): (e.Delegated,),
     (DELEGATION, "*", "*", "ended"): (e.DelegationEnded,),
+    # The budget's name, and a digest of which of its sums.
+    (BUDGET, "*", "*", "#"): (e.BudgetUsed,),
 }
 
 
@@ -369,6 +373,23 @@ class DelegationRef(_GivenRef, frozen=True):
     @property
     def ended(self) -> Slot:
         return self._slot("ended")
+
+
+class BudgetRef(_Ref, frozen=True):
+    """One sum of a budget, written `workspace/name/sum`."""
+
+    workspace: str
+    name: str
+    #: A digest of what the sum is for (`ayes.ledger.budgets`).
+    sum: str
+
+    @property
+    def subjects(self) -> str:
+        """The wildcard over what was spent of it."""
+        return f"{ROOT}.{self.workspace}.{BUDGET}.{self.name}.{self.sum}.*"
+
+    def used(self, number: int) -> Slot:
+        return Slot(self.workspace, "", (BUDGET, self.name, self.sum, str(number)))
 
 
 def policy_slot(workspace: str, version: int) -> Slot:

@@ -6,6 +6,8 @@ conversations, for which no broker is needed (both at the end). The rules of thi
 * The candidate is judged as a workspace's policy, together with the organisation's; or as the
   organisation's, together with the policy of each workspace. Limits of a thread apply as
   at the gate.
+* What calls spend of budgets is added up in the order in which they were decided: of calls that the
+  candidate allows, and of those that it asks about if people, or a grant, really let them run.
 * Outcomes that depend on people are not tried; `LEFT_OUT` lists them, and every report includes it.
 * Calls that the gate asks nobody about count as at the gate: arguments that fit no schema are
   `invalid`, a question that nobody could answer is `blocked`, and a tool that can change policy is
@@ -19,6 +21,7 @@ conversations, for which no broker is needed (both at the end). The rules of thi
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from datetime import datetime
+from decimal import Decimal
 from functools import cache
 from operator import itemgetter
 from typing import Final, Literal
@@ -26,6 +29,7 @@ from typing import Final, Literal
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from ayes.ledger.budgets import day_of, key_of
 from ayes.ledger.policies import AppliedPolicy, Policies, PolicyDecision, evaluate
 from ayes.ledger.policy_rules import NO_RULE, About, RuleMatch
 from ayes.ledger.services import Ledger
@@ -39,12 +43,14 @@ from ayes.projections.formats.conversation import (
 )
 from ayes.schemas import events as e
 from ayes.schemas import strict_json
+from ayes.schemas.amounts import amount_at, total
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest
 from ayes.schemas.errors import BadFact
 from ayes.schemas.events import Shadow
 from ayes.schemas.ids import token
-from ayes.schemas.policy import Policy, Then
+from ayes.schemas.policy import TOKENS, Budget, Policy, Then
+from ayes.schemas.quorums import is_among
 from ayes.schemas.slots import ORGANISATION, POLICY, ROOT, TOOL
 from ayes.schemas.tools import Tool
 
@@ -56,6 +62,7 @@ LEFT_OUT: Final = (
     "grants",
     "repeats of what people denied",
     "votes and edits",
+    "tokens of budgets, and what calls that did not run give back to one",
     "agents and labels that a request leaves to its thread",
     "with --since, the calls before it in a thread's limits",
 )
@@ -88,6 +95,8 @@ _SAID: Final[dict[str, Outcome | None]] = {
     "unknown": None,
     "": None,
 }
+#: What really happened to a call that people, a grant or a policy let run.
+_LET_RUN: Final = frozenset({"allowed", "approved", "granted", "glass_broken"})
 #: Changes that a report lists at most.
 MAX_CHANGES: Final = 200
 #: The gate had not judged these when they ended, so it is unknown whether their arguments fit.
@@ -115,6 +124,8 @@ class CandidateCall(Struct, frozen=True, gc=False):
     before: int = 0
     #: Its id in the thread; empty for conversations.
     call: str = ""
+    #: The day of its request, for budgets; empty for conversations.
+    day: str = ""
 
 
 class ChangedCall(Struct, frozen=True):
@@ -222,6 +233,8 @@ class Backtest:
         self._labels = cache(self._labels_of)
         self._conditional = cache(self._is_conditional)
         self._cached: dict[tuple[object, ...], tuple[_CandidateVerdict, PolicyDecision]] = {}
+        #: What the calls spent, by workspace, whose budget it is, its name, and which of its sums.
+        self._spent: dict[tuple[object, ...], Decimal] = {}
         #: Whether enough people may vote, by the question.
         self._answerable: dict[tuple[object, ...], bool] = {}
 
@@ -232,6 +245,7 @@ class Backtest:
         most = policies.limit("calls_per_thread")
         if said.outcome != "invalid" and most is not None and wished.before >= most:
             said = _over_limit("calls_per_thread", said)
+        said = self._within_budgets(policies, wished, said)
         key = (wished.tool, wished.actual, said)
         if said.outcome == "asked" and policies.limit("questions_per_thread") is not None:
             place = (wished.workspace, wished.thread)
@@ -239,6 +253,41 @@ class Backtest:
         else:
             self._counts[key] += 1
             self._changes.add(wished.workspace, wished.thread, wished.call, key)
+
+    def _within_budgets(
+        self, policies: Policies, wished: CandidateCall, said: _CandidateVerdict
+    ) -> _CandidateVerdict:
+        """The verdict after the budgets, of which the call then spends."""
+        if said.outcome not in {"asked", "allowed"}:
+            return said
+        costs: dict[tuple[object, ...], Decimal] = {}
+        beyond: dict[str, Budget] = {}
+        for organisation, policy in enumerate(_both(policies)):
+            for one in policy.budgets:
+                if one.amount == TOKENS or not is_among(wished.tool, one.tools):
+                    continue
+                whose = key_of(
+                    one,
+                    thread=wished.thread,
+                    agent=wished.agent,
+                    requester=wished.requester,
+                    day=wished.day,
+                )
+                key = (wished.workspace, organisation, one.name, *whose)
+                cost = amount_at(wished.arguments, one.amount)
+                spent = self._spent.get(key, Decimal(0))
+                if cost is None or (cost > 0 and total((spent, cost)) > one.limit):
+                    beyond[one.name] = one
+                if cost is not None:
+                    costs[key] = total((spent, cost))
+        if blocking := [one for one in beyond.values() if one.then == "block"]:
+            return _over_limit(f"budget {blocking[0].name}", said)
+        if beyond and said.outcome == "allowed":
+            rule = f"(limit) budget {next(iter(beyond))}"
+            said = _CandidateVerdict("asked", rule, said.uncertain, said.shadows)
+        if said.outcome == "allowed" or wished.actual in _LET_RUN:
+            self._spent |= costs
+        return said
 
     def report(self) -> Report:
         rules = self._policy.rules
@@ -453,8 +502,8 @@ class Calls:
         }
         self._governing = {tool for tool, declared in self._declared.items() if declared.governs}
         self._tools: dict[tuple[str, str, str], Tool | None] = {}
-        #: Each with the number of calls that its thread requested before it.
-        self._open: dict[tuple[str, str, str], tuple[e.ToolRequested, int]] = {}
+        #: Each with the number of calls that its thread requested before it, and its day.
+        self._open: dict[tuple[str, str, str], tuple[e.ToolRequested, int, str]] = {}
         self._requested: Counter[tuple[str, str]] = Counter()
         #: Requests that this program cannot read: from a newer program, or not valid facts.
         self.unreadable = 0
@@ -467,7 +516,8 @@ class Calls:
             return None
         place = (slot.workspace, slot.thread, slot.tail[1]) if slot.thread else ("", "", "")
         if type(event) is e.ToolRequested:
-            self._open[place] = event, self._requested[place[:2]]
+            day = day_of(fact.recorded_at)
+            self._open[place] = event, self._requested[place[:2]], day
             self._requested[place[:2]] += 1
             return None
         found = self._open.pop(place, None)
@@ -478,11 +528,11 @@ class Calls:
 
     def left(self) -> Iterator[CandidateCall]:
         """The calls that are not decided."""
-        for place, (wish, before) in self._open.items():
-            yield self._candidate(place, wish, before, "open")
+        for place, found in self._open.items():
+            yield self._candidate(place, *found, "open")
 
     def _candidate(
-        self, place: tuple[str, str, str], wish: e.ToolRequested, before: int, actual: str
+        self, place: tuple[str, str, str], wish: e.ToolRequested, before: int, day: str, actual: str
     ) -> CandidateCall:
         tool = (place[0], wish.tool, wish.tool_version)
         judged = actual != "open" and actual not in _UNJUDGED
@@ -499,6 +549,7 @@ class Calls:
             actual,
             before,
             place[2],
+            day,
         )
 
     def _fits(self, named: tuple[str, str, str], wish: e.ToolRequested) -> bool:

@@ -45,7 +45,17 @@ from ayes.ledger.services import CHANNEL, RENEWED
 from ayes.ledger.subscriptions import DURABLES, LEDGER, OPERATOR, PARKED, TIMERS, Durable
 from ayes.schemas.errors import BadInput
 from ayes.schemas.ids import token
-from ayes.schemas.slots import CLIENT, DELEGATION, GRANT, ORGANISATION, POLICY, ROOM, ROOT, TOOL
+from ayes.schemas.slots import (
+    BUDGET,
+    CLIENT,
+    DELEGATION,
+    GRANT,
+    ORGANISATION,
+    POLICY,
+    ROOM,
+    ROOT,
+    TOOL,
+)
 
 #: Limits of the ledger's account: room for buckets that are rebuilt next to the five streams, and
 #: more consumers than all streams may have together, so that one stream's readers cannot use up
@@ -70,7 +80,7 @@ PEOPLE: Final = "people"
 CALLOUT: Final = "callout"
 
 #: The kinds that belong to the workspace, and to none of its threads.
-_RESERVED: Final = (POLICY, TOOL, GRANT, DELEGATION)
+_RESERVED: Final = (POLICY, TOOL, GRANT, DELEGATION, BUDGET)
 _ORGANISATIONS: Final = f"{ROOT}.{ORGANISATION}.>"
 
 #: The name of the login's reviewer, in a slot.
@@ -115,6 +125,7 @@ WRITERS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     (GRANT, "*", "*", "used", "#"): ("gate",),
     (DELEGATION, _ME, "*", "given"): (REVIEWER,),
     (DELEGATION, _ME, "*", "ended"): (REVIEWER,),
+    (BUDGET, "*", "*", "#"): ("gate",),
 }
 
 #: What models say while they answer (consumers/live.py). All roles may listen, but not models: they

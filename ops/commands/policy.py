@@ -39,7 +39,7 @@ from ayes.schemas import events as e
 from ayes.schemas.digest import call_digest
 from ayes.schemas.errors import BadInput, UnknownCall
 from ayes.schemas.ids import token
-from ayes.schemas.policy import Policy, Rule, read_policy
+from ayes.schemas.policy import TOKENS, Budget, Policy, Rule, read_policy
 from ayes.schemas.slots import CallRef
 from ayes.schemas.toml_files import read_text
 from ayes.schemas.tool_names import tool_name
@@ -143,10 +143,19 @@ def _shared(policy: Policy) -> list[tuple[str, str]]:
     return [
         ("pending", f"what a user says while a call is pending: {policy.while_pending}"),
         ("limits", limited),
+        *(("budget", _budget(one)) for one in policy.budgets),
         *(("group", f"{name}: {', '.join(people)}") for name, people in policy.groups.items()),
         *(("owner", f"of {agent}: {', '.join(people)}") for agent, people in policy.owners.items()),
         *((("no grant", ", ".join(policy.never_grant)),) if policy.never_grant else ()),
     ]
+
+
+def _budget(one: Budget) -> str:
+    of = "" if one.amount == TOKENS else f" of {one.amount}"
+    unit = one.unit or (TOKENS if one.amount == TOKENS else "")
+    most = f"at most {one.limit:,f}{f' {unit}' if unit else ''}{of}"
+    per = f" for each {' and '.join(one.per)}" if one.per else ""
+    return f"{one.name}: {', '.join(one.tools)}: {most}{per}, then {one.then}"
 
 
 # ---------------------------------------------------------------------------------- policy backtest

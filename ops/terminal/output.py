@@ -418,6 +418,8 @@ def _what(event: e.Event) -> str:
             return f"{tool}, {uses} times within {seconds:g} s"
         case e.GrantUsed(call=call):
             return f"by {call}"
+        case e.BudgetUsed(call=call, amount=amount):
+            return f"{amount} by {call}"
         case e.GrantRevoked(reviewer=reviewer, call=call):
             return f"by {reviewer}" if reviewer else f"since {call} was denied"
         case e.Delegated(to=to, starts_at=starts_at, ends_at=ends_at):

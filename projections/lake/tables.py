@@ -87,6 +87,7 @@ FIELDS: Final[tuple[tuple[str, str, str], ...]] = (
     ("reviewer", "reviewer", "VARCHAR"),
     # The workspace's own.
     ("uses", "uses", "INTEGER"),
+    ("amount", "amount", "VARCHAR"),
     ("delegate", "to", "VARCHAR"),
     ("starts_at", "starts_at", "TIMESTAMP"),
     ("ends_at", "ends_at", "TIMESTAMP"),

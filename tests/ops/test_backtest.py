@@ -842,6 +842,38 @@ def test_limits_of_a_thread_hold():
     assert "grants" in report.left_out
 
 
+@pytest.mark.parametrize(
+    ("then", "outcomes"),
+    [("block", {"allowed": 4, "blocked": 3}), ("ask", {"allowed": 3, "asked": 4})],
+)
+def test_budgets_hold(then: str, outcomes: dict[str, int]):
+    """By agent and day, in the order of the decisions; an amount that is not known does not fit;
+    and what people really let run counts (R9).
+    """
+    text = (
+        '[[budget]]\nname = "money"\ntools = ["pay"]\namount = "/amount"\nlimit = 100\n'
+        f'per = ["agent", "day"]\nthen = "{then}"\n'
+    )
+    made = [
+        CandidateCall("pay", arguments, agent=agent, day=day, actual=actual, workspace="shop")
+        for arguments, agent, day, actual in (
+            ('{"amount":60}', "desk", "2026-03-02", "allowed"),
+            ('{"amount":60}', "desk", "2026-03-02", "approved"),
+            ('{"amount":60}', "desk", "2026-03-03", "allowed"),
+            ('{"amount":60}', "other", "2026-03-02", "allowed"),
+            ('{"amount":40}', "desk", "2026-03-02", "allowed"),
+            ("{}", "desk", "2026-03-04", "denied"),
+            ('{"amount":0.1}', "desk", "2026-03-02", "denied"),
+        )
+    ]
+    report = backtest(policy(text + LIMITED), made)
+    assert {name: n for name in _OUTCOMES if (n := getattr(report, name))} == outcomes
+    assert report.by_rule["(limit) budget money"].calls == 7 - outcomes["allowed"]
+
+
+_OUTCOMES = ("asked", "allowed", "blocked", "invalid")
+
+
 async def test_the_organisations_policy_is_tried_beside_it(ledger):
     """The candidate allows what the organisation blocks; and tried as the organisation's, it meets
     each workspace's (R9).

@@ -79,6 +79,8 @@ LEFT = {
     "Granted.thread": "a pattern, and `thread` is where the fact stands",
     "GrantRevoked.call": "a whole reference, and `call` is where the fact stands",
     "GrantUsed.call": "a whole reference, and `call` is where the fact stands",
+    "BudgetUsed.call": "a whole reference, and `call` is where the fact stands",
+    "BudgetUsed.key": "to be read as a whole",
     "Delegated.tools": "patterns, to be read as a whole",
 }
 

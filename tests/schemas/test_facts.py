@@ -16,6 +16,7 @@ from ayes.schemas.errors import BadFact, BadId, BadSlot, TooLarge
 from ayes.schemas.events import TYPES, VERSION, Carried, Denied, Said, Withdrawn
 from ayes.schemas.ids import new_id, token
 from ayes.schemas.slots import (
+    BUDGET,
     DELEGATION,
     FILLED_BY,
     GRANT,
@@ -280,7 +281,7 @@ def tail(shape):
 @pytest.mark.parametrize("shape", FILLED_BY)
 def test_every_slot_round_trips(shape):
     """Each place in the ledger is one subject, and the subject says which place it is (B24)."""
-    thread = "" if shape[0] in {POLICY, TOOL, GRANT, DELEGATION} else "th-1"
+    thread = "" if shape[0] in {POLICY, TOOL, GRANT, DELEGATION, BUDGET} else "th-1"
     slot = Slot("acme", thread, tail(shape))
 
     assert Slot.parse(slot.subject) == slot

@@ -387,7 +387,7 @@ def test_airline_example_asks_before_changes():
         ("x = " + "[" * 5000, ["nested"]),
         ("x = " + "1" * 5000, ["too many digits"]),
         ("[[rules]]",
-         ["line 1:", "unknown key 'rules'", "The keys are: while_pending,", "owners, rule."]),
+         ["line 1:", "unknown key 'rules'", "The keys are: while_pending,", "budget, rule."]),
         ("[rule]", ["line 1:", "should be a list", "[[rule]]"]),
         ('\nwhile_pending = "wait"', ["line 2:", "'wait'", "'queue', 'supersede' or 'block'"]),
         ("while_pending = true",

@@ -9,6 +9,7 @@ Each has a number of the review that found it (D1 to D3), or is a mistake that t
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
+from zlib import crc32
 
 import hostile
 from msgspec import structs
@@ -267,6 +268,27 @@ def an_old_message_supersedes() -> Iterator[Change]:
 @bug
 def a_grants_use_is_not_taken() -> Iterator[Change]:
     yield gate, "_spending", lambda case, approved: []
+
+
+@bug
+def a_budget_is_not_used() -> Iterator[Change]:
+    """A gate looks at the sum, and adds nothing to it."""
+    yield gate, "_budget_uses", lambda case, approved: []
+
+
+@bug
+def calls_spend_in_slots_of_their_own() -> Iterator[Change]:
+    """Two gates that do not know of each other's call both spend what is left."""
+
+    def apart(case: Any, approved: Any) -> Any:
+        return [
+            structs.replace(use, slot=one.ref.used(crc32(use.event.call.encode()) % 10**8 + 1))
+            for one in case.budgets
+            for use in uses(structs.replace(case, budgets=(one,)), approved)
+        ]
+
+    uses = gate._budget_uses
+    yield gate, "_budget_uses", apart
 
 
 @bug

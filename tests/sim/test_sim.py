@@ -31,6 +31,7 @@ FOUND_BY = {
     "an-unknown-append-is-taken-for-done": 12,
     "an-unknown-claim-is-tried-again": 4,
     "approvals-are-valid-for-ever": 2,
+    "calls-spend-in-slots-of-their-own": 51,
     "the-digest-is-not-checked": 2,
     "the-queue-trusts-the-order": 2,
     "a-person-counts-twice": 2,

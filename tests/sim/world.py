@@ -117,6 +117,12 @@ stages = [{{voters = ["cai"], expires_in_s = 20}}]
 name = "never"
 tools = ["drop"]
 then = "block"
+[[budget]]
+name = "reading"
+tools = ["look", "find"]
+amount = "/amount"
+limit = 150
+then = "block"
 """
 _STRICTER = """
 [[rule]]

@@ -242,6 +242,10 @@ class Call:
         is_known = one.event.get("attempt", 1) in attempts
         return is_known and not (one.kind == "InDoubt" and self.end is not None)
 
+    def status_at(self, seq: int) -> str:
+        """The status just after that fact of the log."""
+        return next((status for at, _, status in reversed(self.history) if at <= seq), "unknown")
+
     def statuses(self, since: datetime, until: datetime) -> set[str]:
         """The statuses that it had at some time between these, both included."""
         before = [status for _, at, status in self.history if at <= since]

@@ -5,6 +5,7 @@ import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
+from decimal import Decimal
 from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple
 
@@ -176,6 +177,68 @@ def _grant_problems(log: Log, call: Call, decided: Record) -> Iterator[tuple[str
             yield "I6", f"approved by grant {name} without taking a use of it"
         if len(set(used)) > given.event.get("uses", 1):
             yield "I6", f"grant {name} was used {len(set(used))} times"
+
+
+def budgets_hold(log: Log, journal: Journal) -> Iterator[Violation]:
+    """What a budget that blocks lets calls spend is recorded before they are approved, and is never
+    more than its limit.
+    """
+    spent: dict[str, dict[str, Decimal]] = defaultdict(dict)
+    for one in log.records:
+        match one.subject.split("."):
+            case [_, workspace, "_budget", name, total, _]:
+                of_calls = spent[f"{workspace}.{name}.{total}"]
+                call, amount = one.event["call"], Decimal(one.event["amount"])
+                of_calls[call] = max(amount, of_calls.get(call, amount))
+                found = sum(
+                    amount
+                    for ref, amount in of_calls.items()
+                    if ref not in log.calls or log.calls[ref].status_at(one.seq) not in _GIVES_BACK
+                )
+                budget = _budgets(log, workspace, one.seq).get(name, {})
+                if budget.get("then") == "block" and found > Decimal(budget["limit"]):
+                    yield Violation("I6", call, f"{found} of the budget {name} are spent")
+            case [_, workspace, thread, "call", call, "decided"] if _is_gates(one):
+                ref = f"{workspace}/{thread}/{call}"
+                for name, budget in _budgets(log, workspace, one.seq).items():
+                    if log.calls[ref].wish.get("tool") not in budget["tools"]:
+                        continue
+                    cost = json.loads(log.calls[ref].arguments)[budget["amount"][1:]]
+                    series = (
+                        calls
+                        for key, calls in spent.items()
+                        if key.startswith(f"{workspace}.{name}.")
+                    )
+                    if not any(calls.get(ref, -1) >= cost for calls in series):
+                        yield Violation("I6", ref, f"spends of the budget {name}, unrecorded")
+            case _:
+                pass
+
+
+def _is_gates(decided: Record) -> bool:
+    return decided.kind == "Approved" and decided.author[0] == "gate"
+
+
+_GIVES_BACK = {
+    *("denied", "answered", "expired", "withdrawn", "superseded"),
+    *("revoked", "lapsed", "declined", "refused"),
+}
+
+
+def _budgets(log: Log, workspace: str, before: int) -> dict[str, dict[str, Any]]:
+    """The budgets of the policy that was in force in a workspace just before a fact."""
+    heads = f"{ROOT}.{workspace}._policy."
+    texts = [
+        one.event.get("text", "")
+        for subject, [one, *_] in log.by_subject.items()
+        if subject.startswith(heads) and one.seq < before
+    ]
+    for text in reversed(texts):
+        try:
+            return {one["name"]: one for one in tomllib.loads(text).get("budget", ())}
+        except tomllib.TOMLDecodeError:
+            continue
+    return {}
 
 
 def _supersession_problems(
@@ -424,5 +487,6 @@ ALL: Final[tuple[Callable[[Log, Journal], Iterator[Violation]], ...]] = (
     turns_wait_for_their_calls,
     models_are_shown_the_ends,
     nothing_is_left,
+    budgets_hold,
     programs_go_on,
 )

@@ -1,0 +1,420 @@
+"""Budgets: the sum of what calls spend never exceeds what the policy lets them spend.
+
+First the pure sums, as tables and a property; then a real gate; then several gates at once.
+"""
+
+import asyncio
+import os
+from contextlib import aclosing
+from decimal import Decimal
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+from shop import FIRST, SECOND, THIRD, THREAD, Shop, rule
+from stories import Story
+
+from ayes.consumers.effects import Append, Reload
+from ayes.consumers.gate import Gate
+from ayes.ledger.budgets import Sum, filled, giving_back
+from ayes.ledger.lifecycle import Status, call_of
+from ayes.ledger.log import EventLog
+from ayes.schemas import events as e
+from ayes.schemas.amounts import amount, amount_at, total
+from ayes.schemas.policy import Budget, read_policy
+from ayes.schemas.slots import BUDGET, ROOT, CallRef, ThreadRef
+from ayes.schemas.tools import ToolSpec
+
+pytestmark = pytest.mark.log("memory")
+
+FREELY = rule("freely", "allow")
+ASK = rule("money", "ask", 'voters = ["ana", "ben"]')
+#: The rounds of the race between three gates; `make races` has more.
+ROUNDS = int(os.environ.get("RACES", "2"))
+
+
+def budget(limit: object = 250, then: str = "block", per: str = "", *more: str) -> str:
+    names = ", ".join(f'"{one}"' for one in per.split())
+    return "\n".join(
+        ("[[budget]]", 'name = "refunds"', 'tools = ["refund"]', 'amount = "/amount"',
+         f"limit = {limit}", f'then = "{then}"', f"per = [{names}]", *more, "")
+    )  # fmt: skip
+
+
+@pytest.fixture
+def shop(port: EventLog) -> Shop:
+    return Shop(port)
+
+
+def money(value: object) -> str:
+    return f'{{"amount":{value}}}'
+
+
+# --------------------------------------------------------------------------------------------- pure
+
+
+@pytest.mark.parametrize(
+    ("arguments", "pointer", "value"),
+    [
+        ('{"amount":12.50}', "/amount", "12.5"),
+        ('{"amount":"0.10"}', "/amount", "0.1"),
+        ('{"amount":1e3}', "/amount", "1000"),
+        ('{"amount":-0}', "/amount", "0"),
+        ('{"lines":[{"a/b":1},{"a/b":7}]}', "/lines/1/a~1b", "7"),
+        ('{"~1":3}', "/~01", "3"),
+        ('{"amount":-1}', "/amount", None),
+        ('{"amount":true}', "/amount", None),
+        ('{"amount":null}', "/amount", None),
+        ('{"amount":" 1"}', "/amount", None),
+        ('{"amount":"1,000"}', "/amount", None),
+        ('{"amount":"NaN"}', "/amount", None),
+        ('{"amount":[1]}', "/amount", None),
+        ('{"amount":1e18}', "/amount", None),
+        ('{"amount":1e-19}', "/amount", None),
+        ('{"amount":1e999}', "/amount", None),
+        ('{"lines":[1]}', "/lines/01", None),
+        ('{"lines":[1]}', "/lines/9", None),
+        ("{}", "/amount", None),
+        ("not JSON", "/amount", None),
+    ],
+)
+def test_an_amount_is_an_exact_decimal_or_unknown(arguments: str, pointer: str, value: str | None):
+    """Anything uncertain is not a yes: neither what is missing nor what is negative is one."""
+    assert amount_at(arguments, pointer) == (None if value is None else Decimal(value))
+
+
+def test_sums_are_exact():
+    """As floats, ten times 0.1 is not 1; the largest amounts lose nothing either."""
+    assert total([Decimal("0.1")] * 10) == 1
+    largest = Decimal("999999999999999999.999999999999999999")
+    assert total([largest] * 1000) == Decimal("999999999999999999999.999999999999999")
+
+
+ANY = ToolSpec(name="refund", schema='{"type":"object"}')
+MINE = THREAD.call("mine")
+
+
+@given(
+    uses=some.lists(some.tuples(some.integers(0, 5), some.integers(0, 400)), max_size=12),
+    back=some.sets(some.integers(0, 5)),
+    wanted=some.integers(1, 400),
+)
+def test_what_fits_keeps_the_sum_within_the_limit(
+    uses: list[tuple[int, int]], back: set[int], wanted: int
+):
+    """In whatever order facts are read: each other call counts once, with its largest amount,
+    unless it gave that back; what fits is exactly what leaves the sum within the limit.
+    """
+    story, one = Story(), Sum(read_policy(budget(1000), "it").budgets[0], "shop")
+    for number, (call, cents) in enumerate(uses, 1):
+        event = e.BudgetUsed(call=str(THREAD.call(f"c{call}")), amount=str(cents))
+        story.tell(one.ref.used(number), event)
+    one = msgspec.structs.replace(
+        filled(one, reversed(story.facts)),
+        given_back=frozenset(str(THREAD.call(f"c{call}")) for call in back),
+    )
+    most = {call: max(cents for c, cents in uses if c == call) for call, _ in uses}
+    spent = sum(cents for call, cents in most.items() if call not in back)
+    assert one.spent(MINE) == spent
+    assert one.fits(MINE, money(wanted)) == (spent + wanted <= 1000)
+    assert one.next_slot == one.ref.used(len(uses) + 1)
+    assert one.ref.used(1).filled_by == (e.BudgetUsed,)
+
+
+def test_what_cannot_be_read_leaves_no_room():
+    """Nobody knows how much it is, so nothing more fits but what a call has already (I13)."""
+    story, one = Story(), Sum(read_policy(budget(1000), "it").budgets[0], "shop")
+    story.tell(one.ref.used(1), e.BudgetUsed(call=str(MINE), amount="5"))
+    story.tell(one.ref.used(2), e.BudgetUsed(call="?", amount="5"))
+    one = filled(one, story.facts)
+    assert one.spent(MINE) is None
+    assert one.fits(MINE, money(5))
+    assert not one.fits(MINE, money(6))
+    assert not one.fits(SECOND, money(1))
+
+
+@pytest.mark.parametrize(
+    ("more", "place"),
+    [
+        ("limit = 1.5", "is not a limit"),
+        ('limit = "x"', "is not a limit"),
+        ("limit = -1", "is not a limit"),
+        ("limit = true", "is not a limit"),
+        ('limit = 1\namount = "amount"', "is not a JSON pointer"),
+        ('limit = 1\namount = "tokens"', 'per = ["thread"]'),
+        ('limit = 1\nper = ["week"]', "per"),
+        ('limit = 1\nname = "two words"', "two words"),
+    ],
+)
+def test_what_a_budget_cannot_say(more: str, place: str):
+    """The mistake is named, with its line."""
+    keys = {"name": '"b"', "tools": '["x"]', "amount": '"/a"'}
+    given_ = {line.split(" = ")[0] for line in more.splitlines()}
+    lines = [f"{key} = {value}" for key, value in keys.items() if key not in given_]
+    text = "\n".join(("[[budget]]", *lines, more))
+    with pytest.raises(Exception, match=r"line \d") as found:
+        read_policy(text, "policy.toml")
+    assert place in str(found.value)
+
+
+def test_a_limit_is_exact():
+    """A whole number, or a decimal in quotes; the order of `per` is no part of the meaning."""
+    one, other = (
+        read_policy(budget('"99.50"', "ask", per), "it").budgets[0]
+        for per in ("day agent", "agent day")
+    )
+    assert one == other
+    assert isinstance(one, Budget)
+    assert one.limit == amount("99.5")
+
+
+# --------------------------------------------------------------------------------- with a real gate
+
+
+async def series(shop: Shop) -> list[e.BudgetUsed]:
+    facts = await shop.ledger.read(f"{ROOT}.shop.{BUDGET}.>")
+    return [fact.event for fact in facts if isinstance(fact.event, e.BudgetUsed)]
+
+
+@pytest.mark.log("memory", "jetstream")
+async def test_calls_run_until_the_budget_is_used(shop: Shop):
+    """The amount is recorded before the approval; what is left may still be spent (B76)."""
+    await shop.open(budget(250, "block") + FREELY)
+    async with shop.gates():
+        for ref in (FIRST, SECOND):
+            await shop.request(ref)
+            await shop.decided(e.Approved, ref)
+        await shop.request(THIRD)
+        denied = await shop.decided(e.Denied, THIRD)
+        small = THREAD.call("small")
+        await shop.request(small, money(50))
+        await shop.decided(e.Approved, small)
+    assert denied.ground == "limit"
+    assert denied.reason == ("200 of 250 is used of the budget 'refunds', and this call needs 100.")
+    assert [(one.call, one.amount) for one in await series(shop)] == [
+        (str(FIRST), "100"), (str(SECOND), "100"), (str(small), "50"),
+    ]  # fmt: skip
+
+
+async def test_people_are_asked_beyond_a_budget_that_asks(shop: Shop):
+    """The question says how the budget stands; the yes of a person exceeds it, and counts, so that
+    the next call finds no more room (B3, B76).
+    """
+    await shop.open(budget(150, "ask", "", 'unit = "EUR"') + FREELY)
+    async with shop.gates():
+        await shop.request()
+        await shop.decided(e.Approved)
+        await shop.request(SECOND)
+        asking = await shop.asked(SECOND)
+        assert asking.reason == (
+            "100 of 150 EUR is used of the budget 'refunds', and this call needs 100."
+        )
+        await shop.ledger.reviewer("ana").approve(SECOND)
+        assert (await shop.decided(e.Approved, SECOND)).ground == "people"
+        await shop.request(THIRD, money(1))
+        assert (await shop.asked(THIRD)).reason.startswith("200 of 150 EUR")
+
+
+async def test_a_grant_does_not_exceed_a_budget(shop: Shop):
+    """Its giver has not looked at this call; no use of the grant is taken (B76)."""
+    await shop.open(budget(100, "ask") + ASK)
+    async with shop.gates():
+        await shop.ledger.reviewer("ana").grant("shop/ana/some", "refund", for_s=60, uses=5)
+        await shop.request()
+        assert (await shop.decided(e.Approved)).grants == ("ana/some",)
+        await shop.request(SECOND)
+        asking = await shop.asked(SECOND)
+        assert asking.voters == ("ana", "ben")
+        assert "Also, 100 of 100 is used" in asking.reason
+    [grant] = await shop.ledger.grants("shop")
+    assert len(grant.used) == 1
+
+
+async def test_a_budget_that_blocks_binds_people_too(shop: Shop):
+    """The amount that was free when they were asked is used by the time of their yes (B14)."""
+    await shop.open(budget(150, "block") + ASK)
+    async with shop.gates():
+        for ref in (FIRST, SECOND):
+            await shop.request(ref)
+            await shop.asked(ref)
+        await shop.ledger.reviewer("ana").approve(FIRST)
+        await shop.decided(e.Approved, FIRST)
+        await shop.ledger.reviewer("ana").approve(SECOND)
+        denied = await shop.decided(e.Denied, SECOND)
+        await shop.request(THIRD)
+        assert (await shop.decided(e.Denied, THIRD)).ground == "limit"
+    assert denied.ground == "limit"
+    assert denied.reason == (
+        "Approved by people, but 100 of 150 is used of the budget 'refunds', and this call needs "
+        "100."
+    )
+    assert (await shop.ledger.call(THIRD)).gated is None
+
+
+@pytest.mark.parametrize(
+    ("then", "edited", "kind", "left"),
+    [
+        ("ask", 200, e.Denied, []),
+        ("ask", 150, e.Approved, ["150"]),
+        ("ask", 10, e.Approved, ["10"]),
+        ("ask", '"many"', e.Denied, []),
+        ("block", 151, e.Denied, []),
+        ("block", 120, e.Approved, ["120"]),
+    ],
+)
+async def test_the_amount_is_that_of_the_arguments_that_run(
+    shop: Shop, then: str, edited: object, kind: type[e.Event], left: list[str]
+):
+    """An edit that raises the amount beyond the budget does not run, whatever its `then` (I2)."""
+    await shop.open(budget(150, then) + rule("money", "ask", "editor_counts = true"), "", ANY)
+    async with shop.gates():
+        await shop.request()
+        await shop.asked()
+        await shop.ledger.reviewer("ana").approve(FIRST, arguments=money(edited))
+        await shop.decided(kind)
+    assert [one.amount for one in await series(shop)] == left
+
+
+async def test_an_amount_that_is_not_known_is_beyond_the_budget(shop: Shop):
+    """Missing or negative: people look, or it does not run."""
+    await shop.open(budget(150, "ask") + FREELY)
+    async with shop.gates():
+        await shop.request(FIRST, "{}")
+        assert "the amount of this call (/amount) is not known" in (await shop.asked()).reason
+        await shop.request(SECOND, money(-5))
+        await shop.asked(SECOND)
+        await shop.apply(budget(150, "block") + FREELY)
+        await shop.request(THIRD, money(-5))
+        assert (await shop.decided(e.Denied, THIRD)).ground == "limit"
+
+
+async def test_what_did_not_run_is_given_back(shop: Shop):
+    """A revoked approval; a call that was started stays spent, however it ends."""
+    await shop.open(budget(100, "block") + FREELY)
+    async with shop.gates():
+        await shop.request()
+        await shop.decided(e.Approved)
+        await shop.request(SECOND)
+        await shop.decided(e.Denied, SECOND)
+        await shop.ledger.reviewer("ana").revoke(FIRST)
+        await shop.request(THIRD)
+        await shop.decided(e.Approved, THIRD)
+        await shop.ledger.start(THIRD)
+        last = THREAD.call("c4")
+        await shop.request(last)
+        await shop.decided(e.Denied, last)
+
+
+async def test_each_agent_and_day_has_a_sum(shop: Shop):
+    """And each thread, where the budget says so; the key is of the request, so whenever a gate
+    looks it is the same sum.
+    """
+    await shop.open(budget(100, "block", "agent day") + FREELY)
+    elsewhere = ThreadRef("shop", "t2").call("c1")
+    async with shop.gates():
+        await shop.request(FIRST, agent="desk one")
+        await shop.decided(e.Approved, FIRST)
+        await shop.request(elsewhere, agent="desk one")
+        await shop.decided(e.Denied, elsewhere)
+        await shop.request(SECOND, agent="desk two")
+        await shop.decided(e.Approved, SECOND)
+    requested = (await shop.ledger.call(FIRST)).requested
+    assert requested
+    day = f"{requested.recorded_at:%Y-%m-%d}"
+    assert [one.key for one in await series(shop)] == [("desk one", day), ("desk two", day)]
+
+
+async def test_both_policies_budgets_count(shop: Shop):
+    """All must have room, each with a sum of its own though the names are alike (B76)."""
+    await shop.open(budget(500, "ask") + FREELY, budget(100, "block"))
+    async with shop.gates():
+        await shop.request()
+        await shop.decided(e.Approved)
+        await shop.request(SECOND)
+        denied = await shop.decided(e.Denied, SECOND)
+    assert "the organisation's budget 'refunds'" in denied.reason
+    assert sorted(one.organisation for one in await series(shop)) == [False, True]
+
+
+async def test_a_gate_that_died_has_spent_once(shop: Shop):
+    """After the amount and before the approval: the next gate finds it by the call (I9)."""
+    await shop.open(budget(100, "block") + FREELY)
+    await shop.request()
+    gate, [handed] = Gate(), await shop.ledger.read(FIRST.requested)
+    use, again = gate.decide(await gate.load(shop.ledger, handed), handed)
+    assert isinstance(use, Append)
+    assert again == Reload()
+    await shop.ledger.append(use.slot, use.event)
+    async with shop.gates(2):
+        await shop.decided(e.Approved)
+    assert len(await series(shop)) == 1
+
+
+async def test_tokens_of_a_thread(shop: Shop):
+    """Once the replies of the model have used them, no more calls of the thread run (B76)."""
+    text = '[[budget]]\nname = "talk"\ntools = ["*"]\namount = "tokens"\nper = ["thread"]\n'
+    await shop.open(f'{text}limit = 100\nthen = "block"\n' + FREELY)
+    await shop.ledger.append(
+        THREAD.replied(1),
+        e.ModelReplied(parts=(), usage=e.Usage(input_tokens=60, output_tokens=39)),
+    )
+    async with shop.gates():
+        await shop.request()
+        await shop.decided(e.Approved)
+        await shop.ledger.append(
+            THREAD.replied(2), e.ModelReplied(parts=(), usage=e.Usage(output_tokens=1))
+        )
+        await shop.request(SECOND)
+        denied = await shop.decided(e.Denied, SECOND)
+    assert denied.reason == "100 of 100 is used of the budget 'talk' (t1)."
+
+
+# ------------------------------------------------------------------------------------ several gates
+
+
+async def ended(shop: Shop, ref: CallRef) -> e.Event:
+    """Wait for the decision."""
+    async with asyncio.timeout(60), aclosing(shop.ledger.watch(1, ref.decided.subject)) as facts:
+        async for fact in facts:
+            assert isinstance(fact.event, e.Event)
+            return fact.event
+    raise AssertionError
+
+
+@pytest.mark.log("memory", "jetstream")
+@pytest.mark.parametrize(("limit", "run"), [(450, 4), (900, 9)])
+async def test_three_gates_never_exceed_a_budget(shop: Shop, limit: int, run: int):
+    """Nine requests at once over twelve threads: exactly as many run as fit, and if all fit, none
+    is refused (B76, I10).
+    """
+    names = [f"t{number}" for number in range(12)]
+    await shop.open(budget(limit, "block", "agent") + FREELY)
+    async with shop.gates(3):
+        for round_ in range(ROUNDS):
+            refs = [
+                ThreadRef("shop", names[(round_ * 9 + number) % 12]).call(f"r{round_}-{number}")
+                for number in range(9)
+            ]
+            agent = f"desk-{round_}"
+            await asyncio.gather(*(shop.request(ref, agent=agent) for ref in refs))
+            decided = await asyncio.gather(*(ended(shop, ref) for ref in refs))
+            assert sum(isinstance(one, e.Approved) for one in decided) == run
+    spent: dict[tuple[str, ...], Decimal] = {}
+    for one in await series(shop):
+        spent[one.key] = spent.get(one.key, Decimal(0)) + Decimal(one.amount)
+    assert set(spent.values()) == {Decimal(100 * run)}
+    assert len(spent) == ROUNDS
+
+
+async def test_who_gives_back(shop: Shop):
+    """Only calls that have ended without running; an open or an approved one does not (I5)."""
+    await shop.open(FREELY)
+    async with shop.gates():
+        await shop.request()
+        await shop.decided(e.Approved)
+    facts = await shop.ledger.read(FIRST)
+    assert giving_back([FIRST, SECOND], facts) == frozenset()
+    assert call_of(FIRST, facts).status is Status.APPROVED
+    await shop.ledger.reviewer("ana").revoke(FIRST)
+    assert giving_back([FIRST], await shop.ledger.read(FIRST)) == {str(FIRST)}
