@@ -1,13 +1,14 @@
 """The command that prints the contracts for other languages."""
 
-import json
-from typing import Annotated, Final
+from json import dumps
+from typing import Annotated, Any, Final
 
 import typer
 
 from ayes.ops.commands.command import command, commands
 from ayes.ops.commands.console import INSTALL, is_installed
-from ayes.ops.terminal.output import print_data
+from ayes.ops.commands.options import JsonOption
+from ayes.ops.terminal.output import print_data, print_json
 from ayes.schemas import events as e
 from ayes.schemas import json_schema
 from ayes.schemas.errors import BadInput
@@ -31,8 +32,17 @@ async def schema(
         bool,
         typer.Option("--asyncapi", help="All subjects, as an AsyncAPI 3.1 document."),
     ] = False,
+    json: JsonOption = False,
 ) -> None:
     """Print the JSON Schemas of the events, or the AsyncAPI document."""
+    made = _made(event, asyncapi=asyncapi)
+    if json:
+        print_json(made)
+    else:
+        print_data(dumps(made, indent=2))
+
+
+def _made(event: str, *, asyncapi: bool) -> dict[str, Any]:
     if asyncapi:
         if event:
             raise BadInput("--asyncapi prints one document about everything. Leave out EVENT.")
@@ -41,8 +51,7 @@ async def schema(
         from ayes.ops.asyncapi import document
         from ayes.ops.console.application import described
 
-        print_data(json.dumps(document(described()), indent=2))
-        return
+        return document(described())
     if event and event not in e.TYPES:
         raise BadInput(f"there is no event {event!r}. There are {', '.join(sorted(e.TYPES))}.")
-    print_data(json.dumps(json_schema.document(*filter(None, [event])), indent=2))
+    return json_schema.document(*filter(None, [event]))

@@ -211,6 +211,14 @@ HELLO = {"role": "user", "content": "hi"}
         (10, 0, []),
         (10, 1, [HELLO, {"role": "robot", "content": "hi"}]),
         (10, 0, ["hi"]),
+        (
+            11,
+            0,
+            [
+                calling(*(call(f"c{number}") for number in range(129))),
+                *(result(f"c{number}") for number in range(129)),
+            ],
+        ),
     ],
 )
 def test_chat_names_the_rule_that_is_broken(rule, message, messages):
@@ -226,6 +234,8 @@ def test_chat_names_the_rule_that_is_broken(rule, message, messages):
 def test_chat_takes_what_is_right():
     """Results in another order, text parts and an id that repeats later are all legal."""
     parts = {"role": "user", "content": [{"type": "text", "text": "hi"}]}
+    refusal = {"role": "assistant", "content": None, "refusal": "I will not do that."}
+    assert openai_chat.check([HELLO, refusal, HELLO]) == []
     assert (
         openai_chat.check([parts, calling(call("a"), call("b")), result("b"), result("a"), HELLO])
         == []
@@ -528,6 +538,7 @@ def model(*blocks) -> dict:
         (15, 0, [{"role": "system", "content": "hi"}]),
         (15, 0, [{"role": "user", "content": None}]),
         (15, 0, [user("hi")]),
+        (16, 1, [user(says()), model(says("It is on its way. "))]),
     ],
 )
 def test_anthropic_names_the_rule_that_is_broken(rule, message, messages):

@@ -23,6 +23,8 @@ the issue named reports:
 13. `input` is an object (Messages reference).
 14. A tool's name is 1 to 64 characters of A-Z a-z 0-9 _ - (Messages reference).
 15. A message is an object with role user or assistant, its content text or a list of blocks.
+16. A final assistant message, which the model is to continue, does not end in white space ("final
+    assistant content cannot end with trailing whitespace", Messages API).
 """
 
 import re
@@ -83,7 +85,18 @@ def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
             if block["type"] == "tool_use":
                 _check_use(at, block, pairing, problems)
     pairing.end_turn()
+    _check_last(messages, problems)
     return problems.in_order()
+
+
+def _check_last(messages: Sequence[Any], problems: Problems) -> None:
+    blocks = blocks_of(messages[-1]) if messages else None
+    if not blocks or messages[-1]["role"] != "assistant" or blocks[-1]["type"] != "text":
+        return
+    text = as_text(blocks[-1].get("text", ""))
+    if text != text.rstrip():
+        wrong = "the last message is the assistant's and ends in white space."
+        problems.add(16, len(messages) - 1, f"{wrong} Strip it, or say something after it.")
 
 
 def blocks_of(message: Any) -> list[JsonObject] | None:

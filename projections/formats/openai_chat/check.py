@@ -14,9 +14,10 @@ The sources are OpenAI's API reference and the issues named:
 7.  Arguments are text. They need not be JSON: models write malformed ones, and get them back
     verbatim.
 8.  Content is text, or at least one part of a type that the role may send; null only in an
-    assistant message that has tool calls.
+    assistant message that has tool calls or a refusal.
 9.  `tool_calls`, if present, is not empty.
 10. There is a message, and each is an object with a role that exists.
+11. An assistant message has at most 128 tool calls ("array too long", `tool_calls`).
 """
 
 from collections.abc import Sequence
@@ -34,6 +35,7 @@ from ayes.projections.formats.pairing import CallPairing, PairingRules
 from ayes.schemas.limits import cited
 
 MAX_ID: Final = 40
+MAX_CALLS: Final = 128
 _ROLES: Final = ("assistant", "developer", "system", "tool", "user")
 #: The parts that a role's content may have. Those of the other roles are texts.
 _PARTS: Final = {
@@ -90,8 +92,13 @@ def _check_content(at: int, message: JsonObject, problems: Problems) -> None:
         for part in content:
             if wrong := _part_problem(part, message["role"]):
                 problems.add(8, at, wrong)
-    elif content is not None or message["role"] != "assistant" or message.get("tool_calls") is None:
+    elif content is not None or message["role"] != "assistant" or not _says_other(message):
         problems.add(8, at, "the content must be text. Write an empty text where there is none.")
+
+
+def _says_other(message: JsonObject) -> bool:
+    """Whether an assistant message says something besides its content."""
+    return message.get("tool_calls") is not None or isinstance(message.get("refusal"), str)
 
 
 def _part_problem(part: Any, role: str) -> str:
@@ -114,6 +121,9 @@ def _check_calls(at: int, calls: Any, pairing: CallPairing, problems: Problems) 
     if not isinstance(calls, list) or not calls:
         problems.add(9, at, "`tool_calls` is empty. Leave it out where nothing is called.")
         return
+    if len(calls) > MAX_CALLS:
+        wrong = f"there are {len(calls)} tool calls in one message, over the limit of {MAX_CALLS}."
+        problems.add(11, at, f"{wrong} Split them over several turns.")
     for call in calls:
         id_ = call.get("id") if isinstance(call, dict) else None
         function = call.get("function") if isinstance(call, dict) else None

@@ -2,7 +2,8 @@
 
 Writing a history and reading it again loses: opaque parts; whether an outcome is an error; which
 system message was a note; names of speakers (`name`); the border between several texts of one turn,
-and their places among its wishes; the characters of a tool's name that the provider does not take.
+and their places among its wishes; the characters of a tool's name that the provider does not take;
+and that a text was a refusal.
 """
 
 from collections.abc import Sequence
@@ -42,9 +43,21 @@ def _plain(at: int, message: Any) -> Any:
     if role == "developer":
         plain["role"] = "system"
     content = message.get("content")
+    if isinstance(content, list):
+        content = text_content(at, [_as_text(one) for one in content])
+    if isinstance(refusal := plain.pop("refusal", None), str):
+        content = f"{content}\n\n{refusal}" if content else refusal
     if "content" in message or role == "assistant":
-        plain["content"] = text_content(at, content) if isinstance(content, list) else content
+        plain["content"] = content
     return plain
+
+
+def _as_text(part: Any) -> Any:
+    match part:
+        case {"type": "refusal", "refusal": str(text)}:
+            return {"type": "text", "text": text}
+        case _:
+            return part
 
 
 def _in_call_order(messages: Sequence[Any]) -> list[Any]:
