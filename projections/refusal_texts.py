@@ -78,7 +78,7 @@ def _decided(call: Call) -> tuple[e.Ending, str]:
             )
             return "denied", f"{none} {what}{_why('In detail', reason)}"
         case e.Denied(ground="limit", reason=reason):
-            what = "this conversation has used up what the policy lets it do."
+            what = "a limit of the policy is reached."
             return "denied", f"{none} {what}{_why('In detail', reason)}"
         case e.Denied(reason=reason) if not call.wish.tool_version:
             what = "no tool of that name is offered here."
