@@ -209,7 +209,7 @@ def _http(
     if operation.method == "GET":
         query = urlencode(
             {name: value if isinstance(value, str) else json.dumps(value)
-             for name, value in fields.items()}
+             for name, value in fields.items() if value is not None}
         ).encode()  # fmt: skip
     else:
         body = json.dumps(fields).encode()

@@ -232,6 +232,12 @@ async def test_many_wait_at_once(shop: Site):
     assert {one["state"]["status"] for one in found} <= {"denied", "refused"}
 
 
+async def test_null_is_a_field_that_was_left_out(shop: Site):
+    """In a query as in a body."""
+    async with plain(shop, "reviewer-ana") as ana:
+        assert "calls" in await asked(ana, "approvals.reviewer.ana.pending", mine=None)
+
+
 async def test_an_answer_that_is_too_large_is_an_error(shop: Site):
     """It says where to read it; the connection stays (1 MiB is NATS' own limit)."""
     thread = "shop/long"
