@@ -155,7 +155,7 @@ async def _over_nats(backend: Backend) -> None:
 
 @asynccontextmanager
 async def _beside(work: Coroutine[None, None, None]) -> AsyncGenerator[None]:
-    task = asyncio.create_task(work)
+    task = asyncio.create_task(work, name="the API over NATS")
     try:
         yield
     finally:

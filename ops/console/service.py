@@ -49,7 +49,9 @@ PREFIX: Final = "/api/v1"
 #: Requests that are handled at once. Most of them wait for a decision.
 _MOST_AT_ONCE: Final = 4_096
 #: Bytes of a message around the body of an answer.
-_ENVELOPE_BYTES: Final = 2_048
+_ENVELOPE_BYTES: Final = 8_192
+#: Characters of the sentence of an error in the header; its body has all of it.
+_MOST_SAID: Final = 1_000
 #: The roles that the broker knows, and what they are to the API.
 _ROLES: Final = {
     "service": Role.SERVICE,
@@ -127,7 +129,7 @@ async def answering(
         try:
             yield
         finally:
-            handler.end()
+            await handler.end()
 
 
 class _Handler:
@@ -147,13 +149,21 @@ class _Handler:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def end(self) -> None:
+    async def end(self) -> None:
+        """Tell all who wait that they must ask again."""
         for task in self._tasks:
             task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        with suppress(nats.errors.Error, TimeoutError):
+            await self._client.flush(timeout=1)
 
     async def _handle(self, request: Request) -> None:
         try:
-            answer = await answer_to(self._api, request.subject, request.data or b"{}")
+            trace = (request.headers or {}).get("traceparent", "")
+            answer = await answer_to(self._api, request.subject, request.data or b"{}", trace)
+        except asyncio.CancelledError:
+            ending = "the console is ending. Nothing is lost; ask again."
+            answer = _failure(HTTPStatus.SERVICE_UNAVAILABLE, ending, 75)
         except Exception:  # noqa: BLE001 - it is about this request alone
             _log.exception("a request failed", subject=request.subject)
             failed = "the request failed; the log of the console says why."
@@ -169,16 +179,32 @@ class _Handler:
         if answer.status < HTTPStatus.BAD_REQUEST:
             await request.respond(answer.body)
             return
-        said = one_line(msgspec.json.decode(answer.body)["detail"])
+        said = one_line(_Detail.of(answer.body))[:_MOST_SAID]
         await request.respond_error(str(answer.status), said, data=answer.body)
 
 
-async def answer_to(api: FastAPI, subject: str, payload: bytes) -> Answer:
-    """Give a request to the handler of its HTTP operation."""
+class _Detail(Struct):
+    detail: str = "the request was refused."
+
+    @classmethod
+    def of(cls, body: bytes) -> str:
+        """The sentence of a problem."""
+        try:
+            return msgspec.json.decode(body, type=cls).detail
+        except msgspec.MsgspecError:
+            return cls().detail
+
+
+async def answer_to(api: FastAPI, subject: str, payload: bytes, trace: str = "") -> Answer:
+    """Give a request to the handler of its HTTP operation.
+
+    Args:
+        trace: the `traceparent` of the request (W3C Trace Context).
+    """
     try:
         _service, role, name, endpoint = subject.split(".")
         visitor = Visitor(token("visitor", name), frozenset({_ROLES[role]}), "token")
-        scope, body = _http(ENDPOINTS[endpoint], _fields(payload), visitor)
+        scope, body = _http(ENDPOINTS[endpoint], _fields(payload), visitor, trace)
     except KeyError as unknown:
         return _failure(HTTPStatus.NOT_FOUND, f"there is no {unknown} at {subject}.", 2)
     except BadInput as problem:
@@ -195,7 +221,7 @@ def _fields(payload: bytes) -> dict[str, Any]:
 
 
 def _http(
-    operation: Operation, fields: dict[str, Any], visitor: Visitor
+    operation: Operation, fields: dict[str, Any], visitor: Visitor, trace: str
 ) -> tuple[dict[str, Any], bytes]:
     """The scope and the body of the HTTP request (ASGI)."""
     path, query, body = operation.path, b"", b""
@@ -224,7 +250,10 @@ def _http(
         "raw_path": quote(path).encode(),
         "query_string": query,
         "root_path": "",
-        "headers": [(b"content-type", b"application/json")],
+        "headers": [
+            (b"content-type", b"application/json"),
+            *([(b"traceparent", trace.encode("latin-1", "replace"))] if trace else []),
+        ],
         "client": None,
         "server": None,
         "state": {"visitor": visitor},

@@ -264,3 +264,30 @@ async def test_without_a_console_the_broker_says_so_at_once(tmp_path):
         with pytest.raises(nats.errors.NoRespondersError):
             await client.request("approvals.service.billing.wait", b"{}", timeout=5)
         await client.close()
+
+
+async def test_an_error_about_something_long_is_answered_too(shop: Site):
+    """Its sentence is cut in the header, which a message has little room for."""
+    async with plain(shop, "service") as client:
+        await asked(client, "approvals.service.billing.pending")
+        body = json.dumps({"call": f"shop/t/{'x' * 700_000}"}).encode()
+        answer = await client.request("approvals.service.billing.wait", body, timeout=10)
+    assert answer.headers["Nats-Service-Error-Code"] in ("413", "422")
+    assert len(answer.headers["Nats-Service-Error"]) <= 1_000
+
+
+async def test_a_console_that_ends_tells_those_who_wait(tmp_path):
+    """They ask again, and need not wait until their time is up."""
+    others = asyncio.all_tasks()
+    async with site(tmp_path) as shop, plain(shop, "service") as client:
+        await shop.ask("shop/order-21/refund-1")
+        await asked(client, "approvals.service.billing.pending")
+        [over_nats] = [
+            task for task in asyncio.all_tasks() - others if task.get_name() == "the API over NATS"
+        ]
+        fields = {"call": "shop/order-21/refund-1", "timeout_s": 60}
+        waiting = asyncio.create_task(asked(client, "approvals.service.billing.wait", **fields))
+        await asked(client, "approvals.service.billing.show", call=fields["call"])
+        over_nats.cancel()
+        found = await asyncio.wait_for(waiting, 20)
+    assert (found["status"], "ask again" in found["detail"]) == (503, True)

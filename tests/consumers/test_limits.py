@@ -405,7 +405,7 @@ async def test_the_model_reads_that_it_has_used_up_what_it_may_do(port: EventLog
     first, second = chain.model.read(3)
     assert (first.kind, second.kind) == ("returned", "denied")
     assert second.text == (
-        "`refund` did not run: this conversation has used up what the policy lets it do. "
+        "`refund` did not run: a limit of the policy is reached. "
         "In detail: The policy lets a thread make 1 calls, and these were made."
     )
     assert chain.ran == ["A-17"]
