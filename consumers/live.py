@@ -34,17 +34,19 @@ from ayes.projections.live import (
 )
 from ayes.projections.thread import thread_of
 from ayes.schemas import events as e
-from ayes.schemas.errors import Unavailable
+from ayes.schemas.errors import Unavailable, UnknownCall
 from ayes.schemas.slots import ThreadRef
 
-#: Characters of a piece; a character has four bytes at most, and a message 1 MiB.
-_MOST: Final = 64 * 1024
+#: Characters of a piece.
+_MOST: Final = 16 * 1024
+#: Characters that wait while the connection is slow or away. What comes beyond them is left out.
+_MOST_UNSENT: Final = 1 << 20
 #: How often the whole text is published, and up to which length.
 _WHOLE_S: Final = 1.0
 _MOST_WHOLE: Final = 128 * 1024
 #: Pieces that wait for a follower's program. What is too much is dropped: the next whole text has
 #: it.
-_MOST_WAITING: Final = 1_024
+_MOST_WAITING: Final = 256
 
 
 def live_subject(thread: ThreadRef, turn: int) -> str:
@@ -58,8 +60,13 @@ class LiveReply:
         self._log = log
         self._subject = subject
         self._attempt = attempt
-        self._said: list[str] = []
+        #: All of it, while it is short enough to be published as a whole.
+        self._said = ""
+        self._length = 0
+        #: What has not been published, and how many characters after it never will be.
         self._unsent: list[str] = []
+        self._waiting = 0
+        self._left_out = 0
         self._fresh = asyncio.Event()
 
     @classmethod
@@ -77,10 +84,14 @@ class LiveReply:
 
     def say(self, text: str) -> None:
         """The next characters. Returns at once."""
-        if text:
-            self._said.append(text)
+        self._length += len(text)
+        self._said = self._said + text if self._length <= _MOST_WHOLE else ""
+        if self._left_out or self._waiting + len(text) > _MOST_UNSENT:
+            self._left_out += len(text)
+        else:
             self._unsent.append(text)
-            self._fresh.set()
+            self._waiting += len(text)
+        self._fresh.set()
 
     async def _publish(self) -> None:
         clock = asyncio.get_running_loop()
@@ -91,18 +102,17 @@ class LiveReply:
                     await self._fresh.wait()
             self._fresh.clear()
             waiting, self._unsent = "".join(self._unsent), []
+            left_out, self._left_out, self._waiting = self._left_out, 0, 0
             for start in range(0, len(waiting), _MOST):
                 piece = waiting[start : start + _MOST]
                 await self._send(Piece(self._attempt, sent, piece))
                 sent += len(piece)
-            if clock.time() - whole_at >= _WHOLE_S and 0 < sent <= _MOST_WHOLE:
+            sent += left_out
+            if clock.time() - whole_at >= _WHOLE_S:
                 whole_at = clock.time()
-                await self._send_whole(sent)
-
-    async def _send_whole(self, sent: int) -> None:
-        whole = "".join(self._said)[:sent]
-        for start in range(0, sent, _MOST):
-            await self._send(Piece(self._attempt, start, whole[start : start + _MOST]))
+                whole = self._said[:sent]
+                for start in range(0, len(whole), _MOST):
+                    await self._send(Piece(self._attempt, start, whole[start : start + _MOST]))
 
     async def _send(self, piece: Piece) -> None:
         # Lost while the broker is away. The next whole text has it.
@@ -120,9 +130,15 @@ async def follow_reply(
 
     Args:
         turn: by default the one in which the model is asked now, else the next one.
+
+    Raises:
+        UnknownCall: without `turn`: nothing was ever recorded in this thread.
     """
     if turn is None:
-        found = thread_of(thread, await ledger.read(thread))
+        facts = await ledger.read(thread)
+        if not facts:
+            raise UnknownCall(f"nothing was ever recorded in {thread}.")
+        found = thread_of(thread, facts)
         last = found.turns.get(found.latest)
         turn = found.latest + (last is None or last.replied is not None)
     coming: asyncio.Queue[Piece | e.ModelReplied | e.ModelFailed] = asyncio.Queue()

@@ -14,6 +14,7 @@ of its own here: a part that one of them signed is recorded as the whole's, and 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import Any, Literal
 
 import msgspec
@@ -48,16 +49,19 @@ class PydanticAI:
         return _reply(response, model.system, names)
 
     async def stream(self, question: ModelRequest, say: Callable[[str], None]) -> ModelReply:
-        """As `reply`, with each piece of text as it comes.
+        """As `reply`, with each piece of text as it comes, if the model can do so.
 
         Raises:
             RuntimeError: the stream ended before the reply was complete.
         """
         model, names, parameters = self._request(question)
         sent = messages(question.history, provider=model.system)
-        async with model_request_stream(
-            model, sent, model_request_parameters=parameters
-        ) as streamed:
+        streaming = model_request_stream(model, sent, model_request_parameters=parameters)
+        async with AsyncExitStack() as stack:
+            try:
+                streamed = await stack.enter_async_context(streaming)
+            except (NotImplementedError, AssertionError):  # so say models without streams
+                return await self.reply(question)
             async for event in streamed:
                 match event:
                     case pai.PartStartEvent(part=pai.TextPart(content=text)):

@@ -54,7 +54,7 @@ _CATCH_UP_S: Final = 5.0
 #: Bytes of live messages in the connection's buffer before the next one waits.
 _MOST_LIVE_BYTES: Final = 64 * 1024
 #: Live messages that were heard and not read.
-_MOST_LIVE: Final = 1_024
+_MOST_LIVE: Final = 256
 #: The server's limit of subjects for `multi_last` (ADR-31); larger results are read in pages.
 _PAGE: Final = 1000
 

@@ -111,7 +111,7 @@ class EmbeddedServer:
             )
         self._lock = await take(self.store.path)
         try:
-            await self._start()
+            await self._start_on_a_free_port()
         except BaseException:
             await self._stop()
             raise
@@ -166,6 +166,17 @@ class EmbeddedServer:
         except BrokerAway:
             await self._end()
             raise
+
+    async def _start_on_a_free_port(self) -> None:
+        """Start it; another program may take its port between our choice and its start."""
+        for left in reversed(range(_STARTS)):
+            try:
+                await self._start()
+            except BrokerAway as away:
+                if not left or _TAKEN not in str(away):
+                    raise
+            else:
+                return
 
     async def _start(self) -> None:
         before = self.store.read()
@@ -471,6 +482,9 @@ def free_ports(*wanted: int) -> list[int]:
         return [probes.enter_context(_bound(port)).getsockname()[1] for port in wanted]
 
 
+#: How often a server is started anew because its port was taken, and what its log says then.
+_STARTS: Final = 3
+_TAKEN: Final = "bind: address already in use"
 #: Below the ports that systems give to outgoing connections, any of which could take one between
 #: our choice and the server's start.
 _PORTS: Final = range(20_000, 32_768)

@@ -521,3 +521,10 @@ async def test_a_stream_that_ends_early_is_no_reply():
     model = PydanticAI(FunctionModel(stream_function=speak))
     with pytest.raises(httpx2.RemoteProtocolError):
         await model.stream(question(User("hi")), lambda _: None)
+
+
+async def test_a_model_without_streams_replies_all_the_same():
+    said: list[str] = []
+    heard = Heard(pai.TextPart("On its way."))
+    reply = await PydanticAI(FunctionModel(heard)).stream(question(User("hi")), said.append)
+    assert (said, reply.parts) == ([], (e.Text("On its way."),))

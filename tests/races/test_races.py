@@ -292,6 +292,15 @@ async def each(one: Callable[[int], Awaitable[Any]], times: int = TIMES) -> list
 # ----------------------------------------------------------------------------------- what must hold
 
 
+async def _at_rest(shop: Shop) -> list[Fact]:
+    """All facts, once none comes any more: a late result may follow the end of its call."""
+    while True:
+        facts = [fact async for fact in shop.admin.replay()]
+        await asyncio.sleep(0.1)
+        if await shop.admin.log.last_seq() == facts[-1].seq:
+            return facts
+
+
 async def settled(shop: Shop, refs: Sequence[CallRef]) -> list[Call]:
     """Wait for the end of these calls, and see that everybody tells the same about them.
 
@@ -301,7 +310,7 @@ async def settled(shop: Shop, refs: Sequence[CallRef]) -> list[Call]:
     """
     for ref in refs:
         await shop.has_any(ref.finished, ref.client_finished)
-    facts = [fact async for fact in shop.admin.replay()]
+    facts = await _at_rest(shop)
     assert {number for _, number in Counter(fact.slot for fact in facts).items()} == {1}
     about: dict[CallRef, list[Fact]] = {}
     for fact in facts:

@@ -367,6 +367,7 @@ async def reply(ref: Named, backend: InBackend, _visitor: Reading) -> EventStrea
     gave none. The stream ends with it. A client that was cut off connects again, and is shown the
     text from its beginning.
     """
+    await _known(backend, ref)
     return EventStream(_said_live(backend.reading, ref), headers=STREAMING)
 
 
