@@ -30,6 +30,7 @@ from ayes.projections.formats.common import named_tools, tool_name
 from ayes.projections.formats.pydantic_ai.opaque import recorded, responded
 from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User
 from ayes.schemas import events as e
+from ayes.schemas.content import words
 
 
 class PydanticAI:
@@ -111,7 +112,7 @@ def messages(history: Sequence[Entry], *, provider: str) -> list[pai.ModelMessag
             case System(text):
                 _ask(written, pai.SystemPromptPart(text))
             case User(text) | Note(text):
-                _ask(written, pai.UserPromptPart(text))
+                _ask(written, pai.UserPromptPart(words(text)))
             case Assistant():
                 written.append(_response(entry, provider))
             case Outcome(call, tool, _, kind, text, is_error):
@@ -121,7 +122,8 @@ def messages(history: Sequence[Entry], *, provider: str) -> list[pai.ModelMessag
                     outcome = "denied" if kind == "denied" else "failed"
                 name = tool_name(tool)
                 _ask(
-                    written, pai.ToolReturnPart(name, text, tool_call_id=_id(call), outcome=outcome)
+                    written,
+                    pai.ToolReturnPart(name, words(text), tool_call_id=_id(call), outcome=outcome),
                 )
     return written
 

@@ -351,7 +351,7 @@ class Call(Struct, frozen=True):
     @property
     def late_result(self) -> e.ToolReturned | e.ToolFailed | None:
         """The result that came after the end; None if there is none, or if several differ."""
-        results: dict[tuple[str, str], e.ToolReturned | e.ToolFailed] = {}
+        results: dict[tuple[str, e.Content], e.ToolReturned | e.ToolFailed] = {}
         for fact in self.late:
             match fact.event:
                 case e.ToolReturned(output=text) | e.ToolFailed(error=text) as result:

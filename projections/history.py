@@ -35,6 +35,7 @@ from ayes.projections import refusal_texts
 from ayes.projections.thread import Thread, is_settled, is_spoiled
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
+from ayes.schemas.content import words
 from ayes.schemas.digest import text_digest
 from ayes.schemas.errors import Defect
 from ayes.schemas.slots import CallRef
@@ -48,7 +49,7 @@ class System(Struct, frozen=True, tag_field="entry", tag="system"):
 
 
 class User(Struct, frozen=True, tag_field="entry", tag="user"):
-    text: str
+    text: e.Content
     name: str = ""
 
 
@@ -76,7 +77,7 @@ class Outcome(Struct, frozen=True, tag_field="entry", tag="outcome"):
     provider_id: str
     kind: Kind
     #: Empty only when a tool returned nothing.
-    text: str
+    text: e.Content
     is_error: bool
 
 
@@ -173,11 +174,11 @@ def _said_before(thread: Thread, cut: int | None) -> int:
 def _entry(fact: Fact) -> Entry:
     match fact.event:
         case e.Said(role="system", text=text):
-            return System(text)
+            return System(words(text))
         case e.Said(role="user", text=text, name=name):
             return User(text, name)
         case e.Said(role="note", text=text, name=name):
-            return Note(text, name)
+            return Note(words(text), name)
         case e.Carried():
             return Note(refusal_texts.unreadable(fact.slot.tail[1]))
         case other:
@@ -199,8 +200,8 @@ def outcome(call: Call, wish: e.Wish) -> Outcome:
         case e.Reconciled(happened=happened, output=output):
             silent = refusal_texts.reconciled_in_silence(wish.tool, happened)
             what = output if output.strip() else silent
-            what = _as_it_ran(call, wish, what) if happened else what
-            return _ended(call, wish, "reconciled", what, is_error=not happened)
+            read = _as_it_ran(call, wish, what) if happened else what
+            return _ended(call, wish, "reconciled", read, is_error=not happened)
         case None if is_spoiled(call):
             return _ended(call, wish, "denied", refusal_texts.spoiled(wish.tool), is_error=True)
         case other:
@@ -218,18 +219,24 @@ def told(call: Call, wish: e.Wish) -> Outcome | None:
     return _ended(call, wish, refused.ending, refused.text, is_error=is_error)
 
 
-def _ended(call: Call, wish: e.Wish, kind: Kind, text: str, *, is_error: bool = False) -> Outcome:
+def _ended(
+    call: Call, wish: e.Wish, kind: Kind, text: e.Content, *, is_error: bool = False
+) -> Outcome:
     return Outcome(call.ref.call, wish.tool, wish.provider_id, kind, text, is_error)
 
 
-def _as_it_ran(call: Call, wish: e.Wish, text: str) -> str:
+def _as_it_ran(call: Call, wish: e.Wish, output: e.Content) -> e.Content:
     """The output verbatim, after a sentence on the arguments if a reviewer changed them."""
     decision = call.decided.event if call.decided else None
     edited = decision.arguments if isinstance(decision, e.Approved) else None
     if edited is None or edited == wish.arguments:
-        return text
+        return output
     changed = refusal_texts.arguments_changed(edited)
-    return f"{changed}\n\n{text}" if text else changed
+    if not output:
+        return changed
+    if isinstance(output, str):
+        return f"{changed}\n\n{output}"
+    return (e.Text(changed), *output)
 
 
 _encoder: Final = msgspec.json.Encoder()

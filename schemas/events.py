@@ -111,11 +111,78 @@ class ThreadOpened(Event, frozen=True, tag="ThreadOpened"):
     labels: dict[str, str] = {}
 
 
+class Inline(Struct, frozen=True, tag_field="kept", tag="inline", gc=False):
+    """The bytes themselves."""
+
+    #: Base64 (RFC 4648, section 4), with padding.
+    data: str
+
+
+class Stored(Struct, frozen=True, tag_field="kept", tag="stored", gc=False):
+    """Bytes in the store of files (`ayes.ledger.files`)."""
+
+    #: SHA-256 of the bytes, in hexadecimal digits.
+    digest: str
+    #: The number of bytes.
+    size: int
+
+
+class Linked(Struct, frozen=True, tag_field="kept", tag="linked", gc=False):
+    """Bytes that the model's provider fetches. The ledger does not keep them."""
+
+    url: str
+
+
+class Uploaded(Struct, frozen=True, tag_field="kept", tag="uploaded", gc=False):
+    """Bytes that the program uploaded to the model's provider. The ledger does not keep them."""
+
+    #: As in `Opaque.provider`.
+    provider: str
+    id: str
+
+
+type Source = Inline | Stored | Linked | Uploaded
+
+
+class Media(Struct, frozen=True, tag_field="part", tag="media", omit_defaults=True):
+    """An image or another file."""
+
+    #: Such as `image/png` (RFC 6838), or `image/*` if only the kind is known.
+    media_type: str
+    source: Source
+    #: The file's name.
+    name: str = ""
+    #: How closely the model looks at an image (`low`, `high`, ...), in the words of its provider.
+    detail: str = ""
+
+
+class Citation(Struct, frozen=True, omit_defaults=True):
+    """What a text of a model rests on."""
+
+    url: str = ""
+    title: str = ""
+    #: The cited passage.
+    quote: str = ""
+    #: As in `Opaque`: the citation in the form of its provider, which alone understands it all.
+    provider: str = ""
+    data: str = ""
+
+
+class Text(Struct, frozen=True, tag_field="part", tag="text", omit_defaults=True):
+    text: str
+    #: Only in a model's reply.
+    citations: tuple[Citation, ...] = ()
+
+
+#: What a message or an output consists of: a text, or texts and files in their order.
+type Content = str | tuple[Text | Media, ...]
+
+
 class Said(Event, frozen=True, tag="Said"):
     """A message to the model. A `note` is from the system, in the course of the conversation."""
 
     role: Literal["system", "user", "note"]
-    text: str
+    text: Content
     name: str = ""
 
 
@@ -125,7 +192,9 @@ class ModelAsked(Event, frozen=True, tag="ModelAsked"):
     model: str
 
 
-class Text(Struct, frozen=True, tag_field="part", tag="text"):
+class Refusal(Struct, frozen=True, tag_field="part", tag="refusal"):
+    """The model says that it will not do what was asked, in the provider's part for that."""
+
     text: str
 
 
@@ -146,7 +215,7 @@ class Opaque(Struct, frozen=True, tag_field="part", tag="opaque"):
     data: str
 
 
-type Part = Text | Wish | Opaque
+type Part = Text | Media | Refusal | Wish | Opaque
 
 
 class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -426,8 +495,8 @@ class Declined(Event, frozen=True, tag="Declined"):
 class ToolReturned(Event, frozen=True, tag="ToolReturned"):
     """The tool ran and returned."""
 
-    #: As text for the model.
-    output: str
+    #: For the model.
+    output: Content
     attempt: int = 1
     #: The executor died, and the tool's lookup found the result afterwards.
     looked_up: bool = False

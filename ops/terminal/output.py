@@ -29,6 +29,7 @@ from ayes.projections.doubt import CallInDoubt
 from ayes.projections.pending import Entry
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
+from ayes.schemas.content import described, words
 from ayes.schemas.digest import call_digest
 from ayes.schemas.people import is_excluded
 from ayes.schemas.quorums import is_among, seated
@@ -398,7 +399,7 @@ def _what(event: e.Event) -> str:
         case e.ThreadOpened(requester=requester, model=model):
             return f"for {requester}, answered by {model or 'a service'}"
         case e.Said(role=role, text=text):
-            return f"{role}: {_short(text)}"
+            return f"{role}: {_short(words(text))}"
         case e.ModelReplied(parts=parts):
             return "; ".join(_part(part) for part in parts)
         case e.ToolRequested(tool=tool, arguments=arguments):
@@ -443,7 +444,7 @@ def _what(event: e.Event) -> str:
             valid = "" if valid_s is None else f", valid for {duration(valid_s)}"
             return f"by {who}, rule {rule!r}{valid}{reason}"
         case e.ToolReturned(output=output):
-            return _short(output)
+            return _short(words(output))
         case (
             e.ToolFailed(error=text)
             | e.ModelFailed(error=text)
@@ -470,6 +471,10 @@ def _part(part: e.Part) -> str:
     match part:
         case e.Text(text):
             return _short(text)
+        case e.Refusal(text):
+            return f"refuses: {_short(text)}"
+        case e.Media():
+            return described(part)
         case e.Wish(tool, arguments):
             return f"wants {tool} {_short(arguments)}"
         case e.Opaque(provider):

@@ -31,6 +31,7 @@ from msgspec import Struct
 
 from ayes.projections.history import Entry, Note, System, User
 from ayes.schemas import strict_json
+from ayes.schemas.content import words
 from ayes.schemas.errors import BadInput
 from ayes.schemas.limits import cited
 
@@ -188,7 +189,7 @@ def user_text(said: System | User | Note) -> str:
     """The text of a user's message. What the system says is marked as a note."""
     match said:
         case User(text=text):
-            return text
+            return words(text)
         case System(text=text):
             return note_text(text)
         case Note(text=text, name=name):

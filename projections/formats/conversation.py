@@ -28,7 +28,7 @@ class Spoken(Struct, frozen=True):
     """A message to the model."""
 
     role: Literal["system", "user"]
-    text: str
+    text: e.Content
 
 
 class RecordedReply(Struct, frozen=True):
@@ -47,7 +47,7 @@ class Output(Struct, frozen=True):
 
     provider_id: str
     tool: str
-    text: str
+    text: e.Content
     #: The tool failed or was refused, in forms that have a flag for it.
     is_error: bool = False
 

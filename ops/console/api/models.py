@@ -18,6 +18,7 @@ from ayes.projections.history import told
 from ayes.projections.pending import Entry, PageCursor, PendingFilter
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
+from ayes.schemas.content import words
 from ayes.schemas.errors import BadInput
 from ayes.schemas.events import Wish
 from ayes.schemas.slots import CallRef
@@ -205,8 +206,8 @@ class LateResult(ApiModel):
     @classmethod
     def of(cls, result: e.ToolReturned | e.ToolFailed | None) -> Self | None:
         match result:
-            case e.ToolReturned(output=text):
-                return cls(returned=True, text=text)
+            case e.ToolReturned(output=output):
+                return cls(returned=True, text=words(output))
             case e.ToolFailed(error=text):
                 return cls(returned=False, text=text)
             case None:

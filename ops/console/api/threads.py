@@ -31,6 +31,7 @@ from ayes.projections.live import Discarded, Ended, Fragment
 from ayes.projections.thread import Thread, is_settled, thread_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
+from ayes.schemas.content import spoken, words
 from ayes.schemas.errors import UnknownCall
 from ayes.schemas.ids import token
 from ayes.schemas.slots import ROOT, ThreadRef
@@ -220,7 +221,7 @@ class ThreadCycle(ApiModel):
             edited=decision.arguments if isinstance(decision, e.Approved) else None,
             status=str(call.status),
             decided=describe_decision(call.decided, call.withdrawn) if call.decided else "",
-            result=end.text if end else None,
+            result=words(end.text) if end else None,
             is_error=end.is_error if end else False,
             steps=[_step(fact, voids.get(fact.seq, "")) for fact in call.facts],
         )
@@ -308,7 +309,7 @@ def shown(item: timeline.Item) -> ThreadMessage | ThreadReply | ThreadCycle:
                 turn=turn.number,
                 seq=end.seq if end else None,
                 at=end.recorded_at if end else None,
-                texts=[part.text for part in parts if isinstance(part, e.Text)],
+                texts=[text for part in parts if (text := spoken(part)) is not None],
                 failure=_failure(end),
             )
         case timeline.Cycle():
@@ -322,7 +323,7 @@ def _message(fact: Fact) -> ThreadMessage:
         at=fact.recorded_at,
         role=said.role if said is fact.event else "",
         name=said.name,
-        text=said.text,
+        text=words(said.text),
     )
 
 

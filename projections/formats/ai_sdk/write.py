@@ -34,7 +34,8 @@ from ayes.projections.formats.common import (
 )
 from ayes.projections.formats.pairing import PairedTurn, pair_turns
 from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User
-from ayes.schemas.events import Opaque, Part, Text, Wish
+from ayes.schemas.content import described, words
+from ayes.schemas.events import Media, Opaque, Part, Refusal, Text, Wish
 
 PROVIDER: Final = "ai-sdk"
 _OPAQUE: Final = ("reasoning", "file")
@@ -81,8 +82,10 @@ def _said(assistant: Assistant, ids: Iterable[str]) -> list[JsonObject]:
 
 def _part(part: Part, ids: Iterator[str]) -> JsonObject | None:
     match part:
-        case Text(text=text):
+        case Text(text=text) | Refusal(text=text):
             return {"type": "text", "text": text} if text.strip() else None
+        case Media():
+            return {"type": "text", "text": described(part)}
         case Wish(tool=tool, arguments=arguments):
             return {
                 "type": "tool-call",
@@ -110,7 +113,7 @@ def _result(id_: str, wish: Wish, outcome: Outcome) -> JsonObject:
 def output_of(outcome: Outcome) -> JsonObject:
     """A denial, an error for any other ending without a result, or the result."""
     if outcome.kind == "denied":
-        return {"type": "execution-denied", "reason": non_blank(outcome.text)}
+        return {"type": "execution-denied", "reason": non_blank(words(outcome.text))}
     if outcome.is_error:
-        return {"type": "error-text", "value": non_blank(outcome.text)}
-    return {"type": "text", "value": outcome.text}
+        return {"type": "error-text", "value": non_blank(words(outcome.text))}
+    return {"type": "text", "value": words(outcome.text)}

@@ -29,7 +29,8 @@ from ayes.projections.formats.common import (
 )
 from ayes.projections.formats.pairing import PairedTurn, pair_turns
 from ayes.projections.history import Assistant, Entry, Outcome
-from ayes.schemas.events import Opaque, Part, Text, Wish
+from ayes.schemas.content import described, words
+from ayes.schemas.events import Media, Opaque, Part, Refusal, Text, Wish
 
 #: Blocks that are written from facts of their own, and never from an opaque part.
 _OURS: Final = frozenset({"text", "tool_use", "tool_result"})
@@ -89,8 +90,10 @@ def _blocks(assistant: Assistant, ids: Iterable[str]) -> list[JsonObject]:
 
 def _block(part: Part, ids: Iterable[str]) -> JsonObject | None:
     match part:
-        case Text(text=text):
+        case Text(text=text) | Refusal(text=text):
             return _text(text) if text.strip() else None
+        case Media():
+            return _text(described(part))
         case Wish(tool=tool, arguments=arguments):
             return {
                 "type": "tool_use",
@@ -113,8 +116,9 @@ def _is_opaque(block: JsonObject) -> bool:
 
 def _result(id_: str, outcome: Outcome) -> JsonObject:
     block: JsonObject = {"type": "tool_result", "tool_use_id": id_}
-    if outcome.text.strip():
-        block["content"] = outcome.text
+    text = words(outcome.text)
+    if text.strip():
+        block["content"] = text
     elif outcome.is_error:
         block["content"] = BLANK
     if outcome.is_error:

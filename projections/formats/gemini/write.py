@@ -31,7 +31,8 @@ from ayes.projections.formats.common import (
 from ayes.projections.formats.gemini.parts import FOREIGN, FUNCTION_NAME, is_base64, is_kept
 from ayes.projections.formats.pairing import PairedTurn, mint_call_id, pair_turns
 from ayes.projections.history import Assistant, Entry, Outcome
-from ayes.schemas.events import Opaque, Text, Wish
+from ayes.schemas.content import described, words
+from ayes.schemas.events import Media, Opaque, Refusal, Text, Wish
 
 
 def write(entries: Sequence[Entry]) -> Payload:
@@ -97,9 +98,11 @@ def _turn(assistant: Assistant, ids: dict[str, str]) -> list[JsonObject]:
                 continue
             case Opaque():
                 continue
-            case Text(text=text):
+            case Text(text=text) | Refusal(text=text):
                 if text or signature:
                     pieces.append({"text": text, **signature})
+            case Media():
+                pieces.append({"text": described(part), **signature})
             case Wish():
                 index += 1
                 call = f"{assistant.turn}-{index}"
@@ -124,7 +127,7 @@ def _call(id_: str, wish: Wish, signature: JsonObject) -> JsonObject:
 
 
 def _response(id_: str, wish: Wish, outcome: Outcome) -> JsonObject:
-    response = {"error" if outcome.is_error else "output": outcome.text}
+    response = {"error" if outcome.is_error else "output": words(outcome.text)}
     return {"functionResponse": {**_named(id_, wish), "response": response}}
 
 

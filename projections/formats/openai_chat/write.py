@@ -10,7 +10,7 @@ from ayes.projections.formats.common import TOOL_NAME, JsonObject, Payload, tool
 from ayes.projections.formats.openai_chat.check import is_id
 from ayes.projections.formats.pairing import PairedTurn, pair_turns
 from ayes.projections.history import Entry, Note, System, User
-from ayes.schemas.events import Text
+from ayes.schemas.content import spoken, words
 
 
 def write(entries: Sequence[Entry]) -> Payload:
@@ -21,7 +21,7 @@ def write(entries: Sequence[Entry]) -> Payload:
             case System(text=text):
                 messages.append({"role": "system", "content": text})
             case User(text=text, name=name):
-                messages.append({"role": "user", **_named(name), "content": text})
+                messages.append({"role": "user", **_named(name), "content": words(text)})
             case Note(text=text, name=name):
                 messages.append({"role": "system", **_named(name), "content": text})
             case PairedTurn():
@@ -30,7 +30,7 @@ def write(entries: Sequence[Entry]) -> Payload:
 
 
 def _turn(turn: PairedTurn) -> list[JsonObject]:
-    texts = [part.text for part in turn.assistant.parts if isinstance(part, Text)]
+    texts = [text for part in turn.assistant.parts if (text := spoken(part)) is not None]
     message: JsonObject = {"role": "assistant", "content": "\n\n".join(texts)}
     if not turn.outcomes:
         return [message]
@@ -50,7 +50,7 @@ def _turn(turn: PairedTurn) -> list[JsonObject]:
             "role": "tool",
             "tool_call_id": ids[outcome.call],
             "name": tool_name(wish.tool),
-            "content": outcome.text,
+            "content": words(outcome.text),
         }
         for wish, outcome in turn.outcomes
     ]

@@ -25,7 +25,8 @@ from ayes.projections.formats.openai_responses.items import (
 )
 from ayes.projections.formats.pairing import PairedTurn, pair_turns
 from ayes.projections.history import Entry, Note, System, User
-from ayes.schemas.events import Opaque, Text, Wish
+from ayes.schemas.content import described, words
+from ayes.schemas.events import Media, Opaque, Refusal, Text, Wish
 
 
 def write(entries: Sequence[Entry]) -> Payload:
@@ -38,7 +39,7 @@ def write(entries: Sequence[Entry]) -> Payload:
             case System(text=text):
                 items.append(message_item("system", text))
             case User(text=text):
-                items.append(message_item("user", text))
+                items.append(message_item("user", words(text)))
             case Note(text=text, name=name):
                 items.append(message_item("system", note_text(text, name) if name else text))
             case PairedTurn():
@@ -67,8 +68,10 @@ def _turn(turn: PairedTurn, call_ids: set[str], item_ids: set[str]) -> list[Json
                     continue
                 if kind_of(kept) in KEPT and takes(kept, item_ids):
                     _place(items, before, kept, item_ids)
-            case Text(text=text):
+            case Text(text=text) | Refusal(text=text):
                 _place(items, before, _text(text, fields, item_ids), item_ids)
+            case Media():
+                _place(items, before, _text(described(part), fields, item_ids), item_ids)
             case Wish():
                 index += 1
                 # Without a result, the parts before the call are left out with it.
@@ -78,7 +81,11 @@ def _turn(turn: PairedTurn, call_ids: set[str], item_ids: set[str]) -> list[Json
                 continue
         before, fields = [], {}
     outputs = [
-        {"type": "function_call_output", "call_id": ids[outcome.call], "output": outcome.text}
+        {
+            "type": "function_call_output",
+            "call_id": ids[outcome.call],
+            "output": words(outcome.text),
+        }
         for _wish, outcome in turn.outcomes
     ]
     return [*items, *outputs] or [message_item("assistant", "")]

@@ -23,7 +23,8 @@ from typing import Any, Final
 from ayes.projections.formats.common import JsonObject, checked_json_text, parse_object, tool_name
 from ayes.projections.formats.pydantic_ai.check import RESPONSE_PARTS, call_id_of, shape_problem
 from ayes.projections.history import Assistant
-from ayes.schemas.events import Opaque, Part, Text, Wish
+from ayes.schemas.content import spoken
+from ayes.schemas.events import Media, Opaque, Part, Refusal, Text, Wish
 
 PROVIDER: Final = "pydantic-ai"
 #: The services whose wire forms we have, under the library's name for them. Google's cloud and
@@ -155,7 +156,8 @@ def responded(
     index = -1
     for part in turn.parts:
         match part:
-            case Text(text=text):
+            case Text() | Refusal() | Media():
+                text = spoken(part)
                 parts.append({"content": text, **_without_id(beside, alone), "part_kind": "text"})
             case Wish(tool=tool, arguments=arguments):
                 index += 1

@@ -36,6 +36,7 @@ from ayes.projections.formats.common import (
 from ayes.projections.formats.pairing import PairedTurn, pair_turns
 from ayes.projections.formats.pydantic_ai.opaque import responded
 from ayes.projections.history import Entry, Outcome, System
+from ayes.schemas.content import words
 from ayes.schemas.events import Wish
 
 
@@ -67,7 +68,7 @@ def _ask(messages: list[JsonObject], part: JsonObject) -> None:
 
 
 def _return(id_: str, wish: Wish, outcome: Outcome) -> JsonObject:
-    ended, text = "success", outcome.text
+    ended, text = "success", words(outcome.text)
     if outcome.is_error:
         ended = "denied" if outcome.kind == "denied" else "failed"
         text = non_blank(text)

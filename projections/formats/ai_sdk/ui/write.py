@@ -20,7 +20,8 @@ from ayes.projections.formats.common import (
 )
 from ayes.projections.formats.pairing import PairedTurn
 from ayes.projections.history import Entry, Note, Outcome, System, User
-from ayes.schemas.events import Opaque, Part, Text, Wish
+from ayes.schemas.content import described
+from ayes.schemas.events import Media, Opaque, Part, Refusal, Text, Wish
 
 
 def write(entries: Sequence[Entry]) -> Payload:
@@ -59,8 +60,10 @@ def parts_of(given: Sequence[Part], calls: Iterator[JsonObject]) -> list[JsonObj
 
 def _part(part: Part, calls: Iterator[JsonObject]) -> JsonObject | None:
     match part:
-        case Text(text=text):
+        case Text(text=text) | Refusal(text=text):
             return {"type": "text", "text": text} if text.strip() else None
+        case Media():
+            return {"type": "text", "text": described(part)}
         case Wish():
             return next(calls)
         case Opaque(provider="ai-sdk-ui", data=data):
