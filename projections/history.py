@@ -24,18 +24,18 @@ The same facts give the same bytes, so `digest` proves later what a model was se
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from ayes.ledger.lifecycle import NOT_RUN, SETTLED, Call
 from ayes.projections import refusal_texts
 from ayes.projections.thread import Thread, is_settled, is_spoiled
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
-from ayes.schemas.content import words
+from ayes.schemas.content import parts_of, words
 from ayes.schemas.digest import text_digest
 from ayes.schemas.errors import Defect
 from ayes.schemas.slots import CallRef
@@ -148,6 +148,43 @@ def _entries(thread: Thread, before_turn: int | None) -> tuple[list[Entry], Call
     asking = None if before_turn is None else thread.turns.get(before_turn)
     until = _said_before(thread, asking.cut if asking else None)
     return [*entries, *(_entry(fact) for fact in thread.said[heard:until])], None
+
+
+def files_in(entries: Sequence[Entry]) -> tuple[e.Media, ...]:
+    """The files of a history, in their order."""
+    return tuple(
+        part for entry in entries for part in _parts_of(entry) if isinstance(part, e.Media)
+    )
+
+
+def with_files(entries: Sequence[Entry], changed: Mapping[e.Media, e.Media]) -> tuple[Entry, ...]:
+    """The history with other files in the places of these, such as the stored ones with their
+    bytes.
+    """
+    return tuple(_with_files(entry, changed) for entry in entries) if changed else tuple(entries)
+
+
+def _parts_of(entry: Entry) -> Sequence[e.Part]:
+    match entry:
+        case User(text=content) | Outcome(text=content):
+            return parts_of(content)
+        case Assistant(parts=parts):
+            return parts
+        case System() | Note():
+            return ()
+
+
+def _with_files(entry: Entry, changed: Mapping[e.Media, e.Media]) -> Entry:
+    def mapped[P: e.Part](parts: tuple[P | e.Media, ...]) -> tuple[P | e.Media, ...]:
+        return tuple(changed.get(one, one) if isinstance(one, e.Media) else one for one in parts)
+
+    match entry:
+        case User(text=tuple(content)) | Outcome(text=tuple(content)):
+            return structs.replace(entry, text=mapped(content))
+        case Assistant(parts=parts):
+            return structs.replace(entry, parts=mapped(parts))
+        case _:
+            return entry
 
 
 def encode(entries: Sequence[Entry]) -> bytes:

@@ -89,6 +89,15 @@ FILLED_BY: Final[dict[tuple[str, ...], tuple[type[e.Event], ...]]] = {
 }
 
 
+#: The first token of the subjects of the store of files, which are not slots.
+FILES: Final = "file"
+
+
+def file_piece(workspace: str, digest: str, number: int) -> str:
+    """The subject of a piece of a file, counted from 1."""
+    return f"{FILES}.{workspace}.{digest}.{number}"
+
+
 class Slot(Struct, frozen=True, gc=False):
     """One place in the ledger. `thread` is empty for the workspace's own slots."""
 

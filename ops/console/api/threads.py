@@ -13,6 +13,7 @@ from fastapi.sse import format_sse_event
 from pydantic import Field
 
 from ayes.consumers.live import follow_reply
+from ayes.consumers.model import with_bytes
 from ayes.ledger.descriptions import describe_decision
 from ayes.ledger.lifecycle import Call
 from ayes.ledger.nats.jetstream import JetStream
@@ -355,7 +356,8 @@ async def history(
     writer = format_named(provider)
     found = history_of(await _known(backend, ref))
     headers = {"Ayes-Stopped-At": str(found.stopped_at)} if found.stopped_at else {}
-    payload = msgspec.json.encode(writer.write(found.entries))
+    entries = await with_bytes(backend.reading, ref, found.entries)
+    payload = msgspec.json.encode(writer.write(entries))
     return Response(payload, headers=headers, media_type="application/json")
 
 
