@@ -17,7 +17,7 @@ import msgspec
 
 from ayes.ledger import clock, tracing
 from ayes.ledger.client import LedgerClient, as_of_the_leader, call_ref, same_content
-from ayes.ledger.descriptions import FLAWS, already_filled, describe
+from ayes.ledger.descriptions import FLAWS, already_filled, describe, describe_decision
 from ayes.ledger.files import with_files_kept
 from ayes.ledger.lifecycle import Call, Status
 from ayes.ledger.log import EventLog
@@ -29,6 +29,7 @@ from ayes.schemas import ids
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest
 from ayes.schemas.errors import (
+    AlreadyDecided,
     AlreadyFilled,
     BadArguments,
     BadInput,
@@ -426,6 +427,9 @@ class Ledger(LedgerClient):
     async def withdraw(self, call: CallRef | str, reason: str = "") -> Call:
         """Withdraw a call, from the requester's side.
 
+        Withdrawing a call in whose run a sub-agent asks withdraws what was asked there, at any
+        depth; the call itself goes on to its end.
+
         Raises:
             AlreadyDecided: too late.
             TooLarge: the reason is over its limit (`ayes.schemas.limits`).
@@ -433,6 +437,13 @@ class Ledger(LedgerClient):
         ref = call_ref(call)
         check_size("the reason", reason, MAX_REASON)
         known = await self.known_call(ref)
+        if known.status is Status.RUNNING and not await self.read(ref.below.opened):
+            assert known.decided
+            decided = describe_decision(known.decided, known.withdrawn)
+            raise AlreadyDecided(
+                f"{ref} is already decided: {decided}. It runs, and nothing was asked in its run. "
+                "Nothing was recorded."
+            )
         return await self.record(known, ref.withdrawn, e.Withdrawn(reason=reason))
 
     @as_of_the_leader

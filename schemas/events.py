@@ -109,6 +109,8 @@ class ThreadOpened(Event, frozen=True, tag="ThreadOpened"):
     #: About how many of the newest history entries are sent to the model; 0: all.
     history_limit: int = 0
     labels: dict[str, str] = {}
+    #: `workspace/thread/call` of the call in whose run the thread was opened, for a sub-agent.
+    parent: str = ""
 
 
 class Inline(Struct, frozen=True, tag_field="kept", tag="inline", gc=False):
@@ -294,6 +296,16 @@ class Stage(Struct, frozen=True, omit_defaults=True, gc=False):
     expires_in_s: float | None = None
 
 
+class Link(Struct, frozen=True, omit_defaults=True, gc=False):
+    """A call in whose run something was asked."""
+
+    #: `workspace/thread/call`.
+    call: str
+    tool: str
+    #: The agent that made the call.
+    agent: str = ""
+
+
 class ApprovalRequested(Event, frozen=True, tag="ApprovalRequested"):
     """The gate asks people. The voters are frozen here; a later policy cannot loosen it."""
 
@@ -336,6 +348,8 @@ class ApprovalRequested(Event, frozen=True, tag="ApprovalRequested"):
     confirm: Confirm | None = None
     #: How long an approval will be valid; None: for ever.
     valid_for_s: float | None = None
+    #: The calls in whose runs it is asked, the outermost first.
+    chain: tuple[Link, ...] = ()
 
 
 class Escalated(Event, frozen=True, tag="Escalated"):
@@ -444,7 +458,7 @@ class Expired(Event, frozen=True, tag="Expired"):
 
 
 class Withdrawn(Event, frozen=True, tag="Withdrawn"):
-    """The requesting program withdraws the call."""
+    """The requesting program withdraws the call; or, if it runs, what was asked in its run."""
 
     reason: str = ""
 

@@ -13,6 +13,7 @@ Every subject is read and written through this file.
 """
 
 import functools
+import hashlib
 from typing import ClassVar, Final, Self
 
 from msgspec import Struct
@@ -237,6 +238,16 @@ class CallRef(_Ref, frozen=True):
     @property
     def thread_ref(self) -> ThreadRef:
         return ThreadRef(self.workspace, self.thread)
+
+    @property
+    def below(self) -> ThreadRef:
+        """The thread that is opened in the run of this call, for a sub-agent.
+
+        Its id is `sub-` and the first 32 hexadecimal digits of the SHA-256 of
+        `workspace/thread/call`.
+        """
+        digest = hashlib.sha256(str(self).encode()).hexdigest()
+        return ThreadRef(self.workspace, f"sub-{digest[:32]}")
 
     @property
     def wish(self) -> tuple[int, int] | None:
