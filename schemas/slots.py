@@ -34,6 +34,8 @@ BUDGET: Final = "_budget"
 CLIENT: Final = "client"
 #: The token of the slots of notices to rooms, which people share.
 ROOM: Final = "room"
+#: The beginning of the ids of sub-agents' threads.
+_BELOW: Final = "sub-"
 #: Takes the place of a workspace; not a valid name of one.
 ORGANISATION: Final = "_organisation"
 
@@ -200,6 +202,11 @@ class ThreadRef(_Ref, frozen=True):
         return f"{ROOT}.{self.workspace}.{self.thread}.>"
 
     @property
+    def is_below(self) -> bool:
+        """Whether its id is of the form of a sub-agent's thread (`CallRef.below`)."""
+        return self.thread.startswith(_BELOW)
+
+    @property
     def opened(self) -> Slot:
         return self._slot("opened")
 
@@ -247,7 +254,7 @@ class CallRef(_Ref, frozen=True):
         `workspace/thread/call`.
         """
         digest = hashlib.sha256(str(self).encode()).hexdigest()
-        return ThreadRef(self.workspace, f"sub-{digest[:32]}")
+        return ThreadRef(self.workspace, f"{_BELOW}{digest[:32]}")
 
     @property
     def wish(self) -> tuple[int, int] | None:

@@ -29,7 +29,7 @@ from typing import Any, Final
 from ayes.schemas.slots import FILLED_BY, ORGANISATION, ROOT
 
 #: A lake of another version is refused; a new one has all of the log.
-VERSION: Final = 4
+VERSION: Final = 5
 
 #: The fields of facts that are columns of `events`: column, path in the payload, type.
 FIELDS: Final[tuple[tuple[str, str, str], ...]] = (
@@ -49,6 +49,7 @@ FIELDS: Final[tuple[tuple[str, str, str], ...]] = (
     ("input_tokens", "usage.input_tokens", "BIGINT"),
     ("output_tokens", "usage.output_tokens", "BIGINT"),
     ("max_turns", "max_turns", "INTEGER"),
+    ("parent", "parent", "VARCHAR"),
     # The call.
     ("tool", "tool", "VARCHAR"),
     ("tool_version", "tool_version", "VARCHAR"),
