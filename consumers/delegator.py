@@ -13,10 +13,12 @@ claims and finishes calls in the slots of clients.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Never
+from pathlib import Path
+from typing import Annotated, Final, Never
 
 import msgspec
 from msgspec import Struct
+from pydantic import Field, ValidationError
 
 from ayes.consumers.effects import Append, Effect, Reload
 from ayes.ledger.chain import is_below, thread_below
@@ -28,8 +30,9 @@ from ayes.projections.thread import Thread, thread_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.content import content_of
-from ayes.schemas.errors import BadInput
+from ayes.schemas.errors import BadFile, BadInput
 from ayes.schemas.slots import CallRef
+from ayes.schemas.toml_files import TomlModel, mistakes, read_text, read_toml
 from ayes.schemas.tools import ToolSpec
 
 #: The ids of the messages with which a sub-agent's thread begins.
@@ -42,11 +45,9 @@ TASK_SCHEMA: Final = (
 )
 
 
-class SubAgent(Struct, frozen=True):
+class SubAgent(TomlModel):
     """An agent that other agents call as a tool."""
 
-    #: The name of the tool.
-    tool: str
     #: Its name as an agent, for policies.
     agent: str
     #: `provider:name`.
@@ -55,16 +56,41 @@ class SubAgent(Struct, frozen=True):
     description: str = ""
     #: What its model is told before the task.
     instructions: str = ""
-    #: The names of the tools that it is offered.
-    tools: tuple[str, ...] = ()
-    max_turns: int = 100
+    #: The names of the tools that it is offered, those of other sub-agents included.
+    tools: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    max_turns: Annotated[int, Field(ge=1)] = 100
     #: JSON Schema of the arguments, raw text.
-    schema: str = TASK_SCHEMA
+    arguments: str = TASK_SCHEMA
 
-    @property
-    def spec(self) -> ToolSpec:
-        """The declaration of its tool."""
-        return ToolSpec(name=self.tool, description=self.description, schema=self.schema)
+    def spec(self, tool: str) -> ToolSpec:
+        """The declaration of the tool of that name.
+
+        Raises:
+            ValidationError: of pydantic; it is no name of a tool, or `arguments` is no schema.
+        """
+        return ToolSpec(name=tool, description=self.description, schema=self.arguments)
+
+
+class _AgentsFile(TomlModel):
+    #: By the name of the tool.
+    agent: dict[str, SubAgent]
+
+
+def read_agents(path: str | Path) -> dict[str, SubAgent]:
+    """The sub-agents of a TOML file, by the names of their tools: a table `[agent.TOOL]` for each.
+
+    Raises:
+        BadFile: it cannot be read; says where and why.
+    """
+    text = read_text(path)
+    agents = read_toml(_AgentsFile, text, str(path)).agent
+    for tool, agent in agents.items():
+        try:
+            agent.spec(tool)
+        except ValidationError as wrong:
+            _, problem = next(mistakes(wrong))
+            raise BadFile(str(path), f"agent.{tool}", problem) from None
+    return agents
 
 
 class Delegation(Struct, frozen=True):

@@ -82,12 +82,31 @@ def words(content: e.Content) -> str:
 def spoken(part: e.Part) -> str | None:
     """What the model says in this part, for readers of text alone; None if it says nothing."""
     match part:
-        case e.Text(text=text) | e.Refusal(text=text):
+        case e.Text():
+            return with_sources(part)
+        case e.Refusal(text=text):
             return text
         case e.Media():
             return described(part)
         case e.Wish() | e.Opaque():
             return None
+
+
+def with_sources(text: e.Text) -> str:
+    """The text, and in words what it rests on."""
+    if not text.citations:
+        return text.text
+    sources = "; ".join(dict.fromkeys(map(_source, text.citations)))
+    return f"{text.text}\n\n[Sources: {sources}]"
+
+
+def _source(citation: e.Citation) -> str:
+    named = [cited(citation.title)] if citation.title else []
+    if citation.url:
+        named.append(cited(citation.url))
+    if not named and citation.quote:
+        named.append(cited(citation.quote))
+    return ", ".join(named) or "one that is not named"
 
 
 def described(media: e.Media) -> str:

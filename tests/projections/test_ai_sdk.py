@@ -373,7 +373,7 @@ def test_a_conversation_of_the_sdk_is_read():
         ),
         ("message 0: the type of a part is one of text, file", [calling({"type": "tool_use"})]),
         (
-            "message 0: a part of type 'image'",
+            "message 0: a file cannot be kept",
             [{"role": "user", "content": [{"type": "image", "image": ""}]}],
         ),
         ("message 0: a tool-call that the provider", [calling(call(providerExecuted=True))]),

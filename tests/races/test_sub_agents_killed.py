@@ -50,7 +50,6 @@ voters = ["*"]
 """
 AGENTS = {
     f"ask_{level}": SubAgent(
-        tool=f"ask_{level}",
         agent=f"level-{level}",
         model=f"script:{level}",
         instructions="You are asked by an agent.",
@@ -189,8 +188,8 @@ async def test_killed_at_any_moment_each_run_resumes_once(port: EventLog, ack_wa
         random.Random(4),
     )
     await ledger.append(policy_slot("shop", 1), applied(POLICY))
-    for agent in AGENTS.values():
-        await ledger.declare("shop", agent.spec)
+    for tool, agent in AGENTS.items():
+        await ledger.declare("shop", agent.spec(tool))
     await ledger.declare(
         "shop",
         ToolSpec(name="refund", schema='{"type":"object"}', run_by="executor", repeatable=True),
