@@ -773,12 +773,37 @@ def test_threads_are_counted_by_what_stands_in_them(db, told):
         }
 
 
+def test_files_are_rows_of_their_own():
+    """Those of messages, outputs and replies, in their order; texts are none."""
+    stored = e.Media("image/png", e.Stored("a" * 64, 123456), "chart.png")
+    inline = e.Media("text/plain", e.Inline("aGk="), "hi.txt")
+    link = e.Media("image/*", e.Linked("https://example.org/a.png"))
+    ref = ThreadRef("acme", "t1")
+    facts = [
+        (ref.said("m1"), e.Said(role="user", text=(e.Text("Look:"), stored, inline))),
+        (ref.said("m2"), e.Said(role="user", text="[no file]")),
+        (ref.replied(1), e.ModelReplied(parts=(e.Text("Here:"), link))),
+        (ref.call("1-0").finished, e.ToolReturned(output=(inline,))),
+    ]
+    db = read(raws_of([(slot.subject, encode(event)) for slot, event in facts]))
+    found = rows(db, "SELECT seq, role, turn, call, media_type, name, kept, size, url FROM files")
+    assert [tuple(one.values()) for one in found] == [
+        (1, "user", None, None, "image/png", "chart.png", "stored", 123456, None),
+        (1, "user", None, None, "text/plain", "hi.txt", "inline", 2, None),
+        (3, None, 1, None, "image/*", None, "linked", None, link.source.url),
+        (4, None, None, "1-0", "text/plain", "hi.txt", "inline", 2, None),
+    ]
+    [[text]] = [row.values() for row in rows(db, "SELECT text FROM events WHERE seq = 1")]
+    assert json.loads(text)[0] == {"part": "text", "text": "Look:"}
+
+
 def test_no_foreign_fact_breaks_a_view():
     """Each view can be read whatever stands anywhere: a number beyond all bounds, a payload of
     another kind.
     """
     subjects = [*SUBJECTS, "ledger.acme._grant.ana.g.given", "ledger.acme._delegation.ana.d.given"]
     absurd = {"expires_in_s": 1e308, "uses": 2**70, "ends_at": "9999-12-31T23:59:59Z"}
+    absurd["text"] = [7, {"part": "media", "source": {"kept": "stored", "size": 2**70}}]
     payloads = [json.dumps({"type": kind, **absurd}).encode() for kind in e.TYPES]
     asked = ("ledger.acme.t1.call.4-0.requested", encode(request(WISH)))
     db = read(
