@@ -85,6 +85,7 @@ conformance: setup ## what needs more than the locked environment: reference lib
 properties: setup ## 20,000 examples of each property of the rules that void facts (half an hour), 1,000 of every other one
 	@$(BIN)/pytest tests/ledger/test_void.py -n 2 --timeout 0 --hypothesis-profile=properties
 	@$(BIN)/pytest -m hypothesis -n 2 --timeout 0 --hypothesis-profile=many
+	@CONTENT_EXAMPLES=2000 $(BIN)/pytest tests/projections/test_content.py -n 2 --timeout 0
 
 cluster: setup   ## CALLS=5000 calls on three nodes on this machine, then a node after the other upgraded, replaced, added
 	@AYES_TEST_CALLS=$(or $(CALLS),5000) AYES_TEST_OUTAGE_S=20 $(BIN)/pytest -n 0 --timeout 900 \

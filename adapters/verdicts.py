@@ -22,6 +22,7 @@ from ayes.ledger.lifecycle import Call, Status
 from ayes.projections import refusal_texts
 from ayes.projections.history import told
 from ayes.schemas import events as e
+from ayes.schemas.content import words
 from ayes.schemas.slots import CallRef
 
 
@@ -86,4 +87,4 @@ def verdict(call: Call, version: str | None = None) -> Verdict:
         case _:
             ended = told(call, e.Wish(tool=tool, arguments=call.wish.arguments))
             assert ended, f"{call.ref} is {call.status}, and may run no more"
-            return Say(ended.text) if ended.is_error else Answer(ended.text)
+            return Say(words(ended.text)) if ended.is_error else Answer(words(ended.text))

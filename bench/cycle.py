@@ -228,7 +228,7 @@ class Clients:
         await self.reviewer.reviewer(REVIEWER).approve(call, reason="within the fare rules")
         match (await finished).event:
             case e.ToolReturned(output=output):
-                return float(output.split()[0]) - voted
+                return float(str(output).split()[0]) - voted
             case other:
                 raise AssertionError(f"{call} ended with {other}")
 

@@ -4,6 +4,7 @@
     requested ──► the policies in force allow, ask or block        ──► decided, or gated and a timer
     vote      ──► enough of the right, distinct people?            ──► decided
     withdrawn ──► the requester's side takes it back               ──► decided
+              ──► the same of a call that runs                     ──► decided, each open call below
     said      ──► a user's message, where that supersedes          ──► decided, each open call
     due       ──► nobody decided in time                           ──► decided, or escalated
               ──► an approval is valid no longer, nothing started  ──► lapsed
@@ -15,6 +16,12 @@ wish must be as in its reply.
 Anything uncertain is not a yes: an unknown tool and arguments that break the schema are denied
 before anybody is asked; a policy that cannot be read asks everybody. The clock is the broker's:
 "now" is when the delivered fact was recorded.
+
+What is asked in a sub-agent's thread is judged with the calls above it, up to the root
+(ledger/chain.py): whoever asked there is the requester, and once one of them is withdrawn or has
+ended, what was asked below is withdrawn too. A gate that judges a call reads the calls above after
+it was requested, and a gate that is told of a withdrawal reads the calls below after it. The later
+of the two sees both.
 
 The verdict on a wish is frozen when it is made, and a later policy may only tighten it: a call that
 people approve is denied after all if the policy in force blocks it by then.
@@ -54,10 +61,12 @@ from msgspec.structs import replace
 
 from ayes.consumers.effects import Append, CancelTimer, Effect, Reload, SetTimer
 from ayes.ledger.budgets import filled, giving_back, sums_of
+from ayes.ledger.chain import Chain, chain_above, is_below, withdrawn_above
 from ayes.ledger.grants import covering, delegations_of, grants_of
 from ayes.ledger.lifecycle import Call, Status, call_of
 from ayes.ledger.log import Delivered, TimerFired
 from ayes.ledger.policies import (
+    Origin,
     Policies,
     about,
     attributed,
@@ -69,6 +78,7 @@ from ayes.ledger.policies import (
 )
 from ayes.ledger.services import Ledger
 from ayes.ledger.verdict import Case, beyond, decision, policy_verdict, running, verdict
+from ayes.projections.thread import thread_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import Unavailable
@@ -76,8 +86,10 @@ from ayes.schemas.policy import TOKENS
 from ayes.schemas.slots import ROOT, CallRef, Slot, delegations, grants
 
 
-class SupersededCalls(Struct, frozen=True):
-    """The state after a user's message: the open calls of the thread that it may supersede."""
+class MootCalls(Struct, frozen=True):
+    """The state after a fact that may make other calls moot: the open calls of a thread that a
+    user's message may supersede, or all that were asked below a call that was withdrawn.
+    """
 
     cases: tuple[Case, ...]
 
@@ -92,9 +104,7 @@ class Gate:
     durables = ("gate", "gate-timers")
     replaces = False
 
-    async def load(
-        self, ledger: Ledger, handed: Delivered
-    ) -> Case | SupersededCalls | MissingRequests:
+    async def load(self, ledger: Ledger, handed: Delivered) -> Case | MootCalls | MissingRequests:
         match handed:
             case Fact(event=e.Said() as said):
                 return await self._message(ledger, handed, said)
@@ -105,7 +115,7 @@ class Gate:
             case _:
                 return await self._called(ledger, _call(handed), handed)
 
-    async def _called(self, ledger: Ledger, ref: CallRef, handed: Delivered) -> Case:
+    async def _called(self, ledger: Ledger, ref: CallRef, handed: Delivered) -> Case | MootCalls:
         if isinstance(handed, TimerFired):
             # A replica that is behind may lack votes that came in time, and nothing expires then.
             await ledger.log.last_seq()
@@ -117,9 +127,11 @@ class Gate:
             # The question or decision existed before its timer was set, and no other delivery would
             # handle this deadline.
             raise Unavailable(f"what {call.ref} waits for cannot be read yet; a replica is behind.")
+        if call.decided is not None and isinstance(handed, Fact) and handed.slot == ref.withdrawn:
+            return await _below(ledger, call, handed)
         if call.requested is None or call.decided is not None:
             return Case(call, _NOTHING, None)
-        whence = origin(call, facts)
+        whence = await _with_chain(ledger, origin(call, facts))
         names_requester, call = bool(call.wish.requester), attributed(call, whence)
         if call.gated is not None:
             return await self._asked(ledger, call, handed)
@@ -139,14 +151,14 @@ class Gate:
         return case
 
     def decide(
-        self, seen: Case | SupersededCalls | MissingRequests, handed: Delivered
+        self, seen: Case | MootCalls | MissingRequests, handed: Delivered
     ) -> Sequence[Effect[Never]]:
         match seen:
             case MissingRequests(missing):
                 return [Append(ref.requested, wish) for ref, wish in missing]
             case Case():
                 return _steps(seen, handed)
-            case SupersededCalls(cases):
+            case MootCalls(cases):
                 return [step for case in cases for step in _steps(case, handed)]
 
     async def execute(self, ledger: Ledger, work: Never) -> Never:
@@ -165,12 +177,12 @@ class Gate:
         facts = await ledger.read(thread.opened, handed.slot, *slots, must_include=handed.slot)
         return replied(facts, handed, wishes)
 
-    async def _message(self, ledger: Ledger, handed: Fact, said: e.Said) -> SupersededCalls:
+    async def _message(self, ledger: Ledger, handed: Fact, said: e.Said) -> MootCalls:
         """Sends one request if no open question can be superseded, and none if no user spoke."""
         if said.role != "user":
-            return SupersededCalls(())
+            return MootCalls(())
         waiting = await ledger.open_questions(handed.slot.thread_ref, must_include=handed.slot)
-        return SupersededCalls(
+        return MootCalls(
             tuple([await self._asked(ledger, call, handed) for call in waiting if _yields(call)])
         )
 
@@ -186,7 +198,12 @@ class Gate:
             call = attributed(call, origin(call, facts)) if call.requested is not None else call
             newer = said_since(call.ref, facts)
         case = Case(call, _NOTHING, None, newer)
-        if call.requested is None or not call.votes:
+        if call.requested is None:
+            return case
+        if call.approval_request is not None and call.approval_request.chain:
+            opened = next(iter(await ledger.read(call.ref.thread_ref.opened)), None)
+            case = replace(case, origin=await _with_chain(ledger, Origin(opened)))
+        if not call.votes or case.origin.chain.over:
             return case
         # An edit and an approval are judged again by the policies in force by then.
         workspace = call.ref.workspace
@@ -203,6 +220,42 @@ class Gate:
             grants(workspace), delegations(workspace), latest, must_include=latest
         )
         return replace(case, grants=grants_of(given), delegations=delegations_of(given))
+
+
+async def _with_chain(ledger: Ledger, whence: Origin) -> Origin:
+    """The origin with the calls above the thread, if it is a sub-agent's."""
+
+    async def read(ref: CallRef, opened: Slot) -> Sequence[Fact]:
+        return await ledger.read(ref, opened)
+
+    opened = whence.opened.event if whence.opened else None
+    if not isinstance(opened, e.ThreadOpened) or not opened.parent:
+        return whence
+    return replace(whence, chain=await chain_above(whence.opened, read))
+
+
+async def _below(ledger: Ledger, call: Call, withdrawn: Fact) -> MootCalls:
+    """The open calls below one that was withdrawn while it ran, to any depth.
+
+    A call below that is not requested yet is judged with the withdrawal above it.
+    """
+    cases: list[Case] = []
+    above = [call.ref]
+    while above:
+        ref = above.pop()
+        thread = ref.below
+        calls = f"{ROOT}.{thread.workspace}.{thread.thread}.call.>"
+        facts = await ledger.read(thread.opened, calls, withdrawn.slot, must_include=withdrawn.slot)
+        opened = next((fact for fact in facts if fact.slot == thread.opened), None)
+        if not is_below(ref, opened):
+            continue
+        over = Origin(opened, chain=Chain(over=withdrawn_above(call.ref)))
+        for found in thread_of(thread, facts).calls.values():
+            if found.requested is not None and found.decided is None:
+                cases.append(Case(found, _NOTHING, None, origin=over))
+            elif found.starts:
+                above.append(found.ref)
+    return MootCalls(tuple(cases))
 
 
 _NOTHING: Final = Policies()

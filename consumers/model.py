@@ -21,11 +21,13 @@ from msgspec import Struct
 from ayes.consumers.effects import Append, Effect, Perform
 from ayes.consumers.live import LiveReply
 from ayes.ledger import tracing
+from ayes.ledger.client import LedgerClient
+from ayes.ledger.files import fetched, with_files_kept
 from ayes.ledger.log import Delivered
 from ayes.ledger.policies import wished
 from ayes.ledger.services import Ledger
 from ayes.ledger.tool_runner import format_exception
-from ayes.projections.history import Entry, digest, history
+from ayes.projections.history import Entry, digest, files_in, history, with_files
 from ayes.projections.thread import Thread, Turn, thread_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact, encode
@@ -47,6 +49,7 @@ class ModelRequest(Struct, frozen=True):
     turn: int
     #: `provider:name`, as the thread was opened with.
     model: str
+    #: With the bytes of its stored files.
     history: tuple[Entry, ...]
     tools: tuple[Tool, ...]
 
@@ -120,16 +123,21 @@ class ModelWorker:
                 await ledger.tool(work.thread.workspace, one.tool, one.version)
                 for one in opened.tools
             ]
-            question = ModelRequest(work.thread, work.turn, opened.model, entries, tuple(tools))
+            told = await with_bytes(ledger, work.thread, entries)
+            question = ModelRequest(work.thread, work.turn, opened.model, told, tuple(tools))
             async with _replying(ledger, self._models, question, work) as replying:
                 reply = await tracing.asking(opened.model, work.thread, replying)
-            replied = e.ModelReplied(
-                parts=reply.parts,
-                attempt=work.attempt,
-                model=opened.model,
-                usage=reply.usage,
-                finish_reason=reply.finish_reason,
-                history_digest=digest(entries),
+            replied = await with_files_kept(
+                ledger.log,
+                work.thread.workspace,
+                e.ModelReplied(
+                    parts=reply.parts,
+                    attempt=work.attempt,
+                    model=opened.model,
+                    usage=reply.usage,
+                    finish_reason=reply.finish_reason,
+                    history_digest=digest(entries),
+                ),
             )
             # A reply that cannot be recorded, or whose requests cannot be, is a failed turn: asking
             # again would not help.
@@ -143,6 +151,18 @@ class ModelWorker:
                 slot, e.ModelFailed(error=format_exception(problem), attempt=work.attempt)
             )
         return Append(slot, replied)
+
+
+async def with_bytes(
+    ledger: LedgerClient, ref: ThreadRef, entries: Sequence[Entry]
+) -> tuple[Entry, ...]:
+    """The history of a thread as a provider is sent it: stored files with their bytes.
+
+    Raises:
+        BadInput: the store has other bytes in the place of a file.
+        Unavailable: a file is not there, or cannot be read now.
+    """
+    return with_files(entries, await fetched(ledger.log, ref.workspace, files_in(entries)))
 
 
 @asynccontextmanager

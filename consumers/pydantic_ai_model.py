@@ -15,7 +15,7 @@ of its own here: a part that one of them signed is recorded as the whole's, and 
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Any, Literal
+from typing import Any, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -26,8 +26,10 @@ from pydantic_ai.models import ModelRequestParameters, infer_model
 from pydantic_ai.tools import ToolDefinition
 
 from ayes.consumers.model import ModelReply, ModelRequest
-from ayes.projections.formats.common import named_tools, tool_name
+from ayes.projections.formats.common import fitting, named_tools, tool_name
+from ayes.projections.formats.pydantic_ai.media import takes
 from ayes.projections.formats.pydantic_ai.opaque import recorded, responded
+from ayes.projections.formats.pydantic_ai.write import items_of
 from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User
 from ayes.schemas import events as e
 
@@ -106,23 +108,27 @@ def messages(history: Sequence[Entry], *, provider: str) -> list[pai.ModelMessag
     only.
     """
     written: list[pai.ModelMessage] = []
-    for entry in history:
+    for entry in fitting(history, in_messages=takes, in_results=takes):
         match entry:
             case System(text):
                 _ask(written, pai.SystemPromptPart(text))
-            case User(text) | Note(text):
+            case User(text):
+                _ask(written, _part({"content": items_of(text), "part_kind": "user-prompt"}))
+            case Note(text):
                 _ask(written, pai.UserPromptPart(text))
             case Assistant():
                 written.append(_response(entry, provider))
             case Outcome(call, tool, _, kind, text, is_error):
                 # A denial by people or policy is not an error; pydantic-ai has a value for it.
-                outcome: Literal["denied", "failed", "success"] = "success"
-                if is_error:
-                    outcome = "denied" if kind == "denied" else "failed"
-                name = tool_name(tool)
-                _ask(
-                    written, pai.ToolReturnPart(name, text, tool_call_id=_id(call), outcome=outcome)
-                )
+                ended = "denied" if kind == "denied" else "failed"
+                returned = {
+                    "tool_name": tool_name(tool),
+                    "content": items_of(text),
+                    "tool_call_id": _id(call),
+                    "outcome": ended if is_error else "success",
+                    "part_kind": "tool-return",
+                }
+                _ask(written, _part(returned))
     return written
 
 
@@ -131,6 +137,13 @@ def _ask(written: list[pai.ModelMessage], part: pai.ModelRequestPart) -> None:
         written[-1] = pai.ModelRequest(parts=[*written[-1].parts, part])
     else:
         written.append(pai.ModelRequest(parts=[part]))
+
+
+def _part(part: dict[str, Any]) -> pai.ModelRequestPart:
+    raw = msgspec.json.encode([{"kind": "request", "parts": [part]}])
+    [request] = pai.ModelMessagesTypeAdapter.validate_json(raw)
+    [found] = request.parts
+    return cast("pai.ModelRequestPart", found)
 
 
 def _response(turn: Assistant, provider: str) -> pai.ModelMessage:

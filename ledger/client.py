@@ -19,6 +19,7 @@ import msgspec
 
 from ayes.ledger import clock, tracing
 from ayes.ledger.descriptions import already_filled
+from ayes.ledger.files import with_files_kept
 from ayes.ledger.grants import Delegation, Grant, delegations_of, grants_of
 from ayes.ledger.in_force import (
     VoidVersion,
@@ -197,12 +198,13 @@ class LedgerClient:
 
         Raises:
             BadSlot: such a fact cannot fill the slot.
+            BadInput: a file in it cannot be recorded (`ayes.ledger.files`).
             TooLarge: it is over the limit of one fact.
             BrokerRefused: these credentials may not write there.
         """
         if not isinstance(event, slot.filled_by):
             raise BadSlot(f"a {type(event).__name__} cannot be in {slot.subject}")
-        event = self.with_envelope(event, cause)
+        event = await with_files_kept(self.log, slot.workspace, self.with_envelope(event, cause))
         result = await self.log.append(slot, encode(event), event.id)
         if isinstance(result, SlotTaken) and fallback_slot is not None:
             fallback = await self.append(fallback_slot, event)

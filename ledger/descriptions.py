@@ -1,5 +1,6 @@
 """Recorded facts in words, for error messages and for the command line."""
 
+from collections.abc import Iterable
 from typing import Final
 
 from ayes.schemas import events as e
@@ -49,6 +50,13 @@ _EFFECTS: Final[dict[type[e.Event], str]] = {
     e.Reconciled: "reconciled",
     e.Withdrawn: "withdrawn",
 }
+
+
+def describe_chain(chain: Iterable[e.Link]) -> str:
+    """The calls in whose runs something is asked: `shop/t1/c1 (delegate, by desk) > ...`."""
+    return " > ".join(
+        f"{one.call} ({one.tool}{f', by {one.agent}' if one.agent else ''})" for one in chain
+    )
 
 
 def describe(fact: Fact) -> str:

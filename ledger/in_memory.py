@@ -65,6 +65,7 @@ class Memory:
         self._parked: dict[str, Parked] = {}
         self._marks: dict[int, Mark] = {}
         self._numbers = itertools.count(1)
+        self._pieces: dict[str, bytes] = {}
         self.pending: Bucket = _Bucket(now)
         self.running: Bucket = _Bucket(now)
 
@@ -208,6 +209,14 @@ class Memory:
         for durable in self._durables.values():
             durable.offer(f"parked.{subscriptions.OPERATOR}.{mark.consumer}.{mark.number}", mark)
 
+    async def keep_piece(self, subject: str, piece: bytes) -> bool:
+        is_new = subject not in self._pieces
+        self._pieces.setdefault(subject, piece)
+        return is_new
+
+    async def piece(self, subject: str) -> bytes | None:
+        return self._pieces.get(subject)
+
     async def ask(self, subject: str, body: bytes, patience_s: float) -> bytes:
         raise BrokerAway(f"no service answers {subject}.")
 
@@ -247,6 +256,7 @@ class Lagging:
         self.created, self.progress, self.clock = log.created, log.progress, log.clock
         self.set_timer, self.cancel_timer = log.set_timer, log.cancel_timer
         self.park, self.parked, self.ask = log.park, log.parked, log.ask
+        self.keep_piece, self.piece = log.keep_piece, log.piece
         self.publish_live, self.hear_live = log.publish_live, log.hear_live
 
     def beside(self) -> "Lagging":

@@ -157,6 +157,8 @@ MAY_FOLLOW: Final[dict[Status, dict[type[e.Event], Status]]] = {
         e.ToolReturned: Status.RETURNED,
         e.ToolFailed: Status.FAILED,
         e.InDoubt: Status.IN_DOUBT,
+        # The call goes on; what was asked in its run is withdrawn (ledger/chain.py).
+        e.Withdrawn: Status.RUNNING,
     },
     Status.IN_DOUBT: {e.Reconciled: Status.RECONCILED},
     # The tool never ran, and the model is told so.
@@ -200,9 +202,13 @@ _READ: Final[dict[str, frozenset[type]]] = {
     place: frozenset((*kinds, e.Carried)) for place, kinds in EVENTS_BY_PLACE.items()
 }
 
-#: The status that each fact leads to: the same one from every status in which it may come.
+#: The status that each fact leads to: the same one from every status in which it may come. (The
+#: withdrawal of a call that runs is in a place that no status is read from.)
 LEADS_TO: Final[dict[type, Status]] = {
-    event: status for follows in MAY_FOLLOW.values() for event, status in follows.items()
+    event: status
+    for before, follows in MAY_FOLLOW.items()
+    for event, status in follows.items()
+    if (before, event) != (Status.RUNNING, e.Withdrawn)
 }
 #: The final statuses: the model will read nothing more about the call.
 SETTLED: Final = frozenset(status for status, follows in MAY_FOLLOW.items() if not follows)
@@ -351,7 +357,7 @@ class Call(Struct, frozen=True):
     @property
     def late_result(self) -> e.ToolReturned | e.ToolFailed | None:
         """The result that came after the end; None if there is none, or if several differ."""
-        results: dict[tuple[str, str], e.ToolReturned | e.ToolFailed] = {}
+        results: dict[tuple[str, e.Content], e.ToolReturned | e.ToolFailed] = {}
         for fact in self.late:
             match fact.event:
                 case e.ToolReturned(output=text) | e.ToolFailed(error=text) as result:

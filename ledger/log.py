@@ -304,6 +304,19 @@ class EventLog(FactReader, Protocol):
 
     async def mark(self, mark: Mark) -> None: ...
 
+    async def keep_piece(self, subject: str, piece: bytes) -> bool:
+        """Store a piece of a file (`ledger/files.py`); False if its place was filled before.
+
+        Raises:
+            LedgerFull: the store of files has no room.
+            Unavailable: not acknowledged.
+        """
+        ...
+
+    async def piece(self, subject: str) -> bytes | None:
+        """A piece of a file, as the leader has it; None if there is none."""
+        ...
+
     async def ask(self, subject: str, body: bytes, patience_s: float) -> bytes:
         """Return the answer of a service (NATS ADR-32).
 

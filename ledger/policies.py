@@ -11,6 +11,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ayes.ledger.chain import Chain
 from ayes.ledger.grants import same
 from ayes.ledger.lifecycle import Call
 from ayes.ledger.policy_rules import NO_RULE, STRICTNESS, About, RuleMatch, judge
@@ -90,8 +91,8 @@ class Policies(Struct, frozen=True):
         )
         return saying.unmapped_requesters == "exclude_nobody"
 
-    def excluded(self, requester: str, agent: str) -> tuple[str, ...]:
-        """The people who never count: the requester by every name, and those behind the agent.
+    def excluded(self, requester: str, *agents: str) -> tuple[str, ...]:
+        """The people who never count: the requester by every name, and those behind the agents.
 
         If the two policies disagree about an account, both people are excluded. A requester who
         could not be a reviewer excludes nobody.
@@ -104,7 +105,8 @@ class Policies(Struct, frozen=True):
         names = (
             name for one in both for name, whose in one.second_names.items() if whose in people
         )
-        return tuple(dict.fromkeys(chain(itself, people, names, self.behind(agent))))
+        owners = chain.from_iterable(map(self.behind, agents))
+        return tuple(dict.fromkeys(chain(itself, people, names, owners)))
 
     def people(self, key: str) -> tuple[str, ...]:
         """The voters whom `may_revoke` or `may_reconcile` names.
@@ -122,10 +124,11 @@ class Policies(Struct, frozen=True):
 
 
 class Origin(Struct, frozen=True):
-    """The facts that a call comes from: the opening of its thread, and the model's reply."""
+    """What a call comes from: the opening of its thread, the model's reply, the calls above."""
 
     opened: Fact | None = None
     reply: Fact | None = None
+    chain: Chain = Chain()
 
 
 def reply_slot(ref: CallRef) -> Slot | None:
@@ -185,7 +188,7 @@ def attributed(call: Call, origin: Origin) -> Call:
 
 
 def disowned(call: Call, origin: Origin) -> str | None:
-    """Why a request does not match its thread; None if it does.
+    """Why a request does not match its thread, or the thread its parent; None if they do.
 
     In an opened thread all calls have the thread's requester, agent and labels. If a model answers,
     a request with the id of a wish must be that wish; services use other ids.
@@ -195,6 +198,8 @@ def disowned(call: Call, origin: Origin) -> str | None:
         return None
     if not isinstance(opened, e.ThreadOpened):
         return "The opening of the thread cannot be read, so it is not known whose wish this is."
+    if origin.chain.problem:
+        return origin.chain.problem
     wish = call.wish
     for what in ("requester", "agent", "labels"):
         named = getattr(wish, what)

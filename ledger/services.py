@@ -17,7 +17,8 @@ import msgspec
 
 from ayes.ledger import clock, tracing
 from ayes.ledger.client import LedgerClient, as_of_the_leader, call_ref, same_content
-from ayes.ledger.descriptions import FLAWS, already_filled, describe
+from ayes.ledger.descriptions import FLAWS, already_filled, describe, describe_decision
+from ayes.ledger.files import with_files_kept
 from ayes.ledger.lifecycle import Call, Status
 from ayes.ledger.log import EventLog
 from ayes.ledger.reviewers import Reviewer
@@ -28,6 +29,7 @@ from ayes.schemas import ids
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest
 from ayes.schemas.errors import (
+    AlreadyDecided,
     AlreadyFilled,
     BadArguments,
     BadInput,
@@ -342,7 +344,7 @@ class Ledger(LedgerClient):
 
     @as_of_the_leader
     async def finish(
-        self, call: CallRef | str, *, output: str | None = None, error: str | None = None
+        self, call: CallRef | str, *, output: e.Content | None = None, error: str | None = None
     ) -> Call:
         """Record the outcome of a call that this program claimed with `start`.
 
@@ -350,11 +352,12 @@ class Ledger(LedgerClient):
         same result is refused.
 
         Args:
-            output: the tool's output, for the model.
+            output: the tool's output, for the model: a text, or texts and files in their order
+                (`ayes.schemas.content`).
             error: or the error that it raised.
 
         Raises:
-            BadInput: neither or both of output and error are given.
+            BadInput: neither or both of output and error are given, or a file cannot be recorded.
             NotOpen: it was never started.
             AlreadyFilled: it has ended already.
         """
@@ -372,6 +375,7 @@ class Ledger(LedgerClient):
             raise NotOpen(f"{ref} was never started, so it has no outcome. Nothing was recorded.")
         if not known.is_clients:
             raise NotOpen(_not_here(known))
+        outcome = await with_files_kept(self.log, ref.workspace, outcome)
         posted = self.with_envelope(tracing.about(known, outcome))
         if known.finished is None:
             place = known.end_slot
@@ -423,6 +427,9 @@ class Ledger(LedgerClient):
     async def withdraw(self, call: CallRef | str, reason: str = "") -> Call:
         """Withdraw a call, from the requester's side.
 
+        Withdrawing a call in whose run a sub-agent asks withdraws what was asked there, at any
+        depth; the call itself goes on to its end.
+
         Raises:
             AlreadyDecided: too late.
             TooLarge: the reason is over its limit (`ayes.schemas.limits`).
@@ -430,13 +437,20 @@ class Ledger(LedgerClient):
         ref = call_ref(call)
         check_size("the reason", reason, MAX_REASON)
         known = await self.known_call(ref)
+        if known.status is Status.RUNNING and not await self.read(ref.below.opened):
+            assert known.decided
+            decided = describe_decision(known.decided, known.withdrawn)
+            raise AlreadyDecided(
+                f"{ref} is already decided: {decided}. It runs, and nothing was asked in its run. "
+                "Nothing was recorded."
+            )
         return await self.record(known, ref.withdrawn, e.Withdrawn(reason=reason))
 
     @as_of_the_leader
     async def say(
         self,
         thread: ThreadRef | str,
-        text: str,
+        text: e.Content,
         *,
         message: str,
         role: Literal["system", "user", "note"] = "user",
@@ -451,10 +465,12 @@ class Ledger(LedgerClient):
         `queue`; none is dropped.
 
         Args:
+            text: a text, or texts and files in their order (`ayes.schemas.content`).
             message: its id in the thread, chosen by its author.
             name: the author, if a thread has several users.
 
         Raises:
+            BadInput: a file cannot be recorded; says why.
             StillPending: a call is pending under `block`. Nothing was recorded.
             AlreadyFilled: this id has another text.
             OutcomeUnknown: no answer came. Repeating it is safe.
@@ -463,7 +479,8 @@ class Ledger(LedgerClient):
         slot = ref.said(message)
         if role not in _ROLES:
             raise BadInput(f"{role!r} is not a valid role. The roles are: {', '.join(_ROLES)}.")
-        said = e.Said(role=role, text=text, name=name)
+        event = e.Said(role=role, text=text, name=name)
+        said = await with_files_kept(self.log, ref.workspace, event)
         standing = next(iter(await self.read(slot)), None)
         if standing is None and role == "user":
             for call in await self.open_questions(ref):

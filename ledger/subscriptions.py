@@ -137,6 +137,8 @@ DURABLES: Final[dict[str, Durable]] = {
         # Closes calls that will never run, if no executor with tools does.
         Durable("closer", "executor", _EXECUTOR, at_once=256, optional=True),
         Durable("executor-recorded", "executor", _EXECUTOR, at_once=256, optional=True, slow=True),
+        # Begins sub-agents' threads, and records how they end.
+        Durable("delegator", "service", (*_call("decided"), _REPLIED), optional=True),
         # Endpoints choose among all facts. Each has few requests at a time, and none waits here.
         Durable("webhooks", "webhooks", (f"{ROOT}.>",), at_once=256, optional=True, slow=True),
         Durable("model-recorded", "model", _MODEL, at_once=256, optional=True, slow=True),

@@ -16,7 +16,8 @@ from typing import Any, Final
 import msgspec
 
 from ayes.schemas.codec import MAX_BYTES
-from ayes.schemas.events import InDoubt, ToolFailed, ToolReturned
+from ayes.schemas.content import content_of, problem_of
+from ayes.schemas.events import InDoubt, Media, Text, ToolFailed, ToolReturned
 
 type ToolFunction = Callable[..., Any] | Callable[..., Awaitable[Any]]
 
@@ -54,7 +55,8 @@ async def run_tool(
 ) -> ToolReturned | ToolFailed | InDoubt:
     """Call the function with the named arguments; a synchronous one in its own thread.
 
-    A returned string is the output, any other value becomes JSON. An exception becomes
+    A returned string is the output; a file (`ayes.schemas.content.attached`), or a sequence of
+    files and strings, is kept as such; any other value becomes JSON. An exception becomes
     `ToolFailed`; `EffectUnknown` becomes `InDoubt`. A cancellation is none of these: after it
     nobody knows how far the tool came.
 
@@ -104,6 +106,8 @@ async def _call(function: ToolFunction, arguments: str, key: str) -> Any:
 
 
 def _returned(value: Any, attempt: int) -> ToolReturned | ToolFailed:
+    if (parts := _parts(value)) is not None:
+        return _with_files(parts, attempt)
     output = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     size = len(msgspec.json.encode(output))
     if size > _MOST:
@@ -113,6 +117,26 @@ def _returned(value: Any, attempt: int) -> ToolReturned | ToolFailed:
             attempt=attempt,
         )
     return ToolReturned(output=output, attempt=attempt)
+
+
+def _parts(value: Any) -> tuple[Text | Media, ...] | None:
+    """The parts of an output with files; None if it has none."""
+    parts = [value] if isinstance(value, Media) else value
+    if not isinstance(parts, list | tuple) or not any(isinstance(one, Media) for one in parts):
+        return None
+    if not all(isinstance(one, str | Text | Media) for one in parts):
+        return None
+    return tuple(Text(one) if isinstance(one, str) else one for one in parts)
+
+
+def _with_files(parts: tuple[Text | Media, ...], attempt: int) -> ToolReturned | ToolFailed:
+    for media in parts:
+        if isinstance(media, Media) and (problem := problem_of(media)):
+            return ToolFailed(
+                error=f"The tool ran, but a file that it returned cannot be recorded: {problem}",
+                attempt=attempt,
+            )
+    return ToolReturned(output=content_of(parts), attempt=attempt)
 
 
 async def in_a_thread(function: Callable[[], Any]) -> Any:

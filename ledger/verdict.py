@@ -10,6 +10,7 @@ Nothing here reads a clock or the log, so the same case always gives the same re
 backtest of a policy and the explanation of a call use the same functions.
 """
 
+from collections.abc import Collection
 from datetime import datetime
 from typing import Final
 
@@ -98,6 +99,8 @@ def _decided(case: Case, now: datetime) -> e.Event | None:
         if isinstance(event, e.Superseded):
             return e.Superseded(reason=cut(event.reason, MAX_REASON))
         return _withdrawn(event)
+    if case.origin.chain.over:
+        return e.Withdrawn(reason=cut(case.origin.chain.over, MAX_REASON))
     if call.gated is None:
         return verdict(case, now)
     stands = tally(call, case.policies, case.tool, case.delegations)
@@ -165,9 +168,9 @@ def beyond(case: Case) -> tuple[Sum, ...]:
 def verdict(case: Case, now: datetime) -> e.Approved | e.Denied | e.ApprovalRequested:
     """The verdict before anybody is asked. The first of these that holds:
 
-    1. the request does not match the model's wish or its own digest, the tool is unknown or run by
-       another side, the arguments break the schema, or the requester could not be kept from voting:
-       denied as invalid;
+    1. the request does not match the model's wish or its own digest, its thread is not what it says
+       of the calls above it, the tool is unknown or run by another side, the arguments break the
+       schema, or the requester could not be kept from voting: denied as invalid;
     2. the thread has reached the policy's limit of calls: denied;
     3. the rule that counts blocks: denied;
     4. a budget that blocks has no room for it: denied;
@@ -235,9 +238,7 @@ def policy_verdict(case: Case) -> PolicyVerdict:
         return PolicyVerdict(
             ruling, _unasked(case, _approved(ruling, wish.digest, "policy", reason=judged.reason))
         )
-    whose = {"requester": wish.requester, "agent": wish.agent}
-    asking = question(policies, ruling, digest=wish.digest, **whose)
-    return PolicyVerdict(ruling, _put(case, ruling, asking))
+    return PolicyVerdict(ruling, _put(case, ruling, _question(case, ruling)))
 
 
 def _question_beyond(
@@ -246,11 +247,18 @@ def _question_beyond(
     """The question to people about a call for which a budget has no room."""
     if isinstance(says, e.ApprovalRequested):
         return replace(says, reason=cut(f"{says.reason} Also, {why}".lstrip(), MAX_REASON))
-    wish = case.call.wish
-    whose = {"requester": wish.requester, "agent": wish.agent}
-    asking = question(case.policies, ruling, digest=wish.digest, **whose)
+    asking = _question(case, ruling)
     asking = replace(asking, reason=cut(why[0].upper() + why[1:], MAX_REASON))
     return _put(case, ruling, asking)
+
+
+def _question(case: Case, ruling: PolicyDecision) -> e.ApprovalRequested:
+    wish, chain = case.call.wish, case.origin.chain
+    agents = (wish.agent, *chain.agents)
+    asking = question(
+        case.policies, ruling, digest=wish.digest, requester=wish.requester, agents=agents
+    )
+    return replace(asking, chain=chain.links)
 
 
 def _put(
@@ -259,11 +267,12 @@ def _put(
     """The question, or a denial if nobody could ever decide it."""
     wish, policies = case.call.wish, case.policies
     if empty := unanswerable(asking):
-        own = policies.excluded(wish.requester, "")
+        own = policies.excluded(wish.requester)
+        agents = " or ".join(dict.fromkeys((wish.agent, *case.origin.chain.agents)))
         others = [name for name in asking.excluded if name not in own]
         who = [f"{wish.requester} asked for it"] if wish.requester else []
         who += (
-            [f"{', '.join(others)} {'is' if len(others) == 1 else 'are'} behind {wish.agent}"]
+            [f"{', '.join(others)} {'is' if len(others) == 1 else 'are'} behind {agents}"]
             if others
             else []
         )
@@ -279,7 +288,7 @@ def _unasked(case: Case, approved: e.Approved) -> e.Approved:
     """
     wish = case.call.wish
     named = plain(wish.requester) if case.names_requester else ""
-    excluded = case.policies.excluded(wish.requester, wish.agent)
+    excluded = case.policies.excluded(wish.requester, wish.agent, *case.origin.chain.agents)
     return replace(
         approved,
         excluded=tuple(one for one in excluded if one != named),
@@ -326,9 +335,18 @@ def _unmapped(wish: e.ToolRequested, policies: Policies) -> str | None:
 
 
 def question(
-    policies: Policies, ruling: PolicyDecision, *, digest: str, requester: str, agent: str
+    policies: Policies,
+    ruling: PolicyDecision,
+    *,
+    digest: str,
+    requester: str,
+    agents: Collection[str],
 ) -> e.ApprovalRequested:
-    """The approval request, which freezes what the policies say now."""
+    """The approval request, which freezes what the policies say now.
+
+    Args:
+        agents: those behind whom nobody may vote.
+    """
     policy, rule = ruling.by.policy, ruling.judged.rule
     (own, *also), *besides = required(policies, ruling)
     beside = ruling.beside.rule if ruling.beside is not None else rule
@@ -350,7 +368,7 @@ def question(
         besides=besides[0] if besides else (),
         denials_needed=min(rule.denials_needed, beside.denials_needed),
         may_break_glass=policy.people(rule.break_glass),
-        excluded=policies.excluded(requester, agent),
+        excluded=policies.excluded(requester, *agents),
         expires_in_s=times[1].expires_in_s,
         on_timeout=times[1].on_timeout,
         stages=times[0].stages(times[1]),

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ayes.consumers import pending_client, pending_service
 from ayes.consumers.channels import Channels
+from ayes.consumers.delegator import Delegator, SubAgent
 from ayes.consumers.doubt import keep_index
 from ayes.consumers.executor import Executor
 from ayes.consumers.gate import Gate
@@ -47,10 +48,17 @@ if TYPE_CHECKING:
 
 _log: Final = get_logger("ayes.ops.workers")
 
-#: The kinds of workers; each is also the role whose credentials it uses.
+#: The kinds of workers; most are also the role whose credentials they use.
 KINDS: Final[tuple[str, ...]] = ("gate", "queue", "model", "executor")
 #: Those that run only where they are configured.
-OPTIONAL_KINDS: Final[tuple[str, ...]] = ("webhooks", "notifier", "slack")
+OPTIONAL_KINDS: Final[tuple[str, ...]] = ("webhooks", "notifier", "slack", "delegator")
+#: The roles of the kinds that have none of their own.
+_ROLES: Final = {"delegator": "service"}
+
+
+def role_of(kind: str) -> str:
+    """The role whose credentials a worker of this kind uses."""
+    return _ROLES.get(kind, kind)
 
 
 #: What a notifier sends through, and how it makes links.
@@ -66,6 +74,7 @@ def reactions(
     notifying: Notifying | None = None,
     slack: "SlackQuestions | None" = None,
     webhooks: EndpointFile | None = None,
+    agents: Mapping[str, SubAgent] | None = None,
 ) -> list[tuple[str, Reaction[Any, Any]]]:
     """The role and the reactions of each kind. With recordings, model and executor answer from
     them.
@@ -96,10 +105,12 @@ def reactions(
                 return [slack]
             case "webhooks" if webhooks is not None:
                 return [Webhooks(webhooks, Sender())]
+            case "delegator" if agents is not None:
+                return [Delegator(agents)]
             case _:
                 raise KeyError(kind)
 
-    return [(kind, reaction) for kind in kinds for reaction in of(kind)]
+    return [(role_of(kind), reaction) for kind in kinds for reaction in of(kind)]
 
 
 def durables(started: Sequence[tuple[str, Reaction[Any, Any]]]) -> list[str]:

@@ -24,17 +24,18 @@ The same facts give the same bytes, so `digest` proves later what a model was se
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from ayes.ledger.lifecycle import NOT_RUN, SETTLED, Call
 from ayes.projections import refusal_texts
 from ayes.projections.thread import Thread, is_settled, is_spoiled
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
+from ayes.schemas.content import parts_of, words
 from ayes.schemas.digest import text_digest
 from ayes.schemas.errors import Defect
 from ayes.schemas.slots import CallRef
@@ -48,7 +49,7 @@ class System(Struct, frozen=True, tag_field="entry", tag="system"):
 
 
 class User(Struct, frozen=True, tag_field="entry", tag="user"):
-    text: str
+    text: e.Content
     name: str = ""
 
 
@@ -76,7 +77,7 @@ class Outcome(Struct, frozen=True, tag_field="entry", tag="outcome"):
     provider_id: str
     kind: Kind
     #: Empty only when a tool returned nothing.
-    text: str
+    text: e.Content
     is_error: bool
 
 
@@ -149,6 +150,43 @@ def _entries(thread: Thread, before_turn: int | None) -> tuple[list[Entry], Call
     return [*entries, *(_entry(fact) for fact in thread.said[heard:until])], None
 
 
+def files_in(entries: Sequence[Entry]) -> tuple[e.Media, ...]:
+    """The files of a history, in their order."""
+    return tuple(
+        part for entry in entries for part in _parts_of(entry) if isinstance(part, e.Media)
+    )
+
+
+def with_files(entries: Sequence[Entry], changed: Mapping[e.Media, e.Media]) -> tuple[Entry, ...]:
+    """The history with other files in the places of these, such as the stored ones with their
+    bytes.
+    """
+    return tuple(_with_files(entry, changed) for entry in entries) if changed else tuple(entries)
+
+
+def _parts_of(entry: Entry) -> Sequence[e.Part]:
+    match entry:
+        case User(text=content) | Outcome(text=content):
+            return parts_of(content)
+        case Assistant(parts=parts):
+            return parts
+        case System() | Note():
+            return ()
+
+
+def _with_files(entry: Entry, changed: Mapping[e.Media, e.Media]) -> Entry:
+    def mapped[P: e.Part](parts: tuple[P | e.Media, ...]) -> tuple[P | e.Media, ...]:
+        return tuple(changed.get(one, one) if isinstance(one, e.Media) else one for one in parts)
+
+    match entry:
+        case User(text=tuple(content)) | Outcome(text=tuple(content)):
+            return structs.replace(entry, text=mapped(content))
+        case Assistant(parts=parts):
+            return structs.replace(entry, parts=mapped(parts))
+        case _:
+            return entry
+
+
 def encode(entries: Sequence[Entry]) -> bytes:
     """The canonical bytes: JSON, without blanks, the fields in the order of their classes."""
     return _encoder.encode(entries)
@@ -173,11 +211,11 @@ def _said_before(thread: Thread, cut: int | None) -> int:
 def _entry(fact: Fact) -> Entry:
     match fact.event:
         case e.Said(role="system", text=text):
-            return System(text)
+            return System(words(text))
         case e.Said(role="user", text=text, name=name):
             return User(text, name)
         case e.Said(role="note", text=text, name=name):
-            return Note(text, name)
+            return Note(words(text), name)
         case e.Carried():
             return Note(refusal_texts.unreadable(fact.slot.tail[1]))
         case other:
@@ -199,8 +237,8 @@ def outcome(call: Call, wish: e.Wish) -> Outcome:
         case e.Reconciled(happened=happened, output=output):
             silent = refusal_texts.reconciled_in_silence(wish.tool, happened)
             what = output if output.strip() else silent
-            what = _as_it_ran(call, wish, what) if happened else what
-            return _ended(call, wish, "reconciled", what, is_error=not happened)
+            read = _as_it_ran(call, wish, what) if happened else what
+            return _ended(call, wish, "reconciled", read, is_error=not happened)
         case None if is_spoiled(call):
             return _ended(call, wish, "denied", refusal_texts.spoiled(wish.tool), is_error=True)
         case other:
@@ -218,18 +256,24 @@ def told(call: Call, wish: e.Wish) -> Outcome | None:
     return _ended(call, wish, refused.ending, refused.text, is_error=is_error)
 
 
-def _ended(call: Call, wish: e.Wish, kind: Kind, text: str, *, is_error: bool = False) -> Outcome:
+def _ended(
+    call: Call, wish: e.Wish, kind: Kind, text: e.Content, *, is_error: bool = False
+) -> Outcome:
     return Outcome(call.ref.call, wish.tool, wish.provider_id, kind, text, is_error)
 
 
-def _as_it_ran(call: Call, wish: e.Wish, text: str) -> str:
+def _as_it_ran(call: Call, wish: e.Wish, output: e.Content) -> e.Content:
     """The output verbatim, after a sentence on the arguments if a reviewer changed them."""
     decision = call.decided.event if call.decided else None
     edited = decision.arguments if isinstance(decision, e.Approved) else None
     if edited is None or edited == wish.arguments:
-        return text
+        return output
     changed = refusal_texts.arguments_changed(edited)
-    return f"{changed}\n\n{text}" if text else changed
+    if not output:
+        return changed
+    if isinstance(output, str):
+        return f"{changed}\n\n{output}"
+    return (e.Text(changed), *output)
 
 
 _encoder: Final = msgspec.json.Encoder()

@@ -19,6 +19,7 @@ what it has shown if the reply is another one.
 
 from msgspec import Struct
 
+from ayes.schemas import content
 from ayes.schemas import events as e
 
 
@@ -87,4 +88,4 @@ def after_end(
 
 def spoken(reply: e.ModelReplied) -> str:
     """The texts of a reply as one, as they are published."""
-    return "".join(part.text for part in reply.parts if isinstance(part, e.Text))
+    return "".join(text for part in reply.parts if (text := content.spoken(part)) is not None)

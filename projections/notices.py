@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from ayes.ledger.descriptions import author_of
+from ayes.ledger.descriptions import author_of, describe_chain
 from ayes.ledger.lifecycle import Call
 from ayes.schemas import events as e
 from ayes.schemas import strict_json
@@ -176,6 +176,8 @@ def _asking_lines(call: Call) -> list[str]:
         lines.append(f"requester: {_short(wish.requester)}")
     if asking is None:
         return lines
+    if asking.chain:
+        lines.append(f"in runs of: {_short(describe_chain(asking.chain), _MAX_REASON)}")
     lines.append(f"rule:      {_short(asking.rule)}")
     if asking.reason:
         lines.append(f"why:       {_short(asking.reason, _MAX_REASON)}")

@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from ayes.ledger.lifecycle import EVENTS_BY_PLACE, Call, Status, call_of
 from ayes.ledger.log import Change
@@ -26,7 +26,7 @@ from ayes.projections.fold import Key, ProjectedRow, Projection
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest
 from ayes.schemas.errors import BadId, TooLarge
-from ayes.schemas.events import Quorum
+from ayes.schemas.events import Link, Quorum
 from ayes.schemas.people import is_excluded
 from ayes.schemas.quorums import is_among
 from ayes.schemas.slots import CallRef, Slot
@@ -70,6 +70,8 @@ class Entry(Struct, frozen=True):
     seq: int
     #: The version of the tool's declaration: part of the digest.
     tool_version: str = ""
+    #: The calls in whose runs it is asked, the outermost first; absent if there are none.
+    chain: tuple[Link, ...] | UnsetType = UNSET
 
     @property
     def ref(self) -> CallRef:
@@ -155,6 +157,7 @@ def entry(call: Call) -> Entry | None:
         asked_as_well=call.escalated_to(),
         seq=call.gated.seq,
         tool_version=call.wish.tool_version,
+        chain=asking.chain or UNSET,
     )
 
 

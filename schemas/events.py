@@ -109,13 +109,82 @@ class ThreadOpened(Event, frozen=True, tag="ThreadOpened"):
     #: About how many of the newest history entries are sent to the model; 0: all.
     history_limit: int = 0
     labels: dict[str, str] = {}
+    #: `workspace/thread/call` of the call in whose run the thread was opened, for a sub-agent.
+    parent: str = ""
+
+
+class Inline(Struct, frozen=True, tag_field="kept", tag="inline", gc=False):
+    """The bytes themselves."""
+
+    #: Base64 (RFC 4648, section 4), with padding.
+    data: str
+
+
+class Stored(Struct, frozen=True, tag_field="kept", tag="stored", gc=False):
+    """Bytes in the store of files (`ayes.ledger.files`)."""
+
+    #: SHA-256 of the bytes, in hexadecimal digits.
+    digest: str
+    #: The number of bytes.
+    size: int
+
+
+class Linked(Struct, frozen=True, tag_field="kept", tag="linked", gc=False):
+    """Bytes that the model's provider fetches. The ledger does not keep them."""
+
+    url: str
+
+
+class Uploaded(Struct, frozen=True, tag_field="kept", tag="uploaded", gc=False):
+    """Bytes that the program uploaded to the model's provider. The ledger does not keep them."""
+
+    #: As in `Opaque.provider`.
+    provider: str
+    id: str
+
+
+type Source = Inline | Stored | Linked | Uploaded
+
+
+class Media(Struct, frozen=True, tag_field="part", tag="media", omit_defaults=True):
+    """An image or another file."""
+
+    #: Such as `image/png` (RFC 6838), or `image/*` if only the kind is known.
+    media_type: str
+    source: Source
+    #: The file's name.
+    name: str = ""
+    #: How closely the model looks at an image (`low`, `high`, ...), in the words of its provider.
+    detail: str = ""
+
+
+class Citation(Struct, frozen=True, omit_defaults=True):
+    """What a text of a model rests on."""
+
+    url: str = ""
+    title: str = ""
+    #: The cited passage.
+    quote: str = ""
+    #: As in `Opaque`: the citation in the form of its provider, which alone understands it all.
+    provider: str = ""
+    data: str = ""
+
+
+class Text(Struct, frozen=True, tag_field="part", tag="text", omit_defaults=True):
+    text: str
+    #: Only in a model's reply.
+    citations: tuple[Citation, ...] = ()
+
+
+#: What a message or an output consists of: a text, or texts and files in their order.
+type Content = str | tuple[Text | Media, ...]
 
 
 class Said(Event, frozen=True, tag="Said"):
     """A message to the model. A `note` is from the system, in the course of the conversation."""
 
     role: Literal["system", "user", "note"]
-    text: str
+    text: Content
     name: str = ""
 
 
@@ -125,7 +194,9 @@ class ModelAsked(Event, frozen=True, tag="ModelAsked"):
     model: str
 
 
-class Text(Struct, frozen=True, tag_field="part", tag="text"):
+class Refusal(Struct, frozen=True, tag_field="part", tag="refusal"):
+    """The model says that it will not do what was asked, in the provider's part for that."""
+
     text: str
 
 
@@ -146,7 +217,7 @@ class Opaque(Struct, frozen=True, tag_field="part", tag="opaque"):
     data: str
 
 
-type Part = Text | Wish | Opaque
+type Part = Text | Media | Refusal | Wish | Opaque
 
 
 class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -225,6 +296,16 @@ class Stage(Struct, frozen=True, omit_defaults=True, gc=False):
     expires_in_s: float | None = None
 
 
+class Link(Struct, frozen=True, omit_defaults=True, gc=False):
+    """A call in whose run something was asked."""
+
+    #: `workspace/thread/call`.
+    call: str
+    tool: str
+    #: The agent that made the call.
+    agent: str = ""
+
+
 class ApprovalRequested(Event, frozen=True, tag="ApprovalRequested"):
     """The gate asks people. The voters are frozen here; a later policy cannot loosen it."""
 
@@ -267,6 +348,8 @@ class ApprovalRequested(Event, frozen=True, tag="ApprovalRequested"):
     confirm: Confirm | None = None
     #: How long an approval will be valid; None: for ever.
     valid_for_s: float | None = None
+    #: The calls in whose runs it is asked, the outermost first.
+    chain: tuple[Link, ...] = ()
 
 
 class Escalated(Event, frozen=True, tag="Escalated"):
@@ -375,7 +458,7 @@ class Expired(Event, frozen=True, tag="Expired"):
 
 
 class Withdrawn(Event, frozen=True, tag="Withdrawn"):
-    """The requesting program withdraws the call."""
+    """The requesting program withdraws the call; or, if it runs, what was asked in its run."""
 
     reason: str = ""
 
@@ -426,8 +509,8 @@ class Declined(Event, frozen=True, tag="Declined"):
 class ToolReturned(Event, frozen=True, tag="ToolReturned"):
     """The tool ran and returned."""
 
-    #: As text for the model.
-    output: str
+    #: For the model.
+    output: Content
     attempt: int = 1
     #: The executor died, and the tool's lookup found the result afterwards.
     looked_up: bool = False

@@ -13,6 +13,7 @@ Every subject is read and written through this file.
 """
 
 import functools
+import hashlib
 from typing import ClassVar, Final, Self
 
 from msgspec import Struct
@@ -33,6 +34,8 @@ BUDGET: Final = "_budget"
 CLIENT: Final = "client"
 #: The token of the slots of notices to rooms, which people share.
 ROOM: Final = "room"
+#: The beginning of the ids of sub-agents' threads.
+_BELOW: Final = "sub-"
 #: Takes the place of a workspace; not a valid name of one.
 ORGANISATION: Final = "_organisation"
 
@@ -87,6 +90,15 @@ FILLED_BY: Final[dict[tuple[str, ...], tuple[type[e.Event], ...]]] = {
     # The budget's name, and a digest of which of its sums.
     (BUDGET, "*", "*", "#"): (e.BudgetUsed,),
 }
+
+
+#: The first token of the subjects of the store of files, which are not slots.
+FILES: Final = "file"
+
+
+def file_piece(workspace: str, digest: str, number: int) -> str:
+    """The subject of a piece of a file, counted from 1."""
+    return f"{FILES}.{workspace}.{digest}.{number}"
 
 
 class Slot(Struct, frozen=True, gc=False):
@@ -190,6 +202,11 @@ class ThreadRef(_Ref, frozen=True):
         return f"{ROOT}.{self.workspace}.{self.thread}.>"
 
     @property
+    def is_below(self) -> bool:
+        """Whether its id is of the form of a sub-agent's thread (`CallRef.below`)."""
+        return self.thread.startswith(_BELOW)
+
+    @property
     def opened(self) -> Slot:
         return self._slot("opened")
 
@@ -228,6 +245,16 @@ class CallRef(_Ref, frozen=True):
     @property
     def thread_ref(self) -> ThreadRef:
         return ThreadRef(self.workspace, self.thread)
+
+    @property
+    def below(self) -> ThreadRef:
+        """The thread that is opened in the run of this call, for a sub-agent.
+
+        Its id is `sub-` and the first 32 hexadecimal digits of the SHA-256 of
+        `workspace/thread/call`.
+        """
+        digest = hashlib.sha256(str(self).encode()).hexdigest()
+        return ThreadRef(self.workspace, f"{_BELOW}{digest[:32]}")
 
     @property
     def wish(self) -> tuple[int, int] | None:

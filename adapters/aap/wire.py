@@ -30,6 +30,7 @@ from ayes.ledger.lifecycle import Call
 from ayes.schemas import events as e
 from ayes.schemas import strict_json
 from ayes.schemas.codec import Fact
+from ayes.schemas.content import words
 from ayes.schemas.errors import BadInput
 from ayes.schemas.times import after
 
@@ -216,7 +217,7 @@ def _outcome(call: Call) -> Json:
     """The outcome of a consumed request; empty if nobody knows it."""
     match call.reconciled or call.finished:
         case Fact(event=e.ToolReturned(output=text), recorded_at=at):
-            told = "" if text == SUCCEEDED else text
+            told = "" if text == SUCCEEDED else words(text)
             return _reported("succeeded", told, at)
         case Fact(event=e.ToolFailed(error=text), recorded_at=at):
             return _reported("failed", "" if text == FAILED else text, at)

@@ -17,6 +17,7 @@ from ayes.adapters.verdicts import Answer, Run, Say, Wait, verdict
 from ayes.ledger.lifecycle import Call, Status
 from ayes.projections.refusal_texts import arguments_changed, failed_in_silence, tool_not_run
 from ayes.schemas import events as e
+from ayes.schemas.content import words
 from ayes.schemas.tools import ToolSpec
 
 type Json = dict[str, Any]
@@ -227,8 +228,8 @@ def replayed(call: Call) -> Json:
         ServerError: the server answered with an error of JSON-RPC.
     """
     match call.finished and call.finished.event:
-        case e.ToolReturned(output=text):
-            is_error = False
+        case e.ToolReturned(output=output):
+            text, is_error = words(output), False
         case e.ToolFailed(error=text):
             is_error = True
         case _:

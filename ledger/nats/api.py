@@ -81,9 +81,15 @@ class ApiError(BrokerRefused):
 
 
 class PubAckError(Struct, frozen=True):
+    #: As in HTTP. 503 is also the code of a stream that is full.
     code: int = 0
     err_code: int = 0
     description: str = ""
+
+    @property
+    def is_nobody(self) -> bool:
+        """Whether no stream took the message."""
+        return self.code == int(_NOBODY) and not self.err_code
 
 
 class Ack(Struct, frozen=True):
@@ -213,7 +219,7 @@ class Api:
                 ack = ack_of(await sent)
         except (TimeoutError, msgspec.MsgspecError) as problem:
             raise BrokerAway(f"the broker did not take {subject}: {problem!r}.") from None
-        if ack.error is not None and ack.error.code == int(_NOBODY):
+        if ack.error is not None and ack.error.is_nobody:
             raise BrokerAway(f"the broker did not take {subject}: {ack.error.description}.")
         return ack
 

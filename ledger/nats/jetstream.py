@@ -456,6 +456,26 @@ class JetStream:
         if not await self.replace(subject, raw, headers):
             raise BrokerRefused(f"the broker refuses {subject}: somebody else wrote it.")
 
+    async def keep_piece(self, subject: str, piece: bytes) -> bool:
+        ack = await self.api.publish(subject, piece, patience_s=APPEND_PATIENCE_S)
+        if ack.error is None:
+            return True
+        if ack.error.description == _FULL:
+            raise LedgerFull(
+                f"the store of files is full: {streams.STORED} has reached its limit of bytes "
+                "(max_bytes), or `ayes up` refuses facts while the disk is nearly full. Nothing "
+                "was recorded."
+            )
+        if ack.error.err_code in _PASSING:  # taken, or it will pass
+            if await self.piece(subject) is not None:
+                return False
+            raise BrokerAway(f"the broker does not take {subject} now: {ack.error.description}.")
+        raise BrokerRefused(f"the broker refuses {subject}: {ack.error.description}.")
+
+    async def piece(self, subject: str) -> bytes | None:
+        found = await self.leaders_message(streams.STORED, last_by_subj=subject)
+        return None if found is None else found.data
+
     async def replace(self, subject: str, raw: bytes, headers: Mapping[str, str] | None) -> bool:
         """Publish to one of the side streams.
 
@@ -470,6 +490,8 @@ class JetStream:
             return True
         if ack.error.err_code in _OUTRUN:
             return False
+        if ack.error.code == 503:  # it is full, or lacks something for the moment
+            raise BrokerAway(f"the broker did not take {subject}: {ack.error.description}.")
         raise BrokerRefused(f"the broker refuses {subject}: {ack.error.description}.")
 
 

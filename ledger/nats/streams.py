@@ -15,10 +15,12 @@ from ayes.ledger.nats.api import Api, ApiError
 from ayes.ledger.subscriptions import ACK_WAIT_S, DURABLES, LEDGER, PARKED, TIMERS, Durable
 from ayes.schemas.codec import MAX_BYTES
 from ayes.schemas.errors import BadInput, BrokerRefused, NewerLog
-from ayes.schemas.slots import ROOT
+from ayes.schemas.slots import FILES, ROOT
 
 PENDING: Final = "KV_pending"
 RUNNING: Final = "KV_running"
+#: The store of files.
+STORED: Final = "FILES"
 
 #: The level of the log, in the metadata of its stream (ADR-33). It is raised by a version whose log
 #: earlier programs would misread or damage; they refuse it (docs/upgrading.md). A log without it is
@@ -36,6 +38,7 @@ MAX_BYTES_OF: Final[dict[str, int]] = {
     PARKED: 256 << 20,
     PENDING: 2 << 30,
     RUNNING: 64 << 20,
+    STORED: 4 << 30,
 }
 #: The lowest limit of a stream.
 LEAST_BYTES: Final = 16 << 20
@@ -111,6 +114,17 @@ def streams(replicas: int = 1) -> dict[str, dict[str, Any]]:
             "retention": "limits",
             "max_msgs_per_subject": 1,
             "discard": "old",
+        },
+        # As of slots: a piece of a file is filled once. Only an administrator can delete one.
+        STORED: _common(replicas, MAX_BYTES_OF[STORED])
+        | {
+            "subjects": [f"{FILES}.>"],
+            "retention": "limits",
+            "max_msgs_per_subject": 1,
+            "discard": "new",
+            "discard_new_per_subject": True,
+            "allow_rollup_hdrs": False,
+            "max_msg_size": MAX_BYTES + 1024,
         },
         PENDING: bucket("pending", replicas),
         RUNNING: bucket("running", replicas, MAX_BYTES_OF[RUNNING]),

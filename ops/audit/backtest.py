@@ -64,6 +64,7 @@ LEFT_OUT: Final = (
     "votes and edits",
     "tokens of budgets, and what calls that did not run give back to one",
     "agents and labels that a request leaves to its thread",
+    "the agents above a sub-agent",
     "with --since, the calls before it in a thread's limits",
 )
 #: Verdicts that are cached at most.
@@ -400,7 +401,7 @@ class Backtest:
         rules = (ruling.by.organisation, judged.rule.name, judged.then, other)
         key = (wished.workspace, *rules, requester, agent)
         if (found := self._answerable.get(key)) is None:
-            asking = question(policies, ruling, digest="", requester=requester, agent=agent)
+            asking = question(policies, ruling, digest="", requester=requester, agents=(agent,))
             found = not unanswerable(asking)
             if len(self._answerable) < _MAX_CACHED:
                 self._answerable[key] = found

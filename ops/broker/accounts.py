@@ -40,7 +40,7 @@ from msgspec import Struct
 
 from ayes.consumers.pending_client import ROLE as QUEUE
 from ayes.consumers.pending_client import SERVICE, SUBJECT
-from ayes.ledger.nats.streams import PENDING, RUNNING
+from ayes.ledger.nats.streams import PENDING, RUNNING, STORED
 from ayes.ledger.services import CHANNEL, RENEWED
 from ayes.ledger.subscriptions import DURABLES, LEDGER, OPERATOR, PARKED, TIMERS, Durable
 from ayes.schemas.errors import BadInput
@@ -49,6 +49,7 @@ from ayes.schemas.slots import (
     BUDGET,
     CLIENT,
     DELEGATION,
+    FILES,
     GRANT,
     ORGANISATION,
     POLICY,
@@ -57,7 +58,7 @@ from ayes.schemas.slots import (
     TOOL,
 )
 
-#: Limits of the ledger's account: room for buckets that are rebuilt next to the five streams, and
+#: Limits of the ledger's account: room for buckets that are rebuilt next to the six streams, and
 #: more consumers than all streams may have together, so that one stream's readers cannot use up
 #: another's. Bytes are bounded by stream.
 MAX_STREAMS: Final = 64
@@ -144,6 +145,8 @@ OTHER_SUBJECTS: Final[dict[str, tuple[str, ...]]] = {
     f"$KV.running.{CHANNEL}>": ("notifier",),
     # What a model says while it answers; nothing stores it.
     LIVE: ("model",),
+    # Pieces of files, before the facts that refer to them.
+    f"{FILES}.*.*.*": ("service", "executor", "model"),
     # Deadlines: set, and cancelled by purging their subject.
     "timer.set.>": ("gate",),
     f"$JS.API.STREAM.PURGE.{TIMERS}": ("gate",),
@@ -188,6 +191,9 @@ READING: Final = (
             f"$JS.FC.{stream}.>",
         )
     ),
+    # Files are read by their subjects.
+    f"$JS.API.STREAM.MSG.GET.{STORED}",
+    f"$JS.API.DIRECT.GET.{STORED}.>",
     # Any NATS client needs these to watch a bucket (many name their ephemeral consumers); there is
     # no durable consumer of it.
     f"$JS.API.CONSUMER.CREATE.{PENDING}.>",
@@ -202,6 +208,7 @@ _EXPORTS: Final = """\
       {service: "ledger.>"}
       {service: "timer.>"}
       {service: "parked.>"}
+      {service: "file.>"}
       {service: "$KV.>"}
       {service: "$JS.ACK.>"}
       {service: "$JS.FC.>"}

@@ -1,18 +1,23 @@
 """A backup of the log: one file, made while the log is in use, and restored into an empty ledger.
 
-Only the log is in it. Everything else follows from the facts: after a restore each durable consumer
-starts at the first fact again, and workers bring queue and deadlines to where they were without
-deciding or running anything twice (docs/decisions/0032).
+Only the log is in it, and the store of the files that facts refer to. Everything else follows from
+the facts: after a restore each durable consumer starts at the first fact again, and workers bring
+queue and deadlines to where they were without deciding or running anything twice
+(docs/decisions/0032).
 
-The broker's own snapshot of the stream (ADR-1) keeps numbers and times of the facts. The file has
+The broker's own snapshot of a stream (ADR-1) keeps numbers and times of the facts. The file has
 
-    {"format": "ayes-backup-1", "config": ..., "state": ...}      one line: the stream
+    {"format": "ayes-backup-2", "config": ..., "state": ...}      one line: the stream of the log
     the snapshot                                                  as the broker sends it
+    {"format": "ayes-backup-2", "config": ..., "state": ...}      the same of the store of files
+    the snapshot
     {"bytes": ..., "sha256": ..., "facts": ..., "digest": ...}    the last line: the `Seal`
 
-`sha256` is that of everything before the last line, so a torn or altered file is found before
-anything is restored. `digest` is the witness's over all facts, so it is found if what was restored
-is not what was backed up, by whatever cause. The file is not encrypted.
+A file is stored before a fact refers to it, so the files of all facts are in it. `sha256` is that
+of everything before the last line, so a torn or altered backup is found before anything is
+restored. `digest` is the witness's over all facts, so it is found if what was restored is not what
+was backed up, by whatever cause; facts have the digests of their files. The backup is not
+encrypted.
 """
 
 import asyncio
@@ -31,13 +36,18 @@ from ayes.ledger.nats import streams
 from ayes.ledger.nats.api import ApiError, NatsReply
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.protocol import NatsMessage
+from ayes.ledger.nats.streams import STORED
 from ayes.ledger.subscriptions import DURABLES, LEDGER
 from ayes.ops.broker.witness import next_digest
 from ayes.schemas.errors import BadFile, BadInput, BrokerAway, BrokerRefused
 from ayes.schemas.files import move_into_place
 from ayes.schemas.ids import new_id
 
-_FORMAT: Final = "ayes-backup-1"
+_FORMAT: Final = "ayes-backup-2"
+#: Before there were files: the log alone.
+_WITHOUT_FILES: Final = "ayes-backup-1"
+#: The streams of a backup, in its order.
+_STREAMS: Final = (LEDGER, STORED)
 #: The size of a piece of a snapshot, and how many the broker is sent without its answer.
 _CHUNK: Final = 128 * 1024
 _IN_FLIGHT: Final = 32
@@ -59,14 +69,28 @@ class Seal(Struct, frozen=True):
     last_seq: int
     #: As of the witness, over all facts.
     digest: str
+    #: The size of each stream's part in bytes, its first line included; the log's is the first.
+    parts: tuple[int, ...] = ()
 
 
 class Stream(Struct, frozen=True):
-    """The first line of a backup: the stream, as the broker describes it."""
+    """The first line of a part: the stream, as the broker describes it."""
 
     config: dict[str, Any]
     state: dict[str, Any]
     format: str = _FORMAT
+
+
+class Backup(Struct, frozen=True):
+    """A backup that was found to be whole."""
+
+    file: Path
+    streams: tuple[Stream, ...]
+    seal: Seal
+
+    @property
+    def log(self) -> Stream:
+        return self.streams[0]
 
 
 async def back_up(log: JetStream, file: Path) -> Seal:
@@ -88,18 +112,28 @@ async def back_up(log: JetStream, file: Path) -> Seal:
             sha256.update(piece)
             size += len(piece)
 
-        async with _snapshot(log) as (stream, pieces):
-            write(msgspec.json.encode(stream) + b"\n")
-            async for piece in pieces:
-                write(piece)
-        last = stream.state["last_seq"]
+        parts: list[Stream] = []
+        sizes: list[int] = []
+        for name in _STREAMS:
+            if name == STORED and await streams.info(log.api, f"STREAM.INFO.{name}") is None:
+                continue  # `ayes setup` of a program that knows files has not run yet
+            begins = size
+            async with _snapshot(log, name) as (stream, pieces):
+                write(msgspec.json.encode(stream) + b"\n")
+                async for piece in pieces:
+                    write(piece)
+            parts.append(stream)
+            sizes.append(size - begins)
+        of_log = parts[0].state
+        last = of_log["last_seq"]
         digest = await _digest(log, last)
-        seal = Seal(size, sha256.hexdigest(), stream.state["messages"], last, digest)
+        whole = sha256.hexdigest()
+        seal = Seal(size, whole, of_log["messages"], last, digest, tuple(sizes))
         temporary.write(b"\n" + msgspec.json.encode(seal) + b"\n")
     return seal
 
 
-def check(file: Path) -> tuple[Stream, Seal]:
+def check(file: Path) -> Backup:
     """Read what is in a backup, after comparing all of it with its seal.
 
     Raises:
@@ -108,9 +142,7 @@ def check(file: Path) -> tuple[Stream, Seal]:
     try:
         with file.open("rb") as content:
             seal = _seal(content)
-            content.seek(0)
-            first = content.readline(1 << 20)
-            stream = msgspec.json.decode(first, type=Stream)
+            parts = [msgspec.json.decode(line, type=Stream) for line in _first_lines(content, seal)]
             content.seek(0)
             sha256 = hashlib.sha256()
             left = seal.bytes
@@ -121,12 +153,13 @@ def check(file: Path) -> tuple[Stream, Seal]:
         raise BadInput(f"{file} cannot be read: {problem.strerror}.") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError):
         raise BadFile(str(file), "", "it is torn, or not a backup of `ayes backup`.") from None
-    counted = stream.state.get("messages"), stream.state.get("last_seq")
+    counted = parts[0].state.get("messages"), parts[0].state.get("last_seq")
     if left or sha256.hexdigest() != seal.sha256 or counted != (seal.facts, seal.last_seq):
         raise BadFile(str(file), "", "it was altered after it was written, or is torn.")
-    if stream.format != _FORMAT:
-        raise BadFile(str(file), "", f"it is a backup of another form: {stream.format}.")
-    return stream, seal
+    for stream in parts:
+        if stream.format not in {_FORMAT, _WITHOUT_FILES}:
+            raise BadFile(str(file), "", f"it is a backup of another form: {stream.format}.")
+    return Backup(file, tuple(parts), seal)
 
 
 async def restore(log: JetStream, file: Path, *, digest: str = "") -> Seal:
@@ -141,14 +174,22 @@ async def restore(log: JetStream, file: Path, *, digest: str = "") -> Seal:
         NewerLog: it is of a newer program.
         BrokerRefused: the broker does not take it. The ledger is empty again.
     """
-    stream, seal = await asyncio.to_thread(check, file)
+    backup = await asyncio.to_thread(check, file)
+    seal = backup.seal
     if not seal.digest.startswith(digest):
         raise BadInput(f"{file} has the digest {seal.digest}, not {digest}. It is another backup.")
-    streams.check_level({"config": stream.config})
-    config = await _room_for(log, stream)
-    await log.api.call(f"STREAM.DELETE.{LEDGER}")
+    streams.check_level({"config": backup.log.config})
+    config = await _room_for(log, LEDGER, backup.log)
+    configs = [config]
+    if len(backup.streams) > 1:
+        configs.append(await _room_for(log, STORED, backup.streams[1]))
+    names = _STREAMS[: len(configs)]
+    for name in names:
+        await log.api.call(f"STREAM.DELETE.{name}")
     try:
-        await _send(log, file, Stream(config, stream.state), seal)
+        # The log comes last: when it is there, its files are.
+        for part, name in reversed(tuple(enumerate(names))):
+            await _send(log, backup, part, name, configs[part])
         await _compare(log, file, seal)
     except BaseException:
         await _empty(log, config["num_replicas"])
@@ -157,14 +198,17 @@ async def restore(log: JetStream, file: Path, *, digest: str = "") -> Seal:
     return seal
 
 
-async def _room_for(log: JetStream, stream: Stream) -> dict[str, Any]:
-    """The configuration of the empty ledger that is there, which the restored one gets."""
-    there = await streams.info(log.api, f"STREAM.INFO.{LEDGER}")
+async def _room_for(log: JetStream, name: str, stream: Stream) -> dict[str, Any]:
+    """The configuration of the empty stream that is there, which the restored one gets."""
+    there = await streams.info(log.api, f"STREAM.INFO.{name}")
     if there is None:
-        raise BrokerRefused("this broker has no ledger. `ayes up` or `ayes setup` creates it.")
+        raise BrokerRefused(
+            f"this broker has no ledger (no stream {name}). `ayes up` or `ayes setup` creates it."
+        )
     if held := there["state"]["last_seq"]:
+        what = "facts" if name == LEDGER else "pieces of files"
         raise BadInput(
-            f"this ledger holds {held:,} facts, and a backup is restored into an empty one only. "
+            f"this ledger holds {held:,} {what}, and a backup is restored into an empty one only. "
             "Name a new directory with --store, in which `ayes up --workers none` runs."
         )
     if at_work := await _at_work(log):
@@ -175,7 +219,7 @@ async def _room_for(log: JetStream, stream: Stream) -> dict[str, Any]:
     config: dict[str, Any] = there["config"]
     if 0 < config["max_bytes"] < stream.state["bytes"]:
         raise BadInput(
-            f"the log in the backup has {stream.state['bytes']:,} bytes, and this ledger has room "
+            f"{name} in the backup has {stream.state['bytes']:,} bytes, and this ledger has room "
             f"for {config['max_bytes']:,}. Give it more: `ayes setup --max-bytes`."
         )
     return config
@@ -197,8 +241,9 @@ async def _empty(log: JetStream, replicas: int) -> None:
     last = 1
     async with asyncio.timeout(_PIECE_S):
         while last:
-            with suppress(ApiError):  # there is none
-                await log.api.call(f"STREAM.DELETE.{LEDGER}")
+            for name in _STREAMS:
+                with suppress(ApiError):  # there is none
+                    await log.api.call(f"STREAM.DELETE.{name}")
             await streams.ensure(log.api, replicas=replicas)
             if last := await log.last_seq():
                 await asyncio.sleep(0.2)
@@ -208,8 +253,10 @@ async def _empty(log: JetStream, replicas: int) -> None:
 
 
 @asynccontextmanager
-async def _snapshot(log: JetStream) -> AsyncGenerator[tuple[Stream, AsyncGenerator[bytes]]]:
-    """The stream, and the pieces of its snapshot; each is acknowledged once it is consumed."""
+async def _snapshot(
+    log: JetStream, name: str
+) -> AsyncGenerator[tuple[Stream, AsyncGenerator[bytes]]]:
+    """A stream, and the pieces of its snapshot; each is acknowledged once it is consumed."""
     inbox = f"{log.connection.inbox}.backup.{new_id()}"
     arrived: asyncio.Queue[NatsMessage] = asyncio.Queue()
     body = {"deliver_subject": inbox, "no_consumers": True, "chunk_size": _CHUNK, "jsck": True}
@@ -231,25 +278,29 @@ async def _snapshot(log: JetStream) -> AsyncGenerator[tuple[Stream, AsyncGenerat
                 await log.api.tell(reply.decode(), b"")
 
     async with log.api.straight(inbox, arrived.put_nowait), aclosing(pieces()) as each:
-        answer = await log.api.call(f"STREAM.SNAPSHOT.{LEDGER}", body)
+        answer = await log.api.call(f"STREAM.SNAPSHOT.{name}", body)
         yield Stream(answer["config"], answer["state"]), each
 
 
-async def _send(log: JetStream, file: Path, stream: Stream, seal: Seal) -> None:
-    """Have the broker make the stream from the snapshot in `file`."""
-    body = {"config": stream.config, "state": stream.state}
-    to = (await log.api.call(f"STREAM.RESTORE.{LEDGER}", body))["deliver_subject"]
+async def _send(
+    log: JetStream, backup: Backup, part: int, name: str, config: dict[str, Any]
+) -> None:
+    """Have the broker make a stream from its snapshot in the backup."""
+    sizes = _sizes(backup.seal)
+    body = {"config": config, "state": backup.streams[part].state}
+    to = (await log.api.call(f"STREAM.RESTORE.{name}", body))["deliver_subject"]
     sent: deque[asyncio.Future[NatsReply]] = deque()
 
     async def answered(within_s: float) -> None:
         async with asyncio.timeout(within_s):
             reply = await sent.popleft()
         if reply.data and (error := msgspec.json.decode(reply.data).get("error")):
-            raise ApiError(f"STREAM.RESTORE.{LEDGER}", error)
+            raise ApiError(f"STREAM.RESTORE.{name}", error)
 
     try:
-        with file.open("rb") as content:
-            left = seal.bytes - len(content.readline())
+        with backup.file.open("rb") as content:
+            content.seek(sum(sizes[:part]))
+            left = sizes[part] - len(content.readline())
             while left:
                 piece = content.read(min(left, _CHUNK))
                 left -= len(piece)
@@ -305,6 +356,23 @@ def _new(file: Path) -> Iterator[IO[bytes]]:
         raise BadInput(f"{file} cannot be written: {problem.strerror}.") from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _sizes(seal: Seal) -> tuple[int, ...]:
+    """The size of each part."""
+    return seal.parts or (seal.bytes,)
+
+
+def _first_lines(content: IO[bytes], seal: Seal) -> Iterator[bytes]:
+    """The first line of each part."""
+    sizes = _sizes(seal)
+    if sum(sizes) != seal.bytes or len(sizes) > len(_STREAMS):
+        raise ValueError("the parts are not the whole")
+    begins = 0
+    for size in sizes:
+        content.seek(begins)
+        yield content.readline(1 << 20)
+        begins += size
 
 
 def _seal(content: IO[bytes]) -> Seal:

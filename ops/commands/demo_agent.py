@@ -14,6 +14,7 @@ from ayes.consumers.model import ModelReply, ModelRequest
 from ayes.consumers.tools import Tools
 from ayes.projections.history import Outcome
 from ayes.schemas import events as e
+from ayes.schemas.content import words
 
 PROVIDER: Final = "demo"
 TASK: Final = "The disk is nearly full. Please delete the temporary files."
@@ -44,7 +45,10 @@ class DemoAgent:
             return ModelReply((e.Text("I will look at what is there."), _wish("list_files", {})))
         if not deleted:
             return ModelReply(
-                tuple(_wish("delete_file", {"name": name}) for name in _temporary(outcomes[0].text))
+                tuple(
+                    _wish("delete_file", {"name": name})
+                    for name in _temporary(words(outcomes[0].text))
+                )
             )
         return ModelReply((e.Text(_report(deleted)),))
 
@@ -54,7 +58,7 @@ def _temporary(listing: str) -> list[str]:
 
 
 def _report(outcomes: Sequence[Outcome]) -> str:
-    return " ".join(["Done."] + [one.text for one in outcomes])
+    return " ".join(["Done."] + [words(one.text) for one in outcomes])
 
 
 def _wish(tool: str, arguments: dict[str, str]) -> e.Wish:

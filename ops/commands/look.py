@@ -8,6 +8,7 @@ import msgspec
 import typer
 
 from ayes.consumers.live import follow_reply
+from ayes.consumers.model import with_bytes
 from ayes.ledger.lifecycle import may_be_void
 from ayes.ledger.services import Ledger
 from ayes.ops.commands.command import Session, command, commands
@@ -137,10 +138,11 @@ async def history(
     writer = format_named(provider)
     async with session.connect("observer") as ledger:
         facts = await ledger.read(ref)
+        found = history_of(thread_of(ref, facts))
+        entries = await with_bytes(ledger, ref, found.entries)
     if not facts:
         raise UnknownCall(f"nothing was ever recorded in {ref}.")
-    found = history_of(thread_of(ref, facts))
-    payload = msgspec.json.encode(writer.write(found.entries))
+    payload = msgspec.json.encode(writer.write(entries))
     print_data((payload if session.json else msgspec.json.format(payload)).decode())
     if not found.entries and found.stopped_at is None:
         print_message(f"There is no conversation in {ref}. Its facts: ayes thread {ref}")

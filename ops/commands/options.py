@@ -252,6 +252,15 @@ ToOption = Annotated[
     ),
 ]
 
+AgentsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--agents",
+        metavar="FILE.toml",
+        help="The sub-agents of the delegator: a table [agent.TOOL] for each.",
+        show_default=False,
+    ),
+]
 WebhooksOption = Annotated[
     Path | None,
     typer.Option(

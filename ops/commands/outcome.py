@@ -11,6 +11,7 @@ from ayes.ledger.votes import Tally
 from ayes.ops.terminal import output
 from ayes.ops.terminal.output import print_json, print_message
 from ayes.schemas import events as e
+from ayes.schemas.content import words
 from ayes.schemas.errors import NotOpen
 from ayes.schemas.slots import CallRef
 
@@ -71,8 +72,8 @@ def late_result(call: Call) -> tuple[bool, str]:
         NotOpen: it has none, or several that differ.
     """
     match call.late_result:
-        case e.ToolReturned(output=text):
-            return True, text
+        case e.ToolReturned(output=output):
+            return True, words(output)
         case e.ToolFailed(error=text):
             return False, text
         case None:

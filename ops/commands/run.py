@@ -3,7 +3,7 @@
 import asyncio
 import re
 import tempfile
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from shlex import quote
@@ -13,6 +13,7 @@ import typer
 from rich.table import Table
 
 from ayes.consumers import webhook_endpoints
+from ayes.consumers.delegator import SubAgent, read_agents
 from ayes.consumers.tools import Tools, load
 from ayes.consumers.webhook_endpoints import EndpointFile
 from ayes.ledger.nats.credentials import Store
@@ -27,6 +28,7 @@ from ayes.ops.commands.notify import notifying_of
 from ayes.ops.commands.options import (
     AcceptLogOption,
     AckWaitOption,
+    AgentsOption,
     ChannelsOption,
     ConsoleUrlOption,
     FileFormatOption,
@@ -51,7 +53,15 @@ from ayes.ops.terminal.output import print_json, print_message
 from ayes.ops.terminal.progress import bar
 from ayes.ops.terminal.times import parse_duration
 from ayes.ops.traces import exporting
-from ayes.ops.workers import KINDS, OPTIONAL_KINDS, durables, reactions, until_signalled, working
+from ayes.ops.workers import (
+    KINDS,
+    OPTIONAL_KINDS,
+    durables,
+    reactions,
+    role_of,
+    until_signalled,
+    working,
+)
 from ayes.schemas.errors import BadInput
 from ayes.schemas.policy import read_policy
 from ayes.schemas.toml_files import read_text
@@ -80,6 +90,7 @@ async def work(
     ack_wait: AckWaitOption = "30s",
     accept_log: AcceptLogOption = False,
     file: WebhooksOption = None,
+    agents_file: AgentsOption = None,
     wait: Annotated[
         str | None,
         typer.Option(
@@ -108,12 +119,15 @@ async def work(
     )
     asking = slack_of(session, slack, console_url, link_key) if "slack" in chosen else None
     endpoints = webhooks_file(file, store)
+    agents = _agents_of(agents_file) if "delegator" in chosen else None
 
     async def begin() -> tuple[AsyncExitStack, witness.Watched, asyncio.Future[None]]:
         async with AsyncExitStack() as stack:
-            await _reach_leader(session, chosen[0])
+            await _reach_leader(session, role_of(chosen[0]))
             if registry is not None:
                 await declare_tools(registry, workspace, session)
+            if agents is not None:
+                await _declare_agents(agents, workspace, session)
             started = reactions(
                 chosen,
                 tools=registry,
@@ -121,6 +135,7 @@ async def work(
                 notifying=notifying,
                 slack=asking,
                 webhooks=endpoints,
+                agents=agents,
             )
             own = Store(store) if url is None and Store(store).has_login("admin") else None
             if own is not None:  # elsewhere an administrator created the consumers: `ayes setup`
@@ -269,6 +284,18 @@ def kinds_of(named: Sequence[str]) -> list[str]:
             f"there is no worker {', '.join(map(repr, unknown))}. There are: {', '.join(known)}."
         )
     return list(named)
+
+
+def _agents_of(file: Path | None) -> dict[str, SubAgent]:
+    if file is None:
+        raise BadInput("a delegator needs its sub-agents: name their file with --agents.")
+    return read_agents(file)
+
+
+async def _declare_agents(agents: Mapping[str, SubAgent], workspace: str, session: Session) -> None:
+    async with session.connect("service") as ledger:
+        for tool, agent in agents.items():
+            await ledger.declare(workspace, agent.spec(tool))
 
 
 def webhooks_file(file: Path | None, store: Path | None) -> EndpointFile:

@@ -21,6 +21,7 @@ from ayes.ledger.services import Ledger
 from ayes.projections.formats import conversation as recorded
 from ayes.projections.thread import Thread
 from ayes.schemas import events as e
+from ayes.schemas.content import words
 from ayes.schemas.errors import BadFile, BadInput, Unavailable
 from ayes.schemas.slots import ThreadRef
 from ayes.schemas.tools import ToolSpec
@@ -210,7 +211,7 @@ class RecordedExecutor(Executor):
                 error=f"the recording has no output for {work.call}", attempt=work.attempt
             )
         if output.is_error:
-            return e.ToolFailed(error=output.text, attempt=work.attempt)
+            return e.ToolFailed(error=words(output.text), attempt=work.attempt)
         return e.ToolReturned(output=output.text, attempt=work.attempt)
 
 

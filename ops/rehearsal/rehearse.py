@@ -16,7 +16,9 @@ from typing import Final
 
 from msgspec import Struct
 
+from ayes.consumers.model import with_bytes
 from ayes.consumers.pending_view import changes
+from ayes.ledger.files import with_files_kept
 from ayes.ledger.lifecycle import Call, Status
 from ayes.ledger.services import Ledger
 from ayes.ops.rehearsal.recorded import (
@@ -357,8 +359,10 @@ def _is_same(opened: e.ThreadOpened, there: object) -> bool:
 async def _say(service: Ledger, ref: ThreadRef, exchange: Exchange, place: int) -> None:
     for number, said in enumerate(exchange.said):
         slot = ref.said(message_id(place, number))
-        first = await service.try_append(slot, e.Said(role=said.role, text=said.text))
-        if first is not None and getattr(first.event, "text", None) != said.text:
+        event = e.Said(role=said.role, text=said.text)
+        kept = await with_files_kept(service.log, ref.workspace, event)
+        first = await service.try_append(slot, kept)
+        if first is not None and getattr(first.event, "text", None) != kept.text:
             raise AlreadyFilled(
                 f"{slot.subject} differs from the recording. Choose another workspace with -w."
             )
@@ -377,7 +381,8 @@ async def _result(service: Ledger, ref: ThreadRef, expected: Expected) -> Summar
     """Read the whole thread back from the ledger and compare it with the recording."""
     facts = await service.read(ref)
     thread = thread_of(ref, facts)
-    same = FORMATS[expected.form].write(history(thread).entries) == expected.payload
+    entries = await with_bytes(service, ref, history(thread).entries)
+    same = FORMATS[expected.form].write(entries) == expected.payload
     calls: Sequence[Call] = tuple(thread.calls.values())
     gated = [call for call in calls if call.gated is not None]
     return Summary(

@@ -25,6 +25,7 @@ from ayes.projections.formats.conversation import ConversationStep, Output, Reco
 from ayes.projections.history import Assistant, Entry, Kind, Outcome, System, User
 from ayes.schemas import strict_json
 from ayes.schemas.codec import MAX_BYTES
+from ayes.schemas.content import words
 from ayes.schemas.errors import BadFile, BadId, BadInput
 from ayes.schemas.ids import token
 from ayes.schemas.toml_files import read_text
@@ -87,7 +88,7 @@ def entries_of(steps: Sequence[ConversationStep]) -> tuple[Entry, ...]:
     for step in steps:
         match step:
             case Spoken("system", text):
-                entries.append(System(text))
+                entries.append(System(words(text)))
             case Spoken("user", text):
                 entries.append(User(text))
             case RecordedReply(parts):

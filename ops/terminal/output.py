@@ -22,6 +22,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
+from ayes.ledger.descriptions import describe_chain
 from ayes.ledger.grants import Delegation, Grant
 from ayes.ledger.lifecycle import Call, call_of, voids
 from ayes.ledger.votes import Tally, asked
@@ -29,6 +30,7 @@ from ayes.projections.doubt import CallInDoubt
 from ayes.projections.pending import Entry
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
+from ayes.schemas.content import described, words
 from ayes.schemas.digest import call_digest
 from ayes.schemas.people import is_excluded
 from ayes.schemas.quorums import is_among, seated
@@ -396,16 +398,18 @@ def _what(event: e.Event) -> str:
     """The most important fields of an event, in a line."""
     match event:
         case e.ThreadOpened(requester=requester, model=model):
-            return f"for {requester}, answered by {model or 'a service'}"
+            below = f", in the run of {event.parent}" if event.parent else ""
+            return f"for {requester}, answered by {model or 'a service'}{below}"
         case e.Said(role=role, text=text):
-            return f"{role}: {_short(text)}"
+            return f"{role}: {_short(words(text))}"
         case e.ModelReplied(parts=parts):
             return "; ".join(_part(part) for part in parts)
         case e.ToolRequested(tool=tool, arguments=arguments):
             return f"{tool} {_short(arguments)}"
         case e.ApprovalRequested(rule=rule):
             asks = " and ".join(_asks(one) for one in _quorums(event))
-            return f"rule {rule!r} asks {asks}"
+            run = f", in the run of {describe_chain(event.chain)}" if event.chain else ""
+            return f"rule {rule!r} asks {asks}{run}"
         case e.Escalated(voters=voters):
             return f"nobody decided in time: asks {', '.join(voters)} as well"
         case e.GlassBroken(reviewer=reviewer, reason=reason):
@@ -443,7 +447,7 @@ def _what(event: e.Event) -> str:
             valid = "" if valid_s is None else f", valid for {duration(valid_s)}"
             return f"by {who}, rule {rule!r}{valid}{reason}"
         case e.ToolReturned(output=output):
-            return _short(output)
+            return _short(words(output))
         case (
             e.ToolFailed(error=text)
             | e.ModelFailed(error=text)
@@ -470,6 +474,10 @@ def _part(part: e.Part) -> str:
     match part:
         case e.Text(text):
             return _short(text)
+        case e.Refusal(text):
+            return f"refuses: {_short(text)}"
+        case e.Media():
+            return described(part)
         case e.Wish(tool, arguments):
             return f"wants {tool} {_short(arguments)}"
         case e.Opaque(provider):
@@ -498,6 +506,7 @@ def print_pending(entries: Sequence[Entry], console: Console) -> None:
         but = f", but not {', '.join(entry.excluded)}" if entry.excluded else ""
         why = f"{entry.reason} " if entry.reason else ""
         styled_line(console, (f"    {why}(rule {entry.rule!r} asks {who}{but})", "dim"))
+        _print_chain(console, entry.chain or ())
 
 
 def print_in_doubt(found: Sequence[CallInDoubt], console: Console) -> None:
@@ -532,6 +541,7 @@ def print_question(call: Call, console: Console, arguments: str | None = None) -
     asking, wish = call.approval_request, call.wish
     assert asking, "only a call that people were asked about is voted on"
     _print_card(console, call.ref, wish.tool, "", asking.digest, wish.arguments)
+    _print_chain(console, asking.chain)
     if arguments is not None:
         digest = call_digest(wish.tool, wish.tool_version, arguments)
         styled_line(console, (f"    edited: {arguments}", "bold"))
@@ -551,6 +561,11 @@ def _print_card(
     )
     for one in _readable(arguments):
         styled_line(console, (f"    {one}", ""))
+
+
+def _print_chain(console: Console, chain: Sequence[e.Link]) -> None:
+    if chain:
+        styled_line(console, (f"    asked in the run of {describe_chain(chain)}", "dim"))
 
 
 def _readable(arguments: str) -> list[str]:

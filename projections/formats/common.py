@@ -27,10 +27,12 @@ import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from ayes.projections.history import Entry, Note, System, User
+from ayes.projections.history import Entry, Note, Outcome, System, User
+from ayes.schemas import events as e
 from ayes.schemas import strict_json
+from ayes.schemas.content import described, problem_of, words
 from ayes.schemas.errors import BadInput
 from ayes.schemas.limits import cited
 
@@ -188,7 +190,7 @@ def user_text(said: System | User | Note) -> str:
     """The text of a user's message. What the system says is marked as a note."""
     match said:
         case User(text=text):
-            return text
+            return words(text)
         case System(text=text):
             return note_text(text)
         case Note(text=text, name=name):
@@ -198,6 +200,88 @@ def user_text(said: System | User | Note) -> str:
 def note_text(text: str, name: str = "") -> str:
     """A note marked as one, for a place where a user could have written it."""
     return f"[Note from {name or 'the system'}] {text}"
+
+
+# ------------------------------------------------------------------------------------------- files
+
+
+type Takes = Callable[[e.Media], bool]
+
+
+def nothing(_media: e.Media) -> bool:
+    """For a provider that takes no files there."""
+    return False
+
+
+def fitting(
+    entries: Sequence[Entry], *, in_messages: Takes = nothing, in_results: Takes = nothing
+) -> list[Entry]:
+    """The history with the files that the provider takes; the others are told in words.
+
+    What is left is a text, or texts that can be seen and at least one file. The bytes of stored
+    files must be in the history (`ayes.consumers.model.with_bytes`).
+
+    Args:
+        in_messages: whether it takes a file in a user's message.
+        in_results: whether it takes a file in a tool's result.
+    """
+    return [_fitting(entry, in_messages, in_results) for entry in entries]
+
+
+def _fitting(entry: Entry, in_messages: Takes, in_results: Takes) -> Entry:
+    match entry:
+        case User(text=tuple(content)):
+            return structs.replace(entry, text=_content(content, in_messages))
+        case Outcome(text=tuple(content)):
+            return structs.replace(entry, text=_content(content, in_results))
+        case _:
+            return entry
+
+
+def _content(content: tuple[e.Text | e.Media, ...], takes: Takes) -> e.Content:
+    parts = tuple(
+        e.Text(described(part)) if isinstance(part, e.Media) and not is_taken(part, takes) else part
+        for part in content
+        if isinstance(part, e.Media) or part.text.strip()
+    )
+    return parts if any(isinstance(part, e.Media) for part in parts) else words(parts)
+
+
+def is_taken(media: e.Media, takes: Takes) -> bool:
+    """Whether a file is sound, is not one whose bytes are only in our store, and is taken."""
+    match media.source:
+        case e.Stored() | e.Inline(data=""):
+            return False
+        case _:
+            return not problem_of(media) and takes(media)
+
+
+def data_url(media: e.Media) -> str:
+    """The file as a URL (RFC 2397)."""
+    assert isinstance(media.source, e.Inline)
+    return f"data:{media.media_type};base64,{media.source.data}"
+
+
+def from_data_url(at: int, url: str, what: str = "file", unit: str = "message") -> e.Media:
+    """The file in a data URL, or the link to it.
+
+    Raises:
+        BadInput: it is a data URL that is not of base64.
+    """
+    if not url.startswith("data:"):
+        return e.Media(f"{what}/*" if what in _KINDS else UNKNOWN_TYPE, e.Linked(url))
+    head, comma, data = url.removeprefix("data:").partition(",")
+    media_type, _, coding = head.partition(";")
+    media = e.Media(media_type, e.Inline(data))
+    if not comma or coding != "base64" or (problem := problem_of(media)):
+        why = problem if comma and coding == "base64" else "it is not of the form data:…;base64,…"
+        raise unreadable(at, f"the data URL of the {what} cannot be kept: {why}", unit)
+    return media
+
+
+#: The media type of a file of which nothing is known.
+UNKNOWN_TYPE: Final = "application/octet-stream"
+_KINDS: Final = ("image", "audio", "video")
 
 
 def non_blank(text: str) -> str:

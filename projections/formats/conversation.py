@@ -7,6 +7,7 @@ ambiguous JSON, outputs in another order than their calls, calls without an outp
 A file is read whole before anything is returned, so nothing of a bad file is recorded.
 """
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -15,9 +16,11 @@ import msgspec
 from msgspec import Struct
 from pydantic import Field, ValidationError
 
+from ayes.projections.formats.openai_files import read_media
 from ayes.schemas import events as e
 from ayes.schemas import strict_json
 from ayes.schemas.codec import MAX_BYTES
+from ayes.schemas.content import content_of
 from ayes.schemas.errors import BadFile, BadId, BadInput
 from ayes.schemas.ids import token
 from ayes.schemas.toml_files import TomlModel, mistakes, read_text
@@ -28,7 +31,7 @@ class Spoken(Struct, frozen=True):
     """A message to the model."""
 
     role: Literal["system", "user"]
-    text: str
+    text: e.Content
 
 
 class RecordedReply(Struct, frozen=True):
@@ -47,7 +50,7 @@ class Output(Struct, frozen=True):
 
     provider_id: str
     tool: str
-    text: str
+    text: e.Content
     #: The tool failed or was refused, in forms that have a flag for it.
     is_error: bool = False
 
@@ -115,7 +118,8 @@ def read_messages(messages: Sequence[Any]) -> tuple[ConversationStep, ...]:
 
 class _Said(TomlModel):
     role: Literal["system", "user"]
-    content: str
+    #: A text; with files, a list of parts (`_content`).
+    content: Any
 
 
 class _Function(TomlModel):
@@ -133,6 +137,8 @@ class _Replied(TomlModel):
     role: Literal["assistant"]
     content: str | None
     tool_calls: Annotated[tuple[_ToolCall, ...], Field(strict=False, min_length=1)] = ()
+    refusal: Annotated[str, Field(min_length=1)] = ""
+    annotations: Annotated[tuple[dict[str, Any], ...], Field(strict=False)] = ()
 
 
 class _Returned(TomlModel):
@@ -220,19 +226,58 @@ def _steps(messages: Sequence[_Said | _Replied | _Returned]) -> tuple[Conversati
             )
         wishes, answered = (), 0
         if isinstance(message, _Said):
-            steps.append(Spoken(message.role, message.content))
+            steps.append(Spoken(message.role, _content(message, number)))
         else:
             wishes = _wishes(message, number)
-            text = () if message.content is None else (e.Text(message.content),)
-            steps.append(RecordedReply((*text, *wishes)))
+            cited = tuple(_citation(one) for one in message.annotations)
+            text = () if message.content is None else (e.Text(message.content, cited),)
+            refused = (e.Refusal(message.refusal),) if message.refusal else ()
+            steps.append(RecordedReply((*text, *refused, *wishes)))
     if answered < len(wishes):
         raise _Mistake(f"{_call(wishes[answered])} has no tool message.", len(messages))
     return tuple(steps)
 
 
+def _content(message: _Said, number: int) -> e.Content:
+    """A text, or texts and files in their order."""
+    if isinstance(message.content, str):
+        return message.content
+    if not isinstance(message.content, list):
+        raise _Mistake("'content' should be a valid string, or a list of parts.", number)
+    try:
+        parts = [_part(number - 1, part) for part in message.content]
+    except BadInput as wrong:
+        raise _Mistake(str(wrong).partition(": ")[2], number) from None
+    if message.role != "user" or not any(isinstance(part, e.Media) for part in parts):
+        raise _Mistake("content in parts is a user's, with a file. Write a text as it is.", number)
+    return content_of(parts)
+
+
+def _part(at: int, part: Any) -> e.Text | e.Media:
+    match part:
+        case {"type": "text", "text": str(text), **rest} if not rest:
+            return e.Text(text)
+        case {"type": str()}:
+            return read_media(at, part)
+        case _:
+            raise BadInput(f"message {at}: a part of the content is not an object with a type.")
+
+
+def _citation(annotation: dict[str, Any]) -> e.Citation:
+    """An annotation of a reply (`url_citation`)."""
+    about = annotation.get("url_citation")
+    texts = {
+        name: value
+        for name in ("url", "title")
+        if isinstance(about, dict) and isinstance(value := about.get(name), str)
+    }
+    data = json.dumps(annotation, ensure_ascii=False, separators=(",", ":"))
+    return e.Citation(**texts, provider="openai-chat", data=data)
+
+
 def _wishes(message: _Replied, number: int) -> tuple[e.Wish, ...]:
     calls = message.tool_calls
-    if message.content is None and not calls:
+    if message.content is None and not calls and not message.refusal:
         raise _Mistake("an assistant message needs content or tool_calls.", number)
     ids = [call.id for call in calls]
     if len(set(ids)) != len(ids):

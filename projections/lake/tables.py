@@ -3,7 +3,7 @@
     events       every fact: its slot, when the broker recorded it, its fields as columns, its bytes
     calls        one row for each requested call, from its request to its end
     open_calls   the calls without an end
-    votes, grants, delegations, policies, tools, threads
+    votes, grants, delegations, policies, tools, threads, files
                  views for frequent questions (`views/*.sql`)
 
 The lake writer, and the tests that recompute a table from `events`, use the same text.
@@ -29,7 +29,7 @@ from typing import Any, Final
 from ayes.schemas.slots import FILLED_BY, ORGANISATION, ROOT
 
 #: A lake of another version is refused; a new one has all of the log.
-VERSION: Final = 4
+VERSION: Final = 5
 
 #: The fields of facts that are columns of `events`: column, path in the payload, type.
 FIELDS: Final[tuple[tuple[str, str, str], ...]] = (
@@ -49,6 +49,7 @@ FIELDS: Final[tuple[tuple[str, str, str], ...]] = (
     ("input_tokens", "usage.input_tokens", "BIGINT"),
     ("output_tokens", "usage.output_tokens", "BIGINT"),
     ("max_turns", "max_turns", "INTEGER"),
+    ("parent", "parent", "VARCHAR"),
     # The call.
     ("tool", "tool", "VARCHAR"),
     ("tool_version", "tool_version", "VARCHAR"),
@@ -308,7 +309,7 @@ def calls(source: str) -> str:
 #: Frequent questions about `events` and `calls`.
 VIEWS: Final[dict[str, str]] = {
     name: (resources.files(__package__) / "views" / f"{name}.sql").read_text()
-    for name in ("votes", "grants", "delegations", "policies", "tools", "threads")
+    for name in ("votes", "grants", "delegations", "policies", "tools", "threads", "files")
 }
 
 #: Tables as they were when the log had `until` facts.

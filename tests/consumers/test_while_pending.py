@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from stories import REF, START, Story, question, request
 
 from ayes.consumers.effects import Append, CancelTimer, Effect, SetTimer
-from ayes.consumers.gate import Gate, SupersededCalls, said_since
+from ayes.consumers.gate import Gate, MootCalls, said_since
 from ayes.consumers.worker import Worker
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.lifecycle import Status, call_of
@@ -206,7 +206,7 @@ def test_one_message_ends_every_open_call():
         cases[1].call, decided=Fact(9, START, REF.wish(1, 1).decided, BY_ANA)
     )
     cases[1] = msgspec.structs.replace(cases[1], call=approved)
-    assert Gate().decide(SupersededCalls(tuple(cases)), others[0][-1]) == [
+    assert Gate().decide(MootCalls(tuple(cases)), others[0][-1]) == [
         Append(REF.wish(1, 0).decided, MOOT),
         Append(REF.wish(1, 2).decided, MOOT),
     ]
@@ -491,7 +491,7 @@ async def test_said_and_looked_at_before_the_question(desk: Desk, monkeypatch: p
 
     async def looked(gate: Gate, ledger: Ledger, handed: Delivered) -> object:
         seen = await look(gate, ledger, handed)
-        if isinstance(seen, SupersededCalls):
+        if isinstance(seen, MootCalls):
             assert seen.cases == ()
             handled.set()
         return seen

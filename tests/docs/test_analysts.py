@@ -39,7 +39,17 @@ from ayes.schemas.slots import DelegationRef, Slot, ThreadRef
 
 PAGE = ROOT / "docs" / "analysts.md"
 NOTEBOOK = ROOT / "examples" / "analysts.ipynb"
-TABLES = ("events", "calls", "votes", "grants", "delegations", "policies", "tools", "threads")
+TABLES = (
+    "events",
+    "calls",
+    "votes",
+    "grants",
+    "delegations",
+    "policies",
+    "tools",
+    "threads",
+    "files",
+)
 #: Not all of the examples' answers are the same for each lake; their columns are.
 ANSWERS = {
     1: ("tool", "verdict", "calls"),
@@ -61,7 +71,10 @@ ANSWERS = {
 
 
 def _more() -> list[tuple[Slot, e.AnyEvent]]:
-    """What the town lacks: a tool, a delegation, labels, and a result that came too late."""
+    """What the town lacks: a tool, a delegation, labels, a file, and a result that came too
+    late.
+    """
+    picture = e.Media("image/png", e.Stored("0" * 64, 12345), "receipt.png")
     ended = next(fact.slot.call_ref for fact in _recorded() if fact.slot.call_ref)
     away = e.Delegated(to="ben", starts_at=START, ends_at=START + timedelta(days=1))
     return [
@@ -74,6 +87,7 @@ def _more() -> list[tuple[Slot, e.AnyEvent]]:
             ThreadRef("acme", "labelled").opened,
             e.ThreadOpened(requester="rita", labels={"desk": "Köln"}),
         ),
+        (ThreadRef("acme", "labelled").said("m1"), e.Said(role="user", text=(picture,))),
         (ended.late(1), e.ToolReturned(output="too late")),
     ]
 

@@ -39,6 +39,7 @@ from program import AYES, Started
 
 from ayes import Ledger, spec_of
 from ayes.consumers.channels import ChannelsFile
+from ayes.consumers.delegator import read_agents
 from ayes.ledger.nats.credentials import Store
 from ayes.ops.broker import accounts
 from ayes.ops.broker.server import ensure_account, find_binary
@@ -260,7 +261,7 @@ def test_the_environment_is_as_documented():
 # ---------------------------------------------------------------------------------- files they show
 
 
-def test_policies_and_scripts_can_be_read():
+def test_policies_and_scripts_can_be_read(tmp_path):
     """Each TOML block is what its name says."""
     count = 0
     for page in STORIES:
@@ -271,6 +272,10 @@ def test_policies_and_scripts_can_be_read():
                 read_toml(OpenIdSettings, block.text, str(page))
             elif "slack.toml" in first:
                 read_toml(SlackSettings, block.text, str(page))
+            elif "agents.toml" in first:
+                file = tmp_path / "agents.toml"
+                file.write_text(block.text)
+                assert read_agents(file)
             elif "channels" in first:
                 read_toml(ChannelsFile, block.text, str(page))
             else:

@@ -59,6 +59,7 @@ async def server(tmp_path_factory):
         async with signed_on(running, ADMIN) as admin:
             await admin.json("$JS.API.STREAM.CREATE.LEDGER", LEDGER)
             for name, subject in (
+                ("FILES", "file.>"),
                 ("KV_pending", "$KV.pending.>"),
                 ("KV_running", "$KV.running.>"),
                 ("TIMERS", "timer.>"),
@@ -201,7 +202,7 @@ JETSTREAM_API = {
     "CONSUMER": ("CREATE", "DURABLE.CREATE", "LIST", "NAMES", "INFO", "DELETE", "PAUSE", "RESET",
                  "UNPIN", "MSG.NEXT", "LEADER.STEPDOWN"),
 }  # fmt: skip
-STREAMS = ("LEDGER", "KV_pending", "KV_running", "TIMERS", "PARKED")
+STREAMS = ("LEDGER", "FILES", "KV_pending", "KV_running", "TIMERS", "PARKED")
 SUBJECTS = (
     "$JS.API.INFO",
     "$JS.API.STREAM.NAMES",
@@ -229,6 +230,8 @@ SUBJECTS = (
     *(f"$JS.API.DIRECT.GET.{stream}.some.subject" for stream in STREAMS),
     *(f"$JS.FC.{stream}.a.b" for stream in STREAMS),
     *(f"$JS.ACK.{stream}.{name}.1.1.1.1.1" for stream in STREAMS for name in ("gate", "other")),
+    "file.shop.digest.1",
+    "file.shop.digest",
     "$KV.pending.shop.t1.1-0",
     "$KV.running.shop.t1.1-0",
     "$KV.running._renewed.shop.t1.1-0",
@@ -754,6 +757,7 @@ async def test_a_service_s_answer_cannot_be_sent_into_a_slot(server, admin, role
         "$KV.running.acme.t1.c1",
         "$KV.running._renewed.acme.t1.c1",
         "timer.set.acme.t1.c1",
+        "file.acme.digest.1",
     ]
     targets += [
         f"parked.{role}.x.1",

@@ -18,6 +18,7 @@ from program import approvals
 
 from ayes.consumers.gate import Gate
 from ayes.consumers.pending_projector import PendingProjector
+from ayes.ledger.files import PIECE_BYTES, fetched, keep
 from ayes.ledger.log import RawMessage
 from ayes.ledger.nats import streams
 from ayes.ledger.nats.jetstream import JetStream
@@ -25,6 +26,7 @@ from ayes.ledger.services import Ledger
 from ayes.ops.broker.backup import back_up, check, restore
 from ayes.ops.workers import working
 from ayes.projections.pending import key
+from ayes.schemas.content import attached
 from ayes.schemas.errors import BadFile, BadInput, BrokerRefused, NewerLog
 from ayes.schemas.events import Said
 from ayes.schemas.policy import applied
@@ -87,8 +89,8 @@ async def three_nodes(path: Path) -> AsyncIterator[Path]:
 )
 async def test_a_log_in_use_is_backed_up_and_goes_on_elsewhere(tmp_path, elsewhere):
     """While writers write, one server is backed up; elsewhere the facts have the same numbers and
-    times, the queue is as the facts have it, a deadline of before is kept, and new calls are asked
-    about. No decision is made twice.
+    times, and their files the same bytes; the queue is as the facts have it, a deadline of before
+    is kept, and new calls are asked about. No decision is made twice.
     """
     file = tmp_path / "backup"
     soon, kept, new = (CallRef("shop", "calls", name) for name in ("soon", "kept", "new"))
@@ -107,6 +109,8 @@ async def test_a_log_in_use_is_backed_up_and_goes_on_elsewhere(tmp_path, elsewhe
                 async for fact in service.watch(1, ref.gated.subject):
                     assert fact.slot == ref.gated
                     break
+            picture = attached(os.urandom(3 * PIECE_BYTES + 7), "image/png")
+            shown = (await service.say("shop/picture", (picture,), message="m1")).event.text
             stop = asyncio.Event()
             writers = [asyncio.create_task(write(service, one, stop)) for one in range(8)]
             await reaches(service, 500)
@@ -115,12 +119,13 @@ async def test_a_log_in_use_is_backed_up_and_goes_on_elsewhere(tmp_path, elsewhe
             stop.set()
             await asyncio.gather(*writers)
         before = await everything(admin.log)
-    assert check(file)[1] == seal
+    assert check(file).seal == seal
     assert 500 <= seal.facts == seal.last_seq < len(before)
     async with elsewhere(tmp_path / "elsewhere") as there:
         async with JetStream.connect(there, role="admin") as log:
             assert await restore(log, file, digest=seal.digest[:12]) == seal
             assert await everything(log) == before[: seal.last_seq]
+            assert await fetched(log, "shop", shown) == {shown[0]: picture}
         async with (
             working(people, store=there),
             Ledger.connect(there) as service,
@@ -141,7 +146,7 @@ async def test_a_log_in_use_is_backed_up_and_goes_on_elsewhere(tmp_path, elsewhe
 
 @pytest.fixture
 async def backup(tmp_path: Path) -> Path:
-    """A backup of a log with a few hundred facts of some size."""
+    """A backup of a log with a few hundred facts of some size, and a file."""
     file = tmp_path / "backup"
     async with (
         running(tmp_path / "before") as server,
@@ -150,6 +155,7 @@ async def backup(tmp_path: Path) -> Path:
         for number in range(300):
             said = Said(role="user", text=str(number) * 500)
             await admin.append(ThreadRef("shop", "t1").said(f"m{number}"), said)
+        await keep(admin.log, "shop", os.urandom(100_000))
         await back_up(admin.log, file)
     return file
 
@@ -193,7 +199,7 @@ async def test_a_snapshot_of_other_facts_is_refused(log, backup, tmp_path):
     """A file that is whole, but whose facts do not have the digest: what the broker made of it is
     removed, and the ledger is empty and usable.
     """
-    _, seal = check(backup)
+    seal = check(backup).seal
     other = structs.replace(seal, digest=hashlib.sha256().hexdigest())
     body = backup.read_bytes()[: seal.bytes]
     backup.write_bytes(body + b"\n" + msgspec.json.encode(other) + b"\n")
@@ -204,16 +210,31 @@ async def test_a_snapshot_of_other_facts_is_refused(log, backup, tmp_path):
     assert await restore(log, backup) == seal
 
 
-async def test_what_the_broker_cannot_read_restores_nothing(log, backup):
-    """A snapshot that only the broker finds spoiled."""
-    _, seal = check(backup)
+@pytest.mark.parametrize("part", [0, 1])
+async def test_what_the_broker_cannot_read_restores_nothing(log, backup, part):
+    """A snapshot that only the broker finds spoiled: that of the log, or of the files."""
+    seal = check(backup).seal
     body = bytearray(backup.read_bytes()[: seal.bytes])
-    body[-200:] = bytes(200)
+    end = sum(seal.parts[: part + 1])
+    body[end - 200 : end] = bytes(200)
     other = structs.replace(seal, sha256=hashlib.sha256(body).hexdigest())
     backup.write_bytes(bytes(body) + b"\n" + msgspec.json.encode(other) + b"\n")
-    with pytest.raises(BrokerRefused, match=r"refuses STREAM.RESTORE.LEDGER"):
+    with pytest.raises(BrokerRefused, match=rf"refuses STREAM.RESTORE.{('LEDGER', 'FILES')[part]}"):
         await restore(log, backup)
     assert await log.last_seq() == 0
+
+
+async def test_a_backup_of_before_there_were_files_is_restored(log, backup):
+    """It has the log alone, and ends with a line without the sizes of parts."""
+    whole = check(backup)
+    log_alone = backup.read_bytes()[: whole.seal.parts[0]]
+    log_alone = log_alone.replace(b"ayes-backup-2", b"ayes-backup-1", 1)
+    sha256 = hashlib.sha256(log_alone).hexdigest()
+    seal = structs.replace(whole.seal, bytes=len(log_alone), sha256=sha256, parts=())
+    last = {key: value for key, value in structs.asdict(seal).items() if key != "parts"}
+    backup.write_bytes(log_alone + b"\n" + msgspec.json.encode(last) + b"\n")
+    assert await restore(log, backup) == seal
+    assert await log.last_seq() == 300
 
 
 async def test_only_an_empty_ledger_is_restored_into(log, backup):

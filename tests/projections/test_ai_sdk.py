@@ -6,6 +6,7 @@ import json
 
 import pytest
 from ai_sdk_package import asked, ended, installed
+from contents import lives_with_content
 from formats import conversations, entries_of, wish
 from hypothesis import given, settings
 from stories import facts_of, lives
@@ -41,7 +42,8 @@ import { convertToLanguageModelPrompt, standardizePrompt } from 'ai/internal';
 const send = async messages => {
   messages.forEach(message => modelMessageSchema.parse(message));
   const prompt = await standardizePrompt({ messages, allowSystemInMessages: true });
-  await convertToLanguageModelPrompt({ prompt, supportedUrls: {}, download: undefined });
+  const supportedUrls = { '*': [/^https?:/], '*/*': [/^https?:/] };  // so that none is fetched
+  await convertToLanguageModelPrompt({ prompt, supportedUrls, download: undefined });
   return '';
 };
 const told = [];
@@ -64,7 +66,14 @@ def test_the_sdk_takes_what_is_written():
         if entries := entries_of(facts):
             lists.append(written(*entries))
 
+    @settings(max_examples=150, deadline=None, database=None)
+    @given(lives_with_content("ai-sdk"))
+    def collect_contents(facts) -> None:
+        if entries := entries_of(facts):
+            lists.append(written(*entries))
+
     collect()
+    collect_contents()
     lists += [written(*entries_of(facts_of(one.messages))) for one in conversations()]
     assert len(lists) > 200
     assert [told for told in asked(folder, SCRIPT, lists) if told] == []
@@ -373,7 +382,7 @@ def test_a_conversation_of_the_sdk_is_read():
         ),
         ("message 0: the type of a part is one of text, file", [calling({"type": "tool_use"})]),
         (
-            "message 0: a part of type 'image'",
+            "message 0: a file cannot be kept",
             [{"role": "user", "content": [{"type": "image", "image": ""}]}],
         ),
         ("message 0: a tool-call that the provider", [calling(call(providerExecuted=True))]),

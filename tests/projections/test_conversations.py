@@ -165,14 +165,14 @@ TALK = line(user()) + b"\n"
         (line(user(None)), ["message 1:", "'content' should be a valid string"]),
         (
             line(user([{"type": "text", "text": "x"}])),
-            ["message 1:", "'content' should be a valid string"],
+            ["message 1:", "content in parts is a user's, with a file"],
         ),
         (line({"role": "user"}), ["message 1:", "'content' is missing"]),
         (line({"role": "assistant", "tool_calls": [call()]}, output()), ["'content' is missing"]),
         (line(reply(None)), ["message 1:", "needs content or tool_calls"]),
         (line({**reply(), "tool_calls": []}), ["message 1:", "'tool_calls' is empty"]),
         (line({**reply(), "tool_calls": None}), ["message 1:", "'tool_calls' should be a list"]),
-        (line({**reply(), "refusal": None}), ["message 1:", "unknown key 'refusal'"]),
+        (line({**reply(), "refusal": None}), ["message 1:", "'refusal' should be a valid string"]),
         (line(reply("x", {**call(), "index": 0})), ["message 1:", "unknown key 'index'"]),
         (
             line(reply("x", {**call(), "type": "custom"})),

@@ -279,7 +279,7 @@ HELLO = user(says())
         ),
         (8, 0, [user({})]),
         (8, 0, [user({"type": "text"})]),
-        (8, 1, [HELLO, model({**RAN, "inlineData": {}})]),
+        (8, 1, [HELLO, model({**RAN, "text": "and more"})]),
         (9, 0, [user(says(""))]),
         (9, 0, [user(says(1))]),
         (10, 1, [HELLO, model(call(args="{}")), user(response())]),
@@ -353,7 +353,7 @@ def test_what_is_right_is_taken():
             [
                 HELLO,
                 model(RAN, THOUGHT, says("", **SIGNED)),
-                user({"inlineData": {"mimeType": "x"}}),
+                user({"inlineData": {"mimeType": "image/png", "data": "aGk="}}),
             ]
         )
         == []
@@ -425,8 +425,8 @@ def test_what_the_provider_sends_is_read():
             [HELLO, model(call()), user(response(told="x"))],
             "content 2: a response is not an object",
         ),
-        ([user({"inlineData": {}})], "content 0: a part of the user's side"),
-        ([HELLO, model({"inlineData": {}})], "content 1: a part of the model's"),
+        ([user({"inlineData": {}})], "content 0: `inlineData` has no form"),
+        ([HELLO, model({"fileData": {}})], "content 1: a part of the model's"),
         ([user(says("\ud800"))], "content 0: it cannot be written"),
     ],
 )

@@ -381,7 +381,7 @@ def test_what_the_provider_sends_is_read():
                 ours(THOUGHT),
                 ours({"id": "msg_1"}),
                 e.Text("ok"),
-                e.Text("no"),
+                e.Refusal("no"),
                 ours({"id": "fc_1"}),
                 e.Wish("refund", "{}", "a"),
             )
@@ -413,7 +413,7 @@ def test_what_the_provider_sends_is_read():
         ([call(), call()], "item 1: two calls"),
         ([call(""), output("")], "item 0: a call needs"),
         ([call(arguments={})], "item 0: a call needs"),
-        ([says(content=[{"type": "input_image"}])], "item 0: only text"),
+        ([says(content=[{"type": "input_image"}])], "item 0: a file in it has no form"),
         ([says(content=[{"type": "input_text", "text": 1}])], "item 0: only text"),
         ([says(content=None)], "item 0: there is no text"),
         ([says(content="\ud800")], "item 0: it cannot be written"),

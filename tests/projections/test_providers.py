@@ -556,7 +556,7 @@ def test_anthropic_takes_what_is_right():
     server = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
     found = {"type": "web_search_tool_result", "tool_use_id": "s", "content": []}
     thinking = {"type": "thinking", "thinking": "hm", "signature": "x"}
-    image = {"type": "image", "source": {}}
+    image = {"type": "image", "source": {"type": "file", "file_id": "file_1"}}
     messages = [
         {"role": "user", "content": "hi"},
         model(thinking, server, found, says(), use()),

@@ -467,7 +467,7 @@ def test_a_conversation_of_the_library_is_read():
             [request({"part_kind": "dance"})],
         ),
         (
-            "message 0: a prompt holds more than text",
+            "message 0: a file of kind 'image-url' has no form",
             [request({**HELLO, "content": [{"kind": "image-url"}]})],
         ),
         ("message 1: a retry-prompt", [request(HELLO), request(RETRY)]),

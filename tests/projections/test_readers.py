@@ -188,11 +188,11 @@ HELLO = {"role": "user", "content": "hi"}
         ),
         (
             {"role": "assistant", "content": None, "refusal": "I will not do that."},
-            RecordedReply((e.Text("I will not do that."),)),
+            RecordedReply((e.Refusal("I will not do that."),)),
         ),
         (
             {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
-            RecordedReply((e.Text("No."),)),
+            RecordedReply((e.Refusal("No."),)),
         ),
     ],
 )
@@ -422,15 +422,21 @@ def test_chat_guesses_nothing(messages, says_so):
         ([model(use()), user(used(content=3))], "message 1: the content is neither text"),
         (
             [model(use()), user(used(content=[{"type": "image"}]))],
-            "message 1: a part of type 'image'",
+            "message 1: the source of a block of type 'image'",
         ),
         ([model(use()), user(used(is_error="yes"))], "message 1: is_error"),
-        ([model(says(citations=[{"url": "u"}]))], "message 0: a text has 'citations'"),
+        (
+            [model(says(citations=[{"url": "u"}]))],
+            "message 0: a citation is not an object with a type",
+        ),
         ([model({"type": "text"})], "message 0: a part of type 'text'"),
         ([HELLO, model({"type": "hologram"})], "message 1: a block of type 'hologram'"),
         ([model(use()), model(used())], "message 1: a result is in the model's message"),
         ([user(THINKING)], "message 0: a part of type 'thinking'"),
-        ([user({"type": "image", "source": {}})], "message 0: a part of type 'image'"),
+        (
+            [user({"type": "image", "source": {}})],
+            "message 0: the source of a block of type 'image'",
+        ),
     ],
 )
 def test_anthropic_guesses_nothing(messages, says_so):

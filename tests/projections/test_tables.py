@@ -50,6 +50,7 @@ LEFT = {
     "ApprovalRequested.besides": "a list of structs",
     "ApprovalRequested.denials_needed": "a setting of the policy's text",
     "ApprovalRequested.on_timeout": "a setting of the policy's text",
+    "ApprovalRequested.chain": "a list of structs; `parent` of each thread says the same",
     "ApprovalRequested.stages": "a list of structs; each that began is a fact of its own",
     "ApprovalRequested.may_break_glass": "a setting of the policy's text",
     "ApprovalRequested.may_revoke": "a setting of the policy's text",
@@ -158,6 +159,8 @@ def _fields() -> dict[str, dict[str, set[type]]]:
 
 
 FIELDS = _fields()
+#: The fields that hold a text, or texts and files.
+CONTENT = {"text", "output"}
 
 
 def test_each_field_of_each_fact_is_a_column_or_is_left_for_a_reason():
@@ -174,7 +177,9 @@ def test_each_column_is_a_field_of_some_fact_and_can_hold_it():
     """A column that no fact fills would be NULL for ever; one of the wrong type would be, too."""
     for column, path, kind in tables.FIELDS:
         assert path in FIELDS, column
-        assert set().union(*FIELDS[path].values()) <= TYPES[kind], column
+        # Texts and files in their order are a JSON array, which is in the column as its text.
+        held = set().union(*FIELDS[path].values()) - ({tuple} if path in CONTENT else set())
+        assert held <= TYPES[kind], column
     columns = [column for column, _, _ in tables.FIELDS]
     assert len(set(columns)) == len(columns)
 
@@ -768,12 +773,37 @@ def test_threads_are_counted_by_what_stands_in_them(db, told):
         }
 
 
+def test_files_are_rows_of_their_own():
+    """Those of messages, outputs and replies, in their order; texts are none."""
+    stored = e.Media("image/png", e.Stored("a" * 64, 123456), "chart.png")
+    inline = e.Media("text/plain", e.Inline("aGk="), "hi.txt")
+    link = e.Media("image/*", e.Linked("https://example.org/a.png"))
+    ref = ThreadRef("acme", "t1")
+    facts = [
+        (ref.said("m1"), e.Said(role="user", text=(e.Text("Look:"), stored, inline))),
+        (ref.said("m2"), e.Said(role="user", text="[no file]")),
+        (ref.replied(1), e.ModelReplied(parts=(e.Text("Here:"), link))),
+        (ref.call("1-0").finished, e.ToolReturned(output=(inline,))),
+    ]
+    db = read(raws_of([(slot.subject, encode(event)) for slot, event in facts]))
+    found = rows(db, "SELECT seq, role, turn, call, media_type, name, kept, size, url FROM files")
+    assert [tuple(one.values()) for one in found] == [
+        (1, "user", None, None, "image/png", "chart.png", "stored", 123456, None),
+        (1, "user", None, None, "text/plain", "hi.txt", "inline", 2, None),
+        (3, None, 1, None, "image/*", None, "linked", None, link.source.url),
+        (4, None, None, "1-0", "text/plain", "hi.txt", "inline", 2, None),
+    ]
+    [[text]] = [row.values() for row in rows(db, "SELECT text FROM events WHERE seq = 1")]
+    assert json.loads(text)[0] == {"part": "text", "text": "Look:"}
+
+
 def test_no_foreign_fact_breaks_a_view():
     """Each view can be read whatever stands anywhere: a number beyond all bounds, a payload of
     another kind.
     """
     subjects = [*SUBJECTS, "ledger.acme._grant.ana.g.given", "ledger.acme._delegation.ana.d.given"]
     absurd = {"expires_in_s": 1e308, "uses": 2**70, "ends_at": "9999-12-31T23:59:59Z"}
+    absurd["text"] = [7, {"part": "media", "source": {"kept": "stored", "size": 2**70}}]
     payloads = [json.dumps({"type": kind, **absurd}).encode() for kind in e.TYPES]
     asked = ("ledger.acme.t1.call.4-0.requested", encode(request(WISH)))
     db = read(

@@ -12,6 +12,7 @@ from ayes.ops.console.backend import InBackend
 from ayes.ops.console.identity import Reading
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact, fact_of
+from ayes.schemas.content import spoken, words
 from ayes.schemas.slots import ROOT, ThreadRef
 
 router: Final = APIRouter(tags=["calls"])
@@ -65,7 +66,7 @@ def _last_words(said: Iterable[Fact], before: int) -> Iterator[EarlierMessage]:
             recorded_at=fact.recorded_at,
             role=fact.event.role,
             name=fact.event.name,
-            text=fact.event.text,
+            text=words(fact.event.text),
         )
         for fact in said
         if fact.seq < before and isinstance(fact.event, e.Said)
@@ -78,11 +79,11 @@ def _replied(facts: Iterable[Fact]) -> Iterator[EarlierMessage]:
     for fact in facts:
         if isinstance(fact.event, e.ModelReplied):
             for part in fact.event.parts:
-                if isinstance(part, e.Text) and part.text:
+                if text := spoken(part):
                     yield EarlierMessage(
                         seq=fact.seq,
                         recorded_at=fact.recorded_at,
                         role="assistant",
                         name=fact.event.model,
-                        text=part.text,
+                        text=text,
                     )

@@ -18,6 +18,7 @@ from ayes.projections.history import told
 from ayes.projections.pending import Entry, PageCursor, PendingFilter
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
+from ayes.schemas.content import words
 from ayes.schemas.errors import BadInput
 from ayes.schemas.events import Wish
 from ayes.schemas.slots import CallRef
@@ -138,6 +139,16 @@ class AskedQuorum(ApiModel):
     votes_needed: int
 
 
+class CallAbove(ApiModel):
+    """A call in whose run something is asked."""
+
+    call: str
+    """As `workspace/thread/call`."""
+    tool: str
+    agent: str
+    """The agent that made the call."""
+
+
 class PendingCall(ApiModel):
     """A call that waits for people."""
 
@@ -167,6 +178,8 @@ class PendingCall(ApiModel):
     due_at: datetime | None
     asked_as_well: tuple[str, ...]
     """The people asked later, because nobody decided in time."""
+    chain: tuple[CallAbove, ...]
+    """The calls in whose runs it is asked, the outermost first."""
     seq: int
     """The position of the approval request in the log."""
     mine: bool
@@ -178,7 +191,14 @@ class PendingCall(ApiModel):
     def of(cls, entry: Entry, *, mine: bool, voted: bool) -> Self:
         found = {name: getattr(entry, name) for name in cls.model_fields if hasattr(entry, name)}
         also = (*entry.also, *entry.besides)
-        more = {"call": str(entry.ref), "also": also, "mine": mine and not voted, "voted": voted}
+        chain = entry.chain or ()
+        more = {
+            "call": str(entry.ref),
+            "also": also,
+            "chain": chain,
+            "mine": mine and not voted,
+            "voted": voted,
+        }
         return cls.model_validate(found | more)
 
 
@@ -205,8 +225,8 @@ class LateResult(ApiModel):
     @classmethod
     def of(cls, result: e.ToolReturned | e.ToolFailed | None) -> Self | None:
         match result:
-            case e.ToolReturned(output=text):
-                return cls(returned=True, text=text)
+            case e.ToolReturned(output=output):
+                return cls(returned=True, text=words(output))
             case e.ToolFailed(error=text):
                 return cls(returned=False, text=text)
             case None:
@@ -356,6 +376,8 @@ class Question(ApiModel):
     """`typed`: whoever approves it types the name of the tool."""
     asked_as_well: tuple[str, ...]
     """The people asked later, because nobody decided in time."""
+    chain: tuple[CallAbove, ...]
+    """The calls in whose runs it is asked, the outermost first."""
     asked_at: datetime
     due_at: datetime | None
     """When more people are asked or it expires; None if neither happens."""

@@ -13,6 +13,7 @@ from fastapi.sse import format_sse_event
 from pydantic import Field
 
 from ayes.consumers.live import follow_reply
+from ayes.consumers.model import with_bytes
 from ayes.ledger.descriptions import describe_decision
 from ayes.ledger.lifecycle import Call
 from ayes.ledger.nats.jetstream import JetStream
@@ -31,6 +32,7 @@ from ayes.projections.live import Discarded, Ended, Fragment
 from ayes.projections.thread import Thread, is_settled, thread_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
+from ayes.schemas.content import spoken, words
 from ayes.schemas.errors import UnknownCall
 from ayes.schemas.ids import token
 from ayes.schemas.slots import ROOT, ThreadRef
@@ -220,7 +222,7 @@ class ThreadCycle(ApiModel):
             edited=decision.arguments if isinstance(decision, e.Approved) else None,
             status=str(call.status),
             decided=describe_decision(call.decided, call.withdrawn) if call.decided else "",
-            result=end.text if end else None,
+            result=words(end.text) if end else None,
             is_error=end.is_error if end else False,
             steps=[_step(fact, voids.get(fact.seq, "")) for fact in call.facts],
         )
@@ -308,7 +310,7 @@ def shown(item: timeline.Item) -> ThreadMessage | ThreadReply | ThreadCycle:
                 turn=turn.number,
                 seq=end.seq if end else None,
                 at=end.recorded_at if end else None,
-                texts=[part.text for part in parts if isinstance(part, e.Text)],
+                texts=[text for part in parts if (text := spoken(part)) is not None],
                 failure=_failure(end),
             )
         case timeline.Cycle():
@@ -322,7 +324,7 @@ def _message(fact: Fact) -> ThreadMessage:
         at=fact.recorded_at,
         role=said.role if said is fact.event else "",
         name=said.name,
-        text=said.text,
+        text=words(said.text),
     )
 
 
@@ -354,7 +356,8 @@ async def history(
     writer = format_named(provider)
     found = history_of(await _known(backend, ref))
     headers = {"Ayes-Stopped-At": str(found.stopped_at)} if found.stopped_at else {}
-    payload = msgspec.json.encode(writer.write(found.entries))
+    entries = await with_bytes(backend.reading, ref, found.entries)
+    payload = msgspec.json.encode(writer.write(entries))
     return Response(payload, headers=headers, media_type="application/json")
 
 

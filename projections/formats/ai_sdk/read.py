@@ -1,13 +1,15 @@
 """Reads `ModelMessage` lists of the Vercel AI SDK.
 
 Not read at all: `providerOptions` of messages, texts, calls and results. What a provider ran itself
-(`providerExecuted`), pictures and files of users are refused, not skipped.
+(`providerExecuted`) is refused, not skipped. A file of the model with `providerOptions` is kept as
+it is, as an opaque part.
 """
 
 from collections.abc import Sequence
 from typing import Any, Final
 
 from ayes.projections.formats.ai_sdk.check import check
+from ayes.projections.formats.ai_sdk.media import media_in, read_media
 from ayes.projections.formats.ai_sdk.write import PROVIDER
 from ayes.projections.formats.common import (
     JsonObject,
@@ -19,7 +21,8 @@ from ayes.projections.formats.common import (
 )
 from ayes.projections.formats.conversation import ConversationStep, Output, RecordedReply, Spoken
 from ayes.projections.formats.pairing import PairedSteps
-from ayes.schemas.events import Opaque, Part, Text, Wish
+from ayes.schemas.content import content_of
+from ayes.schemas.events import Content, Opaque, Part, Text, Wish
 
 #: The rules that a readable payload keeps. The others are about sending it.
 _UNREADABLE: Final = frozenset({1, 2, 3, 6, 7, 11, 12, 13, 14, 15})
@@ -43,8 +46,17 @@ def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
             said = [part for part in parts if part["type"] != "tool-approval-request"]
             steps.add_reply(at, RecordedReply(tuple(_read_part(at, part) for part in said)))
         else:
-            steps.add_said(Spoken(role, read_texts(at, parts)))
+            steps.add_said(Spoken(role, read_content(at, parts)))
     return steps.finish()
+
+
+def read_content(at: int, parts: list[JsonObject]) -> Content:
+    """Texts, joined as paragraphs; or texts and files in their order."""
+    if all(part["type"] == "text" for part in parts):
+        return read_texts(at, parts)
+    return content_of(
+        Text(part["text"]) if part["type"] == "text" else read_media(at, part) for part in parts
+    )
 
 
 def read_texts(at: int, parts: list[JsonObject]) -> str:
@@ -64,6 +76,8 @@ def _read_part(at: int, part: JsonObject) -> Part:
             "providerExecuted"
         ):
             return Wish(tool, read_input(at, part.get("input", {})), id_)
+        case {"type": "file"} if (media := media_in(at, part)) is not None:
+            return media
         case {"type": "reasoning" | "file"}:
             return Opaque(PROVIDER, checked_json_text(at, part))
         case _:
@@ -87,7 +101,7 @@ def _read_output(at: int, part: JsonObject) -> Output:
         case {"type": "error-json", "value": value}:
             return Output(id_, tool, checked_json_text(at, value), is_error=True)
         case {"type": "content", "value": items}:
-            return Output(id_, tool, read_texts(at, items))
+            return Output(id_, tool, read_content(at, items))
         case {"reason": str(reason)} if reason.strip():
             return Output(id_, tool, reason, is_error=True)
         case _:

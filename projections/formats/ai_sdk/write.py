@@ -12,29 +12,37 @@ This form loses:
 * texts without a visible character, unless they are alone in a turn and become `BLANK`;
 * the speaker (`name`), and the role of notes and of later system texts, which become user messages
   marked as notes;
+* how closely a model looks at an image, uploaded files and citations, which are told in words, and
+  that a text was a refusal;
 * opaque parts of other providers. Ours (`Opaque.provider == "ai-sdk"`) hold the JSON of a
   `reasoning` or `file` part;
 * that an outcome was a denial: `read` returns it as an error, which is then written as
   `error-text`.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from ayes.projections.formats.ai_sdk.check import lacks
+from ayes.projections.formats.ai_sdk.media import item_of, part_of, takes, takes_of_model
 from ayes.projections.formats.common import (
     BLANK,
     JsonObject,
     Payload,
+    Takes,
     arguments_object,
+    fitting,
     non_blank,
+    nothing,
     parse_json,
     tool_name,
     user_text,
 )
 from ayes.projections.formats.pairing import PairedTurn, pair_turns
 from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User
-from ayes.schemas.events import Opaque, Part, Text, Wish
+from ayes.schemas.content import spoken as said_in
+from ayes.schemas.content import words
+from ayes.schemas.events import Media, Opaque, Part, Refusal, Text, Wish
 
 PROVIDER: Final = "ai-sdk"
 _OPAQUE: Final = ("reasoning", "file")
@@ -43,25 +51,40 @@ _OPAQUE: Final = ("reasoning", "file")
 def write(entries: Sequence[Entry]) -> Payload:
     """`{"messages": [...]}`: ModelMessages."""
     messages: list[JsonObject] = []
-    for step, ids in numbered(entries):
+    for step, ids in numbered(entries, in_results=takes):
         match step:
             case PairedTurn(assistant=assistant, outcomes=outcomes):
                 messages.append({"role": "assistant", "content": _said(assistant, ids)})
                 if outcomes:
                     results = [_result(id_, *pair) for id_, pair in zip(ids, outcomes, strict=True)]
                     messages.append({"role": "tool", "content": results})
+            case User(text=tuple(content)):
+                messages.append({"role": "user", "content": _items(content, part_of)})
             case said:
                 role, text = spoken(said, opening=all(one["role"] == "system" for one in messages))
                 messages.append({"role": role, "content": text})
     return {"messages": messages}
 
 
+def _items(
+    content: Iterable[Text | Media], of_file: Callable[[Media], JsonObject]
+) -> list[JsonObject]:
+    return [
+        of_file(part) if isinstance(part, Media) else {"type": "text", "text": part.text}
+        for part in content
+    ]
+
+
 def numbered(
-    entries: Sequence[Entry],
+    entries: Sequence[Entry], in_results: Takes = nothing
 ) -> Iterator[tuple[System | User | Note | PairedTurn, list[str]]]:
-    """The entries in pairs, each turn with the ids of its calls."""
+    """The entries in pairs, each turn with the ids of its calls.
+
+    Args:
+        in_results: the files that are kept in results.
+    """
     used: set[str] = set()
-    for step in pair_turns(entries):
+    for step in pair_turns(fitting(entries, in_messages=takes, in_results=in_results)):
         ids = step.mint_ids(used, bool) if isinstance(step, PairedTurn) else {}
         yield step, list(ids.values())
 
@@ -81,7 +104,10 @@ def _said(assistant: Assistant, ids: Iterable[str]) -> list[JsonObject]:
 
 def _part(part: Part, ids: Iterator[str]) -> JsonObject | None:
     match part:
-        case Text(text=text):
+        case Media() if takes_of_model(part):
+            return part_of(part)
+        case Text() | Refusal() | Media():
+            text = said_in(part) or ""
             return {"type": "text", "text": text} if text.strip() else None
         case Wish(tool=tool, arguments=arguments):
             return {
@@ -110,7 +136,9 @@ def _result(id_: str, wish: Wish, outcome: Outcome) -> JsonObject:
 def output_of(outcome: Outcome) -> JsonObject:
     """A denial, an error for any other ending without a result, or the result."""
     if outcome.kind == "denied":
-        return {"type": "execution-denied", "reason": non_blank(outcome.text)}
+        return {"type": "execution-denied", "reason": non_blank(words(outcome.text))}
     if outcome.is_error:
-        return {"type": "error-text", "value": non_blank(outcome.text)}
+        return {"type": "error-text", "value": non_blank(words(outcome.text))}
+    if isinstance(outcome.text, tuple):
+        return {"type": "content", "value": _items(outcome.text, item_of)}
     return {"type": "text", "value": outcome.text}

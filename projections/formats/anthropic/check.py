@@ -25,12 +25,17 @@ the issue named reports:
 15. A message is an object with role user or assistant, its content text or a list of blocks.
 16. A final assistant message, which the model is to continue, does not end in white space ("final
     assistant content cannot end with trailing whitespace", Messages API).
+17. An image is JPEG, PNG, GIF or WebP, a document a PDF or text, each by its bytes in base64, by a
+    link of https, or as an uploaded file (Vision, PDF support, Files API).
+18. Images and documents are in users' messages and in results (Messages reference).
+19. A citation is an object with a type, in a text of the assistant (Citations).
 """
 
 import re
 from collections.abc import Sequence
 from typing import Any, Final
 
+from ayes.projections.formats.anthropic.media import source_problem
 from ayes.projections.formats.common import (
     FormatProblem,
     JsonObject,
@@ -154,6 +159,15 @@ def _check_block(
 ) -> None:
     """Check one block, and add the provider's own tool uses to `served`."""
     match block["type"]:
+        case "image" | "document" if role != "user":
+            wrong = f"a block of type {block['type']!r} is in the assistant's message."
+            problems.add(18, at, f"{wrong} Tell the model about it in words.")
+        case "image" | "document" if wrong := source_problem(block):
+            problems.add(17, at, f"{wrong} Send another form of it, or tell the model in words.")
+        case "tool_result" if wrong := _files_problem(block.get("content")):
+            problems.add(17, at, f"in a result: {wrong} Send another form, or tell it in words.")
+        case "text" if wrong := _citations_problem(role, block):
+            problems.add(19, at, wrong)
         case "text" if not as_text(block.get("text", "")).strip():
             problems.add(7, at, "a text block has no visible character. Leave it out.")
         case "tool_result" if block.get("content") == []:
@@ -171,6 +185,30 @@ def _check_block(
             if as_text(id_) not in served:
                 wrong = f"the {kind} of {cited(id_)} lacks its server_tool_use."
                 problems.add(10, at, f"{wrong} Send both, or neither.")
+
+
+def _files_problem(content: Any) -> str:
+    """Why the provider would refuse a file in a result; empty if it would not."""
+    for one in content if isinstance(content, list) else ():
+        is_file = isinstance(one, dict) and one.get("type") in ("image", "document")
+        if is_file and (wrong := source_problem(one)):
+            return wrong
+    return ""
+
+
+def _citations_problem(role: str, block: JsonObject) -> str:
+    given = block.get("citations")
+    if given is None or given == []:
+        return ""
+    if role != "assistant":
+        return "a user's text has citations. They are the assistant's: leave them out."
+    if not isinstance(given, list) or not all(map(is_citation, given)):
+        return "a citation is not an object with a type. Send it as it came, or leave it out."
+    return ""
+
+
+def is_citation(value: object) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("type"), str)
 
 
 def _says_something(content: Any) -> bool:

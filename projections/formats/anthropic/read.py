@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ayes.projections.formats.anthropic.check import blocks_of, check
+from ayes.projections.formats.anthropic.media import PROVIDER, read_media
 from ayes.projections.formats.common import (
     JsonObject,
     Payload,
@@ -23,8 +24,9 @@ from ayes.projections.formats.common import (
 )
 from ayes.projections.formats.conversation import ConversationStep, Output, RecordedReply, Spoken
 from ayes.projections.formats.pairing import PairedSteps
+from ayes.schemas.content import content_of, words
 from ayes.schemas.errors import BadInput
-from ayes.schemas.events import Opaque, Part, Text, Wish
+from ayes.schemas.events import Citation, Content, Media, Opaque, Part, Text, Wish
 
 #: The rules that a readable payload keeps. The others are about sending it.
 _UNREADABLE: Final = frozenset({1, 2, 3, 4, 15})
@@ -51,7 +53,7 @@ def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
             if block["type"] == "tool_result":
                 steps.add_output(_read_result(at, block, tools))
             else:
-                steps.add_said(Spoken("user", _read_text(at, block)))
+                steps.add_said(Spoken("user", _read_content(at, block)))
     return steps.finish()
 
 
@@ -77,6 +79,9 @@ def _is_text(block: Any) -> bool:
 
 def _read_part(at: int, block: JsonObject) -> Part:
     match block:
+        case {"type": "text", "citations": [_, *_] as citations, **rest}:
+            text = _read_text(at, {"type": "text", **rest})
+            return Text(text, tuple(_read_citation(at, one) for one in citations))
         case {"type": "text"}:
             return Text(_read_text(at, block))
         case {"type": "tool_use", "id": str(id_), "name": str(name), "input": dict(given)}:
@@ -108,6 +113,33 @@ def _read_text(at: int, block: JsonObject) -> str:
     return text_content(at, [block])
 
 
+def _read_content(at: int, block: JsonObject) -> Content:
+    """A text, or a file."""
+    if block["type"] not in ("image", "document"):
+        return _read_text(at, block)
+    _only(at, f"a block of type {block['type']!r}", block, _OF_A_FILE)
+    return (read_media(at, block),)
+
+
+#: Whether texts may cite a document is a setting of the request.
+_OF_A_FILE: Final = ("type", "source", "title", "citations", *_NOT_READ)
+
+
+def _read_citation(at: int, citation: Any) -> Citation:
+    match citation:
+        case {"type": str()}:
+            texts = {
+                name: value
+                for name, key in (("url", "url"), ("title", "title"), ("quote", "cited_text"))
+                if isinstance(value := citation.get(key), str)
+            }
+            if isinstance(title := citation.get("document_title"), str):
+                texts["title"] = title
+            return Citation(**texts, provider=PROVIDER, data=checked_json_text(at, citation))
+        case _:
+            raise unreadable(at, "a citation is not an object with a type.")
+
+
 def _read_result(at: int, block: JsonObject, tools: dict[str, str]) -> Output:
     """A result of one of the uses of the message before, whose tools are in `tools`."""
     _only(at, "a result", block, ("type", "tool_use_id", "content", "is_error", *_NOT_READ))
@@ -118,8 +150,26 @@ def _read_result(at: int, block: JsonObject, tools: dict[str, str]) -> Output:
     if not isinstance(is_error, bool | None):
         raise unreadable(at, "is_error is neither true nor false.")
     content = block.get("content")
-    text = "" if content is None or content == [] else text_content(at, content)
-    return Output(id_, tools[id_], text, bool(is_error))
+    found = _read_output(at, content)
+    return Output(id_, tools[id_], words(found) if is_error else found, bool(is_error))
+
+
+def _read_output(at: int, content: Any) -> Content:
+    if content is None or content == []:
+        return ""
+    if not isinstance(content, list) or not any(map(_is_file, content)):
+        return text_content(at, content)
+    parts: list[Text | Media] = []
+    for block in content:
+        if not isinstance(block, dict) or not isinstance(block.get("type"), str):
+            raise unreadable(at, "a part of the content is not an object with a type.")
+        read = _read_content(at, block)
+        parts += [Text(read)] if isinstance(read, str) else read
+    return content_of(parts)
+
+
+def _is_file(block: Any) -> bool:
+    return isinstance(block, dict) and block.get("type") in ("image", "document")
 
 
 def _only(at: int, what: str, found: JsonObject, keys: Sequence[str]) -> None:

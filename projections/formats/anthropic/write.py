@@ -6,6 +6,9 @@ minted again, text after a use is moved before it, a blank text becomes `BLANK`.
 opens the history is the `system` of the request. Later system texts are a user's texts, marked as
 notes.
 
+Images and documents are blocks in users' messages and results (`media`); in the model's own
+messages, and where the provider does not take them, they are told in words. Refusals are texts.
+
 Opaque parts of other providers are left out. One of ours (`Opaque.provider == "anthropic"`) holds
 the JSON of its block.
 """
@@ -13,7 +16,8 @@ the JSON of its block.
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from ayes.projections.formats.anthropic.check import is_id, thinking_problem
+from ayes.projections.formats.anthropic.check import is_citation, is_id, thinking_problem
+from ayes.projections.formats.anthropic.media import PROVIDER, block_of, takes
 from ayes.projections.formats.common import (
     BLANK,
     OPENING,
@@ -21,6 +25,7 @@ from ayes.projections.formats.common import (
     Payload,
     append_or_merge,
     arguments_object,
+    fitting,
     non_blank,
     parse_json,
     split_opening,
@@ -28,8 +33,9 @@ from ayes.projections.formats.common import (
     user_text,
 )
 from ayes.projections.formats.pairing import PairedTurn, pair_turns
-from ayes.projections.history import Assistant, Entry, Outcome
-from ayes.schemas.events import Opaque, Part, Text, Wish
+from ayes.projections.history import Assistant, Entry, Outcome, User
+from ayes.schemas.content import described, with_sources
+from ayes.schemas.events import Media, Opaque, Part, Refusal, Text, Wish
 
 #: Blocks that are written from facts of their own, and never from an opaque part.
 _OURS: Final = frozenset({"text", "tool_use", "tool_result"})
@@ -41,7 +47,7 @@ def write(entries: Sequence[Entry]) -> Payload:
     system = [text for text in opening if text.strip()]
     messages: list[JsonObject] = []
     used: set[str] = set()
-    for step in pair_turns(rest):
+    for step in pair_turns(fitting(rest, in_messages=takes, in_results=takes)):
         match step:
             case PairedTurn(assistant=assistant, outcomes=outcomes):
                 ids = step.mint_ids(used, is_id)
@@ -49,6 +55,8 @@ def write(entries: Sequence[Entry]) -> Payload:
                 if outcomes:
                     results = [_result(ids[outcome.call], outcome) for _wish, outcome in outcomes]
                     _add(messages, "user", results)
+            case User(text=tuple(content)):
+                _add(messages, "user", _user_blocks(content))
             case said:
                 _add(messages, "user", [_text(user_text(said))])
     if not messages or messages[0]["role"] != "user":
@@ -60,6 +68,20 @@ def write(entries: Sequence[Entry]) -> Payload:
 
 def _add(messages: list[JsonObject], role: str, blocks: list[JsonObject]) -> None:
     append_or_merge(messages, {"role": role, "content": blocks}, by="role", into="content")
+
+
+def _user_blocks(content: Iterable[Text | Media]) -> list[JsonObject]:
+    return [block_of(part) if isinstance(part, Media) else _text(part.text) for part in content]
+
+
+def _cited_text(text: Text) -> JsonObject | None:
+    """A text with its citations if all are this provider's, else with words for them."""
+    if not text.text.strip() and not text.citations:
+        return None
+    raw = [parse_json(one.data) if one.provider == PROVIDER else None for one in text.citations]
+    if raw and text.text.strip() and all(is_citation(one) for one in raw):
+        return {**_text(text.text), "citations": raw}
+    return _text(with_sources(text))
 
 
 def _text(text: str) -> JsonObject:
@@ -89,8 +111,12 @@ def _blocks(assistant: Assistant, ids: Iterable[str]) -> list[JsonObject]:
 
 def _block(part: Part, ids: Iterable[str]) -> JsonObject | None:
     match part:
-        case Text(text=text):
+        case Text():
+            return _cited_text(part)
+        case Refusal(text=text):
             return _text(text) if text.strip() else None
+        case Media():
+            return _text(described(part))
         case Wish(tool=tool, arguments=arguments):
             return {
                 "type": "tool_use",
@@ -113,7 +139,9 @@ def _is_opaque(block: JsonObject) -> bool:
 
 def _result(id_: str, outcome: Outcome) -> JsonObject:
     block: JsonObject = {"type": "tool_result", "tool_use_id": id_}
-    if outcome.text.strip():
+    if isinstance(outcome.text, tuple):
+        block["content"] = _user_blocks(outcome.text)
+    elif outcome.text.strip():
         block["content"] = outcome.text
     elif outcome.is_error:
         block["content"] = BLANK

@@ -24,6 +24,8 @@ Sources are ai.google.dev, Google's own types (the `google-genai` package), and 
 13. A content is an object with role user or model and a list of one or more parts, each an object.
 14. A thought signature is base64 and in a model's content, as calls are.
 15. `systemInstruction` is a content too, of texts; its role does not matter.
+16. A file is its bytes in base64, of a media type that the provider reads, or has a `fileUri`
+    (ai.google.dev, "Document understanding" and its neighbours).
 
 Not checked: that a request ends with the user's side, which only some models require, and whether
 the model gave a signature. Both spellings of a field, `functionCall` and `function_call`, are read;
@@ -34,6 +36,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ayes.projections.formats.common import FormatProblem, JsonObject, Payload, Problems, as_text
+from ayes.projections.formats.gemini.media import media_problem
 from ayes.projections.formats.gemini.parts import (
     DATA,
     FOREIGN,
@@ -180,13 +183,26 @@ def _check_part(at: int, role: str, part: JsonObject, problems: Problems) -> Non
     if "functionResponse" in part:
         response = inner(part, "functionResponse")
         _check_name(at, response, problems)
+        for one in response.get("parts") or ():
+            if not isinstance(one, dict) or (wrong := _file_problem(one, needed=True)):
+                more = wrong if isinstance(one, dict) else "it is not an object."
+                problems.add(16, at, f"in a response: {more} Tell the model in words.")
         if not isinstance(response.get("response"), dict):
             problems.add(11, at, "a response is not an object. Wrap it: {'output': ...}.")
+    if wrong := _file_problem(part):
+        problems.add(16, at, f"{wrong} Send another form of it, or tell it in words.")
     signed = "thoughtSignature" in part
     of_model = signed or "functionCall" in part
     if (of_model and role != "model") or (signed and not is_base64(part["thoughtSignature"])):
         wrong = "calls and thought signatures (in base64) are the model's."
         problems.add(14, at, f"{wrong} Send them as they came.")
+
+
+def _file_problem(part: JsonObject, *, needed: bool = False) -> str:
+    """Why the provider would refuse the file in a part; empty if it would not, or there is none."""
+    if "inlineData" in part or "fileData" in part:
+        return media_problem(part)
+    return "a part of it is no file." if needed else ""
 
 
 def _check_name(at: int, named: JsonObject, problems: Problems) -> None:

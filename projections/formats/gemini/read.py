@@ -1,7 +1,7 @@
 """Reads conversations of Gemini's `generateContent`.
 
-A response's object is read as JSON text, unless it is one text under `output` or `error`. Images
-and files are refused: a history cannot hold them.
+A response's object is read as JSON text, unless it is one text under `output` or `error`. Files
+beside it come after that text.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,6 +17,7 @@ from ayes.projections.formats.common import (
 )
 from ayes.projections.formats.conversation import ConversationStep, Output, RecordedReply, Spoken
 from ayes.projections.formats.gemini.check import system_problem
+from ayes.projections.formats.gemini.media import read_media
 from ayes.projections.formats.gemini.parts import (
     DATA,
     FOREIGN,
@@ -28,8 +29,9 @@ from ayes.projections.formats.gemini.parts import (
     system_of,
 )
 from ayes.projections.formats.pairing import PairedSteps
+from ayes.schemas.content import content_of
 from ayes.schemas.errors import BadInput
-from ayes.schemas.events import Opaque, Part, Text, Wish
+from ayes.schemas.events import Media, Opaque, Part, Text, Wish
 from ayes.schemas.limits import cited
 
 
@@ -105,6 +107,8 @@ def _replied(at: int, part: JsonObject) -> Iterator[Part]:
             if not isinstance(args, dict):
                 raise _mistake(at, "a call needs an object `args`.")
             yield Wish(name, arguments_text(at, args), id_)
+        case [("inlineData", dict())]:
+            yield read_media(at, part)
         case _:
             wrong = "a part of the model's is neither text nor a call, nor kept for the model."
             raise _mistake(at, wrong)
@@ -119,6 +123,8 @@ def _user_step(at: int, part: JsonObject, waiting: Sequence[Wish]) -> Spoken | O
             )
         case [("text", str(text))]:
             return Spoken("user", text)
+        case [("inlineData" | "fileData", dict())] if not waiting:
+            return Spoken("user", (read_media(at, part),))
         case [("functionResponse", dict())]:
             pass
         case _:
@@ -134,15 +140,31 @@ def _user_step(at: int, part: JsonObject, waiting: Sequence[Wish]) -> Spoken | O
     ):
         wrong = f"the response of {cited(response.get('name'))} is in the place of {wish.tool!r}."
         raise _mistake(at, f"{wrong} Sort the responses as their calls.")
+    files = _files(at, response.get("parts"))
     match response.get("response"):
         case {"output": str(text), **rest} if not rest:
-            return Output(wish.provider_id, wish.tool, text)
+            said = (Text(text),) if text and files else ()
+            return Output(
+                wish.provider_id, wish.tool, content_of((*said, *files)) if files else text
+            )
+        case _ if files:
+            raise _mistake(at, "beside files, a response can be read as a text under `output`.")
         case {"error": str(text), **rest} if not rest:
             return Output(wish.provider_id, wish.tool, text, is_error=True)
         case dict() as given:
             return Output(wish.provider_id, wish.tool, json_text(given), is_error="error" in given)
         case _:
             raise _mistake(at, "a response is not an object.")
+
+
+def _files(at: int, parts: Any) -> list[Media]:
+    """The files beside a response's text."""
+    if parts is None or parts == []:
+        return []
+    found = parts_of({"role": "user", "parts": parts}, ("user",))
+    if found is None or not all("inlineData" in part for part in found):
+        raise _mistake(at, "the parts of a response are not files by their bytes.")
+    return [read_media(at, part) for part in found]
 
 
 def _opaque(kept: JsonObject) -> Opaque:

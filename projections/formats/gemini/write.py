@@ -5,7 +5,9 @@ wrapped under `MALFORMED`), a user's name, an empty text (`BLANK`, or left out o
 and the border between two turns with nothing between them. `OPENING` comes before a history that
 opens with the model. System texts that open the history are the `systemInstruction`; later ones
 are a user's texts, marked as notes. An id that repeats is minted again, and characters that a tool
-name may not have are replaced.
+name may not have are replaced. Files are parts (`media`) and lose their names; in a function's
+response they come after its texts. Those that the provider does not take, and citations, are told
+in words; a refusal is a text.
 
 Opaque parts of other providers are left out. Ours (`Opaque.provider == "gemini"`) hold JSON:
 `{"thoughtSignature": ...}`, which belongs to the part directly after it, or a whole part that only
@@ -23,15 +25,19 @@ from ayes.projections.formats.common import (
     Payload,
     append_or_merge,
     arguments_object,
+    fitting,
+    is_taken,
     parse_json,
     split_opening,
     tool_name,
     user_text,
 )
+from ayes.projections.formats.gemini.media import part_of, takes, takes_in_responses, takes_of_model
 from ayes.projections.formats.gemini.parts import FOREIGN, FUNCTION_NAME, is_base64, is_kept
 from ayes.projections.formats.pairing import PairedTurn, mint_call_id, pair_turns
-from ayes.projections.history import Assistant, Entry, Outcome
-from ayes.schemas.events import Opaque, Text, Wish
+from ayes.projections.history import Assistant, Entry, Outcome, User
+from ayes.schemas.content import spoken
+from ayes.schemas.events import Media, Opaque, Refusal, Text, Wish
 
 
 def write(entries: Sequence[Entry]) -> Payload:
@@ -40,7 +46,7 @@ def write(entries: Sequence[Entry]) -> Payload:
     system = [{"text": text} for text in opening if text]
     contents: list[JsonObject] = []
     used: set[str] = set()
-    for step in pair_turns(rest):
+    for step in pair_turns(fitting(rest, in_messages=takes, in_results=takes_in_responses)):
         match step:
             case PairedTurn(outcomes=outcomes, given=given):
                 ids = {
@@ -53,8 +59,11 @@ def write(entries: Sequence[Entry]) -> Payload:
                 if outcomes:
                     responses = [_response(ids[one.call], wish, one) for wish, one in outcomes]
                     contents.append({"role": "user", "parts": responses})
+            case User(text=tuple(content)):
+                for part in content:
+                    _say(contents, part_of(part) if isinstance(part, Media) else _text(part.text))
             case said:
-                _say(contents, user_text(said))
+                _say(contents, _text(user_text(said)))
     if not contents or contents[0]["role"] != "user":
         contents.insert(0, {"role": "user", "parts": [{"text": OPENING}]})
     return (
@@ -64,9 +73,12 @@ def write(entries: Sequence[Entry]) -> Payload:
     )
 
 
-def _say(contents: list[JsonObject], text: str) -> None:
-    """Append a text to the last content, or to a new one if that is the model's or responses."""
-    part = {"text": text or BLANK}
+def _text(text: str) -> JsonObject:
+    return {"text": text or BLANK}
+
+
+def _say(contents: list[JsonObject], part: JsonObject) -> None:
+    """Append a part to the last content, or to a new one if that is the model's or responses."""
     if (
         contents
         and contents[-1]["role"] == "user"
@@ -97,7 +109,10 @@ def _turn(assistant: Assistant, ids: dict[str, str]) -> list[JsonObject]:
                 continue
             case Opaque():
                 continue
-            case Text(text=text):
+            case Media() if is_taken(part, takes_of_model):
+                pieces.append({**part_of(part), **signature})
+            case Text() | Refusal() | Media():
+                text = spoken(part)
                 if text or signature:
                     pieces.append({"text": text, **signature})
             case Wish():
@@ -124,8 +139,14 @@ def _call(id_: str, wish: Wish, signature: JsonObject) -> JsonObject:
 
 
 def _response(id_: str, wish: Wish, outcome: Outcome) -> JsonObject:
-    response = {"error" if outcome.is_error else "output": outcome.text}
-    return {"functionResponse": {**_named(id_, wish), "response": response}}
+    named = _named(id_, wish)
+    if isinstance(outcome.text, str):
+        response = {"error" if outcome.is_error else "output": outcome.text}
+        return {"functionResponse": {**named, "response": response}}
+    texts = [part.text for part in outcome.text if isinstance(part, Text)]
+    files = [part_of(part) for part in outcome.text if isinstance(part, Media)]
+    response = {"output": "\n\n".join(texts)}
+    return {"functionResponse": {**named, "response": response, "parts": files}}
 
 
 def _named(id_: str, wish: Wish) -> JsonObject:

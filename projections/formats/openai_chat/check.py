@@ -18,6 +18,9 @@ The sources are OpenAI's API reference and the issues named:
 9.  `tool_calls`, if present, is not empty.
 10. There is a message, and each is an object with a role that exists.
 11. An assistant message has at most 128 tool calls ("array too long", `tool_calls`).
+12. An image is a link or a data URL of JPEG, PNG, GIF or WebP, with a detail that exists; a sound
+    is WAV or MP3; a file is a PDF, or the id of an uploaded one (Images and vision, Audio, File
+    inputs).
 """
 
 from collections.abc import Sequence
@@ -31,6 +34,7 @@ from ayes.projections.formats.common import (
     as_text,
     find_messages,
 )
+from ayes.projections.formats.openai_files import FILES, media_problem
 from ayes.projections.formats.pairing import CallPairing, PairingRules
 from ayes.schemas.limits import cited
 
@@ -92,6 +96,8 @@ def _check_content(at: int, message: JsonObject, problems: Problems) -> None:
         for part in content:
             if wrong := _part_problem(part, message["role"]):
                 problems.add(8, at, wrong)
+            elif part["type"] in FILES and (wrong := media_problem(part)):
+                problems.add(12, at, f"{wrong} Send another form of it, or tell it in words.")
     elif content is not None or message["role"] != "assistant" or not _says_other(message):
         problems.add(8, at, "the content must be text. Write an empty text where there is none.")
 

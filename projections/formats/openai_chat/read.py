@@ -2,8 +2,8 @@
 
 Writing a history and reading it again loses: opaque parts; whether an outcome is an error; which
 system message was a note; names of speakers (`name`); the border between several texts of one turn,
-and their places among its wishes; the characters of a tool's name that the provider does not take;
-and that a text was a refusal.
+and their places among its wishes and refusals; and the characters of a tool's name that the
+provider does not take. Annotations of a reply are read as citations, and written in words.
 """
 
 from collections.abc import Sequence
@@ -11,6 +11,7 @@ from typing import Any
 
 from ayes.projections.formats.common import JsonObject, Payload, messages_of, text_content
 from ayes.projections.formats.conversation import ConversationStep, read_messages
+from ayes.projections.formats.openai_files import FILES
 from ayes.schemas.errors import BadInput
 
 
@@ -43,21 +44,30 @@ def _plain(at: int, message: Any) -> Any:
     if role == "developer":
         plain["role"] = "system"
     content = message.get("content")
-    if isinstance(content, list):
-        content = text_content(at, [_as_text(one) for one in content])
-    if isinstance(refusal := plain.pop("refusal", None), str):
-        content = f"{content}\n\n{refusal}" if content else refusal
+    if isinstance(content, list) and role == "assistant":
+        refusals = [one["refusal"] for one in content if _is_refusal(one)]
+        content = [one for one in content if not _is_refusal(one)] or None
+        if refusals:
+            plain["refusal"] = "\n\n".join(refusals)
+    if isinstance(content, list) and not (role == "user" and any(map(_is_file, content))):
+        content = text_content(at, content)
+    if not plain.get("refusal", "no"):
+        del plain["refusal"]
     if "content" in message or role == "assistant":
         plain["content"] = content
     return plain
 
 
-def _as_text(part: Any) -> Any:
-    match part:
-        case {"type": "refusal", "refusal": str(text)}:
-            return {"type": "text", "text": text}
-        case _:
-            return part
+def _is_refusal(part: Any) -> bool:
+    return (
+        isinstance(part, dict)
+        and part.get("type") == "refusal"
+        and isinstance(part.get("refusal"), str)
+    )
+
+
+def _is_file(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") in FILES
 
 
 def _in_call_order(messages: Sequence[Any]) -> list[Any]:

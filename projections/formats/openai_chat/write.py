@@ -1,27 +1,31 @@
 """Writes histories for OpenAI Chat Completions.
 
 There is no flag for errors, so the outcome's text says what went wrong. Opaque parts are left out:
-the form has no place for them. Notes are system messages, which a user cannot forge.
+the form has no place for them. Notes are system messages, which a user cannot forge. Files are in
+users' messages (`openai_files`); a tool's message is text, so that they are told there in words, as
+citations are.
 """
 
 from collections.abc import Sequence
 
-from ayes.projections.formats.common import TOOL_NAME, JsonObject, Payload, tool_name
+from ayes.projections.formats.common import TOOL_NAME, JsonObject, Payload, fitting, tool_name
 from ayes.projections.formats.openai_chat.check import is_id
+from ayes.projections.formats.openai_files import part_of, takes
 from ayes.projections.formats.pairing import PairedTurn, pair_turns
 from ayes.projections.history import Entry, Note, System, User
-from ayes.schemas.events import Text
+from ayes.schemas.content import spoken, words
+from ayes.schemas.events import Content, Media, Refusal
 
 
 def write(entries: Sequence[Entry]) -> Payload:
     """`{"messages": [...]}`. A conversation recorded as facts is written back unchanged."""
     messages: list[JsonObject] = []
-    for step in pair_turns(entries):
+    for step in pair_turns(fitting(entries, in_messages=takes)):
         match step:
             case System(text=text):
                 messages.append({"role": "system", "content": text})
             case User(text=text, name=name):
-                messages.append({"role": "user", **_named(name), "content": text})
+                messages.append({"role": "user", **_named(name), "content": _content(text)})
             case Note(text=text, name=name):
                 messages.append({"role": "system", **_named(name), "content": text})
             case PairedTurn():
@@ -29,13 +33,27 @@ def write(entries: Sequence[Entry]) -> Payload:
     return {"messages": messages}
 
 
+def _content(content: Content) -> str | list[JsonObject]:
+    if isinstance(content, str):
+        return content
+    return [
+        part_of(part) if isinstance(part, Media) else {"type": "text", "text": part.text}
+        for part in content
+    ]
+
+
 def _turn(turn: PairedTurn) -> list[JsonObject]:
-    texts = [part.text for part in turn.assistant.parts if isinstance(part, Text)]
+    parts = turn.assistant.parts
+    refusals = [part.text for part in parts if isinstance(part, Refusal) and part.text]
+    said = (spoken(part) for part in parts if not isinstance(part, Refusal))
+    texts = [text for text in said if text is not None]
     message: JsonObject = {"role": "assistant", "content": "\n\n".join(texts)}
+    if refusals:
+        message["refusal"] = "\n\n".join(refusals)
+    if not texts and (turn.outcomes or refusals):
+        message["content"] = None
     if not turn.outcomes:
         return [message]
-    if not texts:
-        message["content"] = None
     ids = turn.mint_ids(set(), is_id)
     message["tool_calls"] = [
         {
@@ -50,7 +68,7 @@ def _turn(turn: PairedTurn) -> list[JsonObject]:
             "role": "tool",
             "tool_call_id": ids[outcome.call],
             "name": tool_name(wish.tool),
-            "content": outcome.text,
+            "content": words(outcome.text),
         }
         for wish, outcome in turn.outcomes
     ]

@@ -24,6 +24,8 @@ The sources are the issues named, or OpenAI's own types (the `openai` package):
 14. An `mcp_approval_response` answers an `mcp_approval_request` by that item's id. A decision about
     a tool of ours is not such a response (microsoft/agent-framework#7452).
 15. There is an item, and each is an object of a type that exists; a message is known by its role.
+16. A file in a message or an output is what Responses takes: one of a link, an id, or a data URL of
+    JPEG, PNG, GIF, WebP or PDF; an image's detail exists (Images and vision, File inputs).
 
 Not checked: whether the provider still has a referenced item. With `previous_response_id` or
 `conversation`, an output may answer a call that the provider keeps, so rules 2 and 14 accept it.
@@ -34,6 +36,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ayes.projections.formats.common import FormatProblem, JsonObject, Payload, Problems, as_text
+from ayes.projections.formats.openai_files import RESPONSES_FILES, responses_problem
 from ayes.projections.formats.openai_responses.items import (
     ID_PREFIXES,
     KEPT,
@@ -152,6 +155,15 @@ def _check_output(at: int, item: JsonObject, kind: str, problems: Problems) -> N
         problems.add(12, at, f"{wrong} Send it as text.")
     elif isinstance(output, str) and len(output) > MAX_OUTPUT:
         problems.add(12, at, f"the output has more than {MAX_OUTPUT:,} characters. Shorten it.")
+    if kind == "function_call_output":
+        _check_files(at, output, problems)
+
+
+def _check_files(at: int, content: Any, problems: Problems) -> None:
+    for part in content if isinstance(content, list) else ():
+        is_file = isinstance(part, dict) and part.get("type") in RESPONSES_FILES
+        if is_file and (wrong := responses_problem(part)):
+            problems.add(16, at, f"{wrong} Send another form of it, or tell it in words.")
 
 
 def _check_message(at: int, message: JsonObject, problems: Problems) -> None:
@@ -160,6 +172,7 @@ def _check_message(at: int, message: JsonObject, problems: Problems) -> None:
     if not _is_text_or(kinds, content) or content == []:
         known = f"text, or parts of type {', '.join(sorted(kinds))}"
         problems.add(13, at, f"the content of role {message['role']} is {known}.")
+    _check_files(at, content, problems)
 
 
 def _is_text_or(kinds: frozenset[str], content: Any) -> bool:

@@ -1,8 +1,8 @@
 """Reads conversations of OpenAI Responses.
 
-`developer` and `instructions` become `system`, the parts of a message become messages, a refusal
-becomes text; annotations, and everything but the text of an output, are left out. Images, files and
-calls of tools that are not functions are refused: a history cannot hold them.
+`developer` and `instructions` become `system`, the texts of a message become messages, and texts
+with files one message. The status of an output is left out. Calls of tools that are not functions
+are refused: a history cannot hold them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,6 +16,8 @@ from ayes.projections.formats.common import (
     unreadable,
 )
 from ayes.projections.formats.conversation import ConversationStep, Output, RecordedReply, Spoken
+from ayes.projections.formats.openai_files import RESPONSES_FILES as FILES
+from ayes.projections.formats.openai_files import read_responses_media
 from ayes.projections.formats.openai_responses.items import (
     FIELDS,
     KEPT,
@@ -25,8 +27,9 @@ from ayes.projections.formats.openai_responses.items import (
     kind_of,
 )
 from ayes.projections.formats.pairing import PairedSteps
+from ayes.schemas.content import content_of
 from ayes.schemas.errors import BadInput
-from ayes.schemas.events import Opaque, Part, Text, Wish
+from ayes.schemas.events import Citation, Content, Media, Opaque, Part, Refusal, Text, Wish
 from ayes.schemas.limits import cited
 
 
@@ -64,6 +67,9 @@ def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
             _end_reply(at, parts, steps)
             _all_answered(at, steps, " before this item")
             role: Literal["user", "system"] = "user" if item["role"] == "user" else "system"
+            if role == "user" and _has_files(item.get("content")):
+                steps.add_said(Spoken(role, _content(at, item["content"])))
+                continue
             for text in _texts(at, item):
                 steps.add_said(Spoken(role, text))
     _end_reply(len(items), parts, steps)
@@ -117,8 +123,27 @@ def _output(at: int, item: JsonObject, waiting: Sequence[Wish]) -> Output:
     if wish.provider_id != id_:
         wrong = f"{id_!r} is answered before {wish.provider_id!r}."
         raise _mistake(at, f"{wrong} Sort the outputs as their calls.")
+    if isinstance(output, list) and _has_files(output):
+        return Output(wish.provider_id, wish.tool, _content(at, output))
     text = output if isinstance(output, str) else "\n\n".join(_part_texts(at, output, "input_text"))
     return Output(wish.provider_id, wish.tool, text)
+
+
+def _has_files(content: Any) -> bool:
+    return isinstance(content, list) and any(
+        isinstance(part, dict) and part.get("type") in FILES for part in content
+    )
+
+
+def _content(at: int, content: list[Any]) -> Content:
+    """Texts and files in their order."""
+    parts: list[Text | Media] = []
+    for part in content:
+        if isinstance(part, dict) and part.get("type") in FILES:
+            parts.append(read_responses_media(at, part))
+        else:
+            parts += [Text(text) for text in _part_texts(at, [part], "input_text")]
+    return content_of(parts)
 
 
 def _wished(at: int, item: JsonObject) -> Iterator[Part]:
@@ -131,7 +156,28 @@ def _wished(at: int, item: JsonObject) -> Iterator[Part]:
 
 def _replied(at: int, item: JsonObject) -> Iterator[Part]:
     yield from _fields(item, "message")
-    yield from (Text(text) for text in _texts(at, item))
+    content = item.get("content")
+    if not isinstance(content, list):
+        yield from (Text(text) for text in _texts(at, item))
+        return
+    _texts(at, item)  # refuses what cannot be read
+    for part in content:
+        if part["type"] == "refusal":
+            yield Refusal(part["refusal"])
+        else:
+            annotations = part.get("annotations") or ()
+            yield Text(part["text"], tuple(_citation(at, one) for one in annotations))
+
+
+def _citation(at: int, annotation: Any) -> Citation:
+    if not isinstance(annotation, dict) or not isinstance(annotation.get("type"), str):
+        raise _mistake(at, "an annotation is not an object with a type.")
+    texts = {
+        name: value
+        for name, key in (("url", "url"), ("title", "title"), ("title", "filename"))
+        if isinstance(value := annotation.get(key), str)
+    }
+    return Citation(**texts, provider=NAME, data=json_text(annotation))
 
 
 def _fields(item: JsonObject, kind: str) -> Iterator[Opaque]:

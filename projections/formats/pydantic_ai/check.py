@@ -21,8 +21,10 @@ The sources are the library's own, version 2.68, in `messages.py` unless named:
     it (`_agent_graph.py`).
 11. There is a message, and each is an object of kind request or response with a list of parts.
 12. A timestamp, if present, is text.
+13. A file in a prompt or a return is bytes in base64 with a media type, a URL, or a file of a
+    provider that is known (`BinaryContent`, `UploadedFile`).
 
-Pictures, citations, usage and provider details are left to the adapter.
+Citations, usage and provider details are left to the adapter.
 """
 
 from collections.abc import Sequence
@@ -37,6 +39,7 @@ from ayes.projections.formats.common import (
     misfit,
 )
 from ayes.projections.formats.pairing import CallPairing, PairingRules
+from ayes.projections.formats.pydantic_ai.media import is_file, item_problem
 
 #: The required fields of each kind of part.
 _REQUEST_PARTS: Final[dict[str, dict[str, type | tuple[type, ...]]]] = {
@@ -99,6 +102,7 @@ def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
                 problems.add(8, at, f"in a {kind}, {wrong}")
                 continue
             _check_time(at, part, problems)
+            _check_files(at, part, problems)
             if part["part_kind"] == "tool-call":
                 _check_call(at, part, pairing, problems)
             elif is_answer(part):
@@ -125,6 +129,15 @@ def shape_problem(part: Any, known: dict[str, dict[str, type | tuple[type, ...]]
             "a prompt lists something that is neither text nor an object with a kind. Leave it out."
         )
     return ""
+
+
+def _check_files(at: int, part: JsonObject, problems: Problems) -> None:
+    content = part.get("content")
+    if part["part_kind"] not in ("user-prompt", "tool-return") or not isinstance(content, list):
+        return
+    for item in filter(is_file, content):
+        if wrong := item_problem(item):
+            problems.add(13, at, f"{wrong} Send another form of it, or tell it in words.")
 
 
 def _is_item(item: Any) -> bool:

@@ -38,6 +38,7 @@ from ayes.projections.formats.pydantic_ai.write import written
 from ayes.projections.history import Assistant, history, told
 from ayes.projections.thread import Thread
 from ayes.schemas import events as e
+from ayes.schemas.content import words
 from ayes.schemas.errors import BadInput
 
 
@@ -84,11 +85,11 @@ def results(thread: Thread) -> JsonObject:
         elif (ended := told(call, wish)) is None:
             continue
         elif ended.kind == "denied":
-            approvals[id_] = {"message": non_blank(ended.text), "kind": "tool-denied"}
+            approvals[id_] = {"message": non_blank(words(ended.text)), "kind": "tool-denied"}
         elif ended.is_error:
-            calls[id_] = {"message": non_blank(ended.text), "kind": "tool-failed"}
+            calls[id_] = {"message": non_blank(words(ended.text)), "kind": "tool-failed"}
         else:
-            calls[id_] = ended.text
+            calls[id_] = words(ended.text)
     return {"calls": calls, "approvals": approvals}
 
 

@@ -20,10 +20,18 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
-from ayes.projections.formats.common import JsonObject, checked_json_text, parse_object, tool_name
+from ayes.projections.formats.common import (
+    JsonObject,
+    checked_json_text,
+    is_taken,
+    parse_object,
+    tool_name,
+)
 from ayes.projections.formats.pydantic_ai.check import RESPONSE_PARTS, call_id_of, shape_problem
+from ayes.projections.formats.pydantic_ai.media import item_of, read_media, takes
 from ayes.projections.history import Assistant
-from ayes.schemas.events import Opaque, Part, Text, Wish
+from ayes.schemas.content import spoken
+from ayes.schemas.events import Inline, Media, Opaque, Part, Refusal, Text, Wish
 
 PROVIDER: Final = "pydantic-ai"
 #: The services whose wire forms we have, under the library's name for them. Google's cloud and
@@ -54,9 +62,17 @@ def recorded(
             case [{"part_kind": "tool-call", "tool_name": tool} as part]:
                 wish = Wish(tool, _read_arguments(at, part.get("args")), call_id_of(part))
                 found += [*_beside(at, service, part), wish]
+            case [{"part_kind": "file", "content": {"kind": "binary"} as content, **rest}] if not (
+                any(rest.values())
+            ):
+                found.append(read_media(at, content))
             case _:
                 found += _kept(at, service, run)
     return tuple(found)
+
+
+def _takes_of_model(media: Media) -> bool:
+    return isinstance(media.source, Inline) and takes(media)
 
 
 def _item_of(index: int, part: JsonObject) -> int | str:
@@ -155,7 +171,10 @@ def responded(
     index = -1
     for part in turn.parts:
         match part:
-            case Text(text=text):
+            case Media() if is_taken(part, _takes_of_model):
+                parts.append({"content": item_of(part), "part_kind": "file"})
+            case Text() | Refusal() | Media():
+                text = spoken(part)
                 parts.append({"content": text, **_without_id(beside, alone), "part_kind": "text"})
             case Wish(tool=tool, arguments=arguments):
                 index += 1

@@ -1,8 +1,8 @@
 """Reads conversations of Pydantic AI.
 
 Not read: timestamps, usage, models, run ids and metadata, which say nothing to a model.
-`instructions` are read as a system text where they begin or change. Prompts with pictures and files
-are refused, not skipped, as is feedback that answers no call.
+`instructions` are read as a system text where they begin or change. Feedback that answers no call
+is refused, not skipped.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,10 @@ from ayes.projections.formats.common import (
 from ayes.projections.formats.conversation import ConversationStep, Output, RecordedReply, Spoken
 from ayes.projections.formats.pairing import PairedSteps
 from ayes.projections.formats.pydantic_ai.check import call_id_of, check, is_answer
+from ayes.projections.formats.pydantic_ai.media import is_file, read_media
 from ayes.projections.formats.pydantic_ai.opaque import recorded
+from ayes.schemas.content import content_of
+from ayes.schemas.events import Content, Media, Text
 
 #: The rules that a readable payload keeps. The others are about sending it.
 _UNREADABLE: Final = frozenset({1, 2, 3, 6, 7, 8, 9, 10, 11})
@@ -68,8 +71,8 @@ def _read_spoken(at: int, part: JsonObject) -> Spoken:
             isinstance(one, str) for one in items
         ):
             return Spoken("user", "\n\n".join(items))
-        case {"part_kind": "user-prompt"}:
-            raise unreadable(at, "a prompt holds more than text, and only texts are read.")
+        case {"part_kind": "user-prompt", "content": items}:
+            return Spoken("user", _read_items(at, items))
         case _:
             wrong = f"a {part['part_kind']} is not text and answers no call."
             raise unreadable(at, f"{wrong} It cannot be read.")
@@ -77,6 +80,24 @@ def _read_spoken(at: int, part: JsonObject) -> Spoken:
 
 def _read_output(at: int, part: JsonObject) -> Output:
     content = part["content"]
-    text = content if isinstance(content, str) else checked_json_text(at, content)
     is_error = part["part_kind"] != "tool-return" or part.get("outcome", "success") != "success"
-    return Output(call_id_of(part), part["tool_name"], text, is_error=is_error)
+    if isinstance(content, str):
+        read: Content = content
+    elif not is_error and isinstance(content, list) and any(map(is_file, content)):
+        read = _read_items(at, content)
+    else:
+        read = checked_json_text(at, content)
+    return Output(call_id_of(part), part["tool_name"], read, is_error=is_error)
+
+
+def _read_items(at: int, items: list[Any]) -> Content:
+    """Texts and files in their order."""
+    parts: list[Text | Media] = []
+    for item in items:
+        if isinstance(item, str):
+            parts.append(Text(item))
+        elif is_file(item):
+            parts.append(read_media(at, item))
+        else:
+            raise unreadable(at, "it lists something that is neither text nor a file.")
+    return content_of(parts)

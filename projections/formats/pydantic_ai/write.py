@@ -13,6 +13,7 @@ This form loses:
 * the speaker (`name`), and that a note is not the user's: it is a prompt marked as a note. (The
   library moves system prompts to the front for some providers, so a note made one would lose its
   place.)
+* the names of files, and citations, which are told in words; that a text was a refusal;
 * opaque parts that have no equivalent here: items of the services' own tools, OpenAI's reasoning
   with neither a summary nor its encrypted content, and broken data. The id of an item that resulted
   from such reasoning is lost too, and so is reasoning that resulted in such a tool's item, since
@@ -29,14 +30,17 @@ from ayes.projections.formats.common import (
     JsonObject,
     Payload,
     append_or_merge,
+    fitting,
     non_blank,
     tool_name,
     user_text,
 )
 from ayes.projections.formats.pairing import PairedTurn, pair_turns
+from ayes.projections.formats.pydantic_ai.media import item_of, takes
 from ayes.projections.formats.pydantic_ai.opaque import responded
-from ayes.projections.history import Entry, Outcome, System
-from ayes.schemas.events import Wish
+from ayes.projections.history import Entry, Outcome, System, User
+from ayes.schemas.content import words
+from ayes.schemas.events import Content, Media, Wish
 
 
 def write(entries: Sequence[Entry]) -> Payload:
@@ -47,7 +51,7 @@ def write(entries: Sequence[Entry]) -> Payload:
 def written(entries: Sequence[Entry], used: set[str]) -> list[JsonObject]:
     """The messages. The ids of their calls are added to `used`."""
     messages: list[JsonObject] = []
-    for step in pair_turns(entries):
+    for step in pair_turns(fitting(entries, in_messages=takes, in_results=takes)):
         match step:
             case System(text=text):
                 _ask(messages, {"content": text, "part_kind": "system-prompt"})
@@ -56,6 +60,8 @@ def written(entries: Sequence[Entry], used: set[str]) -> list[JsonObject]:
                 messages.append({"parts": responded(given, ids), "kind": "response"})
                 for wish, outcome in outcomes:
                     _ask(messages, _return(ids[outcome.call], wish, outcome))
+            case User(text=text):
+                _ask(messages, {"content": items_of(text), "part_kind": "user-prompt"})
             case said:
                 _ask(messages, {"content": user_text(said), "part_kind": "user-prompt"})
     return messages
@@ -66,10 +72,17 @@ def _ask(messages: list[JsonObject], part: JsonObject) -> None:
     append_or_merge(messages, {"parts": [part], "kind": "request"}, by="kind", into="parts")
 
 
+def items_of(content: Content) -> str | list[str | JsonObject]:
+    """A content as a prompt or a return has it; its files must be taken (`fitting`)."""
+    if isinstance(content, str):
+        return content
+    return [item_of(part) if isinstance(part, Media) else part.text for part in content]
+
+
 def _return(id_: str, wish: Wish, outcome: Outcome) -> JsonObject:
-    ended, text = "success", outcome.text
+    ended, content = "success", items_of(outcome.text)
     if outcome.is_error:
         ended = "denied" if outcome.kind == "denied" else "failed"
-        text = non_blank(text)
-    part = {"tool_name": tool_name(wish.tool), "content": text, "tool_call_id": id_}
+        content = non_blank(words(outcome.text))
+    part = {"tool_name": tool_name(wish.tool), "content": content, "tool_call_id": id_}
     return {**part, "outcome": ended, "part_kind": "tool-return"}

@@ -21,10 +21,11 @@ from operator import itemgetter
 
 from ayes.ledger.lifecycle import NOT_RUN, SETTLED, Call
 from ayes.projections import refusal_texts
+from ayes.projections.formats.ai_sdk.media import takes
 from ayes.projections.formats.ai_sdk.ui.write import call_part, ended_part, parts_of, spoken_message
-from ayes.projections.formats.common import JsonObject
+from ayes.projections.formats.common import JsonObject, fitting
 from ayes.projections.formats.pairing import mint_call_id
-from ayes.projections.history import Note, System, User, history, outcome
+from ayes.projections.history import Note, Outcome, System, User, history, outcome
 from ayes.projections.thread import Thread, Turn
 from ayes.schemas.events import Approved, Wish
 
@@ -56,7 +57,7 @@ def messages(thread: Thread) -> list[JsonObject]:
 
 def _said(thread: Thread) -> Iterator[System | User | Note]:
     """The texts of the thread, as they are in a history."""
-    for entry in history(Thread(thread.ref, said=thread.said)).entries:
+    for entry in fitting(history(Thread(thread.ref, said=thread.said)).entries, in_messages=takes):
         assert isinstance(entry, System | User | Note), f"{entry} was not said"
         yield entry
 
@@ -77,7 +78,9 @@ def _call(call: Call, wish: Wish, id_: str) -> JsonObject:
     """The part of a call in its current state."""
     approval = {"id": str(call.ref)}
     if call.status in SETTLED:
-        return ended_part(wish, id_, outcome(call, wish), approval["id"])
+        [end] = fitting([outcome(call, wish)])
+        assert isinstance(end, Outcome)
+        return ended_part(wish, id_, end, approval["id"])
     if call.requested is None:
         return {**call_part(wish.tool, wish.arguments, id_), "state": "input-available"}
     shown = call_part(call.wish.tool, call.arguments, id_)

@@ -4,15 +4,16 @@ Reading loses ids and `metadata` of messages, and which turns were in one messag
 ends a turn; each turn is written as a message); the state of texts; `title`, `toolMetadata` and
 whether a tool was static or dynamic; and approvals of ended calls, since a payload decides nothing
 here. An output that is not text becomes its JSON. `providerMetadata` of texts and calls is not
-read; a `reasoning` or `file` part keeps its own, as an opaque part of `ai-sdk`. Calls that a
-provider ran itself, and files and data of users, are refused, not skipped.
+read; a `reasoning` part keeps its own, as does a `file`, as an opaque part of `ai-sdk`. Calls that
+a provider ran itself, and data of users, are refused, not skipped.
 """
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from ayes.projections.formats.ai_sdk.media import media_in
 from ayes.projections.formats.ai_sdk.read import read as read_model_messages
-from ayes.projections.formats.ai_sdk.read import read_input, read_texts
+from ayes.projections.formats.ai_sdk.read import read_content, read_input
 from ayes.projections.formats.ai_sdk.ui.check import (
     CALLS,
     check,
@@ -63,7 +64,7 @@ def _read_message(at: int, message: JsonObject) -> Iterator[ConversationStep]:
             # The SDK sends them as one text, without a separator.
             yield Spoken("system", "".join(part["text"] for part in parts))
         case {"role": "user", "parts": parts}:
-            yield Spoken("user", read_texts(at, parts))
+            yield Spoken("user", read_content(at, parts))
         case {"parts": parts}:
             for turn in _turns(parts):
                 yield RecordedReply(tuple(_read_part(at, part) for part in turn))
@@ -93,6 +94,8 @@ def _read_part(at: int, part: JsonObject) -> Part:
                 MODEL_PROVIDER,
                 checked_json_text(at, {"type": "reasoning", "text": text, **_options(part)}),
             )
+        case {"type": "file"} if (media := media_in(at, part)) is not None:
+            return media
         case {"type": "file", "url": url, "mediaType": media_type}:
             name = {"filename": part["filename"]} if "filename" in part else {}
             return Opaque(

@@ -8,6 +8,7 @@ of `ai-sdk`, are for models and left out. Ours (`Opaque.provider == "ai-sdk-ui"`
 
 from collections.abc import Iterator, Sequence
 
+from ayes.projections.formats.ai_sdk.media import takes_of_model, ui_part_of
 from ayes.projections.formats.ai_sdk.ui.check import FOR_PEOPLE, is_sent, kind_of, lacks
 from ayes.projections.formats.ai_sdk.write import numbered, output_of, spoken
 from ayes.projections.formats.common import (
@@ -20,7 +21,8 @@ from ayes.projections.formats.common import (
 )
 from ayes.projections.formats.pairing import PairedTurn
 from ayes.projections.history import Entry, Note, Outcome, System, User
-from ayes.schemas.events import Opaque, Part, Text, Wish
+from ayes.schemas.content import spoken as said_in
+from ayes.schemas.events import Media, Opaque, Part, Refusal, Text, Wish
 
 
 def write(entries: Sequence[Entry]) -> Payload:
@@ -46,6 +48,12 @@ def write(entries: Sequence[Entry]) -> Payload:
 
 
 def spoken_message(id_: str, said: System | User | Note, before: list[JsonObject]) -> JsonObject:
+    if isinstance(said, User) and isinstance(said.text, tuple):
+        parts = [
+            ui_part_of(one) if isinstance(one, Media) else {"type": "text", "text": one.text}
+            for one in said.text
+        ]
+        return {"id": id_, "role": "user", "parts": parts}
     role, text = spoken(said, opening=all(one["role"] == "system" for one in before))
     return {"id": id_, "role": role, "parts": [{"type": "text", "text": text}]}
 
@@ -59,7 +67,10 @@ def parts_of(given: Sequence[Part], calls: Iterator[JsonObject]) -> list[JsonObj
 
 def _part(part: Part, calls: Iterator[JsonObject]) -> JsonObject | None:
     match part:
-        case Text(text=text):
+        case Media() if takes_of_model(part):
+            return ui_part_of(part)
+        case Text() | Refusal() | Media():
+            text = said_in(part) or ""
             return {"type": "text", "text": text} if text.strip() else None
         case Wish():
             return next(calls)

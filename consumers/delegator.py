@@ -1,0 +1,242 @@
+"""The delegator: runs calls of tools that are agents themselves, each in a thread of its own.
+
+    decided, approved ──► claim.client.1 ──► sub-….opened, sub-….said.task ──► ... its turns ...
+    its model's last reply ──────────────────────────────────────────────────► finished.client
+
+A sub-agent may wait for people for days, so no worker waits for it: its thread goes on by itself,
+and its end is a delivery like any other. The thread's id follows from the call's
+(`ledger/chain.py`), so a delegator that dies between any two steps, and the one that goes on, open
+one thread, say one task and record one result.
+
+The tools are run by `client`: the delegator is a program with the credentials of a service, which
+claims and finishes calls in the slots of clients.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Final, Never
+
+import msgspec
+from msgspec import Struct
+from pydantic import Field, ValidationError
+
+from ayes.consumers.effects import Append, Effect, Reload
+from ayes.ledger.chain import is_below, thread_below
+from ayes.ledger.lifecycle import Call, Status, call_of
+from ayes.ledger.log import Delivered
+from ayes.ledger.policies import attributed, origin, origin_slots
+from ayes.ledger.services import Ledger
+from ayes.projections.thread import Thread, thread_of
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.content import content_of
+from ayes.schemas.errors import BadFile, BadInput
+from ayes.schemas.slots import CallRef
+from ayes.schemas.toml_files import TomlModel, mistakes, read_text, read_toml
+from ayes.schemas.tools import ToolSpec
+
+#: The ids of the messages with which a sub-agent's thread begins.
+INSTRUCTIONS: Final = "instructions"
+TASK: Final = "task"
+#: A task in words: the schema of a sub-agent's arguments if it has no other.
+TASK_SCHEMA: Final = (
+    '{"type":"object","properties":{"task":{"type":"string"}},"required":["task"],'
+    '"additionalProperties":false}'
+)
+
+
+class SubAgent(TomlModel):
+    """An agent that other agents call as a tool."""
+
+    #: Its name as an agent, for policies.
+    agent: str
+    #: `provider:name`.
+    model: str
+    #: For the models that may call it.
+    description: str = ""
+    #: What its model is told before the task.
+    instructions: str = ""
+    #: The names of the tools that it is offered, those of other sub-agents included.
+    tools: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    max_turns: Annotated[int, Field(ge=1)] = 100
+    #: JSON Schema of the arguments, raw text.
+    arguments: str = TASK_SCHEMA
+
+    def spec(self, tool: str) -> ToolSpec:
+        """The declaration of the tool of that name.
+
+        Raises:
+            ValidationError: of pydantic; it is no name of a tool, or `arguments` is no schema.
+        """
+        return ToolSpec(name=tool, description=self.description, schema=self.arguments)
+
+
+class _AgentsFile(TomlModel):
+    #: By the name of the tool.
+    agent: dict[str, SubAgent]
+
+
+def read_agents(path: str | Path) -> dict[str, SubAgent]:
+    """The sub-agents of a TOML file, by the names of their tools: a table `[agent.TOOL]` for each.
+
+    Raises:
+        BadFile: it cannot be read; says where and why.
+    """
+    text = read_text(path)
+    agents = read_toml(_AgentsFile, text, str(path)).agent
+    for tool, agent in agents.items():
+        try:
+            agent.spec(tool)
+        except ValidationError as wrong:
+            _, problem = next(mistakes(wrong))
+            raise BadFile(str(path), f"agent.{tool}", problem) from None
+    return agents
+
+
+class Delegation(Struct, frozen=True):
+    """A call of a sub-agent's tool, and its thread."""
+
+    call: Call
+    agent: SubAgent
+    below: Thread
+    #: The tools that it will be offered; known before its thread is opened.
+    offered: tuple[e.ToolRef, ...] = ()
+    #: Whether a delegator has claimed it.
+    is_ours: bool = False
+
+
+class Delegator:
+    durables = ("delegator",)
+    replaces = False
+
+    def __init__(self, agents: Mapping[str, SubAgent]) -> None:
+        """Args:
+        agents: by the name of the tool.
+        """
+        self._agents = dict(agents)
+
+    async def load(self, ledger: Ledger, handed: Delivered) -> tuple[Delegation, ...]:
+        """The delegations that a decision or a reply may carry on: the decided call's, and the one
+        in whose thread it was recorded.
+        """
+        assert isinstance(handed, Fact)
+        found = []
+        if (ref := handed.slot.call_ref) is not None:
+            found.append(await self._delegation(ledger, ref, handed))
+        if handed.slot.thread_ref.is_below:
+            opened = next(iter(await ledger.read(handed.slot.thread_ref.opened)), None)
+            if (parent := _parent(opened)) is not None:
+                found.append(await self._delegation(ledger, parent, handed))
+        return tuple(one for one in found if one is not None)
+
+    async def _delegation(self, ledger: Ledger, ref: CallRef, handed: Fact) -> Delegation | None:
+        facts = await ledger.read(
+            ref, *origin_slots(ref), ref.below, handed.slot, must_include=handed.slot
+        )
+        call = call_of(ref, facts)
+        if call.requested is None or (agent := self._agents.get(call.wish.tool)) is None:
+            return None
+        call = attributed(call, origin(call, facts))
+        below = thread_of(ref.below, facts)
+        offered = await _offered(ledger, ref.workspace, agent) if below.opened is None else ()
+        claims = (start.event for start in call.starts[-1:])
+        ours = any(isinstance(one, e.Event) and one.by == ledger.author for one in claims)
+        return Delegation(call, agent, below, offered, is_ours=ours)
+
+    def decide(self, seen: tuple[Delegation, ...], handed: Delivered) -> Sequence[Effect[Never]]:
+        return [step for one in seen for step in steps(one)]
+
+    async def execute(self, ledger: Ledger, work: Never) -> Never:
+        raise AssertionError("the delegator claims no work")
+
+
+def steps(one: Delegation) -> Sequence[Effect[Never]]:
+    """What is to be done for a delegation now."""
+    call, below = one.call, one.below
+    if not call.is_clients or call.newer:
+        return ()
+    if call.status is Status.APPROVED and call.flaw is None and not call.starts:
+        started = e.ToolStarted(digest=call.digest, idempotency_key=str(call.ref))
+        return [Append(call.claim_slot, started), Reload()]
+    if call.status is not Status.RUNNING or not one.is_ours or call.end_slot is None:
+        return ()
+    if below.opened is None:
+        thread, opened = thread_below(call, agent=one.agent.agent, model=one.agent.model)
+        opened = msgspec.structs.replace(opened, tools=one.offered, max_turns=one.agent.max_turns)
+        return [Append(thread.opened, opened), Reload()]
+    if not _is_its_own(one, below.opened):
+        wrong = f"{below.ref} was opened by another program, and not for this call."
+        return [Append(call.end_slot, e.ToolFailed(error=wrong, attempt=call.attempt))]
+    said = {fact.slot for fact in below.said}
+    messages = [
+        (below.ref.said(INSTRUCTIONS), e.Said(role="system", text=one.agent.instructions)),
+        (below.ref.said(TASK), e.Said(role="user", text=task_of(call.arguments))),
+    ]
+    missing = [Append(slot, event) for slot, event in messages if event.text and slot not in said]
+    if missing:
+        return missing
+    ended = outcome(below, call.attempt)
+    return [Append(call.end_slot, ended)] if ended is not None else ()
+
+
+def outcome(thread: Thread, attempt: int) -> e.ToolReturned | e.ToolFailed | None:
+    """The result of the call in whose run a thread was opened; None while the thread goes on."""
+    last = thread.turns.get(thread.latest)
+    if last is None or last.replied is None or thread.is_model_due:
+        return None
+    if last.reply is None:
+        event = last.replied.event
+        why = event.error if isinstance(event, e.ModelFailed) else "its reply cannot be read"
+        return e.ToolFailed(error=f"The sub-agent's model failed: {why}", attempt=attempt)
+    if not last.wishes:
+        said = [part for part in last.reply.parts if isinstance(part, e.Text | e.Media)]
+        refused = [e.Text(one.text) for one in last.reply.parts if isinstance(one, e.Refusal)]
+        return e.ToolReturned(output=content_of((*said, *refused)), attempt=attempt)
+    opened = thread.opened.event if thread.opened else None
+    if thread.is_halted(last.number):
+        why = "A person denied what it asked for, and stopped it."
+    elif isinstance(opened, e.ThreadOpened) and last.number >= opened.max_turns:
+        why = f"It has taken its {last.number} turns and still wants tools."
+    else:
+        return None
+    return e.ToolFailed(error=f"The sub-agent did not finish. {why}", attempt=attempt)
+
+
+def task_of(arguments: str) -> str:
+    """The message with which a sub-agent begins: the task in words, or else the arguments."""
+    match msgspec.json.decode(arguments):
+        case {"task": str(task), **rest} if task and not rest:
+            return task
+        case _:
+            return arguments
+
+
+def _is_its_own(one: Delegation, opened: Fact) -> bool:
+    event = opened.event
+    return (
+        is_below(one.call.ref, opened)
+        and isinstance(event, e.ThreadOpened)
+        and (event.requester, event.agent, event.model)
+        == (one.call.wish.requester, one.agent.agent, one.agent.model)
+    )
+
+
+def _parent(opened: Fact | None) -> CallRef | None:
+    event = opened.event if opened is not None else None
+    if not isinstance(event, e.ThreadOpened) or not event.parent:
+        return None
+    try:
+        parent = CallRef.parse(event.parent)
+    except BadInput:
+        return None
+    return parent if opened is not None and parent.below == opened.slot.thread_ref else None
+
+
+async def _offered(ledger: Ledger, workspace: str, agent: SubAgent) -> tuple[e.ToolRef, ...]:
+    """The tools of a sub-agent, of the versions that were declared last.
+
+    Raises:
+        UnknownTool: nobody has declared one of them in the workspace.
+    """
+    tools = [await ledger.tool(workspace, name) for name in agent.tools]
+    return tuple(e.ToolRef(one.name, one.version, one.declared.run_by) for one in tools)

@@ -1,0 +1,113 @@
+"""The store of files: the bytes that facts refer to by their digest (docs/decisions/0048).
+
+A file is kept in pieces, each in a place of its own that is filled once, as a slot is:
+
+    file.<workspace>.<SHA-256 of the whole>.<number from 1>      the bytes, `PIECE_BYTES` each
+
+It is stored before the fact that refers to it. What comes back is compared with the digest, so a
+reader gets the bytes that were meant or an error, whoever wrote to the store.
+"""
+
+import base64
+from collections.abc import Iterable
+from hashlib import sha256
+from typing import Final
+
+from msgspec.structs import replace
+
+from ayes.ledger.log import EventLog
+from ayes.schemas import events as e
+from ayes.schemas.content import decoded, files_in, problem_of, to_store, with_files
+from ayes.schemas.errors import BadInput, Unavailable
+from ayes.schemas.slots import file_piece
+
+#: As large as the largest fact.
+PIECE_BYTES: Final = 512 * 1024
+
+
+async def keep(log: EventLog, workspace: str, data: bytes) -> e.Stored:
+    """Store a file. Storing it again changes nothing.
+
+    Raises:
+        BadInput: other bytes are in its place.
+        Unavailable: no answer came, or not every piece can be read yet. A retry is safe.
+    """
+    stored = e.Stored(sha256(data).hexdigest(), len(data))
+    new = True
+    for number, piece in enumerate(_pieces(data), 1):
+        new &= await log.keep_piece(file_piece(workspace, stored.digest, number), piece)
+    if not new:  # mostly the same file
+        await fetch(log, workspace, stored)
+    return stored
+
+
+async def fetch(log: EventLog, workspace: str, stored: e.Stored) -> bytes:
+    """The bytes of a stored file.
+
+    Raises:
+        BadInput: the store has other bytes in its place.
+        Unavailable: they are not there, or cannot be read now.
+    """
+    data = bytearray()
+    while len(data) < stored.size or not data:
+        number = len(data) // PIECE_BYTES + 1
+        piece = await log.piece(file_piece(workspace, stored.digest, number))
+        if piece is None:
+            raise Unavailable(
+                f"piece {number} of the file {stored.digest} is not in the store of {workspace}."
+            )
+        data += piece
+        if len(piece) < PIECE_BYTES:
+            break
+    if len(data) != stored.size or sha256(data).hexdigest() != stored.digest:
+        raise BadInput(
+            f"the store of {workspace} has other bytes in the place of the file {stored.digest}. "
+            "Whoever wrote them has the credentials of a service, an executor or a model."
+        )
+    return bytes(data)
+
+
+async def with_files_kept[E: e.Event](log: EventLog, workspace: str, event: E) -> E:
+    """The event as it is recorded: its large files are stored and referred to.
+
+    Raises:
+        BadInput: a file cannot be recorded; says why.
+        Unavailable: as of `keep`.
+    """
+    files = files_in(event)
+    for number, media in enumerate(files, 1):
+        if problem := problem_of(media):
+            raise BadInput(f"file {number} of this {type(event).__name__} cannot stay: {problem}")
+    large = to_store(files)
+    kept = {media: await _kept(log, workspace, media) for media in dict.fromkeys(large)}
+    return with_files(event, kept) if kept else event
+
+
+async def _kept(log: EventLog, workspace: str, media: e.Media) -> e.Media:
+    assert isinstance(media.source, e.Inline)
+    data = decoded(media.source)
+    assert data is not None, "problem_of"
+    return replace(media, source=await keep(log, workspace, data))
+
+
+async def fetched(
+    log: EventLog, workspace: str, files: Iterable[e.Media]
+) -> dict[e.Media, e.Media]:
+    """The stored ones of these files, each with its bytes.
+
+    Raises:
+        BadInput: as of `fetch`.
+        Unavailable: as of `fetch`.
+    """
+    found = {}
+    for media in dict.fromkeys(files):
+        if isinstance(media.source, e.Stored):
+            data = await fetch(log, workspace, media.source)
+            source = e.Inline(base64.b64encode(data).decode())
+            found[media] = replace(media, source=source)
+    return found
+
+
+def _pieces(data: bytes) -> list[bytes]:
+    """The pieces of a file; an empty file is one piece."""
+    return [data[at : at + PIECE_BYTES] for at in range(0, max(1, len(data)), PIECE_BYTES)]

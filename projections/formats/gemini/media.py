@@ -1,0 +1,99 @@
+"""Files in Gemini's `generateContent` (ai.google.dev: Image, Document, Audio and Video
+understanding, Files API, "Multimodal function responses").
+
+A file is `inlineData`, its bytes in base64, or `fileData`, a link or a file of Google's. The name
+of a file is lost. In a function's response, files are beside its text: images, PDFs and plain text.
+"""
+
+from typing import Final
+
+from ayes.projections.formats.common import UNKNOWN_TYPE, JsonObject, unreadable
+from ayes.projections.formats.gemini.parts import NAME, inner
+from ayes.schemas.content import decoded, problem_of
+from ayes.schemas.events import Inline, Linked, Media, Uploaded
+
+IMAGES: Final = ("image/png", "image/jpeg", "image/webp", "image/heic", "image/heif")
+_DOCUMENTS: Final = ("application/pdf", "text/plain")
+_IN_RESPONSES: Final = ("image/png", "image/jpeg", "image/webp", *_DOCUMENTS)
+_KINDS: Final = ("text/", "audio/", "video/")
+#: The beginnings of Google's own links.
+_GOOGLES: Final = ("https://generativelanguage.googleapis.com/", "gs://", "files/")
+
+
+def takes(media: Media) -> bool:
+    """Whether the provider takes this file in a user's content."""
+    match media.source:
+        case Inline():
+            return _is_known(media.media_type)
+        case Linked(url=url):
+            return url.startswith("https://") and not url.startswith(_GOOGLES)
+        case Uploaded(provider=provider, id=id_):
+            return provider == NAME and id_.startswith(_GOOGLES)
+        case _:
+            return False
+
+
+def takes_in_responses(media: Media) -> bool:
+    """Whether it takes this file beside the text of a function's response."""
+    return isinstance(media.source, Inline) and media.media_type in _IN_RESPONSES
+
+
+def takes_of_model(media: Media) -> bool:
+    """Whether it takes this file as its model's own."""
+    return isinstance(media.source, Inline) and media.media_type in IMAGES
+
+
+def _is_known(media_type: str) -> bool:
+    if media_type in (*IMAGES, *_DOCUMENTS):
+        return True
+    return media_type.startswith(_KINDS) and not media_type.endswith("*")
+
+
+def part_of(media: Media) -> JsonObject:
+    """The part of a file that the provider takes."""
+    unknown = media.media_type.endswith("/*") or media.media_type == UNKNOWN_TYPE
+    kind = {} if unknown else {"mimeType": media.media_type}
+    match media.source:
+        case Inline(data=data):
+            return {"inlineData": {"mimeType": media.media_type, "data": data}}
+        case Linked(url=uri) | Uploaded(id=uri):
+            return {"fileData": {**kind, "fileUri": uri}}
+        case _:
+            raise AssertionError("not taken")
+
+
+def read_media(at: int, part: JsonObject) -> Media:
+    """The file of a part.
+
+    Raises:
+        BadInput: it cannot be kept.
+    """
+    field = "inlineData" if "inlineData" in part else "fileData"
+    found = inner(part, field)
+    kind = found.get("mimeType", found.get("mime_type", UNKNOWN_TYPE))
+    match found.get("data"), found.get("fileUri", found.get("file_uri")):
+        case str(data), None if isinstance(kind, str):
+            media = Media(kind, Inline(data))
+        case None, str(uri) if isinstance(kind, str):
+            google = uri.startswith(_GOOGLES)
+            media = Media(kind, Uploaded(NAME, uri) if google else Linked(uri))
+        case _:
+            raise unreadable(at, f"`{field}` has no form that is known.", "content")
+    if (wrong := problem_of(media)) or not takes(media):
+        why = wrong or "the provider does not take it."
+        raise unreadable(at, f"a file cannot be kept: {why}", "content")
+    return media
+
+
+def media_problem(part: JsonObject) -> str:
+    """Why the provider would refuse a file; empty if it would not."""
+    if "inlineData" in part:
+        found = inner(part, "inlineData")
+        kind, data = found.get("mimeType", found.get("mime_type")), found.get("data")
+        if not isinstance(kind, str) or not _is_known(kind):
+            return f"`inlineData` is of a media type that is not taken: {kind!r}."
+        is_whole = isinstance(data, str) and data and decoded(Inline(data)) is not None
+        return "" if is_whole else "the data of `inlineData` is not base64."
+    found = inner(part, "fileData")
+    uri = found.get("fileUri", found.get("file_uri"))
+    return "" if isinstance(uri, str) and uri else "`fileData` has no `fileUri`."

@@ -1,0 +1,175 @@
+"""What messages and outputs consist of: texts and files, and the words for what is not text.
+
+A text alone is recorded as a text (`content_of`), so that one content has one form.
+"""
+
+import base64
+import binascii
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from msgspec.structs import replace
+
+from ayes.schemas import events as e
+from ayes.schemas.limits import cited
+
+#: The largest file that is kept, in bytes.
+MAX_FILE_BYTES: Final = 32 * 1024 * 1024
+#: The most bytes of files that are recorded in one fact itself. The others are stored.
+INLINE_BYTES: Final = 64 * 1024
+#: Such as `image/png`; or `image/*`, if only the kind is known (RFC 6838).
+MEDIA_TYPE: Final = re.compile(r"[a-z]+/(\*|[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126})", re.ASCII)
+
+
+def content_of(parts: Iterable[e.Text | e.Media]) -> e.Content:
+    """The content that consists of these parts."""
+    whole = tuple(parts)
+    match whole:
+        case ():
+            return ""
+        case (e.Text(text=text, citations=()),):
+            return text
+        case _:
+            return whole
+
+
+def parts_of(content: e.Content) -> tuple[e.Text | e.Media, ...]:
+    """The parts of a content; an empty text is one part."""
+    return (e.Text(content),) if isinstance(content, str) else content
+
+
+def files_in(event: e.Event) -> tuple[e.Media, ...]:
+    """The files in a message, an output or a model's reply, in their order."""
+    return tuple(part for part in _parts_in(event) if isinstance(part, e.Media))
+
+
+def with_files[E: e.Event](event: E, changed: Mapping[e.Media, e.Media]) -> E:
+    """The event with other files in the places of these."""
+    parts = tuple(
+        changed.get(part, part) if isinstance(part, e.Media) else part for part in _parts_in(event)
+    )
+    match event:
+        case e.Said():
+            return replace(event, text=parts)
+        case e.ToolReturned():
+            return replace(event, output=parts)
+        case e.ModelReplied():
+            return replace(event, parts=parts)
+        case _:
+            return event
+
+
+def _parts_in(event: e.Event) -> tuple[e.Part, ...]:
+    match event:
+        case e.Said(text=content) | e.ToolReturned(output=content):
+            return parts_of(content)
+        case e.ModelReplied(parts=parts):
+            return parts
+        case _:
+            return ()
+
+
+def words(content: e.Content) -> str:
+    """The content for readers of text alone: its texts as paragraphs, and its files in words."""
+    if isinstance(content, str):
+        return content
+    return "\n\n".join(
+        part.text if isinstance(part, e.Text) else described(part) for part in content
+    )
+
+
+def spoken(part: e.Part) -> str | None:
+    """What the model says in this part, for readers of text alone; None if it says nothing."""
+    match part:
+        case e.Text():
+            return with_sources(part)
+        case e.Refusal(text=text):
+            return text
+        case e.Media():
+            return described(part)
+        case e.Wish() | e.Opaque():
+            return None
+
+
+def with_sources(text: e.Text) -> str:
+    """The text, and in words what it rests on."""
+    if not text.citations:
+        return text.text
+    sources = "; ".join(dict.fromkeys(map(_source, text.citations)))
+    return f"{text.text}\n\n[Sources: {sources}]"
+
+
+def _source(citation: e.Citation) -> str:
+    named = [cited(citation.title)] if citation.title else []
+    if citation.url:
+        named.append(cited(citation.url))
+    if not named and citation.quote:
+        named.append(cited(citation.quote))
+    return ", ".join(named) or "one that is not named"
+
+
+def described(media: e.Media) -> str:
+    """A file in words, such as `[image/png "chart.png", 12,345 bytes]`.
+
+    Models read it, so the words of a file never change (`History.digest`).
+    """
+    match media.source:
+        case e.Linked(url=url):
+            whence = f", {cited(url)}"
+        case e.Uploaded(provider=provider):
+            whence = f", uploaded to {cited(provider)}"
+        case e.Inline() | e.Stored() as held:
+            whence = f", {size_of(held):,} bytes"
+    named = f" {cited(media.name)}" if media.name else ""
+    return f"[{media.media_type}{named}{whence}]"
+
+
+def size_of(held: e.Inline | e.Stored) -> int:
+    """The number of bytes of a file."""
+    if isinstance(held, e.Stored):
+        return held.size
+    return len(held.data) * 3 // 4 - held.data[-2:].count("=")
+
+
+def to_store(files: Iterable[e.Media]) -> tuple[e.Media, ...]:
+    """Those files of one fact that are too large to be recorded in it."""
+    left, large = INLINE_BYTES, []
+    for media in files:
+        if not isinstance(media.source, e.Inline):
+            continue
+        if (size := size_of(media.source)) > left:
+            large.append(media)
+        else:
+            left -= size
+    return tuple(large)
+
+
+def problem_of(media: e.Media) -> str:
+    """Why this file cannot be recorded; empty if it can."""
+    if not MEDIA_TYPE.fullmatch(media.media_type):
+        return f"its media type {cited(media.media_type)} is not one such as image/png (RFC 6838)."
+    match media.source:
+        case e.Inline() as held if (size := size_of(held)) > MAX_FILE_BYTES:
+            return f"it has {size:,} bytes, and one may have {MAX_FILE_BYTES:,}. Pass a link to it."
+        case e.Inline() as held if decoded(held) is None:
+            return "its data is not base64 (RFC 4648, section 4)."
+        case e.Linked(url=url) if not url:
+            return "its link is empty."
+        case e.Uploaded(provider=provider, id=id_) if not (provider and id_):
+            return "it does not say to which provider it was uploaded, under which id."
+        case _:
+            return ""
+
+
+def attached(data: bytes, media_type: str, name: str = "") -> e.Media:
+    """A file to say or to return. The bytes of a large one are stored when it is recorded."""
+    return e.Media(media_type, e.Inline(base64.b64encode(data).decode()), name)
+
+
+def decoded(held: e.Inline) -> bytes | None:
+    """The bytes of a file; None if the text is not base64."""
+    try:
+        return base64.b64decode(held.data, validate=True)
+    except (binascii.Error, ValueError):
+        return None

@@ -1,0 +1,228 @@
+"""Sub-agents: what is asked in the run of a call is asked in the name of whoever asked at the root,
+shows who asked whom, and ends with what it was asked for.
+"""
+
+import pytest
+from shop import FIRST, SECOND, THREAD, Shop, rule
+
+from ayes.ledger.chain import MAX_DEPTH, thread_below
+from ayes.ledger.lifecycle import Call, Status
+from ayes.ledger.log import EventLog
+from ayes.schemas import events as e
+from ayes.schemas.errors import AlreadyDecided
+from ayes.schemas.slots import CallRef, ThreadRef
+from ayes.schemas.tools import ToolSpec
+
+pytestmark = pytest.mark.log("memory", "jetstream")
+
+ANY = '{"type":"object"}'
+DELEGATE = ToolSpec(name="delegate", schema=ANY)
+REFUND = ToolSpec(name="refund", schema=ANY)
+#: Delegating is free; the owner of the agent `desk` is Dora.
+POLICY = "\n".join(
+    (
+        '[owners]\ndesk = ["dora"]\n',
+        rule("freely", "allow", tools="delegate"),
+        rule("money", "ask", 'voters = ["*"]'),
+    )
+)
+
+
+@pytest.fixture
+def shop(port: EventLog) -> Shop:
+    return Shop(port)
+
+
+async def opened(shop: Shop) -> None:
+    await shop.open(POLICY, "", DELEGATE, REFUND)
+    event = e.ThreadOpened(requester="rita", agent="desk")
+    await shop.ledger.append(THREAD.opened, event)
+
+
+async def delegated(shop: Shop, ref: CallRef, agent: str = "helper") -> ThreadRef:
+    """Make a call and open a thread in its run."""
+    await shop.ledger.request(ref, "delegate", {})
+    await shop.ledger.decision(ref, timeout_s=10)
+    call = await shop.ledger.start(ref)
+    thread, event = thread_below(call, agent=agent)
+    await shop.ledger.append(thread.opened, event)
+    return thread
+
+
+async def levels(shop: Shop, count: int) -> list[ThreadRef]:
+    """Threads below each other, the first below `FIRST`."""
+    threads = [await delegated(shop, FIRST, "level-1")]
+    for number in range(2, count + 1):
+        threads.append(await delegated(shop, threads[-1].call("next"), f"level-{number}"))
+    return threads
+
+
+async def ask(shop: Shop, ref: CallRef) -> CallRef:
+    await shop.ledger.request(ref, "refund", {"amount": 1})
+    return ref
+
+
+async def vote(shop: Shop, ref: CallRef, reviewer: str) -> Call:
+    """With a raw client: whoever may not vote would be refused before."""
+    call = await shop.ledger.call(ref)
+    assert call.approval_request
+    digest = call.approval_request.digest
+    await shop.ledger.append(ref.vote(reviewer), e.Voted(verdict="approve", digest=digest))
+    return call
+
+
+async def test_what_is_asked_three_levels_deep_shows_the_whole_chain(shop: Shop):
+    """And nobody of the chain may vote on it: neither who asked at the root, nor who is behind one
+    of the agents (I2).
+    """
+    await opened(shop)
+    async with shop.gates():
+        threads = await levels(shop, 3)
+        ref = await ask(shop, threads[-1].call("pay"))
+        asked = await shop.asked(ref)
+        assert asked.chain == (
+            e.Link("shop/t1/c1", "delegate", "desk"),
+            e.Link(f"{threads[0]}/next", "delegate", "level-1"),
+            e.Link(f"{threads[1]}/next", "delegate", "level-2"),
+        )
+        assert asked.excluded == ("rita", "dora")
+        await vote(shop, ref, "rita")
+        await vote(shop, ref, "dora")
+        await vote(shop, ref, "ana")
+        assert (await shop.decided(e.Approved, ref)).voters == ("ana",)
+
+
+async def test_a_withdrawal_withdraws_what_was_asked_below_at_any_depth(shop: Shop):
+    """The call itself goes on to its end, and so does what was approved before."""
+    await opened(shop)
+    async with shop.gates():
+        threads = await levels(shop, 3)
+        pending = [await ask(shop, thread.call("pay")) for thread in threads]
+        beside = await ask(shop, SECOND)
+        for ref in (*pending, beside):
+            await shop.asked(ref)
+        call = await shop.ledger.withdraw(FIRST, "not needed any more")
+        assert call.status is Status.RUNNING
+        for ref in pending:
+            withdrawn = await shop.decided(e.Withdrawn, ref)
+            assert withdrawn.reason == "shop/t1/c1, for whose run it was asked, was withdrawn."
+        assert (await shop.ledger.call(beside)).status is Status.PENDING
+        late = await ask(shop, threads[1].call("late"))
+        assert (await shop.decided(e.Withdrawn, late)).reason.startswith("shop/t1/c1, for whose")
+        assert (await shop.ledger.call(late)).gated is None
+        assert (await shop.ledger.finish(FIRST, output="stopped")).status is Status.RETURNED
+
+
+async def test_a_withdrawal_in_the_middle_leaves_what_is_above(shop: Shop):
+    await opened(shop)
+    async with shop.gates():
+        threads = await levels(shop, 3)
+        above, below = (
+            await ask(shop, threads[0].call("pay")),
+            await ask(shop, threads[2].call("p")),
+        )
+        await shop.asked(above)
+        await shop.asked(below)
+        await shop.ledger.withdraw(threads[0].call("next"))
+        await shop.decided(e.Withdrawn, below)
+        assert (await shop.ledger.call(above)).status is Status.PENDING
+
+
+async def test_nobody_approves_for_a_run_that_has_ended(shop: Shop):
+    """Nobody waits for it: what people approve then is withdrawn, and nothing new is asked."""
+    await opened(shop)
+    async with shop.gates():
+        [thread] = await levels(shop, 1)
+        ref = await ask(shop, thread.call("pay"))
+        await shop.asked(ref)
+        await shop.ledger.finish(FIRST, output="done without it")
+        await vote(shop, ref, "ana")
+        ended = "shop/t1/c1, for whose run it was asked, has ended."
+        assert (await shop.decided(e.Withdrawn, ref)).reason == ended
+        late = await ask(shop, thread.call("late"))
+        assert (await shop.decided(e.Withdrawn, late)).reason == ended
+
+
+async def test_a_call_that_runs_and_has_nothing_below_is_not_withdrawn(shop: Shop):
+    await opened(shop)
+    async with shop.gates():
+        await shop.ledger.request(FIRST, "delegate", {})
+        await shop.ledger.decision(FIRST, timeout_s=10)
+        await shop.ledger.start(FIRST)
+        with pytest.raises(AlreadyDecided, match="nothing was asked in its run"):
+            await shop.ledger.withdraw(FIRST)
+        assert (await shop.ledger.call(FIRST)).withdrawn is None
+
+
+# ----------------------------------------------------------------------------------- forged parents
+
+
+async def forged(shop: Shop, thread: ThreadRef, parent: str, requester: str = "rita") -> str:
+    """The reason why a call in a thread with this parent is denied."""
+    event = e.ThreadOpened(requester=requester, agent="forger", parent=parent)
+    await shop.ledger.append(thread.opened, event)
+    ref = await ask(shop, thread.call("pay"))
+    denied = await shop.decided(e.Denied, ref)
+    assert denied.ground == "invalid"
+    return denied.reason
+
+
+async def test_a_parent_is_not_believed(shop: Shop):
+    """A raw client that opens threads below whatever it likes gets nothing approved (I13)."""
+    await opened(shop)
+    async with shop.gates():
+        await shop.ledger.request(FIRST, "delegate", {})
+        await shop.ledger.decision(FIRST, timeout_s=10)
+        below = FIRST.below
+        # Not a call; another workspace's; not the thread that belongs to the call.
+        assert "is not a call" in await forged(shop, ThreadRef("shop", "f1"), "shop/t1")
+        assert "is not a call" in await forged(shop, ThreadRef("shop", "f2"), "no words")
+        assert "is not the thread below" in await forged(
+            shop, ThreadRef("shop", "f3"), "other/t1/c1"
+        )
+        assert "is not the thread below" in await forged(
+            shop, ThreadRef("shop", "f4"), "shop/t1/c1"
+        )
+        itself = ThreadRef("shop", "f5")
+        assert "is not the thread below" in await forged(shop, itself, f"{itself}/pay")
+        # Approved, and not started; nothing at all.
+        assert "did not run when" in await forged(shop, below, str(FIRST))
+        nothing = ThreadRef("shop", "t9").call("none")
+        assert "did not run when" in await forged(shop, nothing.below, str(nothing))
+
+
+async def test_a_thread_that_was_opened_before_the_call_ran_is_not_below_it(shop: Shop):
+    """Whoever opens it in advance cannot have been told to."""
+    await opened(shop)
+    async with shop.gates():
+        await shop.ledger.request(FIRST, "delegate", {})
+        await shop.ledger.decision(FIRST, timeout_s=10)
+        event = e.ThreadOpened(requester="rita", agent="helper", parent=str(FIRST))
+        await shop.ledger.append(FIRST.below.opened, event)
+        await shop.ledger.start(FIRST)
+        ref = await ask(shop, FIRST.below.call("pay"))
+        assert "did not run when" in (await shop.decided(e.Denied, ref)).reason
+
+
+async def test_a_sub_agent_cannot_ask_in_another_name(shop: Shop):
+    """Else whoever asked at the root could approve it: Rita asks, in Ben's name, and votes."""
+    await opened(shop)
+    async with shop.gates():
+        await shop.ledger.request(FIRST, "delegate", {})
+        await shop.ledger.decision(FIRST, timeout_s=10)
+        await shop.ledger.start(FIRST)
+        why = await forged(shop, FIRST.below, str(FIRST), requester="ben")
+        assert why.endswith("was opened for 'ben', and shop/t1/c1 was requested for 'rita'.")
+
+
+@pytest.mark.log("memory")
+async def test_a_chain_has_an_end(shop: Shop):
+    await opened(shop)
+    async with shop.gates():
+        threads = await levels(shop, MAX_DEPTH)
+        await shop.asked(await ask(shop, threads[-1].call("pay")))
+        deepest = threads[-1].call("next")
+        await shop.ledger.request(deepest, "delegate", {})
+        await shop.ledger.decision(deepest, timeout_s=10)
+        await shop.ledger.start(deepest)
+        assert "more than 16 calls" in await forged(shop, deepest.below, str(deepest))

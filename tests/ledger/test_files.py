@@ -1,0 +1,197 @@
+"""Files in messages and outputs: what is recorded, what is stored, and what comes back."""
+
+import asyncio
+import base64
+from hashlib import sha256
+
+import pytest
+
+from ayes.consumers.model import with_bytes
+from ayes.ledger import files
+from ayes.ledger.in_memory import Memory
+from ayes.ledger.services import Ledger
+from ayes.ledger.tool_runner import run_tool
+from ayes.projections.history import User, digest, history
+from ayes.projections.thread import thread_of
+from ayes.schemas import events as e
+from ayes.schemas.content import (
+    INLINE_BYTES,
+    MAX_FILE_BYTES,
+    attached,
+    content_of,
+    described,
+    words,
+)
+from ayes.schemas.errors import AlreadyFilled, BadInput, Unavailable
+from ayes.schemas.slots import ThreadRef, file_piece
+
+pytestmark = pytest.mark.log("memory", "jetstream", "calm")
+
+THREAD = ThreadRef("shop", "t1")
+SMALL = attached(b"a few bytes", "text/plain", "notes.txt")
+LARGE = bytes(range(256)) * (files.PIECE_BYTES // 256 + 10)
+
+
+async def said(ledger: Ledger, *parts: e.Text | e.Media, message: str = "m1") -> e.Said:
+    fact = await ledger.say(THREAD, content_of(parts), message=message)
+    assert isinstance(fact.event, e.Said)
+    return fact.event
+
+
+async def test_a_small_file_is_recorded_in_the_message(ledger: Ledger):
+    event = await said(ledger, e.Text("Read this."), SMALL)
+    assert event.text == (e.Text("Read this."), SMALL)
+
+
+async def test_a_large_file_is_stored_and_comes_back(ledger: Ledger):
+    """It is recorded by its digest, and a history has its bytes again when it is sent. The digest
+    of a history is over the digest of a file, so it needs no bytes.
+    """
+    event = await said(ledger, attached(LARGE, "image/png", "chart.png"))
+    [media] = event.text
+    assert media == e.Media(
+        "image/png", e.Stored(sha256(LARGE).hexdigest(), len(LARGE)), "chart.png"
+    )
+    assert await files.fetch(ledger.log, "shop", media.source) == LARGE
+    entries = history(thread_of(THREAD, await ledger.read(THREAD))).entries
+    assert entries == (User((media,)),)
+    told = await with_bytes(ledger, THREAD, entries)
+    assert told == (User((attached(LARGE, "image/png", "chart.png"),)),)
+    assert digest(entries) != digest(told)
+
+
+async def test_what_is_said_again_is_said_once(ledger: Ledger):
+    """The same message may be repeated with its bytes; another file under its id is refused."""
+    first = await said(ledger, attached(LARGE, "image/png"))
+    assert await said(ledger, attached(LARGE, "image/png")) == first
+    with pytest.raises(AlreadyFilled):
+        await said(ledger, attached(LARGE[:-1], "image/png"))
+
+
+async def test_the_files_of_one_fact_that_are_too_much_together_are_stored(ledger: Ledger):
+    half = INLINE_BYTES // 2 + 1
+    event = await said(ledger, *(attached(bytes([one]) * half, "image/png") for one in range(3)))
+    assert [type(media.source) for media in event.text] == [e.Inline, e.Stored, e.Stored]
+
+
+async def test_a_file_without_bytes_is_kept(ledger: Ledger):
+    empty = await files.keep(ledger.log, "shop", b"")
+    assert await files.fetch(ledger.log, "shop", empty) == b""
+
+
+@pytest.mark.parametrize(
+    ("media", "problem"),
+    [
+        (e.Media("png", e.Inline("")), "media type"),
+        (e.Media("image/png\r\nx: y", e.Inline("")), "media type"),
+        (e.Media("image/png", e.Inline("no base64!")), "base64"),
+        (e.Media("image/png", e.Inline("aGk")), "base64"),
+        (e.Media("image/png", e.Linked("")), "link is empty"),
+        (e.Media("image/png", e.Uploaded("", "file-1")), "to which provider"),
+    ],
+)
+async def test_what_is_no_file_is_refused_before_anything_is_recorded(
+    ledger: Ledger, media: e.Media, problem: str
+):
+    with pytest.raises(BadInput, match=problem):
+        await said(ledger, e.Text("Look."), media)
+    assert await ledger.read(THREAD) == ()
+
+
+async def test_a_file_that_is_too_large_is_refused(ledger: Ledger):
+    data = base64.b64encode(b"x" * (MAX_FILE_BYTES + 1)).decode()
+    with pytest.raises(BadInput, match="Pass a link"):
+        await said(ledger, e.Media("video/mp4", e.Inline(data)))
+
+
+async def test_other_bytes_in_the_place_of_a_file_are_found(ledger: Ledger):
+    """Whoever may store files can be first in a place with other bytes. Then the file cannot be
+    stored, and whatever is read from there is refused: nobody gets other bytes than those meant.
+    """
+    place = file_piece("shop", sha256(LARGE).hexdigest(), 1)
+    assert await ledger.log.keep_piece(place, b"something else")
+    with pytest.raises(BadInput, match="other bytes"):
+        await said(ledger, attached(LARGE, "image/png"))
+    with pytest.raises(BadInput, match="other bytes"):
+        await files.fetch(ledger.log, "shop", e.Stored(sha256(LARGE).hexdigest(), len(LARGE)))
+    assert await ledger.read(THREAD) == ()
+
+
+async def test_a_piece_is_stored_once(ledger: Ledger):
+    place = file_piece("shop", "0" * 64, 1)
+    assert await ledger.log.keep_piece(place, b"first")
+    assert not await ledger.log.keep_piece(place, b"second")
+    assert await ledger.log.piece(place) == b"first"
+
+
+async def test_a_file_that_is_not_there_is_awaited(ledger: Ledger):
+    """A model is not asked about a file that cannot be read: the delivery is tried again."""
+    with pytest.raises(Unavailable, match="piece 1"):
+        await files.fetch(ledger.log, "shop", e.Stored("0" * 64, 5))
+
+
+async def test_a_file_half_stored_is_stored_by_the_next_attempt(ledger: Ledger):
+    """A program that dies between two pieces leaves some of them."""
+    whole = sha256(LARGE).hexdigest()
+    await ledger.log.keep_piece(file_piece("shop", whole, 1), LARGE[: files.PIECE_BYTES])
+    with pytest.raises(Unavailable, match="piece 2"):
+        await files.fetch(ledger.log, "shop", e.Stored(whole, len(LARGE)))
+    stored = await files.keep(ledger.log, "shop", LARGE)
+    assert await files.fetch(ledger.log, "shop", stored) == LARGE
+
+
+async def test_two_writers_of_one_file_both_succeed(ledger: Ledger):
+    kept = await asyncio.gather(*(files.keep(ledger.log, "shop", LARGE) for _ in range(4)))
+    assert len(set(kept)) == 1
+    assert await files.fetch(ledger.log, "shop", kept[0]) == LARGE
+
+
+@pytest.mark.log("memory")
+async def test_a_tool_returns_a_file_alone_or_among_texts():
+    picture = attached(b"picture", "image/png")
+
+    def chart():
+        return picture
+
+    def report():
+        return ["Here it is:", picture]
+
+    alone = await run_tool(chart, "{}", 1)
+    assert isinstance(alone, e.ToolReturned)
+    assert alone.output == (picture,)
+    among = await run_tool(report, "{}", 1)
+    assert isinstance(among, e.ToolReturned)
+    assert among.output == (e.Text("Here it is:"), picture)
+
+
+@pytest.mark.log("memory")
+async def test_a_tool_that_returns_what_is_no_file_has_failed():
+    def broken():
+        return e.Media("picture", e.Inline("aGk="))
+
+    failed = await run_tool(broken, "{}", 1)
+    assert isinstance(failed, e.ToolFailed)
+    assert "media type" in failed.error
+
+
+@pytest.mark.log("memory")
+def test_files_in_words():
+    """Models read these words, so they never change."""
+    digest_of = sha256(LARGE).hexdigest()
+    assert described(SMALL) == "[text/plain 'notes.txt', 11 bytes]"
+    assert (
+        described(e.Media("image/png", e.Stored(digest_of, 12345))) == "[image/png, 12,345 bytes]"
+    )
+    link = e.Media("image/*", e.Linked("https://example.org/a.png"))
+    assert described(link) == "[image/*, 'https://example.org/a.png']"
+    uploaded = e.Media("application/pdf", e.Uploaded("anthropic", "file_1"), "a.pdf")
+    assert described(uploaded) == "[application/pdf 'a.pdf', uploaded to 'anthropic']"
+    assert words((e.Text("Look:"), SMALL)) == "Look:\n\n[text/plain 'notes.txt', 11 bytes]"
+
+
+@pytest.mark.log("memory")
+async def test_the_store_of_one_workspace_is_not_that_of_another():
+    log = Memory()
+    stored = await files.keep(log, "shop", b"secret")
+    with pytest.raises(Unavailable):
+        await files.fetch(log, "other", stored)
