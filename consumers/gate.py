@@ -60,7 +60,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ayes.consumers.effects import Append, CancelTimer, Effect, Reload, SetTimer
-from ayes.ledger.budgets import filled, giving_back, sums_of
+from ayes.ledger.budgets import filled, giving_back, sums_of, usage_of
 from ayes.ledger.chain import Chain, chain_above, is_below, withdrawn_above
 from ayes.ledger.grants import covering, delegations_of, grants_of
 from ayes.ledger.lifecycle import Call, Status, call_of
@@ -82,7 +82,6 @@ from ayes.projections.thread import thread_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import Unavailable
-from ayes.schemas.policy import TOKENS
 from ayes.schemas.slots import ROOT, CallRef, Slot, delegations, grants
 
 
@@ -98,6 +97,8 @@ class MissingRequests(Struct, frozen=True):
     """The state after a model's reply: the wishes that are not requested yet."""
 
     missing: tuple[tuple[CallRef, e.ToolRequested], ...] = ()
+    #: The usage that budgets of tokens must have first.
+    usage: tuple[Append, ...] = ()
 
 
 class Gate:
@@ -154,6 +155,8 @@ class Gate:
         self, seen: Case | MootCalls | MissingRequests, handed: Delivered
     ) -> Sequence[Effect[Never]]:
         match seen:
+            case MissingRequests(_, usage) if usage:
+                return [*usage, Reload()]
             case MissingRequests(missing):
                 return [Append(ref.requested, wish) for ref, wish in missing]
             case Case():
@@ -167,8 +170,12 @@ class Gate:
     async def _replied(
         self, ledger: Ledger, handed: Fact, reply: e.ModelReplied
     ) -> MissingRequests:
-        """Sends one request. A wish whose slot is taken was requested before, or never can be."""
+        """Sends one request, unless budgets of tokens are in force. A wish whose slot is taken was
+        requested before, or never can be.
+        """
         thread = handed.slot.thread_ref
+        if usage := await _unrecorded_usage(ledger, handed, reply):
+            return MissingRequests(usage=usage)
         wishes = [part for part in reply.parts if isinstance(part, e.Wish)]
         if not wishes:
             return MissingRequests()
@@ -220,6 +227,26 @@ class Gate:
             grants(workspace), delegations(workspace), latest, must_include=latest
         )
         return replace(case, grants=grants_of(given), delegations=delegations_of(given))
+
+
+async def _unrecorded_usage(
+    ledger: Ledger, handed: Fact, reply: e.ModelReplied
+) -> tuple[Append, ...]:
+    """What is still to be recorded of a reply's usage in the series of budgets."""
+    if reply.usage == e.Usage():
+        return ()
+    thread = handed.slot.thread_ref
+    policies = await ledger.policies(thread.workspace)
+    if not usage_of(policies, handed, None):
+        return ()
+    facts = await ledger.read(thread.opened, handed.slot, must_include=handed.slot)
+    opened = next((one.event for one in facts if isinstance(one.event, e.ThreadOpened)), None)
+    sums = usage_of(policies, handed, opened)
+    series = await ledger.read(
+        *(one.ref.subjects for one, _ in sums), handed.slot, must_include=handed.slot
+    )
+    known = ((filled(one, series), used) for one, used in sums)
+    return tuple(Append(one.next_slot, used) for one, used in known if not one.has(used.call))
 
 
 async def _with_chain(ledger: Ledger, whence: Origin) -> Origin:
@@ -309,7 +336,7 @@ async def _with_budgets(ledger: Ledger, case: Case, latest: Slot) -> Case:
     replies = f"{ROOT}.{call.ref.workspace}.{call.ref.thread}.turn.*.replied"
     facts = await ledger.read(
         *(one.ref.subjects for one in sums),
-        *((replies,) if any(one.budget.amount == TOKENS for one in sums) else ()),
+        *((replies,) if any(one.counts_replies for one in sums) else ()),
         latest,
         must_include=latest,
     )

@@ -12,6 +12,10 @@ call spends an amount. The gate records it before it approves the call:
   revoked, ... That never changes back, so a reader that is behind finds too little left, never too
   much. Once a call is started its amount stays spent, however it ends.
 * An amount that is unknown does not fit: anything uncertain is not a yes.
+
+A budget of tokens counts what models have used, which is known only afterwards. Those of one thread
+are in its replies. For any other sum the gate records the usage of each reply in the series, once,
+before it requests the calls that the reply wishes for.
 """
 
 import json
@@ -54,6 +58,11 @@ class Sum(Struct, frozen=True):
     tokens: int = 0
 
     @property
+    def counts_replies(self) -> bool:
+        """Whether it is a sum of tokens that the replies of one thread tell."""
+        return self.budget.amount == TOKENS and self.budget.per == ("thread",)
+
+    @property
     def ref(self) -> BudgetRef:
         which = json.dumps([self.organisation, self.budget.per, self.key])
         return BudgetRef(self.workspace, self.budget.name, sha256(which.encode()).hexdigest()[:32])
@@ -68,13 +77,17 @@ class Sum(Struct, frozen=True):
             return Decimal(0)
         return amount_at(arguments, self.budget.amount)
 
+    def has(self, call: str) -> bool:
+        """Whether this call, or turn, is in the series."""
+        return call in _by_call(self.used)
+
     def of(self, call: CallRef) -> Decimal:
         """What this call has in the series; 0 if it has nothing."""
         return _by_call(self.used).get(str(call)) or Decimal(0)
 
     def spent(self, but: CallRef) -> Decimal | None:
         """What counts of all other calls; None if a part of it cannot be read."""
-        if self.budget.amount == TOKENS:
+        if self.counts_replies:
             return Decimal(self.tokens)
         counts = {
             call: used
@@ -85,6 +98,8 @@ class Sum(Struct, frozen=True):
 
     def others(self, but: CallRef) -> tuple[CallRef, ...]:
         """The other calls of the series that are not known to give their amounts back."""
+        if self.budget.amount == TOKENS:
+            return ()  # what a model has used stays used
         own = {str(but), *self.given_back, ""}
         return tuple(CallRef.parse(call) for call in _by_call(self.used) if call not in own)
 
@@ -127,6 +142,36 @@ class Sum(Struct, frozen=True):
         if cost is None:
             return f"{state}, and the amount of this call ({budget.amount}) is not known."
         return f"{state}, and this call needs {cost:,f}."
+
+
+def usage_of(
+    policies: Policies, reply: Fact, opened: e.ThreadOpened | None
+) -> tuple[tuple[Sum, e.BudgetUsed], ...]:
+    """The sums in whose series the usage of a reply is recorded, not filled yet; and the facts.
+
+    Args:
+        opened: the opening of its thread; None if there is none.
+    """
+    assert isinstance(reply.event, e.ModelReplied)
+    usage, ref = reply.event.usage, reply.slot.thread_ref
+    tokens = usage.input_tokens + usage.output_tokens
+    turn, found = f"{ref}/turn-{reply.slot.tail[1]}", list[tuple[Sum, e.BudgetUsed]]()
+    for one in (policies.organisation, policies.workspace):
+        for budget in one.policy.budgets if tokens else ():
+            key = key_of(
+                budget,
+                thread=ref.thread,
+                agent=opened.agent if opened else "",
+                requester=opened.requester if opened else "",
+                day=day_of(reply.recorded_at),
+            )
+            into = Sum(budget, ref.workspace, key, one.organisation)
+            if budget.amount == TOKENS and not into.counts_replies:
+                used = e.BudgetUsed(
+                    call=turn, amount=str(tokens), key=key, organisation=one.organisation
+                )
+                found.append((into, used))
+    return tuple(found)
 
 
 def sums_of(policies: Policies, call: Call) -> tuple[Sum, ...]:

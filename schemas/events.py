@@ -632,10 +632,11 @@ class GrantUsed(Event, frozen=True, tag="GrantUsed"):
 class BudgetUsed(Event, frozen=True, tag="BudgetUsed"):
     """A call spends of a budget of the policy. The gate records it before it approves the call.
 
-    It counts until the call has ended without running.
+    It counts until the call has ended without running. Of a budget of tokens, a model's reply has
+    used them; that counts for ever.
     """
 
-    #: `workspace/thread/call`.
+    #: `workspace/thread/call`; of a reply `workspace/thread/turn-<n>`.
     call: str
     #: An exact decimal, such as `12.50`.
     amount: str

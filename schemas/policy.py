@@ -375,14 +375,6 @@ class Budget(TomlModel):
         # The order is no part of the meaning.
         return tuple(sorted(set(per)))
 
-    @model_validator(mode="after")
-    def _tokens_are_of_a_thread(self) -> "Budget":
-        if self.amount == TOKENS and self.per != ("thread",):
-            raise mistake(
-                f'a budget of {TOKENS} counts those of one thread. Write per = ["thread"].', "per"
-            )
-        return self
-
 
 class Policy(TomlModel):
     """The rules, in the order of the file, and the settings that they share."""

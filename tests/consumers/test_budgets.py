@@ -142,7 +142,6 @@ def test_what_cannot_be_read_leaves_no_room():
         ("limit = -1", "is not a limit"),
         ("limit = true", "is not a limit"),
         ('limit = 1\namount = "amount"', "is not a JSON pointer"),
-        ('limit = 1\namount = "tokens"', 'per = ["thread"]'),
         ('limit = 1\nper = ["week"]', "per"),
         ('limit = 1\nname = "two words"', "two words"),
     ],
@@ -368,6 +367,88 @@ async def test_tokens_of_a_thread(shop: Shop):
         await shop.request(SECOND)
         denied = await shop.decided(e.Denied, SECOND)
     assert denied.reason == "100 of 100 is used of the budget 'talk' (t1)."
+
+
+def tokens(per: str) -> str:
+    names = ", ".join(f'"{one}"' for one in per.split())
+    head = '[[budget]]\nname = "talk"\ntools = ["*"]\namount = "tokens"\nlimit = 100\n'
+    return f'{head}then = "block"\nper = [{names}]\n' + FREELY
+
+
+async def replied(shop: Shop, thread: ThreadRef, turn: int, amount: int, agent: str = "") -> None:
+    if turn == 1:
+        await shop.ledger.append(thread.opened, e.ThreadOpened(requester="rita", agent=agent))
+    reply = e.ModelReplied(parts=(), usage=e.Usage(output_tokens=amount))
+    await shop.ledger.append(thread.replied(turn), reply)
+
+
+@pytest.mark.log("memory", "jetstream")
+async def test_tokens_of_an_agent_and_a_day(shop: Shop):
+    """What an agent's models use in all its threads counts together, and that of another agent does
+    not; each reply counts once, whatever number of gates look.
+    """
+    threads = [ThreadRef("shop", f"talk-{number}") for number in range(3)]
+    await shop.open(tokens("agent day"))
+    async with shop.gates(3):
+        await replied(shop, threads[0], 1, 60, "desk")
+        await used(shop, 1)
+        await shop.request(threads[1].call("c1"), agent="desk")
+        await shop.decided(e.Approved, threads[1].call("c1"))
+        await replied(shop, threads[1], 1, 40, "desk")
+        await used(shop, 2)
+        await shop.request(threads[0].call("c2"), agent="desk")
+        denied = await shop.decided(e.Denied, threads[0].call("c2"))
+        await shop.request(threads[2].call("c3"), agent="other")
+        await shop.decided(e.Approved, threads[2].call("c3"))
+    assert denied.reason.startswith("100 of 100 is used of the budget 'talk' (desk, 20")
+    uses = [fact.event for fact in await shop.ledger.read(f"{ROOT}.shop.{BUDGET}.>")]
+    assert [(use.call, use.amount) for use in uses] == [
+        ("shop/talk-0/turn-1", "60"),
+        ("shop/talk-1/turn-1", "40"),
+    ]
+
+
+async def used(shop: Shop, number: int) -> None:
+    """Wait until the only sum has so many facts."""
+    pattern = f"{ROOT}.shop.{BUDGET}.talk.*.{number}"
+    async with asyncio.timeout(20), aclosing(shop.ledger.watch(1, pattern)) as facts:
+        await anext(facts)
+
+
+@pytest.mark.log("memory", "jetstream")
+async def test_a_wish_is_judged_with_the_tokens_of_its_own_reply(shop: Shop):
+    """The reply that exceeds the budget cannot still let its own wishes run."""
+    await shop.open(tokens("day"))
+    tool = await shop.ledger.tool("shop", "refund")
+    opened = e.ThreadOpened(
+        requester="rita", model="test:m", tools=(e.ToolRef("refund", tool.version),)
+    )
+    await shop.ledger.append(THREAD.opened, opened)
+    async with shop.gates(2):
+        wish = e.Wish("refund", money(1), "call_a")
+        usage = e.Usage(input_tokens=90, output_tokens=10)
+        await shop.ledger.append(THREAD.replied(1), e.ModelReplied(parts=(wish,), usage=usage))
+        denied = await shop.decided(e.Denied, THREAD.wish(1, 0))
+    assert denied.reason.startswith("100 of 100 is used of the budget 'talk'")
+
+
+async def test_nobody_breaks_the_glass_of_a_budget_that_blocks(shop: Shop):
+    """An emergency lets one person decide alone; it does not make money (docs/operators.md)."""
+    rules = rule("money", "ask", 'voters = ["ana", "ben"]', "votes_needed = 2",
+                 'break_glass = ["cai"]')  # fmt: skip
+    await shop.open(budget(150) + rules)
+    async with shop.gates():
+        for ref in (FIRST, SECOND):
+            await shop.request(ref)
+            await shop.asked(ref)
+        for ref in (FIRST, SECOND):
+            vote = e.Voted(verdict="break_glass", digest=(await shop.asked(ref)).digest, reason="!")
+            await shop.ledger.append(ref.vote("cai"), vote)
+            await shop.until(ref.decided)
+        assert isinstance((await shop.ledger.call(FIRST)).decided.event, e.Approved)
+        denied = await shop.decided(e.Denied, SECOND)
+    assert denied.ground == "limit"
+    assert denied.reason.startswith("Approved by people, but 100 of 150 is used")
 
 
 # ------------------------------------------------------------------------------------ several gates
