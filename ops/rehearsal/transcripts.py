@@ -17,11 +17,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import msgspec
 from msgspec import Struct
 
 from ayes.projections.formats import FORMATS, Payload, format_named
-from ayes.projections.formats.conversation import ConversationStep, Output, RecordedReply, Spoken
+from ayes.projections.formats.conversation import (
+    ConversationStep,
+    Output,
+    RecordedReply,
+    Spoken,
+    size_of_step,
+)
 from ayes.projections.history import Assistant, Entry, Kind, Outcome, System, User
 from ayes.schemas import strict_json
 from ayes.schemas.codec import MAX_BYTES
@@ -197,7 +202,7 @@ def _check_steps(steps: Sequence[ConversationStep]) -> None:
         BadInput: a step is too large, or a tool's name is not valid here.
     """
     for number, step in enumerate(steps, 1):
-        size = len(msgspec.json.encode(step))
+        size = size_of_step(step)
         if size > MAX_BYTES - _ENVELOPE_BYTES:
             raise BadInput(
                 f"{_described(step)}, step {number} of the conversation, has {size:,} bytes, "

@@ -20,7 +20,7 @@ from ayes.projections.formats.openai_files import read_media
 from ayes.schemas import events as e
 from ayes.schemas import strict_json
 from ayes.schemas.codec import MAX_BYTES
-from ayes.schemas.content import content_of
+from ayes.schemas.content import content_of, parts_of
 from ayes.schemas.errors import BadFile, BadId, BadInput
 from ayes.schemas.ids import token
 from ayes.schemas.toml_files import TomlModel, mistakes, read_text
@@ -195,18 +195,25 @@ def _conversation(line: str) -> RecordedConversation:
                 raise _Mistake(problem) from None
     except BadId as wrong:
         raise _Mistake(str(wrong)) from None
-    for number, message in enumerate(data["messages"], 1):
-        size = len(msgspec.json.encode(message))
-        if size > MAX_BYTES - _ENVELOPE_BYTES:
-            raise _Mistake(f"it has {size:,} bytes, and one fact may have {MAX_BYTES:,}.", number)
     steps = _steps(read.messages)
     for number, step in enumerate(steps, 1):
+        size = size_of_step(step)
+        if size > MAX_BYTES - _ENVELOPE_BYTES:
+            raise _Mistake(f"it has {size:,} bytes, and one fact may have {MAX_BYTES:,}.", number)
         for wish in step.wishes if isinstance(step, RecordedReply) else ():
             try:
                 tool_name(wish.tool)
             except BadId as wrong:
                 raise _Mistake(str(wrong), number) from None
     return RecordedConversation(read.id, data["messages"], steps)
+
+
+def size_of_step(step: ConversationStep) -> int:
+    """The bytes of a step in a fact: without those of its files, of which large ones are stored."""
+    parts = step.parts if isinstance(step, RecordedReply) else parts_of(step.text)
+    held = [part.source for part in parts if isinstance(part, e.Media)]
+    files = sum(len(one.data) for one in held if isinstance(one, e.Inline))
+    return len(msgspec.json.encode(step)) - files
 
 
 def _steps(messages: Sequence[_Said | _Replied | _Returned]) -> tuple[ConversationStep, ...]:

@@ -7,6 +7,7 @@ where it is absent.
 """
 
 import asyncio
+import base64
 import json
 import os
 import signal
@@ -19,18 +20,22 @@ from typing import NamedTuple
 import pytest
 from paths import AIRLINE as POLICY
 from paths import DATA, SMALL
+from pictures import PDF, PNG, png
 from program import approvals, started, up
 from stories import life
 
+from ayes.consumers.model import with_bytes
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.services import Ledger
 from ayes.ops.rehearsal.rehearse import _FactsByTurn, _notice
 from ayes.projections.formats import FORMATS
+from ayes.projections.formats.common import data_url
 from ayes.projections.formats.conversation import read_conversations
-from ayes.projections.history import history
+from ayes.projections.history import files_in, history
 from ayes.projections.thread import thread_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
+from ayes.schemas.content import attached
 from ayes.schemas.slots import ThreadRef
 
 CHANGING = frozenset(
@@ -161,6 +166,49 @@ def test_approved_it_comes_out_as_it_was(store, workspace):
         assert [(one["role"], one["tool_call_id"]) for one in differing] == [("tool", "call_x")]
         assert "cannot be read: it is no JSON" in differing[0]["content"]
     assert_valid(threads)
+
+
+def test_files_go_out_and_in_again(store, workspace, tmp_path):
+    """Recorded conversations with a picture that is stored, a small one and a page in each: their
+    histories are the recorded ones, and every provider takes them (B17, B18, I11).
+    """
+    large = base64.b64encode(png(600, 400, level=0)).decode()
+    parts = [
+        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{large}"}},
+        {
+            "type": "image_url",
+            "image_url": {"url": data_url(attached(PNG, "image/png")), "detail": "low"},
+        },
+        {
+            "type": "file",
+            "file": {"filename": "a.pdf", "file_data": data_url(attached(PDF, "application/pdf"))},
+        },
+    ]
+    file = tmp_path / "pictures.jsonl"
+    lines = [json.loads(line) for line in SMALL.read_text().split("\n") if line]
+    for line in lines:
+        asked = next(one for one in line["messages"] if one["role"] == "user")
+        asked["content"] = [{"type": "text", "text": asked["content"]}, *parts]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    ended = rehearsed(store, workspace, file=file)
+    assert ended.code == 0, ended.err
+    assert (ended.one["identical"], ended.one["different"]) == (3, 1)  # as without files
+
+    async def shown():
+        async with Ledger.connect(store, role="observer") as ledger:
+            for line in lines:
+                ref = ThreadRef(workspace, line["id"])
+                entries = history(thread_of(ref, await ledger.read(ref))).entries
+                kept = [media.source for media in files_in(entries)]
+                assert [type(one) for one in kept] == [e.Stored, e.Inline, e.Inline]
+                told = await with_bytes(ledger, ref, entries)
+                assert files_in(told)[0].source == e.Inline(large)
+                for name, provider in FORMATS.items():
+                    assert provider.check(provider.write(told)) == [], (ref, name)
+
+    asyncio.run(shown())
+    verified = approvals("replay", "--verify", "--store", store)
+    assert verified.code == 0, verified.err
 
 
 def test_denied_nothing_runs_and_every_conversation_ends(store, workspace):

@@ -9,14 +9,14 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + whole + struct.pack(">I", zlib.crc32(whole))
 
 
-def png(width: int = 8, height: int = 8) -> bytes:
-    """A picture with a gradient (PNG, ISO/IEC 15948)."""
+def png(width: int = 8, height: int = 8, level: int = -1) -> bytes:
+    """A picture with a gradient (PNG, ISO/IEC 15948); `level` 0 does not compress it."""
     rows = b"".join(
         b"\0" + b"".join(bytes((255 * x // width, 255 * y // height, 128)) for x in range(width))
         for y in range(height)
     )
     head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    chunks = ((b"IHDR", head), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
+    chunks = ((b"IHDR", head), (b"IDAT", zlib.compress(rows, level)), (b"IEND", b""))
     return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, data) for kind, data in chunks)
 
 
