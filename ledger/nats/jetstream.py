@@ -457,7 +457,16 @@ class JetStream:
             raise BrokerRefused(f"the broker refuses {subject}: somebody else wrote it.")
 
     async def keep_piece(self, subject: str, piece: bytes) -> bool:
-        ack = await self.api.publish(subject, piece, patience_s=APPEND_PATIENCE_S)
+        try:
+            ack = await self.api.publish(subject, piece, patience_s=APPEND_PATIENCE_S)
+        except BrokerAway:
+            if await streams.info(self.api, f"STREAM.INFO.{streams.STORED}") is None:
+                raise LedgerFull(
+                    f"this ledger has no store of files (stream {streams.STORED}), so a fact with "
+                    "a large file cannot be recorded. `ayes setup` creates it, where the disk has "
+                    "room for it."
+                ) from None
+            raise
         if ack.error is None:
             return True
         if ack.error.description == _FULL:

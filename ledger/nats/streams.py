@@ -15,6 +15,7 @@ from ayes.ledger.nats.api import Api, ApiError
 from ayes.ledger.subscriptions import ACK_WAIT_S, DURABLES, LEDGER, PARKED, TIMERS, Durable
 from ayes.schemas.codec import MAX_BYTES
 from ayes.schemas.errors import BadInput, BrokerRefused, NewerLog
+from ayes.schemas.logs import get_logger
 from ayes.schemas.slots import FILES, ROOT
 
 PENDING: Final = "KV_pending"
@@ -27,6 +28,8 @@ STORED: Final = "FILES"
 #: of level 1. A fact of an unknown type or version does not need a new level.
 LEVEL: Final = 1
 _LEVEL_KEY: Final = "ayes-level"
+
+_log: Final = get_logger("ayes.ledger.nats.streams")
 
 _SECOND_NS: Final = 1_000_000_000
 
@@ -115,7 +118,10 @@ def streams(replicas: int = 1) -> dict[str, dict[str, Any]]:
             "max_msgs_per_subject": 1,
             "discard": "old",
         },
-        # As of slots: a piece of a file is filled once. Only an administrator can delete one.
+        PENDING: bucket("pending", replicas),
+        RUNNING: bucket("running", replicas, MAX_BYTES_OF[RUNNING]),
+        # As of slots: a piece of a file is filled once. Only an administrator can delete one. It is
+        # the last, so that on a small disk it has what the others leave, if anything.
         STORED: _common(replicas, MAX_BYTES_OF[STORED])
         | {
             "subjects": [f"{FILES}.>"],
@@ -126,8 +132,6 @@ def streams(replicas: int = 1) -> dict[str, dict[str, Any]]:
             "allow_rollup_hdrs": False,
             "max_msg_size": MAX_BYTES + 1024,
         },
-        PENDING: bucket("pending", replicas),
-        RUNNING: bucket("running", replicas, MAX_BYTES_OF[RUNNING]),
     }
 
 
@@ -249,7 +253,12 @@ async def ensure(
                 _check_bound(asked, 0)
                 config["max_bytes"] = asked
             body = {"name": name, **config}
-            await _ensure(requests, f"STREAM.{{}}.{name}", body, exactly=asked is not None)
+            try:
+                await _ensure(requests, f"STREAM.{{}}.{name}", body, exactly=asked is not None)
+            except NoRoom as problem:
+                if name != STORED:
+                    raise
+                _log.warning("large files cannot be stored", problem=str(problem))
         elif changes := _missing_bounds(config, there, asked):
             body = there["config"] | changes
             await fitting(
@@ -347,7 +356,7 @@ async def fitting(requests: Api, change: str, body: dict[str, Any], *, exactly: 
         else:
             return
         if exactly or body["max_bytes"] // 2 < LEAST_BYTES:
-            raise BrokerRefused(
+            raise NoRoom(
                 f"the broker refuses {change}: it has no room for {body['max_bytes']:,} bytes. "
                 "Name fewer with --max-bytes, or give it more disk (max_file_store in its "
                 "configuration)."
@@ -395,6 +404,10 @@ def is_as_narrow(key: str, live: dict[str, Any], declared: dict[str, Any]) -> bo
         limit = int((live.get(key) or {}).get("inactive_threshold", 0))
         return 0 < limit <= int(declared[key]["inactive_threshold"])
     return _is_bounded(live, key) and (key == "max_bytes" or int(live[key]) <= int(declared[key]))
+
+
+class NoRoom(BrokerRefused):
+    """The broker has not even the least bytes for a stream."""
 
 
 class Use(Struct, frozen=True):

@@ -9,6 +9,8 @@ import pytest
 from ayes.consumers.model import with_bytes
 from ayes.ledger import files
 from ayes.ledger.in_memory import Memory
+from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.nats.streams import STORED, ensure
 from ayes.ledger.services import Ledger
 from ayes.ledger.tool_runner import run_tool
 from ayes.projections.history import User, digest, history
@@ -22,7 +24,7 @@ from ayes.schemas.content import (
     described,
     words,
 )
-from ayes.schemas.errors import AlreadyFilled, BadInput, Unavailable
+from ayes.schemas.errors import AlreadyFilled, BadInput, LedgerFull, Unavailable
 from ayes.schemas.slots import ThreadRef, file_piece
 
 pytestmark = pytest.mark.log("memory", "jetstream", "calm")
@@ -144,6 +146,19 @@ async def test_two_writers_of_one_file_both_succeed(ledger: Ledger):
     kept = await asyncio.gather(*(files.keep(ledger.log, "shop", LARGE) for _ in range(4)))
     assert len(set(kept)) == 1
     assert await files.fetch(ledger.log, "shop", kept[0]) == LARGE
+
+
+@pytest.mark.log("jetstream")
+async def test_without_a_store_nothing_is_recorded_and_it_is_said(ledger: Ledger):
+    """As on a broker that an earlier program set up, or whose disk had no room for it."""
+    assert isinstance(ledger.log, JetStream)
+    await ledger.log.api.call(f"STREAM.DELETE.{STORED}")
+    with pytest.raises(LedgerFull, match="has no store of files"):
+        await said(ledger, attached(LARGE, "image/png"))
+    assert await ledger.read(THREAD) == ()
+    assert (await said(ledger, SMALL)).text == (SMALL,)
+    await ensure(ledger.log.api)
+    await said(ledger, attached(LARGE, "image/png"), message="m2")
 
 
 @pytest.mark.log("memory")

@@ -26,7 +26,7 @@ from ayes.ops.broker.accounts import ROLES
 from ayes.ops.cluster import files
 from ayes.ops.commands.setup import OPTIONAL
 from ayes.ops.workers import KINDS as USUAL
-from ayes.ops.workers import OPTIONAL_KINDS
+from ayes.ops.workers import OPTIONAL_KINDS, role_of
 from ayes.schemas import errors
 
 DEPLOY = ROOT / "deploy"
@@ -241,7 +241,7 @@ def test_all_units_are_confined_alike():
 def test_units_read_the_logins_of_a_cluster():
     [login] = UNITS["ayes-work@.service"]["EnvironmentFile"]
     assert login == str(files.LOGIN / "%i.env")
-    assert set(KINDS) <= set(ROLES)
+    assert {role_of(kind) for kind in KINDS} <= set(ROLES)
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="there is no systemd")

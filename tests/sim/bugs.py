@@ -296,10 +296,10 @@ def a_policy_is_known_for_ever() -> Iterator[Change]:
     """A gate goes on judging by the first policy that it read."""
     in_force = LedgerClient._in_force
 
-    async def cached(self: LedgerClient, workspace: str) -> Any:
+    async def cached(self: LedgerClient, workspace: str, before: int | None = None) -> Any:
         known = vars(self).setdefault("_for_ever", {})
         if workspace not in known:
-            known[workspace] = await in_force(self, workspace)
+            known[workspace] = await in_force(self, workspace, before)
         return known[workspace]
 
     yield LedgerClient, "_in_force", cached
