@@ -35,7 +35,10 @@ from ayes.projections.live import (
 from ayes.projections.thread import thread_of
 from ayes.schemas import events as e
 from ayes.schemas.errors import Unavailable, UnknownCall
+from ayes.schemas.logs import get_logger
 from ayes.schemas.slots import ThreadRef
+
+_log: Final = get_logger("ayes.consumers.live")
 
 #: Characters of a piece.
 _MOST: Final = 16 * 1024
@@ -68,6 +71,8 @@ class LiveReply:
         self._waiting = 0
         self._left_out = 0
         self._fresh = asyncio.Event()
+        #: Whether the last piece could not be published, which is logged once.
+        self._is_lost = False
 
     @classmethod
     @asynccontextmanager
@@ -115,9 +120,14 @@ class LiveReply:
                     await self._send(Piece(self._attempt, start, whole[start : start + _MOST]))
 
     async def _send(self, piece: Piece) -> None:
-        # Lost while the broker is away. The next whole text has it.
-        with suppress(Unavailable):
+        try:
             await self._log.publish_live(self._subject, msgspec.json.encode(piece))
+        except Unavailable as problem:  # lost while the broker is away; the next whole text has it
+            if not self._is_lost:
+                _log.warning("said to nobody", subject=self._subject, problem=str(problem))
+            self._is_lost = True
+        else:
+            self._is_lost = False
 
 
 async def follow_reply(
@@ -144,6 +154,12 @@ async def follow_reply(
     coming: asyncio.Queue[Piece | e.ModelReplied | e.ModelFailed] = asyncio.Queue()
 
     async def hear() -> None:
+        try:
+            await hear_on()
+        except Unavailable as problem:  # the end comes all the same, with the whole text
+            _log.warning("not followed live", thread=str(thread), problem=str(problem))
+
+    async def hear_on() -> None:
         async with ledger.log.hear_live(live_subject(thread, turn)) as messages:
             async for message in messages:
                 with suppress(msgspec.MsgspecError):  # of a newer program

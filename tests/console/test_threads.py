@@ -19,6 +19,8 @@ from ayes.projections.history import history
 from ayes.projections.thread import thread_of
 from ayes.projections.timeline import timeline
 from ayes.schemas import events as e
+from ayes.schemas.content import attached
+from ayes.schemas.events import Text
 from ayes.schemas.slots import ThreadRef
 
 THREAD = "/api/v1/threads/shop/order-17"
@@ -232,3 +234,31 @@ async def _speak(live, ledger, thread):
     await asyncio.sleep(1.2)  # the whole text is published each second
     await ledger.append(thread.asked(1, 1), e.ModelAsked(model="test:m"))
     await ledger.append(thread.replied(1), e.ModelReplied(parts=(e.Text("On its way."),)))
+
+
+async def test_a_stored_file_is_fetched_by_its_digest(shop, client):
+    """As an attachment, by the name that it has, and only one that the conversation names."""
+    data = b"<script>alert(1)</script>" * 4000
+    page = attached(data, "text/html", 'über"alles\r\n.html')
+    said = (await say(shop, "order-17", (Text("See here."), page))).event.text
+    digest = said[1].source.digest
+    await shop.service.say("shop/other", "Hello", message="m1")
+    found = (await client.get(THREAD)).json()["items"]
+    assert found[0]["files"] == [
+        {"digest": digest, "media_type": "text/html", "name": page.name, "size": len(data)}
+    ]
+    assert found[0]["text"].startswith("See here.\n\n[text/html 'über\"alles")
+    fetched = await client.get(f"{THREAD}/files/{digest}")
+    assert fetched.content == data
+    assert fetched.headers["content-type"] == "application/octet-stream"
+    assert fetched.headers["x-content-type-options"] == "nosniff"
+    named = "attachment; filename*=UTF-8''%C3%BCber%22alles%0D%0A.html"
+    assert fetched.headers["content-disposition"] == named
+    assert (await client.get(f"/api/v1/threads/shop/other/files/{digest}")).status_code == 404
+    assert (await client.get(f"{THREAD}/files/{'0' * 64}")).status_code == 404
+    assert (await client.get(f"{THREAD}/files/not-a-digest")).status_code == 422
+    assert f"/api/v1/threads/shop/order-17/files/{digest}" in (
+        (await client.get("/conversations/shop/order-17")).text
+    )
+    assert (await client.get("/conversations")).status_code == 200
+    assert (await client.get("/api/v1/threads")).status_code == 200

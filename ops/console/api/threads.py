@@ -6,15 +6,17 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from datetime import datetime
 from typing import Annotated, Final, Literal, Self
+from urllib.parse import quote
 
 import msgspec
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Depends, Path, Query, Response
 from fastapi.sse import format_sse_event
 from pydantic import Field
 
 from ayes.consumers.live import follow_reply
 from ayes.consumers.model import with_bytes
 from ayes.ledger.descriptions import describe_decision
+from ayes.ledger.files import fetch
 from ayes.ledger.lifecycle import Call
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.services import Ledger
@@ -32,7 +34,7 @@ from ayes.projections.live import Discarded, Ended, Fragment
 from ayes.projections.thread import Thread, is_settled, thread_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
-from ayes.schemas.content import spoken, words
+from ayes.schemas.content import files_in, spoken, words
 from ayes.schemas.errors import UnknownCall
 from ayes.schemas.ids import token
 from ayes.schemas.slots import ROOT, ThreadRef
@@ -139,7 +141,7 @@ async def _listed(backend: Backend, found: Mapping[ThreadRef, Fact]) -> list[Lis
         ListedThread(
             thread=str(ref),
             requester=getattr(by_thread.get(ref), "requester", ""),
-            said=getattr(message and message.event, "text", "")[:_SHORT],
+            said=_last_words(message)[:_SHORT],
             latest=(row := output.fact_row(fact)).kind,
             latest_words=row.what,
             active_at=fact.recorded_at,
@@ -150,7 +152,29 @@ async def _listed(backend: Backend, found: Mapping[ThreadRef, Fact]) -> list[Lis
     ]
 
 
+def _last_words(message: Fact | None) -> str:
+    event = message.event if message else None
+    return words(event.text) if isinstance(event, e.Said) else ""
+
+
 # ------------------------------------------------------------------------------------- one of them
+
+
+class StoredFile(ApiModel):
+    """A file of a conversation that can be fetched by its digest."""
+
+    digest: str
+    media_type: str
+    name: str
+    size: int
+
+    @classmethod
+    def all_in(cls, event: e.AnyEvent | e.Carried | None) -> list[Self]:
+        return [
+            cls(digest=kept.digest, media_type=media.media_type, name=media.name, size=kept.size)
+            for media in (files_in(event) if isinstance(event, e.Event) else ())
+            if isinstance(kept := media.source, e.Stored)
+        ]
 
 
 class ThreadMessage(ApiModel):
@@ -162,7 +186,9 @@ class ThreadMessage(ApiModel):
     #: `system`, `user` or `note`; empty if it cannot be read.
     role: str
     name: str
+    #: Its files in words.
     text: str
+    files: list[StoredFile]
 
 
 class ThreadReply(ApiModel):
@@ -174,6 +200,7 @@ class ThreadReply(ApiModel):
     seq: int | None
     at: datetime | None
     texts: list[str]
+    files: list[StoredFile]
     #: Why there is no reply; empty if there is one.
     failure: str
 
@@ -207,6 +234,8 @@ class ThreadCycle(ApiModel):
     #: What the model reads as the result; None while there is none.
     result: str | None
     is_error: bool
+    #: Those that the tool returned.
+    files: list[StoredFile]
     steps: list[Step]
 
     @classmethod
@@ -224,6 +253,7 @@ class ThreadCycle(ApiModel):
             decided=describe_decision(call.decided, call.withdrawn) if call.decided else "",
             result=words(end.text) if end else None,
             is_error=end.is_error if end else False,
+            files=StoredFile.all_in(call.finished.event if call.finished else None),
             steps=[_step(fact, voids.get(fact.seq, "")) for fact in call.facts],
         )
 
@@ -311,6 +341,7 @@ def shown(item: timeline.Item) -> ThreadMessage | ThreadReply | ThreadCycle:
                 seq=end.seq if end else None,
                 at=end.recorded_at if end else None,
                 texts=[text for part in parts if (text := spoken(part)) is not None],
+                files=StoredFile.all_in(turn.reply),
                 failure=_failure(end),
             )
         case timeline.Cycle():
@@ -325,6 +356,7 @@ def _message(fact: Fact) -> ThreadMessage:
         role=said.role if said is fact.event else "",
         name=said.name,
         text=words(said.text),
+        files=StoredFile.all_in(said),
     )
 
 
@@ -359,6 +391,36 @@ async def history(
     entries = await with_bytes(backend.reading, ref, found.entries)
     payload = msgspec.json.encode(writer.write(entries))
     return Response(payload, headers=headers, media_type="application/json")
+
+
+@router.get(
+    "/threads/{workspace}/{thread}/files/{digest}",
+    response_class=Response,
+    responses={200: {"content": {"application/octet-stream": {}}}},
+)
+async def file(
+    ref: Named,
+    digest: Annotated[str, Path(pattern="^[0-9a-f]{64}$")],
+    backend: InBackend,
+    _visitor: Reading,
+) -> Response:
+    """A stored file of a conversation, to be saved: the bytes with this SHA-256.
+
+    Only a file that a fact of this conversation names. A browser does not show it.
+    """
+    facts = await backend.reading.read(ref)
+    found = next((one for fact in facts for one in _stored(fact) if one.digest == digest), None)
+    if found is None:
+        raise UnknownCall(f"no fact of {ref} names a stored file {digest}.")
+    kept = e.Stored(found.digest, found.size)
+    data = await fetch(backend.reading.log, ref.workspace, kept)
+    name = quote(found.name or f"{digest[:12]}.bin", safe="")
+    headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{name}"}
+    return Response(data, headers=headers, media_type="application/octet-stream")
+
+
+def _stored(fact: Fact) -> list[StoredFile]:
+    return StoredFile.all_in(fact.event)
 
 
 @router.get("/threads/{workspace}/{thread}/reply", response_class=EventStream)
