@@ -62,11 +62,12 @@ chaos: setup     ## kill, pause and cut off three nodes, one server and all prog
 	  PYTHONPATH=$(CURDIR):$(CURDIR)/tests/support $(BIN)/python tests/chaos/chaos.py --servers $$servers --minutes $(or $(MINUTES),20) \
 	    --seed $(or $(SEED),1) $(if $(REPORT),--report $(REPORT)) || status=1; done; exit $$status
 
-kills: setup     ## kill -9 one server's programs repeatedly: with all recorded conversations, a lake sync 300 times, a notifier 200 times
+kills: setup     ## kill -9 one server's programs repeatedly: with all recorded conversations, a lake sync 300 times, a notifier 200 times, agents that call agents
 	@CHAOS=1 $(BIN)/pytest tests/races/test_crash.py tests/races/test_one_server.py -n 0
 	@CHAOS=1 $(BIN)/pytest tests/ops/test_rehearse.py -n 0 -k real
 	@KILLS=100 $(BIN)/pytest tests/ops/test_archivist.py -n 0 -k killed
 	@NOTIFIER_KILLS=200 $(BIN)/pytest tests/races/test_notifier_kills.py -n 0 -s
+	@SUB_AGENTS=200 $(BIN)/pytest tests/races/test_sub_agents_killed.py -n 0 -s
 
 races: setup     ## every pair of endings at once, and nine calls that spend of one budget, TIMES=200 times each
 	@RACES=$(or $(TIMES),200) $(BIN)/pytest tests/races/test_races.py tests/consumers/test_budgets.py -n 0 --timeout 0

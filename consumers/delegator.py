@@ -101,8 +101,6 @@ class Delegation(Struct, frozen=True):
     below: Thread
     #: The tools that it will be offered; known before its thread is opened.
     offered: tuple[e.ToolRef, ...] = ()
-    #: Whether a delegator has claimed it.
-    is_ours: bool = False
 
 
 class Delegator:
@@ -139,9 +137,7 @@ class Delegator:
         call = attributed(call, origin(call, facts))
         below = thread_of(ref.below, facts)
         offered = await _offered(ledger, ref.workspace, agent) if below.opened is None else ()
-        claims = (start.event for start in call.starts[-1:])
-        ours = any(isinstance(one, e.Event) and one.by == ledger.author for one in claims)
-        return Delegation(call, agent, below, offered, is_ours=ours)
+        return Delegation(call, agent, below, offered)
 
     def decide(self, seen: tuple[Delegation, ...], handed: Delivered) -> Sequence[Effect[Never]]:
         return [step for one in seen for step in steps(one)]
@@ -158,7 +154,8 @@ def steps(one: Delegation) -> Sequence[Effect[Never]]:
     if call.status is Status.APPROVED and call.flaw is None and not call.starts:
         started = e.ToolStarted(digest=call.digest, idempotency_key=str(call.ref))
         return [Append(call.claim_slot, started), Reload()]
-    if call.status is not Status.RUNNING or not one.is_ours or call.end_slot is None:
+    # Whoever claimed it: a delegator that is dead, or has another name.
+    if call.status is not Status.RUNNING or call.end_slot is None:
         return ()
     if below.opened is None:
         thread, opened = thread_below(call, agent=one.agent.agent, model=one.agent.model)

@@ -14,7 +14,7 @@ from zlib import crc32
 import hostile
 from msgspec import structs
 
-from ayes.consumers import gate, worker
+from ayes.consumers import delegator, gate, worker
 from ayes.consumers.executor import Executor
 from ayes.consumers.pending_projector import PendingProjector, PendingState
 from ayes.consumers.worker import Worker
@@ -395,3 +395,48 @@ def a_turn_does_not_wait() -> Iterator[Change]:
 def only_the_first_wish_is_requested() -> Iterator[Change]:
     replied = gate.replied
     yield gate, "replied", lambda facts, reply, wishes: replied(facts, reply, wishes[:1])
+
+
+# ----------------------------------------------------------------------------------- sub-agents
+
+
+@bug
+def a_withdrawal_stops_after_one_level() -> Iterator[Change]:
+    """What is asked two levels below a withdrawn call goes on waiting for people."""
+    below, chain = gate._below, gate.chain_above
+
+    async def shallow(ledger: Any, call: Any, withdrawn: Any) -> Any:
+        found = await below(ledger, call, withdrawn)
+        near = [one for one in found.cases if one.call.ref.thread_ref == call.ref.below]
+        return structs.replace(found, cases=tuple(near))
+
+    async def nearest(opened: Any, read: Any) -> Any:
+        found = await chain(opened, read)
+        return structs.replace(found, over="")
+
+    yield gate, "_below", shallow
+    yield gate, "chain_above", nearest
+
+
+@bug
+def the_chain_above_is_not_read() -> Iterator[Change]:
+    """What a sub-agent asks is judged like any other call."""
+
+    async def none(opened: Any, read: Any) -> Any:
+        return gate.Chain()
+
+    yield gate, "chain_above", none
+
+
+@bug
+def a_sub_agent_ends_with_its_first_reply() -> Iterator[Change]:
+    """The first reply is taken for the last one."""
+    outcome = delegator.outcome
+
+    def hasty(thread: Any, attempt: int) -> Any:
+        first = thread.turns.get(1)
+        if first is not None and first.reply is not None:
+            return e.ToolReturned(output="Done.", attempt=attempt)
+        return outcome(thread, attempt)
+
+    yield delegator, "outcome", hasty

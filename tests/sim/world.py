@@ -11,6 +11,8 @@ Everything here but the tools, the model and the people is the real code. What h
 * In each workspace twin services request the same calls at the same time, wait, and run those that
   clients run. Some try to run a call that is not decided; some withdraw it.
 * Threads with a scripted model, whose wishes executors run, and users who go on talking.
+* Agents that models call as tools, up to three levels deep, and somebody who withdraws some of
+  those calls while they run.
 * Reviewers who vote on what the queue shows, for and against, with edits, in another's place, with
   two accounts of one person; who give grants, revoke approvals, and reconcile.
 * Two of each worker. All processes are killed and started again, paused, and cut off.
@@ -34,6 +36,7 @@ import simulated_time
 from hostile import CALM, HOSTILE, Broker, Connection, Hostility, Process
 from msgspec import Struct, structs
 
+from ayes.consumers.delegator import Delegator, SubAgent
 from ayes.consumers.doubt import in_doubt, keep_index
 from ayes.consumers.executor import Executor
 from ayes.consumers.gate import Gate
@@ -51,7 +54,15 @@ from ayes.schemas import events as e
 from ayes.schemas.digest import call_digest
 from ayes.schemas.errors import ApprovalsError, Refused, Unavailable
 from ayes.schemas.policy import applied
-from ayes.schemas.slots import CallRef, DelegationRef, GrantRef, Slot, ThreadRef, policy_slot
+from ayes.schemas.slots import (
+    ROOT,
+    CallRef,
+    DelegationRef,
+    GrantRef,
+    Slot,
+    ThreadRef,
+    policy_slot,
+)
 from ayes.schemas.tools import ToolSpec, declaration
 
 #: Seconds of trouble, and the longest time until everything must have come to its end.
@@ -74,7 +85,10 @@ TOOLS = {
     "refund": ("executor", False),
     "wire": ("executor", False),
     "sync": ("executor", True),
+    "ask": ("client", False),
 }
+#: The tool that is an agent itself. Services do not request it.
+AGENT = "ask"
 _SPECS = {
     name: ToolSpec(name=name, schema=_SCHEMA, run_by=run_by, repeatable=repeatable)
     for name, (run_by, repeatable) in TOOLS.items()
@@ -88,7 +102,7 @@ may_reconcile = ["cai"]
 ben = ["ben-mobile"]
 [[rule]]
 name = "reads"
-tools = ["look", "find"]
+tools = ["look", "find", "ask"]
 then = "allow"
 [[rule]]
 name = "refunds"
@@ -133,7 +147,9 @@ then = "block"
 """
 #: The workspaces, and what happens to a message while a call is pending.
 WORKSPACES = {"shop": "supersede", "bank": "queue"}
-_WORKERS = ("gate", "executor", "queue", "model")
+_WORKERS = ("gate", "executor", "queue", "model", "delegator")
+#: The deepest level at which a sub-agent still asks another one.
+_DEPTH = 3
 PEOPLE = ("ana", "ben", "ben-mobile", "cai")
 
 
@@ -191,7 +207,7 @@ class World:
 
     def _order(self, workspace: str, number: int) -> Order:
         lot = self.lot
-        tool = lot.choice(tuple(TOOLS))
+        tool = lot.choice([one for one in TOOLS if one != AGENT])
         arguments = {"order": f"A-{number}", "amount": lot.randint(1, 100)}
         return Order(
             ThreadRef(workspace, f"orders-{number % 5}").call(f"c{number}"),
@@ -234,6 +250,7 @@ class World:
         for name in PEOPLE:
             cast[f"reviewer-{name}"] = lambda process, name=name: self._review(process, name)
         cast["users"] = self._talk
+        cast["boss"] = self._take_back
         cast["rogue"] = self._meddle
         return cast
 
@@ -249,8 +266,8 @@ class World:
             tools = tuple(
                 [
                     await admin.declare(thread.workspace, spec)
-                    for spec in _SPECS.values()
-                    if spec.run_by == "executor"
+                    for name, spec in _SPECS.items()
+                    if spec.run_by == "executor" or name == AGENT
                 ]
             )
             opened = e.ThreadOpened(requester="rita", model="test:m", tools=tools, agent="bot")
@@ -344,7 +361,7 @@ class World:
 
     async def _is_at_work(self) -> bool:
         """Whether a worker has a delivery that it has not acknowledged, or is to have one."""
-        for durable in ("gate", "gate-timers", "queue", "model", "executor"):
+        for durable in ("gate", "gate-timers", "queue", "model", "executor", "delegator"):
             progress = await self.broker.progress(durable)
             assert progress
             if progress.waiting or progress.in_hand:
@@ -354,7 +371,8 @@ class World:
     # ------------------------------------------------------------------------------------ workers
 
     async def _work(self, process: Process, kinds: tuple[str, ...]) -> None:
-        ledgers = {kind: self._ledger(process, kind) for kind in kinds}
+        roles = {"delegator": "service-delegator"}
+        ledgers = {kind: self._ledger(process, roles.get(kind, kind)) for kind in kinds}
         replica = ReadReplica(Connection(process))
         following = asyncio.create_task(replica.run())
         tools = {
@@ -367,6 +385,7 @@ class World:
             "executor": lambda: Executor(tools),
             "queue": PendingProjector,
             "model": lambda: ModelWorker({"test": _Script(self, process)}),
+            "delegator": lambda: Delegator({AGENT: _HELPER}),
         }
         workers = [Worker(ledgers[kind], make[kind](), replica=replica) for kind in kinds]
         running = [following, *(worker.run() for worker in workers)]
@@ -437,6 +456,27 @@ class World:
                 return
             else:
                 return
+
+    async def _take_back(self, process: Process) -> None:
+        """Withdraws every other call of an agent while it runs."""
+        ledger, seen = self._ledger(process, "service-boss"), set[CallRef]()
+        while True:
+            await process.sleep(process.lot.uniform(1, 5))
+            with suppress(Unavailable):
+                subject = f"{ROOT}.*.*.call.*.claim.client.1"
+                claims = await self.broker.read(subject)
+                running = {fact.slot.call_ref for fact in claims if fact.slot.call_ref}
+                for ref in sorted(running - seen, key=str):
+                    call = await ledger.call(ref)
+                    seen.add(ref)
+                    if (
+                        call.requested is None
+                        or call.wish.tool != AGENT
+                        or process.lot.random() < 0.5
+                    ):
+                        continue
+                    await process.sleep(process.lot.uniform(0, 4))
+                    await self._try(process, "withdraw", ref, lambda ref=ref: ledger.withdraw(ref))
 
     async def _call_up(self, ref: CallRef) -> None:
         """Somebody tells ben of a call, who votes before the queue may show it."""
@@ -655,10 +695,33 @@ class _Script:
         thread, turn = question.thread, question.turn
         self._world._note("model", thread=str(thread), turn=turn, shown=shown)
         await self._process.sleep(self._process.lot.uniform(0.1, 2))
-        if turn % 4 == 0:
-            return ModelReply((e.Text("Done."),))
+        if turn % (2 if thread.is_below else 4) == 0:
+            return ModelReply((e.Text(f"Done in {thread.thread}."),))
         lot = random.Random(f"{self._world.seed}/{thread}/{turn}")
-        return ModelReply(tuple(_wish(lot) for _ in range(2)))
+        wishes = [_wish(lot) for _ in range(2)]
+        level = await self._level(thread)
+        if lot.random() < 0.4 and level < _DEPTH:
+            wishes[0] = e.Wish(tool=AGENT, arguments='{"order":"B-0","amount":1}')
+        return ModelReply(tuple(wishes))
+
+    async def _level(self, thread: ThreadRef) -> int:
+        """How many calls are above a thread."""
+        level = 0
+        while thread.is_below:
+            opened = await self._world.broker.latest(thread.opened.subject)
+            assert opened
+            thread, level = CallRef.parse(opened.event.parent).thread_ref, level + 1
+        return level
+
+
+#: A sub-agent, which may ask itself again.
+_HELPER = SubAgent(
+    agent="helper",
+    model="test:m",
+    tools=(*(name for name, (by, _) in TOOLS.items() if by == "executor"), AGENT),
+    max_turns=2,
+    arguments=_SCHEMA,
+)
 
 
 def _wish(lot: random.Random) -> e.Wish:

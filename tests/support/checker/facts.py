@@ -273,6 +273,18 @@ class Log:
         found = self.by_subject.get(subject)
         return found[0] if found else None
 
+    def above(self, call: Call) -> list[Call]:
+        """The calls above one, the outermost first, by what the threads say of themselves."""
+        found: list[Call] = []
+        workspace, thread, _ = call.ref.split("/")
+        while (opened := self.at(f"{ROOT}.{workspace}.{thread}.opened")) is not None:
+            parent = opened.event.get("parent", "")
+            if not parent or parent not in self.calls:
+                break
+            found.insert(0, self.calls[parent])
+            workspace, thread, _ = parent.split("/")
+        return found
+
     def declared(self, call: Call) -> dict[str, Any] | None:
         """The declaration of a call's tool."""
         wish = call.wish

@@ -12,6 +12,9 @@ from typing import Any, Final, NamedTuple
 from checker.facts import ROOT, SETTLED, Call, Log, Record
 from checker.votes import outcome
 
+#: The tool of the worlds that is an agent itself.
+_AGENT: Final = "ask"
+
 type Journal = list[dict[str, Any]]
 
 
@@ -95,12 +98,67 @@ def _problems(log: Log, call: Call, decided: Record) -> Iterator[tuple[str, str]
                 yield "I5", "expired before its deadline"
             if reached:
                 yield "I5", f"expired, but people had decided in time: {reached[0]}"
-        case "Withdrawn" if call.withdrawn is None or call.withdrawn.seq > decided.seq:
+        case "Withdrawn" if not any(
+            _was_over(one, decided.seq, itself=one is call) for one in (call, *log.above(call))
+        ):
             yield "I5", "withdrawn by nobody"
         case "Superseded":
             yield from _supersession_problems(log, call, decided, reached)
         case _:
             pass
+
+
+def _was_over(call: Call, seq: int, *, itself: bool) -> bool:
+    """Whether nobody waited for what is asked below a call, or for the call itself."""
+    ends = (call.withdrawn,) if itself else (call.withdrawn, call.end)
+    return any(one is not None and one.seq < seq for one in ends)
+
+
+def what_is_below_is_of_its_root(log: Log, journal: Journal) -> Iterator[Violation]:
+    """Of whoever asked at the root, with everybody above shown, while somebody waits for it."""
+    for call in log.calls.values():
+        above = log.above(call)
+        if not above or call.gated is None or call.gated.author[0] != "gate":
+            continue
+        opened = log.at(f"{ROOT}.{call.workspace}.{call.ref.split('/')[1]}.opened")
+        starts = above[-1].starts
+        if opened is None or not starts or starts[0].seq > opened.seq:
+            yield Violation("I2", call.ref, "asked in a run that had not begun")
+        shown = [one["call"] for one in call.gated.event.get("chain", ())]
+        if shown != [one.ref for one in above]:
+            yield Violation("I13", call.ref, f"asked in the runs of {shown}, and said otherwise")
+        root = above[0].wish.get("requester")
+        if call.wish.get("requester") != root or root not in call.gated.event.get("excluded", ()):
+            yield Violation("I2", call.ref, f"{root} asked for it, and may vote")
+        gone = [one.withdrawn.seq for one in above if one.withdrawn is not None]
+        decided = call.decided
+        if decided is None or not gone or decided.author[0] != "gate":
+            continue
+        reached = outcome(log, call, decided.seq)
+        if decided.kind == "Approved" and reached and reached[1] > min(gone):
+            yield Violation("I5", call.ref, "approved though what it was for was withdrawn before")
+        if decided.kind == "Expired" and decided.at > call.gated.at and min(gone) < call.gated.seq:
+            yield Violation("I5", call.ref, "asked and expired below a withdrawn call")
+
+
+def sub_agents_end_once(log: Log, journal: Journal) -> Iterator[Violation]:
+    """A call that has a thread below it returns what was said last there."""
+    for subject, [opened, *_] in log.by_subject.items():
+        match subject.split("."):
+            case [_, workspace, thread, "opened"] if parent := opened.event.get("parent"):
+                call = log.calls.get(parent, Call(parent))
+                if call.end is None or call.end.kind != "ToolReturned":
+                    continue
+                texts = [
+                    "".join(part.get("text", "") for part in replied.event.get("parts", ()))
+                    for turn in (1, 2)
+                    if (replied := log.at(f"{ROOT}.{workspace}.{thread}.turn.{turn}.replied"))
+                    and replied.seq < call.end.seq
+                ]
+                if not texts or texts[-1] != call.end.event.get("output"):
+                    yield Violation("I9", parent, f"returned something else than {texts[-1:]}")
+            case _:
+                pass
 
 
 def _age_of_policy(log: Log, call: Call, judged: Record) -> Iterator[tuple[str, str]]:
@@ -323,6 +381,8 @@ def claims_lead_to_runs(log: Log, journal: Journal) -> Iterator[Violation]:
         if len(call.starts) > 1 and not (log.declared(call) or {}).get("repeatable"):
             yield Violation("I7", call.ref, "claimed again, and its tool is not repeatable")
         is_in_doubt = call.end is not None and call.end.kind == "InDoubt"
+        if call.wish.get("tool") == _AGENT:
+            continue  # its thread runs it, whoever claimed it
         for start in call.starts[-1:] if not is_in_doubt else ():
             process = start.author[1]
             if call.end is not None and call.end.author in {one.author for one in call.starts[:-1]}:
@@ -488,5 +548,7 @@ ALL: Final[tuple[Callable[[Log, Journal], Iterator[Violation]], ...]] = (
     models_are_shown_the_ends,
     nothing_is_left,
     budgets_hold,
+    what_is_below_is_of_its_root,
+    sub_agents_end_once,
     programs_go_on,
 )
