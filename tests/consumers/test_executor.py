@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 import pytest
-from stories import DECISIONS, EDIT, REF, Story, approval, life, request
+from stories import DECISIONS, EDIT, REF, START, Story, approval, life, request
 
 from ayes.consumers import executor
 from ayes.consumers.effects import Append, Effect, HandOn, Perform
@@ -35,7 +35,7 @@ from ayes.ledger.subscriptions import ACK_WAIT_S
 from ayes.ledger.tool_runner import EffectUnknown, ToolError, run_tool
 from ayes.projections.refusal_texts import tool_not_run
 from ayes.schemas import events as e
-from ayes.schemas.codec import MAX_BYTES, encode
+from ayes.schemas.codec import MAX_BYTES, Fact, encode
 from ayes.schemas.digest import call_digest
 from ayes.schemas.slots import Slot, ThreadRef
 from ayes.schemas.tools import ToolSpec, declaration
@@ -550,3 +550,40 @@ def test_a_policy_that_came_second_does_not_overtake_people():
     declined = Append(CALL.claim(1), e.Declined(why="people_were_asked"))
     assert reacts([wish, gated, allowed], ONCE) == [declined]
     assert reacts([wish, allowed, gated], ONCE) == [run(1)]
+
+
+class Behind:
+    """A replica that lacks the claims of a call."""
+
+    def __init__(self, log: Memory) -> None:
+        self._log = log
+        self.latest = log.latest
+
+    async def read(self, *subjects: str) -> tuple[Fact, ...]:
+        facts = await self._log.read(*subjects)
+        return tuple(fact for fact in facts if "claim" not in fact.slot.tail)
+
+
+async def test_a_start_just_in_time_is_not_passed_over():
+    """The answer to a claim was lost, and when it is delivered again the approval is valid no
+    longer: a replica that lacks the claim shows an approval that has lapsed. Nothing else would
+    ever be delivered about the call (seed 46f8c67f of the simulator, I7).
+    """
+    now = [START]
+    log = Memory(now=lambda: now[0])
+    ledger = Ledger(log, e.Author(kind="executor", name="tests"))
+    await ledger.declare(CALL.workspace, REPEATABLE.spec)
+    for slot, event in [*STARTED_REPEATABLE, *claims(1, REPEATABLE)]:
+        valid = isinstance(event, e.Approved)
+        await ledger.append(
+            slot, msgspec.structs.replace(event, valid_for_s=4.0) if valid else event
+        )
+    now[0] = START + timedelta(seconds=5)
+    decided = await log.latest(CALL.decided.subject)
+    assert decided
+    own = Executor({"refund": REPEATABLE})
+    seen = await own.load(ledger.reading_from(Behind(log)), decided)
+    assert seen.call.status is Status.RUNNING
+    [step] = own.decide(seen, decided)
+    assert isinstance(step, Append)
+    assert isinstance(step.event, e.InDoubt)
