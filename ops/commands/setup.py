@@ -6,9 +6,11 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from ayes.ledger.nats.api import Api
 from ayes.ledger.nats.drift import Drift, differences, upgrade
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.nats.streams import ensure, info, streams
+from ayes.ledger.nats.streams import check_level, ensure, info, streams
+from ayes.ledger.patience import while_away
 from ayes.ledger.subscriptions import DURABLES, LEDGER, PARKED
 from ayes.ops.commands import completion
 from ayes.ops.commands.command import Session, command, commands
@@ -19,6 +21,9 @@ from ayes.ops.terminal.output import print_json, print_line, print_message
 from ayes.schemas.errors import BadInput
 
 app: Final = commands()
+
+#: How long nodes that have just been started may take to elect a leader.
+_ELECTION_S: Final = 30.0
 
 #: The consumers that not every installation needs.
 OPTIONAL: Final = [
@@ -73,18 +78,32 @@ async def setup(
         )
     most = bytes_of(max_bytes)
     plan: list[Drift] = []
-    async with JetStream.connect(session.store, url=session.url, role="admin") as log:
+    connecting = JetStream.connect(session.store, url=session.url, role="admin", any_level=True)
+    async with connecting as log:
+        ledger = await _once_elected(log.api)
         if do_upgrade:
             plan = await differences(log.api, replicas=replicas, also=also)
             if plan and not await _agreed(plan, session, yes=yes):
                 return 1
-        ledger = await info(log.api, f"STREAM.INFO.{LEDGER}")
         copies = replicas or (ledger["config"]["num_replicas"] if ledger else 1)
         await ensure(log.api, replicas=copies, also=also, max_bytes=most)
         await upgrade(log.api, plan)
         differing = await differences(log.api, replicas=replicas, also=also)
     _report(copies, also, plan, differing, session)
     return 1 if differing else 0
+
+
+async def _once_elected(requests: Api) -> dict[str, Any] | None:
+    """The description of the log, None if there is none yet. Nodes that have just been started
+    elect a leader before any of them answers.
+    """
+
+    async def described() -> dict[str, Any] | None:
+        return await info(requests, f"STREAM.INFO.{LEDGER}")
+
+    stream = await while_away(described, timeout_s=_ELECTION_S)
+    check_level(stream)
+    return stream
 
 
 async def _agreed(plan: Sequence[Drift], session: Session, *, yes: bool) -> bool:

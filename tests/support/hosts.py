@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 
 from ayes.ledger.log import AlreadyRecorded, Recorded, Unconfirmed
+from ayes.ledger.nats.api import PATIENCE_S
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.services import Ledger
 from ayes.ops.broker.nodes import copies
@@ -125,8 +126,6 @@ async def main(here: Path, *, whole: bool) -> None:
     )
     store = ["--store", str(hosts.site)]
     try:
-        for host in HOSTS:
-            hosts.start(host)
         await hosts_ready(hosts, store)
         writer = Writer(hosts.site)
         writing = asyncio.create_task(writer.run())
@@ -161,7 +160,17 @@ async def main(here: Path, *, whole: bool) -> None:
 
 
 async def hosts_ready(hosts: Hosts, store: list[str]) -> None:
-    hosts.ayes("setup", "--replicas", "3", *store)
+    """Set up the streams while two of the nodes have yet to start, for longer than a request is
+    repeated.
+    """
+    hosts.start(HOSTS[0])
+    setting_up = asyncio.create_task(
+        asyncio.to_thread(hosts.ayes, "setup", "--replicas", "3", *store)
+    )
+    await asyncio.sleep(PATIENCE_S + 2)
+    for host in HOSTS[1:]:
+        hosts.start(host)
+    await setting_up
     await hosts.current(3)
     step("started", sorted(hosts.running))
 

@@ -11,6 +11,7 @@ import select
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from pathlib import Path
@@ -28,6 +29,7 @@ from ayes.schemas.slots import CallRef, Slot
 from ayes.schemas.tools import ToolSpec
 
 AYES = Path(sys.executable).with_name("ayes")
+_STARTING = threading.Lock()
 
 #: Variables that a developer's shell may set; no test may depend on them.
 FROM_A_SHELL = ("AYES_", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "COLUMNS", "LINES", "TTY_", "OTEL_")
@@ -103,9 +105,15 @@ class Started(Popen[Any]):
         return self.returncode
 
 
-@functools.cache
 def _fork_server() -> socket.socket:
-    """The socket for requests to the fork server, which ends with this process."""
+    """The socket for requests to the fork server, which is started once, whichever thread asks."""
+    with _STARTING:
+        return _start_fork_server()
+
+
+@functools.cache
+def _start_fork_server() -> socket.socket:
+    """It ends with this process."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     file = Path(__file__).with_name("fork_server.py")
     with theirs, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
