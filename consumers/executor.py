@@ -137,7 +137,7 @@ class Executor:
             return ()
         if call.status in NOT_RUN:
             return [Append(ends_at, tool_not_run(call))]
-        if call.wish.run_by != self._group or _is_claim(handed):
+        if call.wish.run_by != self._group or not _is_decision(handed):
             return ()
         if call.status is Status.RUNNING:
             return self._again(seen)
@@ -181,7 +181,7 @@ class Executor:
 
     def _is_ours(self, call: Call, handed: Delivered) -> bool:
         """Whether it may be for this executor to start the call now."""
-        if call.requested is None or call.wish.run_by != self._group or _is_claim(handed):
+        if call.requested is None or call.wish.run_by != self._group or not _is_decision(handed):
             return False
         return call.status in (Status.APPROVED, Status.RUNNING)
 
@@ -279,6 +279,9 @@ def _hand_on(seen: ExecutorState, handed: Delivered, why: str) -> HandOn:
     return HandOn(max(HAND_ON_AFTER_S, _waited_s(seen, handed)), why)
 
 
-def _is_claim(handed: Delivered) -> bool:
-    """Claims are delivered only because a revocation is one. Any other claim has an owner."""
-    return isinstance(handed, Fact) and handed.slot.tail[2] == "claim"
+def _is_decision(handed: Delivered) -> bool:
+    """Whether it is the decision, which is delivered to one executor at a time until that one is
+    done with the call: so only with it a call may be started, or taken for one whose executor has
+    died. Revocations, lapses and claims are delivered to any executor, also while a call runs.
+    """
+    return isinstance(handed, Fact) and handed.slot.tail[2] == "decided"

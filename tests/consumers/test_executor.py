@@ -319,6 +319,22 @@ async def test_an_older_executor_hands_on_to_the_one_that_can_run_it(
     assert await log.parked() == []
 
 
+@pytest.mark.parametrize("tool", [ONCE, REPEATABLE])
+@pytest.mark.parametrize("place", [CALL.revoked_by("ana"), CALL.lapsed], ids=["revoked", "lapsed"])
+def test_what_comes_too_late_to_stop_a_call_leaves_it_to_its_executor(place, tool):
+    """A revocation that lost against the start is delivered while the tool runs. It is neither in
+    doubt nor started again: its executor is at work (I1, I6).
+    """
+    event = (
+        e.Revoked(reason="Wait.", reviewer="ana")
+        if "revoked" in place.tail
+        else e.Lapsed(after_s=4.0)
+    )
+    facts = [*story("approved", tool), *claims(1, tool), (place, event)]
+    assert reacts(facts, tool, handed=place.tail[2]) == []
+    assert reacts(facts, tool) != []  # its decision, delivered again since its executor has died
+
+
 async def test_what_is_claimed_runs_and_what_waits_can_be_revoked():
     """Of forty approved calls of a slow synchronous tool, each that is claimed is running; the
     others are still approved (R5).

@@ -52,9 +52,9 @@ from ayes.schemas.tools import ToolSpec
 TIMES = int(os.environ.get("RACES", "80"))
 #: How long after one call the next one begins.
 EVERY_S = 0.006
-#: When an approval is due, and how long before and after it people vote. The broker hands out what
-#: is due up to a quarter of a second late.
-DUE_S, AROUND_S = 0.8, 0.5
+#: When an approval is due, and how long before and after it most people vote. The broker hands out
+#: what is due up to a quarter of a second late, and a busy machine is slower than that.
+DUE_S, AROUND_S = 2.0, 0.5
 #: How long anything here may take before it hangs.
 PATIENCE_S = 25.0
 
@@ -172,7 +172,11 @@ class Shop:
         return ref
 
     async def nearly_due(self, ref: CallRef, number: int) -> None:
-        """Wait until a little before or after the call is due."""
+        """Wait until a little before or after the call is due. The first of them do not wait: they
+        are surely in time.
+        """
+        if number < 0.1 * TIMES:
+            return
         due = (await self.has(ref.gated)).recorded_at + timedelta(
             seconds=DUE_S + spread(number, AROUND_S)
         )
@@ -602,7 +606,7 @@ async def test_whoever_is_asked_as_well_and_the_escalation(store: Path):
     """A vote of somebody who was not asked yet never counts, not even once they are; one that came
     after the question does (B27, B36, I4, I5).
     """
-    policy = ESCALATE + f'stages = [{{voters = ["lea"], expires_in_s = {AROUND_S}}}]\n'
+    policy = ESCALATE + f'stages = [{{voters = ["lea"], expires_in_s = {DUE_S}}}]\n'
     async with open_shop(store, policy, "lea") as shop:
 
         async def one(number: int) -> CallRef:

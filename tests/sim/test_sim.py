@@ -36,6 +36,10 @@ FOUND_BY = {
     "votes-after-the-deadline-count": 36,
     "a-retry-is-a-new-event": 4,
     "a-withdrawal-stops-after-one-level": 2,
+    "an-unknown-claim-is-tried-again": 17,
+    "the-requester-counts": 3,
+    "the-editor-counts": 5,
+    "a-late-result-is-shown": 78,
 }
 
 
