@@ -8,6 +8,7 @@ conversations, for which no broker is needed (both at the end). The rules of thi
   at the gate.
 * What calls spend of budgets is added up in the order in which they were decided: of calls that the
   candidate allows, and of those that it asks about if people, or a grant, really let them run.
+  Tokens are those of the replies that were recorded before.
 * Outcomes that depend on people are not tried; `LEFT_OUT` lists them, and every report includes it.
 * Calls that the gate asks nobody about count as at the gate: arguments that fit no schema are
   `invalid`, a question that nobody could answer is `blocked`, and a tool that can change policy is
@@ -62,10 +63,10 @@ LEFT_OUT: Final = (
     "grants",
     "repeats of what people denied",
     "votes and edits",
-    "tokens of budgets, and what calls that did not run give back to one",
+    "what calls that did not run give back to a budget",
     "agents and labels that a request leaves to its thread",
     "the agents above a sub-agent",
-    "with --since, the calls before it in a thread's limits",
+    "with --since, what came before it in the limits of threads and budgets",
 )
 #: Verdicts that are cached at most.
 _MAX_CACHED: Final = 100_000
@@ -127,6 +128,19 @@ class CandidateCall(Struct, frozen=True, gc=False):
     call: str = ""
     #: The day of its request, for budgets; empty for conversations.
     day: str = ""
+
+
+class TokensUsed(Struct, frozen=True, gc=False):
+    """What a model used for one reply, for budgets of tokens."""
+
+    tokens: int
+    workspace: str
+    thread: str
+    #: Of its thread's opening; empty if it has none.
+    agent: str
+    requester: str
+    #: The day of the reply, in UTC.
+    day: str
 
 
 class ChangedCall(Struct, frozen=True):
@@ -255,6 +269,14 @@ class Backtest:
             self._counts[key] += 1
             self._changes.add(wished.workspace, wished.thread, wished.call, key)
 
+    def use(self, used: TokensUsed) -> None:
+        """Count the tokens of a reply: the calls that are taken from now on were decided later."""
+        for organisation, policy in enumerate(_both(self._policies(used.workspace))):
+            for one in policy.budgets:
+                if one.amount == TOKENS:
+                    key = _sum_of(one, used, organisation=bool(organisation))
+                    self._spent[key] = self._spent.get(key, Decimal(0)) + used.tokens
+
     def _within_budgets(
         self, policies: Policies, wished: CandidateCall, said: _CandidateVerdict
     ) -> _CandidateVerdict:
@@ -265,18 +287,15 @@ class Backtest:
         beyond: dict[str, Budget] = {}
         for organisation, policy in enumerate(_both(policies)):
             for one in policy.budgets:
-                if one.amount == TOKENS or not is_among(wished.tool, one.tools):
+                if not is_among(wished.tool, one.tools):
                     continue
-                whose = key_of(
-                    one,
-                    thread=wished.thread,
-                    agent=wished.agent,
-                    requester=wished.requester,
-                    day=wished.day,
-                )
-                key = (wished.workspace, organisation, one.name, *whose)
-                cost = amount_at(wished.arguments, one.amount)
+                key = _sum_of(one, wished, organisation=bool(organisation))
                 spent = self._spent.get(key, Decimal(0))
+                if one.amount == TOKENS:
+                    if spent >= one.limit:
+                        beyond[one.name] = one
+                    continue
+                cost = amount_at(wished.arguments, one.amount)
                 if cost is None or (cost > 0 and total((spent, cost)) > one.limit):
                     beyond[one.name] = one
                 if cost is not None:
@@ -432,6 +451,14 @@ def _both(policies: Policies) -> tuple[Policy, Policy]:
     return policies.workspace.policy, policies.organisation.policy
 
 
+def _sum_of(
+    budget: Budget, of: CandidateCall | TokensUsed, *, organisation: bool
+) -> tuple[object, ...]:
+    """Which of the sums it is: the budget's, and whose."""
+    whose = key_of(budget, thread=of.thread, agent=of.agent, requester=of.requester, day=of.day)
+    return (of.workspace, organisation, budget.name, *whose)
+
+
 def _over_limit(name: str, said: _CandidateVerdict) -> _CandidateVerdict:
     return _CandidateVerdict("blocked", f"(limit) {name}", shadows=said.shadows)
 
@@ -493,9 +520,13 @@ def _wishes(steps: Iterable[ConversationStep]) -> Iterator[e.Wish]:
 
 
 class Calls:
-    """Joins requests and decisions in the order of the log."""
+    """Joins requests and decisions in the order of the log, and replies with their threads.
 
-    def __init__(self, declarations: Iterable[Fact] = ()) -> None:
+    Args:
+        opened: the openings of threads. Only replies need them.
+    """
+
+    def __init__(self, declarations: Iterable[Fact] = (), opened: Iterable[Fact] = ()) -> None:
         self._declared = {
             (fact.slot.workspace, *fact.slot.tool): fact.event
             for fact in declarations
@@ -503,15 +534,22 @@ class Calls:
         }
         self._governing = {tool for tool, declared in self._declared.items() if declared.governs}
         self._tools: dict[tuple[str, str, str], Tool | None] = {}
+        self._whose = {
+            (fact.slot.workspace, fact.slot.thread): (fact.event.agent, fact.event.requester)
+            for fact in opened
+            if isinstance(fact.event, e.ThreadOpened)
+        }
         #: Each with the number of calls that its thread requested before it, and its day.
         self._open: dict[tuple[str, str, str], tuple[e.ToolRequested, int, str]] = {}
         self._requested: Counter[tuple[str, str]] = Counter()
         #: Requests that this program cannot read: from a newer program, or not valid facts.
         self.unreadable = 0
 
-    def take(self, fact: Fact) -> CandidateCall | None:
-        """Add a fact. Returns the call that it decides, if any."""
+    def take(self, fact: Fact) -> CandidateCall | TokensUsed | None:
+        """Add a fact. Returns the call that it decides, or what a reply used."""
         slot, event = fact.slot, fact.event
+        if slot.tail[0] == "turn":
+            return self._used(fact)
         if type(event) is e.Carried and slot.tail[-1].endswith("requested"):
             self.unreadable += 1
             return None
@@ -526,6 +564,15 @@ class Calls:
             return None  # requested before `since`
         actual = _HAPPENED.get((type(event), getattr(event, "ground", "")), "unknown")
         return self._candidate(place, *found, actual)
+
+    def _used(self, reply: Fact) -> TokensUsed | None:
+        if not isinstance(reply.event, e.ModelReplied):
+            return None
+        usage, thread = reply.event.usage, reply.slot.thread_ref
+        place = (thread.workspace, thread.thread)
+        agent, requester = self._whose.get(place, ("", ""))
+        tokens = usage.input_tokens + usage.output_tokens
+        return TokensUsed(tokens, *place, agent, requester, day_of(reply.recorded_at))
 
     def left(self) -> Iterator[CandidateCall]:
         """The calls that are not decided."""
@@ -589,14 +636,28 @@ async def backtest_ledger(
     where = f"{ROOT}.{token('workspace', workspace) if workspace else '*'}"
     declared = await ledger.read(f"{where}.{TOOL}.*.*")
     beside = await _beside(ledger, where, organisation=organisation)
-    calls, trial = Calls(declared), Backtest(policy, beside)
-    subjects = (f"{where}.*.call.*.requested", f"{where}.*.call.*.decided")
+    subjects = [f"{where}.*.call.*.requested", f"{where}.*.call.*.decided"]
+    opened: tuple[Fact, ...] = ()
+    if _counts_tokens(policy, beside):
+        opened = await ledger.read(f"{where}.*.opened")
+        subjects.append(f"{where}.*.turn.*.replied")
+    calls, trial = Calls(declared, opened), Backtest(policy, beside)
     async for fact in ledger.replay(since, *subjects):
-        if (wished := calls.take(fact)) is not None:
-            trial.take(wished)
+        match calls.take(fact):
+            case CandidateCall() as wished:
+                trial.take(wished)
+            case TokensUsed() as used:
+                trial.use(used)
+            case None:
+                pass
     for wished in calls.left():
         trial.take(wished)
     return trial.report(), calls.unreadable
+
+
+def _counts_tokens(candidate: Policy, beside: Beside) -> bool:
+    policies = (candidate, beside.organisation or candidate, *beside.workspaces.values())
+    return any(one.amount == TOKENS for policy in policies for one in policy.budgets)
 
 
 async def _beside(ledger: Ledger, where: str, *, organisation: bool) -> Beside:

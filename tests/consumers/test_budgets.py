@@ -20,6 +20,7 @@ from ayes.consumers.gate import Gate
 from ayes.ledger.budgets import Sum, filled, giving_back
 from ayes.ledger.lifecycle import Status, call_of
 from ayes.ledger.log import EventLog
+from ayes.ops.audit.backtest import backtest_ledger
 from ayes.schemas import events as e
 from ayes.schemas.amounts import amount, amount_at, total
 from ayes.schemas.policy import Budget, read_policy
@@ -406,6 +407,8 @@ async def test_tokens_of_an_agent_and_a_day(shop: Shop):
         ("shop/talk-0/turn-1", "60"),
         ("shop/talk-1/turn-1", "40"),
     ]
+    report, _ = await backtest_ledger(shop.ledger, read_policy(tokens("agent day"), "policy.toml"))
+    assert (report.allowed, report.blocked, report.changed) == (2, 1, 0)
 
 
 async def used(shop: Shop, number: int) -> None:

@@ -871,6 +871,38 @@ def test_budgets_hold(then: str, outcomes: dict[str, int]):
     assert report.by_rule["(limit) budget money"].calls == 7 - outcomes["allowed"]
 
 
+@pytest.mark.parametrize(
+    ("per", "blocked"),
+    [
+        ('"thread"', ["t1/c2"]),
+        ('"agent", "day"', ["t2/c1", "t1/c2"]),
+        ("", ["t2/c1", "t3/c1", "t1/c2"]),
+    ],
+)
+async def test_budgets_of_tokens_hold(ledger, per: str, blocked: list[str]):
+    """Each call is judged by what the replies before it have used, its own among them; by thread,
+    agent and day, whoever recorded them (R9).
+    """
+    version = await declare(ledger)
+    agents = {"t1": "desk", "t2": "desk", "t3": "other"}
+    for thread, agent in agents.items():
+        opened = e.ThreadOpened(requester="rita", agent=agent)
+        await ledger.try_append(ThreadRef("shop", thread).opened, opened)
+    for turn, thread, tokens in ((1, "t1", 60), (1, "t2", 60), (1, "t3", 90), (2, "t1", 50)):
+        ref = ThreadRef("shop", thread)
+        usage = e.Usage(input_tokens=tokens - 10, output_tokens=10)
+        await ledger.try_append(ref.replied(turn), e.ModelReplied(parts=(), usage=usage))
+        wished = wish("refund", version, requester="rita", agent=agents[thread])
+        await record(ledger, ref.call(f"c{turn}"), wished, "allowed")
+    text = (
+        '[[budget]]\nname = "use"\ntools = ["*"]\namount = "tokens"\nlimit = 100\nthen = "block"\n'
+    )
+    report, _ = await backtest_ledger(ledger, policy(f"{text}per = [{per}]\n{LIMITED}"))
+    assert [one.call for one in report.changes] == [f"shop/{one}" for one in blocked]
+    assert report.by_rule["(limit) budget use"] == counts(blocked=len(blocked))
+    assert report.allowed == 4 - len(blocked)
+
+
 _OUTCOMES = ("asked", "allowed", "blocked", "invalid")
 
 
