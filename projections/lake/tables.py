@@ -3,7 +3,7 @@
     events       every fact: its slot, when the broker recorded it, its fields as columns, its bytes
     calls        one row for each requested call, from its request to its end
     open_calls   the calls without an end
-    votes, grants, delegations, policies, tools, threads, files
+    votes, grants, delegations, policies, tools, threads, files, budgets
                  views for frequent questions (`views/*.sql`)
 
 The lake writer, and the tests that recompute a table from `events`, use the same text.
@@ -309,7 +309,9 @@ def calls(source: str) -> str:
 #: Frequent questions about `events` and `calls`.
 VIEWS: Final[dict[str, str]] = {
     name: (resources.files(__package__) / "views" / f"{name}.sql").read_text()
-    for name in ("votes", "grants", "delegations", "policies", "tools", "threads", "files")
+    for name in (
+        *("votes", "grants", "delegations", "policies", "tools", "threads", "files", "budgets"),
+    )
 }
 
 #: Tables as they were when the log had `until` facts.

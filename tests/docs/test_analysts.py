@@ -35,7 +35,7 @@ from ayes.projections.formats.conversation import read_conversations
 from ayes.projections.lake import tables
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact, encode
-from ayes.schemas.slots import DelegationRef, Slot, ThreadRef
+from ayes.schemas.slots import BudgetRef, DelegationRef, Slot, ThreadRef
 
 PAGE = ROOT / "docs" / "analysts.md"
 NOTEBOOK = ROOT / "examples" / "analysts.ipynb"
@@ -49,6 +49,7 @@ TABLES = (
     "tools",
     "threads",
     "files",
+    "budgets",
 )
 #: Not all of the examples' answers are the same for each lake; their columns are.
 ANSWERS = {
@@ -71,8 +72,8 @@ ANSWERS = {
 
 
 def _more() -> list[tuple[Slot, e.AnyEvent]]:
-    """What the town lacks: a tool, a delegation, labels, a file, and a result that came too
-    late.
+    """What the town lacks: a tool, a delegation, labels, a file, a budget, and a result that came
+    too late.
     """
     picture = e.Media("image/png", e.Stored("0" * 64, 12345), "receipt.png")
     ended = next(fact.slot.call_ref for fact in _recorded() if fact.slot.call_ref)
@@ -88,6 +89,7 @@ def _more() -> list[tuple[Slot, e.AnyEvent]]:
             e.ThreadOpened(requester="rita", labels={"desk": "Köln"}),
         ),
         (ThreadRef("acme", "labelled").said("m1"), e.Said(role="user", text=(picture,))),
+        (BudgetRef("acme", "refunds", "0" * 32).used(1), e.BudgetUsed(str(ended), "12.50")),
         (ended.late(1), e.ToolReturned(output="too late")),
     ]
 

@@ -10,6 +10,7 @@ import types
 import typing
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,8 +22,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lake_tables import judged_by, read, rows
 from paths import ROOT
-from stories import DECISIONS, EDIT, REF, START, Story, approval, life, lives, question, request
+from stories import (
+    DECISIONS,
+    EDIT,
+    REF,
+    SETTLED,
+    START,
+    UNSETTLED,
+    Story,
+    approval,
+    life,
+    lives,
+    question,
+    request,
+)
 
+from ayes.ledger.budgets import Sum, filled, giving_back
 from ayes.ledger.grants import delegations_of, grants_of
 from ayes.ledger.lifecycle import Call, Status, call_of, voids
 from ayes.ledger.log import RawMessage
@@ -31,6 +46,7 @@ from ayes.projections.lake import tables
 from ayes.projections.lake.counting import Judge
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact, decode, encode, fact_of
+from ayes.schemas.policy import TOKENS, Budget
 from ayes.schemas.slots import CallRef, DelegationRef, GrantRef, Slot, ThreadRef
 from bench.logs import mixed
 
@@ -700,6 +716,42 @@ def test_grants_are_what_the_gate_takes_them_for(db, told):
         }
 
 
+@pytest.mark.parametrize("ending", [*SETTLED, *UNSETTLED])
+def test_budgets_are_what_the_gate_takes_them_for(ending):
+    """What counts of each sum, whatever became of the call that has it; a call that was edited has
+    the larger amount, and the tokens of a reply are never given back.
+    """
+    story, call, other = Story(), REF.wish(1, 0), REF.wish(2, 0)
+    day = Sum(
+        Budget(name="money", tools=("*",), amount="/amount", limit=100, per=("day",)),
+        "acme",
+        ("2026-03-02",),
+    )
+    talk = Sum(
+        Budget(name="talk", tools=("*",), amount=TOKENS, limit=100), "acme", organisation=True
+    )
+    for slot, event in life(call, WISH, ending):
+        story.tell(slot, event)
+    for number, (ref, amount) in enumerate([(call, "10.5"), (other, "0.25"), (call, "20")], 1):
+        story.tell(day.ref.used(number), e.BudgetUsed(str(ref), amount, day.key))
+    for turn in (1, 2):
+        used = e.BudgetUsed(f"{REF}/turn-{turn}", "70", organisation=True)
+        story.tell(talk.ref.used(turn), used)
+    found = rows(
+        read([raw_of(fact) for fact in story.facts]), "SELECT * FROM budgets ORDER BY name"
+    )
+    for row, one in zip(found, (day, talk), strict=True):
+        known = filled(one, story.facts)
+        known = msgspec.structs.replace(
+            known, given_back=giving_back(known.others(REF.wish(9, 0)), story.facts)
+        )
+        assert row["used"] == known.spent(REF.wish(9, 0))
+        assert row["used"] + row["given_back"] == (Decimal("20.25") if one is day else 140)
+        assert (row["workspace"], row["name"]) == ("acme", one.budget.name)
+        assert (tuple(row["key"]), row["organisation"]) == (one.key, one.organisation)
+        assert row["uses"] == (2 if row["given_back"] == 0 else 1)
+
+
 def test_delegations_are_what_the_gate_takes_them_for(db, told):
     """Whose vote is in whose hands, from when to when."""
     found = rows(db, "SELECT * FROM delegations ORDER BY given_at")
@@ -801,8 +853,14 @@ def test_no_foreign_fact_breaks_a_view():
     """Each view can be read whatever stands anywhere: a number beyond all bounds, a payload of
     another kind.
     """
-    subjects = [*SUBJECTS, "ledger.acme._grant.ana.g.given", "ledger.acme._delegation.ana.d.given"]
+    subjects = [
+        *SUBJECTS,
+        "ledger.acme._grant.ana.g.given",
+        "ledger.acme._delegation.ana.d.given",
+        "ledger.acme._budget.money.d1.1",
+    ]
     absurd = {"expires_in_s": 1e308, "uses": 2**70, "ends_at": "9999-12-31T23:59:59Z"}
+    absurd |= {"call": "a/b", "amount": "1e99", "key": {"a": 7}}
     absurd["text"] = [7, {"part": "media", "source": {"kept": "stored", "size": 2**70}}]
     payloads = [json.dumps({"type": kind, **absurd}).encode() for kind in e.TYPES]
     asked = ("ledger.acme.t1.call.4-0.requested", encode(request(WISH)))
