@@ -244,8 +244,8 @@ class _Tried:
         gc.collect()
         begun = time.perf_counter()
         for seq, (subject, raw) in enumerate(piece, 1):
-            if (wished := self._calls.take(fact_of(seq, _AT, subject, raw))) is not None:
-                self._trial.take(wished)
+            if (one := self._calls.take(fact_of(seq, _AT, subject, raw))) is not None:
+                self._trial.take(one)
         self.seconds += time.perf_counter() - begun
 
     def report(self) -> Report:

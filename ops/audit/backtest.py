@@ -253,8 +253,14 @@ class Backtest:
         #: Whether enough people may vote, by the question.
         self._answerable: dict[tuple[object, ...], bool] = {}
 
-    def take(self, wished: CandidateCall) -> None:
-        """Judge one call."""
+    def take(self, one: CandidateCall | TokensUsed) -> None:
+        """Judge a call, or count what a reply used: the calls after it were decided later."""
+        if isinstance(one, TokensUsed):
+            self._use(one)
+        else:
+            self._judge(one)
+
+    def _judge(self, wished: CandidateCall) -> None:
         policies = self._policies(wished.workspace)
         said = self._verdict_on(policies, wished)
         most = policies.limit("calls_per_thread")
@@ -269,8 +275,7 @@ class Backtest:
             self._counts[key] += 1
             self._changes.add(wished.workspace, wished.thread, wished.call, key)
 
-    def use(self, used: TokensUsed) -> None:
-        """Count the tokens of a reply: the calls that are taken from now on were decided later."""
+    def _use(self, used: TokensUsed) -> None:
         for organisation, policy in enumerate(_both(self._policies(used.workspace))):
             for one in policy.budgets:
                 if one.amount == TOKENS:
@@ -643,13 +648,8 @@ async def backtest_ledger(
         subjects.append(f"{where}.*.turn.*.replied")
     calls, trial = Calls(declared, opened), Backtest(policy, beside)
     async for fact in ledger.replay(since, *subjects):
-        match calls.take(fact):
-            case CandidateCall() as wished:
-                trial.take(wished)
-            case TokensUsed() as used:
-                trial.use(used)
-            case None:
-                pass
+        if (one := calls.take(fact)) is not None:
+            trial.take(one)
     for wished in calls.left():
         trial.take(wished)
     return trial.report(), calls.unreadable
