@@ -6,10 +6,12 @@ from browser import sign_in
 from console_client import POLICY
 from playwright.async_api import expect
 
+from ayes.consumers.live import LiveReply
 from ayes.ledger import clock
 from ayes.ledger.services import Ledger
+from ayes.schemas import events as e
 from ayes.schemas.policy import applied
-from ayes.schemas.slots import policy_slot
+from ayes.schemas.slots import ThreadRef, policy_slot
 
 CALL = "shop/order-17/refund-1"
 REASON = "It was refunded in spring."
@@ -54,6 +56,30 @@ async def test_lists_change_by_themselves(shop, visit):
     await shop.service.doubt(CALL)
     await expect(doubt.locator(f'article[data-call="{CALL}"]')).to_be_visible()
     assert await listed.evaluate("performance.getEntriesByType('navigation').length") == 1
+
+
+async def test_a_reply_appears_as_it_is_said(shop, visit):
+    """Each character once, also on a page that is opened anew, until the reply is recorded."""
+    thread = ThreadRef("shop", "order-17")
+    async with Ledger.connect(shop.server.store.path, role="admin") as ledger:
+        await ledger.append(thread.opened, e.ThreadOpened(requester="rita"))
+        page = await visit("/conversations/shop/order-17")
+        await ledger.append(thread.asked(1, 1), e.ModelAsked(model="test:m"))
+        said = page.locator("[data-reply] pre")
+        async with LiveReply.of(ledger, thread, 1, 1) as live:
+            live.say("<b>On</b> ")
+            live.say("its\u202e ")
+            await expect(said).to_have_text("<b>On</b> itsU+202E ")
+            await page.reload()
+            live.say("way, soon.")
+            await expect(said).to_have_text("<b>On</b> itsU+202E way, soon.")
+        async with LiveReply.of(ledger, thread, 1, 2) as live:  # another worker begins anew
+            live.say("It is late.")
+            await expect(said).to_have_text("It is late.")
+        await ledger.append(thread.replied(1), e.ModelReplied(parts=(e.Text("It is lost."),)))
+    turn = page.get_by_label("Turn 1 of the model")
+    await expect(turn.get_by_text("It is lost.", exact=True)).to_be_visible()
+    await expect(said).to_have_count(0)
 
 
 async def test_a_form_in_a_list_stays(shop, visit):

@@ -424,8 +424,14 @@ def _stored(fact: Fact) -> list[StoredFile]:
 
 
 @router.get("/threads/{workspace}/{thread}/reply", response_class=EventStream)
-async def reply(ref: Named, backend: InBackend, _visitor: Reading) -> EventStream:
-    """What the model says in the turn in which it is asked now or next, as it says it.
+async def reply(
+    ref: Named,
+    backend: InBackend,
+    _visitor: Reading,
+    turn: Annotated[int | None, Query(ge=1, lt=2**63)] = None,
+) -> EventStream:
+    """What the model says in a turn, by default the one in which it is asked now or next, as it
+    says it.
 
     `text`: to be shown after what is shown already. `discarded`: what is shown does not hold, the
     text begins anew. `ended`: the reply is recorded, and is what is shown; `failed` if the model
@@ -433,11 +439,11 @@ async def reply(ref: Named, backend: InBackend, _visitor: Reading) -> EventStrea
     text from its beginning.
     """
     await _known(backend, ref)
-    return EventStream(_said_live(backend.reading, ref), headers=STREAMING)
+    return EventStream(_said_live(backend.reading, ref, turn), headers=STREAMING)
 
 
-async def _said_live(ledger: Ledger, ref: ThreadRef) -> AsyncGenerator[bytes]:
-    async with aclosing(follow_reply(ledger, ref)) as following:
+async def _said_live(ledger: Ledger, ref: ThreadRef, turn: int | None) -> AsyncGenerator[bytes]:
+    async with aclosing(follow_reply(ledger, ref, turn)) as following:
         async for one in following:
             match one:
                 case Fragment(text):
