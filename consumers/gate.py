@@ -52,7 +52,6 @@ or the user is faster (docs/decisions/0010):
 
 from collections.abc import Sequence
 from datetime import datetime
-from itertools import batched
 from operator import attrgetter
 from typing import Final, Never
 
@@ -60,7 +59,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ayes.consumers.effects import Append, CancelTimer, Effect, Reload, SetTimer
-from ayes.ledger.budgets import filled, giving_back, sums_of, usage_of
+from ayes.ledger.budgets import filled, sums_of, usage_of
 from ayes.ledger.chain import Chain, chain_above, is_below, withdrawn_above
 from ayes.ledger.grants import covering, delegations_of, grants_of
 from ayes.ledger.lifecycle import Call, Status, call_of
@@ -333,30 +332,7 @@ async def _with_budgets(ledger: Ledger, case: Case, latest: Slot) -> Case:
         return case
     if call.withdrawn is not None or not (sums := sums_of(case.policies, call)):
         return case
-    replies = f"{ROOT}.{call.ref.workspace}.{call.ref.thread}.turn.*.replied"
-    facts = await ledger.read(
-        *(one.ref.subjects for one in sums),
-        *((replies,) if any(one.counts_replies for one in sums) else ()),
-        latest,
-        must_include=latest,
-    )
-    sums = tuple(filled(one, facts) for one in sums)
-    tight = [one for one in sums if not all(one.fits(call.ref, args) for args in _candidates(call))]
-    refs = tuple(dict.fromkeys(ref for one in tight for ref in one.others(call.ref)))
-    back = frozenset[str]()
-    for some in batched(refs, _CALLS_AT_ONCE, strict=False):
-        back |= giving_back(some, await ledger.read(*some, latest, must_include=latest))
-    return replace(case, budgets=tuple(replace(one, given_back=back) for one in sums))
-
-
-#: The number of calls that are read with one request.
-_CALLS_AT_ONCE: Final = 100
-
-
-def _candidates(call: Call) -> tuple[str, ...]:
-    """The arguments that may be approved: those requested, and each edit."""
-    edits = (vote.event.arguments for vote in call.votes if isinstance(vote.event, e.Voted))
-    return (call.wish.arguments, *(one for one in edits if one is not None))
+    return replace(case, budgets=await ledger.with_usage(sums, call, must_include=latest))
 
 
 async def _of_thread(ledger: Ledger, ref: CallRef, *places: str) -> tuple[Fact, ...]:

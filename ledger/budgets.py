@@ -224,6 +224,12 @@ def filled(one: Sum, facts: Iterable[Fact]) -> Sum:
     return replace(one, used=tuple(used), tokens=tokens)
 
 
+def candidates(call: Call) -> tuple[str, ...]:
+    """The arguments that may be approved: those requested, and each edit."""
+    edits = (vote.event.arguments for vote in call.votes if isinstance(vote.event, e.Voted))
+    return (call.wish.arguments, *(one for one in edits if one is not None))
+
+
 def giving_back(refs: Iterable[CallRef], facts: Iterable[Fact]) -> frozenset[str]:
     """Those of these calls that have ended without running, by all facts about them."""
     facts = tuple(facts)

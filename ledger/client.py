@@ -12,12 +12,15 @@ import functools
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import datetime
+from itertools import batched
 from pathlib import Path
 from typing import Any, Concatenate, Final, Protocol, Self
 
 import msgspec
+from msgspec.structs import replace
 
 from ayes.ledger import clock, tracing
+from ayes.ledger.budgets import Sum, candidates, filled, giving_back
 from ayes.ledger.descriptions import already_filled
 from ayes.ledger.files import with_files_kept
 from ayes.ledger.grants import Delegation, Grant, delegations_of, grants_of
@@ -89,6 +92,8 @@ _log: Final = get_logger("ayes.ledger.client")
 
 #: How long a reader waits for a replica to catch up with a known fact.
 _CATCH_UP_S: Final = 2.0
+#: The number of calls that are read with one request.
+_CALLS_AT_ONCE: Final = 100
 #: The pause between attempts of an operation that must succeed.
 _AGAIN_S: Final = 0.5
 
@@ -428,6 +433,36 @@ class LedgerClient:
     async def delegations(self, workspace: str) -> tuple[Delegation, ...]:
         """All delegations of a workspace, past ones included, oldest first."""
         return delegations_of(await self.reading.read(delegations(workspace)))
+
+    async def with_usage(
+        self, sums: Sequence[Sum], call: Call, *, must_include: Slot, is_exact: bool = False
+    ) -> tuple[Sum, ...]:
+        """Sums of budgets (`sums_of`) with what is used of them, as this call finds them.
+
+        Args:
+            is_exact: whether to read which calls give their amounts back even where there is room
+                without that.
+        """
+        ref = call.ref
+        replies = f"{ROOT}.{ref.workspace}.{ref.thread}.turn.*.replied"
+        facts = await self.read(
+            *(one.ref.subjects for one in sums),
+            *((replies,) if any(one.counts_replies for one in sums) else ()),
+            must_include,
+            must_include=must_include,
+        )
+        sums = tuple(filled(one, facts) for one in sums)
+        tight = [
+            one
+            for one in sums
+            if is_exact or not all(one.fits(ref, args) for args in candidates(call))
+        ]
+        refs = tuple(dict.fromkeys(other for one in tight for other in one.others(ref)))
+        back = frozenset[str]()
+        for some in batched(refs, _CALLS_AT_ONCE, strict=False):
+            read = await self.read(*some, must_include, must_include=must_include)
+            back |= giving_back(some, read)
+        return tuple(replace(one, given_back=back) for one in sums)
 
     async def tally(self, call: Call) -> Tally:
         """Count the votes on a call that people were asked about."""

@@ -6,11 +6,13 @@ All of it is computed from the facts, by the functions that the gate uses too. T
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
+from decimal import Decimal
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 
+from ayes.ledger.budgets import Sum
 from ayes.ledger.descriptions import describe
 from ayes.ledger.grants import Delegation
 from ayes.ledger.lifecycle import Call
@@ -89,6 +91,24 @@ class ExplainedStage(Struct, frozen=True):
     at: datetime | None
 
 
+class ExplainedBudget(Struct, frozen=True):
+    """A sum of a budget that covers the call, as it stands now."""
+
+    name: str
+    organisation: bool
+    #: The values of the budget's `per`, in its order.
+    key: tuple[str, ...]
+    unit: str
+    limit: Decimal
+    #: By all other calls; None if a part of it cannot be read.
+    used: Decimal | None
+    #: By this call; None if that is not known.
+    needed: Decimal | None
+    has_room: bool
+    #: All this as a sentence.
+    words: str
+
+
 class Explained(Struct, frozen=True):
     """Why a call has its status."""
 
@@ -110,7 +130,9 @@ class Explained(Struct, frozen=True):
     grants: tuple[str, ...]
     decision: str | None
     decided: str
-    #: The verdict of the policies in force now, if it differs.
+    #: The budgets in force now that cover the call.
+    budgets: tuple[ExplainedBudget, ...]
+    #: The verdict by the policies and budgets as they stand now, if it differs.
     by_now: ExplainedVerdict | None
 
 
@@ -121,6 +143,7 @@ def explained(
     delegations: Sequence[Delegation] = (),
     grants: tuple[str, ...] = (),
     whence: Origin = _UNKNOWN,
+    budgets: tuple[Sum, ...] = (),
     *,
     names_requester: bool = True,
 ) -> Explained:
@@ -131,6 +154,7 @@ def explained(
         policies: those in force now.
         tool: the declaration; None if there is none.
         grants: the grants that the call used, as `giver/grant`.
+        budgets: the sums that it would spend of.
         names_requester: whether the request itself names the requester.
     """
     assert call.requested
@@ -141,7 +165,14 @@ def explained(
     ballots = [one for one in votes if one.objection is None]
     judged = _judged(call, stands, ballots)
     requested = Call(call.ref, requested=call.requested)
-    wished = Case(requested, policies, tool, origin=whence, names_requester=names_requester)
+    wished = Case(
+        requested,
+        policies,
+        tool,
+        origin=whence,
+        names_requester=names_requester,
+        budgets=budgets,
+    )
     now = _explained_verdict(verdict(wished, call.requested.recorded_at), wish)
     stage = call.next_stage
     return Explained(
@@ -162,7 +193,23 @@ def explained(
         grants=decision.grants if isinstance(decision, e.Approved) and decision.grants else grants,
         decision=_kind(decision) if decision is not None else None,
         decided=describe(call.decided) if call.decided is not None else "",
+        budgets=tuple(_budget(one, call) for one in budgets),
         by_now=now if judged is None or _differ(judged, now) else None,
+    )
+
+
+def _budget(one: Sum, call: Call) -> ExplainedBudget:
+    arguments = call.wish.arguments
+    return ExplainedBudget(
+        name=one.budget.name,
+        organisation=one.organisation,
+        key=one.key,
+        unit=one.budget.unit,
+        limit=one.budget.limit,
+        used=one.spent(call.ref),
+        needed=one.cost(arguments),
+        has_room=one.fits(call.ref, arguments),
+        words=one.described(call.ref, arguments),
     )
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
+from ayes.ledger.budgets import sums_of
 from ayes.ledger.explanation import (
     Explained,
     ExplainedRequest,
@@ -256,8 +257,8 @@ def _print_counts(title: str, rows: dict[str, Counts]) -> None:
 
 @command(app)
 async def explain(call: CallArgument, session: Session) -> None:
-    """Explain the state of a call: its rule, who must agree and who is missing; and what the
-    present policy says.
+    """Explain the state of a call: its rule, who must agree and who is missing, how its
+    budgets stand; and what the present policy says.
     """
     async with session.connect("observer") as ledger:
         explained = await explanation(ledger, CallRef.parse(call))
@@ -283,6 +284,7 @@ async def explanation(ledger: Ledger, ref: CallRef) -> Explained:
     tool = await ledger.tool_of(call)
     delegations = await ledger.delegations(ref.workspace) if call.votes else ()
     grants = await ledger.grants(ref.workspace)
+    sums = sums_of(policies, call)
     return explained(
         call,
         policies,
@@ -290,6 +292,7 @@ async def explanation(ledger: Ledger, ref: CallRef) -> Explained:
         delegations,
         tuple(f"{one.ref.giver}/{one.ref.name}" for one in grants if one.used_by(call)),
         whence,
+        await ledger.with_usage(sums, call, must_include=ref.requested, is_exact=True),
         names_requester=names_requester,
     )
 
@@ -317,9 +320,10 @@ def _lines(one: Explained) -> list[_Line]:
         lines.append(("granted", f"by {', '.join(one.grants)}"))
     if one.decided:
         lines.append(("decided", one.decided))
+    lines += [("budget", budget.words) for budget in one.budgets]
     if one.by_now is not None:
         lines += [
-            ("", "The policy in force now says something else:"),
+            ("", "The policy and its budgets say something else now:"),
             *_verdict_lines(one.by_now, _origin(one.by_now)),
         ]
     return lines
@@ -396,5 +400,5 @@ _SAYS: Final = {
     "ask": "asks people",
     "block": "blocks it",
     "invalid": "was not consulted, since the call could never run",
-    "limit": "was not consulted, since the thread is over a limit",
+    "limit": "was not consulted, since a limit is reached",
 }

@@ -372,6 +372,50 @@ async def test_what_would_be_said_now_is_told_where_it_is_something_else(
         assert told["by_now"]["policy_version"] == 2
 
 
+BUDGET = """
+[[rule]]
+name = "small"
+tools = ["refund"]
+then = "allow"
+
+[[budget]]
+name = "refunds"
+tools = ["refund"]
+amount = "/amount"
+unit = "EUR"
+limit = 500
+per = ["requester"]
+then = "ask"
+"""
+
+
+async def test_budgets_are_told_as_they_stand(admin, gate, explain):
+    """A call that people are asked about for want of room; later there is room."""
+    first, second = (CallRef.parse(f"shop/order-17/refund-{number}") for number in (1, 2))
+    await apply(admin, BUDGET)
+    await requested(admin, first)
+    await until(admin, "decided", first)
+    [stands] = (await explain(first))["budgets"]
+    assert (stands["used"], stands["needed"], stands["has_room"]) == ("0", "480", True)
+
+    await requested(admin, second, arguments='{"amount":21}')
+    await until(admin, "gated", second)
+    told = await explain(second)
+    [stands] = told["budgets"]
+    assert (stands["name"], stands["key"], stands["limit"]) == ("refunds", ["rita"], "500")
+    assert (stands["used"], stands["needed"], stands["has_room"]) == ("480", "21", False)
+    assert (told["judged"]["then"], told["judged"]["rule"]) == ("ask", "small")
+    assert told["by_now"] is None
+    line = "480 of 500 EUR is used of the budget 'refunds' (rita), and this call needs 21."
+    assert f"budget      {line}" in await explain(second, json_=False)
+
+    await admin.reviewer("ana").revoke(first, reason="Not this one.")
+    told = await explain(second)
+    [stands] = told["budgets"]
+    assert (stands["used"], stands["has_room"]) == ("0", True)
+    assert (told["by_now"]["then"], told["by_now"]["rule"]) == ("allow", "small")
+
+
 # -------------------------------------------------------------------------------------- the program
 
 
