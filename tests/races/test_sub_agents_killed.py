@@ -1,127 +1,98 @@
 """Agents that call agents that call agents, while every program is killed at random moments.
 
-Programs are tasks that are cut off wherever they are, on the log in memory and on a real broker. In
-CI a few threads; `make kills` has more (SUB_AGENTS).
+Programs are tasks that are cut off wherever they are, on the log in memory and on a real broker;
+and processes that are killed. In CI a few threads; `make kills` has more (SUB_AGENTS).
 """
 
 import asyncio
 import os
 import random
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
-from typing import Any
+from pathlib import Path
+from typing import Protocol
 
 import pytest
+from delegating import ACK_WAIT_S, AGENTS, DEPTH, KINDS, POLICY, REFUND, TillFile, programs
+from program import Started, environment
 
-from ayes.consumers.delegator import Delegator, SubAgent
-from ayes.consumers.executor import Executor, Registered
-from ayes.consumers.gate import Gate
-from ayes.consumers.model import ModelReply, ModelRequest, ModelWorker
-from ayes.consumers.worker import Reaction, Worker
+from ayes.consumers.worker import Worker
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import EventLog
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import ensure
 from ayes.ledger.services import Ledger
-from ayes.ledger.tool_runner import idempotency_key
-from ayes.projections.history import Outcome
 from ayes.projections.thread import Thread, thread_of
 from ayes.schemas import events as e
 from ayes.schemas.content import words
 from ayes.schemas.policy import applied
 from ayes.schemas.slots import CallRef, ThreadRef, policy_slot
-from ayes.schemas.tools import ToolSpec
 
 #: The number of root threads; every third is withdrawn.
 THREADS = int(os.environ.get("SUB_AGENTS", "3"))
-ACK_WAIT_S = 0.4
-DEPTH = 3
-POLICY = """
-[[rule]]
-name = "freely"
-tools = ["ask_*"]
-then = "allow"
-
-[[rule]]
-name = "money"
-tools = ["refund"]
-then = "ask"
-voters = ["*"]
-"""
-AGENTS = {
-    f"ask_{level}": SubAgent(
-        agent=f"level-{level}",
-        model=f"script:{level}",
-        instructions="You are asked by an agent.",
-        tools=(f"ask_{level + 1}",) if level < DEPTH else ("refund",),
-    )
-    for level in range(1, DEPTH + 1)
-}
 
 pytestmark = [
-    pytest.mark.log("memory", "jetstream"),
     pytest.mark.parametrize("ack_wait_s", [ACK_WAIT_S]),
     pytest.mark.timeout(3600 if THREADS > 10 else 240),
 ]
 
 
-class Script:
-    """The models: each passes the task to the agent below it, and the last one asks for money."""
+class Victim(Protocol):
+    """A running program."""
 
-    async def reply(self, question: ModelRequest) -> ModelReply:
-        await asyncio.sleep(0)
-        level = question.model.removeprefix("script:")
-        told = [words(one.text) for one in question.history if isinstance(one, Outcome)]
-        if told:
-            return ModelReply((e.Text(f"{level}({told[0]})"),))
-        below = f"ask_{int(level) + 1}"
-        if below in AGENTS:
-            return ModelReply((e.Wish(below, '{"task":"Refund it."}'),))
-        return ModelReply((e.Wish("refund", '{"amount":1}'),))
+    async def kill(self) -> None: ...
 
 
-class Till:
-    """What was refunded, by idempotency key."""
+class Task:
+    """A program that is a task of this process."""
 
-    def __init__(self) -> None:
-        self.refunded: set[str] = set()
+    def __init__(self, port: EventLog, kind: str, till: TillFile) -> None:
+        [(role, reaction)] = programs(kind, till)
+        ledger = Ledger(port, e.Author(kind=role, name=kind))
+        worker = Worker(ledger, reaction, ack_wait_s=ACK_WAIT_S, drain_s=0)
+        self._task = asyncio.create_task(worker.run())
 
-    def refund(self, amount: int) -> str:
-        self.refunded.add(idempotency_key.get())
-        return f"refunded {amount}"
+    async def kill(self) -> None:
+        assert not self._task.done(), "it has ended by itself"
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+
+class Process:
+    """A program that is a process of its own, with the account of its role."""
+
+    def __init__(self, kind: str, store: Path, till: Path) -> None:
+        file = Path(__file__).parents[1] / "support" / "delegating.py"
+        silent = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
+        self._process = Started(
+            [sys.executable, file, kind, store, till], env=environment(), stderr=None, **silent
+        )
+
+    async def kill(self) -> None:
+        assert self._process.poll() is None, "it has ended by itself"
+        self._process.kill()
+        await asyncio.to_thread(self._process.wait)
 
 
 @asynccontextmanager
-async def mortal(port: EventLog, dice: random.Random, till: Till) -> AsyncIterator[list[int]]:
-    """Two programs of each kind, one of which is cut off again and again, and started anew.
+async def mortal(
+    start: Callable[[str], Victim], dice: random.Random, pause_s: float
+) -> AsyncIterator[list[int]]:
+    """Two programs of each kind, one of which is killed again and again, and started anew.
 
     Yields a list of one number: how often that happened.
     """
-    spec = ToolSpec(name="refund", schema='{"type":"object"}', run_by="executor", repeatable=True)
-    kinds: dict[str, Callable[[], Reaction[Any, Any]]] = {
-        "gate": Gate,
-        "model": lambda: ModelWorker({"script": Script()}),
-        "service": lambda: Delegator(AGENTS),
-        "executor": lambda: Executor({"refund": Registered(spec, till.refund)}),
-    }
-
-    def start(kind: str) -> asyncio.Task[None]:
-        ledger = Ledger(port, e.Author(kind=kind, name=kind))
-        worker = Worker(ledger, kinds[kind](), ack_wait_s=ACK_WAIT_S, drain_s=0)
-        return asyncio.create_task(worker.run())
-
-    # Slower than a broker delivers, or every delivery dies until it is parked.
-    pause_s = 0.05 if isinstance(port, JetStream) else 0.0005
-    running = [(kind, start(kind)) for kind in kinds for _ in range(2)]
-    kills = [0]
+    running = [(kind, start(kind)) for kind in KINDS for _ in range(2)]
+    kills, is_over = [0], asyncio.Event()
 
     async def kill() -> None:
-        while True:
+        while not is_over.is_set():
             await asyncio.sleep(dice.uniform(0, pause_s))
             place = dice.randrange(len(running))
             kind, victim = running[place]
-            victim.cancel()
-            await asyncio.wait([victim])
+            await victim.kill()
             running[place] = kind, start(kind)
             kills[0] += 1
 
@@ -129,10 +100,10 @@ async def mortal(port: EventLog, dice: random.Random, till: Till) -> AsyncIterat
     try:
         yield kills
     finally:
-        assert not killing.done(), killing.exception()
-        for task in (killing, *(one for _, one in running)):
-            task.cancel()
-        await asyncio.gather(killing, *(one for _, one in running), return_exceptions=True)
+        is_over.set()
+        await killing
+        for _, victim in running:
+            await victim.kill()
 
 
 async def opened(ledger: Ledger, number: int) -> ThreadRef:
@@ -176,29 +147,48 @@ async def ended(ledger: Ledger, ref: ThreadRef) -> Thread:
     raise AssertionError
 
 
-async def test_killed_at_any_moment_each_run_resumes_once(port: EventLog, ack_wait_s: float):
+@pytest.mark.log("memory", "jetstream")
+async def test_killed_at_any_moment_each_run_resumes_once(
+    port: EventLog, tmp_path: Path, ack_wait_s: float
+):
     """Each call has one thread below it, one task and one result; the results come back through all
     levels; the chain is shown; the root's requester approves nothing (I1, I2, I7).
     """
+    till = TillFile(tmp_path / "till")
+    # Slower than a broker delivers, or every delivery dies until it is parked.
+    pause_s = 0.05 if isinstance(port, JetStream) else 0.0005
+    await _each_resumes_once(port, lambda kind: Task(port, kind, till), till, pause_s)
+
+
+async def test_killed_processes_resume_each_run_once(
+    store: Path, tmp_path: Path, ack_wait_s: float
+):
+    """The same with processes, each with the account of its role."""
+    till = tmp_path / "till"
+    async with Ledger.connect(store, role="admin") as admin:
+        await _each_resumes_once(
+            admin.log, lambda kind: Process(kind, store, till), TillFile(till), pause_s=0.15
+        )
+
+
+async def _each_resumes_once(
+    port: EventLog, start: Callable[[str], Victim], till: TillFile, pause_s: float
+) -> None:
     if isinstance(port, JetStream):
-        await ensure(port.api, ack_wait_s=ack_wait_s, also=("delegator", "executor"))
-    ledger, till, dice = (
-        Ledger(port, e.Author(kind="service", name="desk")),
-        Till(),
-        random.Random(4),
-    )
+        await ensure(port.api, ack_wait_s=ACK_WAIT_S, also=("delegator", "executor"))
+    ledger, dice = Ledger(port, e.Author(kind="service", name="desk")), random.Random(4)
     await ledger.append(policy_slot("shop", 1), applied(POLICY))
     for tool, agent in AGENTS.items():
         await ledger.declare("shop", agent.spec(tool))
-    await ledger.declare(
-        "shop",
-        ToolSpec(name="refund", schema='{"type":"object"}', run_by="executor", repeatable=True),
-    )
+    await ledger.declare("shop", REFUND)
     withdrawn = {f"root-{number}" for number in range(THREADS) if number % 3 == 2}
     deciding = asyncio.create_task(decide(ledger, withdrawn))
     try:
-        async with mortal(port, dice, till) as kills, asyncio.timeout(50 + 5 * THREADS):
-            refs = [await opened(ledger, number) for number in range(THREADS)]
+        async with mortal(start, dice, pause_s) as kills, asyncio.timeout(50 + 5 * THREADS):
+            refs = []
+            for number in range(THREADS):
+                refs.append(await opened(ledger, number))
+                await asyncio.sleep(dice.uniform(0, 4 * pause_s))
             roots = await asyncio.gather(*(ended(ledger, ref) for ref in refs))
             assert not deciding.done(), deciding.exception()
     finally:
