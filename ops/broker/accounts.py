@@ -133,6 +133,9 @@ WRITERS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
 #: would hear themselves, and their account would import what it publishes.
 LIVE: Final = "live.>"
 
+#: The roles whose workers park deliveries.
+_PARKING: Final = tuple(dict.fromkeys(durable.role for durable in DURABLES.values()))
+
 #: The roles that may publish to subjects other than slots and the durables' own subjects.
 OTHER_SUBJECTS: Final[dict[str, tuple[str, ...]]] = {
     # No workspace can weaken the organisation's policy, so its operators may not write it.
@@ -152,8 +155,8 @@ OTHER_SUBJECTS: Final[dict[str, tuple[str, ...]]] = {
     f"$JS.API.STREAM.PURGE.{TIMERS}": ("gate",),
     f"parked.{OPERATOR}.>": ("operator",),
     # A worker reads its own parked deliveries to retry them.
-    f"$JS.API.STREAM.MSG.GET.{PARKED}": ("operator", *WORKERS),
-    f"$JS.API.DIRECT.GET.{PARKED}": ("operator", *WORKERS),
+    f"$JS.API.STREAM.MSG.GET.{PARKED}": ("operator", *_PARKING),
+    f"$JS.API.DIRECT.GET.{PARKED}": ("operator", *_PARKING),
     f"$JS.API.DIRECT.GET.{PARKED}.>": ("operator",),
     f"$JS.API.CONSUMER.CREATE.{PARKED}": ("operator",),
     f"$JS.FC.{PARKED}.>": ("operator",),

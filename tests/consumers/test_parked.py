@@ -278,6 +278,16 @@ async def test_the_operator_and_nobody_else(
         assert await who.ask("parked.operator.gate.7") != "denied"
 
 
+async def test_each_worker_reads_what_it_parked(store: Path):
+    """With the account of its role, which the operator's retry rests on."""
+    for durable in (one for one in DURABLES.values() if one.name == one.origin):
+        async with Ledger.connect(store, role=durable.role) as own:
+            entry = Parked(durable.name, 7, "ledger.shop.t1.opened", "reason", 3, clock.now())
+            assert await own.log.park(entry)
+            [found] = await own.log.parked(durable.name)
+            assert await own.log.parked_at(found.number) == found, durable.name
+
+
 async def test_an_entry_counts_under_its_own_roles_name_only(store: Path, at_once: None):
     """Bytes that are no entry are listed with what is wrong with them and can be dropped; none of
     them is handled (C2).
