@@ -22,6 +22,10 @@ all measured on 2.15:
   server refuses a request with another one. So each durable can have a random start time in the
   past as a secret; `CONSUMER.INFO`, which reveals it, is allowed for a role's own durables only.
 
+What models say while they answer is not stored. The models' account exports it, and all others,
+`LEDGER` too, import it from there: a server does not export what an account was sent through a
+service.
+
 Two accounts export a service, and the others import it, each with the subjects that it may ask: the
 queue's (consumers/pending_service.py), and that of the API over NATS (ops/console/service.py),
 where the subject of a request says who asks. `LEDGER` does not: a role that may create a consumer
@@ -32,7 +36,7 @@ write anything.
 The two functions that matter to the broker are pure: `permissions` and `accounts_config`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -129,9 +133,10 @@ WRITERS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     (BUDGET, "*", "*", "#"): ("gate",),
 }
 
-#: What models say while they answer (consumers/live.py). All roles may listen, but not models: they
-#: would hear themselves, and their account would import what it publishes.
+#: What models say while they answer (consumers/live.py). All roles but models may listen.
 LIVE: Final = "live.>"
+#: The role that publishes it, from whose account all others import it.
+MODEL: Final = "model"
 
 #: The roles whose workers park deliveries.
 _PARKING: Final = tuple(dict.fromkeys(durable.role for durable in DURABLES.values()))
@@ -147,7 +152,7 @@ OTHER_SUBJECTS: Final[dict[str, tuple[str, ...]]] = {
     # What is wrong with the channels of notices.
     f"$KV.running.{CHANNEL}>": ("notifier",),
     # What a model says while it answers; nothing stores it.
-    LIVE: ("model",),
+    LIVE: (MODEL,),
     # Pieces of files, before the facts that refer to them.
     f"{FILES}.*.*.*": ("service", "executor", "model"),
     # Deadlines: set, and cancelled by purging their subject.
@@ -220,8 +225,6 @@ _EXPORTS: Final = """\
       {service: "$JS.API.DIRECT.GET.KV_pending", response_type: stream, response_threshold: "5s"}
       {service: "$JS.API.DIRECT.GET.KV_running", response_type: stream, response_threshold: "5s"}
       {service: "$JS.API.DIRECT.GET.PARKED", response_type: stream, response_threshold: "5s"}
-      {service: "live.>"}
-      {stream: "live.>"}
       {stream: "deliver.>"}
       {stream: "_INBOX.>"}"""
 
@@ -275,7 +278,7 @@ def _permissions(role: str, durables: tuple[Durable, ...]) -> Permissions:
     others = [subject for subject, roles in OTHER_SUBJECTS.items() if role in roles]
     facts = (*slots_of(role), *(subject for subject in others if subject.startswith(f"{ROOT}.")))
     publish = [*dict.fromkeys((*facts, *others, *READING))]
-    subscribe = [f"_INBOX.{role}.>", *([] if role == "model" else [LIVE])]
+    subscribe = [f"_INBOX.{role}.>", *([] if role == MODEL else [LIVE])]
     if own := [durable for durable in durables if durable.role == role]:
         subscribe.append(f"deliver.{role}.>")
         publish.append(f"parked.{role}.>")
@@ -334,19 +337,18 @@ def accounts_config(
         callout: the service that is asked about people; without one, each of them is an account.
     """
     durables = tuple(durables)
-    services = tuple(role for role in _SERVICES if role in passwords)
     roles = "".join(
         _role_account(
             role,
             permissions(role, durables),
             _user(role, password, permissions(role, durables)),
-            services,
+            passwords,
         )
         for role, password in sorted(passwords.items())
         if role not in (ADMIN, SYSTEM) and not (callout and role.startswith(REVIEWER))
     )
     if callout:
-        people = _role_account(PEOPLE, _everybody(), "", services)
+        people = _role_account(PEOPLE, _everybody(), "", passwords)
         service = f"{{user: {CALLOUT}, password: {_quoted(callout.password)}}}"
         roles += f"{people}  {CALLOUT} {{users: [{service}]}}\n"
     return (
@@ -362,6 +364,7 @@ def accounts_config(
         f"    jetstream: {{max_streams: {MAX_STREAMS}, max_consumers: {MAX_CONSUMERS}}}\n"
         f"    users: [{{user: {ADMIN}, password: {_quoted(passwords[ADMIN])}}}]\n"
         f"    exports: [\n{_EXPORTS}\n    ]\n"
+        f"{_imports([('stream', MODEL, LIVE)] if MODEL in passwords else [])}"
         "  }\n"
         f"{roles}"
         "}\n"
@@ -400,38 +403,45 @@ def _user(role: str, password: str, may: Permissions) -> str:
     )
 
 
-def _role_account(name: str, may: Permissions, user: str, services: Iterable[str]) -> str:
+def _role_account(name: str, may: Permissions, user: str, accounts: Container[str]) -> str:
     imports = [
-        *(("service", LEDGER, subject) for subject in may.publish),
-        *(("stream", LEDGER, subject) for subject in may.subscribe),
+        *(("service", LEDGER, subject) for subject in may.publish if subject != LIVE),
+        *(
+            ("stream", MODEL if subject == LIVE else LEDGER, subject)
+            for subject in may.subscribe
+            if subject != LIVE or MODEL in accounts
+        ),
         *(
             ("service", service, subject)
-            for service in services
+            for service in _SERVICES
+            if service in accounts
             for subject in may.asked
             if subject in (_DISCOVERY, _SERVICES[service][1])
             or (service == API and subject.startswith(f"{API_SERVICE}."))
         ),
     ]
+    return f"  {name} {{\n    users: [{user}]\n{_imports(imports)}{_offered(name)}  }}\n"
+
+
+def _imports(imports: Iterable[tuple[str, str, str]]) -> str:
+    """Each is `service` or `stream`, an account, and a subject."""
     listed = "".join(
         f"      {{{kind}: {{account: {account}, subject: {_quoted(subject)}}}}}\n"
         for kind, account, subject in imports
     )
-    return (
-        f"  {name} {{\n"
-        f"    users: [{user}]\n"
-        f"    imports: [\n{listed}    ]\n"
-        f"{_offered(name) if may.answered else ''}"
-        "  }\n"
-    )
+    return f"    imports: [\n{listed}    ]\n" if listed else ""
 
 
 def _offered(role: str) -> str:
-    return (
-        "    exports: [\n"
-        f"      {{service: {_quoted(_SERVICES[role][1])}}}\n"
-        f'      {{service: "{_DISCOVERY}", response_type: stream, response_threshold: "5s"}}\n'
-        "    ]\n"
-    )
+    if role in _SERVICES:
+        discovery = f'{{service: "{_DISCOVERY}", response_type: stream, response_threshold: "5s"}}'
+        offered = [f"{{service: {_quoted(_SERVICES[role][1])}}}", discovery]
+    elif role == MODEL:
+        offered = [f"{{stream: {_quoted(LIVE)}}}"]
+    else:
+        return ""
+    listed = "".join(f"      {one}\n" for one in offered)
+    return f"    exports: [\n{listed}    ]\n"
 
 
 def _quoted(value: str | tuple[str, ...]) -> str:

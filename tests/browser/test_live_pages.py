@@ -61,19 +61,23 @@ async def test_lists_change_by_themselves(shop, visit):
 async def test_a_reply_appears_as_it_is_said(shop, visit):
     """Each character once, also on a page that is opened anew, until the reply is recorded."""
     thread = ThreadRef("shop", "order-17")
-    async with Ledger.connect(shop.server.store.path, role="admin") as ledger:
+    path = shop.server.store.path
+    async with (
+        Ledger.connect(path, role="admin") as ledger,
+        Ledger.connect(path, role="model") as model,
+    ):
         await ledger.append(thread.opened, e.ThreadOpened(requester="rita"))
         page = await visit("/conversations/shop/order-17")
         await ledger.append(thread.asked(1, 1), e.ModelAsked(model="test:m"))
         said = page.locator("[data-reply] pre")
-        async with LiveReply.of(ledger, thread, 1, 1) as live:
+        async with LiveReply.of(model, thread, 1, 1) as live:
             live.say("<b>On</b> ")
             live.say("its\u202e ")
             await expect(said).to_have_text("<b>On</b> itsU+202E ")
             await page.reload()
             live.say("way, soon.")
             await expect(said).to_have_text("<b>On</b> itsU+202E way, soon.")
-        async with LiveReply.of(ledger, thread, 1, 2) as live:  # another worker begins anew
+        async with LiveReply.of(model, thread, 1, 2) as live:  # another worker begins anew
             live.say("It is late.")
             await expect(said).to_have_text("It is late.")
         await ledger.append(thread.replied(1), e.ModelReplied(parts=(e.Text("It is lost."),)))

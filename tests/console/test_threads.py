@@ -214,9 +214,13 @@ def test_whatever_is_recorded_can_be_shown(raws):
 async def test_a_reply_is_followed_as_it_is_given(shop, client):
     """Each piece once, then that it is recorded."""
     thread = ThreadRef.parse("shop/live-1")
-    async with Ledger.connect(shop.server.store.path, role="admin") as ledger:
+    path = shop.server.store.path
+    async with (
+        Ledger.connect(path, role="admin") as ledger,
+        Ledger.connect(path, role="model") as model,
+    ):
         await ledger.append(thread.opened, e.ThreadOpened(requester="rita"))
-        async with LiveReply.of(ledger, thread, 1, 1) as live:
+        async with LiveReply.of(model, thread, 1, 1) as live:
             speaking = asyncio.create_task(_speak(live, ledger, thread))
             answer = await client.get("/api/v1/threads/shop/live-1/reply", timeout=30)
             await speaking

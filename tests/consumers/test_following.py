@@ -15,6 +15,7 @@ from ayes.consumers.live import _MOST_WHOLE, LiveReply, follow_reply, live_subje
 from ayes.consumers.model import ModelReply, ModelRequest
 from ayes.ledger.log import EventLog
 from ayes.ledger.services import Ledger
+from ayes.ops.broker.accounts import ROLES
 from ayes.ops.commands import look
 from ayes.ops.commands.command import Session
 from ayes.projections.live import Discarded, Ended, Fragment
@@ -155,8 +156,10 @@ async def test_who_does_not_read_slows_nobody_down(tmp_path: Path):
     async with (
         running(tmp_path / "store") as server,
         Ledger.connect(server.store.path, role="admin") as ledger,
+        Ledger.connect(server.store.path, role="model") as model,
     ):
         chain = Chain(ledger.log, speaker)
+        chain.logs["model"] = model.log
         deaf = [_deaf(server.store.login("observer")) for _ in range(3)]
         heard: list[object] = []
         async with chain.at_work("gate", "model"):
@@ -188,9 +191,11 @@ async def test_the_broker_restarts_in_the_middle(tmp_path: Path):
         path = server.store.path
         async with (
             Ledger.connect(path, role="admin") as ledger,
+            Ledger.connect(path, role="model") as model,
             Ledger.connect(path, role="observer") as observer,
         ):
             chain = Chain(ledger.log, speaker)
+            chain.logs["model"] = model.log
             heard: list[object] = []
             async with chain.at_work("gate", "model"):
                 await chain.begin()
@@ -208,6 +213,7 @@ async def test_the_command_shows_it(tmp_path: Path, capsys: pytest.CaptureFixtur
     async with (
         running(tmp_path / "store") as server,
         Ledger.connect(server.store.path, role="admin") as ledger,
+        Ledger.connect(server.store.path, role="model") as model,
     ):
         session = Session(store=server.store.path)
         await ledger.append(THREAD.opened, e.ThreadOpened(requester="rita"))
@@ -215,7 +221,7 @@ async def test_the_command_shows_it(tmp_path: Path, capsys: pytest.CaptureFixtur
         for turn, end in enumerate((replied, e.ModelFailed(error="no")), 1):
             command = asyncio.create_task(look.follow(str(THREAD), session=session))
             said = ""
-            async with LiveReply.of(ledger, THREAD, turn, 1) as live, asyncio.timeout(20):
+            async with LiveReply.of(model, THREAD, turn, 1) as live, asyncio.timeout(20):
                 live.say("On its\n")
                 while "On its\n" not in said:
                     await asyncio.sleep(0.05)
@@ -230,3 +236,24 @@ async def test_the_command_shows_it(tmp_path: Path, capsys: pytest.CaptureFixtur
                 assert "\x1b" not in shown
             else:
                 assert (code, rest.err.splitlines()[-1]) == (1, "The model failed: no")
+
+
+async def test_each_role_hears_what_the_model_s_account_says(tmp_path: Path):
+    """Also people, and whoever administers the ledger."""
+    async with (
+        running(tmp_path / "store") as server,
+        Ledger.connect(server.store.path, role="model") as model,
+    ):
+        await server.ensure_account("reviewer-ana")
+        for role in (*ROLES, "reviewer-ana", "admin"):
+            if role == "model":
+                continue
+            async with Ledger.connect(server.store.path, role=role) as ledger:
+                following = follow_reply(ledger, THREAD, 1)
+                async with (
+                    LiveReply.of(model, THREAD, 1, 1) as live,
+                    asyncio.timeout(20),
+                    aclosing(following),
+                ):
+                    live.say("Hello")
+                    assert await anext(following) == Fragment("Hello"), role

@@ -74,6 +74,8 @@ class Chain:
         fails: bool = False,
     ) -> None:
         self.log = port
+        #: Logs of workers that have an account of their own, by kind.
+        self.logs: dict[str, EventLog] = {}
         self.model = model
         self.ledger = Ledger(port, e.Author(kind="service", name="desk"))
         self.ran: list[str] = []
@@ -110,7 +112,7 @@ class Chain:
         replica = ReadReplica(beside(self.log))
         workers = [
             Worker(
-                Ledger(beside(self.log), e.Author(kind=kind, name=kind)),
+                Ledger(beside(self.logs.get(kind, self.log)), e.Author(kind=kind, name=kind)),
                 make[kind](),
                 replica=replica,
             )
