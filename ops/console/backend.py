@@ -5,7 +5,7 @@ So the broker, and not the console, keeps ana from voting as ben.
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Final, Self
 
@@ -30,6 +30,8 @@ from ayes.schemas.errors import BrokerAway
 CONSOLE: Final = "console"
 #: Changes of the list within this time are announced together.
 _TOGETHER_S: Final = 0.1
+#: How long it waits for the list at its start, before it serves without one.
+_LOADING_S: Final = 5.0
 #: About twice the time in which a client's list is made. Each client reads its list after each
 #: announcement, so announcements pause for long enough that half of the console's time is left.
 _READING_S: Final = 0.02
@@ -55,6 +57,7 @@ class Backend:
         self._unlike = Fresh(self._unlike_witness, for_s=60)
         self._logins = logins
         self._waiting: PendingView | None = None
+        self._is_listed = asyncio.Event()
 
     @classmethod
     @asynccontextmanager
@@ -66,7 +69,7 @@ class Backend:
         link_key: Path | None = None,
         timeout_s: float | None = 3.0,
     ) -> AsyncGenerator[Self]:
-        """Connect to the broker of this store.
+        """Connect to the broker of this store, and load the list of pending calls.
 
         Args:
             archive: where the lake is; by default in the store. It need not be there.
@@ -90,6 +93,9 @@ class Backend:
             )
             keeping = [asyncio.create_task(one) for one in running]
             try:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_LOADING_S):
+                        await backend._is_listed.wait()
                 yield backend
             finally:
                 feed.close()
@@ -138,6 +144,7 @@ class Backend:
         try:
             async with PendingView(self.reading) as view:
                 self._waiting = view
+                self._is_listed.set()
                 revision = -1
                 while True:
                     revision = await view.moved(since=revision)
