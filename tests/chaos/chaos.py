@@ -25,7 +25,7 @@ import network as networks
 from chaos_tools import POLICY, WORKSPACE
 from faults import EVERY_S, Faults
 from findings import Findings, examined
-from journal import Journal
+from journal import Journal, merged, started
 from nodes import Server, nodes_of
 from programs import AYES, FEW, Program, ours, workers
 from report import report, write_into
@@ -129,6 +129,9 @@ class Site:
                 while not one.is_ready:  # noqa: ASYNC110 - another process
                     await asyncio.sleep(0.2)
 
+    def has_run_a_tool(self) -> bool:
+        return any(started(line) for line in merged(self.folder / "journal"))
+
     async def heal(self) -> None:
         if self.network is not None:
             self.network.mend()
@@ -224,7 +227,7 @@ async def run(folder: Path, args: argparse.Namespace) -> Findings:
         began = time.time()
         faults = Faults(site, args.seed, site.journal, every_s=SHORT_S if args.short else EVERY_S)
         say(f"chaos in {folder}: {args.servers} servers, seed {args.seed}")
-        await faults.go_on(args.minutes * 60)
+        await faults.go_on(args.minutes * 60, site.has_run_a_tool)
         await site.heal()
         healed = time.time()
         say("healed")

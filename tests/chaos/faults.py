@@ -58,10 +58,12 @@ class Faults:
         #: Spans in which servers were away: from, until (on `time.time`), and how many.
         self.away: list[tuple[float, float, int]] = []
 
-    async def go_on(self, seconds: float) -> None:
+    async def go_on(self, seconds: float, is_enough: Callable[[], bool]) -> None:
+        """For so long, and until it is enough: a busy machine may hardly have begun by then."""
         until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
-            await asyncio.sleep(min(left, self._every_s * self._dice.uniform(0.5, 1.5)))
+        while (left := until - time.monotonic()) > 0 or not is_enough():
+            pause_s = self._every_s * self._dice.uniform(0.5, 1.5)
+            await asyncio.sleep(min(left, pause_s) if left > 0 else pause_s)
             self._one()
         for task in self._going_on:
             task.cancel()

@@ -14,7 +14,7 @@ from chaos_tools import RIVALS, WORKSPACE
 from checker import check
 from checker.facts import Call, Log
 from faults import Faults
-from journal import merged, now
+from journal import merged, now, started
 from msgspec import Struct
 from programs import AYES, Ended
 
@@ -89,7 +89,7 @@ async def examined(site: Any, faults: Faults, stuck: list[str], began: float, he
         faults=faults.counted,
         told=Counter(line["error"] for line in lines if line["kind"] == "refused"),
         ended=ended,
-        runs=sum(line["kind"] == "tool" and line["did"] == "started" for line in lines),
+        runs=sum(map(started, lines)),
         in_doubt=site.in_doubt,
         silence_s=silence,
         any_silence_s=longest_silence(within, []),

@@ -33,3 +33,8 @@ def merged(folder: Path, files: str = "*.jsonl") -> list[dict[str, Any]]:
         json.loads(line) for file in folder.glob(files) for line in file.read_text().splitlines()
     ]
     return sorted(lines, key=lambda line: str(line["at"]))
+
+
+def started(line: dict[str, Any]) -> bool:
+    """Whether a tool says that it was started."""
+    return bool(line["kind"] == "tool" and line["did"] == "started")
