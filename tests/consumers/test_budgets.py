@@ -24,7 +24,7 @@ from ayes.ops.audit.backtest import backtest_ledger
 from ayes.schemas import events as e
 from ayes.schemas.amounts import amount, amount_at, total
 from ayes.schemas.policy import Budget, read_policy
-from ayes.schemas.slots import BUDGET, ROOT, CallRef, ThreadRef
+from ayes.schemas.slots import BUDGET, ROOT, ThreadRef
 from ayes.schemas.tools import ToolSpec
 
 pytestmark = pytest.mark.log("memory")
