@@ -119,7 +119,7 @@ async def work(
     )
     asking = slack_of(session, slack, console_url, link_key) if "slack" in chosen else None
     endpoints = webhooks_file(file, store)
-    agents = _agents_of(agents_file) if "delegator" in chosen else None
+    agents = agents_of(agents_file) if "delegator" in chosen else None
 
     async def begin() -> tuple[AsyncExitStack, witness.Watched, asyncio.Future[None]]:
         async with AsyncExitStack() as stack:
@@ -127,7 +127,7 @@ async def work(
             if registry is not None:
                 await declare_tools(registry, workspace, session)
             if agents is not None:
-                await _declare_agents(agents, workspace, session)
+                await declare_agents(agents, workspace, session)
             started = reactions(
                 chosen,
                 tools=registry,
@@ -286,13 +286,18 @@ def kinds_of(named: Sequence[str]) -> list[str]:
     return list(named)
 
 
-def _agents_of(file: Path | None) -> dict[str, SubAgent]:
+def agents_of(file: Path | None) -> dict[str, SubAgent]:
+    """The sub-agents of a delegator.
+
+    Raises:
+        BadInput: no file is named, or it cannot be read.
+    """
     if file is None:
         raise BadInput("a delegator needs its sub-agents: name their file with --agents.")
     return read_agents(file)
 
 
-async def _declare_agents(agents: Mapping[str, SubAgent], workspace: str, session: Session) -> None:
+async def declare_agents(agents: Mapping[str, SubAgent], workspace: str, session: Session) -> None:
     async with session.connect("service") as ledger:
         for tool, agent in agents.items():
             await ledger.declare(workspace, agent.spec(tool))

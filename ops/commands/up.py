@@ -20,6 +20,7 @@ from ayes.ops.commands.notify import channels_file, default_file, notifying_of
 from ayes.ops.commands.options import (
     AcceptLogOption,
     AckWaitOption,
+    AgentsOption,
     ChannelsOption,
     ConsoleUrlOption,
     JsonOption,
@@ -35,7 +36,9 @@ from ayes.ops.commands.options import (
 from ayes.ops.commands.policy_versions import apply_file
 from ayes.ops.commands.run import (
     ack_wait_of,
+    agents_of,
     bytes_of,
+    declare_agents,
     declare_tools,
     kinds_of,
     webhooks_file,
@@ -78,6 +81,7 @@ async def up(
         ),
     ] = "gate,queue,model,executor",
     ack_wait: AckWaitOption = "30s",
+    agents_file: AgentsOption = None,
     webhooks: WebhooksOption = None,
     sync: Annotated[
         str,
@@ -134,6 +138,9 @@ async def up(
         chosen.append("slack")
     if slack is not None:
         read_settings(slack)
+    if agents_file is not None and "delegator" not in chosen:
+        chosen.append("delegator")
+    agents = agents_of(agents_file) if "delegator" in chosen else None
     if policy is not None:
         read_policy(read_text(policy), policy)  # before anything is started
     async with (
@@ -144,7 +151,12 @@ async def up(
         notifying = notifying_of(own, channels, console_url, None) if "notifier" in chosen else None
         asking = slack_of(own, slack, console_url, None) if "slack" in chosen else None
         started = reactions(
-            chosen, tools=registry, notifying=notifying, slack=asking, webhooks=endpoints
+            chosen,
+            tools=registry,
+            notifying=notifying,
+            slack=asking,
+            webhooks=endpoints,
+            agents=agents,
         )
 
         async def begin() -> _Begun:
@@ -160,6 +172,8 @@ async def up(
                     await apply_file(policy, workspace, own)
                 if registry is not None:
                     await declare_tools(registry, workspace, own)
+                if agents is not None:
+                    await declare_agents(agents, workspace, own)
                 run = working(started, store=own.store, ack_wait_s=ack_wait_s, each=watched.hear)
                 failed = await stack.enter_async_context(run)
                 link = probes = None

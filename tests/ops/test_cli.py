@@ -208,6 +208,21 @@ def test_up_greets_people_on_stderr(tmp_path):
         assert process.stdout.read() == ""
 
 
+def test_up_runs_sub_agents_too(tmp_path):
+    """With a file of them it has a delegator, which declares their tools; a delegator without a
+    file is refused with one sentence before anything is started.
+    """
+    store, file = tmp_path / "store", tmp_path / "agents.toml"
+    refused = approvals("up", "--workers", "gate,delegator", "--store", store)
+    assert (refused.code, refused.out) == (2, "")
+    assert "name their file with --agents" in refused.err
+    file.write_text('[agent.ask_researcher]\nagent = "researcher"\nmodel = "openai:gpt-4o"\n')
+    with up(store, "--agents", file, "--workers", "gate", "-w", "shop") as ready:
+        assert ready["workers"] == ["gate", "delegator"]
+        listed = approvals("tool", "list", "-w", "shop", "--json", store=store)
+        assert [json.loads(line)["tool"] for line in listed.out.splitlines()] == ["ask_researcher"]
+
+
 def test_work_waits_for_its_broker(tmp_path):
     """Workers that were started first wait, say so, and begin when the broker is there (D9)."""
     store, log = tmp_path / "store", tmp_path / "log"
