@@ -325,6 +325,30 @@ async def test_each_agent_and_day_has_a_sum(shop: Shop):
     assert [one.key for one in await series(shop)] == [("desk one", day), ("desk two", day)]
 
 
+async def test_a_requester_has_one_sum_by_every_name(shop: Shop):
+    """However an application writes the person, as where they are kept from voting: case and white
+    space do not count, and `[people]` says whose the accounts are. A workspace's table says nothing
+    about the organisation's sums (I2).
+    """
+    people = '[people]\nrita = ["rita@corp.example", "slack:U17"]\n'
+    own = people + budget(250, per="requester") + FREELY
+    await shop.open(own, budget(350, per="requester"))
+    async with shop.gates():
+        for number, name in enumerate(("rita", " Rita@Corp.example")):
+            await shop.request(THREAD.call(f"r{number}"), requester=name)
+            await shop.decided(e.Approved, THREAD.call(f"r{number}"))
+        for number, name in enumerate(("RITA", "slack:u17")):
+            await shop.request(THREAD.call(f"s{number}"), requester=name)
+            assert "(rita)" in (await shop.decided(e.Denied, THREAD.call(f"s{number}"))).reason
+        await shop.request(SECOND, requester="Ben")
+        await shop.decided(e.Approved, SECOND)
+    keys = [(one.organisation, *one.key) for one in await series(shop)]
+    assert sorted(keys) == [
+        (False, "ben"), (False, "rita"), (False, "rita"),
+        (True, "ben"), (True, "rita"), (True, "rita@corp.example"),
+    ]  # fmt: skip
+
+
 async def test_both_policies_budgets_count(shop: Shop):
     """All must have room, each with a sum of its own though the names are alike (B76)."""
     await shop.open(budget(500, "ask") + FREELY, budget(100, "block"))
@@ -404,8 +428,8 @@ async def test_tokens_of_an_agent_and_a_day(shop: Shop):
     assert denied.reason.startswith("100 of 100 is used of the budget 'talk' (desk, 20")
     uses = [fact.event for fact in await shop.ledger.read(f"{ROOT}.shop.{BUDGET}.>")]
     assert [(use.call, use.amount) for use in uses] == [
-        ("shop/talk-0/turn-1", "60"),
-        ("shop/talk-1/turn-1", "40"),
+        ("shop/talk-0/turn.1", "60"),
+        ("shop/talk-1/turn.1", "40"),
     ]
     report, _ = await backtest_ledger(shop.ledger, read_policy(tokens("agent day"), "policy.toml"))
     assert (report.allowed, report.blocked, report.changed) == (2, 1, 0)
@@ -416,6 +440,38 @@ async def used(shop: Shop, number: int) -> None:
     pattern = f"{ROOT}.shop.{BUDGET}.talk.*.{number}"
     async with asyncio.timeout(20), aclosing(shop.ledger.watch(1, pattern)) as facts:
         await anext(facts)
+
+
+async def test_no_call_is_taken_for_a_reply(shop: Shop):
+    """Whatever a service calls its call: what a reply has used counts for it too (I10)."""
+    await shop.open(tokens("day"))
+    async with shop.gates():
+        for turn in (1, 2):
+            await replied(shop, THREAD, turn, 60)
+            await used(shop, turn)
+        for name in ("turn-1", "turn-2"):
+            await shop.request(THREAD.call(name))
+            denied = await shop.decided(e.Denied, THREAD.call(name))
+            assert denied.reason.startswith("120 of 100 is used of the budget 'talk'")
+
+
+@pytest.mark.parametrize("per", ["thread", "day"])
+async def test_no_reply_gives_tokens_back(shop: Shop, per: str):
+    """A provider, or a model's program, that reports less than nothing has used nothing; what other
+    replies have used stays known.
+    """
+    await shop.open(tokens(per))
+    async with shop.gates():
+        await replied(shop, THREAD, 1, 100)
+        usage = e.Usage(input_tokens=-70, output_tokens=-30)
+        await shop.ledger.append(THREAD.replied(2), e.ModelReplied(parts=(), usage=usage))
+        usage = e.Usage(input_tokens=-70, output_tokens=5)
+        await shop.ledger.append(THREAD.replied(3), e.ModelReplied(parts=(), usage=usage))
+        if per == "day":
+            await used(shop, 2)
+        await shop.request()
+        denied = await shop.decided(e.Denied)
+    assert denied.reason.startswith("105 of 100 is used of the budget 'talk'")
 
 
 @pytest.mark.log("memory", "jetstream")
