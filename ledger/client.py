@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from ayes.ledger import clock, tracing
 from ayes.ledger.budgets import Sum, candidates, filled, giving_back
+from ayes.ledger.chain import chain_above
 from ayes.ledger.descriptions import already_filled
 from ayes.ledger.files import with_files_kept
 from ayes.ledger.grants import Delegation, Grant, delegations_of, grants_of
@@ -45,7 +46,7 @@ from ayes.ledger.log import (
     Unconfirmed,
 )
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.policies import AppliedPolicy, Policies, attributed, origin
+from ayes.ledger.policies import AppliedPolicy, Origin, Policies, attributed, origin
 from ayes.ledger.policy_proposals import named_proposal
 from ayes.ledger.policy_proposals import problem as problem_of
 from ayes.ledger.votes import Tally, tally
@@ -482,6 +483,17 @@ class LedgerClient:
         if wish.requester and wish.agent and wish.labels:
             return call
         return attributed(call, origin(call, await self.read(call.ref.thread_ref.opened)))
+
+    async def with_chain(self, whence: Origin) -> Origin:
+        """The origin with the calls above the thread, if it is a sub-agent's."""
+
+        async def read(ref: CallRef, opened: Slot) -> Sequence[Fact]:
+            return await self.read(ref, opened)
+
+        opened = whence.opened.event if whence.opened else None
+        if not isinstance(opened, e.ThreadOpened) or not opened.parent:
+            return whence
+        return replace(whence, chain=await chain_above(whence.opened, read))
 
     # ---------------------------------------------------------------------------------------- tools
 
