@@ -35,7 +35,7 @@ from ayes.ledger.in_force import (
     void_policies,
     void_tools,
 )
-from ayes.ledger.lifecycle import Call, call_of, refusal
+from ayes.ledger.lifecycle import Call, Status, call_of, refusal
 from ayes.ledger.log import (
     AlreadyRecorded,
     AppendResult,
@@ -278,6 +278,16 @@ class LedgerClient:
             problem = refusal(call, slot, event, await self.log.clock())
         if problem is not None:
             raise problem
+
+    async def is_too_late(self, call: Call) -> bool:
+        """Whether the approval of a call that seems not to be started is valid no longer.
+
+        A start that was recorded just in time may be missing in what was read.
+        """
+        until = call.valid_until
+        if until is None or call.status is not Status.APPROVED:
+            return False
+        return await self.log.clock() >= until
 
     async def append_exclusive(self, slot: Slot, event: e.Event) -> None:
         """Fill a slot, which must be free.

@@ -1,0 +1,132 @@
+"""The delegator alone, with a gate: which calls it takes, and what it goes on with."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from running import working
+from shop import FIRST, SECOND, THREAD, Shop, rule
+
+from ayes.consumers.delegator import TASK, Delegator, SubAgent
+from ayes.consumers.worker import Worker
+from ayes.ledger.lifecycle import Status
+from ayes.ledger.log import EventLog
+from ayes.ledger.services import Ledger
+from ayes.schemas import events as e
+from ayes.schemas.policy import applied
+from ayes.schemas.slots import CallRef, policy_slot
+from ayes.schemas.tools import ToolSpec
+
+pytestmark = pytest.mark.log("memory")
+
+HELPER = SubAgent(agent="helper", model="test:m")
+FREELY = rule("freely", "allow", tools="ask_*")
+
+
+@pytest.fixture
+def shop(port: EventLog) -> Shop:
+    return Shop(port)
+
+
+async def opened(shop: Shop, policy: str = FREELY) -> None:
+    await shop.open(policy, "", HELPER.spec("ask_helper"))
+    event = e.ThreadOpened(requester="rita", agent="desk")
+    await shop.ledger.append(THREAD.opened, event)
+
+
+@asynccontextmanager
+async def delegating(shop: Shop, agent: SubAgent = HELPER) -> AsyncIterator[None]:
+    ledger = Ledger(shop.log, e.Author(kind="service", name="delegator"))
+    async with working(Worker(ledger, Delegator({"ask_helper": agent}))):
+        yield
+
+
+async def ask(shop: Shop, ref: CallRef = FIRST) -> None:
+    await shop.ledger.request(ref, "ask_helper", {"task": "Look it up."})
+
+
+async def reply(shop: Shop, ref: CallRef = FIRST) -> None:
+    await shop.ledger.append(ref.below.replied(1), e.ModelReplied(parts=(e.Text("Found."),)))
+
+
+async def test_the_last_reply_is_the_result(shop: Shop):
+    await opened(shop)
+    async with shop.gates(), delegating(shop):
+        await ask(shop)
+        said = (await shop.until(FIRST.below.said(TASK))).event
+        assert isinstance(said, e.Said)
+        assert said.text == "Look it up."
+        await reply(shop)
+        ended = (await shop.until(FIRST.client_finished)).event
+    assert isinstance(ended, e.ToolReturned)
+    assert ended.output == "Found."
+
+
+async def test_a_run_goes_on_with_the_agent_that_it_began_with(shop: Shop):
+    """A sub-agent waits for people for days, and its file gets another model meanwhile: what runs
+    is not lost by that (I7).
+    """
+    await opened(shop)
+    async with shop.gates(), delegating(shop):
+        await ask(shop)
+        await shop.until(FIRST.below.said(TASK))
+    other = SubAgent(agent="helper-2", model="test:newer", max_turns=3)
+    async with shop.gates(), delegating(shop, other):
+        await reply(shop)
+        ended = (await shop.until(FIRST.client_finished)).event
+        await ask(shop, SECOND)
+        began = (await shop.until(SECOND.below.opened)).event
+    assert isinstance(ended, e.ToolReturned)
+    assert isinstance(began, e.ThreadOpened)
+    assert (began.agent, began.model) == ("helper-2", "test:newer")
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        e.ThreadOpened(requester="ben", agent="helper", model="test:m", parent=str(FIRST)),
+        e.ThreadOpened(requester="rita", agent="helper", model="test:m"),
+        e.ThreadOpened(requester="rita", agent="helper", parent=str(FIRST)),
+    ],
+)
+async def test_a_thread_that_is_not_its_own_ends_the_call(shop: Shop, event: e.ThreadOpened):
+    """For another requester, not for this call, or without a model, so that no reply would come."""
+    await opened(shop)
+    await shop.ledger.append(FIRST.below.opened, event)
+    async with shop.gates(), delegating(shop):
+        await ask(shop)
+        ended = (await shop.until(FIRST.client_finished)).event
+    assert isinstance(ended, e.ToolFailed)
+    assert ended.error == f"{FIRST.below} was opened by another program, and not for this call."
+
+
+async def test_a_tool_of_the_same_name_elsewhere_is_left_alone(shop: Shop):
+    """A delegator has the credentials of a service, and so receives the calls of all workspaces.
+    Those in which its sub-agent is not declared have tools of their own (I6).
+    """
+    await opened(shop)
+    theirs = CallRef("bank", "t1", "c1")
+    await shop.ledger.append(policy_slot("bank", 1), applied(FREELY))
+    await shop.ledger.declare("bank", ToolSpec(name="ask_helper", schema='{"type":"object"}'))
+    async with shop.gates(), delegating(shop):
+        await shop.ledger.request(theirs, "ask_helper", {"task": "Count it."}, requester="rita")
+        await shop.ledger.decision(theirs, timeout_s=10)
+        await shop.ledger.start(theirs)
+        await ask(shop)
+        await shop.until(FIRST.below.said(TASK))
+    assert (await shop.ledger.call(theirs)).status is Status.RUNNING
+    assert await shop.ledger.read(theirs.below) == ()
+
+
+async def test_an_approval_that_is_valid_no_longer_is_not_claimed(shop: Shop):
+    """Nobody has recorded that it has lapsed. A claim would be void, and so would the next one."""
+    await opened(shop, rule("freely", "allow", "valid_for_s = 0.2", tools="ask_*"))
+    async with shop.gates():
+        await ask(shop)
+        await shop.until(FIRST.decided)
+    await asyncio.sleep(0.3)
+    async with delegating(shop):
+        await asyncio.sleep(0.3)
+    call = await shop.ledger.call(FIRST)
+    assert (call.status, call.void) == (Status.APPROVED, ())
