@@ -17,9 +17,10 @@ from stories import Story
 
 from ayes.consumers.effects import Append, Reload
 from ayes.consumers.gate import Gate
-from ayes.ledger.budgets import Sum, filled, giving_back
+from ayes.ledger.budgets import Sum, filled, giving_back, sums_of
 from ayes.ledger.lifecycle import Status, call_of
 from ayes.ledger.log import EventLog
+from ayes.ledger.policies import AppliedPolicy, Policies
 from ayes.ops.audit.backtest import backtest_ledger
 from ayes.schemas import events as e
 from ayes.schemas.amounts import amount, amount_at, total
@@ -119,8 +120,30 @@ def test_what_fits_keeps_the_sum_within_the_limit(
     spent = sum(cents for call, cents in most.items() if call not in back)
     assert one.spent(MINE) == spent
     assert one.fits(MINE, money(wanted)) == (spent + wanted <= 1000)
+    for call, had in most.items():
+        others = spent - (had if call not in back else 0)
+        fits = wanted <= had or others + wanted <= 1000
+        assert one.fits(THREAD.call(f"c{call}"), money(wanted)) == fits
     assert one.next_slot == one.ref.used(len(uses) + 1)
     assert one.ref.used(1).filled_by == (e.BudgetUsed,)
+
+
+def test_each_budget_and_day_has_a_series_of_its_own():
+    """The same words as a thread and as an agent are two sums; the day is that of the request,
+    whenever a gate looks.
+    """
+    story = Story()
+    story.tell(
+        FIRST.requested, e.ToolRequested(tool="refund", arguments="{}", digest="", agent="t1")
+    )
+    call, refs = call_of(FIRST, story.facts), set()
+    keys = {"agent": ("t1",), "thread": ("t1",), "day": ("2026-03-01",), "": ()}
+    for per, key in keys.items():
+        own = AppliedPolicy(1, read_policy(budget(1, "block", per), "it"))
+        [one] = sums_of(Policies(own), call)
+        assert one.key == key
+        refs.add(one.ref)
+    assert len(refs) == 4
 
 
 def test_what_cannot_be_read_leaves_no_room():
@@ -276,6 +299,32 @@ async def test_the_amount_is_that_of_the_arguments_that_run(
     assert [one.amount for one in await series(shop)] == left
 
 
+@pytest.mark.parametrize(("edited", "kind"), [(150, e.Approved), (151, e.Denied)])
+async def test_an_edit_may_say_the_amount_that_was_not_known(shop: Shop, edited: int, kind: type):
+    """People see that nobody knows it, and let it run with one: it must fit (I2)."""
+    await shop.open(budget(150, "ask") + rule("money", "ask", "editor_counts = true"))
+    async with shop.gates():
+        await shop.request(FIRST, "{}")
+        await shop.asked()
+        await shop.ledger.reviewer("ana").approve(FIRST, arguments=money(edited))
+        await shop.decided(kind)
+
+
+async def test_an_edit_may_spend_what_another_call_gave_back(shop: Shop):
+    """Though the call as requested had room without that."""
+    await shop.open(budget(150, "block") + rule("money", "ask", "editor_counts = true"))
+    async with shop.gates():
+        await shop.request(FIRST)
+        await shop.asked(FIRST)
+        await shop.ledger.reviewer("ana").approve(FIRST)
+        await shop.decided(e.Approved, FIRST)
+        await shop.ledger.reviewer("ana").revoke(FIRST)
+        await shop.request(SECOND, money(50))
+        await shop.asked(SECOND)
+        await shop.ledger.reviewer("ana").approve(SECOND, arguments=money(150))
+        await shop.decided(e.Approved, SECOND)
+
+
 async def test_an_amount_that_is_not_known_is_beyond_the_budget(shop: Shop):
     """Missing or negative: people look, or it does not run."""
     await shop.open(budget(150, "ask") + FREELY)
@@ -359,6 +408,15 @@ async def test_both_policies_budgets_count(shop: Shop):
         denied = await shop.decided(e.Denied, SECOND)
     assert "the organisation's budget 'refunds'" in denied.reason
     assert sorted(one.organisation for one in await series(shop)) == [False, True]
+
+
+@pytest.mark.parametrize(("own", "over"), [("block", "ask"), ("ask", "block")])
+async def test_beyond_two_budgets_the_one_that_blocks_counts(shop: Shop, own: str, over: str):
+    """Whichever policy has it (B76)."""
+    await shop.open(budget(50, own) + FREELY, budget(50, over))
+    async with shop.gates():
+        await shop.request()
+        assert (await shop.decided(e.Denied)).ground == "limit"
 
 
 async def test_a_gate_that_died_has_spent_once(shop: Shop):

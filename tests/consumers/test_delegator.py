@@ -7,12 +7,14 @@ from contextlib import asynccontextmanager
 import pytest
 from running import working
 from shop import FIRST, SECOND, THREAD, Shop, rule
+from stories import DECISIONS, Story, request
 
-from ayes.consumers.delegator import TASK, Delegator, SubAgent
+from ayes.consumers.delegator import TASK, Delegator, SubAgent, outcome, task_of
 from ayes.consumers.worker import Worker
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import EventLog
 from ayes.ledger.services import Ledger
+from ayes.projections.thread import thread_of
 from ayes.schemas import events as e
 from ayes.schemas.policy import applied
 from ayes.schemas.slots import CallRef, policy_slot
@@ -99,6 +101,87 @@ async def test_a_thread_that_is_not_its_own_ends_the_call(shop: Shop, event: e.T
         ended = (await shop.until(FIRST.client_finished)).event
     assert isinstance(ended, e.ToolFailed)
     assert ended.error == f"{FIRST.below} was opened by another program, and not for this call."
+
+
+def reply_of(*parts: e.Part) -> e.ModelReplied:
+    return e.ModelReplied(parts=parts)
+
+
+WISH = e.Wish("refund", "{}")
+STOPPED = "The sub-agent did not finish. "
+
+
+@pytest.mark.parametrize(
+    ("turns", "more", "ended"),
+    [
+        ([reply_of(e.Text("Found."))], "", e.ToolReturned("Found.")),
+        ([reply_of(e.Text("No."), e.Refusal("I may not."))], "",
+         e.ToolReturned((e.Text("No."), e.Text("I may not.")))),
+        ([], "", None),
+        ([reply_of(WISH)], "", None),
+        ([reply_of(e.Text("Found."))], "said", None),
+        ([e.ModelFailed(error="overloaded")], "",
+         e.ToolFailed("The sub-agent's model failed: overloaded")),
+        ([e.ModelFailed(error="overloaded")], "said", None),
+        ([reply_of(WISH)], "halted",
+         e.ToolFailed(f"{STOPPED}A person denied what it asked for, and stopped it.")),
+        ([reply_of(WISH)], "denied", None),
+        ([reply_of(WISH)] * 2, "",
+         e.ToolFailed(f"{STOPPED}It has taken its 2 turns and still wants tools.")),
+        ([reply_of(WISH), reply_of(e.Text("Found."))], "", e.ToolReturned("Found.")),
+    ],
+)  # fmt: skip
+def test_how_a_run_ends(turns: list[e.AnyEvent], more: str, ended: e.Event | None):
+    """With the last reply, or with why there is none; not while anything is still to come."""
+    below = FIRST.below
+    story = Story(below)
+    opening = e.ThreadOpened(requester="rita", model="test:m", max_turns=2, parent=str(FIRST))
+    story.tell(below.opened, opening)
+    story.say("Look it up.")
+    for number, replied in enumerate(turns, 1):
+        story.tell(below.asked(number, 1), e.ModelAsked(model="test:m"))
+        story.tell(below.replied(number), replied)
+        for ref in [below.wish(number, 0)] if WISH in getattr(replied, "parts", ()) else []:
+            story.tell(ref.requested, request(WISH))
+            if number < len(turns):
+                story.tell(ref.decided, DECISIONS["denied by policy"])
+                story.tell(ref.finished, e.ToolRefused(ending="denied", text="no"))
+    if more in ("halted", "denied"):
+        denied = e.Denied(ground="people", rule="r", policy_version=1, halt=more == "halted")
+        story.tell(below.wish(1, 0).decided, denied)
+    if more == "said":
+        story.say("And one more thing.")
+    assert outcome(thread_of(below, story.facts), 1) == ended
+
+
+@pytest.mark.parametrize(
+    ("arguments", "task"),
+    [
+        ('{"task":"Look it up."}', "Look it up."),
+        ('{"task":""}', '{"task":""}'),
+        ('{"task":"Look it up.","order":7}', '{"task":"Look it up.","order":7}'),
+        ('{"order":7}', '{"order":7}'),
+    ],
+)
+def test_the_task_is_all_that_was_approved(arguments: str, task: str):
+    """In words if there is nothing else; no argument is left out."""
+    assert task_of(arguments) == task
+
+
+async def test_an_approval_that_people_were_asked_past_is_not_claimed(shop: Shop):
+    """Two gates with two policies: one asked people, and the other one approved afterwards."""
+    await opened(shop)
+    await ask(shop)
+    wish = (await shop.ledger.call(FIRST)).wish
+    asking = e.ApprovalRequested(digest=wish.digest, rule="r", policy_version=1)
+    approved = e.Approved(digest=wish.digest, ground="policy", rule="r", policy_version=1)
+    await shop.ledger.append(FIRST.gated, asking)
+    await shop.ledger.append(FIRST.decided, approved)
+    async with shop.gates(), delegating(shop):
+        await ask(shop, SECOND)
+        await shop.until(SECOND.below.said(TASK))
+    call = await shop.ledger.call(FIRST)
+    assert (call.status, call.claims, call.void) == (Status.APPROVED, (), ())
 
 
 async def test_a_tool_of_the_same_name_elsewhere_is_left_alone(shop: Shop):

@@ -9,7 +9,7 @@ from ayes.ledger.chain import MAX_DEPTH, thread_below
 from ayes.ledger.lifecycle import Call, Status
 from ayes.ledger.log import EventLog
 from ayes.schemas import events as e
-from ayes.schemas.errors import AlreadyDecided
+from ayes.schemas.errors import AlreadyDecided, NotAllowed
 from ayes.schemas.slots import CallRef, ThreadRef
 from ayes.schemas.tools import ToolSpec
 
@@ -92,6 +92,38 @@ async def test_what_is_asked_three_levels_deep_shows_the_whole_chain(shop: Shop)
         assert (await shop.decided(e.Approved, ref)).voters == ("ana",)
 
 
+async def test_nobody_of_the_chain_settles_what_was_allowed_below(shop: Shop):
+    """Nobody is asked, so the decision says who may not revoke or reconcile it: as above (I2)."""
+    await shop.open(
+        POLICY.replace('"ask"', '"allow"').replace('voters = ["*"]', ""), "", DELEGATE, REFUND
+    )
+    await shop.ledger.append(THREAD.opened, e.ThreadOpened(requester="rita", agent="desk"))
+    async with shop.gates():
+        [thread] = await levels(shop, 1)
+        ref = await ask(shop, thread.call("pay"))
+        await shop.decided(e.Approved, ref)
+    for name in ("rita", "dora"):
+        with pytest.raises(NotAllowed, match="is behind the agent that did"):
+            await shop.ledger.reviewer(name).revoke(ref)
+        await shop.ledger.append(ref.revoked_by(name), e.Revoked(reviewer=name))
+    assert (await shop.ledger.call(ref)).status is Status.APPROVED
+    assert (await shop.ledger.reviewer("ana").revoke(ref)).status is Status.REVOKED
+
+
+async def test_what_a_request_leaves_to_its_thread_is_that_of_the_thread(shop: Shop):
+    """Requester and agent of the call above, as everywhere (I2)."""
+    await opened(shop)
+    async with shop.gates():
+        await shop.request(FIRST, "{}", "delegate", requester="")
+        await shop.ledger.decision(FIRST, timeout_s=10)
+        await shop.ledger.start(FIRST)
+        event = e.ThreadOpened(requester="rita", agent="helper", parent=str(FIRST))
+        await shop.ledger.append(FIRST.below.opened, event)
+        asked = await shop.asked(await ask(shop, FIRST.below.call("pay")))
+    assert asked.chain == (e.Link(str(FIRST), "delegate", "desk"),)
+    assert asked.excluded == ("rita", "dora")
+
+
 async def test_a_withdrawal_withdraws_what_was_asked_below_at_any_depth(shop: Shop):
     """The call itself goes on to its end, and so does what was approved before."""
     await opened(shop)
@@ -123,9 +155,33 @@ async def test_a_withdrawal_in_the_middle_leaves_what_is_above(shop: Shop):
         )
         await shop.asked(above)
         await shop.asked(below)
-        await shop.ledger.withdraw(threads[0].call("next"))
+        middle = threads[0].call("next")
+        await shop.ledger.withdraw(middle)
         await shop.decided(e.Withdrawn, below)
         assert (await shop.ledger.call(above)).status is Status.PENDING
+        late = await ask(shop, threads[2].call("late"))
+        why = f"{middle}, for whose run it was asked, was withdrawn."
+        assert (await shop.decided(e.Withdrawn, late)).reason == why
+        # If several are over, the outermost is the reason.
+        await shop.ledger.withdraw(FIRST)
+        later = await ask(shop, threads[2].call("later"))
+        assert (await shop.decided(e.Withdrawn, later)).reason.startswith("shop/t1/c1, for whose")
+
+
+async def test_a_thread_that_only_has_the_name_of_one_below_is_left_alone(shop: Shop):
+    """It was opened by itself, so nothing was asked there in the run of the call."""
+    await opened(shop)
+    async with shop.gates():
+        await shop.ledger.append(FIRST.below.opened, e.ThreadOpened(requester="rita"))
+        await shop.ledger.request(FIRST, "delegate", {})
+        await shop.ledger.decision(FIRST, timeout_s=10)
+        await shop.ledger.start(FIRST)
+        ref = await ask(shop, FIRST.below.call("pay"))
+        await shop.asked(ref)
+        await shop.ledger.withdraw(FIRST)
+        await shop.asked(await ask(shop, FIRST.below.call("next")))
+        await shop.ledger.reviewer("ana").approve(ref)
+        await shop.decided(e.Approved, ref)
 
 
 async def test_nobody_approves_for_a_run_that_has_ended(shop: Shop):
