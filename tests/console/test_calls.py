@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from console_client import listed, site
 
+from ayes.ledger.chain import thread_below
 from ayes.ops.console.identity import Role, Visitor
 from ayes.schemas.slots import CallRef
 from ayes.schemas.tools import ToolSpec
@@ -105,6 +106,25 @@ async def test_what_is_mine_is_what_i_may_decide(shop, client):
     able, why_not = await may(client, "shop/order-17/refund-1")
     assert able == set()
     assert "it needs the role reviewer" in why_not["deny"]
+
+
+async def test_a_call_that_runs_can_be_withdrawn_if_something_was_asked_in_its_run(shop, client):
+    """The button is there when it does something (B67)."""
+    digest = await shop.ask("shop/order-17/refund-1")
+    vote = {"verdict": "approve", "digest": digest}
+    await client.post("/api/v1/calls/shop/order-17/refund-1/votes", json=vote)
+    await shop.service.decision("shop/order-17/refund-1", timeout_s=10)
+    call = await shop.service.start("shop/order-17/refund-1")
+    able, why_not = await may(client, call.ref)
+    assert "withdraw" not in able
+    assert why_not["withdraw"].endswith("It runs, and nothing was asked in its run.")
+    below, opened = thread_below(call, agent="helper")
+    await shop.service.append(below.opened, opened)
+    able, _ = await may(client, call.ref)
+    assert "withdraw" in able
+    done = await client.post(f"/api/v1/calls/{call.ref}/withdraw", json={})
+    assert (done.status_code, done.json()["status"]) == (200, "running")
+    assert "withdraw" not in (await may(client, call.ref))[0]
 
 
 @pytest.mark.parametrize("shop", [POLICY_OF_LEA], indirect=True, ids=["lea"])

@@ -10,7 +10,7 @@ from decimal import Decimal
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as some
 from shop import FIRST, SECOND, THIRD, THREAD, Shop, rule
 from stories import Story
@@ -102,6 +102,7 @@ MINE = THREAD.call("mine")
     back=some.sets(some.integers(0, 5)),
     wanted=some.integers(1, 400),
 )
+@example(uses=[(0, 400), (1, 300)], back=set(), wanted=700)
 def test_what_fits_keeps_the_sum_within_the_limit(
     uses: list[tuple[int, int]], back: set[int], wanted: int
 ):
