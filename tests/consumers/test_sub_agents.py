@@ -2,7 +2,10 @@
 shows who asked whom, and ends with what it was asked for.
 """
 
+from datetime import timedelta
+
 import pytest
+from msgspec import structs
 from shop import FIRST, SECOND, THREAD, Shop, rule
 
 from ayes.ledger.chain import MAX_DEPTH, thread_below
@@ -10,7 +13,7 @@ from ayes.ledger.lifecycle import Call, Status
 from ayes.ledger.log import EventLog
 from ayes.schemas import events as e
 from ayes.schemas.errors import AlreadyDecided, NotAllowed
-from ayes.schemas.slots import CallRef, ThreadRef
+from ayes.schemas.slots import CallRef, DelegationRef, GrantRef, ThreadRef
 from ayes.schemas.tools import ToolSpec
 
 pytestmark = pytest.mark.log("memory", "jetstream")
@@ -90,6 +93,45 @@ async def test_what_is_asked_three_levels_deep_shows_the_whole_chain(shop: Shop)
         await vote(shop, ref, "dora")
         await vote(shop, ref, "ana")
         assert (await shop.decided(e.Approved, ref)).voters == ("ana",)
+
+
+async def test_no_way_leads_from_the_root_to_a_yes(shop: Shop):
+    """Not by another spelling, a grant, a delegation in either direction or a broken glass; nor may
+    whoever asked at the root say how the call ended (I2).
+    """
+    ways = 'voters = ["*"]\nbreak_glass = ["*"]\n'
+    policy = POLICY.replace('voters = ["*"]\n', ways)
+    assert ways in policy
+    await shop.open(policy, "", DELEGATE, REFUND)
+    await shop.ledger.append(THREAD.opened, e.ThreadOpened(requester="Rita", agent="desk"))
+    given = e.Granted(tool="refund", expires_in_s=60, uses=5)
+    for giver in ("rita", "dora", "RITA"):
+        await shop.ledger.append(GrantRef("shop", giver, "g").given, given)
+    now = await shop.log.clock()
+    for giver, to in (("rita", "cai"), ("dora", "eve"), ("ana", "rita")):
+        ends = now + timedelta(hours=1)
+        delegated = e.Delegated(to=to, starts_at=now - timedelta(hours=1), ends_at=ends)
+        await shop.ledger.append(DelegationRef("shop", giver, "d").given, delegated)
+    async with shop.gates():
+        threads = await levels(shop, 2)
+        ref = await ask(shop, threads[-1].call("pay"))
+        digest = (await shop.asked(ref)).digest
+        yes = e.Voted(verdict="approve", digest=digest)
+        glass = e.Voted(verdict="break_glass", digest=digest, reason="It is urgent.")
+        for name, behalf, said in (
+            ("RITA", "", yes), ("Dora", "", yes), ("rita", "ana", yes), ("cai", "rita", yes),
+            ("eve", "dora", yes), ("rITA", "", glass), ("DORA", "", glass),
+        ):  # fmt: skip
+            cast = structs.replace(said, on_behalf_of=behalf)
+            await shop.ledger.append(ref.vote(name), cast)
+        await vote(shop, ref, "ana")
+        assert (await shop.decided(e.Approved, ref)).voters == ("ana",)
+    await shop.ledger.start(ref)
+    await shop.ledger.doubt(ref)
+    word = e.Reconciled(happened=False, output="Nothing happened.")
+    for name in ("rita", "Dora"):
+        await shop.ledger.append(ref.reconciled_by(name), word)
+    assert (await shop.ledger.call(ref)).status is Status.IN_DOUBT
 
 
 async def test_nobody_of_the_chain_settles_what_was_allowed_below(shop: Shop):
