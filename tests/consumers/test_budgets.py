@@ -600,6 +600,31 @@ async def test_three_gates_never_exceed_a_budget(shop: Shop, limit: int, run: in
     assert len(spent) == ROUNDS
 
 
+@pytest.mark.log("memory", "jetstream")
+async def test_people_who_approve_at_once_do_not_exceed_a_budget_that_blocks(shop: Shop):
+    """Nine questions had room when they were asked; Ana says yes to all, to some with an edit, and
+    to three gates (B14, I10).
+    """
+    await shop.open(budget(450) + rule("money", "ask", "editor_counts = true"))
+    refs = [ThreadRef("shop", f"t{number}").call("c") for number in range(9)]
+    async with shop.gates(3):
+        await asyncio.gather(*(shop.request(ref) for ref in refs))
+        for ref in refs:
+            await shop.asked(ref)
+        ana = shop.ledger.reviewer("ana")
+        edits = [money(150) if number % 3 == 0 else None for number in range(9)]
+        await asyncio.gather(
+            *(ana.approve(ref, arguments=edit) for ref, edit in zip(refs, edits, strict=True))
+        )
+        for ref in refs:
+            await shop.until(ref.decided)
+    calls = [await shop.ledger.call(ref) for ref in refs]
+    approved = [call for call in calls if call.status is Status.APPROVED]
+    amounts = [amount_at(call.arguments, "/amount") for call in approved]
+    assert 350 < total(one for one in amounts if one is not None) <= 450
+    assert None not in amounts
+
+
 async def test_who_gives_back(shop: Shop):
     """Only calls that have ended without running; an open or an approved one does not (I5)."""
     await shop.open(FREELY)

@@ -10,12 +10,14 @@ from shop import FIRST, SECOND, THREAD, Shop, rule
 from stories import DECISIONS, Story, request
 
 from ayes.consumers.delegator import TASK, Delegator, SubAgent, outcome, task_of
+from ayes.consumers.effects import Append
 from ayes.consumers.worker import Worker
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import EventLog
 from ayes.ledger.services import Ledger
 from ayes.projections.thread import thread_of
 from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
 from ayes.schemas.policy import applied
 from ayes.schemas.slots import CallRef, policy_slot
 from ayes.schemas.tools import ToolSpec
@@ -213,3 +215,31 @@ async def test_an_approval_that_is_valid_no_longer_is_not_claimed(shop: Shop):
         await asyncio.sleep(0.3)
     call = await shop.ledger.call(FIRST)
     assert (call.status, call.void) == (Status.APPROVED, ())
+
+
+class Stale:
+    """A reader that has the log up to a number, as a replica that is behind."""
+
+    def __init__(self, port: EventLog, seq: int) -> None:
+        self._port, self._seq = port, seq
+
+    async def read(self, *subjects: str) -> tuple[Fact, ...]:
+        return tuple(fact for fact in await self._port.read(*subjects) if fact.seq <= self._seq)
+
+    async def latest(self, subjects: str) -> Fact | None:
+        return await self._port.latest(subjects)
+
+
+async def test_a_claim_in_time_is_gone_on_with_after_the_time(shop: Shop):
+    """Whoever goes on reads a replica that lacks the claim, and nothing else would be delivered."""
+    await opened(shop, rule("freely", "allow", "valid_for_s = 0.2", tools="ask_*"))
+    async with shop.gates():
+        await ask(shop)
+        decided = await shop.until(FIRST.decided)
+    await shop.ledger.start(FIRST)
+    await asyncio.sleep(0.3)
+    behind = shop.ledger.reading_from(Stale(shop.log, decided.seq))
+    delegator = Delegator({"ask_helper": HELPER})
+    began, _again = delegator.decide(await delegator.load(behind, decided), decided)
+    assert isinstance(began, Append)
+    assert began.slot == FIRST.below.opened
