@@ -132,8 +132,12 @@ class Sum(Struct, frozen=True):
             call=str(call), amount=written(cost), key=self.key, organisation=self.organisation
         )
 
-    def described(self, call: CallRef, arguments: str) -> str:
-        """How the sum stands, and what this call needs of it, as a sentence."""
+    def described(self, call: CallRef, arguments: str, *, is_secret: bool = False) -> str:
+        """How the sum stands, and what this call needs of it, as a sentence.
+
+        Args:
+            is_secret: whether the amount is an argument that is not shown.
+        """
         budget, cost, spent = self.budget, self.cost(arguments), self.spent(call)
         whose = "the organisation's budget" if self.organisation else "the budget"
         of = f" ({', '.join(self.key)})" if self.key else ""
@@ -142,6 +146,8 @@ class Sum(Struct, frozen=True):
         state = f"{known} of {budget.limit:,f}{unit} is used of {whose} {budget.name!r}{of}"
         if budget.amount == TOKENS:
             return f"{state}."
+        if is_secret:
+            return f"{whose} {budget.name!r}{of} has no room for this call."
         if cost is None:
             return f"{state}, and the amount of this call ({budget.amount}) is not known."
         return f"{state}, and this call needs {cost:,f}."

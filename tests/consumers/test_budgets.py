@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as some
-from shop import FIRST, SECOND, THIRD, THREAD, Shop, rule
+from shop import FIRST, SCHEMA, SECOND, THIRD, THREAD, Shop, rule
 from stories import Story
 
 from ayes.consumers.effects import Append, Reload
@@ -238,6 +238,27 @@ async def test_people_are_asked_beyond_a_budget_that_asks(shop: Shop):
         assert (await shop.decided(e.Approved, SECOND)).ground == "people"
         await shop.request(THIRD, money(1))
         assert (await shop.asked(THIRD)).reason.startswith("200 of 150 EUR")
+
+
+@pytest.mark.parametrize(("secret", "shown"), [("/amount", False), ("/*", False), ("/card", True)])
+@pytest.mark.parametrize("then", ["ask", "block"])
+async def test_a_secret_amount_is_not_in_the_reason(
+    shop: Shop, secret: str, shown: bool, then: str
+):
+    """Notices have the reason, and no argument that the tool declares as secret."""
+    await shop.open(
+        budget(150, then) + FREELY, "", ToolSpec(name="refund", schema=SCHEMA, secret=(secret,))
+    )
+    async with shop.gates():
+        await shop.request()
+        await shop.decided(e.Approved)
+        await shop.request(SECOND, money(77))
+        asks = then == "ask"
+        said = await (shop.asked(SECOND) if asks else shop.decided(e.Denied, SECOND))
+    if shown:
+        assert said.reason.endswith("of the budget 'refunds', and this call needs 77.")
+    else:
+        assert said.reason == "The budget 'refunds' has no room for this call."
 
 
 async def test_a_grant_does_not_exceed_a_budget(shop: Shop):
