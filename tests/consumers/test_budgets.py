@@ -5,6 +5,7 @@ First the pure sums, as tables and a property; then a real gate; then several ga
 
 import asyncio
 import os
+from collections.abc import Callable
 from contextlib import aclosing
 from decimal import Decimal
 
@@ -151,8 +152,12 @@ def test_what_cannot_be_read_leaves_no_room():
     """Nobody knows how much it is, so nothing more fits but what a call has already (I13)."""
     story, one = Story(), Sum(read_policy(budget(1000), "it").budgets[0], "shop")
     story.tell(one.ref.used(1), e.BudgetUsed(call=str(MINE), amount="5"))
-    story.tell(one.ref.used(2), e.BudgetUsed(call="?", amount="5"))
+    # Also what is left of a budget of tokens that had the same name, and what is no call.
+    story.tell(one.ref.used(2), e.BudgetUsed(call=f"{THREAD}/turn.1", amount="5"))
+    assert filled(one, story.facts).spent(SECOND) == 10
+    story.tell(one.ref.used(3), e.BudgetUsed(call="?", amount="5"))
     one = filled(one, story.facts)
+    assert one.others(SECOND) == (MINE,)
     assert one.spent(MINE) is None
     assert one.fits(MINE, money(5))
     assert not one.fits(MINE, money(6))
@@ -240,7 +245,9 @@ async def test_people_are_asked_beyond_a_budget_that_asks(shop: Shop):
         assert (await shop.asked(THIRD)).reason.startswith("200 of 150 EUR")
 
 
-@pytest.mark.parametrize(("secret", "shown"), [("/amount", False), ("/*", False), ("/card", True)])
+@pytest.mark.parametrize(
+    ("secret", "shown"), [("/amount", False), ("/*", False), ("/card", True), ("/amount/net", True)]
+)
 @pytest.mark.parametrize("then", ["ask", "block"])
 async def test_a_secret_amount_is_not_in_the_reason(
     shop: Shop, secret: str, shown: bool, then: str
@@ -259,6 +266,21 @@ async def test_a_secret_amount_is_not_in_the_reason(
         assert said.reason.endswith("of the budget 'refunds', and this call needs 77.")
     else:
         assert said.reason == "The budget 'refunds' has no room for this call."
+
+
+async def test_nor_is_it_after_people_have_decided(shop: Shop):
+    tool = ToolSpec(name="refund", schema=SCHEMA, secret=("/amount",))
+    await shop.open(budget(150, "block") + ASK, "", tool)
+    async with shop.gates():
+        for ref in (FIRST, SECOND):
+            await shop.request(ref)
+            await shop.asked(ref)
+        for ref in (FIRST, SECOND):
+            await shop.ledger.reviewer("ana").approve(ref)
+            await shop.until(ref.decided)
+        denied = await shop.decided(e.Denied, SECOND)
+    why = "the budget 'refunds' has no room for this call."
+    assert denied.reason == f"Approved by people, but {why}"
 
 
 async def test_a_grant_does_not_exceed_a_budget(shop: Shop):
@@ -418,6 +440,25 @@ async def test_a_requester_has_one_sum_by_every_name(shop: Shop):
         (False, "ben"), (False, "rita"), (False, "rita"),
         (True, "ben"), (True, "rita"), (True, "rita@corp.example"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "of", [lambda: budget(150, per="requester") + FREELY, lambda: tokens("requester")]
+)
+async def test_the_organisations_people_count_for_all(shop: Shop, of: Callable[[], str]):
+    """Whether they spend money or tokens."""
+    await shop.open(of(), '[people]\nrita = ["rita@corp.example"]\n')
+    mail = "rita@corp.example"
+    async with shop.gates():
+        await shop.ledger.append(THREAD.opened, e.ThreadOpened(requester=mail))
+        usage = e.Usage(output_tokens=100)
+        await shop.ledger.append(THREAD.replied(1), e.ModelReplied(parts=(), usage=usage))
+        await shop.request(THREAD.call("mine"), requester=mail)
+        await shop.until(THREAD.call("mine").decided)
+        other = ThreadRef("shop", "t2").call("c")
+        await shop.request(other, requester="rita")
+        assert "(rita)" in (await shop.decided(e.Denied, other)).reason
+    assert [one.key for one in await series(shop)] == [("rita",)]
 
 
 async def test_both_policies_budgets_count(shop: Shop):
