@@ -14,6 +14,7 @@ them where its sub-agents are declared.
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Final, Never
 
@@ -21,7 +22,8 @@ import msgspec
 from msgspec import Struct
 from pydantic import Field, ValidationError
 
-from ayes.consumers.effects import Append, Effect, Reload
+from ayes.consumers.effects import Append, Effect, HandOn, Reload
+from ayes.consumers.executor import HAND_ON_AFTER_S
 from ayes.ledger.chain import is_below, thread_below
 from ayes.ledger.lifecycle import Call, Status, call_of
 from ayes.ledger.log import Delivered
@@ -102,6 +104,9 @@ class Delegation(Struct, frozen=True):
     below: Thread
     #: The tools that it will be offered; known before its thread is opened.
     offered: tuple[e.ToolRef, ...] = ()
+    #: The broker's clock if a newer program has recorded something about an open call: then only a
+    #: newer program may go on with it.
+    now: datetime | None = None
 
 
 class Delegator:
@@ -150,7 +155,9 @@ class Delegator:
         call = attributed(call, origin(call, facts))
         below = thread_of(ref.below, facts)
         offered = await _offered(ledger, ref.workspace, agent) if below.opened is None else ()
-        return Delegation(call, agent, below, offered)
+        is_open = call.is_clients and call.status in (Status.APPROVED, Status.RUNNING)
+        now = await ledger.log.clock() if call.newer and is_open else None
+        return Delegation(call, agent, below, offered, now)
 
     async def _is_declared(self, ledger: Ledger, workspace: str, tool: str) -> bool:
         """Whether it is this sub-agent that the workspace knows by the tool's name, in whatever
@@ -163,6 +170,11 @@ class Delegator:
         return True
 
     def decide(self, seen: tuple[Delegation, ...], handed: Delivered) -> Sequence[Effect[Never]]:
+        for one in seen:
+            if one.now is not None:
+                waited_s = (one.now - handed.recorded_at).total_seconds()
+                why = "a newer program has recorded something about it"
+                return [HandOn(max(HAND_ON_AFTER_S, waited_s), why)]
         return [step for one in seen for step in steps(one)]
 
     async def execute(self, ledger: Ledger, work: Never) -> Never:

@@ -10,7 +10,7 @@ from shop import FIRST, SECOND, THREAD, Shop, rule
 from stories import DECISIONS, Story, request
 
 from ayes.consumers.delegator import TASK, Delegator, SubAgent, outcome, task_of
-from ayes.consumers.effects import Append
+from ayes.consumers.effects import Append, HandOn
 from ayes.consumers.worker import Worker
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import EventLog
@@ -215,6 +215,22 @@ async def test_an_approval_that_is_valid_no_longer_is_not_claimed(shop: Shop):
         await asyncio.sleep(0.3)
     call = await shop.ledger.call(FIRST)
     assert (call.status, call.void) == (Status.APPROVED, ())
+
+
+async def test_a_call_with_a_fact_of_a_newer_program_is_left_to_a_newer_program(shop: Shop):
+    """Nobody here knows what that fact says, and nothing else would be delivered (I12)."""
+    await opened(shop)
+    async with shop.gates():
+        await ask(shop)
+        decided = await shop.until(FIRST.decided)
+    newer = b'{"type":"Held","v":9,"id":"x"}'
+    await shop.log.append(FIRST.revoked_by("carl"), newer, "x")
+    delegator = Delegator({"ask_helper": HELPER})
+    for _ in range(2):
+        [step] = delegator.decide(await delegator.load(shop.ledger, decided), decided)
+        assert isinstance(step, HandOn)
+        event = e.ToolStarted(digest=(await shop.ledger.call(FIRST)).digest, idempotency_key="x")
+        await shop.ledger.append(FIRST.client_claim(1), event)
 
 
 class Stale:
