@@ -149,6 +149,8 @@ async def test_a_call_that_runs_can_be_withdrawn_if_something_was_asked_in_its_r
     await shop.service.append(below.opened, opened)
     able, _ = await may(client, call.ref)
     assert "withdraw" in able
+    page = (await client.get(f"/calls/{call.ref}")).text
+    assert "It goes on. What was asked in its run is withdrawn." in page
     done = await client.post(f"/api/v1/calls/{call.ref}/withdraw", json={})
     assert (done.status_code, done.json()["status"]) == (200, "running")
     assert "withdraw" not in (await may(client, call.ref))[0]
