@@ -8,20 +8,24 @@ import os
 from collections.abc import Callable
 from contextlib import aclosing
 from decimal import Decimal
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as some
+from running import working
 from shop import FIRST, SCHEMA, SECOND, THIRD, THREAD, Shop, rule
 from stories import Story
 
 from ayes.consumers.effects import Append, Reload
 from ayes.consumers.gate import Gate
+from ayes.consumers.worker import Worker
 from ayes.ledger.budgets import Sum, filled, giving_back, sums_of
 from ayes.ledger.lifecycle import Status, call_of
-from ayes.ledger.log import EventLog
+from ayes.ledger.log import Delivered, EventLog
 from ayes.ledger.policies import AppliedPolicy, Policies
+from ayes.ledger.services import Ledger
 from ayes.ops.audit.backtest import backtest_ledger
 from ayes.schemas import events as e
 from ayes.schemas.amounts import amount, amount_at, total
@@ -685,6 +689,34 @@ async def test_people_who_approve_at_once_do_not_exceed_a_budget_that_blocks(sho
     amounts = [amount_at(call.arguments, "/amount") for call in approved]
     assert 350 < total(one for one in amounts if one is not None) <= 450
     assert None not in amounts
+
+
+class CountingGate(Gate):
+    """A gate that counts how often it has read the state of a call."""
+
+    loads = 0
+
+    async def load(self, ledger: Ledger, handed: Delivered) -> Any:
+        CountingGate.loads += 1
+        return await super().load(ledger, handed)
+
+
+@pytest.mark.log("jetstream")
+async def test_a_crowd_does_not_read_a_sum_in_vain(shop: Shop, monkeypatch: pytest.MonkeyPatch):
+    """Of all that compete for a slot one wins, and the others have read the series for nothing. So
+    they pause; else each would read it once for every other.
+    """
+    monkeypatch.setattr(CountingGate, "loads", 0)
+    await shop.open(budget(100_000, "block") + FREELY)
+    refs = [ThreadRef("shop", f"t{number % 12}").call(f"c{number}") for number in range(120)]
+    await asyncio.gather(*(shop.request(ref) for ref in refs))
+    gate = e.Author(kind="gate", name="gate")
+    workers = [Worker(Ledger(shop.log, gate), CountingGate()) for _ in range(3)]
+    watching = aclosing(shop.ledger.watch(1, f"{ROOT}.shop.*.call.*.decided"))
+    async with working(*workers), watching as facts:
+        for _ in refs:
+            assert isinstance((await anext(facts)).event, e.Approved)
+    assert CountingGate.loads < 16 * len(refs)
 
 
 async def test_who_gives_back(shop: Shop):
