@@ -9,10 +9,12 @@ and its end is a delivery like any other. The thread's id follows from the call'
 one thread, say one task and record one result.
 
 The tools are run by `client`: the delegator is a program with the credentials of a service, which
-claims and finishes calls in the slots of clients.
+claims and finishes calls in the slots of clients. It receives those of all workspaces, and takes
+them where its sub-agents are declared.
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Final, Never
 
@@ -20,7 +22,8 @@ import msgspec
 from msgspec import Struct
 from pydantic import Field, ValidationError
 
-from ayes.consumers.effects import Append, Effect, Reload
+from ayes.consumers.effects import Append, Effect, HandOn, Reload
+from ayes.consumers.executor import HAND_ON_AFTER_S
 from ayes.ledger.chain import is_below, thread_below
 from ayes.ledger.lifecycle import Call, Status, call_of
 from ayes.ledger.log import Delivered
@@ -30,10 +33,10 @@ from ayes.projections.thread import Thread, thread_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.content import content_of
-from ayes.schemas.errors import BadFile, BadInput
+from ayes.schemas.errors import BadFile, BadInput, UnknownTool
 from ayes.schemas.slots import CallRef
 from ayes.schemas.toml_files import TomlModel, mistakes, read_text, read_toml
-from ayes.schemas.tools import ToolSpec
+from ayes.schemas.tools import ToolSpec, declaration
 
 #: The ids of the messages with which a sub-agent's thread begins.
 INSTRUCTIONS: Final = "instructions"
@@ -101,6 +104,9 @@ class Delegation(Struct, frozen=True):
     below: Thread
     #: The tools that it will be offered; known before its thread is opened.
     offered: tuple[e.ToolRef, ...] = ()
+    #: The broker's clock if a newer program has recorded something about an open call: then only a
+    #: newer program may go on with it.
+    now: datetime | None = None
 
 
 class Delegator:
@@ -112,6 +118,7 @@ class Delegator:
         agents: by the name of the tool.
         """
         self._agents = dict(agents)
+        self._versions = {tool: declaration(one.spec(tool))[0] for tool, one in agents.items()}
 
     async def load(self, ledger: Ledger, handed: Delivered) -> tuple[Delegation, ...]:
         """The delegations that a decision or a reply may carry on: the decided call's, and the one
@@ -128,18 +135,46 @@ class Delegator:
         return tuple(one for one in found if one is not None)
 
     async def _delegation(self, ledger: Ledger, ref: CallRef, handed: Fact) -> Delegation | None:
+        found = await self._read(ledger, ref, handed)
+        if found is None or not await ledger.is_too_late(found.call):
+            return found
+        # After the leader's last fact no start can come that counts.
+        await ledger.log.last_seq()
+        found = await self._read(ledger.reading_from(ledger.log), ref, handed)
+        return found if found is not None and found.call.starts else None
+
+    async def _read(self, ledger: Ledger, ref: CallRef, handed: Fact) -> Delegation | None:
         facts = await ledger.read(
             ref, *origin_slots(ref), ref.below, handed.slot, must_include=handed.slot
         )
         call = call_of(ref, facts)
         if call.requested is None or (agent := self._agents.get(call.wish.tool)) is None:
             return None
+        if not await self._is_declared(ledger, ref.workspace, call.wish.tool):
+            return None
         call = attributed(call, origin(call, facts))
         below = thread_of(ref.below, facts)
         offered = await _offered(ledger, ref.workspace, agent) if below.opened is None else ()
-        return Delegation(call, agent, below, offered)
+        is_open = call.is_clients and call.status in (Status.APPROVED, Status.RUNNING)
+        now = await ledger.log.clock() if call.newer and is_open else None
+        return Delegation(call, agent, below, offered, now)
+
+    async def _is_declared(self, ledger: Ledger, workspace: str, tool: str) -> bool:
+        """Whether it is this sub-agent that the workspace knows by the tool's name, in whatever
+        version a call was requested.
+        """
+        try:
+            await ledger.tool(workspace, tool, self._versions[tool])
+        except UnknownTool:
+            return False
+        return True
 
     def decide(self, seen: tuple[Delegation, ...], handed: Delivered) -> Sequence[Effect[Never]]:
+        for one in seen:
+            if one.now is not None:
+                waited_s = (one.now - handed.recorded_at).total_seconds()
+                why = "a newer program has recorded something about it"
+                return [HandOn(max(HAND_ON_AFTER_S, waited_s), why)]
         return [step for one in seen for step in steps(one)]
 
     async def execute(self, ledger: Ledger, work: Never) -> Never:
@@ -210,11 +245,12 @@ def task_of(arguments: str) -> str:
 
 def _is_its_own(one: Delegation, opened: Fact) -> bool:
     event = opened.event
+    # Its agent and model may be those that the file had when it was opened.
     return (
         is_below(one.call.ref, opened)
         and isinstance(event, e.ThreadOpened)
-        and (event.requester, event.agent, event.model)
-        == (one.call.wish.requester, one.agent.agent, one.agent.model)
+        and event.requester == one.call.wish.requester
+        and bool(event.model)
     )
 
 

@@ -110,7 +110,7 @@ class Executor:
         if isinstance(handed.event, e.ToolStarted):  # the executor that recorded it is at work
             return ExecutorState(Call(ref))
         call = await ledger.call(ref, must_include=handed.slot)
-        if await _is_too_late(ledger, call):
+        if await ledger.is_too_late(call):
             # A start that was recorded just in time may be missing here, as when only its answer
             # was lost; nothing else would be delivered about it. After the leader's last fact none
             # that counts can come.
@@ -226,14 +226,6 @@ class Executor:
         )
         work = Run(call.ref, call.wish.tool, call.arguments, int(slot.tail[-1]))
         return Perform(Append(slot, started), work)
-
-
-async def _is_too_late(ledger: Ledger, call: Call) -> bool:
-    """Whether the approval of a call that seems not to be started is valid no longer."""
-    until = call.valid_until
-    if until is None or call.status is not Status.APPROVED:
-        return False
-    return await ledger.log.clock() >= until
 
 
 def _not_started(call: Call) -> Append | None:

@@ -60,7 +60,7 @@ from msgspec.structs import replace
 
 from ayes.consumers.effects import Append, CancelTimer, Effect, Reload, SetTimer
 from ayes.ledger.budgets import filled, sums_of, usage_of
-from ayes.ledger.chain import Chain, chain_above, is_below, withdrawn_above
+from ayes.ledger.chain import Chain, is_below, withdrawn_above
 from ayes.ledger.grants import covering, delegations_of, grants_of
 from ayes.ledger.lifecycle import Call, Status, call_of
 from ayes.ledger.log import Delivered, TimerFired
@@ -131,7 +131,7 @@ class Gate:
             return await _below(ledger, call, handed)
         if call.requested is None or call.decided is not None:
             return Case(call, _NOTHING, None)
-        whence = await _with_chain(ledger, origin(call, facts))
+        whence = await ledger.with_chain(origin(call, facts))
         names_requester, call = bool(call.wish.requester), attributed(call, whence)
         if call.gated is not None:
             return await self._asked(ledger, call, handed)
@@ -208,7 +208,7 @@ class Gate:
             return case
         if call.approval_request is not None and call.approval_request.chain:
             opened = next(iter(await ledger.read(call.ref.thread_ref.opened)), None)
-            case = replace(case, origin=await _with_chain(ledger, Origin(opened)))
+            case = replace(case, origin=await ledger.with_chain(Origin(opened)))
         if not call.votes or case.origin.chain.over:
             return case
         # An edit and an approval are judged again by the policies in force by then.
@@ -246,18 +246,6 @@ async def _unrecorded_usage(
     )
     known = ((filled(one, series), used) for one, used in sums)
     return tuple(Append(one.next_slot, used) for one, used in known if not one.has(used.call))
-
-
-async def _with_chain(ledger: Ledger, whence: Origin) -> Origin:
-    """The origin with the calls above the thread, if it is a sub-agent's."""
-
-    async def read(ref: CallRef, opened: Slot) -> Sequence[Fact]:
-        return await ledger.read(ref, opened)
-
-    opened = whence.opened.event if whence.opened else None
-    if not isinstance(opened, e.ThreadOpened) or not opened.parent:
-        return whence
-    return replace(whence, chain=await chain_above(whence.opened, read))
 
 
 async def _below(ledger: Ledger, call: Call, withdrawn: Fact) -> MootCalls:

@@ -35,6 +35,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Any, Final, Protocol
+from zlib import crc32
 
 import structlog
 from msgspec import structs
@@ -94,6 +95,11 @@ _MAX_FAILURES: Final = 10_000
 MAX_DELIVERIES: Final = 20
 #: Loads for one delivery. After each lost slot there is one more fact, so it ends much sooner.
 _MAX_LOADS: Final = 50
+#: After so many there is a pause before each load, up to twice as long each time: if many
+#: deliveries compete for the slots of a series, all but one have read it in vain.
+_HURRIED_LOADS: Final = 4
+_PAUSE_S: Final = 0.05
+_MAX_PAUSE_S: Final = 2.0
 #: How long a draining worker waits for work in progress.
 DRAIN_S: Final = 30.0
 
@@ -349,7 +355,9 @@ class Worker[S, W]:
         if delivery.tries > max(MAX_DELIVERIES, DURABLES[place[0]].max_deliveries):
             return f"delivered {delivery.tries} times, never settled"
         ledger = self._as_of(handed.seq) if _is_first(delivery) else self._ledger
-        for _ in range(_MAX_LOADS):
+        for load in range(_MAX_LOADS):
+            if load >= _HURRIED_LOADS:
+                await asyncio.sleep(_pause_s(place, load))
             self._check_lease(place)
             seen = await self._reaction.load(ledger, handed)
             # Again: had the lease ended before that load, it might show a living worker's claim.
@@ -561,6 +569,12 @@ def _where(handed: Delivered | Parked | Mark) -> dict[str, object]:
     slot, ref = handed.slot, handed.slot.call_ref
     place = {"call": ref.call} if ref else {}
     return {"workspace": slot.workspace, "thread": slot.thread, **place, "seq": handed.seq}
+
+
+def _pause_s(place: tuple[str, int], load: int) -> float:
+    """A pause before a load, different for each delivery, so that they do not meet again."""
+    most = min(_MAX_PAUSE_S, _PAUSE_S * 2.0 ** (load - _HURRIED_LOADS))
+    return most * crc32(f"{place} {load}".encode()) / 2**32
 
 
 def _backoff_s(tries: int) -> float:

@@ -40,6 +40,8 @@ from ayes.schemas.slots import BudgetRef, CallRef, Slot
 
 #: The statuses of a call that gives its amount back: it did not run, and never will.
 GIVES_BACK: Final = NOT_RUN | {Status.REFUSED}
+#: The beginning of a turn's name in a series. No call's id has a dot, so none is taken for a turn.
+_TURN: Final = "turn."
 
 
 class Sum(Struct, frozen=True):
@@ -100,8 +102,9 @@ class Sum(Struct, frozen=True):
         """The other calls of the series that are not known to give their amounts back."""
         if self.budget.amount == TOKENS:
             return ()  # what a model has used stays used
-        own = {str(but), *self.given_back, ""}
-        return tuple(CallRef.parse(call) for call in _by_call(self.used) if call not in own)
+        own = {str(but), *self.given_back}
+        calls = filter(_is_call, _by_call(self.used))
+        return tuple(CallRef.parse(call) for call in calls if call not in own)
 
     def fits(self, call: CallRef, arguments: str) -> bool:
         """Whether the call may spend this, or has it in the series already."""
@@ -129,8 +132,12 @@ class Sum(Struct, frozen=True):
             call=str(call), amount=written(cost), key=self.key, organisation=self.organisation
         )
 
-    def described(self, call: CallRef, arguments: str) -> str:
-        """How the sum stands, and what this call needs of it, as a sentence."""
+    def described(self, call: CallRef, arguments: str, *, is_secret: bool = False) -> str:
+        """How the sum stands, and what this call needs of it, as a sentence.
+
+        Args:
+            is_secret: whether the amount is an argument that is not shown.
+        """
         budget, cost, spent = self.budget, self.cost(arguments), self.spent(call)
         whose = "the organisation's budget" if self.organisation else "the budget"
         of = f" ({', '.join(self.key)})" if self.key else ""
@@ -139,6 +146,8 @@ class Sum(Struct, frozen=True):
         state = f"{known} of {budget.limit:,f}{unit} is used of {whose} {budget.name!r}{of}"
         if budget.amount == TOKENS:
             return f"{state}."
+        if is_secret:
+            return f"{whose} {budget.name!r}{of} has no room for this call."
         if cost is None:
             return f"{state}, and the amount of this call ({budget.amount}) is not known."
         return f"{state}, and this call needs {cost:,f}."
@@ -153,16 +162,16 @@ def usage_of(
         opened: the opening of its thread; None if there is none.
     """
     assert isinstance(reply.event, e.ModelReplied)
-    usage, ref = reply.event.usage, reply.slot.thread_ref
-    tokens = usage.input_tokens + usage.output_tokens
-    turn, found = f"{ref}/turn-{reply.slot.tail[1]}", list[tuple[Sum, e.BudgetUsed]]()
+    ref, tokens = reply.slot.thread_ref, tokens_of(reply.event.usage)
+    turn, found = f"{ref}/{_TURN}{reply.slot.tail[1]}", list[tuple[Sum, e.BudgetUsed]]()
+    whose = opened.requester if opened else ""
     for one in (policies.organisation, policies.workspace):
         for budget in one.policy.budgets if tokens else ():
             key = key_of(
                 budget,
                 thread=ref.thread,
                 agent=opened.agent if opened else "",
-                requester=opened.requester if opened else "",
+                requester=policies.person_of(whose, organisation=one.organisation),
                 day=day_of(reply.recorded_at),
             )
             into = Sum(budget, ref.workspace, key, one.organisation)
@@ -176,29 +185,36 @@ def usage_of(
 
 def sums_of(policies: Policies, call: Call) -> tuple[Sum, ...]:
     """The sums of both policies that this call would spend of, not filled yet."""
-    return tuple(
-        Sum(budget, call.ref.workspace, _key_of(budget, call), one.organisation)
-        for one in (policies.organisation, policies.workspace)
-        for budget in one.policy.budgets
-        if is_among(call.wish.tool, budget.tools)
-    )
-
-
-def _key_of(budget: Budget, call: Call) -> tuple[str, ...]:
     assert call.requested
-    return key_of(
-        budget,
-        thread=call.ref.thread,
-        agent=call.wish.agent,
-        requester=call.wish.requester,
-        day=day_of(call.requested.recorded_at),
-    )
+    found, day = list[Sum](), day_of(call.requested.recorded_at)
+    for one in (policies.organisation, policies.workspace):
+        whose = policies.person_of(call.wish.requester, organisation=one.organisation)
+        for budget in one.policy.budgets:
+            if is_among(call.wish.tool, budget.tools):
+                key = key_of(
+                    budget,
+                    thread=call.ref.thread,
+                    agent=call.wish.agent,
+                    requester=whose,
+                    day=day,
+                )
+                found.append(Sum(budget, call.ref.workspace, key, one.organisation))
+    return tuple(found)
 
 
 def key_of(budget: Budget, *, thread: str, agent: str, requester: str, day: str) -> tuple[str, ...]:
-    """Which sum of the budget a call belongs to: whenever a gate looks, it is the same one."""
+    """Which sum of the budget a call belongs to: whenever a gate looks, it is the same one.
+
+    Args:
+        requester: the person (`Policies.person_of`), who has one sum by every name.
+    """
     values = {"thread": thread, "agent": agent, "requester": requester, "day": day}
     return tuple(values[one] for one in budget.per)
+
+
+def tokens_of(usage: e.Usage) -> int:
+    """The tokens of a reply. A model, or its program, may report less than nothing."""
+    return max(0, usage.input_tokens) + max(0, usage.output_tokens)
 
 
 def day_of(requested_at: datetime) -> str:
@@ -212,7 +228,7 @@ def filled(one: Sum, facts: Iterable[Fact]) -> Sum:
     for fact in facts:
         match fact.event:
             case e.ModelReplied(usage=usage):
-                tokens += usage.input_tokens + usage.output_tokens
+                tokens += tokens_of(usage)
             case _ if fact.slot.workspace == ref.workspace and fact.slot.tail[1:3] == (
                 ref.name,
                 ref.sum,
@@ -243,8 +259,9 @@ def _by_call(used: Iterable[Fact]) -> dict[str, Decimal | None]:
     found: dict[str, Decimal | None] = {}
     for fact in used:
         event = fact.event
-        call = event.call if isinstance(event, e.BudgetUsed) and _is_call(event.call) else ""
-        spent = amount(event.amount) if isinstance(event, e.BudgetUsed) and call else None
+        call, spent = "", None
+        if isinstance(event, e.BudgetUsed) and (_is_call(event.call) or _is_turn(event.call)):
+            call, spent = event.call, amount(event.amount)
         known = found.get(call, Decimal(0))
         found[call] = None if known is None or spent is None else max(known, spent)
     return found
@@ -256,3 +273,8 @@ def _is_call(text: str) -> bool:
     except (BadId, BadSlot):
         return False
     return True
+
+
+def _is_turn(text: str) -> bool:
+    thread, _, turn = text.rpartition("/")
+    return turn.startswith(_TURN) and _is_call(f"{thread}/{turn.removeprefix(_TURN)}")

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from ayes.ledger import clock, tracing
 from ayes.ledger.budgets import Sum, candidates, filled, giving_back
+from ayes.ledger.chain import chain_above
 from ayes.ledger.descriptions import already_filled
 from ayes.ledger.files import with_files_kept
 from ayes.ledger.grants import Delegation, Grant, delegations_of, grants_of
@@ -34,7 +35,7 @@ from ayes.ledger.in_force import (
     void_policies,
     void_tools,
 )
-from ayes.ledger.lifecycle import Call, call_of, refusal
+from ayes.ledger.lifecycle import Call, Status, call_of, refusal
 from ayes.ledger.log import (
     AlreadyRecorded,
     AppendResult,
@@ -45,7 +46,7 @@ from ayes.ledger.log import (
     Unconfirmed,
 )
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.policies import AppliedPolicy, Policies, attributed, origin
+from ayes.ledger.policies import AppliedPolicy, Origin, Policies, attributed, origin
 from ayes.ledger.policy_proposals import named_proposal
 from ayes.ledger.policy_proposals import problem as problem_of
 from ayes.ledger.votes import Tally, tally
@@ -278,6 +279,16 @@ class LedgerClient:
         if problem is not None:
             raise problem
 
+    async def is_too_late(self, call: Call) -> bool:
+        """Whether the approval of a call that seems not to be started is valid no longer.
+
+        A start that was recorded just in time may be missing in what was read.
+        """
+        until = call.valid_until
+        if until is None or call.status is not Status.APPROVED:
+            return False
+        return await self.log.clock() >= until
+
     async def append_exclusive(self, slot: Slot, event: e.Event) -> None:
         """Fill a slot, which must be free.
 
@@ -482,6 +493,17 @@ class LedgerClient:
         if wish.requester and wish.agent and wish.labels:
             return call
         return attributed(call, origin(call, await self.read(call.ref.thread_ref.opened)))
+
+    async def with_chain(self, whence: Origin) -> Origin:
+        """The origin with the calls above the thread, if it is a sub-agent's."""
+
+        async def read(ref: CallRef, opened: Slot) -> Sequence[Fact]:
+            return await self.read(ref, opened)
+
+        opened = whence.opened.event if whence.opened else None
+        if not isinstance(opened, e.ThreadOpened) or not opened.parent:
+            return whence
+        return replace(whence, chain=await chain_above(whence.opened, read))
 
     # ---------------------------------------------------------------------------------------- tools
 

@@ -23,7 +23,7 @@ from ayes.ledger.votes import CastVote, Tally, asked, cast_votes, tally
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.events import Shadow
-from ayes.schemas.people import Accounts, is_excluded, is_mapped
+from ayes.schemas.people import is_excluded, is_mapped
 from ayes.schemas.policy import Policy
 from ayes.schemas.quorums import is_among, seated
 from ayes.schemas.slots import ThreadRef
@@ -274,7 +274,7 @@ def _explained_request(
         quorums=seats[0],
         besides=seats[1] if len(seats) > 1 else (),
         denials_needed=asking.denials_needed,
-        excluded={one: _why_excluded(one, wish, asking.people) for one in asking.excluded},
+        excluded={one: _why_excluded(one, wish, asking) for one in asking.excluded},
         may_break_glass=asking.may_break_glass,
         expires_in_s=asking.expires_in_s,
         on_timeout=asking.on_timeout,
@@ -282,9 +282,11 @@ def _explained_request(
     )
 
 
-def _why_excluded(name: str, wish: e.ToolRequested, accounts: Accounts) -> str:
-    asked_for_it = is_excluded(name, filter(is_mapped, (wish.requester,)), accounts)
-    return "asked for it" if asked_for_it or not wish.agent else f"is behind the agent {wish.agent}"
+def _why_excluded(name: str, wish: e.ToolRequested, asking: e.ApprovalRequested) -> str:
+    agents = filter(None, (wish.agent, *(link.agent for link in asking.chain)))
+    behind = " or ".join(dict.fromkeys(agents))
+    asked_for_it = is_excluded(name, filter(is_mapped, (wish.requester,)), asking.people)
+    return "asked for it" if asked_for_it or not behind else f"is behind the agent {behind}"
 
 
 def _differ(then: ExplainedVerdict, now: ExplainedVerdict) -> bool:
@@ -321,7 +323,7 @@ def _flaw(call: Call, cast: CastVote) -> str:
     who, asking = cast.objection.person, call.approval_request
     match cast.objection.flaw:
         case "excluded" if asking is not None:
-            return f"{who} {_why_excluded(who, call.wish, asking.people)}"
+            return f"{who} {_why_excluded(who, call.wish, asking)}"
         case "stranger" if cast.vote.verdict != "break_glass":
             return f"{who} was not asked"
         case "stranger" | "glass_for_another":

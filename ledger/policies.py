@@ -81,6 +81,17 @@ class Policies(Struct, frozen=True):
         }
         return next(iter(found.values())) if len(found) == 1 else ""
 
+    def person_of(self, requester: str, *, organisation: bool = False) -> str:
+        """The person of a requester, by the accounts of both policies; the organisation's first.
+
+        Args:
+            organisation: by the organisation's alone, which no workspace changes.
+        """
+        name, own = plain(requester), self.workspace.policy.persons
+        return self.organisation.policy.persons.get(name) or (
+            name if organisation else own.get(name, name)
+        )
+
     def is_known(self, requester: str) -> bool:
         """Whether the requester can be kept from approving their own call, or need not be."""
         both = (self.organisation.policy, self.workspace.policy)

@@ -437,14 +437,23 @@ class Ledger(LedgerClient):
         ref = call_ref(call)
         check_size("the reason", reason, MAX_REASON)
         known = await self.known_call(ref)
-        if known.status is Status.RUNNING and not await self.read(ref.below.opened):
-            assert known.decided
-            decided = describe_decision(known.decided, known.withdrawn)
-            raise AlreadyDecided(
-                f"{ref} is already decided: {decided}. It runs, and nothing was asked in its run. "
-                "Nothing was recorded."
-            )
+        await self.check_withdrawal(known)
         return await self.record(known, ref.withdrawn, e.Withdrawn(reason=reason))
+
+    async def check_withdrawal(self, call: Call) -> None:
+        """Refuse to withdraw a call, if it is too late for it.
+
+        Raises:
+            Refused: as of `withdraw`.
+        """
+        await self.check(call, call.ref.withdrawn, e.Withdrawn())
+        if call.status is Status.RUNNING and not await self.read(call.ref.below.opened):
+            assert call.decided
+            decided = describe_decision(call.decided, call.withdrawn)
+            raise AlreadyDecided(
+                f"{call.ref} is already decided: {decided}. It runs, and nothing was asked in its "
+                "run. Nothing was recorded."
+            )
 
     @as_of_the_leader
     async def say(

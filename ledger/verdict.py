@@ -111,7 +111,7 @@ def _decided(case: Case, now: datetime) -> e.Event | None:
             return _denied("policy", ruling, why)
         if over := _binding(case, stands.verdict):
             ruling = evaluate(case.policies, about(call, running(call, stands.verdict)))
-            why = over[0].described(call.ref, running(call, stands.verdict))
+            why = _described(case, over[0], running(call, stands.verdict))
             return _denied("limit", ruling, f"Approved by people, but {why}")
     if stands.verdict is not None:
         return stands.verdict
@@ -165,6 +165,11 @@ def beyond(case: Case) -> tuple[Sum, ...]:
     return tuple(sorted(over, key=lambda one: one.budget.then != "block"))
 
 
+def _described(case: Case, one: Sum, arguments: str) -> str:
+    is_secret = case.tool is not None and case.tool.hides(one.budget.amount)
+    return one.described(case.call.ref, arguments, is_secret=is_secret)
+
+
 def verdict(case: Case, now: datetime) -> e.Approved | e.Denied | e.ApprovalRequested:
     """The verdict before anybody is asked. The first of these that holds:
 
@@ -194,7 +199,7 @@ def verdict(case: Case, now: datetime) -> e.Approved | e.Denied | e.ApprovalRequ
     if isinstance(says, e.Denied):
         return says
     if over := beyond(case):
-        why = over[0].described(case.call.ref, case.call.wish.arguments)
+        why = _described(case, over[0], case.call.wish.arguments)
         if over[0].budget.then == "block":
             return _denied("limit", ruling, why[0].upper() + why[1:])
         says = _question_beyond(case, ruling, says, why)

@@ -636,7 +636,7 @@ class BudgetUsed(Event, frozen=True, tag="BudgetUsed"):
     used them; that counts for ever.
     """
 
-    #: `workspace/thread/call`; of a reply `workspace/thread/turn-<n>`.
+    #: `workspace/thread/call`; of a reply `workspace/thread/turn.<n>`.
     call: str
     #: An exact decimal, such as `12.50`.
     amount: str

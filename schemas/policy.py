@@ -73,8 +73,9 @@ A budget (docs/decisions/0049) limits the sum of what calls spend, in each works
 people are asked about what would be allowed, or, with block, nothing of that runs, whoever approves
 it. A day is one of UTC, by the time of the request on the broker's clock. An amount that is
 missing, negative or not a number counts as beyond the budget. The amount "tokens" is what the
-model's replies in a thread used so far, so it needs per = ["thread"]. Of the workspace's and the
-organisation's budgets all must have room.
+models' replies have used so far. A requester is a person, by every account in [people]. A
+sub-agent's thread is one of its own. Of the workspace's and the organisation's budgets all must
+have room.
 
 `while_pending` decides about a user's message while a call of the thread is pending: it waits until
 the call is settled, makes the call moot, or is refused. It holds for every rule, and no message is

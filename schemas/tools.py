@@ -101,6 +101,10 @@ class _Tools(TomlModel):
         return tools
 
 
+def _is_key(pattern: str, key: str) -> bool:
+    return pattern in ("*", key)
+
+
 class Mistake(NamedTuple):
     """One value that does not fit a schema."""
 
@@ -125,6 +129,14 @@ class Tool:
             raise BadFact(
                 f"tool {name} was declared (version {version}) with a bad schema: {problem}"
             ) from None
+
+    def hides(self, pointer: str) -> bool:
+        """Whether the argument in this place (a JSON pointer) is secret, or in one that is."""
+        keys = pointer.split("/")
+        return any(
+            len(hidden) <= len(keys) and all(map(_is_key, hidden, keys))
+            for hidden in (one.split("/") for one in self.declared.secret)
+        )
 
     def problems(self, arguments: str) -> str | None:
         """Why the arguments are not valid, for people and models; None if they are.

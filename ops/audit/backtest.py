@@ -7,8 +7,8 @@ conversations, for which no broker is needed (both at the end). The rules of thi
   organisation's, together with the policy of each workspace. Limits of a thread apply as
   at the gate.
 * What calls spend of budgets is added up in the order in which they were decided: of calls that the
-  candidate allows, and of those that it asks about if people, or a grant, really let them run.
-  Tokens are those of the replies that were recorded before.
+  candidate allows, and of those that it asks about if people, a grant or a policy really let them
+  run. Tokens are those of the replies that were recorded before.
 * Outcomes that depend on people are not tried; `LEFT_OUT` lists them, and every report includes it.
 * Calls that the gate asks nobody about count as at the gate: arguments that fit no schema are
   `invalid`, a question that nobody could answer is `blocked`, and a tool that can change policy is
@@ -30,7 +30,7 @@ from typing import Final, Literal
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from ayes.ledger.budgets import day_of, key_of
+from ayes.ledger.budgets import day_of, key_of, tokens_of
 from ayes.ledger.policies import AppliedPolicy, Policies, PolicyDecision, evaluate
 from ayes.ledger.policy_rules import NO_RULE, About, RuleMatch
 from ayes.ledger.services import Ledger
@@ -276,10 +276,11 @@ class Backtest:
             self._changes.add(wished.workspace, wished.thread, wished.call, key)
 
     def _use(self, used: TokensUsed) -> None:
-        for organisation, policy in enumerate(_both(self._policies(used.workspace))):
+        policies = self._policies(used.workspace)
+        for organisation, policy in enumerate(_both(policies)):
             for one in policy.budgets:
                 if one.amount == TOKENS:
-                    key = _sum_of(one, used, organisation=bool(organisation))
+                    key = _sum_of(policies, one, used, organisation=bool(organisation))
                     self._spent[key] = self._spent.get(key, Decimal(0)) + used.tokens
 
     def _within_budgets(
@@ -289,26 +290,26 @@ class Backtest:
         if said.outcome not in {"asked", "allowed"}:
             return said
         costs: dict[tuple[object, ...], Decimal] = {}
-        beyond: dict[str, Budget] = {}
+        beyond: list[Budget] = []
         for organisation, policy in enumerate(_both(policies)):
             for one in policy.budgets:
                 if not is_among(wished.tool, one.tools):
                     continue
-                key = _sum_of(one, wished, organisation=bool(organisation))
+                key = _sum_of(policies, one, wished, organisation=bool(organisation))
                 spent = self._spent.get(key, Decimal(0))
                 if one.amount == TOKENS:
                     if spent >= one.limit:
-                        beyond[one.name] = one
+                        beyond.append(one)
                     continue
                 cost = amount_at(wished.arguments, one.amount)
                 if cost is None or (cost > 0 and total((spent, cost)) > one.limit):
-                    beyond[one.name] = one
+                    beyond.append(one)
                 if cost is not None:
                     costs[key] = total((spent, cost))
-        if blocking := [one for one in beyond.values() if one.then == "block"]:
+        if blocking := [one for one in beyond if one.then == "block"]:
             return _over_limit(f"budget {blocking[0].name}", said)
         if beyond and said.outcome == "allowed":
-            rule = f"(limit) budget {next(iter(beyond))}"
+            rule = f"(limit) budget {beyond[0].name}"
             said = _CandidateVerdict("asked", rule, said.uncertain, said.shadows)
         if said.outcome == "allowed" or wished.actual in _LET_RUN:
             self._spent |= costs
@@ -457,10 +458,11 @@ def _both(policies: Policies) -> tuple[Policy, Policy]:
 
 
 def _sum_of(
-    budget: Budget, of: CandidateCall | TokensUsed, *, organisation: bool
+    policies: Policies, budget: Budget, of: CandidateCall | TokensUsed, *, organisation: bool
 ) -> tuple[object, ...]:
     """Which of the sums it is: the budget's, and whose."""
-    whose = key_of(budget, thread=of.thread, agent=of.agent, requester=of.requester, day=of.day)
+    person = policies.person_of(of.requester, organisation=organisation)
+    whose = key_of(budget, thread=of.thread, agent=of.agent, requester=person, day=of.day)
     return (of.workspace, organisation, budget.name, *whose)
 
 
@@ -573,10 +575,10 @@ class Calls:
     def _used(self, reply: Fact) -> TokensUsed | None:
         if not isinstance(reply.event, e.ModelReplied):
             return None
-        usage, thread = reply.event.usage, reply.slot.thread_ref
+        thread = reply.slot.thread_ref
         place = (thread.workspace, thread.thread)
         agent, requester = self._whose.get(place, ("", ""))
-        tokens = usage.input_tokens + usage.output_tokens
+        tokens = tokens_of(reply.event.usage)
         return TokensUsed(tokens, *place, agent, requester, day_of(reply.recorded_at))
 
     def left(self) -> Iterator[CandidateCall]:

@@ -278,7 +278,7 @@ async def explanation(ledger: Ledger, ref: CallRef) -> Explained:
     call = call_of(ref, facts)
     if call.requested is None:
         raise UnknownCall(f"{ref} was never requested. `ayes pending` lists what waits.")
-    whence = origin(call, facts)
+    whence = await ledger.with_chain(origin(call, facts))
     names_requester, call = bool(call.wish.requester), attributed(call, whence)
     policies = await ledger.policies(ref.workspace)
     tool = await ledger.tool_of(call)

@@ -71,10 +71,17 @@ async def request(
 
 @command(app)
 async def withdraw(call: CallArgument, reason: ReasonOption = "", *, session: Session) -> int:
-    """Withdraw a request, on the requester's side."""
+    """Withdraw a request, on the requester's side. Of a call that runs, what was asked in its run
+    is withdrawn, and it goes on.
+    """
     ref = CallRef.parse(call)
     async with session.connect("service") as ledger:
-        await ledger.withdraw(ref, reason)
+        known = await ledger.withdraw(ref, reason)
+        assert known.withdrawn
+        if known.starts and known.starts[0].seq < known.withdrawn.seq:
+            sentence = f"{call} goes on. What was asked in its run is withdrawn."
+            await report(ledger, known, sentence, json=session.json)
+            return 0
         return await report_end(ledger, ref, e.Withdrawn, json=session.json)
 
 

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from console_client import listed, site
 
+from ayes.ledger.chain import thread_below
 from ayes.ops.console.identity import Role, Visitor
 from ayes.schemas.slots import CallRef
 from ayes.schemas.tools import ToolSpec
@@ -105,6 +106,54 @@ async def test_what_is_mine_is_what_i_may_decide(shop, client):
     able, why_not = await may(client, "shop/order-17/refund-1")
     assert able == set()
     assert "it needs the role reviewer" in why_not["deny"]
+
+
+async def test_what_a_sub_agent_asks_shows_the_calls_above(shop, client):
+    """In the queue and in the record, of the API and as pages; hidden characters are marked."""
+    root = "shop/order-17/delegate-1"
+    spec = ToolSpec(name="delegate", schema='{"type":"object"}')
+    await shop.service.declare("shop", spec)
+    await shop.service.request(root, "delegate", {}, requester="rita", agent="desk\u202e")
+    async for fact in shop.service.watch(1, CallRef.parse(root).gated.subject):
+        vote = {"verdict": "approve", "digest": fact.event.digest}
+        break
+    await client.post(f"/api/v1/calls/{root}/votes", json=vote)
+    await shop.service.decision(root, timeout_s=10)
+    below, opened = thread_below(await shop.service.start(root), agent="helper")
+    await shop.service.append(below.opened, opened)
+    await shop.ask(str(below.call("refund-1")))
+
+    chain = [{"call": root, "tool": "delegate", "agent": "desk\u202e"}]
+    [found] = (await listed(client, 1))["calls"]
+    assert (found["call"], found["chain"]) == (f"{below}/refund-1", chain)
+    record = (await client.get(f"/api/v1/calls/{below}/refund-1")).json()
+    assert record["question"]["chain"] == chain
+    pages = [(await client.get(path)).text for path in ("/", f"/calls/{below}/refund-1")]
+    assert "in the run of delegate" in pages[0]
+    assert f'href="/calls/{root}"' in pages[1]
+    assert 'delegate</a> by desk<mark class="hidden-character">U+202E</mark>' in pages[1]
+    assert not any("\u202e" in page for page in pages)
+
+
+async def test_a_call_that_runs_can_be_withdrawn_if_something_was_asked_in_its_run(shop, client):
+    """The button is there when it does something (B67)."""
+    digest = await shop.ask("shop/order-17/refund-1")
+    vote = {"verdict": "approve", "digest": digest}
+    await client.post("/api/v1/calls/shop/order-17/refund-1/votes", json=vote)
+    await shop.service.decision("shop/order-17/refund-1", timeout_s=10)
+    call = await shop.service.start("shop/order-17/refund-1")
+    able, why_not = await may(client, call.ref)
+    assert "withdraw" not in able
+    assert why_not["withdraw"].endswith("It runs, and nothing was asked in its run.")
+    below, opened = thread_below(call, agent="helper")
+    await shop.service.append(below.opened, opened)
+    able, _ = await may(client, call.ref)
+    assert "withdraw" in able
+    page = (await client.get(f"/calls/{call.ref}")).text
+    assert "It goes on. What was asked in its run is withdrawn." in page
+    done = await client.post(f"/api/v1/calls/{call.ref}/withdraw", json={})
+    assert (done.status_code, done.json()["status"]) == (200, "running")
+    assert "withdraw" not in (await may(client, call.ref))[0]
 
 
 @pytest.mark.parametrize("shop", [POLICY_OF_LEA], indirect=True, ids=["lea"])

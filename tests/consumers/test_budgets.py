@@ -5,21 +5,27 @@ First the pure sums, as tables and a property; then a real gate; then several ga
 
 import asyncio
 import os
+from collections.abc import Callable
 from contextlib import aclosing
 from decimal import Decimal
+from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as some
-from shop import FIRST, SECOND, THIRD, THREAD, Shop, rule
+from running import working
+from shop import FIRST, SCHEMA, SECOND, THIRD, THREAD, Shop, rule
 from stories import Story
 
 from ayes.consumers.effects import Append, Reload
 from ayes.consumers.gate import Gate
-from ayes.ledger.budgets import Sum, filled, giving_back
+from ayes.consumers.worker import Worker
+from ayes.ledger.budgets import Sum, filled, giving_back, sums_of
 from ayes.ledger.lifecycle import Status, call_of
-from ayes.ledger.log import EventLog
+from ayes.ledger.log import Delivered, EventLog
+from ayes.ledger.policies import AppliedPolicy, Policies
+from ayes.ledger.services import Ledger
 from ayes.ops.audit.backtest import backtest_ledger
 from ayes.schemas import events as e
 from ayes.schemas.amounts import amount, amount_at, total
@@ -101,6 +107,7 @@ MINE = THREAD.call("mine")
     back=some.sets(some.integers(0, 5)),
     wanted=some.integers(1, 400),
 )
+@example(uses=[(0, 400), (1, 300)], back=set(), wanted=700)
 def test_what_fits_keeps_the_sum_within_the_limit(
     uses: list[tuple[int, int]], back: set[int], wanted: int
 ):
@@ -119,16 +126,42 @@ def test_what_fits_keeps_the_sum_within_the_limit(
     spent = sum(cents for call, cents in most.items() if call not in back)
     assert one.spent(MINE) == spent
     assert one.fits(MINE, money(wanted)) == (spent + wanted <= 1000)
+    for call, had in most.items():
+        others = spent - (had if call not in back else 0)
+        fits = wanted <= had or others + wanted <= 1000
+        assert one.fits(THREAD.call(f"c{call}"), money(wanted)) == fits
     assert one.next_slot == one.ref.used(len(uses) + 1)
     assert one.ref.used(1).filled_by == (e.BudgetUsed,)
+
+
+def test_each_budget_and_day_has_a_series_of_its_own():
+    """The same words as a thread and as an agent are two sums; the day is that of the request,
+    whenever a gate looks.
+    """
+    story = Story()
+    story.tell(
+        FIRST.requested, e.ToolRequested(tool="refund", arguments="{}", digest="", agent="t1")
+    )
+    call, refs = call_of(FIRST, story.facts), set()
+    keys = {"agent": ("t1",), "thread": ("t1",), "day": ("2026-03-01",), "": ()}
+    for per, key in keys.items():
+        own = AppliedPolicy(1, read_policy(budget(1, "block", per), "it"))
+        [one] = sums_of(Policies(own), call)
+        assert one.key == key
+        refs.add(one.ref)
+    assert len(refs) == 4
 
 
 def test_what_cannot_be_read_leaves_no_room():
     """Nobody knows how much it is, so nothing more fits but what a call has already (I13)."""
     story, one = Story(), Sum(read_policy(budget(1000), "it").budgets[0], "shop")
     story.tell(one.ref.used(1), e.BudgetUsed(call=str(MINE), amount="5"))
-    story.tell(one.ref.used(2), e.BudgetUsed(call="?", amount="5"))
+    # Also what is left of a budget of tokens that had the same name, and what is no call.
+    story.tell(one.ref.used(2), e.BudgetUsed(call=f"{THREAD}/turn.1", amount="5"))
+    assert filled(one, story.facts).spent(SECOND) == 10
+    story.tell(one.ref.used(3), e.BudgetUsed(call="?", amount="5"))
     one = filled(one, story.facts)
+    assert one.others(SECOND) == (MINE,)
     assert one.spent(MINE) is None
     assert one.fits(MINE, money(5))
     assert not one.fits(MINE, money(6))
@@ -216,6 +249,44 @@ async def test_people_are_asked_beyond_a_budget_that_asks(shop: Shop):
         assert (await shop.asked(THIRD)).reason.startswith("200 of 150 EUR")
 
 
+@pytest.mark.parametrize(
+    ("secret", "shown"), [("/amount", False), ("/*", False), ("/card", True), ("/amount/net", True)]
+)
+@pytest.mark.parametrize("then", ["ask", "block"])
+async def test_a_secret_amount_is_not_in_the_reason(
+    shop: Shop, secret: str, shown: bool, then: str
+):
+    """Notices have the reason, and no argument that the tool declares as secret."""
+    await shop.open(
+        budget(150, then) + FREELY, "", ToolSpec(name="refund", schema=SCHEMA, secret=(secret,))
+    )
+    async with shop.gates():
+        await shop.request()
+        await shop.decided(e.Approved)
+        await shop.request(SECOND, money(77))
+        asks = then == "ask"
+        said = await (shop.asked(SECOND) if asks else shop.decided(e.Denied, SECOND))
+    if shown:
+        assert said.reason.endswith("of the budget 'refunds', and this call needs 77.")
+    else:
+        assert said.reason == "The budget 'refunds' has no room for this call."
+
+
+async def test_nor_is_it_after_people_have_decided(shop: Shop):
+    tool = ToolSpec(name="refund", schema=SCHEMA, secret=("/amount",))
+    await shop.open(budget(150, "block") + ASK, "", tool)
+    async with shop.gates():
+        for ref in (FIRST, SECOND):
+            await shop.request(ref)
+            await shop.asked(ref)
+        for ref in (FIRST, SECOND):
+            await shop.ledger.reviewer("ana").approve(ref)
+            await shop.until(ref.decided)
+        denied = await shop.decided(e.Denied, SECOND)
+    why = "the budget 'refunds' has no room for this call."
+    assert denied.reason == f"Approved by people, but {why}"
+
+
 async def test_a_grant_does_not_exceed_a_budget(shop: Shop):
     """Its giver has not looked at this call; no use of the grant is taken (B76)."""
     await shop.open(budget(100, "ask") + ASK)
@@ -276,6 +347,32 @@ async def test_the_amount_is_that_of_the_arguments_that_run(
     assert [one.amount for one in await series(shop)] == left
 
 
+@pytest.mark.parametrize(("edited", "kind"), [(150, e.Approved), (151, e.Denied)])
+async def test_an_edit_may_say_the_amount_that_was_not_known(shop: Shop, edited: int, kind: type):
+    """People see that nobody knows it, and let it run with one: it must fit (I2)."""
+    await shop.open(budget(150, "ask") + rule("money", "ask", "editor_counts = true"))
+    async with shop.gates():
+        await shop.request(FIRST, "{}")
+        await shop.asked()
+        await shop.ledger.reviewer("ana").approve(FIRST, arguments=money(edited))
+        await shop.decided(kind)
+
+
+async def test_an_edit_may_spend_what_another_call_gave_back(shop: Shop):
+    """Though the call as requested had room without that."""
+    await shop.open(budget(150, "block") + rule("money", "ask", "editor_counts = true"))
+    async with shop.gates():
+        await shop.request(FIRST)
+        await shop.asked(FIRST)
+        await shop.ledger.reviewer("ana").approve(FIRST)
+        await shop.decided(e.Approved, FIRST)
+        await shop.ledger.reviewer("ana").revoke(FIRST)
+        await shop.request(SECOND, money(50))
+        await shop.asked(SECOND)
+        await shop.ledger.reviewer("ana").approve(SECOND, arguments=money(150))
+        await shop.decided(e.Approved, SECOND)
+
+
 async def test_an_amount_that_is_not_known_is_beyond_the_budget(shop: Shop):
     """Missing or negative: people look, or it does not run."""
     await shop.open(budget(150, "ask") + FREELY)
@@ -325,6 +422,49 @@ async def test_each_agent_and_day_has_a_sum(shop: Shop):
     assert [one.key for one in await series(shop)] == [("desk one", day), ("desk two", day)]
 
 
+async def test_a_requester_has_one_sum_by_every_name(shop: Shop):
+    """However an application writes the person, as where they are kept from voting: case and white
+    space do not count, and `[people]` says whose the accounts are. A workspace's table says nothing
+    about the organisation's sums (I2).
+    """
+    people = '[people]\nrita = ["rita@corp.example", "slack:U17"]\n'
+    own = people + budget(250, per="requester") + FREELY
+    await shop.open(own, budget(350, per="requester"))
+    async with shop.gates():
+        for number, name in enumerate(("rita", " Rita@Corp.example")):
+            await shop.request(THREAD.call(f"r{number}"), requester=name)
+            await shop.decided(e.Approved, THREAD.call(f"r{number}"))
+        for number, name in enumerate(("RITA", "slack:u17")):
+            await shop.request(THREAD.call(f"s{number}"), requester=name)
+            assert "(rita)" in (await shop.decided(e.Denied, THREAD.call(f"s{number}"))).reason
+        await shop.request(SECOND, requester="Ben")
+        await shop.decided(e.Approved, SECOND)
+    keys = [(one.organisation, *one.key) for one in await series(shop)]
+    assert sorted(keys) == [
+        (False, "ben"), (False, "rita"), (False, "rita"),
+        (True, "ben"), (True, "rita"), (True, "rita@corp.example"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "of", [lambda: budget(150, per="requester") + FREELY, lambda: tokens("requester")]
+)
+async def test_the_organisations_people_count_for_all(shop: Shop, of: Callable[[], str]):
+    """Whether they spend money or tokens."""
+    await shop.open(of(), '[people]\nrita = ["rita@corp.example"]\n')
+    mail = "rita@corp.example"
+    async with shop.gates():
+        await shop.ledger.append(THREAD.opened, e.ThreadOpened(requester=mail))
+        usage = e.Usage(output_tokens=100)
+        await shop.ledger.append(THREAD.replied(1), e.ModelReplied(parts=(), usage=usage))
+        await shop.request(THREAD.call("mine"), requester=mail)
+        await shop.until(THREAD.call("mine").decided)
+        other = ThreadRef("shop", "t2").call("c")
+        await shop.request(other, requester="rita")
+        assert "(rita)" in (await shop.decided(e.Denied, other)).reason
+    assert [one.key for one in await series(shop)] == [("rita",)]
+
+
 async def test_both_policies_budgets_count(shop: Shop):
     """All must have room, each with a sum of its own though the names are alike (B76)."""
     await shop.open(budget(500, "ask") + FREELY, budget(100, "block"))
@@ -335,6 +475,15 @@ async def test_both_policies_budgets_count(shop: Shop):
         denied = await shop.decided(e.Denied, SECOND)
     assert "the organisation's budget 'refunds'" in denied.reason
     assert sorted(one.organisation for one in await series(shop)) == [False, True]
+
+
+@pytest.mark.parametrize(("own", "over"), [("block", "ask"), ("ask", "block")])
+async def test_beyond_two_budgets_the_one_that_blocks_counts(shop: Shop, own: str, over: str):
+    """Whichever policy has it (B76)."""
+    await shop.open(budget(50, own) + FREELY, budget(50, over))
+    async with shop.gates():
+        await shop.request()
+        assert (await shop.decided(e.Denied)).ground == "limit"
 
 
 async def test_a_gate_that_died_has_spent_once(shop: Shop):
@@ -404,8 +553,8 @@ async def test_tokens_of_an_agent_and_a_day(shop: Shop):
     assert denied.reason.startswith("100 of 100 is used of the budget 'talk' (desk, 20")
     uses = [fact.event for fact in await shop.ledger.read(f"{ROOT}.shop.{BUDGET}.>")]
     assert [(use.call, use.amount) for use in uses] == [
-        ("shop/talk-0/turn-1", "60"),
-        ("shop/talk-1/turn-1", "40"),
+        ("shop/talk-0/turn.1", "60"),
+        ("shop/talk-1/turn.1", "40"),
     ]
     report, _ = await backtest_ledger(shop.ledger, read_policy(tokens("agent day"), "policy.toml"))
     assert (report.allowed, report.blocked, report.changed) == (2, 1, 0)
@@ -416,6 +565,38 @@ async def used(shop: Shop, number: int) -> None:
     pattern = f"{ROOT}.shop.{BUDGET}.talk.*.{number}"
     async with asyncio.timeout(20), aclosing(shop.ledger.watch(1, pattern)) as facts:
         await anext(facts)
+
+
+async def test_no_call_is_taken_for_a_reply(shop: Shop):
+    """Whatever a service calls its call: what a reply has used counts for it too (I10)."""
+    await shop.open(tokens("day"))
+    async with shop.gates():
+        for turn in (1, 2):
+            await replied(shop, THREAD, turn, 60)
+            await used(shop, turn)
+        for name in ("turn-1", "turn-2"):
+            await shop.request(THREAD.call(name))
+            denied = await shop.decided(e.Denied, THREAD.call(name))
+            assert denied.reason.startswith("120 of 100 is used of the budget 'talk'")
+
+
+@pytest.mark.parametrize("per", ["thread", "day"])
+async def test_no_reply_gives_tokens_back(shop: Shop, per: str):
+    """A provider, or a model's program, that reports less than nothing has used nothing; what other
+    replies have used stays known.
+    """
+    await shop.open(tokens(per))
+    async with shop.gates():
+        await replied(shop, THREAD, 1, 100)
+        usage = e.Usage(input_tokens=-70, output_tokens=-30)
+        await shop.ledger.append(THREAD.replied(2), e.ModelReplied(parts=(), usage=usage))
+        usage = e.Usage(input_tokens=-70, output_tokens=5)
+        await shop.ledger.append(THREAD.replied(3), e.ModelReplied(parts=(), usage=usage))
+        if per == "day":
+            await used(shop, 2)
+        await shop.request()
+        denied = await shop.decided(e.Denied)
+    assert denied.reason.startswith("105 of 100 is used of the budget 'talk'")
 
 
 @pytest.mark.log("memory", "jetstream")
@@ -483,6 +664,59 @@ async def test_three_gates_never_exceed_a_budget(shop: Shop, limit: int, run: in
         spent[one.key] = spent.get(one.key, Decimal(0)) + Decimal(one.amount)
     assert set(spent.values()) == {Decimal(100 * run)}
     assert len(spent) == ROUNDS
+
+
+@pytest.mark.log("memory", "jetstream")
+async def test_people_who_approve_at_once_do_not_exceed_a_budget_that_blocks(shop: Shop):
+    """Nine questions had room when they were asked; Ana says yes to all, to some with an edit, and
+    to three gates (B14, I10).
+    """
+    await shop.open(budget(450) + rule("money", "ask", "editor_counts = true"))
+    refs = [ThreadRef("shop", f"t{number}").call("c") for number in range(9)]
+    async with shop.gates(3):
+        await asyncio.gather(*(shop.request(ref) for ref in refs))
+        for ref in refs:
+            await shop.asked(ref)
+        ana = shop.ledger.reviewer("ana")
+        edits = [money(150) if number % 3 == 0 else None for number in range(9)]
+        await asyncio.gather(
+            *(ana.approve(ref, arguments=edit) for ref, edit in zip(refs, edits, strict=True))
+        )
+        for ref in refs:
+            await shop.until(ref.decided)
+    calls = [await shop.ledger.call(ref) for ref in refs]
+    approved = [call for call in calls if call.status is Status.APPROVED]
+    amounts = [amount_at(call.arguments, "/amount") for call in approved]
+    assert 350 < total(one for one in amounts if one is not None) <= 450
+    assert None not in amounts
+
+
+class CountingGate(Gate):
+    """A gate that counts how often it has read the state of a call."""
+
+    loads = 0
+
+    async def load(self, ledger: Ledger, handed: Delivered) -> Any:
+        CountingGate.loads += 1
+        return await super().load(ledger, handed)
+
+
+@pytest.mark.log("jetstream")
+async def test_a_crowd_does_not_read_a_sum_in_vain(shop: Shop, monkeypatch: pytest.MonkeyPatch):
+    """Of all that compete for a slot one wins, and the others have read the series for nothing. So
+    they pause; else each would read it once for every other.
+    """
+    monkeypatch.setattr(CountingGate, "loads", 0)
+    await shop.open(budget(100_000, "block") + FREELY)
+    refs = [ThreadRef("shop", f"t{number % 12}").call(f"c{number}") for number in range(120)]
+    await asyncio.gather(*(shop.request(ref) for ref in refs))
+    gate = e.Author(kind="gate", name="gate")
+    workers = [Worker(Ledger(shop.log, gate), CountingGate()) for _ in range(3)]
+    watching = aclosing(shop.ledger.watch(1, f"{ROOT}.shop.*.call.*.decided"))
+    async with working(*workers), watching as facts:
+        for _ in refs:
+            assert isinstance((await anext(facts)).event, e.Approved)
+    assert CountingGate.loads < 16 * len(refs)
 
 
 async def test_who_gives_back(shop: Shop):

@@ -2,15 +2,18 @@
 shows who asked whom, and ends with what it was asked for.
 """
 
+from datetime import timedelta
+
 import pytest
+from msgspec import structs
 from shop import FIRST, SECOND, THREAD, Shop, rule
 
 from ayes.ledger.chain import MAX_DEPTH, thread_below
 from ayes.ledger.lifecycle import Call, Status
 from ayes.ledger.log import EventLog
 from ayes.schemas import events as e
-from ayes.schemas.errors import AlreadyDecided
-from ayes.schemas.slots import CallRef, ThreadRef
+from ayes.schemas.errors import AlreadyDecided, NotAllowed
+from ayes.schemas.slots import CallRef, DelegationRef, GrantRef, ThreadRef
 from ayes.schemas.tools import ToolSpec
 
 pytestmark = pytest.mark.log("memory", "jetstream")
@@ -92,6 +95,77 @@ async def test_what_is_asked_three_levels_deep_shows_the_whole_chain(shop: Shop)
         assert (await shop.decided(e.Approved, ref)).voters == ("ana",)
 
 
+async def test_no_way_leads_from_the_root_to_a_yes(shop: Shop):
+    """Not by another spelling, a grant, a delegation in either direction or a broken glass; nor may
+    whoever asked at the root say how the call ended (I2).
+    """
+    ways = 'voters = ["*"]\nbreak_glass = ["*"]\n'
+    policy = POLICY.replace('voters = ["*"]\n', ways)
+    assert ways in policy
+    await shop.open(policy, "", DELEGATE, REFUND)
+    await shop.ledger.append(THREAD.opened, e.ThreadOpened(requester="Rita", agent="desk"))
+    given = e.Granted(tool="refund", expires_in_s=60, uses=5)
+    for giver in ("rita", "dora", "RITA"):
+        await shop.ledger.append(GrantRef("shop", giver, "g").given, given)
+    now = await shop.log.clock()
+    for giver, to in (("rita", "cai"), ("dora", "eve"), ("ana", "rita")):
+        ends = now + timedelta(hours=1)
+        delegated = e.Delegated(to=to, starts_at=now - timedelta(hours=1), ends_at=ends)
+        await shop.ledger.append(DelegationRef("shop", giver, "d").given, delegated)
+    async with shop.gates():
+        threads = await levels(shop, 2)
+        ref = await ask(shop, threads[-1].call("pay"))
+        digest = (await shop.asked(ref)).digest
+        yes = e.Voted(verdict="approve", digest=digest)
+        glass = e.Voted(verdict="break_glass", digest=digest, reason="It is urgent.")
+        for name, behalf, said in (
+            ("RITA", "", yes), ("Dora", "", yes), ("rita", "ana", yes), ("cai", "rita", yes),
+            ("eve", "dora", yes), ("rITA", "", glass), ("DORA", "", glass),
+        ):  # fmt: skip
+            cast = structs.replace(said, on_behalf_of=behalf)
+            await shop.ledger.append(ref.vote(name), cast)
+        await vote(shop, ref, "ana")
+        assert (await shop.decided(e.Approved, ref)).voters == ("ana",)
+    await shop.ledger.start(ref)
+    await shop.ledger.doubt(ref)
+    word = e.Reconciled(happened=False, output="Nothing happened.")
+    for name in ("rita", "Dora"):
+        await shop.ledger.append(ref.reconciled_by(name), word)
+    assert (await shop.ledger.call(ref)).status is Status.IN_DOUBT
+
+
+async def test_nobody_of_the_chain_settles_what_was_allowed_below(shop: Shop):
+    """Nobody is asked, so the decision says who may not revoke or reconcile it: as above (I2)."""
+    await shop.open(
+        POLICY.replace('"ask"', '"allow"').replace('voters = ["*"]', ""), "", DELEGATE, REFUND
+    )
+    await shop.ledger.append(THREAD.opened, e.ThreadOpened(requester="rita", agent="desk"))
+    async with shop.gates():
+        [thread] = await levels(shop, 1)
+        ref = await ask(shop, thread.call("pay"))
+        await shop.decided(e.Approved, ref)
+    for name in ("rita", "dora"):
+        with pytest.raises(NotAllowed, match="is behind the agent that did"):
+            await shop.ledger.reviewer(name).revoke(ref)
+        await shop.ledger.append(ref.revoked_by(name), e.Revoked(reviewer=name))
+    assert (await shop.ledger.call(ref)).status is Status.APPROVED
+    assert (await shop.ledger.reviewer("ana").revoke(ref)).status is Status.REVOKED
+
+
+async def test_what_a_request_leaves_to_its_thread_is_that_of_the_thread(shop: Shop):
+    """Requester and agent of the call above, as everywhere (I2)."""
+    await opened(shop)
+    async with shop.gates():
+        await shop.request(FIRST, "{}", "delegate", requester="")
+        await shop.ledger.decision(FIRST, timeout_s=10)
+        await shop.ledger.start(FIRST)
+        event = e.ThreadOpened(requester="rita", agent="helper", parent=str(FIRST))
+        await shop.ledger.append(FIRST.below.opened, event)
+        asked = await shop.asked(await ask(shop, FIRST.below.call("pay")))
+    assert asked.chain == (e.Link(str(FIRST), "delegate", "desk"),)
+    assert asked.excluded == ("rita", "dora")
+
+
 async def test_a_withdrawal_withdraws_what_was_asked_below_at_any_depth(shop: Shop):
     """The call itself goes on to its end, and so does what was approved before."""
     await opened(shop)
@@ -123,9 +197,33 @@ async def test_a_withdrawal_in_the_middle_leaves_what_is_above(shop: Shop):
         )
         await shop.asked(above)
         await shop.asked(below)
-        await shop.ledger.withdraw(threads[0].call("next"))
+        middle = threads[0].call("next")
+        await shop.ledger.withdraw(middle)
         await shop.decided(e.Withdrawn, below)
         assert (await shop.ledger.call(above)).status is Status.PENDING
+        late = await ask(shop, threads[2].call("late"))
+        why = f"{middle}, for whose run it was asked, was withdrawn."
+        assert (await shop.decided(e.Withdrawn, late)).reason == why
+        # If several are over, the outermost is the reason.
+        await shop.ledger.withdraw(FIRST)
+        later = await ask(shop, threads[2].call("later"))
+        assert (await shop.decided(e.Withdrawn, later)).reason.startswith("shop/t1/c1, for whose")
+
+
+async def test_a_thread_that_only_has_the_name_of_one_below_is_left_alone(shop: Shop):
+    """It was opened by itself, so nothing was asked there in the run of the call."""
+    await opened(shop)
+    async with shop.gates():
+        await shop.ledger.append(FIRST.below.opened, e.ThreadOpened(requester="rita"))
+        await shop.ledger.request(FIRST, "delegate", {})
+        await shop.ledger.decision(FIRST, timeout_s=10)
+        await shop.ledger.start(FIRST)
+        ref = await ask(shop, FIRST.below.call("pay"))
+        await shop.asked(ref)
+        await shop.ledger.withdraw(FIRST)
+        await shop.asked(await ask(shop, FIRST.below.call("next")))
+        await shop.ledger.reviewer("ana").approve(ref)
+        await shop.decided(e.Approved, ref)
 
 
 async def test_nobody_approves_for_a_run_that_has_ended(shop: Shop):

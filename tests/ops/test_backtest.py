@@ -871,6 +871,32 @@ def test_budgets_hold(then: str, outcomes: dict[str, int]):
     assert report.by_rule["(limit) budget money"].calls == 7 - outcomes["allowed"]
 
 
+@pytest.mark.parametrize(("own", "over"), [("block", "ask"), ("ask", "block")])
+def test_budgets_of_both_policies_hold(own: str, over: str):
+    """The one that blocks counts, though the other one has its name (R9)."""
+    text = '[[budget]]\nname = "money"\ntools = ["pay"]\namount = "/amount"\nlimit = 100\n'
+    beside = trying.Beside(policy(f'{text}then = "{over}"\n'))
+    made = [
+        CandidateCall("pay", '{"amount":60}', workspace="shop", actual="allowed") for _ in range(2)
+    ]
+    report = backtest(policy(f'{text}then = "{own}"\n{LIMITED}'), made, beside)
+    assert (report.allowed, report.asked, report.blocked) == (1, 0, 1)
+
+
+def test_a_budget_for_each_requester_knows_people():
+    """A person's accounts have one sum, as at the gate (R9)."""
+    text = (
+        '[[budget]]\nname = "money"\ntools = ["pay"]\namount = "/amount"\nlimit = 100\n'
+        'per = ["requester"]\nthen = "block"\n[people]\nrita = ["slack:U17"]\n'
+    )
+    made = [
+        CandidateCall("pay", '{"amount":60}', requester=name, workspace="shop", actual="allowed")
+        for name in ("rita", "Rita", "slack:u17", "ben")
+    ]
+    report = backtest(policy(text + LIMITED), made)
+    assert (report.allowed, report.blocked) == (2, 2)
+
+
 @pytest.mark.parametrize(
     ("per", "blocked"),
     [

@@ -39,6 +39,7 @@ from program import (
 )
 
 import ayes
+from ayes.ledger.chain import thread_below
 from ayes.ledger.services import Ledger
 from ayes.ops import cli
 from ayes.schemas import events as e
@@ -614,6 +615,31 @@ def test_withdrawn(shop, within, call):
     waited = within("wait", call, store=shop)
     assert waited.code == 5
     assert f"{call}: Withdrawn" in waited.err
+
+
+def test_withdrawn_while_it_runs(shop, within, call):
+    """What was asked in its run is withdrawn (0), and whoever asks for that is not told that the
+    call was approved.
+    """
+    below = CallRef("shop", call.below.thread, "pay")
+
+    async def delegated():
+        async with Ledger.connect(shop) as ledger:
+            await ledger.request(call, "look", FIVE, requester="rita")
+            await ledger.decision(call, timeout_s=20)
+            thread, opened = thread_below(await ledger.start(call), agent="helper")
+            await ledger.append(thread.opened, opened)
+
+    asyncio.run(delegated())
+    assert within("request", str(below), "pay", FIVE, store=shop).code == 8
+    ended = within("withdraw", call, "--json", store=shop)
+    assert (ended.code, ended.one["status"]) == (0, "running")
+    until(shop, below.decided)
+    assert "Withdrawn" in kinds(within("show", str(below), "--json", store=shop))
+    call = CallRef("shop", f"{call.thread}-2", "c")
+    asyncio.run(delegated())
+    said = within("withdraw", call, store=shop)
+    assert said == (0, "", f"{call} goes on. What was asked in its run is withdrawn.\n")
 
 
 def test_revoked(shop, within, call):

@@ -14,6 +14,7 @@ import pytest
 from program import approvals
 from stories import Story, request
 
+from ayes.ledger.chain import thread_below
 from ayes.ledger.explanation import _flaw, explained
 from ayes.ledger.lifecycle import call_of
 from ayes.ledger.objections import Objection, VoteFlaw
@@ -174,6 +175,33 @@ async def test_a_vote_that_does_not_count_is_shown_with_why(admin, gate, explain
         "zoe": "zoe was not asked",
     }
     assert all(one["agree"] == [] for one in told["judged"]["asks"]["quorums"])
+
+
+async def test_what_a_sub_agent_asks_is_explained_with_the_calls_above(admin, gate, explain):
+    """Who is behind an agent of the chain is excluded, and the policy says nothing else by now."""
+    free = '[[rule]]\nname = "freely"\ntools = ["delegate"]\nthen = "allow"\n'
+    await apply(admin, f'{POLICY}\n{free}[owners]\ndesk = ["dora"]\n')
+    root = CallRef.parse("shop/order-17/delegate-1")
+    await admin.declare("shop", ToolSpec(name="delegate", schema='{"type":"object"}'))
+    await admin.request(root, "delegate", "{}", requester="rita", agent="desk")
+    await until(admin, "decided", root)
+    below, opened = thread_below(await admin.start(root), agent="helper")
+    await admin.append(below.opened, opened)
+    asked = below.call("refund-1")
+    await requested(admin, asked)
+    await until(admin, "gated", asked)
+    told = await explain(asked)
+    excluded = {"rita": "asked for it", "dora": "is behind the agent helper or desk"}
+    assert told["judged"]["asks"]["excluded"] == excluded
+    assert told["by_now"] is None
+    # Opened for a call that did not run: denied, then and now.
+    other = CallRef.parse("shop/order-17/delegate-2").below
+    event = e.ThreadOpened(requester="rita", parent="shop/order-17/delegate-2")
+    await admin.append(other.opened, event)
+    await requested(admin, other.call("refund-1"))
+    await until(admin, "decided", other.call("refund-1"))
+    told = await explain(other.call("refund-1"))
+    assert (told["judged"]["then"], told["by_now"]) == ("invalid", None)
 
 
 async def test_the_next_stage_is_told_and_then_who_was_asked_as_well(admin, gate, explain):

@@ -157,6 +157,7 @@ def hostile_facts() -> list[Fact]:
         reason=HOSTILE,
         voters=(HOSTILE,),
         excluded=(HOSTILE,),
+        chain=(e.Link(HOSTILE, HOSTILE, HOSTILE), e.Link("acme/t0/c", "delegate", "desk")),
         by=by,
     )
     story.tell(ref.gated, asking)
@@ -178,8 +179,8 @@ def assert_harmless(text: str, mine: str = "") -> None:
 
 
 def test_facts_and_cards_are_lines_whatever_they_hold(capsys):
-    """Author, type of an unknown fact, requester, voters, rule, reason, texts and errors (H6,
-    R7).
+    """Author, type of an unknown fact, requester, voters, rule, reason, the chain of calls, texts
+    and errors (H6, R7).
     """
     facts = hostile_facts()
     output.print_facts(facts, output.console())
@@ -190,7 +191,9 @@ def test_facts_and_cards_are_lines_whatever_they_hold(capsys):
     assert entry
     output.print_pending([entry], output.console(stderr=True))
     card = capsys.readouterr().err
-    assert len(card.splitlines()) == 4
+    assert len(card.splitlines()) == 5
+    [chain] = [line for line in card.splitlines() if "asked in the run of" in line]
+    assert " > acme/t0/c (delegate, by desk)" in chain
     assert_harmless(card)
 
 

@@ -120,6 +120,20 @@ def test_arguments_that_cannot_be_read_are_not_told_if_some_are_secret():
     assert "4111" not in notice(call, "asked", secret=("/card",)).body
 
 
+def test_a_question_of_a_sub_agent_names_the_calls_above():
+    """The outermost first; and nothing in their names deceives anybody."""
+    chain = (
+        e.Link("acme/t0/1-0", "delegate", "desk"),
+        e.Link("acme/t1/c", "ask\u202e", "a\nlink: x"),
+    )
+    body = notice(pending(chain=chain), "asked", link=LINK).body
+
+    assert "in runs of: acme/t0/1-0 (delegate, by desk) > acme/t1/c (ask\\u202e, by a" in body
+    assert "\u202e" not in body
+    assert "\nlink: " not in body
+    assert "[hidden characters]" in body
+
+
 def test_text_that_hides_is_spelled_out_and_flagged():
     """A hidden character, a mixed script or a line break in others' text deceives nobody."""
     call = pending(

@@ -735,7 +735,7 @@ def test_budgets_are_what_the_gate_takes_them_for(ending):
     for number, (ref, amount) in enumerate([(call, "10.5"), (other, "0.25"), (call, "20")], 1):
         story.tell(day.ref.used(number), e.BudgetUsed(str(ref), amount, day.key))
     for turn in (1, 2):
-        used = e.BudgetUsed(f"{REF}/turn-{turn}", "70", organisation=True)
+        used = e.BudgetUsed(f"{REF}/turn.{turn}", "70", organisation=True)
         story.tell(talk.ref.used(turn), used)
     found = rows(
         read([raw_of(fact) for fact in story.facts]), "SELECT * FROM budgets ORDER BY name"

@@ -194,6 +194,7 @@ async def _each_resumes_once(
     finally:
         deciding.cancel()
         await asyncio.gather(deciding, return_exceptions=True)
+    assert kills[0]
     print(f"{kills[0]} kills, {THREADS} threads of {DEPTH + 1} levels")  # noqa: T201 - for `-s`
     paid = set()
     for root in roots:

@@ -18,7 +18,7 @@ from ayes.consumers import delegator, gate, worker
 from ayes.consumers.executor import Executor
 from ayes.consumers.pending_projector import PendingProjector, PendingState
 from ayes.consumers.worker import Worker
-from ayes.ledger import lifecycle, objections, verdict, votes
+from ayes.ledger import client, lifecycle, objections, verdict, votes
 from ayes.ledger.client import LedgerClient
 from ayes.ledger.in_memory import Lagging
 from ayes.ledger.lifecycle import Call
@@ -403,7 +403,7 @@ def only_the_first_wish_is_requested() -> Iterator[Change]:
 @bug
 def a_withdrawal_stops_after_one_level() -> Iterator[Change]:
     """What is asked two levels below a withdrawn call goes on waiting for people."""
-    below, chain = gate._below, gate.chain_above
+    below, chain = gate._below, client.chain_above
 
     async def shallow(ledger: Any, call: Any, withdrawn: Any) -> Any:
         found = await below(ledger, call, withdrawn)
@@ -415,7 +415,7 @@ def a_withdrawal_stops_after_one_level() -> Iterator[Change]:
         return structs.replace(found, over="")
 
     yield gate, "_below", shallow
-    yield gate, "chain_above", nearest
+    yield client, "chain_above", nearest
 
 
 @bug
@@ -425,7 +425,7 @@ def the_chain_above_is_not_read() -> Iterator[Change]:
     async def none(opened: Any, read: Any) -> Any:
         return gate.Chain()
 
-    yield gate, "chain_above", none
+    yield client, "chain_above", none
 
 
 @bug

@@ -82,7 +82,7 @@ async def check_withdrawal(ledger: Ledger, call: Call, visitor: Visitor) -> None
             f"{visitor.name} did not ask for {call.ref}. Its requester can withdraw it, or the "
             "service that requested it."
         )
-    await ledger.check(call, call.ref.withdrawn, e.Withdrawn())
+    await ledger.check_withdrawal(call)
 
 
 async def check_doubt(
