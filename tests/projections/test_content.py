@@ -132,3 +132,14 @@ def test_each_provider_is_sent_the_files_that_it_takes(name, media):
     in_words = text.count(json.dumps(described(media), ensure_ascii=False)[1:-1])
     assert in_words == (media not in of_users) + (media not in of_tools)
     assert FORMATS[name].check(FORMATS[name].write(entries)) == []
+
+
+@EVERY
+def test_an_output_without_its_call_is_told_in_words(name):
+    """A history that was shortened by other means may have half a pair. Its text becomes a note,
+    and its files are told in it.
+    """
+    output = (e.Text("This:"), IMAGE)
+    entries = (User("Look."), Outcome("1-0", "look", "c", "returned", output, is_error=False))
+    said = f"An earlier call of `look` ended so: This:\n\n{described(IMAGE)}"
+    assert json.dumps(said)[1:-1] in json.dumps(FORMATS[name].write(entries))
