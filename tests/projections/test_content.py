@@ -19,7 +19,7 @@ from ayes.projections.formats import FORMATS
 from ayes.projections.history import Assistant, Outcome, User, digest, history
 from ayes.projections.thread import thread_of
 from ayes.schemas import events as e
-from ayes.schemas.content import described
+from ayes.schemas.content import attached, described
 
 #: Random histories for each format; `make properties` has more.
 EXAMPLES = int(os.environ.get("CONTENT_EXAMPLES", "30"))
@@ -108,7 +108,7 @@ def test_the_providers_own_types_accept_it(name, data):
 KEPT = {
     # A user's message, a tool's output.
     "openai-chat": ({IMAGE, DOCUMENT, SOUND, LINK}, set()),
-    "openai-responses": ({IMAGE, DOCUMENT, LINK}, {IMAGE, DOCUMENT, LINK}),
+    "openai-responses": ({IMAGE, DOCUMENT, TEXT, LINK}, {IMAGE, DOCUMENT, TEXT, LINK}),
     "anthropic": ({IMAGE, DOCUMENT, TEXT, LINK}, {IMAGE, DOCUMENT, TEXT, LINK}),
     "gemini": ({IMAGE, DOCUMENT, TEXT, SOUND, LINK}, {IMAGE, DOCUMENT, TEXT}),
     "ai-sdk": ({IMAGE, DOCUMENT, TEXT, SOUND, LINK}, {IMAGE, DOCUMENT, TEXT, SOUND, LINK}),
@@ -143,3 +143,17 @@ def test_an_output_without_its_call_is_told_in_words(name):
     entries = (User("Look."), Outcome("1-0", "look", "c", "returned", output, is_error=False))
     said = f"An earlier call of `look` ended so: This:\n\n{described(IMAGE)}"
     assert json.dumps(said)[1:-1] in json.dumps(FORMATS[name].write(entries))
+
+
+def test_how_closely_a_model_looks_at_a_document_is_kept():
+    """Responses has a detail for the pages of a PDF, without the one for images alone."""
+    data = {"filename": "a.pdf", "file_data": "data:application/pdf;base64,aGk=", "detail": "high"}
+    message = {"type": "message", "role": "user", "content": [{"type": "input_file", **data}]}
+    write, check, read = FORMATS["openai-responses"]
+    assert write(entries_of(facts_told(read([message])))) == {"input": [message]}
+    data["detail"] = "original"
+    wrong = {**message, "content": [{"type": "input_file", **data}]}
+    assert [problem.rule for problem in check([wrong])] == [16]
+    plain = attached(b"The order was paid twice.", "text/plain")
+    [item] = write((User((plain,)),))["input"]
+    assert item["content"][0]["filename"] == "file.txt"
