@@ -21,6 +21,8 @@ INLINE_BYTES: Final = 64 * 1024
 #: Such as `image/png`; or `image/*`, if only the kind is known (RFC 6838).
 MEDIA_TYPE: Final = re.compile(r"[a-z]+/(\*|[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126})", re.ASCII)
 
+_SHA256: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
+
 
 def content_of(parts: Iterable[e.Text | e.Media]) -> e.Content:
     """The content that consists of these parts."""
@@ -145,6 +147,11 @@ def to_store(files: Iterable[e.Media]) -> tuple[e.Media, ...]:
     return tuple(large)
 
 
+def is_sound(stored: e.Stored) -> bool:
+    """Whether it can name a file of the store. A program of others may record anything."""
+    return _SHA256.fullmatch(stored.digest) is not None and 0 <= stored.size <= MAX_FILE_BYTES
+
+
 def problem_of(media: e.Media) -> str:
     """Why this file cannot be recorded; empty if it can."""
     if not MEDIA_TYPE.fullmatch(media.media_type):
@@ -154,6 +161,8 @@ def problem_of(media: e.Media) -> str:
             return f"it has {size:,} bytes, and one may have {MAX_FILE_BYTES:,}. Pass a link to it."
         case e.Inline() as held if decoded(held) is None:
             return "its data is not base64 (RFC 4648, section 4)."
+        case e.Stored() as stored if not is_sound(stored):
+            return f"it has no SHA-256, or a size that is not 0 to {MAX_FILE_BYTES:,} bytes."
         case e.Linked(url=url) if not url:
             return "its link is empty."
         case e.Uploaded(provider=provider, id=id_) if not (provider and id_):

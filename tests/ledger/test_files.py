@@ -90,6 +90,9 @@ async def test_a_file_without_bytes_is_kept(ledger: Ledger):
         (e.Media("image/png", e.Inline("aGk")), "base64"),
         (e.Media("image/png", e.Linked("")), "link is empty"),
         (e.Media("image/png", e.Uploaded("", "file-1")), "to which provider"),
+        (e.Media("image/png", e.Stored("*", 5)), "SHA-256"),
+        (e.Media("image/png", e.Stored("0" * 64, -1)), "size"),
+        (e.Media("image/png", e.Stored("0" * 64, MAX_FILE_BYTES + 1)), "size"),
     ],
 )
 async def test_what_is_no_file_is_refused_before_anything_is_recorded(
@@ -119,6 +122,17 @@ async def test_other_bytes_in_the_place_of_a_file_are_found(ledger: Ledger):
     assert await ledger.read(THREAD) == ()
 
 
+@pytest.mark.parametrize("size", [-1, MAX_FILE_BYTES + 1, 1 << 60])
+async def test_what_no_file_can_be_is_not_read(ledger: Ledger, size: int):
+    """Whoever may store files and facts can name a size without end, and store pieces for it. It
+    would be read into the memory of whoever reads the conversation.
+    """
+    for number in range(1, 4):
+        await ledger.log.keep_piece(file_piece("shop", "0" * 64, number), b"x" * files.PIECE_BYTES)
+    with pytest.raises(BadInput, match="no file"):
+        await files.fetch(ledger.log, "shop", e.Stored("0" * 64, size))
+
+
 async def test_a_piece_is_stored_once(ledger: Ledger):
     place = file_piece("shop", "0" * 64, 1)
     assert await ledger.log.keep_piece(place, b"first")
@@ -130,6 +144,23 @@ async def test_a_file_that_is_not_there_is_awaited(ledger: Ledger):
     """A model is not asked about a file that cannot be read: the delivery is tried again."""
     with pytest.raises(Unavailable, match="piece 1"):
         await files.fetch(ledger.log, "shop", e.Stored("0" * 64, 5))
+
+
+async def test_what_refers_to_a_file_that_is_not_there_is_refused(ledger: Ledger):
+    """As a message that is passed on to another workspace: no model could be asked about it. The
+    same file may be referred to again where it is.
+    """
+    [media] = (await said(ledger, attached(LARGE, "image/png"))).text
+    other = ThreadRef("other", "t1")
+    with pytest.raises(BadInput, match="not in the store of other"):
+        await ledger.say(other, (media,), message="m1")
+    assert await ledger.read(other) == ()
+    half = e.Stored(sha256(LARGE[:-1]).hexdigest(), len(LARGE) - 1)
+    place = file_piece("shop", half.digest, 1)
+    await ledger.log.keep_piece(place, LARGE[: files.PIECE_BYTES])
+    with pytest.raises(BadInput, match="not in the store of shop"):
+        await said(ledger, e.Media("image/png", half), message="m2")
+    assert (await said(ledger, media, message="m2")).text == (media,)
 
 
 async def test_a_file_half_stored_is_stored_by_the_next_attempt(ledger: Ledger):

@@ -34,15 +34,18 @@ from ayes.projections.live import Discarded, Ended, Fragment
 from ayes.projections.thread import Thread, is_settled, thread_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
-from ayes.schemas.content import files_in, spoken, words
+from ayes.schemas.content import files_in, is_sound, spoken, words
 from ayes.schemas.errors import UnknownCall
 from ayes.schemas.ids import token
 from ayes.schemas.slots import ROOT, ThreadRef
+from ayes.schemas.visible import visible
 
 router: Final = APIRouter(tags=["threads"])
 
 #: Facts after which a page ends, however many threads were found; `next` goes on from there.
 _MOST: Final = 20_000
+#: The last characters of a file's name that a download is named by.
+_NAME: Final = 200
 #: Characters of a message in a list.
 _SHORT: Final = 200
 
@@ -173,7 +176,7 @@ class StoredFile(ApiModel):
         return [
             cls(digest=kept.digest, media_type=media.media_type, name=media.name, size=kept.size)
             for media in (files_in(event) if isinstance(event, e.Event) else ())
-            if isinstance(kept := media.source, e.Stored)
+            if isinstance(kept := media.source, e.Stored) and is_sound(kept)
         ]
 
 
@@ -414,7 +417,8 @@ async def file(
         raise UnknownCall(f"no fact of {ref} names a stored file {digest}.")
     kept = e.Stored(found.digest, found.size)
     data = await fetch(backend.reading.log, ref.workspace, kept)
-    name = quote(found.name or f"{digest[:12]}.bin", safe="")
+    # No character of it may hide its ending, and a browser refuses a header without end.
+    name = quote(visible(found.name)[-_NAME:] or f"{digest[:12]}.bin", safe="")
     headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{name}"}
     return Response(data, headers=headers, media_type="application/octet-stream")
 
