@@ -103,11 +103,11 @@ def with_sources(text: e.Text) -> str:
 
 
 def _source(citation: e.Citation) -> str:
-    named = [cited(citation.title)] if citation.title else []
+    named = [_quoted(citation.title)] if citation.title else []
     if citation.url:
-        named.append(cited(citation.url))
+        named.append(_quoted(citation.url))
     if not named and citation.quote:
-        named.append(cited(citation.quote))
+        named.append(_quoted(citation.quote))
     return ", ".join(named) or "one that is not named"
 
 
@@ -118,13 +118,31 @@ def described(media: e.Media) -> str:
     """
     match media.source:
         case e.Linked(url=url):
-            whence = f", {cited(url)}"
+            whence = f", {_quoted(url)}"
         case e.Uploaded(provider=provider):
-            whence = f", uploaded to {cited(provider)}"
+            whence = f", uploaded to {_quoted(provider)}"
         case e.Inline() | e.Stored() as held:
             whence = f", {size_of(held):,} bytes"
-    named = f" {cited(media.name)}" if media.name else ""
+    named = f" {_quoted(media.name)}" if media.name else ""
     return f"[{media.media_type}{named}{whence}]"
+
+
+def _quoted(text: str) -> str:
+    """The text in quotation marks, as `repr` writes it. But what that escapes depends on Python's
+    tables of Unicode, which grow with its versions; here a new character is itself.
+    """
+    mark = '"' if "'" in text and '"' not in text else "'"
+    escaped = _ESCAPED.sub(lambda found: ascii(found[0])[1:-1], text)
+    return mark + (escaped.replace("'", "\\'") if mark == "'" else escaped) + mark
+
+
+#: The backslash, and controls, formats, separators, surrogates and what is for private use.
+_ESCAPED: Final = re.compile(
+    r"[\\\x00-\x1f\x7f-\xa0\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u1680\u180e"
+    r"\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ud800-\uf8ff\ufeff\ufff9-\ufffb\U000110bd"
+    r"\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    r"\U000e0000-\U000e00ff\U000f0000-\U0010ffff]"
+)
 
 
 def size_of(held: e.Inline | e.Stored) -> int:

@@ -236,6 +236,19 @@ def test_files_in_words():
 
 
 @pytest.mark.log("memory")
+def test_the_words_for_a_name_are_the_same_in_every_python():
+    """Each version of Python knows more characters, and `repr` escapes those that it does not."""
+    name = "\U0001fae9 \U0002ebf0 \u1c89 \U0001cd00.png"  # of Unicode 15.1 and 16
+    assert described(attached(b"", "image/png", name)) == f"[image/png '{name}', 0 bytes]"
+    hidden = "it's \\ \u202egnp\n\x00\u200b\ue000"
+    assert described(attached(b"", "image/png", hidden)) == (
+        r"""[image/png "it's \\ \u202egnp\n\x00\u200b\ue000", 0 bytes]"""
+    )
+    for text in ("a'b", 'a"b', "a'b\"c", "\\", "über", "Łódź 東京.pdf", "\t\r\n\x7f\x85\xa0"):
+        assert described(attached(b"", "image/png", text)) == f"[image/png {text!r}, 0 bytes]"
+
+
+@pytest.mark.log("memory")
 async def test_the_store_of_one_workspace_is_not_that_of_another():
     log = Memory()
     stored = await files.keep(log, "shop", b"secret")
