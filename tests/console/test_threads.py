@@ -268,6 +268,17 @@ async def test_a_stored_file_is_fetched_by_its_digest(shop, client):
     assert (await client.get("/api/v1/threads")).status_code == 200
 
 
+async def test_a_page_has_no_bytes_of_stored_files(shop, client):
+    """Some large files of an agent would make it hundreds of megabytes. By itself it has them."""
+    page = attached(b"x" * 100_000, "application/pdf", "page.pdf")
+    await say(shop, "order-17", (Text("See here."), page))
+    shown = (await client.get("/conversations/shop/order-17?format=openai-responses")).text
+    assert "[application/pdf &#39;page.pdf&#39;, 100,000 bytes]" in shown
+    assert "file_data" not in shown
+    whole = (await client.get(f"{THREAD}/history?format=openai-responses")).json()
+    assert whole["input"][0]["content"][1]["file_data"].startswith("data:application/pdf;base64,")
+
+
 async def test_the_name_of_a_download_hides_nothing(shop, client):
     """Neither behind a character that reorders others, nor by a length that no browser takes."""
     page = attached(b"x" * 100_000, "text/html", "x" * 9_000 + "\u202egnp.html")

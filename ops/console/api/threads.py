@@ -383,15 +383,19 @@ async def history(
     backend: InBackend,
     _visitor: Reading,
     provider: Annotated[str, Query(alias="format")] = "openai-chat",
+    files: Annotated[bool, Query()] = True,
 ) -> Response:
     """A conversation as its model continues it: the messages of a provider's API.
 
-    The header `Ayes-Stopped-At` names the call before whose turn it stops, if one is not settled.
+    With `files=false` stored files are told in words, and their bytes are not read. The header
+    `Ayes-Stopped-At` names the call before whose turn it stops, if one is not settled.
     """
     writer = format_named(provider)
     found = history_of(await _known(backend, ref))
     headers = {"Ayes-Stopped-At": str(found.stopped_at)} if found.stopped_at else {}
-    entries = await with_bytes(backend.reading, ref, found.entries)
+    entries = found.entries
+    if files:
+        entries = await with_bytes(backend.reading, ref, entries)
     payload = msgspec.json.encode(writer.write(entries))
     return Response(payload, headers=headers, media_type="application/json")
 
