@@ -246,6 +246,10 @@ BROKEN = [
     (RESPONSES, 16, outputs({"type": "input_image", "image_url": url("no base64")})),
     (RESPONSES, 16, outputs({"type": "input_file", "file_url": "file:///etc/passwd"})),
     (RESPONSES, 16, outputs({"type": "input_file", "file_data": url(DATA, "audio/wav")})),
+    (CHAT, 8, [{"role": "assistant", "content": [{"type": "refusal"}]}]),
+    (RESPONSES, 13, responses({"type": "input_text"})),
+    (RESPONSES, 13, [{"role": "assistant", "content": [{"type": "refusal", "text": "no"}]}]),
+    (RESPONSES, 12, outputs({"type": "input_text", "text": None})),
     ("anthropic", 17, chat(image(media_type="image/bmp"))),
     ("anthropic", 17, chat(image("no base64"))),
     ("anthropic", 17, chat(image(""))),
@@ -291,6 +295,9 @@ def test_the_rule_for_files_that_is_broken_is_named(name, rule, messages):
     ("name", "messages"),
     [
         ("openai-chat", chat(OLD, {"type": "file", "file": {"file_id": "file-1"}})),
+        (CHAT, [{"role": "assistant", "content": None, "audio": {"id": "audio_1"}}]),
+        (CHAT, [{"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}]),
+        (RESPONSES, [{"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}]),
         ("openai-responses", responses({"type": "input_image", "file_id": "file-1"})),
         ("openai-responses", outputs({"type": "input_file", "file_url": "https://example.org/a"})),
         ("anthropic", chat(image(LARGE), document(type="content", content="in pieces"))),
@@ -329,3 +336,13 @@ def test_the_title_of_a_document_has_the_length_that_anthropic_takes():
     payload = FORMATS["anthropic"].write((User((named,)),))
     assert payload["messages"][0]["content"][0]["title"] == "x" * 500
     assert FORMATS["anthropic"].check(payload) == []
+
+
+@EVERY
+@pytest.mark.parametrize("said", [e.Text("It is on its way. \n"), e.Refusal("I will not. ")])
+def test_a_history_that_ends_in_a_blank_is_taken(name, said):
+    """As one of a conversation that is complete. Anthropic refuses it if the model said it last."""
+    entries = (User("hi"), Assistant(1, (said,)))
+    assert FORMATS[name].check(FORMATS[name].write(entries)) == []
+    whole = FORMATS[name].write((*entries, User("And now?")))
+    assert json.dumps(said.text)[1:-1] in json.dumps(whole)

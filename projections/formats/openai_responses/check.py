@@ -180,9 +180,16 @@ def _is_text_or(kinds: frozenset[str], content: Any) -> bool:
     if not isinstance(content, list):
         return isinstance(content, str)
     return all(
-        isinstance(part, dict) and isinstance(part.get("type"), str) and part["type"] in kinds
+        isinstance(part, dict)
+        and isinstance(part.get("type"), str)
+        and part["type"] in kinds
+        and (part["type"] in RESPONSES_FILES or isinstance(_text_in(part), str))
         for part in content
     )
+
+
+def _text_in(part: JsonObject) -> Any:
+    return part.get("refusal" if part["type"] == "refusal" else "text")
 
 
 def _check_reasoning(at: int, item: JsonObject, following: Any, problems: Problems) -> None:
