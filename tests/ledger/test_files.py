@@ -13,7 +13,7 @@ from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import STORED, ensure
 from ayes.ledger.services import Ledger
 from ayes.ledger.tool_runner import run_tool
-from ayes.projections.history import User, digest, history
+from ayes.projections.history import Assistant, Entry, Outcome, User, digest, history
 from ayes.projections.thread import thread_of
 from ayes.schemas import events as e
 from ayes.schemas.content import (
@@ -131,6 +131,56 @@ async def test_what_no_file_can_be_is_not_read(ledger: Ledger, size: int):
         await ledger.log.keep_piece(file_piece("shop", "0" * 64, number), b"x" * files.PIECE_BYTES)
     with pytest.raises(BadInput, match="no file"):
         await files.fetch(ledger.log, "shop", e.Stored("0" * 64, size))
+
+
+async def test_other_bytes_of_the_same_length_are_found(ledger: Ledger):
+    """Only the digest tells them from those that were meant; and a fact may name another size."""
+    whole, meant = sha256(LARGE).hexdigest(), e.Stored(sha256(LARGE).hexdigest(), len(LARGE))
+    other = bytes(reversed(LARGE))
+    for number in (1, 2):
+        piece = other[(number - 1) * files.PIECE_BYTES : number * files.PIECE_BYTES]
+        await ledger.log.keep_piece(file_piece("shop", whole, number), piece)
+    with pytest.raises(BadInput, match="other bytes"):
+        await files.fetch(ledger.log, "shop", meant)
+    with pytest.raises(BadInput, match="other bytes"):
+        await said(ledger, attached(LARGE, "image/png"))
+    small = await files.keep(ledger.log, "shop", b"a few bytes")
+    with pytest.raises(BadInput, match="other bytes"):
+        await files.fetch(ledger.log, "shop", e.Stored(small.digest, small.size + 1))
+
+
+@pytest.mark.parametrize(
+    ("size", "source"),
+    [
+        (INLINE_BYTES, e.Inline),
+        (INLINE_BYTES + 1, e.Stored),
+        (files.PIECE_BYTES, e.Stored),
+        (files.PIECE_BYTES + 1, e.Stored),
+        (MAX_FILE_BYTES, e.Stored),
+    ],
+)
+async def test_a_file_of_a_size_at_a_limit_comes_back(ledger: Ledger, size: int, source: type):
+    data = (bytes(range(256)) * (size // 256 + 1))[:size]
+    [media] = (await said(ledger, attached(data, "image/png"))).text
+    assert type(media.source) is source
+    entries = history(thread_of(THREAD, await ledger.read(THREAD))).entries
+    assert await with_bytes(ledger, THREAD, entries) == (User((attached(data, "image/png"),)),)
+
+
+async def test_stored_files_of_every_entry_get_their_bytes(ledger: Ledger):
+    """Those of a message, an output and a reply."""
+    whole = attached(LARGE, "image/png")
+    stored = e.Media("image/png", await files.keep(ledger.log, "shop", LARGE))
+
+    def entries(media: e.Media) -> tuple[Entry, ...]:
+        output = (e.Text("This:"), media)
+        return (
+            User((media,)),
+            Assistant(1, (e.Text("Look."), media, e.Wish("look", "{}"))),
+            Outcome("1-0", "look", "", "returned", output, is_error=False),
+        )
+
+    assert await with_bytes(ledger, THREAD, entries(stored)) == entries(whole)
 
 
 async def test_a_piece_is_stored_once(ledger: Ledger):

@@ -7,7 +7,18 @@ import json
 import os
 
 import pytest
-from contents import DOCUMENT, IMAGE, LINK, SOUND, TEXT, lives_with_content
+from contents import (
+    ANTHROPICS,
+    CITATIONS,
+    DOCUMENT,
+    IMAGE,
+    LINK,
+    MEDIA,
+    OPENAIS,
+    SOUND,
+    TEXT,
+    lives_with_content,
+)
 from formats import entries_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -132,6 +143,51 @@ def test_each_provider_is_sent_the_files_that_it_takes(name, media):
     in_words = text.count(json.dumps(described(media), ensure_ascii=False)[1:-1])
     assert in_words == (media not in of_users) + (media not in of_tools)
     assert FORMATS[name].check(FORMATS[name].write(entries)) == []
+
+
+@EVERY
+@pytest.mark.parametrize("media", MEDIA, ids=described)
+def test_no_file_makes_a_payload_that_the_provider_refuses(name, media):
+    """In a message, an output and a reply; also those that only a raw client records."""
+    wish = e.Wish("look", "{}", "call_a")
+    entries = (
+        User((e.Text("What is this?"), media)),
+        Assistant(1, (e.Text("This:"), media, wish)),
+        Outcome("1-0", "look", "call_a", "returned", (e.Text("This:"), media), is_error=False),
+    )
+    assert FORMATS[name].check(FORMATS[name].write(entries)) == []
+
+
+@EVERY
+def test_a_file_is_sent_by_its_id_to_the_provider_that_has_it(name):
+    """To another one the id means nothing, or another file."""
+    for provider, takes in (
+        ("anthropic", {"anthropic", "pydantic-ai"}),
+        ("openai", {"openai-chat", "openai-responses", "pydantic-ai"}),
+        ("gemini", {"gemini", "pydantic-ai"}),
+        ("nobody", set()),
+    ):
+        media = e.Media("application/pdf", e.Uploaded(provider, "files/1"))
+        text = json.dumps(FORMATS[name].write((User((e.Text("Look."), media)),)))
+        assert (json.dumps(described(media))[1:-1] in text) is (name not in takes), provider
+
+
+def test_a_citation_goes_back_to_its_provider_unchanged():
+    """To another one it is told in words."""
+    for name, raw, before in (
+        ("anthropic", ANTHROPICS, ()),
+        ("openai-responses", OPENAIS, (e.Opaque("openai-responses", '{"id":"msg_1"}'),)),
+    ):
+        citation = next(one for one in CITATIONS if one.provider == name)
+        text = e.Text("so it is", (citation,))
+        entries = (User("Is it?"), Assistant(1, (*before, text)))
+        payload = written(name, entries)
+        [block] = payload[-1]["content"]
+        assert (block.get("citations") or block.get("annotations")) == [raw]
+        assert written(name, entries_of(facts_told(FORMATS[name].read(payload)))) == payload
+        for other in set(FORMATS) - {name}:
+            told = json.dumps(FORMATS[other].write(entries))
+            assert "[Sources: 'It', 'https://example.org']" in told
 
 
 @EVERY
