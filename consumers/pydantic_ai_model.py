@@ -7,6 +7,12 @@ are recorded in its own wire form if there is one (the convention is in
 `ayes.projections.formats.common`). So a live conversation can be written in the provider's wire
 form, and a conversation that was read from a wire form can go on live.
 
+The library raises for a file that a provider does not take, and downloads a link that a provider
+does not fetch. Either may end the turn and each later one, and nothing of ours fetches a link. So a
+model is sent only the files that its provider takes (`_taken_by`), and is told of the others in
+words. Of a service that is not known here the provider is sent all files by their bytes, and no
+links.
+
 Some parts are not sent live, since the library has no type for them, and some are lost: see
 `ayes.projections.formats.pydantic_ai.write`. The id of an item that holds a call is one of them, as
 the call goes under an id of ours. A model that represents several (a `FallbackModel`) is a provider
@@ -23,15 +29,21 @@ from pydantic_ai import messages as pai
 from pydantic_ai.direct import model_request, model_request_stream
 from pydantic_ai.models import Model as ProviderModel
 from pydantic_ai.models import ModelRequestParameters, infer_model
+from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.tools import ToolDefinition
 
 from ayes.consumers.model import ModelReply, ModelRequest
-from ayes.projections.formats.common import fitting, named_tools, tool_name
+from ayes.projections.formats.anthropic.media import takes as anthropic_takes
+from ayes.projections.formats.common import Takes, fitting, named_tools, tool_name
+from ayes.projections.formats.gemini.media import takes as gemini_takes
+from ayes.projections.formats.openai_files import responses_takes
+from ayes.projections.formats.openai_files import takes as chat_takes
 from ayes.projections.formats.pydantic_ai.media import takes
 from ayes.projections.formats.pydantic_ai.opaque import recorded, responded
 from ayes.projections.formats.pydantic_ai.write import items_of
 from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User
 from ayes.schemas import events as e
+from ayes.schemas.content import decoded
 
 
 class PydanticAI:
@@ -46,7 +58,7 @@ class PydanticAI:
 
     async def reply(self, question: ModelRequest) -> ModelReply:
         model, names, parameters = self._request(question)
-        sent = messages(question.history, provider=model.system)
+        sent = messages(question.history, provider=model.system, taken=_taken_by(model))
         response = await model_request(model, sent, model_request_parameters=parameters)
         return _reply(response, model.system, names)
 
@@ -57,7 +69,7 @@ class PydanticAI:
             RuntimeError: the stream ended before the reply was complete.
         """
         model, names, parameters = self._request(question)
-        sent = messages(question.history, provider=model.system)
+        sent = messages(question.history, provider=model.system, taken=_taken_by(model))
         streaming = model_request_stream(model, sent, model_request_parameters=parameters)
         async with AsyncExitStack() as stack:
             try:
@@ -103,12 +115,70 @@ def _reply(response: pai.ModelResponse, provider: str, names: Mapping[str, str])
     )
 
 
-def messages(history: Sequence[Entry], *, provider: str) -> list[pai.ModelMessage]:
+def _taken_by(model: ProviderModel) -> Takes:
+    """The files that the provider takes from the library, without the library fetching anything."""
+    while isinstance(model, WrapperModel):
+        model = model.wrapped
+    match model.system:
+        case "anthropic":
+            return anthropic_takes
+        case "openai":
+            from pydantic_ai.models.openai import OpenAIChatModel  # an extra of the library
+
+            return _chat_takes if isinstance(model, OpenAIChatModel) else _responses_takes
+        case "google":
+            return _google_takes
+        case _:
+            return _is_held
+
+
+def _chat_takes(media: e.Media) -> bool:
+    # The library writes a text file into the message, as UTF-8.
+    return chat_takes(media) or (media.media_type.startswith("text/") and _is_utf8(media))
+
+
+def _is_utf8(media: e.Media) -> bool:
+    try:
+        return isinstance(media.source, e.Inline) and bool((decoded(media.source) or b"").decode())
+    except UnicodeDecodeError:
+        return False
+
+
+def _responses_takes(media: e.Media) -> bool:
+    # The library does not know every document that the service reads.
+    known = pai.BinaryContent(b"", media_type=media.media_type)
+    return responses_takes(media) and (not _is_held(media) or known.is_image or known.is_document)
+
+
+def _google_takes(media: e.Media) -> bool:
+    # The library itself downloads all other links (`GoogleModel._resolve_file`).
+    match media.source:
+        case e.Uploaded(id=id_):
+            return gemini_takes(media) and id_.startswith("https://")
+        case _:
+            return _is_held(media) and gemini_takes(media)
+
+
+def _is_held(media: e.Media) -> bool:
+    return isinstance(media.source, e.Inline)
+
+
+def messages(
+    history: Sequence[Entry], *, provider: str, taken: Takes = takes
+) -> list[pai.ModelMessage]:
     """The history as pydantic-ai's requests and responses, with opaque parts for their provider
     only.
+
+    Args:
+        taken: the files that are sent, of those that the library's messages can hold; the others
+            are told in words.
     """
+
+    def sent(media: e.Media) -> bool:
+        return takes(media) and taken(media)
+
     written: list[pai.ModelMessage] = []
-    for entry in fitting(history, in_messages=takes, in_results=takes):
+    for entry in fitting(history, in_messages=sent, in_results=sent):
         match entry:
             case System(text):
                 _ask(written, pai.SystemPromptPart(text))

@@ -68,8 +68,10 @@ from ayes.ledger.log import (
 from ayes.ledger.replica import ReadReplica
 from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import ACK_WAIT_S, DURABLES, LEDGER
+from ayes.ledger.tool_runner import not_recorded
 from ayes.schemas.codec import Fact, fact_of
 from ayes.schemas.errors import (
+    BadInput,
     BadSlot,
     BrokerAway,
     BrokerRefused,
@@ -450,13 +452,20 @@ class Worker[S, W]:
         done = await self._reaction.execute(ledger, work)
         if done is None:
             return
-        first = await self._ledger.append_until_acknowledged(
-            done.slot, done.event, cause=cause, fallback_slot=done.fallback_slot
-        )
+        try:
+            first = await self._record(done, cause)
+        except BadInput as problem:
+            failed = not_recorded(done.event, problem)
+            first = await self._record(structs.replace(done, event=failed), cause)
         if first is not None:
             _log.warning(
                 "came late, kept apart", slot=done.slot.subject, first=type(first.event).__name__
             )
+
+    async def _record(self, done: Append, cause: Event | None) -> Fact | None:
+        return await self._ledger.append_until_acknowledged(
+            done.slot, done.event, cause=cause, fallback_slot=done.fallback_slot
+        )
 
     async def _park(self, durable: str, delivery: Delivery, reason: str) -> None:
         now, newer = self._ledger.now(), reason.endswith(NEWER)

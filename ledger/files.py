@@ -17,7 +17,14 @@ from msgspec.structs import replace
 
 from ayes.ledger.log import EventLog
 from ayes.schemas import events as e
-from ayes.schemas.content import decoded, files_in, problem_of, to_store, with_files
+from ayes.schemas.content import (
+    decoded,
+    files_in,
+    is_sound,
+    problem_of,
+    to_store,
+    with_files,
+)
 from ayes.schemas.errors import BadInput, Unavailable
 from ayes.schemas.slots import file_piece
 
@@ -45,9 +52,11 @@ async def fetch(log: EventLog, workspace: str, stored: e.Stored) -> bytes:
     """The bytes of a stored file.
 
     Raises:
-        BadInput: the store has other bytes in its place.
+        BadInput: the store has other bytes in its place, or no file can be there.
         Unavailable: they are not there, or cannot be read now.
     """
+    if not is_sound(stored):
+        raise BadInput(f"{stored} names no file that the store of {workspace} can have.")
     data = bytearray()
     while len(data) < stored.size or not data:
         number = len(data) // PIECE_BYTES + 1
@@ -71,13 +80,20 @@ async def with_files_kept[E: e.Event](log: EventLog, workspace: str, event: E) -
     """The event as it is recorded: its large files are stored and referred to.
 
     Raises:
-        BadInput: a file cannot be recorded; says why.
+        BadInput: a file cannot be recorded, or is not in the store; says why.
         Unavailable: as of `keep`.
     """
     files = files_in(event)
     for number, media in enumerate(files, 1):
         if problem := problem_of(media):
             raise BadInput(f"file {number} of this {type(event).__name__} cannot stay: {problem}")
+    for stored in {media.source for media in files if isinstance(media.source, e.Stored)}:
+        last = file_piece(workspace, stored.digest, max(1, -(-stored.size // PIECE_BYTES)))
+        if await log.piece(last) is None:
+            raise BadInput(
+                f"the file {stored.digest} is not in the store of {workspace}, so nobody could "
+                f"read this {type(event).__name__}. Attach its bytes."
+            )
     large = to_store(files)
     kept = {media: await _kept(log, workspace, media) for media in dict.fromkeys(large)}
     return with_files(event, kept) if kept else event

@@ -23,7 +23,7 @@ from ayes.ledger.lifecycle import Call, Status
 from ayes.ledger.log import EventLog
 from ayes.ledger.reviewers import Reviewer
 from ayes.ledger.subscriptions import ACK_WAIT_S
-from ayes.ledger.tool_runner import ToolFunction, run_tool
+from ayes.ledger.tool_runner import ToolFunction, not_recorded, run_tool
 from ayes.schemas import events as e
 from ayes.schemas import ids
 from ayes.schemas.codec import Fact
@@ -204,7 +204,11 @@ class Ledger(LedgerClient):
             key, attempt = str(known.ref), known.attempt
             running = run_tool(function, known.arguments, attempt=attempt, key=key)
             outcome = await tracing.executing(known, running)
-            await self._record_end(known, outcome)
+            try:
+                await self._record_end(known, outcome)
+            except BadInput as problem:
+                outcome = not_recorded(outcome, problem)
+                await self._record_end(known, outcome)
         finally:
             renewing.cancel()
         return outcome

@@ -17,7 +17,8 @@ import msgspec
 
 from ayes.schemas.codec import MAX_BYTES
 from ayes.schemas.content import content_of, problem_of
-from ayes.schemas.events import InDoubt, Media, Text, ToolFailed, ToolReturned
+from ayes.schemas.errors import BadInput
+from ayes.schemas.events import Event, InDoubt, Media, Text, ToolFailed, ToolReturned
 
 type ToolFunction = Callable[..., Any] | Callable[..., Awaitable[Any]]
 
@@ -137,6 +138,19 @@ def _with_files(parts: tuple[Text | Media, ...], attempt: int) -> ToolReturned |
                 attempt=attempt,
             )
     return ToolReturned(output=content_of(parts), attempt=attempt)
+
+
+def not_recorded(outcome: Event, problem: BadInput) -> ToolFailed:
+    """The end of a call whose tool has run and whose output cannot be recorded: other bytes are in
+    the place of a file, or there are too many.
+
+    Raises:
+        BadInput: the problem, if it is no output.
+    """
+    if not isinstance(outcome, ToolReturned):
+        raise problem
+    error = f"The tool ran, but its output cannot be recorded: {problem}"
+    return ToolFailed(error=error, attempt=outcome.attempt)
 
 
 async def in_a_thread(function: Callable[[], Any]) -> Any:

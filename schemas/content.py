@@ -21,6 +21,8 @@ INLINE_BYTES: Final = 64 * 1024
 #: Such as `image/png`; or `image/*`, if only the kind is known (RFC 6838).
 MEDIA_TYPE: Final = re.compile(r"[a-z]+/(\*|[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126})", re.ASCII)
 
+_SHA256: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
+
 
 def content_of(parts: Iterable[e.Text | e.Media]) -> e.Content:
     """The content that consists of these parts."""
@@ -101,11 +103,11 @@ def with_sources(text: e.Text) -> str:
 
 
 def _source(citation: e.Citation) -> str:
-    named = [cited(citation.title)] if citation.title else []
+    named = [_quoted(citation.title)] if citation.title else []
     if citation.url:
-        named.append(cited(citation.url))
+        named.append(_quoted(citation.url))
     if not named and citation.quote:
-        named.append(cited(citation.quote))
+        named.append(_quoted(citation.quote))
     return ", ".join(named) or "one that is not named"
 
 
@@ -116,13 +118,31 @@ def described(media: e.Media) -> str:
     """
     match media.source:
         case e.Linked(url=url):
-            whence = f", {cited(url)}"
+            whence = f", {_quoted(url)}"
         case e.Uploaded(provider=provider):
-            whence = f", uploaded to {cited(provider)}"
+            whence = f", uploaded to {_quoted(provider)}"
         case e.Inline() | e.Stored() as held:
             whence = f", {size_of(held):,} bytes"
-    named = f" {cited(media.name)}" if media.name else ""
+    named = f" {_quoted(media.name)}" if media.name else ""
     return f"[{media.media_type}{named}{whence}]"
+
+
+def _quoted(text: str) -> str:
+    """The text in quotation marks, as `repr` writes it. But what that escapes depends on Python's
+    tables of Unicode, which grow with its versions; here a new character is itself.
+    """
+    mark = '"' if "'" in text and '"' not in text else "'"
+    escaped = _ESCAPED.sub(lambda found: ascii(found[0])[1:-1], text)
+    return mark + (escaped.replace("'", "\\'") if mark == "'" else escaped) + mark
+
+
+#: The backslash, and controls, formats, separators, surrogates and what is for private use.
+_ESCAPED: Final = re.compile(
+    r"[\\\x00-\x1f\x7f-\xa0\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u1680\u180e"
+    r"\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ud800-\uf8ff\ufeff\ufff9-\ufffb\U000110bd"
+    r"\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    r"\U000e0000-\U000e00ff\U000f0000-\U0010ffff]"
+)
 
 
 def size_of(held: e.Inline | e.Stored) -> int:
@@ -145,6 +165,11 @@ def to_store(files: Iterable[e.Media]) -> tuple[e.Media, ...]:
     return tuple(large)
 
 
+def is_sound(stored: e.Stored) -> bool:
+    """Whether it can name a file of the store. A program of others may record anything."""
+    return _SHA256.fullmatch(stored.digest) is not None and 0 <= stored.size <= MAX_FILE_BYTES
+
+
 def problem_of(media: e.Media) -> str:
     """Why this file cannot be recorded; empty if it can."""
     if not MEDIA_TYPE.fullmatch(media.media_type):
@@ -154,6 +179,8 @@ def problem_of(media: e.Media) -> str:
             return f"it has {size:,} bytes, and one may have {MAX_FILE_BYTES:,}. Pass a link to it."
         case e.Inline() as held if decoded(held) is None:
             return "its data is not base64 (RFC 4648, section 4)."
+        case e.Stored() as stored if not is_sound(stored):
+            return f"it has no SHA-256, or a size that is not 0 to {MAX_FILE_BYTES:,} bytes."
         case e.Linked(url=url) if not url:
             return "its link is empty."
         case e.Uploaded(provider=provider, id=id_) if not (provider and id_):

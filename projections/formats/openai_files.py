@@ -3,8 +3,8 @@
 In Chat Completions all are in users' messages: images as links or data URLs, sounds as WAV or MP3,
 PDFs by their bytes, and any file by the id under which it was uploaded. A tool's message is text.
 
-In Responses they are also in the outputs of functions: images and PDFs by their bytes or a link,
-and any file by its id.
+In Responses they are also in the outputs of functions: images and documents (PDFs, texts, those of
+an office), by their bytes or a link, and any file by its id.
 """
 
 from typing import Any, Final
@@ -31,6 +31,27 @@ FILES: Final = ("image_url", "input_audio", "file")
 RESPONSES_FILES: Final = ("input_image", "input_file")
 #: How closely a model looks at an image.
 DETAILS: Final = ("auto", "low", "high", "original")
+#: How closely it looks at the pages of a PDF, in Responses.
+_FILE_DETAILS: Final = ("auto", "low", "high")
+_OFFICE: Final = "application/vnd.openxmlformats-officedocument"
+#: The documents that Responses reads, each with an ending for one without a name.
+DOCUMENTS: Final = {
+    PDF: "pdf",
+    "text/plain": "txt",
+    "text/markdown": "md",
+    "text/html": "html",
+    "text/xml": "xml",
+    "text/csv": "csv",
+    "application/json": "json",
+    "application/rtf": "rtf",
+    "application/msword": "doc",
+    "application/vnd.ms-excel": "xls",
+    "application/vnd.ms-powerpoint": "ppt",
+    "application/vnd.oasis.opendocument.text": "odt",
+    f"{_OFFICE}.wordprocessingml.document": "docx",
+    f"{_OFFICE}.spreadsheetml.sheet": "xlsx",
+    f"{_OFFICE}.presentationml.presentation": "pptx",
+}
 
 
 def takes(media: Media) -> bool:
@@ -143,9 +164,9 @@ def responses_takes(media: Media) -> bool:
         return False
     match media.source:
         case Inline():
-            return media.media_type in (*IMAGES, PDF)
+            return media.media_type in (*IMAGES, *DOCUMENTS)
         case Linked(url=url):
-            return is_link(url) and (is_image or media.media_type in (PDF, UNKNOWN_TYPE))
+            return is_link(url) and (is_image or media.media_type in (*DOCUMENTS, UNKNOWN_TYPE))
         case Uploaded(provider=provider):
             return provider == PROVIDER
         case _:
@@ -164,14 +185,16 @@ def responses_part_of(media: Media) -> JsonObject:
             case _:
                 return {**image, "image_url": data_url(media)}
     named = {"filename": media.name} if media.name else {}
+    detail = {"detail": media.detail} if media.detail in _FILE_DETAILS else {}
     match media.source:
         case Uploaded(id=id_):
-            return {"type": "input_file", "file_id": id_}
+            return {"type": "input_file", "file_id": id_, **detail}
         case Linked(url=url):
-            return {"type": "input_file", "file_url": url, **named}
+            return {"type": "input_file", "file_url": url, **named, **detail}
         case _:
-            data = {"filename": media.name or "file.pdf", "file_data": data_url(media)}
-            return {"type": "input_file", **data}
+            name = media.name or f"file.{DOCUMENTS[media.media_type]}"
+            data = {"filename": name, "file_data": data_url(media)}
+            return {"type": "input_file", **data, **detail}
 
 
 def read_responses_media(at: int, part: JsonObject) -> Media:
@@ -209,15 +232,16 @@ def responses_problem(part: JsonObject) -> str:
     given = {key: part[key] for key in keys if part.get(key) is not None}
     if len(given) != 1 or not all(isinstance(value, str) and value for value in given.values()):
         return f"a part of type {part['type']} has exactly one of {', '.join(keys)}."
-    if part["type"] == "input_image" and part.get("detail") not in (None, *DETAILS):
-        return f"an image's detail is one of {', '.join(DETAILS)}."
+    details = DETAILS if part["type"] == "input_image" else _FILE_DETAILS
+    if part.get("detail") not in (None, *details):
+        return f"the detail of a part of type {part['type']} is one of {', '.join(details)}."
     match given:
         case {"image_url": url} if not is_link(url):
             return _data_problem(url, IMAGES)
         case {"file_url": url} if not is_link(url):
             return "the file's link is not one of the web."
         case {"file_data": url}:
-            return _data_problem(url, (PDF,))
+            return _data_problem(url, tuple(DOCUMENTS))
         case _:
             return ""
 

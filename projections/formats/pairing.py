@@ -13,6 +13,7 @@ from msgspec import Struct
 from ayes.projections.formats.common import Problems, unreadable
 from ayes.projections.formats.conversation import ConversationStep, Output, RecordedReply, Spoken
 from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User
+from ayes.schemas.content import words
 from ayes.schemas.events import Wish
 
 
@@ -57,7 +58,7 @@ def pair_turns(entries: Sequence[Entry]) -> Iterator[System | User | Note | Pair
                     at += 1
                 yield _pair_turn(entry, outcomes)
             case Outcome(tool=tool, text=text):
-                yield Note(f"An earlier call of `{tool}` ended so: {text}")
+                yield Note(f"An earlier call of `{tool}` ended so: {words(text)}")
             case _:
                 yield entry
 

@@ -12,7 +12,7 @@ from stories import Story, facts_of
 
 from ayes.consumers.live import LiveReply
 from ayes.ledger.services import Ledger
-from ayes.ops.console.api.threads import ThreadCycle, shown
+from ayes.ops.console.api.threads import StoredFile, ThreadCycle, shown
 from ayes.ops.console.visitors import Role, Visitor
 from ayes.projections.formats import FORMATS
 from ayes.projections.history import history
@@ -256,7 +256,7 @@ async def test_a_stored_file_is_fetched_by_its_digest(shop, client):
     assert fetched.content == data
     assert fetched.headers["content-type"] == "application/octet-stream"
     assert fetched.headers["x-content-type-options"] == "nosniff"
-    named = "attachment; filename*=UTF-8''%C3%BCber%22alles%0D%0A.html"
+    named = "attachment; filename*=UTF-8''%C3%BCber%22alles%5Cu000d%5Cu000a.html"
     assert fetched.headers["content-disposition"] == named
     assert (await client.get(f"/api/v1/threads/shop/other/files/{digest}")).status_code == 404
     assert (await client.get(f"{THREAD}/files/{'0' * 64}")).status_code == 404
@@ -266,3 +266,30 @@ async def test_a_stored_file_is_fetched_by_its_digest(shop, client):
     )
     assert (await client.get("/conversations")).status_code == 200
     assert (await client.get("/api/v1/threads")).status_code == 200
+
+
+async def test_a_page_has_no_bytes_of_stored_files(shop, client):
+    """Some large files of an agent would make it hundreds of megabytes. By itself it has them."""
+    page = attached(b"x" * 100_000, "application/pdf", "page.pdf")
+    await say(shop, "order-17", (Text("See here."), page))
+    shown = (await client.get("/conversations/shop/order-17?format=openai-responses")).text
+    assert "[application/pdf &#39;page.pdf&#39;, 100,000 bytes]" in shown
+    assert "file_data" not in shown
+    whole = (await client.get(f"{THREAD}/history?format=openai-responses")).json()
+    assert whole["input"][0]["content"][1]["file_data"].startswith("data:application/pdf;base64,")
+
+
+async def test_the_name_of_a_download_hides_nothing(shop, client):
+    """Neither behind a character that reorders others, nor by a length that no browser takes."""
+    page = attached(b"x" * 100_000, "text/html", "x" * 9_000 + "\u202egnp.html")
+    digest = (await say(shop, "order-17", (page,))).event.text[0].source.digest
+    fetched = await client.get(f"{THREAD}/files/{digest}")
+    name = fetched.headers["content-disposition"].removeprefix("attachment; filename*=UTF-8''")
+    assert name.endswith("x%5Cu202egnp.html")
+    assert len(name) < 250
+
+
+def test_what_cannot_be_a_stored_file_has_no_link():
+    """A raw client may record anything as a digest, and it would be a part of a path."""
+    wrong = e.Stored("../../../../calls", 5)
+    assert StoredFile.all_in(e.Said(role="user", text=(e.Media("text/html", wrong),))) == []

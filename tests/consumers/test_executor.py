@@ -36,6 +36,7 @@ from ayes.ledger.tool_runner import EffectUnknown, ToolError, run_tool
 from ayes.projections.refusal_texts import tool_not_run
 from ayes.schemas import events as e
 from ayes.schemas.codec import MAX_BYTES, Fact, encode
+from ayes.schemas.content import attached
 from ayes.schemas.digest import call_digest
 from ayes.schemas.slots import Slot, ThreadRef
 from ayes.schemas.tools import ToolSpec, declaration
@@ -273,6 +274,26 @@ def test_a_call_that_was_started_is_left_to_an_executor_that_has_its_tool(tools)
     assert isinstance(step, HandOn)
     [step] = reacts(STARTED, *tools, waited_s=ACK_WAIT_S + HAND_ON_FOR_S + 10)
     assert step == doubt(1)
+
+
+async def test_a_tool_whose_output_cannot_be_recorded_has_failed():
+    """It has run, so the call ends, and says why: its files are more than one fact can name."""
+
+    def pages(order: str) -> list[e.Media]:
+        return [attached(b"%d" % number * 1000, "image/png") for number in range(4000)]
+
+    ledger = Ledger(Memory(), e.Author(kind="service", name="tests"))
+    await ledger.declare(CALL.workspace, ONCE.spec)
+    worker = Worker(ledger, Executor({"refund": Registered(ONCE.spec, pages)}))
+    running = asyncio.create_task(worker.run())
+    for slot, event in APPROVED:
+        await ledger.append(slot, event)
+    async with asyncio.timeout(20), aclosing(ledger.watch(1, CALL.finished.subject)) as ends:
+        end = await anext(ends)
+    worker.stop()
+    await running
+    assert isinstance(end.event, e.ToolFailed)
+    assert end.event.error.startswith("The tool ran, but its output cannot be recorded:")
 
 
 async def test_an_older_executor_hands_on_to_the_one_that_can_run_it(

@@ -14,6 +14,7 @@ from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 from pydantic_ai.models.test import (
     TestModel as ScriptedModel,
 )  # under its own name pytest would collect it
+from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.usage import RequestUsage
 from stories import REF, Story
 
@@ -23,6 +24,7 @@ from ayes.projections.formats import FORMATS
 from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User, history
 from ayes.projections.thread import thread_of
 from ayes.schemas import events as e
+from ayes.schemas.content import attached, described
 from ayes.schemas.tools import Tool
 
 SCHEMA = '{"type":"object","properties":{"order":{"type":"string"}},"required":["order"]}'
@@ -292,6 +294,11 @@ ANSWERS: dict[str, dict[str, Any]] = {
         ]}}],
     },
 }  # fmt: skip
+CHAT = {
+    "id": "chatcmpl_1", "object": "chat.completion", "created": 1, "model": "gpt-5",
+    "choices": [{"index": 0, "finish_reason": "stop",
+                 "message": {"role": "assistant", "content": "Let me see."}}],
+}  # fmt: skip
 #: What nobody else may be sent.
 SECRETS = {
     "anthropic": ("c2ln", "c2VjcmV0", "hm"),
@@ -336,7 +343,7 @@ class Wire:
 
         def answer(request: httpx2.Request) -> httpx2.Response:
             self.sent = json.loads(request.content)
-            return httpx2.Response(200, json=ANSWERS[form])
+            return httpx2.Response(200, json=ANSWERS.get(form) or CHAT)
 
         http = httpx2.AsyncClient(transport=httpx2.MockTransport(answer), timeout=60)
         self.model: Model
@@ -351,6 +358,12 @@ class Wire:
                 self.model = AnthropicModel(
                     "claude-opus-4-6", provider=anthropic, settings=settings
                 )  # type: ignore[arg-type]
+            case "openai-chat":
+                from pydantic_ai.models.openai import OpenAIChatModel
+                from pydantic_ai.providers.openai import OpenAIProvider
+
+                openai = OpenAIProvider(api_key="k", http_client=http)
+                self.model = OpenAIChatModel("gpt-5", provider=openai)
             case "openai-responses":
                 from pydantic_ai.models.openai import OpenAIResponsesModel
                 from pydantic_ai.providers.openai import OpenAIProvider
@@ -528,3 +541,70 @@ async def test_a_model_without_streams_replies_all_the_same():
     heard = Heard(pai.TextPart("On its way."))
     reply = await PydanticAI(FunctionModel(heard)).stream(question(User("hi")), said.append)
     assert (said, reply.parts) == ([], (e.Text("On its way."),))
+
+
+# ------------------------------------------------------------------------------------------- files
+
+
+FILES = {
+    "picture": attached(b"a picture", "image/png", "a.png"),
+    "page": attached(b"a page", "application/pdf"),
+    "note": attached(b"a note", "text/plain"),
+    "bytes": attached(b"\xff\xfe", "text/plain"),
+    "json": attached(b"{}", "application/json"),
+    "sound": attached(b"a sound", "audio/wav"),
+    "film": attached(b"a film", "video/mp4"),
+    "drawing": attached(b"<svg/>", "image/svg+xml"),
+    "anything": attached(b"anything", "application/x-unheard-of"),
+    "linked picture": e.Media("image/*", e.Linked("https://example.org/a.png")),
+    "linked page": e.Media("application/pdf", e.Linked("https://example.org/a.pdf")),
+    "linked note": e.Media("text/plain", e.Linked("https://example.org/a.txt")),
+    "linked sound": e.Media("audio/wav", e.Linked("https://example.org/a.wav")),
+    "linked film": e.Media("video/mp4", e.Linked("https://example.org/a.mp4")),
+    "linked": e.Media("application/octet-stream", e.Linked("https://example.org/a")),
+    "OpenAI's": e.Media("image/*", e.Uploaded("openai", "file-1")),
+    "Anthropic's": e.Media("application/pdf", e.Uploaded("anthropic", "file_1")),
+    "Google's": e.Media("application/pdf", e.Uploaded("gemini", "files/1")),
+    "Amazon's": e.Media("application/pdf", e.Uploaded("bedrock", "s3://1")),
+}
+#: The files that each service is sent. Of the others its model reads in words.
+SENT = {
+    "anthropic": {"picture", "page", "note", "linked picture", "linked page", "Anthropic's"},
+    "openai-chat": {"picture", "page", "note", "sound", "linked picture"},
+    "openai-responses": {
+        "picture", "page", "note", "bytes", "linked picture", "linked page", "linked note",
+        "linked", "OpenAI's",
+    },
+    "gemini": {"picture", "page", "note", "bytes", "sound", "film"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", SENT)
+@pytest.mark.parametrize("name", FILES)
+async def test_no_file_ends_a_turn_and_no_link_is_fetched(form, name, monkeypatch):
+    """The library raises for a file that a provider does not take, and downloads a link that a
+    provider does not fetch, on the machine of the worker. The model reads of both in words.
+    """
+
+    async def fetched(url: str, **_: Any) -> httpx2.Response:
+        raise AssertionError(f"the worker fetches {url}")
+
+    monkeypatch.setattr("pydantic_ai.models._download_within_request_budget", fetched)
+    media = FILES[name]
+    output = (e.Text("This:"), media)
+    entries = (
+        User((e.Text("Look."), media)),
+        Assistant(1, (WISH,)),
+        Outcome("1-0", "refund", "call_a", "returned", output, is_error=False),
+    )
+    wire = Wire(form)
+    await PydanticAI(wire.model).reply(question(*entries))
+    in_words = json.dumps(wire.sent, ensure_ascii=False).count(described(media))
+    assert in_words == (0 if name in SENT[form] else 2)
+
+
+async def test_a_wrapped_model_takes_what_the_model_in_it_takes():
+    """Of OpenAI's two APIs only one hears sounds."""
+    wire = Wire("openai-chat")
+    await PydanticAI(WrapperModel(wire.model)).reply(question(User((FILES["sound"],))))
+    assert wire.sent["messages"][0]["content"][0]["type"] == "input_audio"

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from datetime import timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from ayes.ledger.subscriptions import LEDGER
 from ayes.ops.broker.server import EmbeddedServer, ensure_account
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
+from ayes.schemas.content import attached
 from ayes.schemas.digest import call_digest
 from ayes.schemas.errors import (
     AlreadyDecided,
@@ -52,7 +54,7 @@ from ayes.schemas.errors import (
     UnknownTool,
     WaitTimedOut,
 )
-from ayes.schemas.slots import CallRef, Slot, ThreadRef
+from ayes.schemas.slots import CallRef, Slot, ThreadRef, file_piece
 from ayes.schemas.tools import ToolSpec
 
 THREAD = ThreadRef("shop", "t1")
@@ -503,6 +505,25 @@ async def test_what_was_not_approved_does_not_run(desk: Ledger):
         "shop/t1/wired is run by 'executor', as its tool is declared, and not here.",
     )  # fmt: skip
     assert tool.runs == 0
+
+
+async def test_a_tool_whose_output_cannot_be_recorded_has_failed(desk: Ledger):
+    """It has run, so the call ends, and says why: other bytes are in the place of a file."""
+    await approved(desk)
+    picture = attached(b"picture" * 20_000, "image/png")
+    place = file_piece("shop", sha256(b"picture" * 20_000).hexdigest(), 1)
+    await desk.log.keep_piece(place, b"something else")
+
+    def chart(order: str) -> e.Media:
+        return picture
+
+    outcome = await desk.run(CALL, chart)
+    assert isinstance(outcome, e.ToolFailed)
+    assert outcome.error.startswith("The tool ran, but its output cannot be recorded: the store of")
+    call = await desk.call(CALL)
+    assert call.status is Status.FAILED
+    assert call.finished
+    assert client.same_content(call.finished.event, outcome)
 
 
 async def test_a_tool_that_raises_has_failed(desk: Ledger):

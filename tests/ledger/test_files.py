@@ -13,7 +13,7 @@ from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import STORED, ensure
 from ayes.ledger.services import Ledger
 from ayes.ledger.tool_runner import run_tool
-from ayes.projections.history import User, digest, history
+from ayes.projections.history import Assistant, Entry, Outcome, User, digest, history
 from ayes.projections.thread import thread_of
 from ayes.schemas import events as e
 from ayes.schemas.content import (
@@ -90,6 +90,9 @@ async def test_a_file_without_bytes_is_kept(ledger: Ledger):
         (e.Media("image/png", e.Inline("aGk")), "base64"),
         (e.Media("image/png", e.Linked("")), "link is empty"),
         (e.Media("image/png", e.Uploaded("", "file-1")), "to which provider"),
+        (e.Media("image/png", e.Stored("*", 5)), "SHA-256"),
+        (e.Media("image/png", e.Stored("0" * 64, -1)), "size"),
+        (e.Media("image/png", e.Stored("0" * 64, MAX_FILE_BYTES + 1)), "size"),
     ],
 )
 async def test_what_is_no_file_is_refused_before_anything_is_recorded(
@@ -119,6 +122,67 @@ async def test_other_bytes_in_the_place_of_a_file_are_found(ledger: Ledger):
     assert await ledger.read(THREAD) == ()
 
 
+@pytest.mark.parametrize("size", [-1, MAX_FILE_BYTES + 1, 1 << 60])
+async def test_what_no_file_can_be_is_not_read(ledger: Ledger, size: int):
+    """Whoever may store files and facts can name a size without end, and store pieces for it. It
+    would be read into the memory of whoever reads the conversation.
+    """
+    for number in range(1, 4):
+        await ledger.log.keep_piece(file_piece("shop", "0" * 64, number), b"x" * files.PIECE_BYTES)
+    with pytest.raises(BadInput, match="no file"):
+        await files.fetch(ledger.log, "shop", e.Stored("0" * 64, size))
+
+
+async def test_other_bytes_of_the_same_length_are_found(ledger: Ledger):
+    """Only the digest tells them from those that were meant; and a fact may name another size."""
+    whole, meant = sha256(LARGE).hexdigest(), e.Stored(sha256(LARGE).hexdigest(), len(LARGE))
+    other = bytes(reversed(LARGE))
+    for number in (1, 2):
+        piece = other[(number - 1) * files.PIECE_BYTES : number * files.PIECE_BYTES]
+        await ledger.log.keep_piece(file_piece("shop", whole, number), piece)
+    with pytest.raises(BadInput, match="other bytes"):
+        await files.fetch(ledger.log, "shop", meant)
+    with pytest.raises(BadInput, match="other bytes"):
+        await said(ledger, attached(LARGE, "image/png"))
+    small = await files.keep(ledger.log, "shop", b"a few bytes")
+    with pytest.raises(BadInput, match="other bytes"):
+        await files.fetch(ledger.log, "shop", e.Stored(small.digest, small.size + 1))
+
+
+@pytest.mark.parametrize(
+    ("size", "source"),
+    [
+        (INLINE_BYTES, e.Inline),
+        (INLINE_BYTES + 1, e.Stored),
+        (files.PIECE_BYTES, e.Stored),
+        (files.PIECE_BYTES + 1, e.Stored),
+        (MAX_FILE_BYTES, e.Stored),
+    ],
+)
+async def test_a_file_of_a_size_at_a_limit_comes_back(ledger: Ledger, size: int, source: type):
+    data = (bytes(range(256)) * (size // 256 + 1))[:size]
+    [media] = (await said(ledger, attached(data, "image/png"))).text
+    assert type(media.source) is source
+    entries = history(thread_of(THREAD, await ledger.read(THREAD))).entries
+    assert await with_bytes(ledger, THREAD, entries) == (User((attached(data, "image/png"),)),)
+
+
+async def test_stored_files_of_every_entry_get_their_bytes(ledger: Ledger):
+    """Those of a message, an output and a reply."""
+    whole = attached(LARGE, "image/png")
+    stored = e.Media("image/png", await files.keep(ledger.log, "shop", LARGE))
+
+    def entries(media: e.Media) -> tuple[Entry, ...]:
+        output = (e.Text("This:"), media)
+        return (
+            User((media,)),
+            Assistant(1, (e.Text("Look."), media, e.Wish("look", "{}"))),
+            Outcome("1-0", "look", "", "returned", output, is_error=False),
+        )
+
+    assert await with_bytes(ledger, THREAD, entries(stored)) == entries(whole)
+
+
 async def test_a_piece_is_stored_once(ledger: Ledger):
     place = file_piece("shop", "0" * 64, 1)
     assert await ledger.log.keep_piece(place, b"first")
@@ -130,6 +194,23 @@ async def test_a_file_that_is_not_there_is_awaited(ledger: Ledger):
     """A model is not asked about a file that cannot be read: the delivery is tried again."""
     with pytest.raises(Unavailable, match="piece 1"):
         await files.fetch(ledger.log, "shop", e.Stored("0" * 64, 5))
+
+
+async def test_what_refers_to_a_file_that_is_not_there_is_refused(ledger: Ledger):
+    """As a message that is passed on to another workspace: no model could be asked about it. The
+    same file may be referred to again where it is.
+    """
+    [media] = (await said(ledger, attached(LARGE, "image/png"))).text
+    other = ThreadRef("other", "t1")
+    with pytest.raises(BadInput, match="not in the store of other"):
+        await ledger.say(other, (media,), message="m1")
+    assert await ledger.read(other) == ()
+    half = e.Stored(sha256(LARGE[:-1]).hexdigest(), len(LARGE) - 1)
+    place = file_piece("shop", half.digest, 1)
+    await ledger.log.keep_piece(place, LARGE[: files.PIECE_BYTES])
+    with pytest.raises(BadInput, match="not in the store of shop"):
+        await said(ledger, e.Media("image/png", half), message="m2")
+    assert (await said(ledger, media, message="m2")).text == (media,)
 
 
 async def test_a_file_half_stored_is_stored_by_the_next_attempt(ledger: Ledger):
@@ -202,6 +283,19 @@ def test_files_in_words():
     uploaded = e.Media("application/pdf", e.Uploaded("anthropic", "file_1"), "a.pdf")
     assert described(uploaded) == "[application/pdf 'a.pdf', uploaded to 'anthropic']"
     assert words((e.Text("Look:"), SMALL)) == "Look:\n\n[text/plain 'notes.txt', 11 bytes]"
+
+
+@pytest.mark.log("memory")
+def test_the_words_for_a_name_are_the_same_in_every_python():
+    """Each version of Python knows more characters, and `repr` escapes those that it does not."""
+    name = "\U0001fae9 \U0002ebf0 \u1c89 \U0001cd00.png"  # of Unicode 15.1 and 16
+    assert described(attached(b"", "image/png", name)) == f"[image/png '{name}', 0 bytes]"
+    hidden = "it's \\ \u202egnp\n\x00\u200b\ue000"
+    assert described(attached(b"", "image/png", hidden)) == (
+        r"""[image/png "it's \\ \u202egnp\n\x00\u200b\ue000", 0 bytes]"""
+    )
+    for text in ("a'b", 'a"b', "a'b\"c", "\\", "über", "Łódź 東京.pdf", "\t\r\n\x7f\x85\xa0"):
+        assert described(attached(b"", "image/png", text)) == f"[image/png {text!r}, 0 bytes]"
 
 
 @pytest.mark.log("memory")

@@ -560,7 +560,7 @@ def test_anthropic_takes_what_is_right():
     messages = [
         {"role": "user", "content": "hi"},
         model(thinking, server, found, says(), use()),
-        user(used(content=[image], is_error=True), says()),
+        user(used(content=[image]), says()),
         model(),
     ]
     assert anthropic.check(messages) == []

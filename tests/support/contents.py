@@ -26,6 +26,8 @@ MEDIA = (
     LINK,
     e.Media("image/*", e.Linked("http://example.org/insecure.png")),
     e.Media("application/pdf", e.Linked("https://example.org/page.pdf"), "page.pdf"),
+    e.Media("image/gif", e.Linked("https://example.org/moving.gif")),
+    e.Media("text/csv", e.Linked("https://example.org/table.csv"), "x" * 600),
     attached(b"\x00\x01", "application/x-unheard-of", "x.bin"),
     attached(b"\xff\xfe no UTF-8", "text/plain"),
     attached(b"", "image/png"),

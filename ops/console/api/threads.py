@@ -34,15 +34,18 @@ from ayes.projections.live import Discarded, Ended, Fragment
 from ayes.projections.thread import Thread, is_settled, thread_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
-from ayes.schemas.content import files_in, spoken, words
+from ayes.schemas.content import files_in, is_sound, spoken, words
 from ayes.schemas.errors import UnknownCall
 from ayes.schemas.ids import token
 from ayes.schemas.slots import ROOT, ThreadRef
+from ayes.schemas.visible import visible
 
 router: Final = APIRouter(tags=["threads"])
 
 #: Facts after which a page ends, however many threads were found; `next` goes on from there.
 _MOST: Final = 20_000
+#: The last characters of a file's name that a download is named by.
+_NAME: Final = 200
 #: Characters of a message in a list.
 _SHORT: Final = 200
 
@@ -173,7 +176,7 @@ class StoredFile(ApiModel):
         return [
             cls(digest=kept.digest, media_type=media.media_type, name=media.name, size=kept.size)
             for media in (files_in(event) if isinstance(event, e.Event) else ())
-            if isinstance(kept := media.source, e.Stored)
+            if isinstance(kept := media.source, e.Stored) and is_sound(kept)
         ]
 
 
@@ -380,15 +383,19 @@ async def history(
     backend: InBackend,
     _visitor: Reading,
     provider: Annotated[str, Query(alias="format")] = "openai-chat",
+    files: Annotated[bool, Query()] = True,
 ) -> Response:
     """A conversation as its model continues it: the messages of a provider's API.
 
-    The header `Ayes-Stopped-At` names the call before whose turn it stops, if one is not settled.
+    With `files=false` stored files are told in words, and their bytes are not read. The header
+    `Ayes-Stopped-At` names the call before whose turn it stops, if one is not settled.
     """
     writer = format_named(provider)
     found = history_of(await _known(backend, ref))
     headers = {"Ayes-Stopped-At": str(found.stopped_at)} if found.stopped_at else {}
-    entries = await with_bytes(backend.reading, ref, found.entries)
+    entries = found.entries
+    if files:
+        entries = await with_bytes(backend.reading, ref, entries)
     payload = msgspec.json.encode(writer.write(entries))
     return Response(payload, headers=headers, media_type="application/json")
 
@@ -414,7 +421,8 @@ async def file(
         raise UnknownCall(f"no fact of {ref} names a stored file {digest}.")
     kept = e.Stored(found.digest, found.size)
     data = await fetch(backend.reading.log, ref.workspace, kept)
-    name = quote(found.name or f"{digest[:12]}.bin", safe="")
+    # No character of it may hide its ending, and a browser refuses a header without end.
+    name = quote(visible(found.name)[-_NAME:] or f"{digest[:12]}.bin", safe="")
     headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{name}"}
     return Response(data, headers=headers, media_type="application/octet-stream")
 

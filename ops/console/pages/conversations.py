@@ -58,6 +58,10 @@ async def conversation(
 
 
 async def _history(ref: ThreadRef, backend: Backend, visitor: Visitor, provider: str) -> str:
-    """The messages of a provider's API as JSON, indented."""
-    found = await threads.history(ref, backend, visitor, provider)
+    """The messages of a provider's API as JSON, indented.
+
+    Without stored files: they may be of any number, each of 32 MiB, and a page of them takes the
+    console and the browser minutes.
+    """
+    found = await threads.history(ref, backend, visitor, provider, files=False)
     return msgspec.json.format(bytes(found.body)).decode()

@@ -26,16 +26,24 @@ the issue named reports:
 16. A final assistant message, which the model is to continue, does not end in white space ("final
     assistant content cannot end with trailing whitespace", Messages API).
 17. An image is JPEG, PNG, GIF or WebP, a document a PDF or text, each by its bytes in base64, by a
-    link of https, or as an uploaded file (Vision, PDF support, Files API).
+    link of https, or as an uploaded file (Vision, PDF support, Files API). An image has at most 10
+    MiB of base64 ("image exceeds 10 MB maximum"), the title of a document 1 to 500 characters.
 18. Images and documents are in users' messages and in results (Messages reference).
 19. A citation is an object with a type, in a text of the assistant (Citations).
+20. A result's content is text, or blocks of text, images, documents, search results and references
+    to tools (Messages reference); with `is_error` texts alone ("all content must be type `text` if
+    `is_error` is true").
+21. A request has at most 600 images, and 32 MiB (Vision). Fewer for some models, and elsewhere than
+    at Anthropic's own.
+
+Not checked: the dimensions of an image, and the pages of a PDF.
 """
 
 import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ayes.projections.formats.anthropic.media import source_problem
+from ayes.projections.formats.anthropic.media import MAX_REQUEST, source_problem
 from ayes.projections.formats.common import (
     FormatProblem,
     JsonObject,
@@ -48,6 +56,8 @@ from ayes.projections.formats.pairing import CallPairing, PairingRules
 from ayes.schemas.limits import cited
 
 _ID: Final = re.compile(r"[a-zA-Z0-9_-]+", re.ASCII)
+#: The most images of a request.
+MAX_IMAGES: Final = 600
 _PAIRING: Final = PairingRules(
     missing=1,
     stray=4,
@@ -91,6 +101,7 @@ def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
                 _check_use(at, block, pairing, problems)
     pairing.end_turn()
     _check_last(messages, problems)
+    _check_whole(messages, problems)
     return problems.in_order()
 
 
@@ -102,6 +113,33 @@ def _check_last(messages: Sequence[Any], problems: Problems) -> None:
     if text != text.rstrip():
         wrong = "the last message is the assistant's and ends in white space."
         problems.add(16, len(messages) - 1, f"{wrong} Strip it, or say something after it.")
+
+
+def _check_whole(messages: Sequence[Any], problems: Problems) -> None:
+    """Check how many images the messages have, and how many bytes of files."""
+    files = [
+        block
+        for message in messages
+        for outer in blocks_of(message) or ()
+        for block in (outer, *_inside(outer))
+        if block.get("type") in ("image", "document")
+    ]
+    images = sum(block["type"] == "image" for block in files)
+    size = sum(len(as_text(_data_of(block))) for block in files)
+    if images > MAX_IMAGES or size >= MAX_REQUEST:
+        wrong = f"the request has {images:,} images, and {size:,} characters of files."
+        most = f"{MAX_IMAGES} and {MAX_REQUEST:,}"
+        problems.add(21, len(messages) - 1, f"{wrong} At most {most}: leave old ones out.")
+
+
+def _inside(block: JsonObject) -> list[JsonObject]:
+    content = block.get("content") if block["type"] == "tool_result" else None
+    return [one for one in content if isinstance(one, dict)] if isinstance(content, list) else []
+
+
+def _data_of(block: JsonObject) -> Any:
+    source = block.get("source")
+    return source.get("data", "") if isinstance(source, dict) else ""
 
 
 def blocks_of(message: Any) -> list[JsonObject] | None:
@@ -164,6 +202,8 @@ def _check_block(
             problems.add(18, at, f"{wrong} Tell the model about it in words.")
         case "image" | "document" if wrong := source_problem(block):
             problems.add(17, at, f"{wrong} Send another form of it, or tell the model in words.")
+        case "tool_result" if wrong := _blocks_problem(block):
+            problems.add(20, at, wrong)
         case "tool_result" if wrong := _files_problem(block.get("content")):
             problems.add(17, at, f"in a result: {wrong} Send another form, or tell it in words.")
         case "text" if wrong := _citations_problem(role, block):
@@ -185,6 +225,24 @@ def _check_block(
             if as_text(id_) not in served:
                 wrong = f"the {kind} of {cited(id_)} lacks its server_tool_use."
                 problems.add(10, at, f"{wrong} Send both, or neither.")
+
+
+def _blocks_problem(result: JsonObject) -> str:
+    """Why the provider would refuse the blocks of a result; empty if it would not."""
+    content = result.get("content")
+    kinds = [
+        one.get("type") if isinstance(one, dict) else None
+        for one in (content if isinstance(content, list) else ())
+    ]
+    if strange := [kind for kind in kinds if kind not in _IN_RESULTS]:
+        known = ", ".join(_IN_RESULTS)
+        return f"a result has a block of type {cited(strange[0])}. It can be {known}."
+    if result.get("is_error") and set(kinds) - {"text"}:
+        return "a result that is an error has more than texts. Tell the rest in words."
+    return ""
+
+
+_IN_RESULTS: Final = ("text", "image", "document", "search_result", "tool_reference")
 
 
 def _files_problem(content: Any) -> str:

@@ -1,7 +1,9 @@
 """Images and documents in Anthropic Messages (Vision, PDF support, Files API).
 
 An image is JPEG, PNG, GIF or WebP; a document is a PDF, or plain text. Both are in users' messages
-and in results, by their bytes, by a link, or by the id of an uploaded file.
+and in results, by their bytes, by a link, or by the id of an uploaded file. A larger image than
+`MAX_IMAGE`, or a file that no request has room for, is told in words; of a longer title the rest is
+left out.
 """
 
 import base64
@@ -15,12 +17,19 @@ PROVIDER: Final = "anthropic"
 IMAGES: Final = ("image/jpeg", "image/png", "image/gif", "image/webp")
 PDF: Final = "application/pdf"
 PLAIN: Final = "text/plain"
+#: The largest image, in characters of its base64 ("image exceeds 10 MB maximum"), and request.
+MAX_IMAGE: Final = 10 * 1024 * 1024
+MAX_REQUEST: Final = 32 * 1024 * 1024
+#: The longest title of a document (Messages reference).
+MAX_TITLE: Final = 500
 
 
 def takes(media: Media) -> bool:
     """Whether the provider takes this file in a user's message or a result."""
     is_image = media.media_type in (*IMAGES, "image/*")
     match media.source:
+        case Inline(data=data) if len(data) >= (MAX_IMAGE + 1 if is_image else MAX_REQUEST):
+            return False
         case Inline():
             return media.media_type in (*IMAGES, PDF) or _plain_text(media) is not None
         case Linked(url=url):
@@ -34,7 +43,7 @@ def takes(media: Media) -> bool:
 def block_of(media: Media) -> JsonObject:
     """The block of a file that the provider takes."""
     kind = "image" if media.media_type.startswith("image/") else "document"
-    title = {"title": media.name} if media.name and kind == "document" else {}
+    title = {"title": media.name[:MAX_TITLE]} if media.name and kind == "document" else {}
     return {"type": kind, "source": _source(media), **title}
 
 
@@ -92,7 +101,12 @@ def read_media(at: int, block: JsonObject) -> Media:
 def source_problem(block: JsonObject) -> str:
     """Why the provider would refuse the source of an image or a document; empty if it would not."""
     kind: Any = block["type"]
+    title = block.get("title")
+    if title is not None and not (isinstance(title, str) and 1 <= len(title) <= MAX_TITLE):
+        return f"its title is not text of 1 to {MAX_TITLE} characters."
     match block.get("source"):
+        case {"type": "base64", "data": str(data)} if kind == "image" and len(data) > MAX_IMAGE:
+            return f"it has {len(data):,} characters of base64, and an image {MAX_IMAGE:,} at most."
         case {"type": "base64", "media_type": media_type, "data": str(data)}:
             known = IMAGES if kind == "image" else (PDF,)
             if media_type not in known:

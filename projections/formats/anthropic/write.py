@@ -2,7 +2,8 @@
 
 Entries that this form cannot hold are changed as little as possible: arguments that are not an
 object, or are ambiguous (a key twice), are wrapped (`MALFORMED`), a repeated or foreign id is
-minted again, text after a use is moved before it, a blank text becomes `BLANK`. System text that
+minted again, text after a use is moved before it, a blank text becomes `BLANK`, and white space at
+the end of a history that ends with the model's text is left out. System text that
 opens the history is the `system` of the request. Later system texts are a user's texts, marked as
 notes.
 
@@ -61,6 +62,7 @@ def write(entries: Sequence[Entry]) -> Payload:
                 _add(messages, "user", [_text(user_text(said))])
     if not messages or messages[0]["role"] != "user":
         messages.insert(0, {"role": "user", "content": [_text(OPENING)]})
+    _strip_end(messages[-1])
     return (
         {"system": "\n\n".join(system), "messages": messages} if system else {"messages": messages}
     )
@@ -68,6 +70,12 @@ def write(entries: Sequence[Entry]) -> Payload:
 
 def _add(messages: list[JsonObject], role: str, blocks: list[JsonObject]) -> None:
     append_or_merge(messages, {"role": role, "content": blocks}, by="role", into="content")
+
+
+def _strip_end(last: JsonObject) -> None:
+    """Strip the end of a history that ends with the model's text, which it could not continue."""
+    if last["role"] == "assistant" and (block := last["content"][-1])["type"] == "text":
+        last["content"][-1] = {**block, "text": block["text"].rstrip()}
 
 
 def _user_blocks(content: Iterable[Text | Media]) -> list[JsonObject]:

@@ -5,7 +5,7 @@ A file is `inlineData`, its bytes in base64, or `fileData`, a link or a file of 
 of a file is lost. In a function's response, files are beside its text: images, PDFs and plain text.
 """
 
-from typing import Final
+from typing import Any, Final
 
 from ayes.projections.formats.common import UNKNOWN_TYPE, JsonObject, unreadable
 from ayes.projections.formats.gemini.parts import NAME, inner
@@ -26,9 +26,11 @@ def takes(media: Media) -> bool:
         case Inline():
             return _is_known(media.media_type)
         case Linked(url=url):
-            return url.startswith("https://") and not url.startswith(_GOOGLES)
+            is_link = url.startswith("https://") and not url.startswith(_GOOGLES)
+            return is_link and (_is_unknown(media.media_type) or _is_known(media.media_type))
         case Uploaded(provider=provider, id=id_):
-            return provider == NAME and id_.startswith(_GOOGLES)
+            is_googles = provider == NAME and id_.startswith(_GOOGLES)
+            return is_googles and (_is_unknown(media.media_type) or _is_known(media.media_type))
         case _:
             return False
 
@@ -49,10 +51,14 @@ def _is_known(media_type: str) -> bool:
     return media_type.startswith(_KINDS) and not media_type.endswith("*")
 
 
+def _is_unknown(media_type: str) -> bool:
+    """Whether it says nothing, so that the provider finds it out."""
+    return media_type.endswith("/*") or media_type == UNKNOWN_TYPE
+
+
 def part_of(media: Media) -> JsonObject:
     """The part of a file that the provider takes."""
-    unknown = media.media_type.endswith("/*") or media.media_type == UNKNOWN_TYPE
-    kind = {} if unknown else {"mimeType": media.media_type}
+    kind = {} if _is_unknown(media.media_type) else {"mimeType": media.media_type}
     match media.source:
         case Inline(data=data):
             return {"inlineData": {"mimeType": media.media_type, "data": data}}
@@ -85,15 +91,21 @@ def read_media(at: int, part: JsonObject) -> Media:
     return media
 
 
+def _kind_of(found: JsonObject) -> Any:
+    return found.get("mimeType", found.get("mime_type"))
+
+
 def media_problem(part: JsonObject) -> str:
     """Why the provider would refuse a file; empty if it would not."""
     if "inlineData" in part:
         found = inner(part, "inlineData")
-        kind, data = found.get("mimeType", found.get("mime_type")), found.get("data")
+        kind, data = _kind_of(found), found.get("data")
         if not isinstance(kind, str) or not _is_known(kind):
             return f"`inlineData` is of a media type that is not taken: {kind!r}."
         is_whole = isinstance(data, str) and data and decoded(Inline(data)) is not None
         return "" if is_whole else "the data of `inlineData` is not base64."
     found = inner(part, "fileData")
-    uri = found.get("fileUri", found.get("file_uri"))
+    uri, kind = found.get("fileUri", found.get("file_uri")), _kind_of(found)
+    if kind is not None and not (isinstance(kind, str) and _is_known(kind)):
+        return f"`fileData` is of a media type that is not taken: {kind!r}."
     return "" if isinstance(uri, str) and uri else "`fileData` has no `fileUri`."

@@ -14,7 +14,7 @@ The sources are OpenAI's API reference and the issues named:
 7.  Arguments are text. They need not be JSON: models write malformed ones, and get them back
     verbatim.
 8.  Content is text, or at least one part of a type that the role may send; null only in an
-    assistant message that has tool calls or a refusal.
+    assistant message that has tool calls, a refusal or a sound.
 9.  `tool_calls`, if present, is not empty.
 10. There is a message, and each is an object with a role that exists.
 11. An assistant message has at most 128 tool calls ("array too long", `tool_calls`).
@@ -104,7 +104,11 @@ def _check_content(at: int, message: JsonObject, problems: Problems) -> None:
 
 def _says_other(message: JsonObject) -> bool:
     """Whether an assistant message says something besides its content."""
-    return message.get("tool_calls") is not None or isinstance(message.get("refusal"), str)
+    return (
+        message.get("tool_calls") is not None
+        or isinstance(message.get("refusal"), str)
+        or isinstance(message.get("audio"), dict)
+    )
 
 
 def _part_problem(part: Any, role: str) -> str:
@@ -118,8 +122,8 @@ def _part_problem(part: Any, role: str) -> str:
     kinds = _PARTS.get(role, ("text",))
     if kind not in kinds:
         return f"a part is of type {cited(kind)}. One of role {role} can be {', '.join(kinds)}."
-    if kind == "text" and not isinstance(part.get("text"), str):
-        return "the text of a part is not text. Write one, or leave the part out."
+    if kind in ("text", "refusal") and not isinstance(part.get(kind), str):
+        return f"the {kind} of a part is not text. Write one, or leave the part out."
     return ""
 
 

@@ -25,7 +25,8 @@ The sources are the issues named, or OpenAI's own types (the `openai` package):
     a tool of ours is not such a response (microsoft/agent-framework#7452).
 15. There is an item, and each is an object of a type that exists; a message is known by its role.
 16. A file in a message or an output is what Responses takes: one of a link, an id, or a data URL of
-    JPEG, PNG, GIF, WebP or PDF; an image's detail exists (Images and vision, File inputs).
+    JPEG, PNG, GIF, WebP or a document that it reads; its detail exists (Images and vision, File
+    inputs).
 
 Not checked: whether the provider still has a referenced item. With `previous_response_id` or
 `conversation`, an output may answer a call that the provider keeps, so rules 2 and 14 accept it.
@@ -179,9 +180,16 @@ def _is_text_or(kinds: frozenset[str], content: Any) -> bool:
     if not isinstance(content, list):
         return isinstance(content, str)
     return all(
-        isinstance(part, dict) and isinstance(part.get("type"), str) and part["type"] in kinds
+        isinstance(part, dict)
+        and isinstance(part.get("type"), str)
+        and part["type"] in kinds
+        and (part["type"] in RESPONSES_FILES or isinstance(_text_in(part), str))
         for part in content
     )
+
+
+def _text_in(part: JsonObject) -> Any:
+    return part.get("refusal" if part["type"] == "refusal" else "text")
 
 
 def _check_reasoning(at: int, item: JsonObject, following: Any, problems: Problems) -> None:
