@@ -31,8 +31,9 @@ pytestmark = pytest.mark.skipif(
 
 CALL = CallRef.parse("shop/order-17/call_1")
 REFUND = ToolSpec(name="refund", schema='{"type":"object"}', run_by="client")
+LOOKUP = ToolSpec(name="lookup", schema='{"type":"object"}', run_by="client")
 ASK = '[[rule]]\nname = "money"\ntools = ["refund"]\nthen = "ask"\n'
-ALLOW = ASK.replace("ask", "allow")
+ALLOW = ASK.replace("ask", "allow").replace('"refund"', '"refund", "lookup"')
 
 
 class Agent:
@@ -41,14 +42,16 @@ class Agent:
     def __init__(self, package: Path, here: Path, shop: Site, environment: dict[str, str]) -> None:
         self.shop = shop
         self.here = here
-        self._command = [node(), str(package / "examples" / "agent.ts")]
+        self._package = package
         self._environment = os.environ | environment
 
-    async def says(self, what: str, *, code: int = 0, **environment: str) -> str:
+    async def says(
+        self, what: str, *, code: int = 0, program: str = "examples/agent.ts", **environment: str
+    ) -> str:
         """What the example prints, run in a process of its own."""
         done = await asyncio.to_thread(
             subprocess.run,
-            [*self._command, what],
+            [node(), str(self._package / program), what],
             cwd=self.here,
             env=self._environment | environment,
             capture_output=True,
@@ -94,8 +97,13 @@ def package(request: pytest.FixtureRequest) -> Path:
 
 
 @asynccontextmanager
-async def agent(package: Path, path: Path, policy: str = ASK) -> AsyncIterator[Agent]:
-    async with site(path, policy, REFUND) as shop, serving(shop.server.store, "ana") as console:
+async def agent(
+    package: Path, path: Path, policy: str = ASK, *more: ToolSpec
+) -> AsyncIterator[Agent]:
+    async with (
+        site(path, policy, REFUND, *more) as shop,
+        serving(shop.server.store, "ana") as console,
+    ):
         token, _ = AccessFile(shop.server.store).add_token("desk", Role.SERVICE, timedelta(days=1))
         here = path / "here"
         here.mkdir()
@@ -169,6 +177,57 @@ async def test_without_the_ledger_nothing_runs(package: Path, tmp_path: Path):
         assert "the ledger cannot be reached" in await desk.says("ask", code=1, **away)
         assert "nobody is signed in" in await desk.says("ask", code=1, AYES_TOKEN="x")
         assert desk.ran == []
+
+
+async def turn(package: Path, path: Path, name: str, policy: str = ALLOW) -> dict[str, Any]:
+    """What came of one of test/turns.ts, with what ran, and the calls of the ledger by name."""
+    async with agent(package, path, policy, LOOKUP) as desk:
+        said = await desk.says(name, program="test/turns.ts")
+        found: dict[str, Any] = json.loads(said)
+        refs = {fact.slot.call_ref for fact in await desk.shop.service.read(CALL.thread_ref)}
+        calls = [await desk.shop.service.known_call(ref) for ref in refs if ref]
+        return found | {"calls": {call.ref.call: call for call in calls}}
+
+
+async def test_calls_of_one_streamed_turn_run_beside_each_other(package: Path, tmp_path: Path):
+    """One yields its result after how far it is, the other raises; each is recorded as it ended."""
+    found = await turn(package, tmp_path, "streamed")
+    assert sorted(found["ran"]) == ["lookup A-18", "refund A-17"]
+    assert "A-17 is refunded" in found["said"]
+    assert "RangeError: there is no A-18" in found["said"]
+    refund, lookup = found["calls"]["call_1"], found["calls"]["call_2"]
+    assert refund.finished.event.output == "A-17 is refunded"
+    assert lookup.finished.event.error == "RangeError: there is no A-18"
+
+
+async def test_an_id_that_a_provider_repeats_is_asked_about(package: Path, tmp_path: Path):
+    """Although a call with the same id has a result."""
+    found = await turn(package, tmp_path, "repeated", ASK)
+    assert found["said"]["waiting"] == ["call_1"]
+    assert set(found["calls"]) == {"call_1", "call_1-2"}
+
+
+async def test_no_two_calls_have_one_name(package: Path, tmp_path: Path):
+    """Neither those whose ids look like names that were made, nor one whose fields came in another
+    order.
+    """
+    found = await turn(package, tmp_path, "ids")
+    assert found["ran"] == ["refund 0", *["refund 1"] * 4]
+    assert (len(found["calls"]), found["said"]) == (5, "0 is refunded")
+
+
+async def test_after_an_abort_nothing_is_claimed(package: Path, tmp_path: Path):
+    found = await turn(package, tmp_path, "aborted")
+    assert (found["ran"], "it left" in found["said"]) == ([], True)
+    assert not any(call.starts for call in found["calls"].values())
+
+
+async def test_a_result_that_is_not_recorded_is_not_repeated(package: Path, tmp_path: Path):
+    """The model reads that the tool ran, so that it does not wish for it once more."""
+    found = await turn(package, tmp_path, "unrecorded")
+    assert found["ran"] == ["refund A-17"]
+    assert "refund ran, but its result could not be recorded" in found["said"]
+    assert "Do not repeat it" in found["said"]
 
 
 def test_the_types_are_strict(package: Path):

@@ -7,6 +7,7 @@ import sys
 from contextlib import suppress
 
 from console_client import site
+from pages import blocks
 from paths import ROOT
 
 from ayes.ledger.services import Ledger
@@ -54,3 +55,9 @@ async def test_plain_nats_py_does_a_whole_approval(tmp_path):
     assert [type(fact.event).__name__ for fact in known.facts] == [
         "ToolRequested", "ApprovalRequested", "Voted", "Approved", "ToolStarted", "ToolReturned",
     ]  # fmt: skip
+
+
+def test_the_program_in_go_is_the_example():
+    """`make conformance` runs it."""
+    [block] = blocks(PAGE, "go")
+    assert block.text == (ROOT / "examples" / "go" / "main.go").read_text()

@@ -21,9 +21,10 @@ import { Client, Problem, type CallState } from "./client.ts";
 /** A tool of either version of the SDK. */
 // eslint-disable-next-line @typescript-eslint/no-explicit-any
 type AnyTool = { execute?: ((input: any, options: any) => any) | undefined };
-type CallOptions = { toolCallId: string };
+type CallOptions = { toolCallId: string; abortSignal?: AbortSignal };
 type Message = { role: string; content: unknown };
 type Part = { type: string; approvalId?: string; toolCallId?: string };
+type ToolCall = { toolCallId: string; toolName: string; input: unknown };
 
 /** The states in which a call may still be decided. */
 const OPEN = new Set(["requested", "pending"]);
@@ -43,7 +44,7 @@ export function guarding(client: Client, about: Guarding) {
   async function asked(tool: string, input: unknown, id: string): Promise<CallState> {
     const request = {
       tool,
-      arguments: JSON.stringify(input ?? {}),
+      arguments: written(input),
       requester: about.requester,
       ...(about.agent === undefined ? {} : { agent: about.agent }),
     };
@@ -69,8 +70,19 @@ export function guarding(client: Client, about: Guarding) {
     if (OPEN.has(state.status)) {
       throw new Error(`${tool} did not run yet: the call waits for approval. Do not repeat it.`);
     }
+    options.abortSignal?.throwIfAborted();
     if (state.status === "approved") {
-      state = await client.run(state.call, async (args) => run(JSON.parse(args)));
+      let ran = false;
+      try {
+        state = await client.run(state.call, (args) => ((ran = true), last(run(JSON.parse(args)))));
+      } catch (problem) {
+        if (!ran || !(problem instanceof Problem)) throw problem;
+        throw new Error(
+          `${tool} ran, but its result could not be recorded: ${problem.message} Do not repeat it: ` +
+            "it may have taken effect.",
+          { cause: problem },
+        );
+      }
     }
     if (state.result === null) {
       throw new Error(
@@ -124,14 +136,10 @@ export function guarding(client: Client, about: Guarding) {
      */
     async resume<M extends Message>(given: readonly M[]): Promise<{ messages: M[]; waiting: string[] }> {
       const messages = given.flatMap((one) => withoutResponses(one));
-      const calls = new Map(partsOf(messages, "tool-call").map((one) => [one.toolCallId, one]));
-      const ended = new Set(partsOf(messages, "tool-result").map((one) => one.toolCallId));
       const waiting: string[] = [];
       const responses: Part[] = [];
-      for (const { approvalId, toolCallId } of partsOf(messages, "tool-approval-request")) {
-        const call = calls.get(toolCallId) as { toolName: string; input: unknown } | undefined;
-        if (call === undefined || toolCallId === undefined || ended.has(toolCallId)) continue;
-        const { status } = await judged(call.toolName, call.input, toolCallId);
+      for (const { approvalId, toolCallId, toolName, input } of unanswered(messages)) {
+        const { status } = await judged(toolName, input, toolCallId);
         if (OPEN.has(status)) waiting.push(toolCallId);
         else responses.push({ type: "tool-approval-response", approvalId, approved: true } as Part);
       }
@@ -150,12 +158,34 @@ async function decided(client: Client, state: CallState): Promise<CallState> {
   return state;
 }
 
-/** A call's name: the provider's id, or its digest where it cannot be a name. */
+/**
+ * A call's name: the provider's id, or its digest where it cannot be a name or could be the name of
+ * another call.
+ */
 function nameOf(thread: string, id: string, repeat: number): string {
-  const plain = /^[A-Za-z0-9-][A-Za-z0-9_-]{0,59}$/.test(id)
+  const plain = /^(?!id-)[A-Za-z0-9-][A-Za-z0-9_-]{0,59}(?<!-\d{1,3})$/.test(id)
     ? id
     : `id-${createHash("sha256").update(id).digest("hex").slice(0, 40)}`;
   return `${thread}/${repeat === 1 ? plain : `${plain}-${repeat}`}`;
+}
+
+/** An input as JSON, the same in whatever order a database has returned its fields. */
+function written(input: unknown): string {
+  return JSON.stringify(input ?? {}, (_, value: unknown) => {
+    if (typeof value !== "object" || value === null || Array.isArray(value)) return value;
+    return Object.fromEntries(Object.entries(value).sort(([one], [other]) => (one < other ? -1 : 1)));
+  });
+}
+
+/** What a tool returns: of one that yields, the last value, as the SDK takes it. */
+async function last(given: unknown): Promise<unknown> {
+  const returned = await given;
+  if (typeof returned !== "object" || returned === null || !(Symbol.asyncIterator in returned)) {
+    return returned;
+  }
+  let found: unknown;
+  for await (const one of returned as AsyncIterable<unknown>) found = one;
+  return found;
 }
 
 /** A recorded output as the tool gave it: objects and lists are recorded as JSON. */
@@ -168,9 +198,21 @@ function valueOf(text: string): unknown {
   }
 }
 
-function partsOf(messages: readonly Message[], type: string): Part[] {
-  const parts = messages.flatMap((one) => (Array.isArray(one.content) ? (one.content as Part[]) : []));
-  return parts.filter((one) => one.type === type);
+/** The calls that people were asked about and that have no result. Providers repeat ids. */
+function unanswered(messages: readonly Message[]): (ToolCall & { approvalId: string })[] {
+  const calls = new Map<string, ToolCall>();
+  const asked = new Map<string, ToolCall & { approvalId: string }>();
+  for (const part of messages.flatMap((one) => (Array.isArray(one.content) ? one.content : []))) {
+    const { type, toolCallId, approvalId } = part as Part;
+    if (toolCallId === undefined) continue;
+    const call = calls.get(toolCallId);
+    if (type === "tool-call") calls.set(toolCallId, part as ToolCall);
+    if (type === "tool-approval-request" && call && approvalId !== undefined) {
+      asked.set(toolCallId, { ...call, approvalId });
+    }
+    if (type === "tool-result") asked.delete(toolCallId);
+  }
+  return [...asked.values()];
 }
 
 function withoutResponses<M extends Message>(message: M): M[] {

@@ -12,14 +12,15 @@
  */
 
 import { randomUUID } from "node:crypto";
-
+import { setTimeout as sleep } from "node:timers/promises";
 
 /** How requests reach the ledger. */
 export interface Transport {
   /**
+   * @param signal ends the wait for the answer; what was asked may be recorded all the same.
    * @throws Problem: the ledger refuses it, or cannot be reached.
    */
-  ask(endpoint: Endpoint, fields: Fields): Promise<unknown>;
+  ask(endpoint: Endpoint, fields: Fields, signal?: AbortSignal): Promise<unknown>;
   close(): Promise<void>;
 }
 
@@ -58,14 +59,16 @@ export class Problem extends Error {
 
   /** Whether the same request may succeed later. It may be recorded already; that is safe. */
   get retryable(): boolean {
-    return this.status === 503 || this.status === 408;
+    return RETRYABLE.has(this.status);
   }
 
-  /** The error in the body of an answer. */
+  /** The error in the body of an answer; a proxy before the ledger may have another body. */
   static of(body: unknown, status: number): Problem {
-    const found = (body ?? {}) as { type?: string; status?: number; detail?: string };
-    const kind = found.type?.replace("urn:ayes:error:", "") ?? "Unavailable";
-    return new Problem(kind, found.status ?? status, found.detail ?? `the answer was ${status}.`);
+    const { type, detail } = (body ?? {}) as { type?: unknown; detail?: unknown };
+    if (typeof type !== "string" || typeof detail !== "string") {
+      return new Problem("Unavailable", status, `something else than the ledger answered: ${status}.`);
+    }
+    return new Problem(type.replace(ERROR, ""), status, detail);
   }
 
   /** Nobody answered, so nobody knows what became of the request. */
@@ -74,6 +77,10 @@ export class Problem extends Error {
     return new Problem("Unavailable", 503, `the ledger cannot be reached: ${said}`, { cause: why });
   }
 }
+
+const ERROR = "urn:ayes:error:";
+/** The ledger is away, or a proxy before it had no answer. */
+const RETRYABLE = new Set([408, 502, 503, 504]);
 
 /** What the model reads as the result of a call. */
 export interface ModelResult {
@@ -142,6 +149,8 @@ export interface Vote {
 
 /** How long one request waits for a decision, in seconds; the client asks again. */
 const WAIT_S = 20;
+/** A claim that `run` has not renewed for so long is in doubt, in seconds: as in Python. */
+const LEASE_S = 30;
 /** The pause after the first attempt that failed, in milliseconds; it doubles up to the last. */
 const AGAIN_MS = [200, 5_000] as const;
 
@@ -158,30 +167,37 @@ export class Client {
   }
 
   /** The state of a call, once it is decided; at the latest after `timeout_s` seconds (60 at most). */
-  async wait(call: string, timeout_s = 0): Promise<{ decided: boolean; state: CallState }> {
-    return this.#ask("wait", { call, timeout_s });
+  async wait(
+    call: string,
+    timeout_s = 0,
+    signal?: AbortSignal,
+  ): Promise<{ decided: boolean; state: CallState }> {
+    return this.#ask("wait", { call, timeout_s }, signal);
   }
 
   /** Wait for the decision for as long as it takes, also while the ledger is away. */
   async decision(call: string, options: { signal?: AbortSignal } = {}): Promise<CallState> {
+    const { signal } = options;
     let pause: number = AGAIN_MS[0];
     for (;;) {
-      options.signal?.throwIfAborted();
+      signal?.throwIfAborted();
       try {
-        const { decided, state } = await this.wait(call, WAIT_S);
+        const { decided, state } = await this.wait(call, WAIT_S, signal);
         if (decided) return state;
         pause = AGAIN_MS[0];
       } catch (problem) {
         if (!(problem instanceof Problem && problem.retryable)) throw problem;
-        await new Promise((resolve) => setTimeout(resolve, pause));
+        await sleep(pause, undefined, signal ? { signal } : {}).catch(() => undefined);
         pause = Math.min(pause * 2, AGAIN_MS[1]);
       }
     }
   }
 
   /** Claim an approved call, to run it with exactly the `arguments` of the answer. */
-  claim(call: string, claim: string, lease_s = 0): Promise<CallState> {
-    return this.#ask("claim", { call, claim, lease_s });
+  async claim(call: string, claim: string, lease_s = 0): Promise<CallState> {
+    const state = await this.#ask<CallState>("claim", { call, claim, lease_s });
+    if (state.status !== "running") throw Problem.away(`a claim was answered with ${state.status}`);
+    return state;
   }
 
   /** Renew a claim, so that its lease begins again. */
@@ -244,30 +260,63 @@ export class Client {
   /**
    * Claim an approved call, run it, and record how it ended.
    *
-   * If the tool throws, that is recorded as its error, and the state is returned. If the result
-   * cannot be recorded, the `Problem` is thrown: the call is running, and must not be run again.
+   * While the tool runs, the claim is renewed. If this process dies, people see the call in doubt
+   * after `lease_s` seconds. If the tool throws, that is recorded as its error, and the state is
+   * returned. If the result cannot be recorded, the `Problem` is thrown: the call is running, and
+   * must not be run again.
    *
    * @throws Problem: the claim failed; nothing has run.
    */
-  async run(call: string, tool: (args: string) => unknown): Promise<CallState> {
+  async run(
+    call: string,
+    tool: (args: string) => unknown,
+    options: { lease_s?: number } = {},
+  ): Promise<CallState> {
+    const { lease_s = LEASE_S } = options;
+    if (!(lease_s > 0)) {
+      throw new Problem("BadInput", 422, `lease_s is ${lease_s}: give a number of seconds over 0.`);
+    }
     const id = randomUUID(); // of this run alone, so it is kept in memory only
-    const claimed = await this.#insist(() => this.claim(call, id));
+    const claimed = await this.#insist(() => this.claim(call, id, lease_s));
+    // Three times in each lease, so that one that fails makes no doubt.
+    const renew = () => void this.renew(call, id).catch(() => undefined);
+    const renewing = setInterval(renew, (lease_s * 1000) / 3).unref();
+    try {
+      return await this.#ended(call, claimed.arguments, tool);
+    } finally {
+      clearInterval(renewing);
+    }
+  }
+
+  /** Run a claimed call, and record how it ended. */
+  async #ended(call: string, args: string, tool: (args: string) => unknown): Promise<CallState> {
     let result: { output: string } | { error: string };
     try {
-      const output = await tool(claimed.arguments);
+      const output = await tool(args);
       result = { output: typeof output === "string" ? output : (JSON.stringify(output) ?? "null") };
     } catch (problem) {
       result = { error: problem instanceof Error ? `${problem.name}: ${problem.message}` : String(problem) };
     }
-    return this.#insist(() => this.finish(call, result));
+    try {
+      return await this.#insist(() => this.finish(call, result));
+    } catch (problem) {
+      if (!(problem instanceof Problem && problem.status === 413)) throw problem;
+      const error = "The tool ran, but its output is too large. It must return less, or a reference.";
+      return this.#insist(() => this.finish(call, { error }));
+    }
   }
 
   close(): Promise<void> {
     return this.transport.close();
   }
 
-  async #ask<T>(endpoint: Endpoint, fields: Fields): Promise<T> {
-    return (await this.transport.ask(endpoint, fields)) as T;
+  async #ask<T>(endpoint: Endpoint, fields: Fields, signal?: AbortSignal): Promise<T> {
+    const answer = await this.transport.ask(endpoint, fields, signal);
+    // Something else may answer with 200, such as a proxy: that is no answer, and never a yes.
+    if (!isAbout(answer, fields["call"])) {
+      throw Problem.away(`what answered the request ${endpoint} is not the ledger`);
+    }
+    return answer as T;
   }
 
   /** Do the same again for some seconds while the ledger is away. It is safe: see the rules. */
@@ -278,9 +327,17 @@ export class Client {
         return await step();
       } catch (problem) {
         if (!(problem instanceof Problem && problem.retryable) || pause > AGAIN_MS[1]) throw problem;
-        await new Promise((resolve) => setTimeout(resolve, pause));
+        await sleep(pause);
         pause *= 2;
       }
     }
   }
+}
+
+/** Whether an answer has the state of this call; of endpoints without one, whether it is an object. */
+function isAbout(answer: unknown, call: unknown): boolean {
+  if (typeof answer !== "object" || answer === null) return false;
+  if (call === undefined) return true;
+  const { state = answer as Partial<CallState> } = answer as { state?: Partial<CallState> | null };
+  return state?.call === call && typeof state.status === "string" && typeof state.arguments === "string";
 }

@@ -4,30 +4,40 @@ import { ENDPOINTS, Problem, type Fields, type Transport } from "./client.ts";
 
 /** Longer than the ledger holds a request. */
 const PATIENCE_MS = 75_000;
+/** What a token is made of. Errors do not show it, which those of `fetch` would. */
+const TOKEN = /^[\x21-\x7e]+$/;
 
 export function http(options: { url: string; token: string }): Transport {
   const base = `${options.url.replace(/\/+$/, "")}/api/v1`;
+  const token = options.token.trim();
+  if (!TOKEN.test(token)) {
+    throw new Problem("BadInput", 422, "the token is empty, or has characters that no token has.");
+  }
   const headers = {
-    authorization: `Bearer ${options.token}`,
+    authorization: `Bearer ${token}`,
     "content-type": "application/json",
   };
   return {
-    async ask(endpoint, fields) {
+    async ask(endpoint, fields, aborted) {
       const [method, template] = ENDPOINTS[endpoint];
       const [path, rest] = filled(template, fields);
       const request =
         method === "GET"
           ? [`${path}?${new URLSearchParams(texts(rest))}`, {}] as const
           : [path, { body: JSON.stringify(rest) }] as const;
-      const signal = AbortSignal.timeout(PATIENCE_MS);
+      const signal = AbortSignal.any([AbortSignal.timeout(PATIENCE_MS), ...(aborted ? [aborted] : [])]);
+      // The API has no redirects; after one `fetch` would ask for another thing, with GET.
+      const redirect = "manual";
       let answer: Response;
-      let body: unknown;
+      let text: string;
       try {
-        answer = await fetch(base + request[0], { method, headers, signal, ...request[1] });
-        body = await answer.json();
+        answer = await fetch(base + request[0], { method, headers, signal, redirect, ...request[1] });
+        text = await answer.text();
       } catch (problem) {
+        aborted?.throwIfAborted();
         throw Problem.away(problem);
       }
+      const body = parsed(text);
       if (!answer.ok) throw Problem.of(body, answer.status);
       return body;
     },
@@ -48,6 +58,15 @@ function filled(template: string, fields: Fields): [string, Fields] {
     return parts.map(encodeURIComponent).join("/");
   });
   return [path, rest];
+}
+
+/** undefined if it is not JSON. */
+function parsed(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return undefined;
+  }
 }
 
 function texts(fields: Fields): Record<string, string> {

@@ -22,6 +22,7 @@ export async function nats(options: {
   let connection: NatsConnection;
   try {
     connection = await connect({
+      maxReconnectAttempts: -1, // however long the broker is away
       ...options.nats,
       servers: options.servers,
       user: login,
@@ -31,25 +32,51 @@ export async function nats(options: {
   } catch (problem) {
     throw Problem.away(problem);
   }
+  // What was asked before the connection was lost, or while it was, is never answered.
+  let lost = new AbortController();
+  void (async () => {
+    for await (const { type } of connection.status()) {
+      if (type !== "disconnect" && type !== "reconnect") continue;
+      lost.abort(new Error("the connection was lost"));
+      lost = new AbortController();
+    }
+  })();
   return {
-    async ask(endpoint, fields) {
+    async ask(endpoint, fields, aborted) {
       const subject = `approvals.${options.role}.${options.name}.${endpoint}`;
       const given = Object.fromEntries(Object.entries(fields).filter(([, one]) => one !== undefined));
       let answer;
       try {
-        answer = await connection.request(subject, JSON.stringify(given), { timeout: PATIENCE_MS });
+        const asked = connection.request(subject, JSON.stringify(given), { timeout: PATIENCE_MS });
+        answer = await unless(AbortSignal.any([lost.signal, ...(aborted ? [aborted] : [])]), asked);
       } catch (problem) {
+        aborted?.throwIfAborted();
         throw Problem.away(problem);
       }
       const failed = answer.headers?.get("Nats-Service-Error-Code");
       if (failed) throw Problem.of(body(answer), Number(failed));
-      return answer.json();
+      return body(answer);
     },
     close: () => connection.close(),
   };
 }
 
-/** The problem in the body of an error; undefined if there is none. */
+/** What was asked for, or an error as soon as it is aborted. */
+async function unless<T>(aborted: AbortSignal, asked: Promise<T>): Promise<T> {
+  let abort = () => {};
+  const ends = new Promise<never>((_, reject) => {
+    abort = () => reject(aborted.reason);
+    if (aborted.aborted) abort();
+    aborted.addEventListener("abort", abort);
+  });
+  try {
+    return await Promise.race([asked, ends]);
+  } finally {
+    aborted.removeEventListener("abort", abort);
+  }
+}
+
+/** The body of an answer; undefined if it is not JSON. */
 function body(answer: { json(): unknown }): unknown {
   try {
     return answer.json();

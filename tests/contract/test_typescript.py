@@ -1,0 +1,139 @@
+"""The client in TypeScript, beyond the contract cases: its own tests, and a run that is killed.
+
+Part of `make conformance`, since it needs Node 24 and packages from npm.
+"""
+
+import asyncio
+import os
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from console_client import Site, site
+from typescript import node, packages
+
+from ayes.consumers.doubt import in_doubt
+from ayes.ledger.services import LEASE_S
+from ayes.ops.broker.server import ensure_account
+from ayes.ops.console.serving import serving
+from ayes.ops.console.tokens import AccessFile
+from ayes.ops.console.visitors import Role
+from ayes.schemas.slots import CallRef
+
+pytestmark = pytest.mark.skipif(
+    not os.environ.get("CONFORMANCE"), reason="asked by `make conformance`, which installs from npm"
+)
+
+CALL = CallRef.parse("shop/order-17/refund-1")
+
+
+@pytest.fixture(scope="module")
+def package() -> Path:
+    return packages()
+
+
+def ran(package: Path, *command: str | Path) -> str:
+    done = subprocess.run(
+        [node(), *command], cwd=package, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_its_own_tests_pass(package: Path):
+    """What it does if a proxy answers, an answer is lost, or a renewal fails."""
+    ran(package, "--test", *sorted((package / "test").glob("*.test.ts")))
+
+
+def test_what_is_built_is_imported_by_its_names(package: Path):
+    """`npm run build` makes JavaScript, and each export of the package leads to it."""
+    ran(package, package.parent / "node_modules" / "typescript" / "bin" / "tsc")
+    script = (
+        'const names = ["@ayes/client", "@ayes/client/nats", "@ayes/client/ai"];'
+        "const found = await Promise.all(names.map((name) => import(name)));"
+        "console.log(found.flatMap((one) => Object.keys(one)).sort().join());"
+    )
+    found = ran(package, "--input-type=module", "--eval", script)
+    assert found.strip() == "Client,ENDPOINTS,Problem,guarding,http,nats"
+
+
+@asynccontextmanager
+async def running(
+    package: Path, shop: Site, transport: str, *more: str
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A process that waits for the decision on the call, and runs it."""
+    store = shop.server.store
+    async with serving(store, "ana") as console:
+        token, _ = AccessFile(store).add_token("billing", Role.SERVICE, timedelta(days=1))
+        login = store.login("service")
+        told = (
+            {"AYES_URL": console.url, "AYES_TOKEN": token}
+            if transport == "http"
+            else {"NATS_URL": login.url, "NATS_PASSWORD": login.password}
+        )
+        process = await asyncio.create_subprocess_exec(
+            node(), package / "test" / "run.ts", str(CALL), *more,
+            env=os.environ | told, stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        try:
+            yield process
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.communicate()
+
+
+async def said(process: asyncio.subprocess.Process) -> str:
+    """The next line that it prints."""
+    assert process.stdout
+    return (await asyncio.wait_for(process.stdout.readline(), 60)).decode().strip()
+
+
+async def approve(shop: Site) -> None:
+    await ensure_account(shop.server.store, "reviewer-ana")
+    await (await shop.app.state.backend.reviewer("ana")).approve(CALL)
+
+
+@pytest.mark.parametrize("transport", ["http", "nats"])
+async def test_a_run_whose_process_was_killed_is_in_doubt(
+    package: Path, tmp_path: Path, transport: str
+):
+    """Once its lease has ended, and not before: while the process lives, it renews the claim."""
+    async with site(tmp_path) as shop:
+        await shop.ask(str(CALL))
+        async with running(package, shop, transport, "60", "1") as process:
+            assert await said(process) == "it waits"
+            await approve(shop)
+            assert await said(process) == "it is approved"
+            assert await said(process) == "it runs"
+            await asyncio.sleep(2.5)
+            assert await in_doubt(shop.service) == []
+            process.kill()
+            async with asyncio.timeout(20):
+                while True:
+                    if found := await in_doubt(shop.service):
+                        break
+                    await asyncio.sleep(0.1)
+        assert [f"{one.workspace}/{one.thread}/{one.call}" for one in found] == [str(CALL)]
+
+
+async def test_its_lease_is_that_of_the_python_client(package: Path):
+    assert f"const LEASE_S = {LEASE_S:g};" in (package / "src" / "client.ts").read_text()
+
+
+async def test_it_outlasts_a_broker_that_is_away(package: Path, tmp_path: Path):
+    """However often it has tried to connect again."""
+    async with site(tmp_path) as shop:
+        await shop.ask(str(CALL))
+        async with running(package, shop, "nats", "0") as process:
+            assert await said(process) == "it waits"
+            await shop.server._end()
+            await asyncio.sleep(2)  # 10 attempts are the library's own
+            await shop.server.restart()
+            await approve(shop)
+            assert await said(process) == "it is approved"
+            assert await said(process) == "it runs"
+            assert await said(process) == "it is returned: it ran"
