@@ -114,22 +114,23 @@ async def answering(
     """
     handler = _Handler(client, api)
     description = "Request, wait for, decide and run calls that need an approval."
-    async with registered(client, API_SERVICE, description) as service:
-        for name, described in offered.items():
-            await service.add_endpoint(
-                name=name,
-                subject=f"{API_SERVICE}.*.*.{name}",
-                handler=handler.begin,
-                metadata={
-                    "description": described.description,
-                    "request_schema": json.dumps(described.request),
-                    "response_schema": json.dumps(described.response),
-                },
-            )
-        try:
+    try:
+        async with registered(client, API_SERVICE, description) as service:
+            for name, described in offered.items():
+                await service.add_endpoint(
+                    name=name,
+                    subject=f"{API_SERVICE}.*.*.{name}",
+                    handler=handler.begin,
+                    metadata={
+                        "description": described.description,
+                        "request_schema": json.dumps(described.request),
+                        "response_schema": json.dumps(described.response),
+                    },
+                )
             yield
-        finally:
-            await handler.end()
+    finally:
+        # Once no request comes any more, or the last ones would never be answered.
+        await handler.end()
 
 
 class _Handler:
@@ -216,7 +217,7 @@ async def answer_to(api: FastAPI, subject: str, payload: bytes, trace: str = "")
 def _fields(payload: bytes) -> dict[str, Any]:
     try:
         return msgspec.json.decode(payload, type=dict[str, Any])
-    except (msgspec.MsgspecError, RecursionError) as problem:
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as problem:
         raise BadInput(f"the request is not a JSON object: {problem}.") from None
 
 

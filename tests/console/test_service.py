@@ -15,6 +15,7 @@ from nats.aio.client import Client
 
 from ayes.ledger.services import Ledger
 from ayes.ops.broker.server import ensure_account
+from ayes.ops.console import service
 from ayes.ops.console.service import ENDPOINTS
 from ayes.schemas.slots import CallRef
 
@@ -161,6 +162,12 @@ async def test_a_reply_subject_is_no_way_around_it(shop: Site):
         ("request", b"no", 422, "the request is not a JSON object"),
         ("request", b"[]", 422, "the request is not a JSON object"),
         ("request", b"[" * 100_000, 422, "the request is not a JSON object"),
+        (
+            "request",
+            b'{"call": "shop/a/b", "tool": "\xff"}',
+            422,
+            "the request is not a JSON object",
+        ),
         ("request", b"{}", 422, "the request names no call: give 'call' as workspace/thread/call."),
         ("request", b'{"call": "shop/x"}', 422, "'shop/x' is not of the form workspace/thread/"),
         ("request", b'{"call": "shop/../x", "tool": "refund"}', 422, "'..'"),
@@ -276,8 +283,26 @@ async def test_an_error_about_something_long_is_answered_too(shop: Site):
     assert len(answer.headers["Nats-Service-Error"]) <= 1_000
 
 
+async def test_one_request_too_many_is_told_to_try_again(shop: Site, monkeypatch):
+    monkeypatch.setattr(service, "_MOST_AT_ONCE", 1)
+    await shop.ask("shop/order-22/refund-1")
+    async with plain(shop, "service") as client:
+        fields = {"call": "shop/order-22/refund-1", "timeout_s": 0.5}
+        each = [
+            asyncio.create_task(asked(client, "approvals.service.billing.wait", **fields))
+            for _ in range(3)
+        ]
+        found = await asyncio.gather(*each)
+    assert sorted(one.get("status", 200) for one in found) == [200, 503, 503]
+    assert {one.get("detail") for one in found if "detail" in one} == {
+        "too many requests at once. Nothing was recorded; try again in a moment."
+    }
+
+
 async def test_a_console_that_ends_tells_those_who_wait(tmp_path):
-    """They ask again, and need not wait until their time is up."""
+    """They ask again, and need not wait until their time is up: once it has said so, nobody answers
+    and the broker says that at once.
+    """
     others = asyncio.all_tasks()
     async with site(tmp_path) as shop, plain(shop, "service") as client:
         await shop.ask("shop/order-21/refund-1")
@@ -285,9 +310,16 @@ async def test_a_console_that_ends_tells_those_who_wait(tmp_path):
         [over_nats] = [
             task for task in asyncio.all_tasks() - others if task.get_name() == "the API over NATS"
         ]
-        fields = {"call": "shop/order-21/refund-1", "timeout_s": 60}
-        waiting = asyncio.create_task(asked(client, "approvals.service.billing.wait", **fields))
-        await asked(client, "approvals.service.billing.show", call=fields["call"])
+        body = json.dumps({"call": "shop/order-21/refund-1", "timeout_s": 60}).encode()
+
+        async def waits() -> dict:
+            answer = await client.request("approvals.service.billing.wait", body, timeout=20)
+            with pytest.raises(nats.errors.NoRespondersError):
+                await client.request("approvals.service.billing.wait", body, timeout=5)
+            return json.loads(answer.data)
+
+        waiting = [asyncio.create_task(waits()) for _ in range(20)]
+        await asked(client, "approvals.service.billing.show", call="shop/order-21/refund-1")
         over_nats.cancel()
-        found = await asyncio.wait_for(waiting, 20)
-    assert (found["status"], "ask again" in found["detail"]) == (503, True)
+        for found in await asyncio.gather(*waiting):
+            assert (found["status"], "ask again" in found["detail"]) == (503, True)
