@@ -287,7 +287,7 @@ async def test_one_request_too_many_is_told_to_try_again(shop: Site, monkeypatch
     monkeypatch.setattr(service, "_MOST_AT_ONCE", 1)
     await shop.ask("shop/order-22/refund-1")
     async with plain(shop, "service") as client:
-        fields = {"call": "shop/order-22/refund-1", "timeout_s": 0.5}
+        fields = {"call": "shop/order-22/refund-1", "timeout_s": 2}
         each = [
             asyncio.create_task(asked(client, "approvals.service.billing.wait", **fields))
             for _ in range(3)
