@@ -1,7 +1,8 @@
 """The subjects of the ledger as an AsyncAPI 3.1 document, made from the code.
 
-    channel      a slot (`schemas/slots.py`), or an endpoint of the API over NATS
-    message      an event, a request or an answer
+    channel      a slot (`schemas/slots.py`), an endpoint of the API over NATS, a piece of a stored
+                 file, or of a reply while a model gives it
+    message      an event, a request, an answer or a piece
     operation    what a login may do there (`ops/broker/accounts.py`)
     x-jetstream  what AsyncAPI has no words for: the stream, and the headers of a publish
 
@@ -12,11 +13,16 @@ each operation that records has a reply.
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+import msgspec
+
 from ayes import __version__
-from ayes.ops.broker.accounts import API_SERVICE, REVIEWER, WRITERS
+from ayes.ledger.files import PIECE_BYTES
+from ayes.ledger.nats.streams import STORED
+from ayes.ops.broker.accounts import API_SERVICE, LIVE, OTHER_SUBJECTS, REVIEWER, WRITERS
 from ayes.ops.console.service import Endpoint
+from ayes.projections.live import Piece
 from ayes.schemas import json_schema
-from ayes.schemas.slots import BUDGET, DELEGATION, FILLED_BY, GRANT, POLICY, ROOT, TOOL
+from ayes.schemas.slots import BUDGET, DELEGATION, FILES, FILLED_BY, GRANT, POLICY, ROOT, TOOL
 
 #: What the wildcards of a shape stand for, in their order.
 _NAMES: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
@@ -85,6 +91,8 @@ def document(endpoints: Mapping[str, Endpoint]) -> dict[str, Any]:
             "channel": {"$ref": f"#/channels/{name}"},
             "summary": "With an ephemeral or ordered consumer, or by a direct get.",
         }
+    channels |= {"file_piece": _FILE, "live_piece": _SAID}
+    operations |= _pieces()
     for name, endpoint in endpoints.items():
         channels[f"api_{name}"] = _endpoint(name, endpoint)
         operations[f"api_{name}"] = {
@@ -186,6 +194,62 @@ def _records(name: str, role: str) -> dict[str, Any]:
     }
 
 
+_FILE: Final = {
+    "address": f"{FILES}.{{workspace}}.{{digest}}.{{number}}",
+    "description": "A stored file: facts refer to it by its digest. A place takes one piece.",
+    "parameters": {
+        "workspace": {"description": _ID},
+        "digest": {"description": "The SHA-256 of the whole file, as hexadecimal digits"},
+        "number": {"description": "The number of the piece, counted from 1"},
+    },
+    "messages": {"file_piece": {"$ref": "#/components/messages/file_piece"}},
+    "x-jetstream": {"stream": STORED, "retention": "for ever", "subjects": f"{FILES}.>"},
+}
+_SAID: Final = {
+    "address": LIVE.replace(">", "{workspace}.{thread}.{turn}"),
+    "description": "What a model says while it answers. Nothing stores it, and parts may be lost: "
+    "the recorded reply is the only truth.",
+    "parameters": {
+        "workspace": {"description": _ID},
+        "thread": {"description": _ID},
+        "turn": {"description": _MEANINGS["#"]},
+    },
+    "messages": {"live_piece": {"$ref": "#/components/messages/live_piece"}},
+}
+
+
+def _pieces() -> dict[str, Any]:
+    """The operations on what is no fact: pieces of files, and of replies as they are given."""
+    file, said = {"$ref": "#/channels/file_piece"}, {"$ref": "#/channels/live_piece"}
+    operations: dict[str, Any] = {}
+    for role in OTHER_SUBJECTS[f"{FILES}.*.*.*"]:
+        operations[f"{role}_stores_file_piece"] = {
+            "action": "send",
+            "channel": file,
+            "summary": f"Stored by the role {role}, before the fact that refers to the file.",
+            "security": [{"$ref": f"#/components/securitySchemes/{role}"}],
+            "reply": _answer("recorded", "refused"),
+        }
+    operations["read_file_piece"] = {
+        "action": "receive",
+        "channel": file,
+        "summary": "By a direct get of its subject. Compare the digest of all pieces together.",
+    }
+    for role in OTHER_SUBJECTS[LIVE]:
+        operations[f"{role}_says_live_piece"] = {
+            "action": "send",
+            "channel": said,
+            "summary": f"Said by the role {role}.",
+            "security": [{"$ref": f"#/components/securitySchemes/{role}"}],
+        }
+    operations["follow_live_piece"] = {
+        "action": "receive",
+        "channel": said,
+        "summary": "With a plain subscription, in every role that may not publish it.",
+    }
+    return operations
+
+
 def _answer(*messages: str) -> dict[str, Any]:
     return {
         "address": {"location": "$message.header#/reply", "description": "The inbox of the client"},
@@ -257,6 +321,13 @@ def _messages(endpoints: Mapping[str, Endpoint]) -> dict[str, Any]:
             },
         },
     )
+    [piece] = msgspec.json.schema_components([Piece])[1].values()
+    found["live_piece"] = _message("A part of what a model says, and where it begins.", piece)
+    found["file_piece"] = {
+        "summary": f"{PIECE_BYTES:,} bytes of a file; the last piece may have fewer.",
+        "contentType": "application/octet-stream",
+        "payload": {"type": "string", "format": "binary"},
+    }
     found["api_problem"] = _message(
         "An error: a problem of RFC 9457, with its status and detail in the headers of ADR-32.",
         {

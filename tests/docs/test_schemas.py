@@ -12,14 +12,16 @@ from typing import Any
 
 import jsonschema
 import jsonschema_rs
+import msgspec
 import npm
 import pytest
 from paths import ROOT
 from program import approvals
 
 from ayes.ops import asyncapi
-from ayes.ops.broker.accounts import WRITERS
+from ayes.ops.broker.accounts import OTHER_SUBJECTS, WRITERS
 from ayes.ops.console.application import described
+from ayes.projections.live import Piece
 from ayes.schemas import codec, json_schema
 from ayes.schemas.errors import BadFact
 from ayes.schemas.events import TYPES, Event
@@ -135,6 +137,28 @@ def test_every_writer_has_an_operation():
     operations = json.loads(ASYNCAPI.read_text())["operations"].values()
     recording = [one for one in operations if one["summary"].startswith("Recorded by the role")]
     assert len(recording) == sum(len(roles) for roles in WRITERS.values())
+
+
+def test_what_is_no_fact_has_a_channel_too():
+    """Pieces of files and of replies, each published by the roles that the broker lets, and read by
+    the programs of other languages (docs/services.md).
+    """
+    document = json.loads(ASYNCAPI.read_text())
+    channels = document["channels"]
+    assert {channels[one]["address"] for one in ("file_piece", "live_piece")} == {
+        "file.{workspace}.{digest}.{number}",
+        "live.{workspace}.{thread}.{turn}",
+    }
+    for subject, name in (("file.*.*.*", "file_piece"), ("live.>", "live_piece")):
+        senders = [
+            one["security"][0]["$ref"].rpartition("/")[2]
+            for one in document["operations"].values()
+            if one["action"] == "send" and one["channel"]["$ref"] == f"#/channels/{name}"
+        ]
+        assert tuple(senders) == OTHER_SUBJECTS[subject]
+    piece = document["components"]["messages"]["live_piece"]["payload"]
+    said = json.loads(msgspec.json.encode(Piece(attempt=1, at=0, text="One moment.")))
+    jsonschema.Draft202012Validator(piece).validate(said)
 
 
 _JAVASCRIPT = """
