@@ -104,12 +104,12 @@ async def test_a_run_whose_process_was_killed_is_in_doubt(
     """Once its lease has ended, and not before: while the process lives, it renews the claim."""
     async with site(tmp_path) as shop:
         await shop.ask(str(CALL))
-        async with running(package, shop, transport, "60", "1") as process:
+        async with running(package, shop, transport, "60", "3") as process:
             assert await said(process) == "it waits"
             await approve(shop)
             assert await said(process) == "it is approved"
             assert await said(process) == "it runs"
-            await asyncio.sleep(2.5)
+            await asyncio.sleep(5)
             assert await in_doubt(shop.service) == []
             process.kill()
             async with asyncio.timeout(20):
