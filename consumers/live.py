@@ -27,9 +27,9 @@ from ayes.projections.live import (
     MAX_CHARACTERS,
     Discarded,
     Ended,
+    FollowedText,
     Fragment,
     Piece,
-    Shown,
     after_end,
     after_piece,
 )
@@ -83,7 +83,7 @@ class LiveReply:
         finally:
             publishing.cancel()
 
-    def say(self, text: str) -> None:
+    def publish(self, text: str) -> None:
         """Publish the next characters. Returns at once."""
         text = text[: MAX_CHARACTERS - self._length]
         self._length += len(text)
@@ -139,7 +139,7 @@ async def follow_reply(
         Unavailable: the connection is closed.
     """
     turn = await current_turn(ledger, thread) if turn is None else turn
-    clock, shown = asyncio.get_running_loop(), Shown()
+    clock, shown = asyncio.get_running_loop(), FollowedText()
     async with ledger.log.subscribe_live(live_subject(thread, turn)) as messages:
         while True:
             end = await _recorded(ledger, thread.replied(turn))

@@ -62,7 +62,7 @@ class PydanticAI:
         response = await model_request(model, sent, model_request_parameters=parameters)
         return _reply(response, model.system, names)
 
-    async def stream(self, question: ModelRequest, say: Callable[[str], None]) -> ModelReply:
+    async def stream(self, question: ModelRequest, on_text: Callable[[str], None]) -> ModelReply:
         """As `reply`, with each piece of text as it comes, if the model can do so.
 
         Raises:
@@ -79,9 +79,9 @@ class PydanticAI:
             async for event in streamed:
                 match event:
                     case pai.PartStartEvent(part=pai.TextPart(content=text)):
-                        say(text)
+                        on_text(text)
                     case pai.PartDeltaEvent(delta=pai.TextPartDelta(content_delta=text)):
-                        say(text)
+                        on_text(text)
                     case _:
                         pass
             response = streamed.get()

@@ -63,14 +63,16 @@ class Ended(Struct, frozen=True):
     end: e.ModelReplied | e.ModelFailed | e.Carried
 
 
-class Shown(Struct, frozen=True):
+class FollowedText(Struct, frozen=True):
     """What a follower shows."""
 
     attempt: int = 0
     text: str = ""
 
 
-def after_piece(shown: Shown, piece: Piece) -> tuple[Shown, list[Fragment | Discarded]]:
+def after_piece(
+    shown: FollowedText, piece: Piece
+) -> tuple[FollowedText, list[Fragment | Discarded]]:
     """What is shown after a piece, and the changes that lead there."""
     if piece.attempt < shown.attempt:
         return shown, []
@@ -78,24 +80,24 @@ def after_piece(shown: Shown, piece: Piece) -> tuple[Shown, list[Fragment | Disc
     if piece.attempt > shown.attempt:
         if shown.text:
             news.append(Discarded())
-        shown = Shown(piece.attempt)
+        shown = FollowedText(piece.attempt)
     known = len(shown.text)
     more = piece.text[known - piece.at :][: MAX_CHARACTERS - known] if piece.at <= known else ""
     if more:
         news.append(Fragment(more))
-        shown = Shown(shown.attempt, shown.text + more)
+        shown = FollowedText(shown.attempt, shown.text + more)
     return shown, news
 
 
 def after_end(
-    shown: Shown, end: e.ModelReplied | e.ModelFailed | e.Carried
+    shown: FollowedText, end: e.ModelReplied | e.ModelFailed | e.Carried
 ) -> list[Fragment | Discarded | Ended]:
     """The changes when the end of the turn is recorded."""
     text = text_of(end) if isinstance(end, e.ModelReplied) else ""
     news: list[Fragment | Discarded | Ended] = []
     if not text.startswith(shown.text):
         news.append(Discarded())
-        shown = Shown()
+        shown = FollowedText()
     if rest := text[len(shown.text) :]:
         news.append(Fragment(rest))
     return [*news, Ended(end)]

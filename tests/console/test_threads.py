@@ -248,7 +248,7 @@ async def test_a_client_that_was_cut_off_follows_the_same_turn(shop, client):
 
 
 async def _speak(live, ledger, thread):
-    live.say("On its ")
+    live.publish("On its ")
     await asyncio.sleep(1.2)  # the whole text is published each second
     await ledger.append(thread.asked(1, 1), e.ModelAsked(model="test:m"))
     await ledger.append(thread.replied(1), e.ModelReplied(parts=(e.Text("On its way."),)))

@@ -39,11 +39,11 @@ class Speaker:
     async def reply(self, question: ModelRequest) -> ModelReply:
         raise AssertionError("it streams")
 
-    async def stream(self, question: ModelRequest, say: Callable[[str], None]) -> ModelReply:
+    async def stream(self, question: ModelRequest, on_text: Callable[[str], None]) -> ModelReply:
         self.attempts += 1
         for word in self.words:
             await self.go_on.acquire()
-            say(word)
+            on_text(word)
         await self.go_on.acquire()
         return ModelReply((e.Text(self.text),))
 
@@ -136,10 +136,10 @@ async def test_another_attempt_begins_anew(port: EventLog):
     async with LiveReply.of(ledger, THREAD, 1, 1) as dying:
         async with asyncio.timeout(20):
             while not heard:  # it may not listen yet
-                dying.say("I think ")
+                dying.publish("I think ")
                 await asyncio.sleep(0.05)
     async with LiveReply.of(ledger, THREAD, 1, 2) as live:
-        live.say(TEXT)
+        live.publish(TEXT)
         async with asyncio.timeout(20):
             while heard[-1] != Fragment(TEXT):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
@@ -224,7 +224,7 @@ async def test_the_command_shows_it(tmp_path: Path, capsys: pytest.CaptureFixtur
             command = asyncio.create_task(look.follow(str(THREAD), session=session))
             said = ""
             async with LiveReply.of(model, THREAD, turn, 1) as live, asyncio.timeout(20):
-                live.say("On its\n")
+                live.publish("On its\n")
                 while "On its\n" not in said:
                     await asyncio.sleep(0.05)
                     said += capsys.readouterr().out
@@ -257,7 +257,7 @@ async def test_each_role_hears_what_the_model_s_account_says(tmp_path: Path):
                     asyncio.timeout(20),
                     aclosing(following),
                 ):
-                    live.say("Hello")
+                    live.publish("Hello")
                     assert await anext(following) == Fragment("Hello"), role
 
 
@@ -296,7 +296,7 @@ async def test_half_a_character_does_not_end_the_live_text(port: EventLog):
     following = asyncio.create_task(shown_of(ledger, heard))
     async with LiveReply.of(ledger, THREAD, 1, 1) as live:
         for one in ("On ", "\ud83d", "\ude00", " it."):
-            live.say(one)
+            live.publish(one)
             await asyncio.sleep(0.01)
         await shows(heard, "On \N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER} it.")
     await ledger.append(THREAD.replied(1), e.ModelReplied(parts=(e.Text(TEXT),)))

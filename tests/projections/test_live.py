@@ -9,9 +9,9 @@ from ayes.projections.live import (
     MAX_CHARACTERS,
     Discarded,
     Ended,
+    FollowedText,
     Fragment,
     Piece,
-    Shown,
     after_end,
     after_piece,
     text_of,
@@ -24,7 +24,7 @@ TEXT = "Your money is on its way."
 
 def followed(pieces, end):
     """The texts that were shown, one for each time that it began anew, and what ended it."""
-    shown, texts, last = Shown(), [""], None
+    shown, texts, last = FollowedText(), [""], None
     for piece in pieces:
         shown, news = after_piece(shown, piece)
         for one in news:
@@ -86,7 +86,7 @@ def test_whatever_is_lost_repeated_or_late_the_text_is_shown_once(data):
     wholes = [Piece(1, 0, text[: data.draw(st.integers(0, len(text)))]) for _ in range(3)]
     reaching = data.draw(st.lists(st.sampled_from([*said, *wholes]), max_size=20))
     end = e.ModelReplied(parts=(e.Text(text),))
-    shown = Shown()
+    shown = FollowedText()
     for piece in reaching:
         shown, news = after_piece(shown, piece)
         assert Discarded() not in news
@@ -112,15 +112,15 @@ def test_a_piece_that_cannot_be_is_not_one(forged):
 
 def test_no_more_is_shown_than_can_be_recorded():
     """Whatever is published, a follower holds a bounded text."""
-    shown = Shown()
+    shown = FollowedText()
     for number in range(20):
         shown, _ = after_piece(shown, Piece(1, number * 65_536, "x" * 65_536))
     assert len(shown.text) == MAX_CHARACTERS
 
 
 def test_an_attempt_without_text_yet_takes_back_the_text_of_the_one_before():
-    shown, news = after_piece(Shown(1, "I think"), Piece(2, 0, ""))
-    assert (shown, news) == (Shown(2, ""), [Discarded()])
+    shown, news = after_piece(FollowedText(1, "I think"), Piece(2, 0, ""))
+    assert (shown, news) == (FollowedText(2, ""), [Discarded()])
 
 
 def test_a_reply_of_calls_alone_has_no_text():
