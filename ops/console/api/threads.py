@@ -388,7 +388,7 @@ async def history(
 ) -> Response:
     """A conversation as its model continues it: the messages of a provider's API.
 
-    With `files=false` stored files are told in words, and their bytes are not read. The header
+    With `files=false` stored files are described in words, and their bytes are not read. The header
     `Ayes-Stopped-At` names the call before whose turn it stops, if one is not settled.
     """
     writer = format_named(provider)
