@@ -57,7 +57,7 @@ class SubAgent(TomlModel):
     model: str
     #: For the models that may call it.
     description: str = ""
-    #: What its model is told before the task.
+    #: The system message of its model, before the task.
     instructions: str = ""
     #: The names of the tools that it is offered, those of other sub-agents included.
     tools: Annotated[tuple[str, ...], Field(strict=False)] = ()
@@ -69,7 +69,7 @@ class SubAgent(TomlModel):
         """The declaration of the tool of that name.
 
         Raises:
-            ValidationError: of pydantic; it is no name of a tool, or `arguments` is no schema.
+            ValidationError: of pydantic; `tool` is not a valid name, or `arguments` not a schema.
         """
         return ToolSpec(name=tool, description=self.description, schema=self.arguments)
 
@@ -182,14 +182,14 @@ class Delegator:
 
 
 def steps(one: Delegation) -> Sequence[Effect[Never]]:
-    """What is to be done for a delegation now."""
+    """The next steps of a delegation."""
     call, below = one.call, one.below
     if not call.is_clients or call.newer:
         return ()
     if call.status is Status.APPROVED and call.flaw is None and not call.starts:
         started = e.ToolStarted(digest=call.digest, idempotency_key=str(call.ref))
         return [Append(call.claim_slot, started), Reload()]
-    # Whoever claimed it: a delegator that is dead, or has another name.
+    # Also a claim of another delegator, which is dead or had another name.
     if call.status is not Status.RUNNING or call.end_slot is None:
         return ()
     if below.opened is None:
@@ -245,7 +245,7 @@ def task_of(arguments: str) -> str:
 
 def _is_its_own(one: Delegation, opened: Fact) -> bool:
     event = opened.event
-    # Its agent and model may be those that the file had when it was opened.
+    # Its agent and model are those of the file at the time of the opening.
     return (
         is_below(one.call.ref, opened)
         and isinstance(event, e.ThreadOpened)
@@ -269,7 +269,7 @@ async def _offered(ledger: Ledger, workspace: str, agent: SubAgent) -> tuple[e.T
     """The tools of a sub-agent, of the versions that were declared last.
 
     Raises:
-        UnknownTool: nobody has declared one of them in the workspace.
+        UnknownTool: one of them is not declared in the workspace.
     """
     tools = [await ledger.tool(workspace, name) for name in agent.tools]
     return tuple(e.ToolRef(one.name, one.version, one.declared.run_by) for one in tools)

@@ -272,8 +272,8 @@ def _hand_on(seen: ExecutorState, handed: Delivered, why: str) -> HandOn:
 
 
 def _is_decision(handed: Delivered) -> bool:
-    """Whether it is the decision, which is delivered to one executor at a time until that one is
-    done with the call: so only with it a call may be started, or taken for one whose executor has
-    died. Revocations, lapses and claims are delivered to any executor, also while a call runs.
+    """Whether the delivery is the decision. Only one executor at a time has it, until that executor
+    is done with the call, so only this delivery may start the call, or show that an executor died.
+    Any executor may receive revocations, lapses and claims, also while the call runs.
     """
     return isinstance(handed, Fact) and handed.slot.tail[2] == "decided"

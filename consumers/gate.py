@@ -17,11 +17,10 @@ Anything uncertain is not a yes: an unknown tool and arguments that break the sc
 before anybody is asked; a policy that cannot be read asks everybody. The clock is the broker's:
 "now" is when the delivered fact was recorded.
 
-What is asked in a sub-agent's thread is judged with the calls above it, up to the root
-(ledger/chain.py): whoever asked there is the requester, and once one of them is withdrawn or has
-ended, what was asked below is withdrawn too. A gate that judges a call reads the calls above after
-it was requested, and a gate that is told of a withdrawal reads the calls below after it. The later
-of the two sees both.
+A call in a sub-agent's thread is judged with the calls above it, up to the root (ledger/chain.py):
+its requester is that of the root, and once a call above is withdrawn or has ended, it is withdrawn
+too. A gate that judges a call reads the calls above after the request, and a gate that receives a
+withdrawal reads the calls below after it. The later of the two sees both.
 
 The verdict on a wish is frozen when it is made, and a later policy may only tighten it: a call that
 people approve is denied after all if the policy in force blocks it by then.
@@ -86,7 +85,7 @@ from ayes.schemas.slots import ROOT, CallRef, Slot, delegations, grants
 
 class MootCalls(Struct, frozen=True):
     """The state after a fact that may make other calls moot: the open calls of a thread that a
-    user's message may supersede, or all that were asked below a call that was withdrawn.
+    user's message may supersede, or all calls below one that was withdrawn.
     """
 
     cases: tuple[Case, ...]
@@ -231,7 +230,7 @@ class Gate:
 async def _unrecorded_usage(
     ledger: Ledger, handed: Fact, reply: e.ModelReplied
 ) -> tuple[Append, ...]:
-    """What is still to be recorded of a reply's usage in the series of budgets."""
+    """The usage of a reply that is not yet recorded in the series of budgets."""
     if reply.usage == e.Usage():
         return ()
     thread = handed.slot.thread_ref
@@ -413,7 +412,7 @@ def _since_decided(call: Call, now: datetime) -> Sequence[Effect[Never]]:
 
 
 def _budget_uses(case: Case, approved: e.Approved) -> Sequence[Append]:
-    """What must still be recorded in the series of budgets before this approval."""
+    """The amounts to record in the series of budgets before this approval."""
     ref, arguments = case.call.ref, running(case.call, approved)
     uses = ((one.next_slot, one.use(ref, arguments)) for one in case.budgets)
     return [Append(slot, use) for slot, use in uses if use is not None]

@@ -70,10 +70,10 @@ class Model(Protocol):
 
 @runtime_checkable
 class StreamingModel(Model, Protocol):
-    """A model that says its text while it answers."""
+    """A model that gives its text while it answers."""
 
-    async def stream(self, question: ModelRequest, say: Callable[[str], None]) -> ModelReply:
-        """As `reply`; gives `say` each piece of text as it comes. What is returned counts."""
+    async def stream(self, question: ModelRequest, on_text: Callable[[str], None]) -> ModelReply:
+        """As `reply`; calls `on_text` with each piece of text. The returned reply counts."""
         ...
 
 
@@ -123,8 +123,8 @@ class ModelWorker:
                 await ledger.tool(work.thread.workspace, one.tool, one.version)
                 for one in opened.tools
             ]
-            told = await with_bytes(ledger, work.thread, entries)
-            question = ModelRequest(work.thread, work.turn, opened.model, told, tuple(tools))
+            sent = await with_bytes(ledger, work.thread, entries)
+            question = ModelRequest(work.thread, work.turn, opened.model, sent, tuple(tools))
             async with _replying(ledger, self._models, question, work) as replying:
                 reply = await tracing.asking(opened.model, work.thread, replying)
             replied = await with_files_kept(
@@ -175,7 +175,7 @@ async def _replying(
         yield model.reply(question)
         return
     async with LiveReply.of(ledger, work.thread, work.turn, work.attempt) as live:
-        yield model.stream(question, live.say)
+        yield model.stream(question, live.publish)
 
 
 def _asked_again(thread: Thread, turn: Turn, handed: Delivered) -> Sequence[Effect[Ask]]:

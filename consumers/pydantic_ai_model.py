@@ -9,9 +9,8 @@ form, and a conversation that was read from a wire form can go on live.
 
 The library raises for a file that a provider does not take, and downloads a link that a provider
 does not fetch. Either may end the turn and each later one, and nothing of ours fetches a link. So a
-model is sent only the files that its provider takes (`_taken_by`), and is told of the others in
-words. Of a service that is not known here the provider is sent all files by their bytes, and no
-links.
+model is sent only the files that its provider takes (`_taken_by`), and reads the others in words.
+A provider that is not known here is sent all files whose bytes we have, and no links.
 
 Some parts are not sent live, since the library has no type for them, and some are lost: see
 `ayes.projections.formats.pydantic_ai.write`. The id of an item that holds a call is one of them, as
@@ -62,7 +61,7 @@ class PydanticAI:
         response = await model_request(model, sent, model_request_parameters=parameters)
         return _reply(response, model.system, names)
 
-    async def stream(self, question: ModelRequest, say: Callable[[str], None]) -> ModelReply:
+    async def stream(self, question: ModelRequest, on_text: Callable[[str], None]) -> ModelReply:
         """As `reply`, with each piece of text as it comes, if the model can do so.
 
         Raises:
@@ -74,14 +73,14 @@ class PydanticAI:
         async with AsyncExitStack() as stack:
             try:
                 streamed = await stack.enter_async_context(streaming)
-            except (NotImplementedError, AssertionError):  # so say models without streams
+            except (NotImplementedError, AssertionError):  # the model has no streams
                 return await self.reply(question)
             async for event in streamed:
                 match event:
                     case pai.PartStartEvent(part=pai.TextPart(content=text)):
-                        say(text)
+                        on_text(text)
                     case pai.PartDeltaEvent(delta=pai.TextPartDelta(content_delta=text)):
-                        say(text)
+                        on_text(text)
                     case _:
                         pass
             response = streamed.get()
@@ -171,7 +170,7 @@ def messages(
 
     Args:
         taken: the files that are sent, of those that the library's messages can hold; the others
-            are told in words.
+            are described in words.
     """
 
     def sent(media: e.Media) -> bool:

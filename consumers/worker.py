@@ -97,8 +97,8 @@ _MAX_FAILURES: Final = 10_000
 MAX_DELIVERIES: Final = 20
 #: Loads for one delivery. After each lost slot there is one more fact, so it ends much sooner.
 _MAX_LOADS: Final = 50
-#: After so many there is a pause before each load, up to twice as long each time: if many
-#: deliveries compete for the slots of a series, all but one have read it in vain.
+#: Loads without a pause. Each later load has one, up to a limit that doubles each time: if many
+#: deliveries compete for the slots of a series, all but one have to read it again.
 _HURRIED_LOADS: Final = 4
 _PAUSE_S: Final = 0.05
 _MAX_PAUSE_S: Final = 2.0
@@ -581,7 +581,7 @@ def _where(handed: Delivered | Parked | Mark) -> dict[str, object]:
 
 
 def _pause_s(place: tuple[str, int], load: int) -> float:
-    """A pause before a load, different for each delivery, so that they do not meet again."""
+    """A pause before a load, different for each delivery, so that they do not collide again."""
     most = min(_MAX_PAUSE_S, _PAUSE_S * 2.0 ** (load - _HURRIED_LOADS))
     return most * crc32(f"{place} {load}".encode()) / 2**32
 

@@ -1,11 +1,11 @@
 """Budgets: what calls may spend, and what they have spent (docs/decisions/0049).
 
-A budget of the policy has a sum for each thread, agent, requester or day that it tells apart. Each
+A budget of the policy has one sum for each thread, agent, requester or day, as its `per` says. Each
 sum is a series of facts in numbered slots of the workspace: `_budget.<name>.<sum>.<n>` says that a
 call spends an amount. The gate records it before it approves the call:
 
-* A slot takes one fact, so whoever fills number n+1 has read all n before it. Two gates cannot both
-  use what is left of a sum, whatever threads their calls are in.
+* A slot takes one fact, so a gate that fills number n+1 has read all n before it. Two gates cannot
+  both use the rest of a sum, also if their calls are in different threads.
 * An approval follows only if the call's own amount is in the series. A gate that dies in between
   leaves an amount that the next gate finds by the call, so it is not spent twice.
 * An amount counts until its call has certainly not run: denied, expired, withdrawn, lapsed,
@@ -13,9 +13,9 @@ call spends an amount. The gate records it before it approves the call:
   much. Once a call is started its amount stays spent, however it ends.
 * An amount that is unknown does not fit: anything uncertain is not a yes.
 
-A budget of tokens counts what models have used, which is known only afterwards. Those of one thread
-are in its replies. For any other sum the gate records the usage of each reply in the series, once,
-before it requests the calls that the reply wishes for.
+A budget of tokens counts the usage of models, which is known only afterwards. The tokens of one
+thread are in its replies. For any other sum the gate records the usage of each reply in the series,
+once, before it requests the calls that the reply wishes for.
 """
 
 import json
@@ -74,7 +74,7 @@ class Sum(Struct, frozen=True):
         return self.ref.used(max((int(fact.slot.tail[-1]) for fact in self.used), default=0) + 1)
 
     def cost(self, arguments: str) -> Decimal | None:
-        """What a call with these arguments spends; None if that is not known."""
+        """The amount that a call with these arguments spends; None if it is not known."""
         if self.budget.amount == TOKENS:
             return Decimal(0)
         return amount_at(arguments, self.budget.amount)
@@ -84,11 +84,11 @@ class Sum(Struct, frozen=True):
         return call in _by_call(self.used)
 
     def of(self, call: CallRef) -> Decimal:
-        """What this call has in the series; 0 if it has nothing."""
+        """The amount of this call in the series; 0 if it has none."""
         return _by_call(self.used).get(str(call)) or Decimal(0)
 
     def spent(self, but: CallRef) -> Decimal | None:
-        """What counts of all other calls; None if a part of it cannot be read."""
+        """The sum of all other calls that count; None if a part of it cannot be read."""
         if self.counts_replies:
             return Decimal(self.tokens)
         counts = {

@@ -1,16 +1,16 @@
-"""Sub-agents: the chain of calls above a thread, who asked whom.
+"""Sub-agents: the chain of calls above a thread.
 
     thread t1 ── call 1-0 (delegate) ──► thread sub-… ── call 1-0 (delegate) ──► thread sub-… ── …
 
 A thread that is opened in the run of a call names that call as its `parent`. Each call has one
-thread below it (`CallRef.below`), whose id follows from the call's. So opening it twice opens it
-once, and whoever withdraws a call finds what was asked below it without an index.
+thread below it (`CallRef.below`), whose id is derived from the call's. So opening it twice opens it
+once, and a gate that withdraws a call finds the calls below it without an index.
 
-The gate reads the chain up to the root and believes none of it: a call below counts only if every
+The gate reads the chain up to the root and checks all of it: a call below is valid only if every
 call above it was started before the thread below it was opened, and if all have the same requester.
 So the requester of the root is that of every call below, and cannot vote on any; nor can the people
-behind any agent of the chain. When a call above is withdrawn or has ended, nobody waits for what is
-asked below, and it is withdrawn (docs/decisions/0050).
+behind any agent of the chain. When a call above is withdrawn or has ended, nobody waits for the
+calls below, and they are withdrawn (docs/decisions/0050).
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -39,7 +39,7 @@ class Chain(Struct, frozen=True):
     links: tuple[e.Link, ...] = ()
     #: Why the thread cannot be below its parent; empty if it is.
     problem: str = ""
-    #: Why nobody waits any longer for what is asked in it; empty while somebody does.
+    #: Why nobody waits for its calls any longer; empty while somebody does.
     over: str = ""
 
     @property
@@ -94,7 +94,7 @@ def _with(chain: Chain, opened: Fact, call: Call, whose: Fact | None) -> Chain:
 
 
 def _over(call: Call) -> str:
-    """Why nobody waits for what is asked below a call; the outermost reason counts."""
+    """Why nobody waits for the calls below a call; the outermost reason counts."""
     if call.withdrawn is not None:
         return withdrawn_above(call.ref)
     if call.finished is not None:

@@ -1,11 +1,11 @@
 """The store of files: the bytes that facts refer to by their digest (docs/decisions/0048).
 
-A file is kept in pieces, each in a place of its own that is filled once, as a slot is:
+A file is stored in pieces, each on a subject that takes one message, like a slot:
 
     file.<workspace>.<SHA-256 of the whole>.<number from 1>      the bytes, `PIECE_BYTES` each
 
-It is stored before the fact that refers to it. What comes back is compared with the digest, so a
-reader gets the bytes that were meant or an error, whoever wrote to the store.
+It is stored before the fact that refers to it. A reader compares the bytes with the digest, so it
+gets the right bytes or an error, also if a participant wrote other bytes to the store.
 """
 
 import base64
@@ -71,7 +71,7 @@ async def fetch(log: EventLog, workspace: str, stored: e.Stored) -> bytes:
     if len(data) != stored.size or sha256(data).hexdigest() != stored.digest:
         raise BadInput(
             f"the store of {workspace} has other bytes in the place of the file {stored.digest}. "
-            "Whoever wrote them has the credentials of a service, an executor or a model."
+            "They were written with the credentials of a service, an executor or a model."
         )
     return bytes(data)
 
@@ -86,7 +86,7 @@ async def with_files_kept[E: e.Event](log: EventLog, workspace: str, event: E) -
     files = files_in(event)
     for number, media in enumerate(files, 1):
         if problem := problem_of(media):
-            raise BadInput(f"file {number} of this {type(event).__name__} cannot stay: {problem}")
+            raise BadInput(f"file {number} of this {type(event).__name__} is refused: {problem}")
     for stored in {media.source for media in files if isinstance(media.source, e.Stored)}:
         last = file_piece(workspace, stored.digest, max(1, -(-stored.size // PIECE_BYTES)))
         if await log.piece(last) is None:
@@ -109,7 +109,7 @@ async def _kept(log: EventLog, workspace: str, media: e.Media) -> e.Media:
 async def fetched(
     log: EventLog, workspace: str, files: Iterable[e.Media]
 ) -> dict[e.Media, e.Media]:
-    """The stored ones of these files, each with its bytes.
+    """The stored files among these, each with its bytes.
 
     Raises:
         BadInput: as of `fetch`.

@@ -24,6 +24,7 @@ from ayes.ledger.log import (
     Bucket,
     Change,
     Delivered,
+    LiveMessages,
     Mark,
     Parked,
     Progress,
@@ -32,7 +33,6 @@ from ayes.ledger.log import (
     SlotTaken,
     TimerFired,
     Written,
-    forever,
 )
 from ayes.schemas.codec import Fact, fact_of
 from ayes.schemas.errors import BrokerAway
@@ -55,8 +55,8 @@ class Memory:
         #: The indices of the facts by the first three tokens of their subjects.
         self._by_head: defaultdict[str, list[int]] = defaultdict(list)
         self._grown = asyncio.Condition()
-        #: Who listens, by subject.
-        self._live: defaultdict[str, list[asyncio.Queue[bytes]]] = defaultdict(list)
+        #: The subscribers of live subjects.
+        self._live: defaultdict[str, list[LiveMessages]] = defaultdict(list)
         self._durables: dict[str, _Durable] = {
             name: _Durable(self, one) for name, one in subscriptions.DURABLES.items()
         }
@@ -221,17 +221,17 @@ class Memory:
         raise BrokerAway(f"no service answers {subject}.")
 
     async def publish_live(self, subject: str, body: bytes) -> None:
-        for queue in self._live[subject]:
-            queue.put_nowait(body)
+        for messages in self._live[subject]:
+            messages.put(body)
 
     @asynccontextmanager
-    async def hear_live(self, subject: str) -> AsyncGenerator[AsyncIterator[bytes]]:
-        queue: asyncio.Queue[bytes] = asyncio.Queue()
-        self._live[subject].append(queue)
+    async def subscribe_live(self, subject: str) -> AsyncGenerator[LiveMessages]:
+        messages = LiveMessages()
+        self._live[subject].append(messages)
         try:
-            yield forever(queue.get)
+            yield messages
         finally:
-            self._live[subject].remove(queue)
+            self._live[subject].remove(messages)
 
 
 class Lagging:
@@ -257,7 +257,7 @@ class Lagging:
         self.set_timer, self.cancel_timer = log.set_timer, log.cancel_timer
         self.park, self.parked, self.ask = log.park, log.parked, log.ask
         self.keep_piece, self.piece = log.keep_piece, log.piece
-        self.publish_live, self.hear_live = log.publish_live, log.hear_live
+        self.publish_live, self.subscribe_live = log.publish_live, log.subscribe_live
 
     def beside(self) -> "Lagging":
         """Another client on the same log."""

@@ -157,7 +157,7 @@ MAY_FOLLOW: Final[dict[Status, dict[type[e.Event], Status]]] = {
         e.ToolReturned: Status.RETURNED,
         e.ToolFailed: Status.FAILED,
         e.InDoubt: Status.IN_DOUBT,
-        # The call goes on; what was asked in its run is withdrawn (ledger/chain.py).
+        # The call goes on; the calls below it are withdrawn (ledger/chain.py).
         e.Withdrawn: Status.RUNNING,
     },
     Status.IN_DOUBT: {e.Reconciled: Status.RECONCILED},

@@ -5,7 +5,8 @@ It has two implementations, `nats/jetstream.py` and its twin `in_memory.py`, hel
 itself.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Final, Literal, Protocol
@@ -216,10 +217,28 @@ class FactReader(Protocol):
         ...
 
 
-async def forever[T](get: Callable[[], Awaitable[T]]) -> AsyncIterator[T]:
-    """What `get` returns, again and again."""
-    while True:
-        yield await get()
+#: Bytes of live messages that wait for a subscriber. While as many do, new ones are dropped.
+MAX_LIVE_BYTES: Final = 256 * 1024
+
+
+class LiveMessages:
+    """The live messages of one subscriber, in order."""
+
+    def __init__(self) -> None:
+        self._waiting: asyncio.Queue[bytes] = asyncio.Queue()
+        self._bytes = 0
+
+    def put(self, message: bytes) -> None:
+        """Add a message, or drop it if the subscriber does not keep up."""
+        if self._bytes < MAX_LIVE_BYTES:
+            self._bytes += len(message)
+            self._waiting.put_nowait(message)
+
+    async def get(self) -> bytes:
+        """Wait for the next message. A call that is cancelled loses none."""
+        message = await self._waiting.get()
+        self._bytes -= len(message)
+        return message
 
 
 class EventLog(FactReader, Protocol):
@@ -327,17 +346,20 @@ class EventLog(FactReader, Protocol):
         ...
 
     async def publish_live(self, subject: str, body: bytes) -> None:
-        """Publish to whoever listens at this moment. Nothing is stored, nobody is waited for; what
-        is sent while a connection is slow waits here until it has gone out.
+        """Publish to the subscribers of this moment. The message is not stored, and no subscriber
+        is waited for; while the connection is slow, the call waits.
 
         Raises:
-            Unavailable: the broker is away; it is lost.
+            Unavailable: the broker is away; the message is lost.
         """
         ...
 
-    def hear_live(self, subject: str) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """What is published on this subject from now on. Some of it is missing after a cut, or if
-        it is not read as fast as it comes.
+    def subscribe_live(self, subject: str) -> AbstractAsyncContextManager[LiveMessages]:
+        """The messages on this subject from now on. Some are missing after a lost connection, or if
+        they are not read as fast as they arrive.
+
+        Raises:
+            Unavailable: the connection is closed.
         """
         ...
 

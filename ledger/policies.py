@@ -135,7 +135,7 @@ class Policies(Struct, frozen=True):
 
 
 class Origin(Struct, frozen=True):
-    """What a call comes from: the opening of its thread, the model's reply, the calls above."""
+    """The origin of a call: the opening of its thread, the model's reply, the calls above."""
 
     opened: Fact | None = None
     reply: Fact | None = None

@@ -103,7 +103,7 @@ class Reviewer:
         on_behalf_of: str = "",
         digest: str = "",
     ) -> Call:
-        """Vote to give the model this text in place of the tool's output; the tool does not run.
+        """Vote that the model reads this text in place of the tool's output; the tool does not run.
 
         The other parameters and the errors are those of `vote`.
         """
@@ -143,7 +143,7 @@ class Reviewer:
         Args:
             reason: with `deny` the model reads it; with `break_glass` it is required.
             arguments: with `approve`: run it with these instead (raw JSON text).
-            answer: with `answer`: the text that the model gets in place of the tool's output.
+            answer: with `answer`: the text that the model reads in place of the tool's output.
             is_error: with `answer`: the model reads it as the tool's error.
             on_behalf_of: the person in whose place, by that person's delegation. Found by itself
                 for a reviewer who was not asked.
@@ -170,7 +170,7 @@ class Reviewer:
         if verdict == "break_glass" and arguments is not None:
             raise BadInput("break_glass lets the call run as it is. Arguments go with approve.")
         if is_error and verdict != "answer":
-            raise BadInput(f"is_error is about an answer, and this is a vote to {verdict}.")
+            raise BadInput(f"is_error is for an answer only, and this is a vote to {verdict}.")
         check_size("the reason", reason, MAX_REASON)
         check_size("the answer", answer, MAX_TEXT)
         check_size("the edited arguments", arguments or "", MAX_TEXT)
@@ -299,8 +299,8 @@ class Reviewer:
         """Take an approval back before the tool runs.
 
         Args:
-            answer: the text that the model gets in place of the tool's output. Without one it reads
-                that the approval was taken back, and the reason.
+            answer: the text that the model reads in place of the tool's output. Without one it
+                reads that the approval was taken back, and the reason.
             is_error: the model reads the answer as the tool's error.
 
         Raises:
@@ -311,7 +311,7 @@ class Reviewer:
         """
         ref = call_ref(call)
         if is_error and answer is None:
-            raise BadInput("is_error is about an answer, and there is none.")
+            raise BadInput("is_error is for an answer only, and there is none. Pass answer, too.")
         check_size("the reason", reason, MAX_REASON)
         check_size("the answer", answer or "", MAX_TEXT)
         revoked = e.Revoked(reason=reason, reviewer=self.name, answer=answer, is_error=is_error)

@@ -431,8 +431,8 @@ class Ledger(LedgerClient):
     async def withdraw(self, call: CallRef | str, reason: str = "") -> Call:
         """Withdraw a call, from the requester's side.
 
-        Withdrawing a call in whose run a sub-agent asks withdraws what was asked there, at any
-        depth; the call itself goes on to its end.
+        If a sub-agent asks in the run of the call, the calls below are withdrawn, at any depth; the
+        call itself goes on to its end.
 
         Raises:
             AlreadyDecided: too late.
@@ -455,7 +455,7 @@ class Ledger(LedgerClient):
             assert call.decided
             decided = describe_decision(call.decided, call.withdrawn)
             raise AlreadyDecided(
-                f"{call.ref} is already decided: {decided}. It runs, and nothing was asked in its "
+                f"{call.ref} is already decided: {decided}. It runs, and no sub-agent asks in its "
                 "run. Nothing was recorded."
             )
 

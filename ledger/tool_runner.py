@@ -57,7 +57,7 @@ async def run_tool(
     """Call the function with the named arguments; a synchronous one in its own thread.
 
     A returned string is the output; a file (`ayes.schemas.content.attached`), or a sequence of
-    files and strings, is kept as such; any other value becomes JSON. An exception becomes
+    files and strings, is recorded as such; any other value becomes JSON. An exception becomes
     `ToolFailed`; `EffectUnknown` becomes `InDoubt`. A cancellation is none of these: after it
     nobody knows how far the tool came.
 
@@ -145,7 +145,7 @@ def not_recorded(outcome: Event, problem: BadInput) -> ToolFailed:
     the place of a file, or there are too many.
 
     Raises:
-        BadInput: the problem, if it is no output.
+        BadInput: the problem, if the outcome is not an output.
     """
     if not isinstance(outcome, ToolReturned):
         raise problem

@@ -143,8 +143,8 @@ def running(call: Call, approved: e.Approved) -> str:
 def _binding(case: Case, approved: e.Approved) -> tuple[Sum, ...]:
     """The sums that have no room for what people approved, and that people may not exceed.
 
-    What is approved beyond a budget that asks is at most what was requested: an edit that raises
-    the amount, or hides it, must fit.
+    People may exceed a budget that asks with the requested amount only: an edit that raises the
+    amount, or hides it, must fit.
     """
     call, arguments = case.call, running(case.call, approved)
 
@@ -173,15 +173,15 @@ def _described(case: Case, one: Sum, arguments: str) -> str:
 def verdict(case: Case, now: datetime) -> e.Approved | e.Denied | e.ApprovalRequested:
     """The verdict before anybody is asked. The first of these that holds:
 
-    1. the request does not match the model's wish or its own digest, its thread is not what it says
-       of the calls above it, the tool is unknown or run by another side, the arguments break the
-       schema, or the requester could not be kept from voting: denied as invalid;
+    1. the request does not match the model's wish or its own digest, its thread does
+       not match the calls above it, the tool is unknown or run by another side, the arguments break
+       the schema, or the requester could not be excluded from the vote: denied as invalid;
     2. the thread has reached the policy's limit of calls: denied;
     3. the rule that counts blocks: denied;
     4. a budget that blocks has no room for it: denied;
     5. the rule that counts allows it, and every budget has room: approved (people are asked instead
        if the tool can change the policy);
-    6. too few people are eligible to vote: denied, since nobody could ever decide;
+    6. too few people are eligible to vote: denied, since no vote could decide;
     7. grants supply the needed votes, and every budget has room: approved;
     8. people denied this call in this thread, and the user has sent no message since: denied again,
        `deny_repeats` times;
@@ -350,7 +350,7 @@ def question(
     """The approval request, which freezes what the policies say now.
 
     Args:
-        agents: those behind whom nobody may vote.
+        agents: the agents whose people may not vote.
     """
     policy, rule = ruling.by.policy, ruling.judged.rule
     (own, *also), *besides = required(policies, ruling)

@@ -1,7 +1,7 @@
 """The subjects of the ledger as an AsyncAPI 3.1 document, made from the code.
 
-    channel      a slot (`schemas/slots.py`), an endpoint of the API over NATS, a piece of a stored
-                 file, or of a reply while a model gives it
+    channel      a slot (`schemas/slots.py`), an endpoint of the API over NATS, the pieces of a
+                 stored file, or those of a reply while a model gives it
     message      an event, a request, an answer or a piece
     operation    what a login may do there (`ops/broker/accounts.py`)
     x-jetstream  what AsyncAPI has no words for: the stream, and the headers of a publish
@@ -207,8 +207,8 @@ _FILE: Final = {
 }
 _SAID: Final = {
     "address": LIVE.replace(">", "{workspace}.{thread}.{turn}"),
-    "description": "What a model says while it answers. Nothing stores it, and parts may be lost: "
-    "the recorded reply is the only truth.",
+    "description": "The text of a reply while the model gives it. It is not stored, and parts may "
+    "be lost: the recorded reply is the only truth.",
     "parameters": {
         "workspace": {"description": _ID},
         "thread": {"description": _ID},
@@ -219,7 +219,7 @@ _SAID: Final = {
 
 
 def _pieces() -> dict[str, Any]:
-    """The operations on what is no fact: pieces of files, and of replies as they are given."""
+    """The operations on pieces of files, and on pieces of replies while models give them."""
     file, said = {"$ref": "#/channels/file_piece"}, {"$ref": "#/channels/live_piece"}
     operations: dict[str, Any] = {}
     for role in OTHER_SUBJECTS[f"{FILES}.*.*.*"]:
@@ -322,7 +322,7 @@ def _messages(endpoints: Mapping[str, Endpoint]) -> dict[str, Any]:
         },
     )
     [piece] = msgspec.json.schema_components([Piece])[1].values()
-    found["live_piece"] = _message("A part of what a model says, and where it begins.", piece)
+    found["live_piece"] = _message("A part of the text of a reply, and where it begins.", piece)
     found["file_piece"] = {
         "summary": f"{PIECE_BYTES:,} bytes of a file; the last piece may have fewer.",
         "contentType": "application/octet-stream",

@@ -75,7 +75,7 @@ _CHAPTERS: Final[dict[str, dict[str, _Entry]]] = {
         "withdraw": _Entry("request", "Withdraw a request, on the requester's side."),
     },
     "Look": {
-        "follow": _Entry("look", "Show what the model says, as it says it."),
+        "follow": _Entry("look", "Show the model's next reply while it gives it."),
         "schema": _Entry("schema", "Print JSON Schemas of the events, or AsyncAPI."),
         "show": _Entry("look", "Show every fact about a call."),
         "thread": _Entry("look", "Show every fact in a conversation."),

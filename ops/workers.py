@@ -254,8 +254,8 @@ class _Providers:
         answer: ModelReply = await (await self._loaded()).reply(question)
         return answer
 
-    async def stream(self, question: ModelRequest, say: Callable[[str], None]) -> ModelReply:
-        answer: ModelReply = await (await self._loaded()).stream(question, say)
+    async def stream(self, question: ModelRequest, on_text: Callable[[str], None]) -> ModelReply:
+        answer: ModelReply = await (await self._loaded()).stream(question, on_text)
         return answer
 
     async def _loaded(self) -> Any:

@@ -1,34 +1,46 @@
-"""What a model says while it answers, as a follower puts it together.
+"""A model's text while it answers, as a follower puts it together.
 
-The worker publishes pieces on a live subject, which nothing stores: some may be lost, repeated, or
-of an attempt whose worker died. Each says how many characters came before it, so a follower shows
-each character once, whatever reaches it:
+The worker publishes the text in pieces on a live subject. Nothing stores them, so a follower may
+miss some, receive some twice, or receive pieces of an attempt whose worker died. Each piece says
+where in the text it begins, so a follower shows each character once:
 
     the piece begins             the follower
     ---------------------------  ----------------------------------------------------------
     where the shown text ends    shows it
-    before that                  shows what is new in it; from time to time the worker
-                                 publishes the whole text, for whoever missed a piece
-    after that                   waits: something is missing
+    before that                  shows what is new in it; each second the worker publishes
+                                 the whole text, for followers that missed a piece
+    after that                   ignores it: a piece before it is missing
     in a later attempt           discards what it has shown, and begins anew
     in an earlier attempt        ignores it
 
-The recorded reply is the only truth. When it comes, the follower shows the rest of it, or discards
-what it has shown if the reply is another one.
+The recorded reply is the only truth. When it is recorded, the follower shows the rest of it, or
+discards what it has shown if the reply has another text.
 """
 
-from msgspec import Struct
+from typing import Annotated, Final
+
+from msgspec import Meta, Struct
 
 from ayes.schemas import content
 from ayes.schemas import events as e
+from ayes.schemas.codec import MAX_BYTES
+
+#: The most characters that are published and shown of a reply. One with more cannot be recorded.
+MAX_CHARACTERS: Final = MAX_BYTES
 
 
 class Piece(Struct, frozen=True):
     """A part of a text, as it is published."""
 
-    attempt: int
-    #: The number of characters before it.
-    at: int
+    attempt: Annotated[int, Meta(ge=1)]
+    at: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="The number of characters before the piece, counted as Unicode code "
+            "points (not as UTF-16 units, as in JavaScript, or bytes, as in Go).",
+        ),
+    ]
     text: str
 
 
@@ -39,53 +51,58 @@ class Fragment(Struct, frozen=True):
 
 
 class Discarded(Struct, frozen=True):
-    """What was shown does not hold: it is to be taken back."""
+    """What is shown is not part of the reply, and is to be removed."""
 
 
 class Ended(Struct, frozen=True):
-    """The recorded end of the turn. What is shown is its text."""
+    """The recorded end of the turn; what is shown is the text of the reply.
 
-    end: e.ModelReplied | e.ModelFailed
+    A reply that this program cannot read, of a newer version, has no text here.
+    """
+
+    end: e.ModelReplied | e.ModelFailed | e.Carried
 
 
-class Shown(Struct, frozen=True):
+class FollowedText(Struct, frozen=True):
     """What a follower shows."""
 
     attempt: int = 0
     text: str = ""
 
 
-def after_piece(shown: Shown, piece: Piece) -> tuple[Shown, list[Fragment | Discarded]]:
-    """What is shown after a piece, and what is to be done for it."""
+def after_piece(
+    shown: FollowedText, piece: Piece
+) -> tuple[FollowedText, list[Fragment | Discarded]]:
+    """What is shown after a piece, and the changes that lead there."""
     if piece.attempt < shown.attempt:
         return shown, []
     news: list[Fragment | Discarded] = []
     if piece.attempt > shown.attempt:
         if shown.text:
             news.append(Discarded())
-        shown = Shown(piece.attempt)
+        shown = FollowedText(piece.attempt)
     known = len(shown.text)
-    more = piece.text[known - piece.at :] if piece.at <= known else ""
+    more = piece.text[known - piece.at :][: MAX_CHARACTERS - known] if piece.at <= known else ""
     if more:
         news.append(Fragment(more))
-        shown = Shown(shown.attempt, shown.text + more)
+        shown = FollowedText(shown.attempt, shown.text + more)
     return shown, news
 
 
 def after_end(
-    shown: Shown, end: e.ModelReplied | e.ModelFailed
+    shown: FollowedText, end: e.ModelReplied | e.ModelFailed | e.Carried
 ) -> list[Fragment | Discarded | Ended]:
-    """What is to be done when the end of the turn is recorded."""
-    text = spoken(end) if isinstance(end, e.ModelReplied) else ""
+    """The changes when the end of the turn is recorded."""
+    text = text_of(end) if isinstance(end, e.ModelReplied) else ""
     news: list[Fragment | Discarded | Ended] = []
     if not text.startswith(shown.text):
         news.append(Discarded())
-        shown = Shown()
+        shown = FollowedText()
     if rest := text[len(shown.text) :]:
         news.append(Fragment(rest))
     return [*news, Ended(end)]
 
 
-def spoken(reply: e.ModelReplied) -> str:
+def text_of(reply: e.ModelReplied) -> str:
     """The texts of a reply as one, as they are published."""
     return "".join(text for part in reply.parts if (text := content.spoken(part)) is not None)

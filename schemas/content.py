@@ -1,4 +1,4 @@
-"""What messages and outputs consist of: texts and files, and the words for what is not text.
+"""The content of messages and outputs: texts and files, and the words that describe a file.
 
 A text alone is recorded as a text (`content_of`), so that one content has one form.
 """
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from ayes.schemas import events as e
 from ayes.schemas.limits import cited
 
-#: The largest file that is kept, in bytes.
+#: The largest file that is stored, in bytes.
 MAX_FILE_BYTES: Final = 32 * 1024 * 1024
 #: The most bytes of files that are recorded in one fact itself. The others are stored.
 INLINE_BYTES: Final = 64 * 1024
@@ -82,7 +82,7 @@ def words(content: e.Content) -> str:
 
 
 def spoken(part: e.Part) -> str | None:
-    """What the model says in this part, for readers of text alone; None if it says nothing."""
+    """The text of this part for readers of text alone; None if it has none."""
     match part:
         case e.Text():
             return with_sources(part)
@@ -95,7 +95,7 @@ def spoken(part: e.Part) -> str | None:
 
 
 def with_sources(text: e.Text) -> str:
-    """The text, and in words what it rests on."""
+    """The text, followed by its sources in words."""
     if not text.citations:
         return text.text
     sources = "; ".join(dict.fromkeys(map(_source, text.citations)))

@@ -159,7 +159,7 @@ class Media(Struct, frozen=True, tag_field="part", tag="media", omit_defaults=Tr
 
 
 class Citation(Struct, frozen=True, omit_defaults=True):
-    """What a text of a model rests on."""
+    """A source of a model's text."""
 
     url: str = ""
     title: str = ""
@@ -195,7 +195,7 @@ class ModelAsked(Event, frozen=True, tag="ModelAsked"):
 
 
 class Refusal(Struct, frozen=True, tag_field="part", tag="refusal"):
-    """The model says that it will not do what was asked, in the provider's part for that."""
+    """The model refuses the request, in the provider's part for that."""
 
     text: str
 
@@ -458,7 +458,7 @@ class Expired(Event, frozen=True, tag="Expired"):
 
 
 class Withdrawn(Event, frozen=True, tag="Withdrawn"):
-    """The requesting program withdraws the call; or, if it runs, what was asked in its run."""
+    """The requesting program withdraws the call; or, if it runs, the calls below it."""
 
     reason: str = ""
 
@@ -487,8 +487,8 @@ class Revoked(Event, frozen=True, tag="Revoked"):
 
     reason: str = ""
     reviewer: str = ""
-    #: What the model gets in place of the tool's output; None: it reads that the approval was
-    #: taken back.
+    #: The text that the model reads in place of the tool's output; None: it reads that the
+    #: approval was taken back.
     answer: str | None = None
     #: With an answer: the model reads it as the tool's error.
     is_error: bool = False

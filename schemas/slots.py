@@ -412,7 +412,7 @@ class BudgetRef(_Ref, frozen=True):
 
     @property
     def subjects(self) -> str:
-        """The wildcard over what was spent of it."""
+        """The wildcard over its amounts."""
         return f"{ROOT}.{self.workspace}.{BUDGET}.{self.name}.{self.sum}.*"
 
     def used(self, number: int) -> Slot:

@@ -87,7 +87,7 @@ class PubAckError(Struct, frozen=True):
     description: str = ""
 
     @property
-    def is_nobody(self) -> bool:
+    def is_no_responders(self) -> bool:
         """Whether no stream took the message."""
         return self.code == int(_NOBODY) and not self.err_code
 
@@ -219,7 +219,7 @@ class Api:
                 ack = ack_of(await sent)
         except (TimeoutError, msgspec.MsgspecError) as problem:
             raise BrokerAway(f"the broker did not take {subject}: {problem!r}.") from None
-        if ack.error is not None and ack.error.is_nobody:
+        if ack.error is not None and ack.error.is_no_responders:
             raise BrokerAway(f"the broker did not take {subject}: {ack.error.description}.")
         return ack
 

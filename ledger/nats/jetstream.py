@@ -26,10 +26,10 @@ from ayes.ledger import log, subscriptions
 from ayes.ledger.log import (
     AlreadyRecorded,
     AppendResult,
+    LiveMessages,
     Recorded,
     SlotTaken,
     Unconfirmed,
-    forever,
 )
 from ayes.ledger.nats import streams
 from ayes.ledger.nats.api import PASSING, Ack, Api, ApiError, NatsReply, by_leader
@@ -51,10 +51,8 @@ APPEND_PATIENCE_S: Final = 10.0
 _ROUND_S: Final = 3.0
 #: How long replicas may take to catch up with the last fact that this client knows of.
 _CATCH_UP_S: Final = 5.0
-#: Bytes of live messages in the connection's buffer before the next one waits.
+#: Bytes in the connection's buffer from which on a live message waits.
 _MOST_LIVE_BYTES: Final = 64 * 1024
-#: Live messages that were heard and not read.
-_MOST_LIVE: Final = 256
 #: The server's limit of subjects for `multi_last` (ADR-31); larger results are read in pages.
 _PAGE: Final = 1000
 
@@ -416,7 +414,7 @@ class JetStream:
 
     async def publish_live(self, subject: str, body: bytes) -> None:
         client = self.connection.client
-        # What is recorded goes first: only a little of this may wait in the connection's buffer.
+        # Facts go first: only a few live messages may wait in the connection's buffer.
         while client.pending_data_size > _MOST_LIVE_BYTES:  # noqa: ASYNC110 - nobody says when
             await asyncio.sleep(0.02)
         if not client.is_connected:
@@ -427,23 +425,25 @@ class JetStream:
             raise BrokerAway(f"{subject} cannot be published: {problem}.") from None
 
     @asynccontextmanager
-    async def hear_live(self, subject: str) -> AsyncGenerator[AsyncIterator[bytes]]:
-        queue: asyncio.Queue[bytes] = asyncio.Queue()
-
-        def heard(message: NatsMessage) -> None:
-            _subject, _reply, data, _head = message
-            if queue.qsize() < _MOST_LIVE:
-                queue.put_nowait(data)
-
-        heard_by = await self.connection.client.subscribe(subject)
-        number = subscription_number(heard_by)
-        self.connection.straight[number] = heard
+    async def subscribe_live(self, subject: str) -> AsyncGenerator[LiveMessages]:
+        messages = LiveMessages()
         try:
-            yield forever(queue.get)
+            subscription = await self.connection.client.subscribe(subject)
+        except nats.errors.Error as problem:
+            raise BrokerAway(f"{subject} cannot be followed: {problem}.") from None
+        number = subscription_number(subscription)
+
+        def received(message: NatsMessage) -> None:
+            _subject, _reply, data, _head = message
+            messages.put(data)
+
+        self.connection.straight[number] = received
+        try:
+            yield messages
         finally:
             self.connection.straight.pop(number, None)
             with suppress(nats.errors.Error):
-                await heard_by.unsubscribe()
+                await subscription.unsubscribe()
 
     async def _publish(
         self, subject: str, raw: bytes, headers: Mapping[str, str] | None = None

@@ -131,7 +131,7 @@ class CandidateCall(Struct, frozen=True, gc=False):
 
 
 class TokensUsed(Struct, frozen=True, gc=False):
-    """What a model used for one reply, for budgets of tokens."""
+    """The tokens of one reply, for budgets of tokens."""
 
     tokens: int
     workspace: str

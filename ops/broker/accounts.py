@@ -22,16 +22,16 @@ all measured on 2.15:
   server refuses a request with another one. So each durable can have a random start time in the
   past as a secret; `CONSUMER.INFO`, which reveals it, is allowed for a role's own durables only.
 
-What models say while they answer is not stored. The models' account exports it, and all others,
-`LEDGER` too, import it from there: a server does not export what an account was sent through a
-service.
+The live text of replies is not stored. The models' account exports its subject, and all others,
+`LEDGER` too, import it from there: a server does not export messages that an account received
+through a service import.
 
 Two accounts export a service, and the others import it, each with the subjects that it may ask: the
 queue's (consumers/pending_service.py), and that of the API over NATS (ops/console/service.py),
-where the subject of a request says who asks. `LEDGER` does not: a role that may create a consumer
-could let it deliver to a service, and every fact would become a request. A service may publish one
-answer for each request, to the reply subject that the server names, so no requester can make it
-write anything.
+where the subject of a request names the requesting login. `LEDGER` does not: a role that may create
+a consumer could let it deliver to a service, and every fact would become a request. A service may
+publish one answer for each request, to the reply subject that the server names, so no requester can
+make it write anything.
 
 The two functions that matter to the broker are pure: `permissions` and `accounts_config`.
 """
@@ -133,7 +133,7 @@ WRITERS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     (BUDGET, "*", "*", "#"): ("gate",),
 }
 
-#: What models say while they answer (consumers/live.py). All roles but models may listen.
+#: The live text of replies (consumers/live.py). All roles but models may subscribe.
 LIVE: Final = "live.>"
 #: The role that publishes it, from whose account all others import it.
 MODEL: Final = "model"
@@ -151,7 +151,7 @@ OTHER_SUBJECTS: Final[dict[str, tuple[str, ...]]] = {
     f"$KV.running.{RENEWED}>": ("service",),
     # What is wrong with the channels of notices.
     f"$KV.running.{CHANNEL}>": ("notifier",),
-    # What a model says while it answers; nothing stores it.
+    # The live text of replies; nothing stores it.
     LIVE: (MODEL,),
     # Pieces of files, before the facts that refer to them.
     f"{FILES}.*.*.*": ("service", "executor", "model"),

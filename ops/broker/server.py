@@ -482,7 +482,7 @@ def free_ports(*wanted: int) -> list[int]:
         return [probes.enter_context(_bound(port)).getsockname()[1] for port in wanted]
 
 
-#: How often a server is started anew because its port was taken, and what its log says then.
+#: How often a server is started whose port was taken meanwhile, and the words of its log then.
 _STARTS: Final = 3
 _TAKEN: Final = "bind: address already in use"
 #: Below the ports that systems give to outgoing connections, any of which could take one between

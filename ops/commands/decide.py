@@ -505,7 +505,7 @@ async def revoke(
         typer.Option(
             "--answer",
             metavar="TEXT",
-            help="What the model gets in place of the tool's output; - for stdin.",
+            help="The text that the model reads in place of the tool's output; - for stdin.",
         ),
     ] = None,
     error: ErrorOption = False,

@@ -22,9 +22,10 @@ from ayes.projections.thread import thread_of
 from ayes.schemas import strict_json
 from ayes.schemas.codec import Fact, fact_json
 from ayes.schemas.errors import BadFile, UnknownCall
-from ayes.schemas.events import ModelFailed
+from ayes.schemas.events import Carried, ModelFailed
 from ayes.schemas.slots import CallRef, ThreadRef
 from ayes.schemas.toml_files import read_text
+from ayes.schemas.visible import warning
 
 app: Final = commands()
 
@@ -82,32 +83,35 @@ async def watch(
 
 @command(app, examples="ayes follow shop/chat-1")
 async def follow(thread: ThreadArgument, session: Session) -> int:
-    """Show what the model says in a conversation, as it says it; ends with its reply, or with 1 if
-    the model failed.
+    """Show the model's next reply in a conversation while it gives it; ends with the reply, or with
+    1 if there is none.
     """
-    ref = ThreadRef.parse(thread)
+    ref, shown = ThreadRef.parse(thread), ""
     async with (
         session.connect("observer") as ledger,
         aclosing(follow_reply(ledger, ref)) as following,
     ):
         async for one in following:
             match one:
+                case Fragment(text) if session.json:
+                    print_json({"text": text})
                 case Fragment(text):
-                    if session.json:
-                        print_json({"text": text})
-                    else:
-                        print_text(text)
+                    shown += text
+                    print_text(text)
+                case Discarded() if session.json:
+                    print_json({"discarded": True})
                 case Discarded():
-                    if session.json:
-                        print_json({"discarded": True})
-                    else:
-                        print_message("\n[what was said so far does not hold]")
+                    shown = ""
+                    print_message("\n[the text so far is discarded]")
                 case Ended(end=ModelFailed(error=error)):
                     print_message(f"The model failed: {error}")
                     return 1
+                case Ended(end=Carried()):
+                    print_message("The reply was recorded by a newer version. Upgrade this one.")
+                    return 1
                 case Ended():
                     if not session.json:
-                        print_line()
+                        print_line(warning(shown))
     return 0
 
 

@@ -258,7 +258,7 @@ def _print_counts(title: str, rows: dict[str, Counts]) -> None:
 @command(app)
 async def explain(call: CallArgument, session: Session) -> None:
     """Explain the state of a call: its rule, who must agree and who is missing, how its
-    budgets stand; and what the present policy says.
+    budgets stand; and the verdict of the present policy.
     """
     async with session.connect("observer") as ledger:
         explained = await explanation(ledger, CallRef.parse(call))

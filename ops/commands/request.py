@@ -71,15 +71,15 @@ async def request(
 
 @command(app)
 async def withdraw(call: CallArgument, reason: ReasonOption = "", *, session: Session) -> int:
-    """Withdraw a request, on the requester's side. Of a call that runs, what was asked in its run
-    is withdrawn, and it goes on.
+    """Withdraw a request, on the requester's side. A call that runs goes on; the calls that its
+    sub-agents asked for are withdrawn.
     """
     ref = CallRef.parse(call)
     async with session.connect("service") as ledger:
         known = await ledger.withdraw(ref, reason)
         assert known.withdrawn
         if known.starts and known.starts[0].seq < known.withdrawn.seq:
-            sentence = f"{call} goes on. What was asked in its run is withdrawn."
+            sentence = f"{call} goes on. The calls that its sub-agents asked for are withdrawn."
             await report(ledger, known, sentence, json=session.json)
             return 0
         return await report_end(ledger, ref, e.Withdrawn, json=session.json)

@@ -141,7 +141,7 @@ async def console(
     async with opening as backend, AsyncExitStack() as running:
         if API in store.read().passwords:
             over_nats = keep_running("the API over NATS", partial(_over_nats, backend), ends=())
-            await running.enter_async_context(_beside(over_nats))
+            await running.enter_async_context(_in_background(over_nats))
         yield application(backend, security)
 
 
@@ -154,7 +154,7 @@ async def _over_nats(backend: Backend) -> None:
 
 
 @asynccontextmanager
-async def _beside(work: Coroutine[None, None, None]) -> AsyncGenerator[None]:
+async def _in_background(work: Coroutine[None, None, None]) -> AsyncGenerator[None]:
     task = asyncio.create_task(work, name="the API over NATS")
     try:
         yield

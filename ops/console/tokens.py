@@ -61,7 +61,7 @@ class ApiToken(Struct, frozen=True):
         return Visitor(self.name, frozenset({self.role}), "token")
 
 
-class Link(Struct, frozen=True):
+class SignInLink(Struct, frozen=True):
     """A link that signs in a person once."""
 
     hash: str
@@ -96,7 +96,7 @@ class Access(Struct, frozen=True):
     #: The oldest first.
     consoles: tuple[ServedConsole, ...] = ()
     tokens: tuple[ApiToken, ...] = ()
-    links: tuple[Link, ...] = ()
+    links: tuple[SignInLink, ...] = ()
 
     @property
     def url(self) -> str:
@@ -178,7 +178,7 @@ class AccessFile:
             BadId: the name cannot be a reviewer's.
         """
         code, ends = new_secret(), self._now() + LINK_LASTS
-        made = Link(hash_of(code), token("reviewer", name), ends)
+        made = SignInLink(hash_of(code), token("reviewer", name), ends)
         self._change(lambda access: replace(access, links=(*access.links, made)[-_MOST_LINKS:]))
         return code
 

@@ -62,10 +62,10 @@ def print_line(text: str = "") -> None:
 
 
 def print_text(text: str) -> None:
-    """A part of a text on stdout, with its line feeds; whatever else could harm a terminal is
-    spelled out.
+    """A part of a text on stdout. Its line feeds are kept, every other control character is spelled
+    out; a warning about the text is printed after its last part.
     """
-    sys.stdout.write("\n".join(map(line, text.split("\n"))))
+    sys.stdout.write("\n".join(map(visible, text.split("\n"))))
     sys.stdout.flush()
 
 

@@ -71,14 +71,14 @@ async def test_a_reply_appears_as_it_is_said(shop, visit):
         await ledger.append(thread.asked(1, 1), e.ModelAsked(model="test:m"))
         said = page.locator("[data-reply] pre")
         async with LiveReply.of(model, thread, 1, 1) as live:
-            live.say("<b>On</b> ")
-            live.say("its\u202e ")
+            live.publish("<b>On</b> ")
+            live.publish("its\u202e ")
             await expect(said).to_have_text("<b>On</b> itsU+202E ")
             await page.reload()
-            live.say("way, soon.")
+            live.publish("way, soon.")
             await expect(said).to_have_text("<b>On</b> itsU+202E way, soon.")
         async with LiveReply.of(model, thread, 1, 2) as live:  # another worker begins anew
-            live.say("It is late.")
+            live.publish("It is late.")
             await expect(said).to_have_text("It is late.")
         await ledger.append(thread.replied(1), e.ModelReplied(parts=(e.Text("It is lost."),)))
     turn = page.get_by_label("Turn 1 of the model")

@@ -144,13 +144,13 @@ async def test_a_call_that_runs_can_be_withdrawn_if_something_was_asked_in_its_r
     call = await shop.service.start("shop/order-17/refund-1")
     able, why_not = await may(client, call.ref)
     assert "withdraw" not in able
-    assert why_not["withdraw"].endswith("It runs, and nothing was asked in its run.")
+    assert why_not["withdraw"].endswith("It runs, and no sub-agent asks in its run.")
     below, opened = thread_below(call, agent="helper")
     await shop.service.append(below.opened, opened)
     able, _ = await may(client, call.ref)
     assert "withdraw" in able
     page = (await client.get(f"/calls/{call.ref}")).text
-    assert "It goes on. What was asked in its run is withdrawn." in page
+    assert "It goes on. The calls that its sub-agents asked for are withdrawn." in page
     done = await client.post(f"/api/v1/calls/{call.ref}/withdraw", json={})
     assert (done.status_code, done.json()["status"]) == (200, "running")
     assert "withdraw" not in (await may(client, call.ref))[0]

@@ -226,15 +226,29 @@ async def test_a_reply_is_followed_as_it_is_given(shop, client):
             await speaking
     events = [block.split("\n")[0] for block in answer.text.strip().split("\n\n")]
     assert events[-1] == "event: ended"
-    assert set(events[:-1]) == {"event: text"}
+    assert (events[0], set(events[1:-1])) == ("event: turn", {"event: text"})
     said = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
     assert "".join(one.get("text", "") for one in said) == "On its way."
     missing = await client.get("/api/v1/threads/shop/never/reply", timeout=30)
     assert missing.status_code == 404
 
 
+async def test_a_client_that_was_cut_off_follows_the_same_turn(shop, client):
+    """Also if the turn has ended meanwhile: by `Last-Event-ID`, as a browser sends it."""
+    thread = ThreadRef.parse("shop/live-2")
+    async with Ledger.connect(shop.server.store.path, role="admin") as ledger:
+        await ledger.append(thread.opened, e.ThreadOpened(requester="rita"))
+        await ledger.append(thread.asked(1, 1), e.ModelAsked(model="test:m"))
+        await ledger.append(thread.replied(1), e.ModelReplied(parts=(e.Text("On its way."),)))
+    cut = {"Last-Event-ID": "1"}
+    answer = await client.get("/api/v1/threads/shop/live-2/reply", headers=cut, timeout=30)
+    events = [block.splitlines() for block in answer.text.strip().split("\n\n")]
+    assert [event[0] for event in events] == ["event: turn", "event: text", "event: ended"]
+    assert all("id: 1" in event for event in events)
+
+
 async def _speak(live, ledger, thread):
-    live.say("On its ")
+    live.publish("On its ")
     await asyncio.sleep(1.2)  # the whole text is published each second
     await ledger.append(thread.asked(1, 1), e.ModelAsked(model="test:m"))
     await ledger.append(thread.replied(1), e.ModelReplied(parts=(e.Text("On its way."),)))

@@ -4,7 +4,7 @@ import asyncio
 import json
 import socket
 from collections.abc import Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,9 @@ from chain import THREAD, Chain
 
 from ayes.consumers.live import _MOST_WHOLE, LiveReply, follow_reply, live_subject
 from ayes.consumers.model import ModelReply, ModelRequest
-from ayes.ledger.log import EventLog
+from ayes.ledger.log import MAX_LIVE_BYTES, EventLog
+from ayes.ledger.nats import streams
+from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.services import Ledger
 from ayes.ops.broker.accounts import ROLES
 from ayes.ops.commands import look
@@ -37,11 +39,11 @@ class Speaker:
     async def reply(self, question: ModelRequest) -> ModelReply:
         raise AssertionError("it streams")
 
-    async def stream(self, question: ModelRequest, say: Callable[[str], None]) -> ModelReply:
+    async def stream(self, question: ModelRequest, on_text: Callable[[str], None]) -> ModelReply:
         self.attempts += 1
         for word in self.words:
             await self.go_on.acquire()
-            say(word)
+            on_text(word)
         await self.go_on.acquire()
         return ModelReply((e.Text(self.text),))
 
@@ -134,10 +136,10 @@ async def test_another_attempt_begins_anew(port: EventLog):
     async with LiveReply.of(ledger, THREAD, 1, 1) as dying:
         async with asyncio.timeout(20):
             while not heard:  # it may not listen yet
-                dying.say("I think ")
+                dying.publish("I think ")
                 await asyncio.sleep(0.05)
     async with LiveReply.of(ledger, THREAD, 1, 2) as live:
-        live.say(TEXT)
+        live.publish(TEXT)
         async with asyncio.timeout(20):
             while heard[-1] != Fragment(TEXT):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
@@ -222,7 +224,7 @@ async def test_the_command_shows_it(tmp_path: Path, capsys: pytest.CaptureFixtur
             command = asyncio.create_task(look.follow(str(THREAD), session=session))
             said = ""
             async with LiveReply.of(model, THREAD, turn, 1) as live, asyncio.timeout(20):
-                live.say("On its\n")
+                live.publish("On its\n")
                 while "On its\n" not in said:
                     await asyncio.sleep(0.05)
                     said += capsys.readouterr().out
@@ -255,5 +257,130 @@ async def test_each_role_hears_what_the_model_s_account_says(tmp_path: Path):
                     asyncio.timeout(20),
                     aclosing(following),
                 ):
-                    live.say("Hello")
+                    live.publish("Hello")
                     assert await anext(following) == Fragment("Hello"), role
+
+
+async def test_a_follower_that_is_cancelled_leaves_no_task(port: EventLog):
+    """As when a browser goes away while the model thinks."""
+    ledger = Ledger(port, e.Author(kind="model", name="m"))
+    before = asyncio.all_tasks()
+
+    async def follow() -> None:
+        async with aclosing(follow_reply(ledger, THREAD, 1)) as following:
+            await anext(following)
+
+    task = asyncio.create_task(follow())
+    await asyncio.sleep(0.1)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await asyncio.sleep(0.1)
+    assert asyncio.all_tasks() <= before
+
+
+async def test_a_reply_of_a_newer_program_ends_the_following(port: EventLog):
+    ledger = Ledger(port, e.Author(kind="model", name="m"))
+    raw = b'{"type":"ModelReplied","v":99,"id":"0000000000000000000000000z"}'
+    newer = e.Carried("ModelReplied", raw, "0000000000000000000000000z", 99)
+    await port.append(THREAD.replied(1), raw, newer.id)
+    async with asyncio.timeout(20):
+        [end] = [one async for one in follow_reply(ledger, THREAD, 1)]
+    assert isinstance(end, Ended)
+    assert isinstance(end.end, e.Carried)
+
+
+async def test_half_a_character_does_not_end_the_live_text(port: EventLog):
+    """A provider may split an emoji of two UTF-16 units, which JSON cannot hold by halves."""
+    ledger = Ledger(port, e.Author(kind="model", name="m"))
+    heard: list[object] = []
+    following = asyncio.create_task(shown_of(ledger, heard))
+    async with LiveReply.of(ledger, THREAD, 1, 1) as live:
+        for one in ("On ", "\ud83d", "\ude00", " it."):
+            live.publish(one)
+            await asyncio.sleep(0.01)
+        await shows(heard, "On \N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER} it.")
+    await ledger.append(THREAD.replied(1), e.ModelReplied(parts=(e.Text(TEXT),)))
+    assert await following == TEXT
+
+
+async def test_followers_take_no_consumers_of_the_log(tmp_path: Path):
+    """A stream has no more than 1,000, and workers and readers need them."""
+    async with (
+        running(tmp_path / "store") as server,
+        Ledger.connect(server.store.path, role="admin") as ledger,
+        Ledger.connect(server.store.path, role="observer") as observer,
+    ):
+        consumers = await _consumers(ledger)
+        following = [asyncio.create_task(shown_of(observer, [])) for _ in range(100)]
+        await asyncio.sleep(1)
+        assert await _consumers(ledger) == consumers
+        await ledger.append(THREAD.replied(1), e.ModelReplied(parts=(e.Text(TEXT),)))
+        assert await asyncio.wait_for(asyncio.gather(*following), 20) == [TEXT] * 100
+
+
+async def _consumers(ledger: Ledger) -> int:
+    assert isinstance(ledger.log, JetStream)
+    found = await streams.info(ledger.log.api, "STREAM.INFO.LEDGER")
+    assert found is not None
+    return int(found["state"]["consumer_count"])
+
+
+async def test_a_follower_that_does_not_read_holds_little(port: EventLog):
+    """It has what fits; the next whole text has the rest."""
+    subject = live_subject(THREAD, 1)
+    async with port.subscribe_live(subject) as messages:
+        for _ in range(100):
+            await port.publish_live(subject, b"x" * 16_384)
+        await asyncio.sleep(0.2)
+        count = 0
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1):
+                while await messages.get():
+                    count += 1
+        assert count == MAX_LIVE_BYTES // 16_384
+        await port.publish_live(subject, b"again")
+        async with asyncio.timeout(5):
+            assert await messages.get() == b"again"
+
+
+async def test_only_models_publish_live_text(tmp_path: Path):
+    """A forged piece of any other role reaches nobody."""
+    async with (
+        running(tmp_path / "store") as server,
+        Ledger.connect(server.store.path, role="observer") as observer,
+    ):
+        subject = live_subject(THREAD, 1)
+        await server.ensure_account("reviewer-ana")
+        for role in (*ROLES, "reviewer-ana"):
+            async with (
+                Ledger.connect(server.store.path, role=role) as ledger,
+                observer.log.subscribe_live(subject) as messages,
+            ):
+                await asyncio.sleep(0.1)
+                await ledger.log.publish_live(subject, role.encode())
+                received = []
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(0.3):
+                        received.append(await messages.get())
+                assert received == ([b"model"] if role == "model" else []), role
+
+
+async def test_the_command_marks_what_it_had_to_spell_out_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """Behind the text, not in the middle of it, however it was split."""
+    async with (
+        running(tmp_path / "store") as server,
+        Ledger.connect(server.store.path, role="admin") as ledger,
+    ):
+        await ledger.append(THREAD.opened, e.ThreadOpened(requester="rita"))
+        command = asyncio.create_task(
+            look.follow(str(THREAD), session=Session(store=server.store.path))
+        )
+        await asyncio.sleep(0.5)
+        await ledger.append(THREAD.asked(1, 1), e.ModelAsked(model="test:m"))
+        parts = (e.Text("On its\u200b way.\nSoon."),)
+        await ledger.append(THREAD.replied(1), e.ModelReplied(parts=parts))
+        assert await command == 0
+        shown = capsys.readouterr().out
+        assert shown == "On its\\u200b way.\nSoon.  [hidden characters]\n"

@@ -247,7 +247,7 @@ async def test_a_call_that_runs_and_has_nothing_below_is_not_withdrawn(shop: Sho
         await shop.ledger.request(FIRST, "delegate", {})
         await shop.ledger.decision(FIRST, timeout_s=10)
         await shop.ledger.start(FIRST)
-        with pytest.raises(AlreadyDecided, match="nothing was asked in its run"):
+        with pytest.raises(AlreadyDecided, match="no sub-agent asks in its run"):
             await shop.ledger.withdraw(FIRST)
         assert (await shop.ledger.call(FIRST)).withdrawn is None
 

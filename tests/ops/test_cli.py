@@ -618,8 +618,8 @@ def test_withdrawn(shop, within, call):
 
 
 def test_withdrawn_while_it_runs(shop, within, call):
-    """What was asked in its run is withdrawn (0), and whoever asks for that is not told that the
-    call was approved.
+    """The calls below it are withdrawn (0), and the command does not report that the call was
+    approved.
     """
     below = CallRef("shop", call.below.thread, "pay")
 
@@ -639,7 +639,11 @@ def test_withdrawn_while_it_runs(shop, within, call):
     call = CallRef("shop", f"{call.thread}-2", "c")
     asyncio.run(delegated())
     said = within("withdraw", call, store=shop)
-    assert said == (0, "", f"{call} goes on. What was asked in its run is withdrawn.\n")
+    assert said == (
+        0,
+        "",
+        f"{call} goes on. The calls that its sub-agents asked for are withdrawn.\n",
+    )
 
 
 def test_revoked(shop, within, call):

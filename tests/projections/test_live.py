@@ -1,18 +1,20 @@
 """What a follower shows of a reply, whatever reaches it."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ayes.projections.live import (
+    MAX_CHARACTERS,
     Discarded,
     Ended,
+    FollowedText,
     Fragment,
     Piece,
-    Shown,
     after_end,
     after_piece,
-    spoken,
+    text_of,
 )
 from ayes.schemas import events as e
 
@@ -22,7 +24,7 @@ TEXT = "Your money is on its way."
 
 def followed(pieces, end):
     """The texts that were shown, one for each time that it began anew, and what ended it."""
-    shown, texts, last = Shown(), [""], None
+    shown, texts, last = FollowedText(), [""], None
     for piece in pieces:
         shown, news = after_piece(shown, piece)
         for one in news:
@@ -44,7 +46,7 @@ def pieces_of(text, size=4, attempt=1):
 
 
 def test_the_text_of_a_reply_is_that_of_its_texts():
-    assert spoken(REPLY) == TEXT
+    assert text_of(REPLY) == TEXT
 
 
 @pytest.mark.parametrize("cut", range(8))
@@ -84,9 +86,49 @@ def test_whatever_is_lost_repeated_or_late_the_text_is_shown_once(data):
     wholes = [Piece(1, 0, text[: data.draw(st.integers(0, len(text)))]) for _ in range(3)]
     reaching = data.draw(st.lists(st.sampled_from([*said, *wholes]), max_size=20))
     end = e.ModelReplied(parts=(e.Text(text),))
-    shown = Shown()
+    shown = FollowedText()
     for piece in reaching:
         shown, news = after_piece(shown, piece)
         assert Discarded() not in news
         assert text.startswith(shown.text)
     assert followed(reaching, end) == ([text], end)
+
+
+def test_a_piece_says_its_place_in_code_points():
+    """An emoji is one character, as in Python; JavaScript has two units for it."""
+    text = "\N{PARTY POPPER}é on its way"
+    pieces = pieces_of(text, 1)
+    assert pieces[1] == Piece(1, 1, "é")
+    assert followed(pieces, e.ModelReplied(parts=(e.Text(text),)))[0] == [text]
+
+
+@pytest.mark.parametrize(
+    "forged", [{"attempt": 1, "at": -5, "text": "x"}, {"attempt": 0, "at": 0, "text": "x"}]
+)
+def test_a_piece_that_cannot_be_is_not_one(forged):
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(msgspec.json.encode(forged), type=Piece)
+
+
+def test_no_more_is_shown_than_can_be_recorded():
+    """Whatever is published, a follower holds a bounded text."""
+    shown = FollowedText()
+    for number in range(20):
+        shown, _ = after_piece(shown, Piece(1, number * 65_536, "x" * 65_536))
+    assert len(shown.text) == MAX_CHARACTERS
+
+
+def test_an_attempt_without_text_yet_takes_back_the_text_of_the_one_before():
+    shown, news = after_piece(FollowedText(1, "I think"), Piece(2, 0, ""))
+    assert (shown, news) == (FollowedText(2, ""), [Discarded()])
+
+
+def test_a_reply_of_calls_alone_has_no_text():
+    calls = e.ModelReplied(parts=(e.Wish("refund", "{}"),))
+    assert followed([], calls) == ([""], calls)
+
+
+def test_a_reply_that_cannot_be_read_ends_the_turn():
+    """A newer program recorded it."""
+    newer = e.Carried("ModelReplied", b"{}", v=9)
+    assert followed(pieces_of("I think"), newer) == (["I think", ""], newer)

@@ -141,7 +141,7 @@ export interface Vote {
   reason?: string;
   /** With `approve`: run it with these instead (raw JSON text). */
   arguments?: string;
-  /** With `answer`: what the model gets in place of the tool's output. */
+  /** With `answer`: the text that the model reads in place of the tool's output. */
   answer?: string;
   /** With `answer`: the model reads it as the tool's error. */
   is_error?: boolean;

@@ -19,7 +19,7 @@ router: Final = APIRouter(tags=["events"])
 _MOST: Final = 2**64 - 1
 #: How long a browser waits before it connects again, in milliseconds.
 _RETRY_MS: Final = 1000
-#: Headers of a stream: nobody on the way may keep events back; the second is for nginx.
+#: Headers of a stream: no proxy may cache or buffer events; the second is for nginx.
 STREAMING: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 

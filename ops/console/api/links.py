@@ -14,7 +14,7 @@ from ayes.schemas.links import find_call
 router: Final = APIRouter(tags=["links"])
 
 
-class Linked(ApiModel):
+class LinkedCall(ApiModel):
     """The call of a link."""
 
     call: str
@@ -22,7 +22,7 @@ class Linked(ApiModel):
 
 
 @router.get("/links/{token}")
-async def linked(token: str, backend: InBackend, visitor: Reading) -> Linked:
+async def linked(token: str, backend: InBackend, visitor: Reading) -> LinkedCall:
     """The call that a link of the visitor's leads to, while it waits with the same digest.
 
     Another person's link, one that has ended and one that never was have the same answer.
@@ -33,7 +33,7 @@ async def linked(token: str, backend: InBackend, visitor: Reading) -> Linked:
     # The list is only a copy, and follows the log by some milliseconds.
     if found is None or not _waits(await backend.reading.call(found), key, name, token):
         raise UnknownCall("this link has ended or is not yours.")
-    return Linked(call=str(found))
+    return LinkedCall(call=str(found))
 
 
 def _waits(call: Call, key: bytes, name: str, token: str) -> bool:

@@ -9,11 +9,11 @@ from typing import Annotated, Final, Literal, Self
 from urllib.parse import quote
 
 import msgspec
-from fastapi import APIRouter, Depends, Path, Query, Response
+from fastapi import APIRouter, Depends, Header, Path, Query, Response
 from fastapi.sse import format_sse_event
 from pydantic import Field
 
-from ayes.consumers.live import follow_reply
+from ayes.consumers.live import current_turn, follow_reply
 from ayes.consumers.model import with_bytes
 from ayes.ledger.descriptions import describe_decision
 from ayes.ledger.files import fetch
@@ -345,7 +345,7 @@ def shown(item: timeline.Item) -> ThreadMessage | ThreadReply | ThreadCycle:
                 at=end.recorded_at if end else None,
                 texts=[text for part in parts if (text := spoken(part)) is not None],
                 files=StoredFile.all_in(turn.reply),
-                failure=_failure(end),
+                failure=_failure(end.event) if end else "",
             )
         case timeline.Cycle():
             return ThreadCycle.of(item)
@@ -363,8 +363,9 @@ def _message(fact: Fact) -> ThreadMessage:
     )
 
 
-def _failure(end: Fact | None) -> str:
-    match end and end.event:
+def _failure(end: e.AnyEvent | e.Carried) -> str:
+    """Why a turn has no reply; empty if it has one."""
+    match end:
         case e.ModelFailed(error=error):
             return error or "the model failed without a reason"
         case e.Carried(problem=problem):
@@ -387,7 +388,7 @@ async def history(
 ) -> Response:
     """A conversation as its model continues it: the messages of a provider's API.
 
-    With `files=false` stored files are told in words, and their bytes are not read. The header
+    With `files=false` stored files are described in words, and their bytes are not read. The header
     `Ayes-Stopped-At` names the call before whose turn it stops, if one is not settled.
     """
     writer = format_named(provider)
@@ -437,35 +438,39 @@ async def reply(
     backend: InBackend,
     _visitor: Reading,
     turn: Annotated[int | None, Query(ge=1, lt=2**63)] = None,
+    last_event_id: Annotated[int | None, Header(ge=1, lt=2**63)] = None,
 ) -> EventStream:
-    """What the model says in a turn, by default the one in which it is asked now or next, as it
-    says it.
+    """The text of a turn while the model gives it: of `turn`, by default the turn in which the
+    model is being asked, else the next one.
 
-    `text`: to be shown after what is shown already. `discarded`: what is shown does not hold, the
-    text begins anew. `ended`: the reply is recorded, and is what is shown; `failed` if the model
-    gave none. The stream ends with it. A client that was cut off connects again, and is shown the
-    text from its beginning.
+    `turn`: the text of this turn follows from its beginning. `text`: to be shown after what is
+    shown already. `discarded`: what is shown is not part of the reply; the text begins anew.
+    `ended`: the reply is recorded, and its text is what is shown. `failed`: there is no reply. The
+    stream ends with one of these two. The id of each event is the turn: a client that reconnects
+    with it in `Last-Event-ID` receives the same turn again, from the event `turn` on.
     """
-    await _known(backend, ref)
-    return EventStream(_said_live(backend.reading, ref, turn), headers=STREAMING)
+    current = await current_turn(backend.reading, ref)
+    chosen = last_event_id or turn or current
+    return EventStream(_reply_events(backend.reading, ref, chosen), headers=STREAMING)
 
 
-async def _said_live(ledger: Ledger, ref: ThreadRef, turn: int | None) -> AsyncGenerator[bytes]:
+async def _reply_events(ledger: Ledger, ref: ThreadRef, turn: int) -> AsyncGenerator[bytes]:
+    yield _sse(turn, "turn", {"turn": turn})
     async with aclosing(follow_reply(ledger, ref, turn)) as following:
         async for one in following:
             match one:
                 case Fragment(text):
-                    yield _sse("text", {"text": text})
+                    yield _sse(turn, "text", {"text": text})
                 case Discarded():
-                    yield _sse("discarded", {})
-                case Ended(end=e.ModelFailed(error=error)):
-                    yield _sse("failed", {"error": error})
-                case Ended():
-                    yield _sse("ended", {})
+                    yield _sse(turn, "discarded", {})
+                case Ended(end=e.ModelReplied()):
+                    yield _sse(turn, "ended", {})
+                case Ended(end=end):
+                    yield _sse(turn, "failed", {"error": _failure(end)})
 
 
-def _sse(name: str, data: dict[str, str]) -> bytes:
-    return format_sse_event(data_str=msgspec.json.encode(data).decode(), event=name)
+def _sse(turn: int, name: str, data: dict[str, str | int]) -> bytes:
+    return format_sse_event(data_str=msgspec.json.encode(data).decode(), event=name, id=str(turn))
 
 
 class NewMessage(ApiModel):

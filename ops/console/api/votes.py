@@ -38,7 +38,7 @@ class NewVote(ApiModel):
     arguments: str | None = None
     """Raw JSON text to run instead; only with `approve`."""
     answer: str = ""
-    """What the model gets in place of the tool's output; only with `answer`."""
+    """The text that the model reads in place of the tool's output; only with `answer`."""
     is_error: bool = False
     """With `answer`: the model reads it as the tool's error."""
     on_behalf_of: str = ""
@@ -126,7 +126,7 @@ async def _one(shown: Shown, votes: Votes, backend: Backend, reviewer: Reviewer)
 
 
 class Revocation(ApiModel):
-    """Why an approval is taken back, and what the model gets instead of an output, if anything."""
+    """A revocation: its reason, and the answer that the model reads in place of an output."""
 
     reason: str = ""
     answer: str | None = None

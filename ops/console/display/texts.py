@@ -22,7 +22,7 @@ HEAD_CHARACTERS: Final = 4000
 _INLINE: Final = 120
 
 
-class Piece(NamedTuple):
+class TextSpan(NamedTuple):
     text: str
     #: Whether its characters cannot be seen, or reorder others.
     hidden: bool = False
@@ -36,7 +36,7 @@ class Piece(NamedTuple):
 class MarkedRun(NamedTuple):
     """Pieces that are marked together: the host of a URL, lines of a diff."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TextSpan, ...]
     mark: Mark = ""
 
 
@@ -72,11 +72,11 @@ def text_of(text: str, name: str = "") -> ShownText:
 
 def plain(text: str) -> ShownText:
     """As `text_of`, of a short text that needs no look: a number, a word of JSON."""
-    return ShownText("", (MarkedRun((Piece(text),)),), (), "", ())
+    return ShownText("", (MarkedRun((TextSpan(text),)),), (), "", ())
 
 
 def run_of(text: str, mark: Mark = "") -> MarkedRun:
-    return MarkedRun(tuple(Piece(*span) for span in spans(text)), mark)
+    return MarkedRun(tuple(TextSpan(*span) for span in spans(text)), mark)
 
 
 def runs(text: str, kind: Kind) -> tuple[MarkedRun, ...]:

@@ -8,8 +8,8 @@
  *                         the call that is shown, and its last fact that is
  *   data-live="changed"   on an element whose items are read again after events of these types (or
  *                         of data-thread="w/t"). Each item has an id; one that is in use stays
- *   data-reply="w/t/reply?turn=2"   on an element with a <pre>, in which the model's text appears as
- *                         it is said, until its item is read again
+ *   data-reply="w/t/reply?turn=2"   on an element with a <pre>, which shows the model's text while it
+ *                         answers, until the item is read again
  *   data-key="a|e|d|r"    on the button or summary that the key presses. A form that collects text
  *                         stands in <details class="act">; its summary has the key
  *   hx-post, hx-target="closest article.call", hx-swap="outerHTML"   on the forms in the article,
@@ -418,40 +418,41 @@ function mergeItem(here, item) {
   return false;
 }
 
-// What a model says while it answers. The recorded reply comes with its item, and replaces it.
+// The text of a reply while the model gives it. The recorded reply comes with its item, and replaces
+// the text.
 
 const HIDDEN = /[^\P{C}\n\t]/gu;
 const marked = (text) => text.replace(HIDDEN, (one) =>
   `U+${one.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`);
-let saying;  // the element that is filled
-let speech;  // its stream
+let followed;  // the element with the text
+let replyStream;
 
-/* A page that nobody sees follows nothing: a browser has six connections to a server. */
-function listen() {
+/* A hidden page follows no reply: a browser has six connections to a server. */
+function followReply() {
   const place = document.hidden ? null : find("[data-reply]:not([data-ended])");
-  if (place === saying) return;
-  speech?.close();
-  saying = place;
-  if (place) hearReply(place, find("pre", place));
+  if (place === followed) return;
+  replyStream?.close();
+  followed = place;
+  if (place) replyStream = streamReply(place, find("pre", place));
 }
 
-function hearReply(place, text) {
+function streamReply(place, text) {
   const source = new EventSource(`/api/v1/threads/${place.dataset.reply}`);
   const ended = () => {
     source.close();
     place.dataset.ended = "yes";
     isStale = true;
   };
-  source.addEventListener("open", () => text.replaceChildren());  // it begins anew
+  source.addEventListener("turn", () => text.replaceChildren());  // the text begins anew
   source.addEventListener("text", ({ data }) => text.append(marked(JSON.parse(data).text)));
   source.addEventListener("discarded", () => text.replaceChildren());
   source.addEventListener("ended", ended);
   source.addEventListener("failed", ended);
   source.addEventListener("error", () => {
     if (source.readyState !== EventSource.CLOSED) return;  // the browser connects again
-    setTimeout(() => { if (saying === place) saying = null; }, 2000);
+    setTimeout(() => { if (followed === place) followed = null; }, 2000);
   });
-  speech = source;
+  return source;
 }
 
 // Keys. They do nothing while somebody types, and Enter never approves.
@@ -726,7 +727,7 @@ if (visitor) {
     sweep();
     update();
     readLive();
-    listen();
+    followReply();
     if (Date.now() - heard > SILENT_MS) lost(LOST);
   }, 250);
   setInterval(() => showTimes(), 10_000);
