@@ -13,7 +13,7 @@ pytest.importorskip("claude_agent_sdk")
 import claude_agent_sdk as sdk
 from claude_model import Script, serving
 from gateways import gateway, settings, shop_server
-from program import environment
+from program import environment, killed_at_the_end
 from shop import Shop
 
 from ayes.ledger.lifecycle import Call, Status
@@ -49,12 +49,8 @@ async def claude_code(
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    try:
+    async with killed_at_the_end(process):
         yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
 
 
 async def asked(shop: Shop) -> Call:

@@ -156,7 +156,7 @@ def test_what_cannot_be_read_leaves_no_room():
     """Nobody knows how much it is, so nothing more fits but what a call has already (I13)."""
     story, one = Story(), Sum(read_policy(budget(1000), "it").budgets[0], "shop")
     story.tell(one.ref.used(1), e.BudgetUsed(call=str(MINE), amount="5"))
-    # Also what is left of a budget of tokens that had the same name, and what is no call.
+    # A turn counts too: an earlier budget of tokens may have had the same name. "?" is not a call.
     story.tell(one.ref.used(2), e.BudgetUsed(call=f"{THREAD}/turn.1", amount="5"))
     assert filled(one, story.facts).spent(SECOND) == 10
     story.tell(one.ref.used(3), e.BudgetUsed(call="?", amount="5"))

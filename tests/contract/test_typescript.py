@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from console_client import Site, site
+from program import killed_at_the_end
 from typescript import node, packages
 
 from ayes.consumers.doubt import in_doubt
@@ -78,12 +79,8 @@ async def running(
             node(), package / "test" / "run.ts", str(CALL), *more,
             env=os.environ | told, stdout=asyncio.subprocess.PIPE,
         )  # fmt: skip
-        try:
+        async with killed_at_the_end(process):
             yield process
-        finally:
-            if process.returncode is None:
-                process.kill()
-            await process.communicate()
 
 
 async def said(process: asyncio.subprocess.Process) -> str:

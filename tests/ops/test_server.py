@@ -14,6 +14,7 @@ import pytest
 import structlog
 from nats.aio.client import Client
 from paths import ROOT
+from program import killed_at_the_end
 
 from ayes.ledger.nats.credentials import Address, Login, Store
 from ayes.ledger.services import Ledger
@@ -93,12 +94,8 @@ async def python(code, *arguments):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    try:
+    async with killed_at_the_end(process):
         yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
 
 
 def mode(path):

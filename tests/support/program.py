@@ -12,8 +12,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
 from subprocess import Popen
 from typing import Any, NamedTuple
@@ -214,6 +214,17 @@ def started(
             if process.poll() is None:
                 process.terminate()
                 process.communicate(timeout=20)
+
+
+@asynccontextmanager
+async def killed_at_the_end(process: asyncio.subprocess.Process) -> AsyncIterator[None]:
+    """Kill the process when the block ends, unless it has ended by itself."""
+    try:
+        yield
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
 
 
 @contextmanager
