@@ -92,6 +92,7 @@ class Writer:
     def __init__(self, store: Path) -> None:
         self.store = store
         self.acknowledged: dict[str, int] = {}
+        self.recorded = asyncio.Event()
         self.longest_s = 0.0
 
     async def run(self) -> None:
@@ -104,12 +105,21 @@ class Writer:
                 match await ledger.append(slot, Said(role="user", text="Hello.")):
                     case Recorded(seq) | AlreadyRecorded(seq):
                         self.acknowledged[slot.subject] = seq
+                        self.recorded.set()
                         self.longest_s = max(self.longest_s, time.monotonic() - begun)
                     case Unconfirmed():
                         pass
                     case answer:
                         raise AssertionError(answer)
                 await asyncio.sleep(0.005)
+
+    async def goes_on(self) -> None:
+        """Wait until one more fact is acknowledged. A server that ends may have led the stream, and
+        then nothing is until the others have elected a leader.
+        """
+        self.recorded.clear()
+        async with asyncio.timeout(60):
+            await self.recorded.wait()
 
     async def missing(self) -> list[str]:
         """What was acknowledged and is not in the log, in its place."""
@@ -128,28 +138,30 @@ async def main(here: Path, *, whole: bool) -> None:
     try:
         await hosts_ready(hosts, store)
         writer = Writer(hosts.site)
-        writing = asyncio.create_task(writer.run())
-        for host in HOSTS if whole else HOSTS[:1]:
-            await hosts.stop(host, signal.SIGUSR2)
-            hosts.start(host)
-            await hosts.current(3)
-        step("upgraded", len(writer.acknowledged))
-        await hosts.stop(HOSTS[1], signal.SIGKILL)
-        shutil.rmtree(here / f"data-{HOSTS[1]}")
-        hosts.start(HOSTS[1])
-        await hosts.current(3)
-        step("replaced", len(writer.acknowledged))
-        if whole:
-            hosts.ayes("cluster", "files", "--hosts", ",".join(MORE), "--out", str(hosts.site))
-            for host in MORE[3:]:
+        async with asyncio.TaskGroup() as tasks:
+            writing = tasks.create_task(writer.run())
+            for host in HOSTS if whole else HOSTS[:1]:
+                await hosts.stop(host, signal.SIGUSR2)
                 hosts.start(host)
-            await asyncio.sleep(5)
-            hosts.ayes("setup", "--replicas", "5", "--upgrade", "--yes", *store)
-            await hosts.current(5)
-            step("added", len(writer.acknowledged))
-        if writing.done():
-            writing.result()
-        writing.cancel()
+                await writer.goes_on()
+                await hosts.current(3)
+            step("upgraded", len(writer.acknowledged))
+            await hosts.stop(HOSTS[1], signal.SIGKILL)
+            shutil.rmtree(here / f"data-{HOSTS[1]}")
+            hosts.start(HOSTS[1])
+            await writer.goes_on()
+            await hosts.current(3)
+            step("replaced", len(writer.acknowledged))
+            if whole:
+                hosts.ayes("cluster", "files", "--hosts", ",".join(MORE), "--out", str(hosts.site))
+                for host in MORE[3:]:
+                    hosts.start(host)
+                await asyncio.sleep(5)
+                hosts.ayes("setup", "--replicas", "5", "--upgrade", "--yes", *store)
+                await writer.goes_on()
+                await hosts.current(5)
+                step("added", len(writer.acknowledged))
+            writing.cancel()
         step("missing", await writer.missing())
         step("longest_s", round(writer.longest_s, 1))
         hosts.ayes("status", *store)
