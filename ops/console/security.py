@@ -266,7 +266,8 @@ class _Exchange:
         return known is None or self._security.visitor_of(self._request, use=False) == known
 
     def _add_headers(self, headers: MutableHeaders) -> None:
-        headers.update(_HEADERS)
+        for name, value in _HEADERS.items():
+            headers.setdefault(name, value)
         if self._security.is_https:
             headers["Strict-Transport-Security"] = _HSTS
         headers["Cache-Control"] = _kept(self._request)

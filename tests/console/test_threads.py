@@ -12,7 +12,7 @@ from stories import Story, facts_of
 
 from ayes.consumers.live import LiveReply
 from ayes.ledger.services import Ledger
-from ayes.ops.console.api.threads import StoredFile, ThreadCycle, shown
+from ayes.ops.console.api.threads import ThreadCycle, shown
 from ayes.ops.console.visitors import Role, Visitor
 from ayes.projections.formats import FORMATS
 from ayes.projections.history import history
@@ -301,9 +301,3 @@ async def test_the_name_of_a_download_hides_nothing(shop, client):
     name = fetched.headers["content-disposition"].removeprefix("attachment; filename*=UTF-8''")
     assert name.endswith("x%5Cu202egnp.html")
     assert len(name) < 250
-
-
-def test_what_cannot_be_a_stored_file_has_no_link():
-    """A raw client may record anything as a digest, and it would be a part of a path."""
-    wrong = e.Stored("../../../../calls", 5)
-    assert StoredFile.all_in(e.Said(role="user", text=(e.Media("text/html", wrong),))) == []

@@ -7,7 +7,9 @@ from typing import Final
 from fastapi import APIRouter
 
 from ayes.ledger.services import Ledger
-from ayes.ops.console.api.models import ApiModel, Named
+from ayes.ops.console.api.base import ApiModel
+from ayes.ops.console.api.content import HeldFile, held_files, held_in
+from ayes.ops.console.api.models import Named
 from ayes.ops.console.backend import InBackend
 from ayes.ops.console.identity import Reading
 from ayes.schemas import events as e
@@ -27,6 +29,8 @@ class EarlierMessage(ApiModel):
     """`user`, `system`, `note` or `assistant`."""
     name: str
     text: str
+    """Its files in words."""
+    files: list[HeldFile]
 
 
 class Context(ApiModel):
@@ -67,6 +71,7 @@ def _last_words(said: Iterable[Fact], before: int) -> Iterator[EarlierMessage]:
             role=fact.event.role,
             name=fact.event.name,
             text=words(fact.event.text),
+            files=held_in(fact.event),
         )
         for fact in said
         if fact.seq < before and isinstance(fact.event, e.Said)
@@ -86,4 +91,5 @@ def _replied(facts: Iterable[Fact]) -> Iterator[EarlierMessage]:
                         role="assistant",
                         name=fact.event.model,
                         text=text,
+                        files=held_files([part] if isinstance(part, e.Media) else []),
                     )

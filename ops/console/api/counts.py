@@ -8,7 +8,8 @@ from fastapi import APIRouter
 
 from ayes.consumers.doubt import in_doubt
 from ayes.ops.console.api import calls
-from ayes.ops.console.api.models import ApiModel, CallFilter
+from ayes.ops.console.api.base import ApiModel
+from ayes.ops.console.api.models import CallFilter
 from ayes.ops.console.backend import Backend, InBackend
 from ayes.ops.console.identity import Reading
 from ayes.schemas.slots import ORGANISATION, POLICY, ROOT

@@ -9,7 +9,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import AfterValidator, BeforeValidator
 
 from ayes.ledger.lifecycle import Call, Status
-from ayes.ops.console.api.models import ApiModel
+from ayes.ops.console.api.base import ApiModel
 from ayes.ops.console.backend import Backend, InBackend
 from ayes.ops.console.identity import Reading
 from ayes.ops.console.search import DecidedFilter, DecisionKind, Order, rule_of, search

@@ -4,7 +4,8 @@ from typing import Final
 
 from fastapi import APIRouter
 
-from ayes.ops.console.api.models import ApiModel, Named
+from ayes.ops.console.api.base import ApiModel
+from ayes.ops.console.api.models import Named
 from ayes.ops.console.backend import InBackend
 from ayes.ops.console.identity import Reading
 from ayes.schemas.digest import call_digest

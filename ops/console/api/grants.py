@@ -10,7 +10,7 @@ from pydantic import Field
 from ayes.ledger import grants as ledger_grants
 from ayes.ops.commands.delegations import check_patterns, delegation_ref
 from ayes.ops.commands.grants import GrantScope, check_scope, give_grant, grant_ref, vote_problem
-from ayes.ops.console.api.models import ApiModel
+from ayes.ops.console.api.base import ApiModel
 from ayes.ops.console.backend import InBackend
 from ayes.ops.console.identity import Reading, Reviewing
 from ayes.ops.console.mine import by_workspace

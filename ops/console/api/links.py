@@ -5,7 +5,7 @@ from typing import Final
 from fastapi import APIRouter
 
 from ayes.ledger.lifecycle import Call, Status
-from ayes.ops.console.api.models import ApiModel
+from ayes.ops.console.api.base import ApiModel
 from ayes.ops.console.backend import InBackend
 from ayes.ops.console.identity import Reading
 from ayes.schemas.errors import UnknownCall

@@ -7,14 +7,16 @@ from typing import Annotated, Any, Final, Literal, Self
 
 import msgspec
 from fastapi import Depends, Path
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import Field
 
 from ayes.consumers.pending_client import PageRequest
 from ayes.ledger.lifecycle import Call, Status
 from ayes.ledger.votes import Tally
+from ayes.ops.console.api.base import ApiModel
+from ayes.ops.console.api.content import HeldFile, held_in_content
 from ayes.ops.terminal import output
 from ayes.projections.doubt import CallInDoubt
-from ayes.projections.history import told
+from ayes.projections.history import Outcome, told
 from ayes.projections.pending import Entry, PageCursor, PendingFilter
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
@@ -52,19 +54,6 @@ def _named(
 
 #: The parameter of a handler whose path names a call: `{workspace}/{thread}/{call}`.
 Named = Annotated[CallRef, Depends(_named)]
-
-
-class ApiModel(BaseModel):
-    """The base of all. Docstrings below fields are their descriptions in the OpenAPI document."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, from_attributes=True, use_attribute_docstrings=True
-    )
-
-
-def example(**fields: JsonValue) -> ConfigDict:
-    """The configuration of a model with an example in the OpenAPI document."""
-    return ConfigDict(json_schema_extra={"examples": [fields]})
 
 
 class CallFilter(ApiModel):
@@ -284,7 +273,16 @@ class ModelResult(ApiModel):
     """What the model reads as the result of a call."""
 
     text: str
+    """Its files in words."""
     is_error: bool
+    files: list[HeldFile]
+
+    @classmethod
+    def of(cls, ended: Outcome | None) -> Self | None:
+        if ended is None:
+            return None
+        files = held_in_content(ended.text)
+        return cls(text=words(ended.text), is_error=ended.is_error, files=files)
 
 
 class CallState(ApiModel):
@@ -324,8 +322,7 @@ class CallState(ApiModel):
     @classmethod
     def of(cls, call: Call, stands: Tally | None) -> Self:
         ended = told(call, Wish(tool=call.wish.tool, arguments=call.wish.arguments))
-        result = {"text": ended.text, "is_error": ended.is_error} if ended else None
-        more = {"result": result, "asked": call.gated is not None}
+        more = {"result": ModelResult.of(ended), "asked": call.gated is not None}
         return cls.model_validate(output.call_json(call, stands) | more)
 
 

@@ -10,7 +10,7 @@ from pydantic import Field
 from ayes.ledger import log
 from ayes.ledger.nats.streams import uses
 from ayes.ops.commands.parked import fact_json, marked, parked_json, with_fact
-from ayes.ops.console.api.models import ApiModel
+from ayes.ops.console.api.base import ApiModel
 from ayes.ops.console.backend import CONSOLE, InBackend, jetstream
 from ayes.ops.console.identity import Operating, Reading
 

@@ -13,7 +13,7 @@ from ayes.ledger.services import Ledger
 from ayes.ops.audit import backtest
 from ayes.ops.broker.setup import apply_policy_text, apply_proposal, propose_policy_text
 from ayes.ops.commands.policy_versions import changes, changes_to, text_of
-from ayes.ops.console.api.models import ApiModel
+from ayes.ops.console.api.base import ApiModel
 from ayes.ops.console.backend import Backend, InBackend
 from ayes.ops.console.identity import Operating, Reading
 from ayes.ops.console.single_flight import in_thread

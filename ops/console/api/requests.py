@@ -6,10 +6,14 @@ from uuid import UUID
 from fastapi import APIRouter, Header, Query
 from pydantic import Field
 
+from ayes.ledger.files import with_files_kept
 from ayes.ledger.lifecycle import Call, Status
+from ayes.ledger.services import Ledger
 from ayes.ops.commands.outcome import open_tally
+from ayes.ops.console.api.base import ApiModel, example
+from ayes.ops.console.api.content import GivenContent, as_recorded
 from ayes.ops.console.api.doubts import doubt_about
-from ayes.ops.console.api.models import ApiModel, CallState, Named, example
+from ayes.ops.console.api.models import CallState, Named
 from ayes.ops.console.api.permissions import check_doubt, check_withdrawal
 from ayes.ops.console.backend import Backend, InBackend
 from ayes.ops.console.identity import Reading, Serving
@@ -176,8 +180,8 @@ class Result(ApiModel):
 
     model_config = example(output="480 given back")
 
-    output: str | None = None
-    """The tool's output, for the model."""
+    output: GivenContent | None = None
+    """The tool's output, for the model: a text, or texts and files in their order."""
     error: str | None = None
     """Or the error that it raised."""
 
@@ -186,21 +190,27 @@ class Result(ApiModel):
 async def finish(ref: Named, result: Result, backend: InBackend, visitor: Serving) -> CallState:
     """Record the result of a call that was claimed. The same result again is not refused."""
     service = await backend.service(visitor.name)
+    output = None if result.output is None else as_recorded(result.output)
     try:
-        known = await service.finish(ref, output=result.output, error=result.error)
+        known = await service.finish(ref, output=output, error=result.error)
     except AlreadyFilled:
         known = await service.known_call(ref)
-        if not _ended_so(known, result):
+        if not await _ended_so(service, known, output, result.error):
             raise
     return await _state(backend, known)
 
 
-def _ended_so(call: Call, result: Result) -> bool:
+async def _ended_so(
+    service: Ledger, call: Call, output: e.Content | None, error: str | None
+) -> bool:
+    """Whether the call has ended with this result, whose large files are stored by now."""
     match call.finished.event if call.finished else None:
-        case e.ToolReturned(output=text):
-            return result.output == text
-        case e.ToolFailed(error=text):
-            return result.error == text
+        case e.ToolReturned(output=recorded) if output is not None:
+            given = e.ToolReturned(output=output)
+            kept = await with_files_kept(service.log, call.ref.workspace, given)
+            return kept.output == recorded
+        case e.ToolFailed(error=recorded):
+            return error == recorded
         case _:
             return False
 

@@ -20,8 +20,9 @@ from ayes.ledger.files import fetch
 from ayes.ledger.lifecycle import Call
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.services import Ledger
+from ayes.ops.console.api.base import ApiModel
+from ayes.ops.console.api.content import GivenContent, HeldFile, as_recorded, held_in
 from ayes.ops.console.api.events import STREAMING, EventStream
-from ayes.ops.console.api.models import ApiModel
 from ayes.ops.console.backend import Backend, InBackend, jetstream
 from ayes.ops.console.identity import Reading, Serving
 from ayes.ops.console.windows import newest_first
@@ -34,7 +35,7 @@ from ayes.projections.live import Discarded, Ended, Fragment
 from ayes.projections.thread import Thread, is_settled, thread_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
-from ayes.schemas.content import files_in, is_sound, spoken, words
+from ayes.schemas.content import decoded, files_in, spoken, words
 from ayes.schemas.errors import UnknownCall
 from ayes.schemas.ids import token
 from ayes.schemas.slots import ROOT, ThreadRef
@@ -46,6 +47,8 @@ router: Final = APIRouter(tags=["threads"])
 _MOST: Final = 20_000
 #: The last characters of a file's name that a download is named by.
 _NAME: Final = 200
+#: What a browser that shows a file by itself may do: draw it, and nothing else (CSP).
+_ALONE: Final = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
 #: Characters of a message in a list.
 _SHORT: Final = 200
 
@@ -163,23 +166,6 @@ def _last_words(message: Fact | None) -> str:
 # ------------------------------------------------------------------------------------- one of them
 
 
-class StoredFile(ApiModel):
-    """A file of a conversation that can be fetched by its digest."""
-
-    digest: str
-    media_type: str
-    name: str
-    size: int
-
-    @classmethod
-    def all_in(cls, event: e.AnyEvent | e.Carried | None) -> list[Self]:
-        return [
-            cls(digest=kept.digest, media_type=media.media_type, name=media.name, size=kept.size)
-            for media in (files_in(event) if isinstance(event, e.Event) else ())
-            if isinstance(kept := media.source, e.Stored) and is_sound(kept)
-        ]
-
-
 class ThreadMessage(ApiModel):
     """A message to the model."""
 
@@ -191,7 +177,7 @@ class ThreadMessage(ApiModel):
     name: str
     #: Its files in words.
     text: str
-    files: list[StoredFile]
+    files: list[HeldFile]
 
 
 class ThreadReply(ApiModel):
@@ -203,7 +189,9 @@ class ThreadReply(ApiModel):
     seq: int | None
     at: datetime | None
     texts: list[str]
-    files: list[StoredFile]
+    #: Whether the model has refused, in its provider's own form for that.
+    refused: bool
+    files: list[HeldFile]
     #: Why there is no reply; empty if there is one.
     failure: str
 
@@ -238,7 +226,7 @@ class ThreadCycle(ApiModel):
     result: str | None
     is_error: bool
     #: Those that the tool returned.
-    files: list[StoredFile]
+    files: list[HeldFile]
     steps: list[Step]
 
     @classmethod
@@ -256,7 +244,7 @@ class ThreadCycle(ApiModel):
             decided=describe_decision(call.decided, call.withdrawn) if call.decided else "",
             result=words(end.text) if end else None,
             is_error=end.is_error if end else False,
-            files=StoredFile.all_in(call.finished.event if call.finished else None),
+            files=held_in(call.finished.event if call.finished else None),
             steps=[_step(fact, voids.get(fact.seq, "")) for fact in call.facts],
         )
 
@@ -344,7 +332,8 @@ def shown(item: timeline.Item) -> ThreadMessage | ThreadReply | ThreadCycle:
                 seq=end.seq if end else None,
                 at=end.recorded_at if end else None,
                 texts=[text for part in parts if (text := spoken(part)) is not None],
-                files=StoredFile.all_in(turn.reply),
+                refused=any(isinstance(part, e.Refusal) for part in parts),
+                files=held_in(turn.reply),
                 failure=_failure(end.event) if end else "",
             )
         case timeline.Cycle():
@@ -359,7 +348,7 @@ def _message(fact: Fact) -> ThreadMessage:
         role=said.role if said is fact.event else "",
         name=said.name,
         text=words(said.text),
-        files=StoredFile.all_in(said),
+        files=held_in(said),
     )
 
 
@@ -412,24 +401,38 @@ async def file(
     backend: InBackend,
     _visitor: Reading,
 ) -> Response:
-    """A stored file of a conversation, to be saved: the bytes with this SHA-256.
+    """A file of a conversation: the bytes with this SHA-256.
 
-    Only a file that a fact of this conversation names. A browser does not show it.
+    Only a file that a fact of this conversation names. A browser shows a picture (PNG, JPEG, GIF or
+    WebP), by itself, and saves any other file.
     """
     facts = await backend.reading.read(ref)
-    found = next((one for fact in facts for one in _stored(fact) if one.digest == digest), None)
+    files = (
+        (media, held)
+        for fact in facts
+        if isinstance(fact.event, e.Event)
+        for media in files_in(fact.event)
+        if (held := HeldFile.of(media)) is not None
+    )
+    found = next((one for one in files if one[1].digest == digest), None)
     if found is None:
-        raise UnknownCall(f"no fact of {ref} names a stored file {digest}.")
-    kept = e.Stored(found.digest, found.size)
-    data = await fetch(backend.reading.log, ref.workspace, kept)
+        raise UnknownCall(f"no fact of {ref} names a file {digest} that the ledger has.")
+    media, held = found
+    match media.source:
+        case e.Stored() as stored:
+            data = await fetch(backend.reading.log, ref.workspace, stored)
+        case _:
+            assert isinstance(media.source, e.Inline), "`HeldFile.of`"
+            data = decoded(media.source) or b""
     # No character of it may hide its ending, and a browser refuses a header without end.
-    name = quote(visible(found.name)[-_NAME:] or f"{digest[:12]}.bin", safe="")
-    headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{name}"}
-    return Response(data, headers=headers, media_type="application/octet-stream")
-
-
-def _stored(fact: Fact) -> list[StoredFile]:
-    return StoredFile.all_in(fact.event)
+    name = quote(visible(held.name)[-_NAME:] or f"{digest[:12]}.bin", safe="")
+    how = "inline" if held.is_picture else "attachment"
+    headers = {
+        "Content-Disposition": f"{how}; filename*=UTF-8''{name}",
+        "Content-Security-Policy": _ALONE,
+    }
+    kind = held.media_type if held.is_picture else "application/octet-stream"
+    return Response(data, headers=headers, media_type=kind)
 
 
 @router.get("/threads/{workspace}/{thread}/reply", response_class=EventStream)
@@ -476,7 +479,8 @@ def _sse(turn: int, name: str, data: dict[str, str | int]) -> bytes:
 class NewMessage(ApiModel):
     """A message to the model."""
 
-    text: str
+    #: A text, or texts and files in their order.
+    text: GivenContent
     #: Its id in the thread, chosen by its author: the same message again is recorded once.
     message: str
     role: Literal["system", "user", "note"] = "user"
@@ -488,5 +492,6 @@ class NewMessage(ApiModel):
 async def say(ref: Named, new: NewMessage, backend: InBackend, visitor: Serving) -> ThreadMessage:
     """Add a message to a conversation. Repeating it is safe."""
     service = await backend.service(visitor.name)
-    said = await service.say(ref, new.text, message=new.message, role=new.role, name=new.name)
+    text = as_recorded(new.text)
+    said = await service.say(ref, text, message=new.message, role=new.role, name=new.name)
     return _message(said)

@@ -6,7 +6,7 @@ from typing import Final, Self
 from fastapi import APIRouter
 
 from ayes.ops.commands.tools import newest_tools
-from ayes.ops.console.api.models import ApiModel
+from ayes.ops.console.api.base import ApiModel
 from ayes.ops.console.backend import InBackend
 from ayes.ops.console.identity import Reading
 from ayes.ops.terminal.output import fact_row

@@ -9,7 +9,8 @@ from pydantic import AfterValidator, Field
 from ayes.ledger.lifecycle import Call
 from ayes.ledger.reviewers import Reviewer
 from ayes.ops.commands.outcome import late_result, open_tally, seen_by_gate
-from ayes.ops.console.api.models import ApiModel, CallState, Named, example
+from ayes.ops.console.api.base import ApiModel, example
+from ayes.ops.console.api.models import CallState, Named
 from ayes.ops.console.backend import Backend, InBackend
 from ayes.ops.console.identity import Reviewing
 from ayes.ops.console.problems import Problem, problem_of

@@ -9,6 +9,8 @@ import msgspec
 
 from ayes.ops.console.api.models import RecordedFact
 from ayes.ops.console.display.texts import ShownText, text_of
+from ayes.schemas.content import words
+from ayes.schemas.events import Content
 
 _UNITS: Final = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 
@@ -75,8 +77,13 @@ def result_of(facts: Sequence[RecordedFact]) -> FinalText | None:
         event = fact.event or {}
         label, name = _RESULTS.get(str(event.get("type")), ("", ""))
         if label and not fact.void and ".late." not in fact.subject:
-            return FinalText(label, text_of(str(event.get(name, "")), name))
+            return FinalText(label, text_of(_words(event.get(name, "")), name))
     return None
+
+
+def _words(value: object) -> str:
+    """The value of a field of an event: a text, or the parts of a content as JSON has them."""
+    return words(msgspec.convert(value, Content)) if isinstance(value, list) else str(value)
 
 
 def duration(seconds: float) -> str:
