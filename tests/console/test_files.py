@@ -56,8 +56,9 @@ async def test_a_call_that_returned_a_file_is_shown(shop, client, data):
     assert waited["state"]["result"] == expected
     page = await client.get(f"/calls/{CALL}")
     assert page.status_code == 200
-    assert f"[image/png &#39;receipt.png&#39;, {len(data):,} bytes]" in page.text
-    assert "Text(" not in page.text
+    # As the result, and in the row of the fact.
+    assert page.text.count(f"[image/png &#39;receipt.png&#39;, {len(data):,} bytes]") == 2
+    assert "{&#39;part&#39;" not in page.text
     assert f'href="{FILES}/{sha256(data).hexdigest()}"' in page.text
     assert (await client.get(f"{FILES}/{sha256(data).hexdigest()}")).content == data
     assert (await client.get("/decided")).status_code == 200

@@ -77,13 +77,13 @@ def result_of(facts: Sequence[RecordedFact]) -> FinalText | None:
         event = fact.event or {}
         label, name = _RESULTS.get(str(event.get("type")), ("", ""))
         if label and not fact.void and ".late." not in fact.subject:
-            return FinalText(label, text_of(_words(event.get(name, "")), name))
+            return FinalText(label, text_of(_words(event.get(name) or ""), name))
     return None
 
 
 def _words(value: object) -> str:
-    """The value of a field of an event: a text, or the parts of a content as JSON has them."""
-    return words(msgspec.convert(value, Content)) if isinstance(value, list) else str(value)
+    """A field of an event for readers of text: a text, or parts as JSON has them."""
+    return words(msgspec.convert(value, Content))
 
 
 def duration(seconds: float) -> str:
