@@ -57,8 +57,10 @@ def standalone(schema: Mapping[str, Any], known: Mapping[str, Any], prefix: str)
             case _:
                 return part
 
-    made: dict[str, Any] = moved(dict(schema))
-    return made | ({"$defs": dict(sorted(found.items()))} if found else {})
+    made = moved(dict(schema))
+    defs = {"$defs": dict(sorted(found.items()))} if found else {}
+    plain: dict[str, Any] = _plain(made | defs)
+    return plain
 
 
 def components(ref_template: str) -> dict[str, dict[str, Any]]:

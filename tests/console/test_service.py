@@ -208,6 +208,7 @@ async def test_it_describes_itself(shop: Site):
             assert one["metadata"]["description"].endswith(".")
             for schema in ("request_schema", "response_schema"):
                 jsonschema.Draft202012Validator.check_schema(json.loads(one["metadata"][schema]))
+                assert "components" not in one["metadata"][schema]
         request = jsonschema.Draft202012Validator(
             json.loads(found["request"]["metadata"]["request_schema"])
         )

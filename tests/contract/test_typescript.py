@@ -58,7 +58,7 @@ def test_what_is_built_is_imported_by_its_names(package: Path):
         "console.log(found.flatMap((one) => Object.keys(one)).sort().join());"
     )
     found = ran(package, "--input-type=module", "--eval", script)
-    assert found.strip() == "Client,ENDPOINTS,Problem,guarding,http,nats"
+    assert found.strip() == "Client,ENDPOINTS,Problem,attached,guarding,http,nats"
 
 
 @asynccontextmanager

@@ -9,19 +9,25 @@ import sys
 from contextlib import AsyncExitStack
 from typing import Any
 
+import msgspec
+
 from ayes.consumers import pending_client
 from ayes.ledger.lifecycle import Call
 from ayes.ledger.services import Ledger
 from ayes.ops.commands.outcome import open_tally
+from ayes.ops.console.api.content import held_in
 from ayes.ops.console.api.models import CallState
 from ayes.projections.pending import PendingFilter
 from ayes.schemas import events as e
+from ayes.schemas.content import words
 from ayes.schemas.errors import ApprovalsError, WaitTimedOut
 from ayes.schemas.slots import CallRef
 
 
 async def step(ledger: Ledger, name: str, do: str, given: dict[str, Any]) -> Any:
     call, thread = given.pop("call", ""), given.pop("thread", "")
+    for content in {"text", "output"} & given.keys():
+        given[content] = msgspec.convert(given[content], e.Content)
     match do:
         case "request":
             return await state(ledger, await ledger.request(call, **given))
@@ -55,7 +61,8 @@ async def step(ledger: Ledger, name: str, do: str, given: dict[str, Any]) -> Any
         case "say":
             said = (await ledger.say(thread, **given)).event
             assert isinstance(said, e.Said)
-            return {"text": said.text, "role": said.role}
+            files = [file.model_dump() for file in held_in(said)]
+            return {"text": words(said.text), "role": said.role, "files": files}
     raise AssertionError(f"no case has {do}")
 
 

@@ -82,10 +82,58 @@ const ERROR = "urn:ayes:error:";
 /** The ledger is away, or a proxy before it had no answer. */
 const RETRYABLE = new Set([408, 502, 503, 504]);
 
+/** A text beside files. */
+export interface TextPart {
+  part: "text";
+  text: string;
+}
+
+/** An image or another file. Its bytes are base64; over 64 KiB of them are stored beside the log. */
+export interface FilePart {
+  part: "media";
+  /** Such as `image/png` (RFC 6838). */
+  media_type: string;
+  source:
+    | { kept: "inline"; data: string }
+    | { kept: "stored"; digest: string; size: number }
+    | { kept: "linked"; url: string }
+    | { kept: "uploaded"; provider: string; id: string };
+  name?: string;
+  /** How closely the model looks at an image, in the words of its provider. */
+  detail?: string;
+}
+
+/** A text, or texts and files in their order. */
+export type Content = string | (TextPart | FilePart)[];
+
+/** A file to say or to return. */
+export function attached(data: Uint8Array, media_type: string, name = ""): FilePart {
+  const source = { kept: "inline", data: Buffer.from(data).toString("base64") } as const;
+  return { part: "media", media_type, source, name };
+}
+
+function isContent(output: unknown): output is Content {
+  if (typeof output === "string") return true;
+  const isPart = (one: { part?: unknown } | null) => one?.part === "text" || one?.part === "media";
+  return Array.isArray(output) && output.length > 0 && output.every(isPart);
+}
+
+/** A file that the ledger has: `GET /threads/{thread}/files/{digest}` of the HTTP API. */
+export interface HeldFile {
+  /** The SHA-256 of its bytes. */
+  digest: string;
+  media_type: string;
+  name: string;
+  /** The number of bytes. */
+  size: number;
+}
+
 /** What the model reads as the result of a call. */
 export interface ModelResult {
+  /** Its files in words. */
   text: string;
   is_error: boolean;
+  files: HeldFile[];
 }
 
 /** The state of a call. `arguments` are raw JSON text: those that run, edits included. */
@@ -151,6 +199,8 @@ export interface Vote {
 const WAIT_S = 20;
 /** A claim that `run` has not renewed for so long is in doubt, in seconds: as in Python. */
 const LEASE_S = 30;
+/** An output over the limit, or with a file that cannot be recorded. */
+const UNRECORDABLE = new Set([413, 422]);
 /** The pause after the first attempt that failed, in milliseconds; it doubles up to the last. */
 const AGAIN_MS = [200, 5_000] as const;
 
@@ -206,7 +256,7 @@ export class Client {
   }
 
   /** Record how a call that was claimed has ended: with one of the two. */
-  finish(call: string, result: { output: string } | { error: string }): Promise<CallState> {
+  finish(call: string, result: { output: Content } | { error: string }): Promise<CallState> {
     return this.#ask("finish", { call, ...result });
   }
 
@@ -247,7 +297,7 @@ export class Client {
   /** Add a message to a conversation. The same `message` again is recorded once. */
   say(
     thread: string,
-    said: { text: string; message: string; role?: "user" | "system" | "note"; name?: string },
+    said: { text: Content; message: string; role?: "user" | "system" | "note"; name?: string },
   ): Promise<unknown> {
     return this.#ask("say", { thread, ...said });
   }
@@ -260,8 +310,9 @@ export class Client {
   /**
    * Claim an approved call, run it, and record how it ended.
    *
-   * While the tool runs, the claim is renewed. If this process dies, people see the call in doubt
-   * after `lease_s` seconds. If the tool throws, that is recorded as its error, and the state is
+   * A text that the tool returns is recorded as it is, and so is a list of texts and files
+   * (`attached`); anything else as JSON. While the tool runs, the claim is renewed. If this process
+   * dies, people see the call in doubt after `lease_s` seconds. If the tool throws, that is recorded as its error, and the state is
    * returned. If the result cannot be recorded, the `Problem` is thrown: the call is running, and
    * must not be run again.
    *
@@ -290,18 +341,18 @@ export class Client {
 
   /** Run a claimed call, and record how it ended. */
   async #ended(call: string, args: string, tool: (args: string) => unknown): Promise<CallState> {
-    let result: { output: string } | { error: string };
+    let result: { output: Content } | { error: string };
     try {
       const output = await tool(args);
-      result = { output: typeof output === "string" ? output : (JSON.stringify(output) ?? "null") };
+      result = { output: isContent(output) ? output : (JSON.stringify(output) ?? "null") };
     } catch (problem) {
       result = { error: problem instanceof Error ? `${problem.name}: ${problem.message}` : String(problem) };
     }
     try {
       return await this.#insist(() => this.finish(call, result));
     } catch (problem) {
-      if (!(problem instanceof Problem && problem.status === 413)) throw problem;
-      const error = "The tool ran, but its output is too large. It must return less, or a reference.";
+      if (!(problem instanceof Problem) || !UNRECORDABLE.has(problem.status)) throw problem;
+      const error = `The tool ran, but its output cannot be recorded: ${problem.message}`;
       return this.#insist(() => this.finish(call, { error }));
     }
   }

@@ -6,11 +6,11 @@ import type { AddressInfo } from "node:net";
 import { test, type TestContext } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 
-import { Client, http, Problem } from "../src/index.ts";
+import { attached, Client, http, Problem, type Content } from "../src/index.ts";
 
 const CALL = "shop/order-17/refund-1";
 const STATE = { call: CALL, status: "running", arguments: '{"order":"A-17"}' };
-const ENDED = { ...STATE, status: "returned", result: { text: "it ran", is_error: false } };
+const ENDED = { ...STATE, status: "returned", result: { text: "it ran", is_error: false, files: [] } };
 
 type Asked = { endpoint: string; body: Record<string, unknown>; token: string };
 type Answering = (asked: Asked, answer: ServerResponse, request: IncomingMessage) => void;
@@ -120,14 +120,37 @@ test("without a lease given it is that of the Python client", async (context) =>
   assert.equal(asked[0]?.body["lease_s"], 30);
 });
 
-test("an output that is too large is recorded as the tool's error", async (context) => {
-  const { ayes, asked } = await client(context, ({ endpoint, body }, answer) => {
-    if (endpoint === "claim") return json(answer, STATE);
-    if ("error" in body) return json(answer, { ...STATE, status: "failed" });
-    return json(answer, { type: "urn:ayes:error:TooLarge", status: 413, detail: "Too long." }, 413);
-  });
-  assert.equal((await ayes.run(CALL, () => "x".repeat(600_000))).status, "failed");
-  assert.match(String(asked.at(-1)?.body["error"]), /^The tool ran, but its output is too large/);
+test("an output that cannot be recorded becomes the tool's error", async (context) => {
+  for (const [status, detail] of [[413, "It is too long."], [422, "The file has no bytes."]] as const) {
+    const { ayes, asked } = await client(context, ({ endpoint, body }, answer) => {
+      if (endpoint === "claim") return json(answer, STATE);
+      if ("error" in body) return json(answer, { ...STATE, status: "failed" });
+      return json(answer, { type: "urn:ayes:error:BadInput", status, detail }, status);
+    });
+    assert.equal((await ayes.run(CALL, () => "x".repeat(600_000))).status, "failed");
+    const error = `The tool ran, but its output cannot be recorded: ${detail}`;
+    assert.equal(asked.at(-1)?.body["error"], error);
+  }
+});
+
+test("texts and files are recorded as such, anything else as JSON", async (context) => {
+  const { ayes, asked } = await client(context, ({ endpoint }, answer) =>
+    json(answer, endpoint === "claim" ? STATE : ENDED),
+  );
+  const note = attached(Buffer.from("hello"), "text/plain", "note.txt");
+  assert.deepEqual(note.source, { kept: "inline", data: "aGVsbG8=" });
+  const parts: Content = [{ part: "text", text: "See the note." }, note];
+  for (const [output, recorded] of [
+    [parts, parts],
+    [[], "[]"],
+    [[{ part: "text", text: "a" }, 5], '[{"part":"text","text":"a"},5]'],
+    [{ part: "text", text: "a" }, '{"part":"text","text":"a"}'],
+    [null, "null"],
+    [undefined, "null"],
+  ]) {
+    await ayes.run(CALL, () => output);
+    assert.deepEqual(asked.at(-1)?.body["output"], recorded);
+  }
 });
 
 test("an abort ends the wait for a decision at once", async (context) => {
