@@ -14,6 +14,7 @@ attempt; the slot `replied` takes one answer.
 
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
+from itertools import compress
 from typing import Any, Final, Protocol, runtime_checkable
 
 from msgspec import Struct
@@ -27,7 +28,7 @@ from ayes.ledger.log import Delivered
 from ayes.ledger.policies import wished
 from ayes.ledger.services import Ledger
 from ayes.ledger.tool_runner import format_exception
-from ayes.projections.history import Entry, digest, files_in, history, with_files
+from ayes.projections.history import Entry, are_sent, digest, files_in, history, with_files
 from ayes.projections.thread import Thread, Turn, thread_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact, encode
@@ -156,13 +157,18 @@ class ModelWorker:
 async def with_bytes(
     ledger: LedgerClient, ref: ThreadRef, entries: Sequence[Entry]
 ) -> tuple[Entry, ...]:
-    """The history of a thread as a provider is sent it: stored files with their bytes.
+    """The history of a thread as a provider is sent it: stored files with their bytes, of many
+    large ones the newest (`are_sent`).
 
     Raises:
         BadInput: the store has other bytes in the place of a file.
         Unavailable: a file is not there, or cannot be read now.
     """
-    return with_files(entries, await fetched(ledger.log, ref.workspace, files_in(entries)))
+    files = files_in(entries)
+    sent = are_sent(files)
+    whole = await fetched(ledger.log, ref.workspace, compress(files, sent))
+    places = zip(files, sent, strict=True)
+    return with_files(entries, (whole.get(one, one) if is_sent else one for one, is_sent in places))
 
 
 @asynccontextmanager

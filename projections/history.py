@@ -24,7 +24,7 @@ The same facts give the same bytes, so `digest` proves later what a model was se
 """
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -35,7 +35,7 @@ from ayes.projections import refusal_texts
 from ayes.projections.thread import Thread, is_settled, is_spoiled
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
-from ayes.schemas.content import parts_of, words
+from ayes.schemas.content import MAX_FILE_BYTES, parts_of, words
 from ayes.schemas.digest import text_digest
 from ayes.schemas.errors import Defect
 from ayes.schemas.slots import CallRef
@@ -150,6 +150,10 @@ def _entries(thread: Thread, before_turn: int | None) -> tuple[list[Entry], Call
     return [*entries, *(_entry(fact) for fact in thread.said[heard:until])], None
 
 
+#: Bytes of stored files that are sent with a history. Providers take 20 to 50 MB in a request.
+MAX_SENT_BYTES: Final = MAX_FILE_BYTES
+
+
 def files_in(entries: Sequence[Entry]) -> tuple[e.Media, ...]:
     """The files of a history, in their order."""
     return tuple(
@@ -157,11 +161,26 @@ def files_in(entries: Sequence[Entry]) -> tuple[e.Media, ...]:
     )
 
 
-def with_files(entries: Sequence[Entry], changed: Mapping[e.Media, e.Media]) -> tuple[Entry, ...]:
-    """The history with other files in the places of these, such as the stored ones with their
-    bytes.
+def are_sent(files: Sequence[e.Media]) -> list[bool]:
+    """Which files of a history a provider is sent: of stored ones the newest, up to
+    `MAX_SENT_BYTES`. It reads the others in words.
+
+    A message may refer to a stored file again at no cost, and each place is sent its bytes.
     """
-    return tuple(_with_files(entry, changed) for entry in entries) if changed else tuple(entries)
+    left, sent = MAX_SENT_BYTES, list[bool]()
+    for media in reversed(files):
+        size = media.source.size if isinstance(media.source, e.Stored) else 0
+        sent.append(size <= left)
+        left -= size if size <= left else 0
+    return sent[::-1]
+
+
+def with_files(entries: Sequence[Entry], files: Iterable[e.Media]) -> tuple[Entry, ...]:
+    """The history with other files in the places of its own (`files_in`), such as the stored ones
+    with their bytes.
+    """
+    following = iter(files)
+    return tuple(_with_files(entry, following) for entry in entries)
 
 
 def _parts_of(entry: Entry) -> Sequence[e.Part]:
@@ -174,9 +193,9 @@ def _parts_of(entry: Entry) -> Sequence[e.Part]:
             return ()
 
 
-def _with_files(entry: Entry, changed: Mapping[e.Media, e.Media]) -> Entry:
+def _with_files(entry: Entry, following: Iterator[e.Media]) -> Entry:
     def mapped[P: e.Part](parts: tuple[P | e.Media, ...]) -> tuple[P | e.Media, ...]:
-        return tuple(changed.get(one, one) if isinstance(one, e.Media) else one for one in parts)
+        return tuple(next(following) if isinstance(one, e.Media) else one for one in parts)
 
     match entry:
         case User(text=tuple(content)) | Outcome(text=tuple(content)):

@@ -4,6 +4,7 @@ import asyncio
 import base64
 from hashlib import sha256
 
+import msgspec
 import pytest
 
 from ayes.consumers.model import with_bytes
@@ -13,7 +14,8 @@ from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import STORED, ensure
 from ayes.ledger.services import Ledger
 from ayes.ledger.tool_runner import run_tool
-from ayes.projections.history import Assistant, Entry, Outcome, User, digest, history
+from ayes.projections.formats import FORMATS, format_named
+from ayes.projections.history import Assistant, Entry, Outcome, User, are_sent, digest, history
 from ayes.projections.thread import thread_of
 from ayes.schemas import events as e
 from ayes.schemas.content import (
@@ -181,6 +183,38 @@ async def test_stored_files_of_every_entry_get_their_bytes(ledger: Ledger):
         )
 
     assert await with_bytes(ledger, THREAD, entries(stored)) == entries(whole)
+
+
+def test_a_history_is_sent_with_files_up_to_a_limit():
+    """The newest of them. A message that refers to a stored file costs nothing to record, and a
+    thread of a thousand would have needed 43 GB of memory of every worker that asks its model.
+    """
+
+    def file(digest: str, size: int) -> e.Media:
+        return e.Media("image/png", e.Stored(digest * 64, size))
+
+    small, half, large = file("1", 1_000), file("2", MAX_FILE_BYTES // 2), file("3", MAX_FILE_BYTES)
+    for said, sent in [
+        ([], []),
+        ([large], [True]),
+        ([small, large], [False, True]),
+        ([large, small], [False, True]),
+        ([half, half, half], [False, True, True]),
+        ([half, large, half, small], [False, False, True, True]),
+        ([attached(b"", "image/png"), large], [True, True]),
+    ]:
+        assert are_sent(said) == sent, said
+
+
+@pytest.mark.parametrize("name", FORMATS)
+async def test_files_over_the_limit_are_read_in_words(ledger: Ledger, name: str):
+    stored = await files.keep(ledger.log, "shop", bytes(MAX_FILE_BYTES))
+    media = e.Media("image/png", stored, "chart.png")
+    entries = tuple(User((e.Text(f"Message {number}."), media)) for number in range(1_000))
+    told = await with_bytes(ledger, THREAD, entries)
+    written = msgspec.json.encode(format_named(name).write(told)).decode()
+    assert written.count("[image/png 'chart.png', 33,554,432 bytes]") >= 999
+    assert len(written) < 2 * MAX_FILE_BYTES
 
 
 async def test_a_piece_is_stored_once(ledger: Ledger):
