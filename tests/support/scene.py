@@ -6,12 +6,14 @@ from typing import Any, Final
 
 import msgspec
 from console_client import Site
+from pictures import png
 
 from ayes.ledger import clock
 from ayes.ledger.log import Parked
 from ayes.ledger.reviewers import Reviewer
 from ayes.ledger.services import Ledger
 from ayes.schemas import events as e
+from ayes.schemas.content import attached
 from ayes.schemas.policy import applied
 from ayes.schemas.slots import CallRef, Slot, ThreadRef, policy_slot
 from ayes.schemas.tools import ToolSpec
@@ -198,7 +200,8 @@ class Scene:
         )
         await admin.append(thread.opened, opened)
         text = "I want my money back for order A-17: the shoes are too small, and I paid 480 euros."
-        await admin.append(thread.said("m1"), e.Said(role="user", text=text))
+        shoes = attached(png(320, 240), "image/png", "shoes.png")
+        await admin.append(thread.said("m1"), e.Said(role="user", text=(e.Text(text), shoes)))
         await self._turn(admin, 1, "I will look the order up.", "get_order", {"order": "A-17"})
         looked = thread.wish(1, 0)
         await self.until(looked.decided)
