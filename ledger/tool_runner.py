@@ -108,7 +108,7 @@ async def _call(function: ToolFunction, arguments: str, key: str) -> Any:
 
 def _returned(value: Any, attempt: int) -> ToolReturned | ToolFailed:
     if (parts := _parts(value)) is not None:
-        return _with_files(parts, attempt)
+        return _of_parts(parts, attempt)
     output = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     size = len(msgspec.json.encode(output))
     if size > _MOST:
@@ -121,16 +121,18 @@ def _returned(value: Any, attempt: int) -> ToolReturned | ToolFailed:
 
 
 def _parts(value: Any) -> tuple[Text | Media, ...] | None:
-    """The parts of an output with files; None if it has none."""
+    """The parts of an output that is made of some; None if it is another value."""
     parts = [value] if isinstance(value, Media) else value
-    if not isinstance(parts, list | tuple) or not any(isinstance(one, Media) for one in parts):
+    if not isinstance(parts, list | tuple) or not any(
+        isinstance(one, Text | Media) for one in parts
+    ):
         return None
     if not all(isinstance(one, str | Text | Media) for one in parts):
         return None
     return tuple(Text(one) if isinstance(one, str) else one for one in parts)
 
 
-def _with_files(parts: tuple[Text | Media, ...], attempt: int) -> ToolReturned | ToolFailed:
+def _of_parts(parts: tuple[Text | Media, ...], attempt: int) -> ToolReturned | ToolFailed:
     for media in parts:
         if isinstance(media, Media) and (problem := problem_of(media)):
             return ToolFailed(

@@ -122,7 +122,7 @@ class Running:
         # A server that is away costs no claim.
         await self._routes.reach(self._client, self._server)
         try:
-            ended = await self._kernel.run(self._call, self._called, text=recorded)
+            ended = await self._kernel.run(self._call, self._called, output=recorded)
         except (AlreadyFilled, NotOpen):
             return None
         match ended:
