@@ -298,7 +298,7 @@ class Kernel:
         """The call with the bytes of the stored files in its output (`outputs.with_bytes`).
 
         Raises:
-            Unavailable: the ledger does not answer, or a file is not in its store.
+            Unavailable: the ledger does not answer.
         """
         async with self._in_time(f"the files of {call.ref}", "Do the same again to read them."):
             return await with_bytes(self.ledger.log, call)

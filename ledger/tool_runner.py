@@ -45,6 +45,8 @@ NOT_DONE: Final = NotDone.NOT_DONE
 LOOKUP_S: Final = 30.0
 #: Leaves room for the envelope of an output, which JSON may have to escape.
 _MOST: Final = MAX_BYTES - 4096
+#: Of an error, in characters. The rest of a longer one is not recorded.
+MAX_ERROR: Final = _MOST // 8
 
 
 #: `workspace/thread/call` of the call that is running here, the same for every attempt at it.
@@ -176,4 +178,4 @@ def format_exception(problem: BaseException) -> str:
     as_it_is = isinstance(problem, ToolError | EffectUnknown)
     text = said if as_it_is and said else f"{name}: {said}" if said else name
     # Half a surrogate pair cannot be recorded; the sentence around it can.
-    return text.encode("utf-8", "replace").decode()[: _MOST // 8]
+    return text.encode("utf-8", "replace").decode()[:MAX_ERROR]
