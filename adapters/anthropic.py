@@ -12,6 +12,9 @@ Tools that run at Anthropic (`server_tool_use`, connectors) never come here and 
 not use `run_tools_eagerly`, which runs tools while the reply still streams: settle the final
 message of a stream.
 
+A tool may return texts and files: a list of strings, of text, image and document blocks, and of
+files (`ayes.schemas.content.attached`). They are blocks of the result, the first time as later.
+
 The package `anthropic` is not needed here: replies are read as its types or as plain JSON.
 """
 
@@ -21,11 +24,16 @@ from typing import Any
 
 import msgspec
 
-from ayes.adapters.kernel import Kernel, Raised, Ran, calling, output_text
+from ayes.adapters.kernel import Kernel, Raised, Ran, calling
 from ayes.adapters.names import AskedCall
+from ayes.adapters.outputs import output_of
 from ayes.adapters.verdicts import Answer, Say, Wait
 from ayes.ledger.tool_runner import format_exception
 from ayes.projections import refusal_texts
+from ayes.projections.formats.anthropic.media import read_media, takes
+from ayes.projections.formats.anthropic.write import content_blocks
+from ayes.projections.formats.common import fitting_content
+from ayes.schemas import events as e
 from ayes.schemas.errors import BadInput
 from ayes.schemas.slots import CallRef
 from ayes.schemas.tools import spec_of
@@ -100,23 +108,42 @@ async def _result(
         return _block(id_, refusal_texts.no_such_tool(name), is_error=True)
     text = msgspec.json.encode(arguments).decode()
     asked = AskedCall(thread, id_, name, text)
-    match await kernel.settle(asked, spec_of(function, name=name), calling(function)):
+    settled = await kernel.settle(
+        asked, spec_of(function, name=name), calling(function), output=_output
+    )
+    match settled:
         case Ran(value):
-            return _block(id_, output_text(value))
+            return _block(id_, _output(value))
         case Raised(problem):
             return _block(id_, format_exception(problem), is_error=True)
         case Say(said, is_error):
             return _block(id_, said, is_error=is_error)
-        case Answer(said):
-            return _block(id_, said)
+        case Answer(content):
+            return _block(id_, content)
         case Wait() as wait:
             return wait
 
 
-def _block(id_: str, text: str, *, is_error: bool = False) -> dict[str, Any]:
+def _output(value: Any) -> e.Content:
+    """What a tool returned: `attached` files, and the blocks of images and documents, are files."""
+    return output_of(value, _file)
+
+
+def _file(item: Any) -> e.Media | None:
+    match item:
+        case {"type": "image" | "document"}:
+            return read_media(0, item)
+        case _:
+            return None
+
+
+def _block(id_: str, content: e.Content, *, is_error: bool = False) -> dict[str, Any]:
     block: dict[str, Any] = {"type": "tool_result", "tool_use_id": id_}
-    if text.strip():
-        block["content"] = text
+    told = fitting_content(content, takes)
+    if isinstance(told, tuple):
+        block["content"] = content_blocks(told)
+    elif told.strip():
+        block["content"] = told
     return block | {"is_error": True} if is_error else block
 
 

@@ -21,18 +21,20 @@ The shapes are those of https://code.claude.com/docs/en/hooks.
 import asyncio
 import json
 import uuid
+from pathlib import PurePath
 from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import Struct
 
-from ayes.adapters.kernel import Kernel, output_text, spec_from_schema
+from ayes.adapters.kernel import Kernel, spec_from_schema
 from ayes.adapters.names import AskedCall, numbered, thread_name
+from ayes.adapters.outputs import MAX_OUTPUT, kept, output_of, output_text, recordable
 from ayes.adapters.verdicts import Answer, Run, Say, Wait, verdict
 from ayes.ledger.lifecycle import Call, Status
+from ayes.projections.formats.anthropic.media import PDF, read_media
 from ayes.schemas import events as e
 from ayes.schemas import strict_json
-from ayes.schemas.codec import MAX_BYTES
 from ayes.schemas.errors import AlreadyFilled, BadArguments, BadInput, BrokerAway, NotOpen
 from ayes.schemas.limits import cut
 from ayes.schemas.slots import ThreadRef
@@ -42,7 +44,6 @@ LEASE_S: Final = 1_800.0
 #: How many equal calls back the claim of an event is looked for: as many may run at once.
 _MOST_AT_ONCE: Final = 16
 _ATTEMPTS: Final = 5
-_MAX_OUTPUT: Final = MAX_BYTES // 4
 _NOT_STARTED: Final = frozenset({Status.UNKNOWN, Status.REQUESTED, Status.PENDING, Status.APPROVED})
 #: The hooks get no schemas.
 _SCHEMA: Final = '{"type":"object"}'
@@ -174,7 +175,7 @@ async def after(kernel: Kernel, event: HookEvent) -> Call | None:
         return None
     ledger = kernel.ledger
     if event.hook_event_name == "PostToolUse":
-        recorded = ledger.finish(call.ref, output=_text(output_text(event.tool_response)))
+        recorded = _finished(kernel, call, recordable(event.tool_response, _output))
     elif event.is_interrupt:
         recorded = ledger.doubt(call.ref, f"`{event.tool_name}` was interrupted while it ran.")
     else:
@@ -190,7 +191,8 @@ def _denied(call: Call) -> Deny:
                 f"asked, and have not answered yet ({ref}). Nobody said no. Make the same call "
                 "again later, with exactly the same arguments: it runs once they agree."
             )
-        case Answer(text):
+        case Answer() as answer:
+            text = answer.text
             return Deny(f"This call has an answer, and does not run (again): {text}")
         case Say(text):
             return Deny(text)
@@ -250,8 +252,33 @@ def _claim_id(event: HookEvent) -> str:
     return str(uuid.uuid5(uuid.NAMESPACE_OID, text))
 
 
+async def _finished(kernel: Kernel, call: Call, output: e.Content) -> Call:
+    output = await kept(kernel.ledger.log, kernel.workspace, output)
+    return await kernel.ledger.finish(call.ref, output=output)
+
+
+def _output(response: Any) -> e.Content:
+    """What a tool returned: an image or a PDF that was read, or the blocks of an MCP server's
+    result, are files. The beginning of a long text is kept.
+    """
+    found = output_of(response, _file)
+    return found if isinstance(found, tuple) else _text(found)
+
+
+def _file(item: Any) -> e.Media | None:
+    match item:
+        case {"type": "image", "file": {"base64": str(data), "type": str(media_type)}} if data:
+            return e.Media(media_type, e.Inline(data))
+        case {"type": "pdf", "file": {"base64": str(data), "filePath": str(path)}} if data:
+            return e.Media(PDF, e.Inline(data), PurePath(path).name)
+        case {"type": "image" | "document", "source": dict()}:
+            return read_media(0, item)
+        case _:
+            return None
+
+
 def _text(text: str) -> str:
-    return cut(text.encode("utf-8", "replace").decode(), _MAX_OUTPUT)
+    return cut(text.encode("utf-8", "replace").decode(), MAX_OUTPUT)
 
 
 async def _in_time[T](kernel: Kernel, awaited: Any) -> T:

@@ -14,24 +14,21 @@ run. Once it runs, its result is written down for as long as it takes.
 
 import asyncio
 import functools
-import hashlib
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-import msgspec
-import pydantic_core
 from msgspec import Struct
 
 from ayes.adapters.names import AskedCall, may_be, search, thread_name
+from ayes.adapters.outputs import kept, output_text, recordable, with_bytes
 from ayes.adapters.verdicts import Answer, Run, Say, Verdict, Wait, verdict
 from ayes.ledger.lifecycle import Call, Status
 from ayes.ledger.services import LEASE_S, Ledger
 from ayes.ledger.tool_runner import ToolFunction, in_a_thread
 from ayes.projections import refusal_texts
 from ayes.schemas import events as e
-from ayes.schemas.codec import MAX_BYTES
 from ayes.schemas.errors import (
     AlreadyFilled,
     BadArguments,
@@ -53,9 +50,6 @@ _MAX_AGAIN_S: Final = 1.0
 _FIRST_LOOK_S: Final = 0.002
 #: How long the gate may take to judge a request before the agent pauses.
 _JUDGED_S: Final = 2.0
-#: A longer output is recorded as a summary with its digest; JSON may have to escape it.
-_MAX_OUTPUT: Final = MAX_BYTES // 4
-_BEGINNING: Final = 1_000
 
 #: Runs the tool with the approved arguments, decoded.
 type Runner = Callable[[dict[str, Any]], Awaitable[Any]]
@@ -127,15 +121,15 @@ class Kernel:
         spec: ToolSpec,
         run: Runner,
         *,
-        text: Callable[[Any], str] | None = None,
+        output: Callable[[Any], e.Content] = output_text,
     ) -> Settled:
         """Request the call if nobody did, and run the tool if it is approved and nobody did.
 
         Args:
             spec: the tool as the framework has it. A changed one is declared as a new version.
             run: called at most once, and by one process only.
-            text: the result as the model reads it, to be recorded; by default a string as it is,
-                anything else as JSON.
+            output: the result as the model reads it, to be recorded; by default a string as it is,
+                anything else as JSON. It may raise anything: then a summary is recorded.
 
         Raises:
             Unavailable: the ledger does not answer. Nothing has run; do the same again.
@@ -151,7 +145,7 @@ class Kernel:
         pause_s, waited_s = _AGAIN_S, 0.0
         while True:
             try:
-                return await self.run(call, run, version=version, text=text)
+                return await self.run(call, run, version=version, output=output)
             except (AlreadyFilled, NotOpen):
                 # It was claimed or revoked meanwhile, or another task here claims it.
                 if waited_s > self.answer_s:
@@ -167,14 +161,14 @@ class Kernel:
         run: Runner,
         *,
         version: str | None = None,
-        text: Callable[[Any], str] | None = None,
+        output: Callable[[Any], e.Content] = output_text,
     ) -> Settled:
         """Run the tool if the call is approved and nobody did.
 
         Args:
             version: of the tool as it is declared now. What was approved for another one does not
                 run. None: it was asked for just now.
-            run, text: as of `settle`.
+            run, output: as of `settle`.
 
         Raises:
             AlreadyFilled: somebody else has claimed it.
@@ -183,7 +177,9 @@ class Kernel:
         """
         match verdict(call, version):
             case Run() as approved:
-                return await self._run(call, approved, run, text or output_text)
+                return await self._run(call, approved, run, output)
+            case Answer():
+                return await self._read(call)
             case other:
                 return other
 
@@ -298,14 +294,30 @@ class Kernel:
             call = await self.look(call.ref)
         return call
 
+    async def with_bytes(self, call: Call) -> Call:
+        """The call with the bytes of the stored files in its output (`outputs.with_bytes`).
+
+        Raises:
+            Unavailable: the ledger does not answer.
+        """
+        async with self._in_time(f"the files of {call.ref}", "Do the same again to read them."):
+            return await with_bytes(self.ledger.log, call)
+
+    async def _read(self, call: Call) -> Settled:
+        """What is recorded about a call that does not run (any more)."""
+        read = verdict(await self.with_bytes(call))
+        assert not isinstance(read, Run), "a call that ended does not run again"
+        return read
+
     async def _run(
-        self, call: Call, approved: Run, run: Runner, text: Callable[[Any], str]
+        self, call: Call, approved: Run, run: Runner, output: Callable[[Any], e.Content]
     ) -> Settled:
         ended: list[Ran | Raised] = []
+        cancelled: list[asyncio.CancelledError] = []
         what = f"the claim of {call.ref}"
         async with self._in_time(what, "Nothing has run; do the same again.") as limit:
 
-            async def function(**arguments: Any) -> str:
+            async def function(**arguments: Any) -> e.Content:
                 limit.reschedule(None)  # it is claimed; the tool takes as long as it takes
                 try:
                     value = await run(arguments)
@@ -313,17 +325,22 @@ class Kernel:
                     ended.append(Raised(problem))
                     raise
                 ended.append(Ran(value))
-                return _recorded(value, text)
+                content = recordable(value, output)
+                try:
+                    return await kept(self.ledger.log, self.workspace, content)
+                except asyncio.CancelledError as problem:
+                    cancelled.append(problem)  # takes effect once the result is recorded
+                    return content
 
             outcome = await self.ledger.run(call.ref, function, lease_s=self.lease_s)
+        if cancelled:
+            raise cancelled[0]
         # What the model reads now is what it reads whenever this is asked again.
         known = await self._ended(call.ref)
         if ended and not approved.edited and _is_end(known, outcome):
             return ended[0]
         # Others ended it meanwhile; or its arguments were changed, or were no object.
-        other = verdict(known)
-        assert not isinstance(other, Run), "a call that ended does not run again"
-        return other
+        return await self._read(known)
 
     async def _ended(self, ref: CallRef) -> Call:
         async with self._in_time(str(ref), "It has run; do the same again to read its result."):
@@ -377,30 +394,6 @@ def calling(function: ToolFunction) -> Runner:
     return call
 
 
-def output_text(value: Any) -> str:
-    """A tool's result as it is recorded: a string as it is, anything else as JSON."""
-    if isinstance(value, str):
-        return value
-    return pydantic_core.to_json(value, inf_nan_mode="strings", serialize_unknown=True).decode()
-
-
-def _recorded(value: Any, text: Callable[[Any], str]) -> str:
-    """The text to record. The tool has run, so whatever it returned must not become a failure."""
-    try:
-        written = text(value).encode("utf-8", "replace").decode()
-    except Exception as problem:  # noqa: BLE001 - a result may have any class
-        return _summary({"type": type(value).__name__, "not_recorded": type(problem).__name__})
-    raw = written.encode()
-    if len(raw) <= _MAX_OUTPUT:
-        return written
-    digest = hashlib.sha256(raw).hexdigest()
-    return _summary({"begins": written[:_BEGINNING], "bytes": len(raw), "sha256": digest})
-
-
-def _summary(about: dict[str, Any]) -> str:
-    return msgspec.json.encode({"recorded": "a summary of the result", **about}).decode()
-
-
 @functools.cache
 def spec_from_schema(name: str, description: str, schema: str) -> ToolSpec:
     """A tool of a framework, which has the JSON Schema of its parameters.
@@ -431,6 +424,5 @@ __all__ = [
     "Wait",
     "calling",
     "judged",
-    "output_text",
     "spec_from_schema",
 ]

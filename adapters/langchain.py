@@ -11,7 +11,8 @@ again from its start when it is resumed, so the middleware asks the ledger again
 resumed with is not looked at. List it last of the middlewares that change arguments: what it is
 handed is what is approved. The graph must be used asynchronously.
 
-The process that runs a tool hands over its message as it is. Another one gives the recorded text.
+The process that runs a tool hands over its message as it is. Another one gives the recorded texts
+and files, as standard content blocks. An artifact is not for the model, and is not recorded.
 """
 
 from collections.abc import Awaitable, Callable
@@ -23,17 +24,23 @@ from langchain_core.messages import ToolMessage
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command, interrupt
+from msgspec.structs import replace
 
-from ayes.adapters.kernel import Kernel, Raised, Ran, output_text, spec_from_schema
+from ayes.adapters.kernel import Kernel, Raised, Ran, spec_from_schema
 from ayes.adapters.names import AskedCall
+from ayes.adapters.outputs import output_of, output_text
 from ayes.adapters.verdicts import Answer, Say, Wait, verdict
 from ayes.projections import refusal_texts
+from ayes.projections.formats.common import UNKNOWN_TYPE, fitting_content, from_data_url
+from ayes.schemas import events as e
 from ayes.schemas.errors import BadInput
 from ayes.schemas.slots import CallRef
 from ayes.schemas.tools import ToolSpec
 
 #: Of the value of an interrupt: the name of the call in the ledger.
 CALL = "ayes_call"
+#: Of files, as blocks and media types have them; any other is a `file`.
+_KINDS = ("image", "audio", "video")
 
 
 class Approvals(AgentMiddleware[Any, Any]):
@@ -67,14 +74,14 @@ class Approvals(AgentMiddleware[Any, Any]):
             call["name"],
             msgspec.json.encode(call["args"]).decode(),
         )
-        match await self.kernel.settle(asked, _spec(request.tool), run, text=_text):
+        match await self.kernel.settle(asked, _spec(request.tool), run, output=_output):
             case Ran(value):
                 assert isinstance(value, ToolMessage | Command)
                 return value
             case Raised(problem):
                 raise problem
-            case Answer(text):
-                return _message(call, text)
+            case Answer(content):
+                return _message(call, _given(content))
             case Say(text, is_error):
                 return _message(call, text, is_error=is_error)
             case Wait(ref):
@@ -127,12 +134,59 @@ def _spec(tool: Any) -> ToolSpec:
     )
 
 
-def _message(call: Any, text: str, *, is_error: bool = False) -> ToolMessage:
+def _message(
+    call: Any, content: str | list[str | dict[Any, Any]], *, is_error: bool = False
+) -> ToolMessage:
     status = "error" if is_error else "success"
-    return ToolMessage(text, name=call["name"], tool_call_id=call["id"], status=status)
+    return ToolMessage(content, name=call["name"], tool_call_id=call["id"], status=status)
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, ToolMessage):
-        return output_text(value.content)
-    return output_text({"command": repr(value)})
+def _output(value: Any) -> e.Content:
+    """What a tool returned, for the model."""
+    if not isinstance(value, ToolMessage):
+        return output_text({"command": repr(value)})
+    if isinstance(value.content, str):
+        return value.content
+    # The standard blocks, into which LangChain translates those of the providers.
+    blocks = [
+        block["value"] if block["type"] == "non_standard" else block
+        for block in value.content_blocks
+    ]
+    found = output_of(blocks, _file)
+    return found if isinstance(found, tuple) else output_text(value.content)
+
+
+def _file(block: Any) -> e.Media | None:
+    if not isinstance(block, dict) or (kind := block.get("type")) not in (*_KINDS, "file"):
+        return None
+    name = block.get("filename") or (block.get("extras") or {}).get("filename") or ""
+    media_type = block.get("mime_type") or (f"{kind}/*" if kind in _KINDS else UNKNOWN_TYPE)
+    match block:
+        case {"base64": str(data)}:
+            return e.Media(media_type, e.Inline(data), name)
+        case {"url": str(url)} if url.startswith("data:"):
+            return replace(from_data_url(0, url, kind), name=name)
+        case {"url": str(url)}:
+            return e.Media(media_type, e.Linked(url), name)
+        case _:  # a `file_id` does not say at which provider
+            return None
+
+
+def _given(content: e.Content) -> str | list[str | dict[Any, Any]]:
+    """A recorded result as a message has it."""
+    told = fitting_content(content, lambda media: not isinstance(media.source, e.Uploaded))
+    return told if isinstance(told, str) else [_block(part) for part in told]
+
+
+def _block(part: e.Text | e.Media) -> dict[Any, Any]:
+    if isinstance(part, e.Text):
+        return {"type": "text", "text": part.text}
+    kind = part.media_type.partition("/")[0]
+    block = {"type": kind if kind in _KINDS else "file"}
+    if isinstance(part.source, e.Inline):
+        block["base64"] = part.source.data
+    elif isinstance(part.source, e.Linked):
+        block["url"] = part.source.url
+    if not part.media_type.endswith("/*") and part.media_type != UNKNOWN_TYPE:
+        block["mime_type"] = part.media_type
+    return block | ({"filename": part.name} if part.name else {})

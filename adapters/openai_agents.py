@@ -17,21 +17,41 @@ model's. Tools that run at the provider or on an MCP server never come here and 
 
 import asyncio
 import copy
+import mimetypes
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import msgspec
-from agents import Agent, FunctionTool, RunConfig, Runner, RunState, ToolApprovalItem, UserError
+from agents import (
+    Agent,
+    FunctionTool,
+    RunConfig,
+    Runner,
+    RunState,
+    ToolApprovalItem,
+    ToolOutputFileContent,
+    ToolOutputImage,
+    ToolOutputText,
+    UserError,
+)
 from agents.result import RunResultBase
 from agents.tool import maybe_invoke_function_tool_failure_error_function
 from agents.tool_context import ToolContext
 
 from ayes.adapters.kernel import Kernel, Raised, Ran, spec_from_schema
 from ayes.adapters.names import AskedCall
+from ayes.adapters.outputs import output_of
 from ayes.adapters.states import Saved, States
 from ayes.adapters.verdicts import Answer, Say, Verdict, Wait
 from ayes.adapters.wake import is_due
+from ayes.projections.formats.common import UNKNOWN_TYPE, fitting_content
+from ayes.projections.formats.openai_files import (
+    read_responses_media,
+    responses_part_of,
+    responses_takes,
+)
+from ayes.schemas import events as e
 from ayes.schemas.errors import ApprovalsError, BadInput
 from ayes.schemas.slots import CallRef
 from ayes.schemas.tools import ToolSpec
@@ -197,7 +217,7 @@ class Approvals:
             asked = AskedCall(
                 _thread(context), context.tool_call_id, tool.qualified_name, arguments
             )
-            match await self.kernel.settle(asked, _spec(tool), run):
+            match await self.kernel.settle(asked, _spec(tool), run, output=_output):
                 case Ran(value):
                     return value
                 case Raised(problem):
@@ -207,7 +227,9 @@ class Approvals:
                     if told is None:
                         raise problem
                     return told
-                case Answer(text) | Say(text):
+                case Answer(content):
+                    return _given(content)
+                case Say(text):
                     return text
                 case Wait(ref):
                     raise CallWaits(ref)
@@ -274,3 +296,41 @@ def _of(call: Any, name: str) -> str:
 def _spec(tool: FunctionTool) -> ToolSpec:
     schema = msgspec.json.encode(tool.params_json_schema).decode()
     return spec_from_schema(tool.qualified_name, tool.description, schema)
+
+
+def _output(value: Any) -> e.Content:
+    """What a tool returned: the SDK's images and files are files, as objects or as JSON."""
+    items = [_plain(item) for item in (value if isinstance(value, list | tuple) else [value])]
+    return output_of(items if isinstance(value, list | tuple) else items[0], _file)
+
+
+def _plain(item: Any) -> Any:
+    if isinstance(item, ToolOutputText | ToolOutputImage | ToolOutputFileContent):
+        return item.model_dump(exclude_none=True)
+    return item
+
+
+def _file(item: Any) -> e.Media | None:
+    if not isinstance(item, dict) or item.get("type") not in ("image", "file"):
+        return None
+    part = {**item, "type": f"input_{item['type']}"}
+    match part:
+        case {"file_data": str(data)} if not data.startswith("data:"):
+            kind = mimetypes.guess_type(str(part.get("filename")))[0] or UNKNOWN_TYPE
+            part["file_data"] = f"data:{kind};base64,{data}"
+    return read_responses_media(0, part)
+
+
+def _given(content: e.Content) -> Any:
+    """A recorded result as a tool returns it."""
+    told = fitting_content(content, responses_takes)
+    return told if isinstance(told, str) else [_item(part) for part in told]
+
+
+def _item(part: e.Text | e.Media) -> ToolOutputText | ToolOutputImage | ToolOutputFileContent:
+    if isinstance(part, e.Text):
+        return ToolOutputText(text=part.text)
+    fields = responses_part_of(part) | ({} if part.detail else {"detail": None})
+    if fields.pop("type") == "input_image":
+        return ToolOutputImage(**fields)
+    return ToolOutputFileContent(**fields)

@@ -25,16 +25,29 @@ from pydantic_ai import AbstractToolset, Agent, RunContext, ToolReturn
 from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
 from pydantic_ai.conversation import Conversation, ConversationTypeAdapter
 from pydantic_ai.exceptions import ApprovalRequired, ToolFailed
-from pydantic_ai.messages import ModelResponse, ToolCallPart
+from pydantic_ai.messages import (
+    CachePoint,
+    ModelResponse,
+    TextContent,
+    ToolCallPart,
+    is_multi_modal_content,
+    tool_return_content_ta,
+)
 from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolApproved, ToolDenied
 from pydantic_ai.toolsets import ToolsetTool, WrapperToolset
 
-from ayes.adapters.kernel import Kernel, Raised, Ran, output_text, spec_from_schema
+from ayes.adapters.kernel import Kernel, Raised, Ran, spec_from_schema
 from ayes.adapters.names import AskedCall
+from ayes.adapters.outputs import output_of, output_text
 from ayes.adapters.states import Saved, States
 from ayes.adapters.verdicts import Answer, Say, Wait
 from ayes.adapters.wake import is_due
+from ayes.projections.formats.common import fitting_content
+from ayes.projections.formats.pydantic_ai.media import read_media, takes
+from ayes.projections.formats.pydantic_ai.write import items_of
+from ayes.schemas import events as e
+from ayes.schemas.content import content_of, parts_of
 from ayes.schemas.errors import BadInput
 
 #: Of the metadata of a deferred call: its name in the ledger.
@@ -173,12 +186,14 @@ class _Asking(WrapperToolset[Any]):
         asked = AskedCall(
             ctx.conversation_id, ctx.tool_call_id or "", name, _arguments(ctx, tool_args)
         )
-        match await self.kernel.settle(asked, spec, run, text=_text):
+        match await self.kernel.settle(asked, spec, run, output=_output):
             case Ran(value):
                 return value
             case Raised(problem):
                 raise problem
-            case Answer(text) | Say(text, is_error=False):
+            case Answer(content):
+                return _given(content)
+            case Say(text, is_error=False):
                 return text
             case Say(text):
                 raise ToolFailed(text)
@@ -201,5 +216,30 @@ def _refs(requests: DeferredToolRequests) -> tuple[str, ...]:
     return tuple(ref for one in named if isinstance(ref := one.get(CALL), str))
 
 
-def _text(value: Any) -> str:
-    return output_text(value.return_value if isinstance(value, ToolReturn) else value)
+def _output(value: Any) -> e.Content:
+    """What a tool returned; of a `ToolReturn` what it tells the model besides follows."""
+    if not isinstance(value, ToolReturn):
+        return output_of(value, _file)
+    told = [value.content] if isinstance(value.content, str) else value.content or ()
+    besides = (
+        one.content if isinstance(one, TextContent) else one
+        for one in told
+        if not isinstance(one, CachePoint)
+    )
+    contents = [output_of(one, _file) for one in (value.return_value, *besides)]
+    return content_of(part for content in contents for part in parts_of(content))
+
+
+def _file(item: Any) -> e.Media | None:
+    if not is_multi_modal_content(item):
+        return None
+    return read_media(0, tool_return_content_ta.dump_python(item, mode="json"))
+
+
+def _given(content: e.Content) -> Any:
+    """A recorded result as a tool returns it."""
+    items = items_of(fitting_content(content, takes))
+    if isinstance(items, str):
+        return items
+    values = [tool_return_content_ta.validate_json(msgspec.json.encode(one)) for one in items]
+    return values[0] if len(values) == 1 else values

@@ -5,7 +5,7 @@
     Run(arguments, edited)      approved, and not started           claims it, runs it, records it
     Say(text, is_error)         it will not run, failed, is in      the model reads the text as the
                                 doubt, or runs elsewhere            result; nothing runs
-    Answer(text)                a result is recorded, or a person   the model reads the text as the
+    Answer(content)             a result is recorded, or a person   the model reads it as the
                                 answered                            result; nothing runs
     Wait(ref)                   not decided                         pauses the framework's own way
 
@@ -45,7 +45,13 @@ class Say(Struct, frozen=True):
 class Answer(Struct, frozen=True):
     """The recorded result of the call, or a person's answer in its place. The tool does not run."""
 
-    text: str
+    #: Large files are as recorded, by their digests, unless they were read (`outputs.with_bytes`).
+    content: e.Content
+
+    @property
+    def text(self) -> str:
+        """The result for readers of text alone."""
+        return words(self.content)
 
 
 class Wait(Struct, frozen=True):
@@ -87,4 +93,4 @@ def verdict(call: Call, version: str | None = None) -> Verdict:
         case _:
             ended = told(call, e.Wish(tool=tool, arguments=call.wish.arguments))
             assert ended, f"{call.ref} is {call.status}, and may run no more"
-            return Say(words(ended.text)) if ended.is_error else Answer(words(ended.text))
+            return Say(words(ended.text)) if ended.is_error else Answer(ended.text)

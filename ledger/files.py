@@ -95,11 +95,17 @@ async def with_files_kept[E: e.Event](log: EventLog, workspace: str, event: E) -
                 f"read this {type(event).__name__}. Attach its bytes."
             )
     large = to_store(files)
-    kept = {media: await _kept(log, workspace, media) for media in dict.fromkeys(large)}
+    kept = {media: await keep_media(log, workspace, media) for media in dict.fromkeys(large)}
     return with_files(event, kept) if kept else event
 
 
-async def _kept(log: EventLog, workspace: str, media: e.Media) -> e.Media:
+async def keep_media(log: EventLog, workspace: str, media: e.Media) -> e.Media:
+    """Store a file that has its bytes, and return the reference to it.
+
+    Raises:
+        BadInput: as of `keep`.
+        Unavailable: as of `keep`.
+    """
     assert isinstance(media.source, e.Inline)
     data = decoded(media.source)
     assert data is not None, "problem_of"

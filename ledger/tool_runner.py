@@ -45,6 +45,8 @@ NOT_DONE: Final = NotDone.NOT_DONE
 LOOKUP_S: Final = 30.0
 #: Leaves room for the envelope of an output, which JSON may have to escape.
 _MOST: Final = MAX_BYTES - 4096
+#: Of an error, in characters. The rest of a longer one is not recorded.
+MAX_ERROR: Final = _MOST // 8
 
 
 #: `workspace/thread/call` of the call that is running here, the same for every attempt at it.
@@ -108,7 +110,7 @@ async def _call(function: ToolFunction, arguments: str, key: str) -> Any:
 
 def _returned(value: Any, attempt: int) -> ToolReturned | ToolFailed:
     if (parts := _parts(value)) is not None:
-        return _with_files(parts, attempt)
+        return _of_parts(parts, attempt)
     output = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     size = len(msgspec.json.encode(output))
     if size > _MOST:
@@ -121,16 +123,18 @@ def _returned(value: Any, attempt: int) -> ToolReturned | ToolFailed:
 
 
 def _parts(value: Any) -> tuple[Text | Media, ...] | None:
-    """The parts of an output with files; None if it has none."""
+    """The parts of an output that is made of some; None if it is another value."""
     parts = [value] if isinstance(value, Media) else value
-    if not isinstance(parts, list | tuple) or not any(isinstance(one, Media) for one in parts):
+    if not isinstance(parts, list | tuple) or not any(
+        isinstance(one, Text | Media) for one in parts
+    ):
         return None
     if not all(isinstance(one, str | Text | Media) for one in parts):
         return None
     return tuple(Text(one) if isinstance(one, str) else one for one in parts)
 
 
-def _with_files(parts: tuple[Text | Media, ...], attempt: int) -> ToolReturned | ToolFailed:
+def _of_parts(parts: tuple[Text | Media, ...], attempt: int) -> ToolReturned | ToolFailed:
     for media in parts:
         if isinstance(media, Media) and (problem := problem_of(media)):
             return ToolFailed(
@@ -174,4 +178,4 @@ def format_exception(problem: BaseException) -> str:
     as_it_is = isinstance(problem, ToolError | EffectUnknown)
     text = said if as_it_is and said else f"{name}: {said}" if said else name
     # Half a surrogate pair cannot be recorded; the sentence around it can.
-    return text.encode("utf-8", "replace").decode()[: _MOST // 8]
+    return text.encode("utf-8", "replace").decode()[:MAX_ERROR]

@@ -184,7 +184,7 @@ class Ladder:
                     if running.task.done() and (result := running.result()) is not None:
                         return result
                     call = await self._ledger.known_call(ref)
-                if (ended := self._ended(call)) is not None:
+                if (ended := await self._ended(client, call)) is not None:
                     return complete(ended, modern=client.modern)
                 if has_tasks and (call.status is Status.PENDING or loop.time() >= soon):
                     given = sealed(self._codec, "task", client.requester, ref)
@@ -223,7 +223,7 @@ class Ladder:
         except WaitTimedOut:
             return await self._ledger.known_call(call.ref)
 
-    def _ended(self, call: Call) -> Json | None:
+    async def _ended(self, client: Client, call: Call) -> Json | None:
         """The result of a call that has ended; None if it goes on.
 
         Raises:
@@ -232,6 +232,7 @@ class Ladder:
         read = verdict(call)
         if call.status is Status.RUNNING or not isinstance(read, Say | Answer):
             return None
+        call = await self._kernel(client).with_bytes(call)
         try:
             return ended_result(call, read, has_schema=self._has_schema(call))
         except ServerError as problem:
@@ -315,6 +316,7 @@ class Ladder:
         asked = running.asked if running else None
         requests = asked.open if asked else None
         has_schema = self._has_schema(call)
+        call = await self._kernel(client).with_bytes(call)
         shown = detailed_task(call, task_id, has_schema=has_schema, asked=requests)
         return {"resultType": "complete", **shown}
 

@@ -22,6 +22,7 @@ from ayes.adapters.mcp_gateway.wire import (
     Json,
     recorded,
     recorded_error,
+    recorded_failure,
 )
 from ayes.ledger.lifecycle import Call
 from ayes.ledger.tool_runner import EffectUnknown, ToolError
@@ -122,7 +123,7 @@ class Running:
         # A server that is away costs no claim.
         await self._routes.reach(self._client, self._server)
         try:
-            ended = await self._kernel.run(self._call, self._called, text=recorded)
+            ended = await self._kernel.run(self._call, self._called, output=recorded)
         except (AlreadyFilled, NotOpen):
             return None
         match ended:
@@ -148,7 +149,7 @@ class Running:
                 break
             replies = await self._replied(result)
         if result.get("isError") is True:
-            raise _ErrorResult(recorded(result), result)
+            raise _ErrorResult(recorded_failure(result), result)
         return result
 
     async def _sent(self, arguments: Json, replies: Replies) -> Json:

@@ -1,8 +1,15 @@
 """The JSON of MCP that the gateway itself writes or reads; everything else it passes on as it is.
 
-Results, declarations, the status of a task, and how a server's result is kept in the ledger: text
-alone as this text, anything else as JSON with one key, so that the model's history reads well and
-a second client gets exactly what the first one got.
+Results, declarations, the status of a task, and how a server's result is kept in the ledger, so
+that the model's history reads well and a second client gets exactly what the first one got:
+
+    one text alone                      this text
+    texts, images and sounds alone      these parts, in their order
+    anything else                       JSON with one key, and then the files that were in it
+
+In the JSON the place of a file among the parts stands for its bytes: `"data": {"file": 1}`. Files
+are images, sounds, and embedded resources with bytes. A `resource_link` is none: its URI is for
+`resources/read` of its server, and no model's provider could fetch it.
 """
 
 import json
@@ -15,9 +22,11 @@ from pydantic import ValidationError
 from ayes.adapters.mcp_gateway.names import tool_name
 from ayes.adapters.verdicts import Answer, Run, Say, Wait, verdict
 from ayes.ledger.lifecycle import Call, Status
+from ayes.ledger.tool_runner import MAX_ERROR
+from ayes.projections.formats.common import UNKNOWN_TYPE
 from ayes.projections.refusal_texts import arguments_changed, failed_in_silence, tool_not_run
 from ayes.schemas import events as e
-from ayes.schemas.content import words
+from ayes.schemas.content import content_of, described, parts_of, problem_of, words
 from ayes.schemas.tools import ToolSpec
 
 type Json = dict[str, Any]
@@ -35,6 +44,7 @@ TOOL_LABEL: Final = "mcp_tool"
 POLL_MS: Final = 2000
 _RESULT: Final = "mcp_result"
 _ERROR: Final = "mcp_error"
+_FILE: Final = "file"
 _OPEN_SCHEMA: Final = '{"type":"object"}'
 _HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 
@@ -201,19 +211,37 @@ class ServerError(Exception):
     """A server answered a call with an error of JSON-RPC; its first argument is that error."""
 
 
-def recorded(result: Json) -> str:
-    """A server's result as the text that the ledger keeps."""
-    kept = {key: value for key, value in result.items() if key not in ("_meta", "resultType")}
+def recorded(result: Json) -> e.Content:
+    """A server's result as the output that the ledger keeps."""
+    kept = _kept(result)
     match kept:
-        case {"content": [{"type": "text", "text": str(text), **rest}], **others} if (
-            not rest
-            and not set(others) - {"isError"}
-            and not text.startswith(f'{{"{_RESULT}"')
-            and not text.startswith(f'{{"{_ERROR}"')
-        ):
-            return text
+        case {"content": [*blocks], **others} if not set(others) - {"isError"}:
+            parts = _plain_parts(blocks)
         case _:
-            return _compact({_RESULT: kept})
+            parts = ()
+    if parts:
+        return parts
+    files: list[e.Media] = []
+    match kept:
+        case {"content": [*blocks]}:
+            kept["content"] = [_without_bytes(block, files) for block in blocks]
+    return content_of((e.Text(_text(kept)), *files))
+
+
+def recorded_failure(result: Json) -> str:
+    """A server's error result as the text that the ledger keeps. The files of one that would be cut
+    are told in words, so that the rest of it can be read.
+    """
+    kept = _kept(result)
+    text = _text(kept)
+    match kept:
+        case {"content": [*blocks]} if len(text) > MAX_ERROR:
+            files: list[e.Media] = []
+            emptied = [_without_bytes(block, files) for block in blocks]
+            told = (e.Text(""), *(e.Text(described(media)) for media in files))
+            return _text({**kept, "content": [_with_bytes(block, told) for block in emptied]})
+        case _:
+            return text
 
 
 def recorded_error(error: Json) -> str:
@@ -221,30 +249,145 @@ def recorded_error(error: Json) -> str:
     return _compact({_ERROR: error})
 
 
+def _kept(result: Json) -> Json:
+    return {key: value for key, value in result.items() if key not in ("_meta", "resultType")}
+
+
+def _text(kept: Json) -> str:
+    match kept:
+        case {"content": [{"type": "text", "text": str(text), **rest}], **others} if (
+            not rest and not set(others) - {"isError"} and not _is_json(text)
+        ):
+            return text
+        case _:
+            return _compact({_RESULT: kept})
+
+
+def _is_json(text: str) -> bool:
+    """Whether a recorded text is read as JSON of a result."""
+    return text.startswith((f'{{"{_RESULT}"', f'{{"{_ERROR}"'))
+
+
+def _plain_parts(blocks: Sequence[Any]) -> tuple[e.Text | e.Media, ...]:
+    """The parts that say all of these blocks; none if there is no file, or more to say."""
+    parts = [part for part in map(_plain_part, blocks) if part is not None]
+    if len(parts) < len(blocks) or not any(isinstance(part, e.Media) for part in parts):
+        return ()
+    return () if isinstance(parts[0], e.Text) and _is_json(parts[0].text) else tuple(parts)
+
+
+def _plain_part(block: Any) -> e.Text | e.Media | None:
+    match block:
+        case {"type": "text", "text": str(text), **rest} if not rest:
+            return e.Text(text)
+        case {
+            "type": "image" | "audio" as kind,
+            "data": str(data),
+            "mimeType": str(media_type),
+            **rest,
+        } if not rest and media_type.startswith(f"{kind}/"):
+            media = e.Media(media_type, e.Inline(data))
+            return None if problem_of(media) else media
+        case _:
+            return None
+
+
+def _without_bytes(block: Any, files: list[e.Media]) -> Any:
+    """The block with the place of its file instead of the bytes; the file is added to `files`."""
+    match block:
+        case {"type": "image" | "audio", "data": str(data), "mimeType": str(media_type)}:
+            media = e.Media(media_type, e.Inline(data))
+        case {"type": "resource", "resource": {"blob": str(data), "uri": str(uri)} as resource}:
+            media_type = resource.get("mimeType") or UNKNOWN_TYPE
+            media = e.Media(str(media_type), e.Inline(data), uri.rpartition("/")[2])
+        case _:
+            return block
+    if problem_of(media):
+        return block
+    files.append(media)
+    return _with_data(block, {_FILE: len(files)})
+
+
+def _with_data(block: Json, data: object) -> Json:
+    if block["type"] == "resource":
+        return {**block, "resource": {**block["resource"], "blob": data}}
+    return {**block, "data": data}
+
+
 def replayed(call: Call) -> Json:
     """The result of a call that ran, as its first client got it.
+
+    A file whose bytes are not at hand is told in words.
+
+    Args:
+        call: with the bytes of its files (`Kernel.with_bytes`).
 
     Raises:
         ServerError: the server answered with an error of JSON-RPC.
     """
     match call.finished and call.finished.event:
         case e.ToolReturned(output=output):
-            text, is_error = words(output), False
-        case e.ToolFailed(error=text):
-            is_error = True
+            parts, is_error = parts_of(output), False
+        case e.ToolFailed(error=error):
+            parts, is_error = (e.Text(error),), True
         case _:
             return unfinished(f"what `{call.wish.tool}` returned cannot be read.")
-    if text.startswith((f'{{"{_RESULT}"', f'{{"{_ERROR}"')):
-        try:
-            value = json.loads(text)
-        except ValueError:
-            value = None
-        match value:
-            case {"mcp_result": dict(result)}:
-                return result
-            case {"mcp_error": dict(error)}:
-                raise ServerError(error)
-    return text_result(text or failed_in_silence(call.wish.tool), is_error=is_error)
+    match parts:
+        case (e.Text(text=text), *_) if _is_json(text) and (value := _json(text)) is not None:
+            return _read(value, parts)
+        case (e.Text(text=text),):
+            return text_result(text or failed_in_silence(call.wish.tool), is_error=is_error)
+        case _:
+            return {"content": [_block(part) for part in parts], "isError": is_error}
+
+
+def _json(text: str) -> Json | None:
+    """The JSON of a recorded result or error; None if it is a text that only begins like one."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    match value:
+        case {"mcp_result": dict()} | {"mcp_error": dict()}:
+            return dict(value)
+        case _:
+            return None
+
+
+def _read(value: Json, parts: Sequence[e.Text | e.Media]) -> Json:
+    if (error := value.get(_ERROR)) is not None:
+        raise ServerError(error)
+    result: Json = value[_RESULT]
+    match result:
+        case {"content": [*blocks]}:
+            return {**result, "content": [_with_bytes(block, parts) for block in blocks]}
+        case _:
+            return result
+
+
+def _with_bytes(block: Any, parts: Sequence[e.Text | e.Media]) -> Any:
+    match block:
+        case {"type": "image" | "audio", "data": {"file": int(place)}}:
+            pass
+        case {"type": "resource", "resource": {"blob": {"file": int(place)}}}:
+            pass
+        case _:
+            return block
+    part = parts[place] if 0 < place < len(parts) else e.Text("[a file]")
+    if isinstance(part, e.Media) and isinstance(part.source, e.Inline):
+        return _with_data(block, part.source.data)
+    return _block(part)
+
+
+def _block(part: e.Text | e.Media) -> Json:
+    match part:
+        case e.Media(media_type=media_type, source=e.Inline(data=data)) if media_type.startswith(
+            ("image/", "audio/")
+        ):
+            kind = media_type.partition("/")[0]
+            return {"type": kind, "data": data, "mimeType": media_type}
+        case _:
+            return {"type": "text", "text": words((part,))}
 
 
 def with_changes(call: Call, result: Json) -> Json:

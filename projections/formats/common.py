@@ -231,14 +231,17 @@ def fitting(
 def _fitting(entry: Entry, in_messages: Takes, in_results: Takes) -> Entry:
     match entry:
         case User(text=tuple(content)):
-            return structs.replace(entry, text=_content(content, in_messages))
+            return structs.replace(entry, text=fitting_content(content, in_messages))
         case Outcome(text=tuple(content)):
-            return structs.replace(entry, text=_content(content, in_results))
+            return structs.replace(entry, text=fitting_content(content, in_results))
         case _:
             return entry
 
 
-def _content(content: tuple[e.Text | e.Media, ...], takes: Takes) -> e.Content:
+def fitting_content(content: e.Content, takes: Takes) -> e.Content:
+    """A content with the files that are taken, as in `fitting`."""
+    if isinstance(content, str):
+        return content
     parts = tuple(
         e.Text(described(part)) if isinstance(part, e.Media) and not is_taken(part, takes) else part
         for part in content

@@ -1,6 +1,7 @@
 """The released Claude Code, started by its SDK with a scripted model: the ledger decides."""
 
 import asyncio
+import base64
 import json
 import os
 import re
@@ -20,6 +21,7 @@ from asking_agent import Raising
 from claude_model import Script, serving
 from pages import blocks
 from paths import ROOT
+from pictures import PDF, PNG
 from running import working
 from shop import Shop, rule
 
@@ -31,6 +33,7 @@ from ayes.consumers.worker import Worker
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.services import Ledger
 from ayes.schemas import events as e
+from ayes.schemas.content import attached
 from ayes.schemas.policy import applied
 from ayes.schemas.slots import ROOT as SUBJECTS
 from ayes.schemas.slots import CallRef, ThreadRef, policy_slot
@@ -54,6 +57,8 @@ def environment(url: str, folder: Path) -> dict[str, str]:
         "HOME": str(folder),
         "CLAUDE_CONFIG_DIR": str(folder / "claude"),
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        # The scripted model is offered the tools of MCP servers without searching for them.
+        "ENABLE_TOOL_SEARCH": "false",
     }
 
 
@@ -115,6 +120,45 @@ async def test_a_failed_command_is_recorded_as_one(shop, tmp_path):
     facts = await shop.log.read(f"{SUBJECTS}.shop.{session}.>")
     [failed] = [fact.event for fact in facts if isinstance(fact.event, e.ToolFailed)]
     assert "broken" in failed.error
+
+
+async def test_what_the_model_sees_is_recorded_as_files(shop, tmp_path):
+    """A picture and a PDF that it reads, and a picture of an MCP server: in the forms in which this
+    Claude Code reports them.
+    """
+    (tmp_path / "chart.png").write_bytes(PNG)
+    (tmp_path / "may.pdf").write_bytes(PDF)
+
+    @sdk.tool("chart", "Draw a chart.", {})
+    async def chart(_arguments: Any) -> Any:
+        image = {"type": "image", "data": base64.b64encode(PNG).decode(), "mimeType": "image/png"}
+        return {"content": [{"type": "text", "text": "Refunds by month."}, image]}
+
+    server = sdk.create_sdk_mcp_server("desk", tools=[chart])
+    tools = ["Read", "mcp__desk__chart"]
+    await shop.apply("".join(rule(name, "allow", tools=name) for name in tools))
+    recorded = []
+    for script in (
+        Script(tool="Read", arguments={"file_path": str(tmp_path / "chart.png")}),
+        Script(tool="Read", arguments={"file_path": str(tmp_path / "may.pdf")}),
+        Script(tool="mcp__desk__chart", arguments={"a": 1}),
+    ):
+        ledger = Ledger(shop.log, e.Author(kind="service", name="desk"))
+        options = sdk.ClaudeAgentOptions(
+            cwd=tmp_path,
+            model="script",
+            setting_sources=[],
+            allowed_tools=tools,
+            mcp_servers={"desk": server},
+        )
+        kernel = Kernel(ledger, "shop", requester="ben")
+        session = await prompt(approved(options, kernel), tmp_path, script)
+        facts = await shop.log.read(f"{SUBJECTS}.shop.{session}.>")
+        recorded += [fact.event.output for fact in facts if isinstance(fact.event, e.ToolReturned)]
+    # Claude Code adds where it keeps the picture of a server.
+    [picture], [page], [caption, drawn, *_] = recorded
+    assert (picture.media_type, page) == ("image/png", attached(PDF, "application/pdf", "may.pdf"))
+    assert (caption, drawn) == (e.Text("Refunds by month."), attached(PNG, "image/png"))
 
 
 async def test_it_fails_closed(shop, tmp_path):

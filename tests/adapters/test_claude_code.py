@@ -1,6 +1,7 @@
 """The hooks of Claude Code: the ledger decides, claims and records; and a tool runs once."""
 
 import asyncio
+import base64
 import json
 import re
 from collections.abc import AsyncIterator
@@ -8,15 +9,19 @@ from typing import Any
 
 import pytest
 from asking_agent import POLICY, Raising
+from pictures import PDF, PNG
 from shop import Shop, rule
 
 from ayes.adapters.claude_code import Allow, Deny, after, before, decision_json, event_of
 from ayes.adapters.claude_code import read_event as read
 from ayes.adapters.kernel import Kernel
+from ayes.adapters.outputs import MAX_OUTPUT
 from ayes.ledger.lifecycle import Call, Status
 from ayes.ledger.services import Ledger
 from ayes.schemas import events as e
+from ayes.schemas.content import attached
 from ayes.schemas.errors import AlreadyFilled, BadInput, Unavailable
+from ayes.schemas.limits import cut
 from ayes.schemas.slots import CallRef
 
 pytestmark = pytest.mark.log("memory")
@@ -120,6 +125,34 @@ async def test_what_became_of_it_is_recorded(desk, name, more, status):
     assert (await desk.shop.ledger.call(call.ref)).status is status
     with pytest.raises(AlreadyFilled):
         await after(desk.kernel, event("toolu_2", name=name, **more))
+
+
+async def test_what_the_model_sees_is_recorded_as_files(desk):
+    """The forms of Claude Code's own tools and of MCP servers' results. A long text is cut."""
+    data, source = base64.b64encode(PNG).decode(), {"type": "base64", "media_type": "image/png"}
+    read = {"type": "image", "file": {"base64": data, "type": "image/png", "originalSize": 9}}
+    page = {"filePath": "/desk/may.pdf", "base64": base64.b64encode(PDF).decode()}
+    told = {"type": "text", "text": "Refunds by month."}
+    picture = attached(PNG, "image/png")
+    for number, (response, output) in enumerate(
+        (
+            (read, (picture,)),
+            ({"type": "pdf", "file": page}, (attached(PDF, "application/pdf", "may.pdf"),)),
+            (
+                [told, {"type": "image", "source": source | {"data": data}}],
+                (e.Text("Refunds by month."), picture),
+            ),
+            ({"stdout": "made"}, '{"stdout":"made"}'),
+            ("x" * 1_000_000, cut("x" * 1_000_000, MAX_OUTPUT)),
+        )
+    ):
+        use, command = f"toolu_{number}", f"make {number}"
+        call = await desk.waiting(event(f"{use}-first", command))
+        await desk.approve(call)
+        await before(desk.kernel, event(use, command))
+        await after(desk.kernel, event(use, command, "PostToolUse", tool_response=response))
+        known = await desk.shop.ledger.call(call.ref)
+        assert known.finished.event.output == output
 
 
 async def test_an_edit_is_what_runs(desk):

@@ -23,7 +23,7 @@ pytestmark = [
     ),
 ]
 
-SHARED = ("test_matrix.py", "test_killed_agents.py", "test_examples.py")
+SHARED = ("test_matrix.py", "test_killed_agents.py", "test_examples.py", "test_outputs.py")
 #: By adapter: its packages, its tests, and those among them that are its own.
 FRAMEWORKS = {
     "langchain": (

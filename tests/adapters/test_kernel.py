@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from asking_agent import POLICY, Deaths, Killed, Raising, Silent
+from pictures import png
 from shop import REFUND, Shop
 
 from ayes.adapters.kernel import Kernel, Raised, Ran
@@ -17,6 +18,7 @@ from ayes.ledger.reviewers import Reviewer
 from ayes.ledger.services import Ledger
 from ayes.ledger.tool_runner import EffectUnknown
 from ayes.schemas import events as e
+from ayes.schemas.content import attached
 from ayes.schemas.errors import AlreadyFilled, BadInput, Unavailable
 from ayes.schemas.slots import CallRef
 from ayes.schemas.tools import ToolSpec
@@ -366,6 +368,39 @@ async def test_a_result_that_has_no_json_or_is_too_long_is_summarised(desk):
     await patient.settle(asked(SMALL, "odd"), REFUND, odd)
     again = await patient.settle(asked(SMALL, "odd"), REFUND, odd)
     assert again == Answer("half ? a pair")
+
+
+async def test_an_agent_that_is_cancelled_while_a_file_is_stored_records_the_result(desk):
+    """The tool has run, so its result is written down first."""
+    storing = asyncio.Event()
+
+    class Slow(Deaths):
+        def __getattr__(self, name: str) -> Any:
+            if name != "keep_piece" or storing.is_set():
+                return getattr(self._log, name)
+
+            async def hangs(*args: Any) -> Any:
+                storing.set()
+                await asyncio.Event().wait()
+
+            return hangs
+
+    picture = attached(png(160, 160, level=0), "image/png")
+
+    async def draws(arguments: dict[str, Any]) -> Any:
+        return picture
+
+    def output(value: Any) -> e.Content:
+        return (value,)
+
+    kernel = desk.kernel(Slow(desk.log), patience_s=10)
+    running = asyncio.create_task(kernel.settle(asked(SMALL), REFUND, draws, output=output))
+    await storing.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    again = await desk.kernel().settle(asked(SMALL), REFUND, draws, output=output)
+    assert again == Answer((picture,))
 
 
 async def test_odd_numbers_are_refused(desk):

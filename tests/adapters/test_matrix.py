@@ -7,13 +7,14 @@ uses a real broker and a real SIGKILL (`test_killed_agents.py`).
 """
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from asking_agent import POLICY, Deaths, Killed, Raising, Silent
-from drivers import DRIVERS, Driver, Wishes
+from drivers import CAPTION, CHART, DRIVERS, Driver, Wishes
 from shop import Shop, ToolSpec
 
 from ayes.adapters.kernel import Kernel
@@ -177,6 +178,27 @@ async def test_killed_before_it_saved_what_ran(world):
     world.agent().restore(before)
     assert await world.agent().resume() == first == ["100 were paid back."]
     assert len(world.runs) == 1
+
+
+@pytest.mark.log("memory", "jetstream")
+async def test_a_picture_is_recorded_as_one_and_shown_again(world):
+    """A tool returns a text and a large picture. It is stored, and an agent that died before it
+    kept its state shows the model the same again, without running the tool.
+    """
+    wishes: Wishes = (("call_9", "chart", {"amount": 1}),)
+    first = await world.agent(wishes, patience_s=10).start()
+    call = await world.shop.ledger.call(REF)
+    returned = call.finished and call.finished.event
+    assert isinstance(returned, e.ToolReturned)
+    caption, picture = returned.output
+    assert caption == e.Text(CAPTION)
+    stored = e.Stored(hashlib.sha256(CHART).hexdigest(), len(CHART))
+    assert (picture.media_type, picture.source) == ("image/png", stored)
+    world.agent().restore({})
+    assert await world.agent(wishes, patience_s=10).start() == first
+    [told] = first or []
+    assert "image" in str(told)
+    assert world.runs == [{"amount": 1}]
 
 
 async def test_two_processes_resume_at_once(world):

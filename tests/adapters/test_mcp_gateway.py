@@ -1,6 +1,8 @@
 """The gateway in front of MCP servers: real servers, real clients over HTTP, and the real gate."""
 
 import asyncio
+import base64
+import hashlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -11,16 +13,24 @@ from gateways import BadGateway, client, gateway, serving, settings, shop_server
 from mcp import Client
 from mcp.server.mcpserver import MCPServer
 from mcp.shared.exceptions import MCPError
+from pictures import PNG, png
 from shop import Shop
 
 from ayes.adapters.mcp_gateway import ladder as ladder_module
 from ayes.adapters.mcp_gateway.settings import ServerFile
-from ayes.adapters.mcp_gateway.wire import SERVER_LABEL, TASKS, WAIT
+from ayes.adapters.mcp_gateway.wire import (
+    SERVER_LABEL,
+    TASKS,
+    WAIT,
+    detailed_task,
+    recorded_failure,
+)
 from ayes.adapters.names import AskedCall, id_names
 from ayes.ledger.lifecycle import Call, Status
 from ayes.ledger.log import EventLog
+from ayes.schemas import events as e
 from ayes.schemas.errors import BrokerAway
-from ayes.schemas.slots import CallRef, ThreadRef
+from ayes.schemas.slots import CallRef, ThreadRef, file_piece
 
 # What is tested here is the gateway's; what it rests on is the contract of the log (test_port.py).
 pytestmark = pytest.mark.log("memory")
@@ -28,7 +38,7 @@ pytestmark = pytest.mark.log("memory")
 POLICY = """
 [[rule]]
 name = "harmless"
-tools = ["*/search", "*/slow", "*/breaks", "*/order", "*/dies", "*/receipt"]
+tools = ["*/search", "*/slow", "*/breaks", "*/order", "*/dies", "*/receipt", "*/chart", "*/report"]
 then = "allow"
 
 [[rule]]
@@ -45,6 +55,7 @@ editor_counts = true
 """
 THREAD = ThreadRef("shop", "mcp-rita")
 CLAUDE = "claudecode/toolUseId"
+JSON = {"mode": "json", "by_alias": True, "exclude_none": True}
 
 
 class World:
@@ -90,6 +101,14 @@ async def world(port: EventLog, tmp_path: Path, hold: str) -> AsyncIterator[Worl
     ):
         made.gateway = running
         yield made
+
+
+async def output(world: World) -> Any:
+    """The output of the one call."""
+    [call] = await world.calls()
+    returned = call.finished and call.finished.event
+    assert isinstance(returned, e.ToolReturned)
+    return returned.output
 
 
 def text(result: Any) -> str:
@@ -367,6 +386,99 @@ async def test_a_proxy_that_gives_up_leaves_the_call_in_doubt(port: EventLog):
             result = await agent.call_tool("search", {"text": "A-17"}, meta={CLAUDE: "toolu_1"})
             assert "It may have taken effect" in text(result)
     assert front.calls == 1
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+@pytest.mark.parametrize("large", [False, True])
+async def test_a_picture_is_recorded_as_one_and_given_again(world: World, mode: str, large: bool):
+    """Its text and its picture are the parts of the output, a large picture by its digest. The
+    second request gets the result of the first.
+    """
+    async with client(world.url, mode=mode) as agent:
+        arguments = {"large": large}
+        first = await agent.call_tool("chart", arguments, meta={CLAUDE: "toolu_1"})
+        again = await agent.call_tool("chart", arguments, meta={CLAUDE: "toolu_1"})
+    data = png(160, 160, level=0) if large else png()
+    assert base64.b64decode(first.content[1].data) == data
+    assert (again.content, again.is_error) == (first.content, False)
+    assert world.ran == ["chart"]
+    caption, picture = await output(world)
+    assert caption == e.Text("Refunds by month.")
+    stored = e.Stored(hashlib.sha256(data).hexdigest(), len(data))
+    kept = stored if large else e.Inline(base64.b64encode(data).decode())
+    assert (picture.media_type, picture.source) == ("image/png", kept)
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_a_result_with_files_and_more_is_given_again_whole(world: World, mode: str):
+    """Its files are files in the ledger. Their annotations, the links and the structured content
+    are kept beside them, and the second request gets all of it, also as a task.
+    """
+    async with client(world.url, mode=mode) as agent:
+        first = await agent.call_tool("report", {}, meta={CLAUDE: "toolu_1"})
+        again = await agent.call_tool("report", {}, meta={CLAUDE: "toolu_1"})
+    assert first.structured_content == again.structured_content == {"refunds": 3}
+    assert again.content == first.content
+    assert [one.type for one in again.content] == [
+        *("text", "resource", "resource", "image", "resource_link"),
+    ]
+    assert world.ran == ["report"]
+    text, page, picture = await output(world)
+    assert json.loads(text.text)["mcp_result"]["structuredContent"] == {"refunds": 3}
+    assert (page.media_type, page.name) == ("application/pdf", "may.pdf")
+    assert (picture.media_type, type(picture.source)) == ("image/png", e.Stored)
+    [call] = await world.calls()
+    whole = await world.gateway.ladder._kernels["rita"].with_bytes(call)
+    shown = detailed_task(whole, "id", has_schema=False, asked=None)
+    assert shown["result"]["content"] == [one.model_dump(**JSON) for one in first.content]
+
+
+async def test_a_file_that_was_removed_is_described(world: World):
+    """By an administrator, after it was recorded. The rest of the result is given again."""
+    meta = {CLAUDE: "toolu_1"}
+    async with client(world.url) as agent:
+        await agent.call_tool("report", {}, meta=meta)
+        world.shop.log._pieces.clear()
+        again = await agent.call_tool("report", {}, meta=meta)
+    assert [one.type for one in again.content] == [
+        *("text", "resource", "resource", "text", "resource_link"),
+    ]
+    assert again.content[3].text.startswith("[image/png, ")
+    assert again.structured_content == {"refunds": 3}
+
+
+async def test_a_file_that_cannot_be_stored_is_described(world: World):
+    """Somebody wrote other bytes in its place. The first client has it all the same."""
+    picture = png(160, 160, level=0)
+    digest = hashlib.sha256(picture).hexdigest()
+    async with client(world.url) as agent:
+        await world.shop.log.keep_piece(file_piece("shop", digest, 1), b"other bytes")
+        meta = {CLAUDE: "toolu_1"}
+        first = await agent.call_tool("chart", {"large": True}, meta=meta)
+        again = await agent.call_tool("chart", {"large": True}, meta=meta)
+    assert base64.b64decode(first.content[1].data) == picture
+    assert text(again) == (
+        f"Refunds by month.[image/png, {len(picture):,} bytes] could not be stored. "
+        f"Its SHA-256 is {digest}."
+    )
+    [call] = await world.calls()
+    assert call.status is Status.RETURNED
+
+
+def test_an_error_with_a_large_picture_can_still_be_read():
+    """An error is one text, and a long one is cut: then its files are told in words."""
+    image = {"type": "image", "data": base64.b64encode(PNG).decode(), "mimeType": "image/png"}
+    told = {"type": "text", "text": "The page did not open."}
+    failed = {"content": [told, image], "isError": True, "_meta": {"took": 3}}
+    assert json.loads(recorded_failure(failed)) == {
+        "mcp_result": {"content": [told, image], "isError": True}
+    }
+    data = png(160, 160, level=0)
+    large = image | {"data": base64.b64encode(data).decode()}
+    words = {"type": "text", "text": f"[image/png, {len(data):,} bytes]"}
+    assert json.loads(recorded_failure({**failed, "content": [told, large]})) == {
+        "mcp_result": {"content": [told, words], "isError": True}
+    }
 
 
 async def test_an_error_of_the_protocol_is_passed_on_and_kept(world: World):

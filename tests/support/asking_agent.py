@@ -16,6 +16,7 @@ _ASKED: Final = ('voters = ["ana"]', "editor_counts = true")
 POLICY: Final = (
     rule("small", "allow", 'when = "args.amount < 10"')
     + rule("large", "ask", 'when = "args.amount >= 10"', *_ASKED, "expires_in_s = 3600")
+    + rule("charts", "allow", tools="chart")
     + rule("never", "block", 'reason = "Not from here."', tools="wipe")
     + rule("soon", "ask", *_ASKED, "expires_in_s = 0.2", tools="hurry")
 )

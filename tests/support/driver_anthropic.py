@@ -1,11 +1,12 @@
 """The plain loop over Anthropic's client, whose network is a script."""
 
+import base64
 import json
 from typing import Any
 
 import anthropic
 import httpx2
-from drivers import Driver
+from drivers import CAPTION, CHART, Driver
 
 from ayes.adapters.anthropic import TurnWaits, as_json, definitions, settle
 from ayes.schemas.errors import BadInput
@@ -22,7 +23,13 @@ class Agent(Driver):
 
     @property
     def tools(self) -> dict[str, Any]:
-        return {"refund": self.refund, "hurry": self.hurry}
+        return {"refund": self.refund, "hurry": self.hurry, "chart": self.chart}
+
+    def chart(self, amount: float) -> Any:
+        self.runs.append({"amount": amount})
+        data = base64.b64encode(CHART).decode()
+        source = {"type": "base64", "media_type": "image/png", "data": data}
+        return [{"type": "text", "text": CAPTION}, {"type": "image", "source": source}]
 
     def client(self) -> anthropic.AsyncAnthropic:
         http = httpx2.AsyncClient(transport=httpx2.MockTransport(self._model))

@@ -1,10 +1,11 @@
 """An agent of LangChain with a scripted model and a checkpointer in a file."""
 
+import base64
 import json
 from contextlib import asynccontextmanager
 from typing import Any
 
-from drivers import Driver
+from drivers import CAPTION, CHART, Driver
 from langchain.agents import create_agent
 from langchain_core.language_models.chat_models import BaseChatModel
 from langchain_core.messages import AIMessage, ToolMessage
@@ -47,13 +48,24 @@ class Agent(Driver):
     @asynccontextmanager
     async def agent(self):
         async with AsyncSqliteSaver.from_conn_string(str(self.folder / "graph.db")) as saver:
-            tools = [StructuredTool.from_function(one) for one in (self.refund, self.hurry)]
+            tools = [StructuredTool.from_function(one) for one in self.tools]
             yield create_agent(
                 Script(wishes=list(self.wishes)),
                 tools=tools,
                 middleware=[Approvals(self.kernel)],
                 checkpointer=saver,
             )
+
+    @property
+    def tools(self) -> tuple[Any, ...]:
+        return self.refund, self.hurry, self.chart
+
+    def chart(self, amount: float) -> Any:
+        """Draw a chart."""
+        self.runs.append({"amount": amount})
+        data = base64.b64encode(CHART).decode()
+        image = {"type": "image", "base64": data, "mime_type": "image/png"}
+        return [{"type": "text", "text": CAPTION}, image]
 
     async def start(self, *, stream: bool = False) -> list[str] | None:
         asked = {"messages": [("user", "Refund order A-17.")]}

@@ -1,5 +1,6 @@
 """An agent of the OpenAI Agents SDK with a scripted model."""
 
+import base64
 import json
 from typing import Any
 
@@ -8,12 +9,14 @@ from agents import (
     ModelBehaviorError,
     Runner,
     RunState,
+    ToolOutputImage,
+    ToolOutputText,
     UserError,
     function_tool,
     set_tracing_disabled,
 )
 from agents.testing import ModelStep, ScriptedModel, assistant_message, function_call
-from drivers import Driver
+from drivers import CAPTION, CHART, Driver
 
 from ayes.adapters.openai_agents import Approvals, CallWaits, run_config
 from ayes.adapters.states import StateFiles
@@ -31,9 +34,15 @@ class Agent(Driver):
         model = ScriptedModel([ModelStep.respond(self._reply)] * 2)
         tools = [
             function_tool(one, failure_error_function=lambda _context, problem: str(problem))
-            for one in (self.refund, self.hurry)
+            for one in (self.refund, self.hurry, self.chart)
         ]
         return self.approvals.protect(OpenAIAgent(name="desk", model=model, tools=tools))
+
+    def chart(self, amount: float) -> Any:
+        """Draw a chart."""
+        self.runs.append({"amount": amount})
+        url = f"data:image/png;base64,{base64.b64encode(CHART).decode()}"
+        return [ToolOutputText(text=CAPTION), ToolOutputImage(image_url=url)]
 
     async def start(self, *, stream: bool = False) -> list[str] | None:
         agent, asked = self.agent(), "Refund order A-17."

@@ -4,10 +4,17 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-from drivers import Driver
+from drivers import CAPTION, CHART, Driver
 from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai.conversation import Conversation, ConversationTypeAdapter
-from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart, ToolReturnPart
+from pydantic_ai.messages import (
+    BinaryContent,
+    ModelResponse,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+    tool_return_content_ta,
+)
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolApproved
 
@@ -22,10 +29,14 @@ class Agent(Driver):
         self.approvals = Approvals(self.kernel, StateFiles(self.folder))
         return PydanticAgent(
             FunctionModel(self._reply, stream_function=self._stream),
-            tools=[self.refund, self.hurry],
+            tools=[self.refund, self.hurry, self.chart],
             output_type=[str, DeferredToolRequests],
             capabilities=[self.approvals],
         )
+
+    def chart(self, amount: float) -> Any:
+        self.runs.append({"amount": amount})
+        return [CAPTION, BinaryContent(CHART, media_type="image/png")]
 
     async def start(self, *, stream: bool = False) -> list[str] | None:
         agent = self.agent()
@@ -80,7 +91,13 @@ class Agent(Driver):
 def _results(messages: list[Any]) -> list[str] | None:
     """What the tools of the last turn said, in the order of the calls."""
     parts = [part for part in messages[-1].parts if isinstance(part, ToolReturnPart)]
-    return [str(part.content) for part in parts] or None
+    return [_text(part.content) for part in parts] or None
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    return json.dumps(tool_return_content_ta.dump_python(content, mode="json"))
 
 
 def _told(output: Any) -> list[str] | None:

@@ -9,11 +9,15 @@ from typing import Any
 
 import pytest
 from asking_agent import Killed
+from pictures import png
 
 from ayes.adapters.kernel import Kernel
 
 #: What the model calls in its only turn with calls: id, tool and arguments of each.
 type Wishes = Sequence[tuple[str, str, dict[str, Any]]]
+#: What the tool `chart` returns: a text, and a picture that is too large for a fact.
+CAPTION = "Refunds by month."
+CHART = png(160, 160, level=0)
 
 
 class Driver(ABC):
@@ -43,8 +47,12 @@ class Driver(ABC):
         return self.refund(amount)
 
     @abstractmethod
+    def chart(self, amount: float) -> Any:
+        """Draw a chart: `CAPTION` and `CHART` in the framework's own form."""
+
+    @abstractmethod
     async def start(self, *, stream: bool = False) -> list[str] | None:
-        """Begin a conversation; the texts that the model read as results, or None if it waits."""
+        """Begin a conversation; what the model read as results, or None if it waits."""
 
     @abstractmethod
     async def resume(self) -> list[str] | None:
@@ -83,4 +91,4 @@ DRIVERS = [
     pytest.param(Lazily("agents", "driver_openai_agents"), id="openai_agents"),
 ]
 
-__all__ = ["DRIVERS", "Driver", "Lazily", "Wishes", "json"]
+__all__ = ["CAPTION", "CHART", "DRIVERS", "Driver", "Lazily", "Wishes", "json"]

@@ -26,6 +26,7 @@ import threading
 import time
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 
@@ -99,6 +100,7 @@ def program() -> Callable[[], object]:
         return lambda: exec(compile(what, "<string>", "exec"), vars(main))
     if option.endswith(".py"):
         sys.argv = [option, what, *rest]
+        sys.path.insert(0, str(Path(option).parent))  # as Python does
         return lambda: runpy.run_path(option, run_name="__main__")
     # It was imported by a command; as a program it is not.
     sys.modules.pop(what, None)

@@ -7,13 +7,16 @@ is such a file: one description a line.
 """
 
 import asyncio
+import base64
 import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-from mcp.server.mcpserver import Context, Elicit, MCPServer, Resolve
+from mcp.server.mcpserver import Context, Elicit, Image, MCPServer, Resolve
 from mcp.shared.exceptions import MCPError
+from mcp_types import CallToolResult
+from pictures import pdf, png
 from pydantic import BaseModel
 
 JOURNAL = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(os.devnull)
@@ -52,6 +55,38 @@ def receipt(order: str) -> Receipt:
     """Write a receipt."""
     ran(f"receipt {order}")
     return Receipt(order=order, amount=4.5)
+
+
+@server.tool()
+def chart(large: bool = False) -> Any:
+    """Draw a chart."""
+    ran("chart")
+    return ["Refunds by month.", Image(data=png(160, 160, level=0) if large else png())]
+
+
+@server.tool()
+def report() -> CallToolResult:
+    """Write a report: a page, a chart with annotations, a link, and the numbers."""
+    ran("report")
+    page = {"uri": "file:///reports/may.pdf", "mimeType": "application/pdf"}
+    notes = {"uri": "file:///reports/may.txt", "text": "Calm."}
+    told = [
+        {"type": "text", "text": "May."},
+        {"type": "resource", "resource": {**page, "blob": _base64(pdf())}},
+        {"type": "resource", "resource": notes},
+        {
+            "type": "image",
+            "data": _base64(png(160, 160, level=0)),
+            "mimeType": "image/png",
+            "annotations": {"audience": ["user"]},
+        },
+        {"type": "resource_link", "uri": "shop://hours", "name": "hours"},
+    ]
+    return CallToolResult.model_validate({"content": told, "structuredContent": {"refunds": 3}})
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
 
 
 @server.tool()

@@ -57,7 +57,7 @@ def write(entries: Sequence[Entry]) -> Payload:
                     results = [_result(ids[outcome.call], outcome) for _wish, outcome in outcomes]
                     _add(messages, "user", results)
             case User(text=tuple(content)):
-                _add(messages, "user", _user_blocks(content))
+                _add(messages, "user", content_blocks(content))
             case said:
                 _add(messages, "user", [_text(user_text(said))])
     if not messages or messages[0]["role"] != "user":
@@ -78,7 +78,8 @@ def _strip_end(last: JsonObject) -> None:
         last["content"][-1] = {**block, "text": block["text"].rstrip()}
 
 
-def _user_blocks(content: Iterable[Text | Media]) -> list[JsonObject]:
+def content_blocks(content: Iterable[Text | Media]) -> list[JsonObject]:
+    """The blocks of texts and of files that the provider takes, for a message or a result."""
     return [block_of(part) if isinstance(part, Media) else _text(part.text) for part in content]
 
 
@@ -148,7 +149,7 @@ def _is_opaque(block: JsonObject) -> bool:
 def _result(id_: str, outcome: Outcome) -> JsonObject:
     block: JsonObject = {"type": "tool_result", "tool_use_id": id_}
     if isinstance(outcome.text, tuple):
-        block["content"] = _user_blocks(outcome.text)
+        block["content"] = content_blocks(outcome.text)
     elif outcome.text.strip():
         block["content"] = outcome.text
     elif outcome.is_error:
