@@ -25,7 +25,7 @@ from ayes.ledger import tracing
 from ayes.ledger.client import LedgerClient
 from ayes.ledger.files import fetched, with_files_kept
 from ayes.ledger.log import Delivered
-from ayes.ledger.policies import wished
+from ayes.ledger.policies import Origin, wished
 from ayes.ledger.services import Ledger
 from ayes.ledger.tool_runner import format_exception
 from ayes.projections.history import Entry, are_sent, digest, files_in, history, with_files
@@ -118,6 +118,9 @@ class ModelWorker:
         opened = thread.opened.event if thread.opened else None
         assert isinstance(opened, e.ThreadOpened)
         slot = work.thread.replied(work.turn)
+        above = (await ledger.with_chain(Origin(thread.opened))).chain
+        if above.over:  # what it asked for would be withdrawn, turn after turn
+            return Append(slot, e.ModelFailed(error=above.over, attempt=work.attempt))
         try:
             entries = history(thread, before_turn=work.turn).entries
             tools = [

@@ -10,7 +10,8 @@ The gate reads the chain up to the root and checks all of it: a call below is va
 call above it was started before the thread below it was opened, and if all have the same requester.
 So the requester of the root is that of every call below, and cannot vote on any; nor can the people
 behind any agent of the chain. When a call above is withdrawn or has ended, nobody waits for the
-calls below, and they are withdrawn (docs/decisions/0050).
+calls below, which are withdrawn, nor for the models below, which are not asked any more
+(docs/decisions/0050).
 """
 
 from collections.abc import Awaitable, Callable, Iterable

@@ -6,11 +6,16 @@ from datetime import timedelta
 
 import pytest
 from msgspec import structs
+from running import working
 from shop import FIRST, SECOND, THREAD, Shop, rule
 
+from ayes.consumers.executor import Executor
+from ayes.consumers.model import ModelReply, ModelRequest, ModelWorker
+from ayes.consumers.worker import Worker
 from ayes.ledger.chain import MAX_DEPTH, thread_below
 from ayes.ledger.lifecycle import Call, Status
 from ayes.ledger.log import EventLog
+from ayes.ledger.services import Ledger
 from ayes.schemas import events as e
 from ayes.schemas.errors import AlreadyDecided, NotAllowed
 from ayes.schemas.slots import CallRef, DelegationRef, GrantRef, ThreadRef
@@ -208,6 +213,45 @@ async def test_a_withdrawal_in_the_middle_leaves_what_is_above(shop: Shop):
         await shop.ledger.withdraw(FIRST)
         later = await ask(shop, threads[2].call("later"))
         assert (await shop.decided(e.Withdrawn, later)).reason.startswith("shop/t1/c1, for whose")
+
+
+class Restless:
+    """A model that asks for money until it is stopped."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def reply(self, question: ModelRequest) -> ModelReply:
+        self.asked += 1
+        return ModelReply((e.Wish("refund", '{"amount":1}'),))
+
+
+async def test_after_a_withdrawal_the_model_of_a_sub_agent_is_not_asked(shop: Shop):
+    """What it asks for would be withdrawn, turn after turn, and each turn costs tokens."""
+    await opened(shop)
+    model = Restless()
+    asking = Worker(
+        Ledger(shop.log, e.Author(kind="model", name="m")), ModelWorker({"test": model})
+    )
+    closing = Worker(
+        Ledger(shop.log, e.Author(kind="executor", name="closer")),
+        Executor({}, group="", durable="closer"),
+    )
+    async with shop.gates(), working(asking, closing):
+        await shop.ledger.request(FIRST, "delegate", {})
+        await shop.ledger.decision(FIRST, timeout_s=10)
+        call = await shop.ledger.start(FIRST)
+        thread, event = thread_below(call, agent="helper", model="test:m")
+        refund = (await shop.ledger.tool("shop", "refund")).version
+        tools = (e.ToolRef("refund", refund),)
+        await shop.ledger.append(thread.opened, structs.replace(event, tools=tools))
+        await shop.ledger.say(thread, "Pay it back.", message="task")
+        await shop.asked(thread.wish(1, 0))
+        await shop.ledger.withdraw(FIRST)
+        failed = (await shop.until(thread.replied(2))).event
+    assert isinstance(failed, e.ModelFailed)
+    assert failed.error == "shop/t1/c1, for whose run it was asked, was withdrawn."
+    assert model.asked == 1
 
 
 async def test_a_thread_that_only_has_the_name_of_one_below_is_left_alone(shop: Shop):
