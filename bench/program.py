@@ -16,6 +16,7 @@ from bench import (
     console,
     consumer,
     cycle,
+    following,
     history,
     lake,
     logs,
@@ -51,6 +52,7 @@ NAMED: Final = {
     monitor.WORKLOAD: monitor.measure,
     adapters.WORKLOAD: adapters.measure,
     traces.WORKLOAD: traces.measure,
+    following.WORKLOAD: following.measure,
 }
 
 

@@ -10,11 +10,14 @@ The rules:
 * **A follower cannot slow a worker down.** The turn awaits nothing of the publishing: a separate
   task sends the text, and waits while the connection is slow. The broker keeps no message, needs no
   consumer for a follower, and disconnects a follower that does not read.
+* **Silence makes a follower look for the recorded reply.** While a model is asked, its worker
+  publishes something all the time, at least empty pieces, so followers need not ask the broker.
 * **A lost connection loses no text.** Each second the worker publishes the whole text so far, and
   at the end the follower reads the record.
 """
 
 import asyncio
+import random
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from typing import Final, Self
@@ -46,8 +49,16 @@ _MOST: Final = 16 * 1024
 #: How often the whole text is published, and the length up to which it is.
 _WHOLE_S: Final = 1.0
 _MOST_WHOLE: Final = 128 * 1024
-#: How often a follower looks for the recorded reply.
-_LOOK_S: Final = 0.5
+#: The longest time without a piece while the model is asked.
+_BEAT_S: Final = 0.3
+#: A follower looks for the recorded reply after this time without a piece, by which it varies, so
+#: that followers of one reply do not look at the same moment.
+_SILENCE_S: Final = 0.5
+_VARIES: Final = 0.2
+#: As the silence goes on, it looks after each tenth of it, at the latest this long after it last
+#: looked; so it does while pieces come, of which none proves that the reply is not recorded.
+_SHARE: Final = 0.1
+_LOOK_S: Final = 5.0
 #: Half of a character, which JSON cannot hold. A reply with one cannot be recorded either.
 _SURROGATES: Final = dict.fromkeys(range(0xD800, 0xE000), "\N{REPLACEMENT CHARACTER}")
 
@@ -79,6 +90,9 @@ class LiveReply:
         live = cls(ledger.log, live_subject(thread, turn), attempt)
         publishing = asyncio.create_task(live._publish())
         try:
+            # So that the first piece is sent even if the model answers at once: to followers that
+            # have waited for long it says that they may look again soon.
+            await asyncio.sleep(0)
             yield live
         finally:
             publishing.cancel()
@@ -94,18 +108,19 @@ class LiveReply:
         clock = asyncio.get_running_loop()
         text, whole_at = "", clock.time() + _WHOLE_S
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout_at(whole_at):
-                    await self._has_news.wait()
             self._has_news.clear()
             sent = len(text)
             text += "".join(self._unsent).translate(_SURROGATES)
             self._unsent.clear()
-            await self._send(text, sent, len(text))
+            # Without news an empty piece: this attempt goes on.
+            await self._send(text, sent, max(len(text), sent + 1))
             if clock.time() >= whole_at:
                 whole_at = clock.time() + _WHOLE_S
-                # At least an empty piece: it tells followers that this attempt is the last.
-                await self._send(text, 0, max(1, len(text)) if len(text) <= _MOST_WHOLE else 1)
+                if len(text) <= _MOST_WHOLE:
+                    await self._send(text, 0, len(text))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_BEAT_S):
+                    await self._has_news.wait()
 
     async def _send(self, text: str, start: int, end: int) -> None:
         for at in range(start, end, _MOST):
@@ -140,6 +155,7 @@ async def follow_reply(
     """
     turn = await current_turn(ledger, thread) if turn is None else turn
     clock, shown = asyncio.get_running_loop(), FollowedText()
+    heard_at = clock.time()
     async with ledger.log.subscribe_live(live_subject(thread, turn)) as messages:
         while True:
             end = await _recorded(ledger, thread.replied(turn))
@@ -147,11 +163,22 @@ async def follow_reply(
                 for last in after_end(shown, end):
                     yield last
                 return
-            look_at = clock.time() + _LOOK_S
+            looked_at = clock.time()
+            look_at = looked_at + _pause_s(looked_at - heard_at)
             while (piece := await _next_piece(messages, look_at)) is not None:
+                # The worker of an earlier attempt may go on after the reply of a later one.
+                if piece.attempt >= shown.attempt:
+                    heard_at = clock.time()
+                    look_at = min(heard_at + _pause_s(0), looked_at + _LOOK_S)
                 shown, news = after_piece(shown, piece)
                 for one in news:
                     yield one
+
+
+def _pause_s(silence_s: float) -> float:
+    """How long a follower waits before it looks, in seconds, after this time without a piece."""
+    varied = random.uniform(1 - _VARIES, 1 + _VARIES)  # noqa: S311 - no secret
+    return min(max(_SILENCE_S, silence_s * _SHARE) * varied, _LOOK_S)
 
 
 async def current_turn(ledger: Ledger, thread: ThreadRef) -> int:
@@ -193,7 +220,8 @@ async def _next_piece(messages: LiveMessages, until: float) -> Piece | None:
                 return _decoder.decode(await messages.get())
         except TimeoutError:
             return None
-        except msgspec.MsgspecError:  # of a newer program
+        # Of a newer program, or of none of ours.
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             continue
     return None
 

@@ -178,13 +178,15 @@ async def with_bytes(
 async def _replying(
     ledger: Ledger, models: Mapping[str, Model], question: ModelRequest, work: Ask
 ) -> AsyncGenerator[Coroutine[Any, Any, ModelReply]]:
-    """The model's work on its reply, which can be followed if the model says how it goes."""
+    """The model's work on its reply; followers receive its text if the model streams it, and else
+    that it is being asked.
+    """
     model = models[_provider(question.model)]
-    if not isinstance(model, StreamingModel):
-        yield model.reply(question)
-        return
     async with LiveReply.of(ledger, work.thread, work.turn, work.attempt) as live:
-        yield model.stream(question, live.publish)
+        if isinstance(model, StreamingModel):
+            yield model.stream(question, live.publish)
+        else:
+            yield model.reply(question)
 
 
 def _asked_again(thread: Thread, turn: Turn, handed: Delivered) -> Sequence[Effect[Ask]]:

@@ -13,6 +13,9 @@ where in the text it begins, so a follower shows each character once:
     in a later attempt           discards what it has shown, and begins anew
     in an earlier attempt        ignores it
 
+An empty piece shows nothing. While the model is asked, the worker publishes at least three pieces a
+second, and silence makes a follower look for the recorded reply.
+
 The recorded reply is the only truth. When it is recorded, the follower shows the rest of it, or
 discards what it has shown if the reply has another text.
 """

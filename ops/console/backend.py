@@ -4,6 +4,7 @@ So the broker, and not the console, keeps ana from voting as ben.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -51,6 +52,8 @@ class Backend:
         self.feed = Feed(reading)
         #: What a visitor may not begin twice at once.
         self.busy = Busy()
+        #: The replies that each visitor is following, by the visitor's name.
+        self.followed: Counter[str] = Counter()
         #: The state of the broker, as `ayes status` shows it.
         self.status = Fresh(self._status, for_s=3)
         #: How the log differs from its witness. Comparing them reads up to 100,000 facts.

@@ -23,6 +23,7 @@ from bench import (
     consumer,
     cycle,
     drawing,
+    following,
     monitor,
     nodes,
     pending,
@@ -43,6 +44,7 @@ LINES = {
     console: {"2m": 8 if drawing.chromium() else 7},
     monitor: {"2m": 5},
     adapters: {"2m": 12},
+    following: {"always": 8},
     nodes: {"always": 22 if shutil.which("strace") else 17},
 }
 

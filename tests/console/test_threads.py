@@ -247,6 +247,32 @@ async def test_a_client_that_was_cut_off_follows_the_same_turn(shop, client):
     assert all("id: 1" in event for event in events)
 
 
+async def test_a_visitor_follows_only_so_many_replies_at_a_time(shop, client, monkeypatch):
+    """Others follow as before, and so does this visitor once a reply has ended."""
+    monkeypatch.setattr("ayes.ops.console.api.threads._FOLLOWED", 2)
+    thread = ThreadRef.parse("shop/live-3")
+    where = "/api/v1/threads/shop/live-3/reply"
+    name, followed = shop.visitor.name, shop.app.state.backend.followed
+    async with Ledger.connect(shop.server.store.path, role="admin") as ledger:
+        await ledger.append(thread.opened, e.ThreadOpened(requester="rita"))
+        following = [asyncio.create_task(client.get(where, timeout=30)) for _ in range(2)]
+        async with asyncio.timeout(20):
+            while followed[name] < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        refused = await client.get(where)
+        assert (refused.status_code, refused.json()["type"]) == (503, "urn:ayes:error:Unavailable")
+        shop.visitor = Visitor("ben", frozenset({Role.REVIEWER}))
+        following.append(asyncio.create_task(client.get(where, timeout=30)))
+        async with asyncio.timeout(20):
+            while not followed["ben"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        await ledger.append(thread.asked(1, 1), e.ModelAsked(model="test:m"))
+        await ledger.append(thread.replied(1), e.ModelReplied(parts=(e.Text("Yes."),)))
+        assert [(await one).status_code for one in following] == [200] * 3
+    assert not followed
+    assert (await client.get(f"{where}?turn=1", timeout=30)).status_code == 200
+
+
 async def _speak(live, ledger, thread):
     live.publish("On its ")
     await asyncio.sleep(1.2)  # the whole text is published each second

@@ -11,6 +11,7 @@ import pytest
 from brokers import running
 from chain import THREAD, Chain
 
+from ayes.consumers import live
 from ayes.consumers.live import _MOST_WHOLE, LiveReply, follow_reply, live_subject
 from ayes.consumers.model import ModelReply, ModelRequest
 from ayes.ledger.log import MAX_LIVE_BYTES, EventLog
@@ -289,6 +290,34 @@ async def test_a_reply_of_a_newer_program_ends_the_following(port: EventLog):
     assert isinstance(end.end, e.Carried)
 
 
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"",
+        b"[]",
+        b'{"attempt":1,"at":0,"text":"\xff"}',
+        b'{"attempt":0,"at":0,"text":"no"}',
+        b'{"attempt":1,"at":-1,"text":"no"}',
+        b'{"attempt":1,"at":%d,"text":"no"}' % 10**30,
+        b'{"attempt":1,"at":0,"text":"no","more":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    ],
+    ids=lambda garbage: garbage[:40].decode(errors="replace"),
+)
+async def test_what_is_no_piece_is_ignored(port: EventLog, garbage: bytes):
+    """The text goes on behind it."""
+    ledger = Ledger(port, e.Author(kind="model", name="m"))
+    heard: list[object] = []
+    following = asyncio.create_task(shown_of(ledger, heard))
+    async with LiveReply.of(ledger, THREAD, 1, 1) as replying:
+        replying.publish("On ")
+        await shows(heard, "On ")
+        await port.publish_live(live_subject(THREAD, 1), garbage)
+        replying.publish("it.")
+        await shows(heard, "On it.")
+    await ledger.append(THREAD.replied(1), e.ModelReplied(parts=(e.Text(TEXT),)))
+    assert await asyncio.wait_for(following, 20) == TEXT
+
+
 async def test_half_a_character_does_not_end_the_live_text(port: EventLog):
     """A provider may split an emoji of two UTF-16 units, which JSON cannot hold by halves."""
     ledger = Ledger(port, e.Author(kind="model", name="m"))
@@ -316,6 +345,101 @@ async def test_followers_take_no_consumers_of_the_log(tmp_path: Path):
         assert await _consumers(ledger) == consumers
         await ledger.append(THREAD.replied(1), e.ModelReplied(parts=(e.Text(TEXT),)))
         assert await asyncio.wait_for(asyncio.gather(*following), 20) == [TEXT] * 100
+
+
+class Slow:
+    """A model that does not stream, and replies after this time."""
+
+    def __init__(self, after_s: float) -> None:
+        self.after_s = after_s
+
+    async def reply(self, question: ModelRequest) -> ModelReply:
+        await asyncio.sleep(self.after_s)
+        return ModelReply((e.Text(TEXT),))
+
+
+@pytest.mark.parametrize("word", ["so ", ""], ids=["it gives its reply", "it is quiet"])
+async def test_a_follower_does_not_ask_the_broker_while_a_model_is_asked(
+    port: EventLog, word: str, monkeypatch: pytest.MonkeyPatch
+):
+    """A thousand of them would cost the broker, and with it the workers, thousands of requests."""
+    ledger = Ledger(port, e.Author(kind="model", name="m"))
+    looks = _counted(port, monkeypatch)
+    async with LiveReply.of(ledger, THREAD, 1, 1) as replying:
+        following = asyncio.create_task(shown_of(ledger, []))
+        for _ in range(30):
+            if word:
+                replying.publish(word)
+            await asyncio.sleep(0.1)
+        assert len(looks) <= 3  # the first, and if this machine pauses for half a second
+    await ledger.append(THREAD.replied(1), e.ModelReplied(parts=(e.Text(TEXT),)))
+    assert await asyncio.wait_for(following, 20) == TEXT
+
+
+def test_a_follower_that_waits_for_long_looks_less_often():
+    """Twice a second for some seconds, then after each tenth of the silence, up to 5 s."""
+    for silence_s, least_s, most_s in ((0, 0.4, 0.6), (5, 0.4, 0.6), (30, 2.4, 3.6), (1e9, 5, 5)):
+        for _ in range(100):
+            assert least_s <= live._pause_s(silence_s) <= most_s
+
+
+@pytest.mark.parametrize("after_s", [0, 1.5], ids=["at once", "later"])
+async def test_a_follower_that_waited_for_long_is_shown_the_end_soon(
+    port: EventLog, after_s: float, monkeypatch: pytest.MonkeyPatch
+):
+    """Also of a model that does not stream: its worker says that it is being asked."""
+    monkeypatch.setattr(live, "_SHARE", 1e9)
+    monkeypatch.setattr(live, "_LOOK_S", 3600.0)
+    chain = Chain(port, Slow(after_s))
+    following = asyncio.create_task(shown_of(chain.ledger, []))
+    await asyncio.sleep(1)  # its next look is an hour away
+    async with chain.at_work("gate", "model"):
+        await chain.begin()
+        assert await asyncio.wait_for(following, 20) == TEXT
+
+
+@pytest.mark.parametrize("heard", [True, False], ids=["it follows the later", "it missed it"])
+async def test_an_attempt_that_goes_on_after_the_reply_hides_no_end(
+    port: EventLog, heard: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """A worker may be slow rather than dead, and another one may have recorded the reply."""
+    monkeypatch.setattr(live, "_LOOK_S", 3600.0 if heard else 1.0)
+    ledger = Ledger(port, e.Author(kind="model", name="m"))
+    news: list[object] = []
+    following = asyncio.create_task(shown_of(ledger, news))
+    async with LiveReply.of(ledger, THREAD, 1, 1) as slow:
+        await _until_heard(slow, news)
+        if heard:
+            async with LiveReply.of(ledger, THREAD, 1, 2) as later:
+                await _until_heard(later, news)
+        await ledger.append(THREAD.replied(1), e.ModelReplied(parts=(e.Text(TEXT),), attempt=2))
+        async with asyncio.timeout(20):
+            while not following.done():
+                slow.publish("still ")
+                await asyncio.sleep(0.1)
+    assert await following == TEXT
+
+
+async def _until_heard(replying: LiveReply, news: list[object]) -> None:
+    """Publish until a follower, which may not have subscribed yet, shows something more."""
+    known = len(news)
+    async with asyncio.timeout(20):
+        while len(news) == known or news[-1] == Discarded():
+            replying.publish("well ")
+            await asyncio.sleep(0.05)
+
+
+def _counted(port: EventLog, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The subjects of `latest`, as it is asked."""
+    asked: list[str] = []
+    latest = port.latest
+
+    async def counted(subjects: str):
+        asked.append(subjects)
+        return await latest(subjects)
+
+    monkeypatch.setattr(port, "latest", counted)
+    return asked
 
 
 async def _consumers(ledger: Ledger) -> int:

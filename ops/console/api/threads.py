@@ -36,7 +36,7 @@ from ayes.projections.thread import Thread, is_settled, thread_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.content import decoded, files_in, spoken, words
-from ayes.schemas.errors import UnknownCall
+from ayes.schemas.errors import Unavailable, UnknownCall
 from ayes.schemas.ids import token
 from ayes.schemas.slots import ROOT, ThreadRef
 from ayes.schemas.visible import visible
@@ -49,6 +49,9 @@ _MOST: Final = 20_000
 _NAME: Final = 200
 #: What a browser that shows a file by itself may do: draw it, and nothing else (CSP).
 _ALONE: Final = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
+#: The most replies that a visitor follows at a time. A follower holds up to 512 Ki characters, and
+#: its text takes processor time from all visitors.
+_FOLLOWED: Final = 100
 #: Characters of a message in a list.
 _SHORT: Final = 200
 
@@ -439,7 +442,7 @@ async def file(
 async def reply(
     ref: Named,
     backend: InBackend,
-    _visitor: Reading,
+    visitor: Reading,
     turn: Annotated[int | None, Query(ge=1, lt=2**63)] = None,
     last_event_id: Annotated[int | None, Header(ge=1, lt=2**63)] = None,
 ) -> EventStream:
@@ -450,11 +453,35 @@ async def reply(
     shown already. `discarded`: what is shown is not part of the reply; the text begins anew.
     `ended`: the reply is recorded, and its text is what is shown. `failed`: there is no reply. The
     stream ends with one of these two. The id of each event is the turn: a client that reconnects
-    with it in `Last-Event-ID` receives the same turn again, from the event `turn` on.
+    with it in `Last-Event-ID` receives the same turn again, from the event `turn` on. A visitor
+    follows 100 replies at a time; another one is answered 503.
     """
+    if backend.followed[visitor.name] >= _FOLLOWED:
+        raise Unavailable(
+            f"{visitor.name} follows {_FOLLOWED} replies already. Close one of them, or use "
+            "`ayes follow`, which needs no console."
+        )
     current = await current_turn(backend.reading, ref)
     chosen = last_event_id or turn or current
-    return EventStream(_reply_events(backend.reading, ref, chosen), headers=STREAMING)
+    events = _counted(_reply_events(backend.reading, ref, chosen), backend.followed, visitor.name)
+    return EventStream(events, headers=STREAMING)
+
+
+async def _counted(
+    events: AsyncGenerator[bytes], followed: Counter[str], name: str
+) -> AsyncGenerator[bytes]:
+    """These events, as one more of what this visitor follows. Counted only once they are sent, so
+    that a request that is broken off before is not counted for ever.
+    """
+    followed[name] += 1
+    try:
+        async with aclosing(events):
+            async for one in events:
+                yield one
+    finally:
+        followed[name] -= 1
+        if not followed[name]:
+            del followed[name]
 
 
 async def _reply_events(ledger: Ledger, ref: ThreadRef, turn: int) -> AsyncGenerator[bytes]:
