@@ -56,7 +56,11 @@ func main() {
 	if ended.Status == "approved" {
 		ended = run(nc)
 	}
-	fmt.Printf("%s is %s: %s\n", call, ended.Status, ended.Result.Text)
+	known := ended.Result.Text
+	if ended.Status == "running" || ended.Status == "in_doubt" {
+		known = "another process claimed it, and its result is not recorded. It was not run again"
+	}
+	fmt.Printf("%s is %s: %s\n", call, ended.Status, known)
 }
 
 // run claims the call, gives the refund and records how it ended. The claim's id is this run's own,

@@ -16,9 +16,11 @@ from typing import Any
 import nats
 import pytest
 from brokers import running
+from cable import Cable
 from console_client import Site, site
 from paths import ROOT
 
+from ayes.consumers.doubt import in_doubt
 from ayes.ledger.reviewers import Reviewer
 from ayes.ops.broker.server import EmbeddedServer, ensure_account
 from ayes.ops.console.application import console
@@ -32,6 +34,7 @@ SOURCE = ROOT / "examples" / "go" / "main.go"
 #: The sources of Debian's packages, which are compiled without modules and without a network.
 SOURCES = Path("/usr/share/gocode")
 CALL = CallRef.parse("shop/order-32/refund-1")
+CLAIMED = "another process claimed it, and its result is not recorded. It was not run again"
 RAN = f"{CALL} is returned: 480 given back for order A-32\n"
 
 
@@ -73,9 +76,9 @@ class Refund:
         return (err if code else out).decode()
 
 
-async def begun(program: Path, server: EmbeddedServer) -> Refund:
+async def begun(program: Path, server: EmbeddedServer, url: str = "") -> Refund:
     login = server.store.login("service")
-    environment = {"NATS_URL": login.url, "NATS_PASSWORD": login.password}
+    environment = {"NATS_URL": url or login.url, "NATS_PASSWORD": login.password}
     return Refund(
         await asyncio.create_subprocess_exec(
             program,
@@ -136,7 +139,57 @@ async def test_a_call_that_another_process_claimed_is_not_run(program: Path, tmp
         await (await reviewer(shop)).approve(CALL)
         await shop.service.decision(CALL, timeout_s=20)
         await shop.service.start(CALL)
-        assert await (await begun(program, shop.server)).ended() == f"{CALL} is running: \n"
+        assert (
+            await (await begun(program, shop.server)).ended() == f"{CALL} is running: {CLAIMED}\n"
+        )
+        assert (await facts(shop)).count("ToolStarted") == 1
+
+
+class StopsAt(Cable):
+    """Passes nothing on from the first request to an endpoint, as if it was never sent."""
+
+    def __init__(self, port: int, endpoint: str) -> None:
+        super().__init__(port)
+        self._mark = f"approvals.service.billing.{endpoint} ".encode()
+        self.reached = asyncio.Event()
+
+    async def _pass_on(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        while data := await source.read(1 << 16):
+            if self._mark in data:
+                self.reached.set()
+                self.silence()
+            await self._speaks.wait()
+            target.write(data)
+            await target.drain()
+        target.close()
+
+
+async def test_it_is_killed_between_claim_and_result(program: Path, tmp_path: Path):
+    """The next process runs nothing and says what is known; after a minute people see the doubt,
+    and what they found is what the process after it says (I1).
+    """
+    async with site(tmp_path) as shop:
+        cable = StopsAt(int(shop.server.store.read().url.rpartition(":")[2]), "finish")
+        async with cable.laid() as port:
+            refund = await begun(program, shop.server, f"nats://127.0.0.1:{port}")
+            await waits(shop)
+            person = await reviewer(shop)
+            await person.approve(CALL)
+            await asyncio.wait_for(cable.reached.wait(), 30)
+            await refund.killed()
+        assert (
+            await (await begun(program, shop.server)).ended() == f"{CALL} is running: {CLAIMED}\n"
+        )
+        assert await in_doubt(shop.service) == []
+        async with asyncio.timeout(75):
+            while True:
+                if await in_doubt(shop.service):
+                    break
+                await asyncio.sleep(0.5)
+        await shop.service.doubt(CALL)
+        assert CLAIMED in await (await begun(program, shop.server)).ended()
+        await person.reconcile(CALL, happened=True, output="480 were given back.")
+        assert "480 were given back." in await (await begun(program, shop.server)).ended()
         assert (await facts(shop)).count("ToolStarted") == 1
 
 

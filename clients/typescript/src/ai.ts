@@ -11,7 +11,8 @@
  * **Nothing in a message is read as a decision.** A `tool-approval-response`, whoever made it, only
  * has the SDK call `execute`, and `execute` asks the ledger. The call is requested with exactly the
  * arguments that it is about to run with, so an approval that a browser forged, or one of other
- * arguments, runs nothing.
+ * arguments, runs nothing. The same holds for results: with the messages of `resume`, the model
+ * reads what the ledger recorded about the calls of guarded tools.
  */
 
 import { createHash } from "node:crypto";
@@ -19,17 +20,24 @@ import { createHash } from "node:crypto";
 import { Client, Problem, type CallState } from "./client.ts";
 
 /** A tool of either version of the SDK. */
-// eslint-disable-next-line @typescript-eslint/no-explicit-any
-type AnyTool = { execute?: ((input: any, options: any) => any) | undefined };
+type AnyTool = {
+  // eslint-disable-next-line @typescript-eslint/no-explicit-any
+  execute?: ((input: any, options: any) => any) | undefined;
+  // eslint-disable-next-line @typescript-eslint/no-explicit-any
+  toModelOutput?: ((options: any) => any) | undefined;
+};
 type CallOptions = { toolCallId: string; abortSignal?: AbortSignal };
 type Message = { role: string; content: unknown };
 type Part = { type: string; approvalId?: string; toolCallId?: string };
 type ToolCall = { toolCallId: string; toolName: string; input: unknown };
+type ToolResult = { toolCallId: string; toolName: string; output?: { type: string } };
 
 /** The states in which a call may still be decided. */
 const OPEN = new Set(["requested", "pending"]);
 /** How often an id of a provider may stand for other arguments than before. */
 const MOST_REPEATS = 100;
+/** How many calls `resume` reads at once. */
+const READ_AT_ONCE = 8;
 
 export interface Guarding {
   /** `workspace/thread`: the conversation. */
@@ -40,6 +48,11 @@ export interface Guarding {
 }
 
 export function guarding(client: Client, about: Guarding) {
+  /** The tools that were guarded, as they were before, by name. */
+  const guardedTools = new Map<string, AnyTool>();
+  /** Ids of calls whose last outcome a person or the ledger worded: no `toModelOutput` reads it. */
+  const answered = new Set<string>();
+
   /** Request the call of a tool; the state is what the ledger has by now. */
   async function asked(tool: string, input: unknown, id: string): Promise<CallState> {
     const request = {
@@ -66,15 +79,19 @@ export function guarding(client: Client, about: Guarding) {
     options: CallOptions,
     run: (input: unknown) => unknown,
   ): Promise<unknown> {
+    answered.delete(options.toolCallId); // providers repeat ids
     let state = await judged(tool, input, options.toolCallId);
-    if (OPEN.has(state.status)) {
-      throw new Error(`${tool} did not run yet: the call waits for approval. Do not repeat it.`);
-    }
-    options.abortSignal?.throwIfAborted();
+    if (OPEN.has(state.status)) throw new Error(unfinished(tool, state));
     if (state.status === "approved") {
       let ran = false;
+      let output: unknown;
       try {
-        state = await client.run(state.call, (args) => ((ran = true), last(run(JSON.parse(args)))));
+        const running = async (args: string) => {
+          ran = true;
+          return (output = await last(run(JSON.parse(args))));
+        };
+        state = await client.run(state.call, running, { signal: options.abortSignal });
+        if (isOwn(state)) return output;
       } catch (problem) {
         if (!ran || !(problem instanceof Problem)) throw problem;
         throw new Error(
@@ -84,19 +101,86 @@ export function guarding(client: Client, about: Guarding) {
         );
       }
     }
-    if (state.result === null) {
-      throw new Error(
-        `${tool} was started by another process, and its result is not known. It was not started ` +
-          "again. Do not repeat it: it may have taken effect.",
-      );
-    }
+    if (state.result === null) throw new Error(unfinished(tool, state));
     if (state.result.is_error) throw new Error(state.result.text);
-    return valueOf(state.result.text);
+    if (isOwn(state)) return valueOf(state.result.text);
+    answered.add(options.toolCallId);
+    return state.result.text;
   }
 
   /** The call, once the gate has judged it. */
   async function judged(tool: string, input: unknown, id: string): Promise<CallState> {
     return decided(client, await asked(tool, input, id));
+  }
+
+  /** The call of a message as the ledger has it; undefined if it has none. Nothing is requested. */
+  async function recorded({ toolCallId, toolName, input }: ToolCall): Promise<CallState | undefined> {
+    for (let repeat = 1; repeat <= MOST_REPEATS; repeat++) {
+      let state: CallState;
+      try {
+        ({ state } = await client.wait(nameOf(about.thread, toolCallId, repeat)));
+      } catch (problem) {
+        if (problem instanceof Problem && problem.kind === "UnknownCall") return undefined;
+        throw problem;
+      }
+      const requested = state.requested_arguments || state.arguments;
+      if (state.tool === toolName && requested === written(input)) return state;
+    }
+    return undefined;
+  }
+
+  /** The output of a result in a message, from the ledger alone, in the SDK's own shape. */
+  async function outputOf({ toolCallId, toolName, output }: ToolResult, call: ToolCall | undefined) {
+    const state = call && (await recorded(call));
+    if (!call || !state) {
+      const value =
+        `The ledger has no such call of ${toolName}: ` +
+        "what was written here as its result is left out.";
+      return { type: "error-text", value };
+    }
+    if (state.result === null) return { type: "error-text", value: unfinished(call.toolName, state) };
+    const { text, is_error } = state.result;
+    if (is_error) return { type: "error-text", value: text };
+    if (!isOwn(state)) return { type: "text", value: text };
+    const value = valueOf(text);
+    const tool = guardedTools.get(call.toolName);
+    if (tool?.toModelOutput) {
+      try {
+        return await tool.toModelOutput({ toolCallId, input: call.input, output: value });
+      } catch {
+        // The output is not one that JSON keeps, so the model reads what was recorded.
+      }
+    }
+    const isText = typeof value === "string" || output?.type === "text";
+    return isText ? { type: "text", value: text } : { type: "json", value };
+  }
+
+  /** The messages with the results of guarded tools as the ledger has them. */
+  async function withRecorded<M extends Message>(messages: readonly M[]): Promise<M[]> {
+    const calls = new Map<string, ToolCall>();
+    const results: { part: ToolResult; call: ToolCall | undefined }[] = [];
+    for (const part of messages.flatMap(partsOf)) {
+      const found = part as unknown as ToolResult;
+      if (part.type === "tool-call") calls.set(found.toolCallId, part as unknown as ToolCall);
+      if (part.type !== "tool-result") continue;
+      const call = calls.get(found.toolCallId);
+      // Models read a result as that of the call with its id, whatever tool it names.
+      if (guardedTools.has(found.toolName) || guardedTools.has(call?.toolName ?? "")) {
+        results.push({ part: found, call });
+      }
+    }
+    const read = new Map<unknown, unknown>();
+    for (let first = 0; first < results.length; first += READ_AT_ONCE) {
+      const reading = results.slice(first, first + READ_AT_ONCE).map(async ({ part, call }) => {
+        read.set(part, { ...part, output: await outputOf(part, call) });
+      });
+      await Promise.all(reading);
+    }
+    return messages.map((one) =>
+      partsOf(one).some((part) => read.has(part))
+        ? { ...one, content: partsOf(one).map((part) => read.get(part) ?? part) }
+        : one,
+    );
   }
 
   return {
@@ -105,6 +189,8 @@ export function guarding(client: Client, about: Guarding) {
       const guarded = Object.entries(tools).map(([name, tool]) => {
         const run = tool.execute;
         if (run === undefined) return [name, tool]; // the client runs it, not we
+        guardedTools.set(name, tool);
+        const { toModelOutput } = tool;
         const made = {
           ...tool,
           // Also once they have decided: the SDK asks again when it is handed the response.
@@ -112,6 +198,19 @@ export function guarding(client: Client, about: Guarding) {
             (await judged(name, input, options.toolCallId)).asked,
           execute: (input: unknown, options: CallOptions) =>
             outcome(name, input, options, (approved) => run.call(tool, approved, options)),
+          ...(toModelOutput && {
+            toModelOutput: async (made: { toolCallId: string; output: unknown }) => {
+              const isText = typeof made.output === "string";
+              const asText = { type: "text", value: made.output };
+              if (isText && answered.has(made.toolCallId)) return asText;
+              try {
+                return await toModelOutput.call(tool, made);
+              } catch (problem) {
+                if (isText) return asText; // as above, of a message that another process has kept
+                throw problem;
+              }
+            },
+          }),
         };
         return [name, made];
       });
@@ -130,12 +229,13 @@ export function guarding(client: Client, about: Guarding) {
      * The messages with which the conversation goes on.
      *
      * Approval responses in them are dropped. New ones are made for the calls that are decided, so
-     * that the SDK calls `execute`, which knows the decision.
+     * that the SDK calls `execute`, which knows the decision. Each result of a guarded tool becomes
+     * that of the ledger, or a sentence if the ledger has none; those of other tools stay as given.
      *
      * @returns `waiting`: the ids of calls that people have not decided. Go on once there are none.
      */
     async resume<M extends Message>(given: readonly M[]): Promise<{ messages: M[]; waiting: string[] }> {
-      const messages = given.flatMap((one) => withoutResponses(one));
+      const messages = await withRecorded(given.flatMap((one) => withoutResponses(one)));
       const waiting: string[] = [];
       const responses: Part[] = [];
       for (const { approvalId, toolCallId, toolName, input } of unanswered(messages)) {
@@ -147,6 +247,23 @@ export function guarding(client: Client, about: Guarding) {
       return { messages: responses.length > 0 ? [...messages, last] : messages, waiting };
     },
   };
+}
+
+/** Whether the text of the result is the tool's output alone, without words of others. */
+function isOwn({ status, edited }: CallState): boolean {
+  return status === "returned" && !edited;
+}
+
+/** What the model reads of a call that has no result. */
+function unfinished(tool: string, { status }: CallState): string {
+  if (OPEN.has(status)) {
+    return `${tool} did not run yet: the call waits for approval. Do not repeat it.`;
+  }
+  if (status === "approved") return `${tool} is approved, and has not run yet. Do not repeat it.`;
+  return (
+    `${tool} was started by another process, and its result is not known. It was not started ` +
+    "again. Do not repeat it: it may have taken effect."
+  );
 }
 
 /** The gate decides what needs nobody within milliseconds; people take longer. */
@@ -202,17 +319,21 @@ function valueOf(text: string): unknown {
 function unanswered(messages: readonly Message[]): (ToolCall & { approvalId: string })[] {
   const calls = new Map<string, ToolCall>();
   const asked = new Map<string, ToolCall & { approvalId: string }>();
-  for (const part of messages.flatMap((one) => (Array.isArray(one.content) ? one.content : []))) {
-    const { type, toolCallId, approvalId } = part as Part;
+  for (const part of messages.flatMap(partsOf)) {
+    const { type, toolCallId, approvalId } = part;
     if (toolCallId === undefined) continue;
     const call = calls.get(toolCallId);
-    if (type === "tool-call") calls.set(toolCallId, part as ToolCall);
+    if (type === "tool-call") calls.set(toolCallId, part as unknown as ToolCall);
     if (type === "tool-approval-request" && call && approvalId !== undefined) {
       asked.set(toolCallId, { ...call, approvalId });
     }
     if (type === "tool-result") asked.delete(toolCallId);
   }
   return [...asked.values()];
+}
+
+function partsOf(message: Message): Part[] {
+  return Array.isArray(message.content) ? (message.content as Part[]) : [];
 }
 
 function withoutResponses<M extends Message>(message: M): M[] {

@@ -151,6 +151,8 @@ export interface CallState {
   ground: string;
   reason: string;
   edited: boolean;
+  /** The arguments as requested, if a reviewer changed them; else "". */
+  requested_arguments: string;
   valid_until: string | null;
   /** Of a call that has ended or will not run. */
   result: ModelResult | null;
@@ -203,7 +205,10 @@ const LEASE_S = 30;
 const UNRECORDABLE = new Set([413, 422]);
 /** The pause after the first attempt that failed, in milliseconds; it doubles up to the last. */
 const AGAIN_MS = [200, 5_000] as const;
-
+/** For how long `run` claims again while the ledger is away, in milliseconds of pauses. */
+const CLAIMS_AGAIN_MS = 6_500;
+/** And sends the result again, which is lost otherwise: longer, for a restart of the console. */
+const FINISHES_AGAIN_MS = 300_000;
 export class Client {
   readonly transport: Transport;
 
@@ -312,28 +317,32 @@ export class Client {
    *
    * A text that the tool returns is recorded as it is, and so is a list of texts and files
    * (`attached`); anything else as JSON. While the tool runs, the claim is renewed. If this process
-   * dies, people see the call in doubt after `lease_s` seconds. If the tool throws, that is recorded as its error, and the state is
-   * returned. If the result cannot be recorded, the `Problem` is thrown: the call is running, and
-   * must not be run again.
+   * dies, people see the call in doubt after `lease_s` seconds. If the tool throws, that is recorded
+   * as its error, and the state is returned. While the ledger is away, the result is sent again for
+   * five minutes. If it cannot be recorded, the `Problem` is thrown: the call is running, and must
+   * not be run again.
    *
+   * @param options.signal once it is aborted, nothing is begun: a claim that is recorded by then
+   *   ends with an error. A tool that runs goes on, and its result is recorded.
    * @throws Problem: the claim failed; nothing has run.
    */
   async run(
     call: string,
     tool: (args: string) => unknown,
-    options: { lease_s?: number } = {},
+    options: { lease_s?: number; signal?: AbortSignal | undefined } = {},
   ): Promise<CallState> {
-    const { lease_s = LEASE_S } = options;
+    const { lease_s = LEASE_S, signal } = options;
     if (!(lease_s > 0)) {
       throw new Problem("BadInput", 422, `lease_s is ${lease_s}: give a number of seconds over 0.`);
     }
+    signal?.throwIfAborted();
     const id = randomUUID(); // of this run alone, so it is kept in memory only
-    const claimed = await this.#insist(() => this.claim(call, id, lease_s));
+    const claimed = await this.#insist(() => this.claim(call, id, lease_s), CLAIMS_AGAIN_MS);
     // Three times in each lease, so that one that fails makes no doubt.
     const renew = () => void this.renew(call, id).catch(() => undefined);
     const renewing = setInterval(renew, (lease_s * 1000) / 3).unref();
     try {
-      return await this.#ended(call, claimed.arguments, tool);
+      return await this.#ended(call, claimed.arguments, signal?.aborted ? notBegun : tool);
     } finally {
       clearInterval(renewing);
     }
@@ -349,11 +358,11 @@ export class Client {
       result = { error: problem instanceof Error ? `${problem.name}: ${problem.message}` : String(problem) };
     }
     try {
-      return await this.#insist(() => this.finish(call, result));
+      return await this.#insist(() => this.finish(call, result), FINISHES_AGAIN_MS);
     } catch (problem) {
       if (!(problem instanceof Problem) || !UNRECORDABLE.has(problem.status)) throw problem;
       const error = `The tool ran, but its output cannot be recorded: ${problem.message}`;
-      return this.#insist(() => this.finish(call, { error }));
+      return this.#insist(() => this.finish(call, { error }), FINISHES_AGAIN_MS);
     }
   }
 
@@ -370,19 +379,23 @@ export class Client {
     return answer as T;
   }
 
-  /** Do the same again for some seconds while the ledger is away. It is safe: see the rules. */
-  async #insist<T>(step: () => Promise<T>): Promise<T> {
+  /** Do the same again while the ledger is away, with pauses of `most_ms` in all: see the rules. */
+  async #insist<T>(step: () => Promise<T>, most_ms: number): Promise<T> {
     let pause: number = AGAIN_MS[0];
-    for (;;) {
+    for (let paused = 0; ; paused += pause, pause = Math.min(pause * 2, AGAIN_MS[1])) {
       try {
         return await step();
       } catch (problem) {
-        if (!(problem instanceof Problem && problem.retryable) || pause > AGAIN_MS[1]) throw problem;
+        const retried = problem instanceof Problem && problem.retryable && paused + pause <= most_ms;
+        if (!retried) throw problem;
         await sleep(pause);
-        pause *= 2;
       }
     }
   }
+}
+
+function notBegun(): never {
+  throw new Error("It was aborted before it began.");
 }
 
 /** Whether an answer has the state of this call; of endpoints without one, whether it is an object. */

@@ -1,9 +1,8 @@
 /** Requests over HTTP, with an API token (`ayes token add NAME --role service`). */
 
 import { ENDPOINTS, Problem, type Fields, type Transport } from "./client.ts";
+import { patienceOf } from "./patience.ts";
 
-/** Longer than the ledger holds a request. */
-const PATIENCE_MS = 75_000;
 /** What a token is made of. Errors do not show it, which those of `fetch` would. */
 const TOKEN = /^[\x21-\x7e]+$/;
 
@@ -25,7 +24,8 @@ export function http(options: { url: string; token: string }): Transport {
         method === "GET"
           ? [`${path}?${new URLSearchParams(texts(rest))}`, {}] as const
           : [path, { body: JSON.stringify(rest) }] as const;
-      const signal = AbortSignal.any([AbortSignal.timeout(PATIENCE_MS), ...(aborted ? [aborted] : [])]);
+      const patience = AbortSignal.timeout(patienceOf(endpoint, fields));
+      const signal = AbortSignal.any([patience, ...(aborted ? [aborted] : [])]);
       // The API has no redirects; after one `fetch` would ask for another thing, with GET.
       const redirect = "manual";
       let answer: Response;

@@ -3,9 +3,7 @@
 import { connect, type ConnectionOptions, type NatsConnection } from "@nats-io/transport-node";
 
 import { Problem, type Transport } from "./client.ts";
-
-/** Longer than the ledger holds a request. */
-const PATIENCE_MS = 75_000;
+import { patienceOf } from "./patience.ts";
 
 /**
  * @param options.name the reviewer, or the author of what a service records.
@@ -43,11 +41,13 @@ export async function nats(options: {
   })();
   return {
     async ask(endpoint, fields, aborted) {
+      aborted?.throwIfAborted();
       const subject = `approvals.${options.role}.${options.name}.${endpoint}`;
       const given = Object.fromEntries(Object.entries(fields).filter(([, one]) => one !== undefined));
       let answer;
       try {
-        const asked = connection.request(subject, JSON.stringify(given), { timeout: PATIENCE_MS });
+        const timeout = patienceOf(endpoint, fields);
+        const asked = connection.request(subject, JSON.stringify(given), { timeout });
         answer = await unless(AbortSignal.any([lost.signal, ...(aborted ? [aborted] : [])]), asked);
       } catch (problem) {
         aborted?.throwIfAborted();

@@ -23,18 +23,20 @@ const ran: string[] = [];
 const transport = http({ url: process.env["AYES_URL"] ?? "", token: process.env["AYES_TOKEN"] ?? "" });
 const about = { thread: "shop/order-17", requester: "ben" };
 
-function guarded(through: Transport = transport) {
+/** A tool that gives money back; in the turn that is about it, one that yields how far it is. */
+// eslint-disable-next-line @typescript-eslint/no-explicit-any
+type Execute = ({ order }: { order: string }) => any;
+const refunds: Execute = async ({ order }) => (ran.push(`refund ${order}`), `${order} is refunded`);
+const yields: Execute = async function* ({ order }) {
+  yield "begun";
+  ran.push(`refund ${order}`);
+  yield `${order} is refunded`;
+};
+
+function guarded(through: Transport = transport, execute = refunds) {
   const gate = guarding(new Client(through), about);
   const tools = gate.guard({
-    /** It yields how far it is, and in the end its result. */
-    refund: tool({
-      inputSchema,
-      execute: async function* ({ order }: { order: string }) {
-        yield "begun";
-        ran.push(`refund ${order}`);
-        yield `${order} is refunded`;
-      },
-    }),
+    refund: tool({ inputSchema, execute }),
     lookup: tool({
       inputSchema,
       execute: async ({ order }: { order: string }): Promise<string> => {
@@ -47,8 +49,14 @@ function guarded(through: Transport = transport) {
 }
 
 /** What the model would read after a call of a tool. */
-async function called(input: object, id: string, more: object = {}, through = transport) {
-  const { execute } = guarded(through).tools.refund;
+async function called(
+  input: object,
+  id: string,
+  more: object = {},
+  through = transport,
+  execution = refunds,
+) {
+  const { execute } = guarded(through, execution).tools.refund;
   try {
     // eslint-disable-next-line @typescript-eslint/no-explicit-any
     return await execute?.(input as any, { toolCallId: id, messages: [], ...more } as any);
@@ -86,7 +94,7 @@ const streaming = new MockLanguageModelV3({
 
 const turns: Record<string, () => Promise<unknown>> = {
   async streamed() {
-    const { tools } = guarded();
+    const { tools } = guarded(transport, yields);
     const said = streamText({
       model: streaming,
       tools,
@@ -115,6 +123,18 @@ const turns: Record<string, () => Promise<unknown>> = {
     return { waiting: found.waiting, last: found.messages.at(-1)?.content };
   },
 
+  /** A result names another tool than its call, which is guarded. */
+  async renamed() {
+    const call = { type: "tool-call", toolCallId: "call_1", toolName: "refund", input: { order: "A-17" } };
+    const output = { type: "text", value: "A-17 is refunded" };
+    const named = { type: "tool-result", toolCallId: "call_1", toolName: "find", output };
+    const messages = [
+      { role: "assistant", content: [call] },
+      { role: "tool", content: [named] },
+    ] as ModelMessage[];
+    return (await guarded().gate.resume(messages)).messages.at(-1)?.content;
+  },
+
   /** Each is a call of its own but the last: a database has returned its fields in another order. */
   async ids() {
     const odd = createHash("sha256").update("a b").digest("hex").slice(0, 40);
@@ -127,6 +147,28 @@ const turns: Record<string, () => Promise<unknown>> = {
 
   async aborted() {
     return called({ order: "A-17" }, "call_1", { abortSignal: AbortSignal.abort(new Error("it left")) });
+  },
+
+  /** The abort comes while the claim is recorded. */
+  async aborted_late() {
+    const abort = new AbortController();
+    const aborting: Transport = {
+      ...transport,
+      async ask(endpoint, fields, signal) {
+        const answer = await transport.ask(endpoint, fields, signal);
+        if (endpoint === "claim") abort.abort(new Error("it left"));
+        return answer;
+      },
+    };
+    return called({ order: "A-17" }, "call_1", { abortSignal: abort.signal }, aborting);
+  },
+
+  /** What tools return: a text that looks like JSON, and a number; the first once more. */
+  async values() {
+    const text = async () => (ran.push("text"), '{"order": "A-17"}');
+    const first = await called({ order: "A-17" }, "call_1", {}, transport, text);
+    const number = await called({ order: "A-18" }, "call_2", {}, transport, async () => 480);
+    return [first, number, await called({ order: "A-17" }, "call_1", {}, transport, text)];
   },
 
   /** The result of a tool that ran is refused. */
