@@ -241,8 +241,9 @@ async def test_an_abort_while_the_claim_is_recorded_runs_nothing(package: Path, 
 async def test_the_sdk_is_handed_what_the_tool_returned(package: Path, tmp_path: Path):
     """Of a call that ran before, what was recorded of it, in which lists and objects are JSON."""
     found = await turn(package, tmp_path, "values")
-    assert found["said"] == ['{"order": "A-17"}', 480, {"order": "A-17"}]
-    assert found["ran"] == ["text"]
+    parts = [{"part": "text", "text": "A-19"}]
+    assert found["said"] == ['{"order": "A-17"}', 480, parts, {"order": "A-17"}, parts]
+    assert found["ran"] == ["text", "list"]
 
 
 async def test_a_result_that_is_not_recorded_is_not_repeated(package: Path, tmp_path: Path):

@@ -1,5 +1,6 @@
 """The client in TypeScript, with Node and its packages from npm."""
 
+import atexit
 import json
 import os
 import shutil
@@ -55,7 +56,8 @@ def packages(*others: str) -> Path:
     wanted = json.loads((TYPESCRIPT / "package.json").read_text())["devDependencies"]
     wanted |= dict(one.rsplit("@", 1) for one in others)
     installed = npm.installed(*(f"{name}@{version}" for name, version in sorted(wanted.items())))
-    made = installed / "package"
+    made = installed / f"package-{os.getpid()}"  # other runs have theirs
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
     shutil.rmtree(made, ignore_errors=True)
     shutil.copytree(TYPESCRIPT, made, ignore=shutil.ignore_patterns("node_modules", "dist"))
     return made

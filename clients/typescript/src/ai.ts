@@ -88,7 +88,9 @@ export function guarding(client: Client, about: Guarding) {
       try {
         const running = async (args: string) => {
           ran = true;
-          return (output = await last(run(JSON.parse(args))));
+          output = await last(run(JSON.parse(args)));
+          // As `valueOf` reads it: the SDK has no form for what the ledger takes for files.
+          return typeof output === "string" ? output : JSON.stringify(output);
         };
         state = await client.run(state.call, running, { signal: options.abortSignal });
         if (isOwn(state)) return output;

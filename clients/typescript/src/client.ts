@@ -209,6 +209,7 @@ const AGAIN_MS = [200, 5_000] as const;
 const CLAIMS_AGAIN_MS = 6_500;
 /** And sends the result again, which is lost otherwise: longer, for a restart of the console. */
 const FINISHES_AGAIN_MS = 300_000;
+
 export class Client {
   readonly transport: Transport;
 

@@ -163,12 +163,15 @@ const turns: Record<string, () => Promise<unknown>> = {
     return called({ order: "A-17" }, "call_1", { abortSignal: abort.signal }, aborting);
   },
 
-  /** What tools return: a text that looks like JSON, and a number; the first once more. */
+  /** What tools return: a text that looks like JSON, a number, and a list; the first and the last
+   * once more. */
   async values() {
     const text = async () => (ran.push("text"), '{"order": "A-17"}');
-    const first = await called({ order: "A-17" }, "call_1", {}, transport, text);
-    const number = await called({ order: "A-18" }, "call_2", {}, transport, async () => 480);
-    return [first, number, await called({ order: "A-17" }, "call_1", {}, transport, text)];
+    const list = async () => (ran.push("list"), [{ part: "text", text: "A-19" }]);
+    const texts = () => called({ order: "A-17" }, "call_1", {}, transport, text);
+    const lists = () => called({ order: "A-19" }, "call_3", {}, transport, list);
+    const number = () => called({ order: "A-18" }, "call_2", {}, transport, async () => 480);
+    return [await texts(), await number(), await lists(), await texts(), await lists()];
   },
 
   /** The result of a tool that ran is refused. */
