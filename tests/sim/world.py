@@ -189,8 +189,7 @@ class World:
         self.journal: list[dict[str, Any]] = []
         self.is_healing = False
         self.orders = {
-            workspace: [self._order(workspace, number) for number in range(calls * 3 // 10)]
-            for workspace in WORKSPACES
+            workspace: self._orders(workspace, calls * 3 // 10) for workspace in WORKSPACES
         }
         # About six wishes for each thread of a model.
         self.threads = [
@@ -204,6 +203,18 @@ class World:
         self._programs: dict[str, Process] = {}
         #: All that ever ran: nothing of a dead process may be collected while the world lives.
         self._ran: list[tuple[Process, asyncio.Task[None]]] = []
+
+    def _orders(self, workspace: str, count: int) -> list[Order]:
+        """Every fourth order is for the same tool as the one before, at the same moment and in
+        another thread: two gates judge what both spend.
+        """
+        orders: list[Order] = []
+        for number in range(count):
+            order = self._order(workspace, number)
+            if number % 4 == 3:
+                order = structs.replace(order, tool=orders[-1].tool, at_s=orders[-1].at_s)
+            orders.append(order)
+        return orders
 
     def _order(self, workspace: str, number: int) -> Order:
         lot = self.lot
