@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 
 import program
 import pytest
-from program import FIVE, approvals, ask, at_a_terminal, entry_of, last_seq, until
+from program import FIVE, approvals, ask, at_a_terminal, entry_of, last_seq, until, until_listed
 
 from ayes.ledger.services import Ledger
 from ayes.ops.broker.server import EmbeddedServer
@@ -497,6 +497,7 @@ def test_all_that_waits_is_decided_at_once_and_failures_are_told_one_by_one(shop
     )
     assert rest.code == 0
     assert rest.err.startswith(f"{hers}: Denied by ben at 20")
+    until_listed(shop, hers, listed=False)
     nothing = within(*every, "--yes", store=shop)
     assert nothing == (0, "", "No pending call matches. Nothing was recorded.\n")
 

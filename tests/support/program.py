@@ -373,16 +373,18 @@ def ask(
     return asyncio.run(asked())
 
 
-def until_listed(store: Path, call: CallRef) -> None:
-    """Wait until the queue has this call: it is filled after the question is recorded."""
+def until_listed(store: Path, call: CallRef, *, listed: bool = True) -> None:
+    """Wait until the queue has this call, or has it no longer: its worker learns of a question and
+    of a decision after they are recorded.
+    """
 
-    async def listed() -> None:
+    async def changed() -> None:
         async with Ledger.connect(store) as ledger, asyncio.timeout(30):
             key = str(call).replace("/", ".")
-            while key not in await ledger.log.pending.entries():  # noqa: ASYNC110
+            while (key in await ledger.log.pending.entries()) is not listed:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
-    asyncio.run(listed())
+    asyncio.run(changed())
 
 
 def until(store: Path, *slots: Slot) -> None:
