@@ -32,6 +32,7 @@ from ayes.ledger.votes import is_edit
 from ayes.schemas import events as e
 from ayes.schemas import ids
 from ayes.schemas.codec import Fact
+from ayes.schemas.content import words
 from ayes.schemas.errors import AlreadyFilled, BadArguments, BadInput, NotAllowed, NotOpen
 from ayes.schemas.limits import MAX_REASON, MAX_TEXT
 from ayes.schemas.limits import check as check_size
@@ -318,11 +319,11 @@ class Reviewer:
         return await self._settle(ref, ref.revoked_by(self.name), revoked)
 
     @as_of_the_leader
-    async def reconcile(self, call: CallRef | str, *, happened: bool, output: str) -> Call:
+    async def reconcile(self, call: CallRef | str, *, happened: bool, output: e.Content) -> Call:
         """Record whether a call in doubt took effect.
 
         Args:
-            output: the result, for the model.
+            output: the result, for the model: a text, or the parts of a late result.
 
         Raises:
             NotOpen: it is not in doubt.
@@ -331,7 +332,7 @@ class Reviewer:
             TooLarge: the output is over its limit (`ayes.schemas.limits`).
         """
         ref = call_ref(call)
-        check_size("the output", output, MAX_TEXT)
+        check_size("the output", words(output), MAX_TEXT)
         reconciled = e.Reconciled(happened=happened, output=output, reviewer=self.name)
         return await self._settle(ref, ref.reconciled_by(self.name), reconciled)
 

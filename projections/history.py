@@ -255,8 +255,8 @@ def outcome(call: Call, wish: e.Wish) -> Outcome:
             return _ended(call, wish, ending, what, is_error=ending != "answered")
         case e.Reconciled(happened=happened, output=output):
             silent = refusal_texts.reconciled_in_silence(wish.tool, happened)
-            what = output if output.strip() else silent
-            read = _as_it_ran(call, wish, what) if happened else what
+            found = output if words(output).strip() else silent
+            read = _as_it_ran(call, wish, found) if happened else found
             return _ended(call, wish, "reconciled", read, is_error=not happened)
         case None if is_spoiled(call):
             return _ended(call, wish, "denied", refusal_texts.spoiled(wish.tool), is_error=True)

@@ -54,7 +54,7 @@ def with_files[E: e.Event](event: E, changed: Mapping[e.Media, e.Media]) -> E:
     match event:
         case e.Said():
             return replace(event, text=parts)
-        case e.ToolReturned():
+        case e.ToolReturned() | e.Reconciled():
             return replace(event, output=parts)
         case e.ModelReplied():
             return replace(event, parts=parts)
@@ -64,7 +64,7 @@ def with_files[E: e.Event](event: E, changed: Mapping[e.Media, e.Media]) -> E:
 
 def _parts_in(event: e.Event) -> tuple[e.Part, ...]:
     match event:
-        case e.Said(text=content) | e.ToolReturned(output=content):
+        case e.Said(text=content) | e.ToolReturned(output=content) | e.Reconciled(output=content):
             return parts_of(content)
         case e.ModelReplied(parts=parts):
             return parts

@@ -564,7 +564,7 @@ class Reconciled(Event, frozen=True, tag="Reconciled"):
 
     happened: bool
     #: For the model.
-    output: str
+    output: Content
     reviewer: str = ""
 
 

@@ -222,7 +222,7 @@ def _outcome(call: Call) -> Json:
         case Fact(event=e.ToolFailed(error=text), recorded_at=at):
             return _reported("failed", "" if text == FAILED else text, at)
         case Fact(event=e.Reconciled(happened=happened, output=text), recorded_at=at):
-            return _reported("succeeded" if happened else "failed", text, at)
+            return _reported("succeeded" if happened else "failed", words(text), at)
         case _:
             return {}
 

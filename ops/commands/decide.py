@@ -544,17 +544,18 @@ async def reconcile(
             "and --output."
         )
     async with session.as_reviewer(name) as ledger:
+        found: e.Content = text_or_stdin(output)
         if happened is None:
-            happened, output = await _late_result(ledger, CallRef.parse(call), is_accepted=late)
-        known = await ledger.reviewer(name).reconcile(
-            call, happened=happened, output=text_or_stdin(output)
-        )
+            happened, found = await _late_result(ledger, CallRef.parse(call), is_accepted=late)
+        known = await ledger.reviewer(name).reconcile(call, happened=happened, output=found)
         sentence = f"{call} is settled: it {'happened' if happened else 'did not happen'}."
         await report(ledger, known, sentence, json=session.json)
 
 
-async def _late_result(ledger: Ledger, ref: CallRef, *, is_accepted: bool) -> tuple[bool, str]:
-    """Whether the call happened and the text for the model, as its late result has it."""
+async def _late_result(
+    ledger: Ledger, ref: CallRef, *, is_accepted: bool
+) -> tuple[bool, e.Content]:
+    """Whether the call happened and what the model reads, as its late result has it."""
     known = await ledger.known_call(ref)
     if is_accepted:
         return late_result(known)

@@ -11,7 +11,6 @@ from ayes.ledger.votes import Tally
 from ayes.ops.terminal import output
 from ayes.ops.terminal.output import print_json, print_message
 from ayes.schemas import events as e
-from ayes.schemas.content import words
 from ayes.schemas.errors import NotOpen
 from ayes.schemas.slots import CallRef
 
@@ -65,15 +64,15 @@ async def open_tally(ledger: Ledger, call: Call) -> Tally | None:
     )
 
 
-def late_result(call: Call) -> tuple[bool, str]:
-    """Whether a call in doubt happened and the text for the model, as its late result has it.
+def late_result(call: Call) -> tuple[bool, e.Content]:
+    """Whether a call in doubt happened and what the model reads, as its late result has it.
 
     Raises:
         NotOpen: it has none, or several that differ.
     """
     match call.late_result:
         case e.ToolReturned(output=output):
-            return True, words(output)
+            return True, output
         case e.ToolFailed(error=text):
             return False, text
         case None:

@@ -458,7 +458,7 @@ def _what(event: e.Event) -> str:
         case e.Answered(answer=str(answer)) | e.Revoked(answer=str(answer)):
             return f"{'as an error' if event.is_error else 'answer'}: {_short(answer)}"
         case e.Reconciled(happened=happened, output=output):
-            return f"{'happened' if happened else 'did not happen'}: {_short(output)}"
+            return f"{'happened' if happened else 'did not happen'}: {_short(words(output))}"
         case e.Lapsed(after_s=seconds):
             return f"the approval was valid for {duration(seconds)}"
         case e.ToolStarted(digest=digest):

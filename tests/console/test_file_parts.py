@@ -11,6 +11,7 @@ from ayes.ops.console.api.content import held_in
 from ayes.ops.console.visitors import Role, Visitor
 from ayes.schemas import events as e
 from ayes.schemas.content import attached
+from ayes.schemas.errors import AlreadyFilled
 from ayes.schemas.slots import CallRef, ThreadRef
 
 CALL = "shop/order-17/refund-1"
@@ -62,6 +63,23 @@ async def test_a_call_that_returned_a_file_is_shown(shop, client, data):
     assert f'href="{FILES}/{sha256(data).hexdigest()}"' in page.text
     assert (await client.get(f"{FILES}/{sha256(data).hexdigest()}")).content == data
     assert (await client.get("/decided")).status_code == 200
+
+
+@pytest.mark.parametrize("data", [PICTURE, LARGE], ids=["in the fact", "stored"])
+async def test_a_late_result_with_a_file_is_accepted_whole(shop, client, data):
+    """What the model reads is what the tool returned, its picture too."""
+    await started(shop)
+    await shop.service.doubt(CALL)
+    output = (e.Text("Paid."), attached(data, "image/png", "receipt.png"))
+    with pytest.raises(AlreadyFilled, match="kept as late"):
+        await shop.service.finish(CALL, output=output)
+    accepted = await client.post(f"/api/v1/calls/{CALL}/reconcile", json={"late": True})
+    assert (accepted.status_code, accepted.json()["status"]) == (200, "reconciled")
+    assert accepted.json()["result"]["files"] == [held(data)]
+    known = await shop.service.known_call(CallRef.parse(CALL))
+    [late] = known.late
+    assert known.reconciled.event.output == late.event.output
+    assert (await client.get(f"/calls/{CALL}")).status_code == 200
 
 
 async def test_a_program_records_files(shop, client):

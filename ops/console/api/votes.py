@@ -14,8 +14,8 @@ from ayes.ops.console.api.models import CallState, Named
 from ayes.ops.console.backend import Backend, InBackend
 from ayes.ops.console.identity import Reviewing
 from ayes.ops.console.problems import Problem, problem_of
+from ayes.schemas import events as e
 from ayes.schemas.errors import ApprovalsError, BadInput
-from ayes.schemas.events import Verdict
 from ayes.schemas.slots import CallRef
 
 router: Final = APIRouter(tags=["votes"])
@@ -32,7 +32,7 @@ class NewVote(ApiModel):
 
     model_config = example(verdict="approve", digest=_DIGEST, reason="As agreed.")
 
-    verdict: Verdict
+    verdict: e.Verdict
     digest: str
     """The digest that the reviewer was shown."""
     reason: str = ""
@@ -169,7 +169,8 @@ async def reconcile(
             "say what you found out, with `happened` and `output`; or accept the tool's own late "
             "result, with `late` alone."
         )
-    happened, output = found.happened, found.output
+    happened: bool | None = found.happened
+    output: e.Content = found.output
     if happened is None:
         happened, output = late_result(await backend.reading.known_call(ref))
     reviewer = await backend.reviewer(visitor.name)
