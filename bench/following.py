@@ -243,7 +243,7 @@ async def models() -> None:
 
 @asynccontextmanager
 async def _followers(store: Path, count: int) -> AsyncGenerator[None]:
-    """So many followers in a process of their own, once each is shown something."""
+    """Run this many followers in one process. It waits until each of them has received text."""
     if not count:
         yield
         return

@@ -35,7 +35,7 @@ from ayes.projections import refusal_texts
 from ayes.projections.thread import Thread, is_settled, is_spoiled
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
-from ayes.schemas.content import MAX_FILE_BYTES, parts_of, words
+from ayes.schemas.content import MAX_FILE_BYTES, is_sound, parts_of, words
 from ayes.schemas.digest import text_digest
 from ayes.schemas.errors import Defect
 from ayes.schemas.slots import CallRef
@@ -165,13 +165,17 @@ def are_sent(files: Sequence[e.Media]) -> list[bool]:
     """Which files of a history a provider is sent: of stored ones the newest, up to
     `MAX_SENT_BYTES`. It reads the others in words.
 
-    A message may refer to a stored file again at no cost, and each place is sent its bytes.
+    A message may refer to a stored file again at no cost, and each place is sent its bytes. What no
+    stored file can be is read in words too: a raw client may record any size.
     """
     left, sent = MAX_SENT_BYTES, list[bool]()
     for media in reversed(files):
-        size = media.source.size if isinstance(media.source, e.Stored) else 0
-        sent.append(size <= left)
-        left -= size if size <= left else 0
+        match media.source:
+            case e.Stored(size=size) as stored:
+                sent.append(is_sound(stored) and size <= left)
+                left -= size if sent[-1] else 0
+            case _:
+                sent.append(True)
     return sent[::-1]
 
 

@@ -269,7 +269,7 @@ def _is_json(text: str) -> bool:
 
 
 def _plain_parts(blocks: Sequence[Any]) -> tuple[e.Text | e.Media, ...]:
-    """The parts that say all of these blocks; none if there is no file, or more to say."""
+    """These blocks as parts; empty if none of them is a file, or if parts would lose a field."""
     parts = [part for part in map(_plain_part, blocks) if part is not None]
     if len(parts) < len(blocks) or not any(isinstance(part, e.Media) for part in parts):
         return ()

@@ -83,7 +83,7 @@ async def test_a_late_result_with_a_file_is_accepted_whole(shop, client, data):
 
 
 async def test_a_program_records_files(shop, client):
-    """In a message and as a result, in the form that events have; the same again is no mistake."""
+    """In a message and as a result, in the form of the events. Repeating either is safe."""
     shop.visitor = PROGRAM
     message = {"text": [text("Is it damaged?"), sent(PICTURE), sent(LARGE)], "message": "m1"}
     for _ in range(2):

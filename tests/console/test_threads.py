@@ -273,6 +273,26 @@ async def test_a_visitor_follows_only_so_many_replies_at_a_time(shop, client, mo
     assert (await client.get(f"{where}?turn=1", timeout=30)).status_code == 200
 
 
+async def test_many_requests_at_once_follow_no_more_replies(shop, client, monkeypatch):
+    """All of them arrive before the first one follows."""
+    monkeypatch.setattr("ayes.ops.console.api.threads._FOLLOWED", 2)
+    thread = ThreadRef.parse("shop/live-4")
+    where = "/api/v1/threads/shop/live-4/reply"
+    followed, most = shop.app.state.backend.followed, 0
+    async with Ledger.connect(shop.server.store.path, role="admin") as ledger:
+        await ledger.append(thread.opened, e.ThreadOpened(requester="rita"))
+        asking = [asyncio.create_task(client.get(where, timeout=30)) for _ in range(20)]
+        async with asyncio.timeout(20):
+            while sum(not one.done() for one in asking) > 2 and most <= 2:
+                await asyncio.sleep(0.01)
+                most = max(most, followed[shop.visitor.name])
+        await ledger.append(thread.asked(1, 1), e.ModelAsked(model="test:m"))
+        await ledger.append(thread.replied(1), e.ModelReplied(parts=(e.Text("Yes."),)))
+        answers = [await one for one in asking]
+    assert most == 2
+    assert sum("event: ended" in one.text for one in answers) == 2
+
+
 async def _speak(live, ledger, thread):
     live.publish("On its ")
     await asyncio.sleep(1.2)  # the whole text is published each second

@@ -185,12 +185,17 @@ async def facts(shop: Site) -> list[str]:
     return [type(fact.event).__name__ for fact in known.facts]
 
 
-async def runs_once(process: asyncio.subprocess.Process, shop: Site) -> None:
-    """Approve what it waits for; it runs that once, and records it once."""
+async def begins(process: asyncio.subprocess.Process, shop: Site) -> None:
+    """Approve what it waits for, until it runs that."""
     assert await said(process) == "it waits"
     await approve(shop)
     assert await said(process) == "it is approved"
     assert await said(process) == "it runs"
+
+
+async def runs_once(process: asyncio.subprocess.Process, shop: Site) -> None:
+    """Approve what it waits for; it runs that once, and records it once."""
+    await begins(process, shop)
     assert await said(process) == "it is returned: it ran"
     assert (await facts(shop))[-2:] == ["ToolStarted", "ToolReturned"]
 
@@ -220,10 +225,7 @@ async def test_the_broker_is_away_while_the_tool_runs(package: Path, tmp_path: P
     async with site(tmp_path) as shop:
         await shop.ask(str(CALL))
         async with running(package, shop, "nats", "8", "3") as process:
-            assert await said(process) == "it waits"
-            await approve(shop)
-            assert await said(process) == "it is approved"
-            assert await said(process) == "it runs"
+            await begins(process, shop)
             await shop.server._end()
             await asyncio.sleep(1.5)
             await shop.server.restart()
@@ -238,10 +240,7 @@ async def test_the_result_is_recorded_once_a_console_runs_again(package: Path, t
     async with site(tmp_path) as shop:
         await shop.ask(str(CALL))
         async with running(package, shop, "nats", "2", "1") as process:
-            assert await said(process) == "it waits"
-            await approve(shop)
-            assert await said(process) == "it is approved"
-            assert await said(process) == "it runs"
+            await begins(process, shop)
             for task in asyncio.all_tasks() - others:
                 if task.get_name() == "the API over NATS":
                     task.cancel()

@@ -202,6 +202,9 @@ def test_a_history_is_sent_with_files_up_to_a_limit():
         ([half, half, half], [False, True, True]),
         ([half, large, half, small], [False, False, True, True]),
         ([attached(b"", "image/png"), large], [True, True]),
+        # A raw client can record any size.
+        ([large, half, file("4", -(10**12))], [False, True, False]),
+        ([half, file("5", 10**12)], [True, False]),
     ]:
         assert are_sent(said) == sent, said
 

@@ -471,8 +471,11 @@ async def _counted(
     events: AsyncGenerator[bytes], followed: Counter[str], name: str
 ) -> AsyncGenerator[bytes]:
     """These events, as one more of what this visitor follows. Counted only once they are sent, so
-    that a request that is broken off before is not counted for ever.
+    that a request that is broken off before is not counted for ever; so of many requests at once
+    some are found to be too many here, and get no events. Their clients ask again.
     """
+    if followed[name] >= _FOLLOWED:
+        return
     followed[name] += 1
     try:
         async with aclosing(events):
