@@ -22,7 +22,7 @@ from ayes.ledger.log import (
     SlotTaken,
     TimerFired,
 )
-from ayes.ledger.nats import ordered_consumer
+from ayes.ledger.nats import group_commit, ordered_consumer
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.protocol import NatsMessage, OnMessage
 from ayes.ledger.nats.streams import ensure
@@ -125,6 +125,27 @@ async def test_many_at_once_are_committed_together(ledger: Ledger):
     for number, answer in enumerate(answers):
         if isinstance(answer, Recorded):
             assert by_seq[answer.seq].slot == THREAD.said(f"m{number}")
+
+
+@pytest.mark.parametrize("places", [(0, 19), (3, 4), (0, 1, 18, 19)])
+async def test_a_slot_that_is_filled_twice_at_once_holds_up_nothing(
+    ledger: Ledger, places: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+):
+    """As by the deliveries of two facts that cause the same one. nats-server 2.15 stores such a
+    batch in part, and may never answer it.
+    """
+    monkeypatch.setattr(group_commit, "PATIENCE_S", 60.0)
+    names = ["same" if n in places else f"m{n}" for n in range(20)]
+    answers = await asyncio.gather(
+        *(
+            ledger.append(THREAD.said(name), e.Said(role="user", text=str(n)))
+            for n, name in enumerate(names)
+        )
+    )
+    [winner, *others] = [answers[place] for place in places]
+    assert isinstance(winner, Recorded)
+    assert all(isinstance(one, SlotTaken) and one.first.seq == winner.seq for one in others)
+    assert sum(isinstance(one, Recorded) for one in answers) == 20 - len(others)
 
 
 async def test_a_thread_with_more_facts_than_one_answer_holds(ledger: Ledger):
