@@ -1,18 +1,18 @@
 """What followers of replies cost the workers and the broker: approval cycles and replies with 100
 and with 1,000 followers, compared with the same without followers.
 
+The followers run on the same machine, and their own program needs far more of it than the broker
+does for them. So without followers a program that does nothing else uses as much processor time.
+
 Some models reply to others all the time, a word every 20 ms, and each follower follows one of these
 replies. Followers share connections, as the clients of a console do; a tenth of them never read,
 each on a connection of its own. Gate, executor, model workers and followers each run in a process
-of their own, all on the same processors, so the figures include what the followers' own programs
-need; the followers have the lowest priority. The processor time of the broker is measured apart,
-while nothing is recorded.
+of their own. The processor time of the broker is measured while nothing is recorded.
 """
 
 import asyncio
 import itertools
 import json
-import os
 import socket
 import sys
 import time
@@ -40,7 +40,7 @@ from bench.results import SYNC, Better, Result, compared
 
 WORKLOAD: Final = "following"
 #: Followers of the rounds, in turns.
-FOLLOWERS: Final = (0, 100, 1_000)
+FOLLOWERS: Final = (100, 1_000)
 #: Conversations whose reply takes as long as all rounds.
 _LONG: Final = 10
 _WORKSPACE: Final = "live"
@@ -65,7 +65,7 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
     """Cycles and replies a second, and the followers' share of the broker."""
     store = scratch / "following"
     cycles, replies = min(_CYCLES, log.facts), min(_REPLIES, log.facts)
-    found: dict[int, list[_Figures]] = {count: [] for count in FOLLOWERS}
+    found: dict[int, list[tuple[_Figures, _Figures]]] = {count: [] for count in FOLLOWERS}
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(broker(store, SYNC))
         for name in ("observer", f"reviewer-{REVIEWER}"):
@@ -77,19 +77,26 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
         await talk.begin()
         await clients.cycles(_WARM, 1)
         await talk.replies(_WARM)
+
+        async def figures(beside: int) -> _Figures:
+            """A round beside the process with this id."""
+            cpu_s, begun = _cpu_s(beside), time.perf_counter()
+            await clients.cycles(cycles, AT_ONCE)
+            rate = cycles / (time.perf_counter() - begun)
+            replied = await talk.replies(replies)
+            share = (_cpu_s(beside) - cpu_s) / (time.perf_counter() - begun)
+            return _Figures(rate, replied, share, *await _at_rest(clients.service, server.pid))
+
         for _ in range(rounds):
             for count in FOLLOWERS:
-                async with _followers(store, count):
-                    begun = time.perf_counter()
-                    await clients.cycles(cycles, AT_ONCE)
-                    rate = cycles / (time.perf_counter() - begun)
-                    replied = await talk.replies(replies)
-                    at_rest = await _at_rest(clients.service, server.pid)
-                    found[count].append(_Figures(rate, replied, *at_rest))
+                async with _beside(store, "followers", count) as process:
+                    following = await figures(process)
+                async with _beside(store, "busy", following.share) as process:
+                    found[count].append((following, await figures(process)))
         version = clients.service.log.server_version
 
     def lines(count: int) -> list[Result]:
-        without, with_ = found[0], found[count]
+        with_, without = zip(*found[count], strict=True)
         told = f"{count:,} followers"
 
         def line(
@@ -97,7 +104,7 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
         ) -> Result:
             return compared(
                 WORKLOAD, f"{told}, {what}", unit, [*map(figure, with_)], [*map(figure, without)],
-                beside="without followers", better=better, facts=cycles * 6, nats_server=version,
+                beside="as busy without", better=better, facts=cycles * 6, nats_server=version,
             )  # fmt: skip
 
         return [
@@ -114,7 +121,7 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
             ),
         ]  # fmt: skip
 
-    return [line for count in FOLLOWERS if count for line in lines(count)]
+    return [line for count in FOLLOWERS for line in lines(count)]
 
 
 class _Figures(Struct, frozen=True):
@@ -124,6 +131,8 @@ class _Figures(Struct, frozen=True):
     cycles: float
     #: A second.
     replies: float
+    #: Of one processor, for the program beside it.
+    share: float
     #: The processor time of the broker in a second, while nothing happens besides the long replies.
     broker_ms: float
     #: Requests in such a second.
@@ -149,9 +158,9 @@ async def _requests(ledger: Ledger) -> int:
 
 
 def _cpu_s(pid: int) -> float:
-    """The processor time of a process so far, in seconds."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """The processor time of the threads of a process so far, in seconds."""
+    threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(one.read_text().split()[0]) for one in threads) / 1e9
 
 
 class _Talk:
@@ -242,14 +251,21 @@ async def models() -> None:
 
 
 @asynccontextmanager
-async def _followers(store: Path, count: int) -> AsyncGenerator[None]:
-    """Run this many followers in one process. It waits until each of them has received text."""
-    if not count:
-        yield
-        return
-    async with child.served(__spec__.name, store, "followers", str(count)) as (process, _):
-        os.setpriority(os.PRIO_PROCESS, process.pid, 19)
-        yield
+async def _beside(store: Path, does: str, how_many: float) -> AsyncGenerator[int]:
+    """Run `followers` or `busy` in a process of its own, once it is ready; yields its id."""
+    async with child.served(__spec__.name, store, does, str(how_many)) as (process, _):
+        yield process.pid
+
+
+async def busy() -> None:
+    """Use this share of one processor, in parts of 10 ms, until it is stopped."""
+    share = min(1.0, float(sys.argv[2]))
+    print("ready", flush=True)
+    while True:
+        begun = time.thread_time()
+        while time.thread_time() - begun < 0.01 * share:
+            pass
+        await asyncio.sleep(0.01 * (1 - share))
 
 
 async def followers() -> None:

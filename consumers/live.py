@@ -49,6 +49,8 @@ _MOST: Final = 16 * 1024
 #: How often the whole text is published, and the length up to which it is.
 _WHOLE_S: Final = 1.0
 _MOST_WHOLE: Final = 128 * 1024
+#: How long text is gathered for a piece: the broker passes each piece on to each follower.
+_GATHER_S: Final = 0.1
 #: The longest time without a piece while the model is asked.
 _BEAT_S: Final = 0.3
 #: A follower looks for the recorded reply after this time without a piece, by which it varies, so
@@ -118,8 +120,9 @@ class LiveReply:
                 whole_at = clock.time() + _WHOLE_S
                 if len(text) <= _MOST_WHOLE:
                     await self._send(text, 0, len(text))
+            await asyncio.sleep(_GATHER_S)
             with suppress(TimeoutError):
-                async with asyncio.timeout(_BEAT_S):
+                async with asyncio.timeout(_BEAT_S - _GATHER_S):
                     await self._has_news.wait()
 
     async def _send(self, text: str, start: int, end: int) -> None:

@@ -182,7 +182,7 @@ async def test_it_is_killed_between_claim_and_result(program: Path, tmp_path: Pa
         )
         assert await in_doubt(shop.service) == []
         async with asyncio.timeout(75):
-            while not await in_doubt(shop.service):
+            while not await in_doubt(shop.service):  # noqa: ASYNC110 - no fact is recorded
                 await asyncio.sleep(0.5)
         await shop.service.doubt(CALL)
         assert CLAIMED in await (await begun(program, shop.server)).ended()
