@@ -178,9 +178,7 @@ class Clients:
     async def at(cls, store: Path) -> AsyncGenerator["Clients"]:
         """Both clients, with a policy that asks the reviewer about everything."""
         async with Ledger.connect(store, role="operator") as operator:
-            policy = store.with_suffix(".toml")
-            policy.write_text(POLICY)
-            await apply_policy(operator, WORKSPACE, str(policy))
+            await apply_policy(operator, WORKSPACE, POLICY, "policy.toml")
         async with (
             Ledger.connect(store, name="desk") as service,
             Ledger.connect(store, role=f"reviewer-{REVIEWER}") as reviewer,

@@ -90,14 +90,12 @@ def settings_file(session: Session) -> Path | None:
     return file if session.url is None and is_there(file) else None
 
 
-def slack_of(
-    session: Session, file: Path | None, console_url: str, link_key: Path | None
-) -> "SlackQuestions":
-    """The worker with its settings.
+def settings_of(session: Session, file: Path | None) -> SlackSettings:
+    """The settings of the file that was named, or of the store's file.
 
     Raises:
-        BadInput: there are no settings, no key, no accounts of people, or no package.
-        BadFile: the settings or the key are wrong.
+        BadInput: there are none, no accounts of people, or no package.
+        BadFile: as of `read_settings`.
     """
     if session.url is not None:
         raise BadInput(
@@ -112,10 +110,21 @@ def slack_of(
             "the worker slack has no settings. Name the file with --slack, or put it into the "
             f"store as {FILE}; docs/operators.md has an example."
         )
+    return read_settings(path)
+
+
+def slack_of(
+    session: Session, found: SlackSettings, console_url: str, link_key: Path | None
+) -> "SlackQuestions":
+    """The worker with its settings.
+
+    Raises:
+        BadInput, BadFile: as of `link_key`.
+    """
     from ayes.consumers.slack import SlackQuestions
     from ayes.consumers.slack_api import SlackApi
 
-    found, store = read_settings(path), Store(session.store)
+    store = Store(session.store)
     access = AccessFile(store)
     return SlackQuestions(
         SlackApi(found.bot_token, found.app_token, found.api_url),

@@ -17,9 +17,8 @@ from ayes.schemas.codec import Fact
 from ayes.schemas.digest import text_digest
 from ayes.schemas.errors import AlreadyFilled, BadFact, BadFile, BadInput, Defect, NotOpen
 from ayes.schemas.events import PolicyApplied
-from ayes.schemas.policy import applied, read_policy
+from ayes.schemas.policy import Policy, applied, read_policy
 from ayes.schemas.slots import CallRef, policies, policy_slot
-from ayes.schemas.toml_files import read_text
 
 
 async def declare_streams(
@@ -47,22 +46,40 @@ async def declare_streams(
         )
 
 
-async def apply_policy(ledger: Ledger, workspace: str, path: str) -> int:
-    """As `apply_policy_text`, from a file."""
-    return await apply_policy_text(ledger, workspace, read_text(path), path)
+def check_policy(text: str, source: str, *, empty: bool = False) -> Policy:
+    """Read a text that is to become a policy.
+
+    Args:
+        source: where the text is from, for errors.
+        empty: it is meant to have no entries.
+
+    Raises:
+        BadFile: the text is wrong, or has no entries and is not meant to have none.
+    """
+    policy = read_policy(text, source)
+    if not (policy.model_fields_set or empty):
+        raise BadFile(
+            source,
+            "",
+            "is empty: as a policy it would take every rule away. If that is meant: "
+            "ayes policy apply --empty.",
+        )
+    return policy
 
 
-async def apply_policy_text(ledger: Ledger, workspace: str, text: str, source: str) -> int:
+async def apply_policy(
+    ledger: Ledger, workspace: str, text: str, source: str, *, empty: bool = False
+) -> int:
     """Make a text the workspace's policy, unless it is in force already. Returns its version.
 
     Args:
         workspace: or `ORGANISATION`, for the policy that holds in every workspace.
-        source: where the text is from, for errors.
+        source, empty: as of `check_policy`.
 
     Raises:
         BadFile: the text is wrong; nothing was recorded.
     """
-    read_policy(text, source)
+    check_policy(text, source, empty=empty)
     wanted = applied(text)
     for _ in range(100):
         versions = await ledger.log.read(policies(workspace))
@@ -95,13 +112,8 @@ def _free(versions: Sequence[Fact]) -> int:
     )
 
 
-async def propose_policy(ledger: Ledger, workspace: str, path: str, requester: str) -> Call:
-    """As `propose_policy_text`, from a file."""
-    return await propose_policy_text(ledger, workspace, read_text(path), path, requester)
-
-
-async def propose_policy_text(
-    ledger: Ledger, workspace: str, text: str, source: str, requester: str
+async def propose_policy(
+    ledger: Ledger, workspace: str, text: str, source: str, requester: str, *, empty: bool = False
 ) -> Call:
     """Ask people to approve a text as the workspace's next policy. Proposing it again returns the
     same call.
@@ -109,7 +121,7 @@ async def propose_policy_text(
     Raises:
         BadFile: the text is wrong; nothing was recorded.
     """
-    read_policy(text, source)
+    check_policy(text, source, empty=empty)
     latest = await ledger.log.latest(policies(workspace))
     base = int(latest.slot.tail[1]) if latest else 0
     tool = await ledger.declare(workspace, proposals.APPLY)

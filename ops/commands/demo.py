@@ -80,8 +80,6 @@ async def _play(*, verbose: bool, json: bool) -> None:
         files = here / "files"
         files.mkdir()
         demo_agent.fill(files)
-        policy = here / "policy.toml"
-        policy.write_text(demo_agent.POLICY)
 
         server = await stack.enter_async_context(EmbeddedServer(here / "store"))
         store = server.store.path
@@ -92,7 +90,7 @@ async def _play(*, verbose: bool, json: bool) -> None:
         await declare_streams(store, also=durables(started))
         await server.ensure_account(f"reviewer-{REVIEWER}")
         async with Ledger.connect(store, role="operator") as operator:
-            await apply_policy(operator, THREAD.workspace, str(policy))
+            await apply_policy(operator, THREAD.workspace, demo_agent.POLICY, "the demo")
         await stack.enter_async_context(working(started, store=store))
         service = await stack.enter_async_context(Ledger.connect(store, name="demo"))
         person = await stack.enter_async_context(Ledger.connect(store, role=f"reviewer-{REVIEWER}"))

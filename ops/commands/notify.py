@@ -1,12 +1,12 @@
 """Commands about notices: try a channel; and the set-up that a notifier needs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from ayes.consumers.channels import Channels, NotSent, read_channels
+from ayes.consumers.channels import Channel, Channels, NotSent, read_channels
 from ayes.ledger.lifecycle import Call
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.link_key import link_key as key_of_links
@@ -49,7 +49,7 @@ async def try_channel(
     json: JsonOption = False,
 ) -> None:
     """Send one message through a channel, once."""
-    known = read_channels(channels_file(Session(store), channels))
+    known = channels_of(Session(store), channels)
     name = contact.partition(":")[0]
     if name not in known:
         raise BadInput(f"there is no channel {name!r}. There are: {', '.join(known)}.")
@@ -67,11 +67,12 @@ async def try_channel(
     Session(store, None, json).print({"channel": name, "sent": True}, f"{name} took the message.")
 
 
-def channels_file(session: Session, given: Path | None) -> Path:
-    """The channels file that was named, or that of the store.
+def channels_of(session: Session, given: Path | None) -> dict[str, Channel]:
+    """The channels of the file that was named, or of the store's file.
 
     Raises:
         BadInput: there is none.
+        BadFile: as of `read_channels`.
     """
     file = given or default_file(session)
     if file is None:
@@ -79,7 +80,7 @@ def channels_file(session: Session, given: Path | None) -> Path:
             "the notifier has no channels. Name the file with --channels, or put it into the "
             f"store as {FILE}; docs/operators.md has an example."
         )
-    return file
+    return read_channels(file)
 
 
 def default_file(session: Session) -> Path | None:
@@ -89,15 +90,15 @@ def default_file(session: Session) -> Path | None:
 
 
 def notifying_of(
-    session: Session, channels: Path | None, console_url: str, link_key: Path | None
+    session: Session, channels: Mapping[str, Channel], console_url: str, link_key: Path | None
 ) -> Notifying:
     """What the notifier sends through, and how it makes links.
 
     Raises:
-        BadInput: there is no channels file, or no key for the links.
-        BadFile: the channels file or the key is wrong.
+        BadInput: there is no key for the links.
+        BadFile: the key is wrong.
     """
-    found = Channels(read_channels(channels_file(session, channels)))
+    found = Channels(channels)
     store = Store(session.store)
     key = b""
     if link_key is not None or session.url is None:

@@ -21,6 +21,7 @@ from ayes.ledger.policies import attributed, origin, origin_slots
 from ayes.ledger.services import Ledger
 from ayes.ops.audit import backtest as trying
 from ayes.ops.audit.backtest import Counts, Report
+from ayes.ops.broker.setup import check_policy
 from ayes.ops.commands.command import Session, command
 from ayes.ops.commands.options import (
     CallArgument,
@@ -67,7 +68,7 @@ async def try_file(
     json: JsonOption = False,
 ) -> None:
     """Read a policy file as `apply` does, without a broker; with --tool, judge such a call."""
-    policy = read_policy(read_text(file), file)
+    policy = check_policy(read_text(file), file)
     if tool is not None:
         arguments = text_or_stdin(arguments).strip()
         wish = _wish(tool, arguments, agent, requester, labels or ())

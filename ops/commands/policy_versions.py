@@ -9,7 +9,7 @@ import typer
 from ayes.ledger.in_force import policy_in_force
 from ayes.ledger.services import Ledger
 from ayes.ops.broker.server import ensure_account
-from ayes.ops.broker.setup import apply_policy, apply_proposal, propose_policy
+from ayes.ops.broker.setup import apply_policy, apply_proposal, check_policy, propose_policy
 from ayes.ops.commands.command import Session, command, commands
 from ayes.ops.commands.options import OrganisationOption, WorkspaceOption
 from ayes.ops.commands.outcome import PENDING
@@ -17,7 +17,6 @@ from ayes.ops.terminal.output import print_data, print_line, print_message
 from ayes.schemas.codec import Fact, fact_json
 from ayes.schemas.errors import BadInput
 from ayes.schemas.events import PolicyApplied
-from ayes.schemas.policy import read_policy
 from ayes.schemas.slots import ORGANISATION, CallRef, policies
 from ayes.schemas.toml_files import read_text
 
@@ -66,6 +65,9 @@ async def apply(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what would change; nothing is recorded.")
     ] = False,
+    empty: Annotated[
+        bool, typer.Option("--empty", help="The file is meant to be empty: no rule holds any more.")
+    ] = False,
     *,
     session: Session,
 ) -> int:
@@ -90,16 +92,19 @@ async def apply(
         raise BadInput(
             "Name the workspace with -w, or give --organisation for the policy of all of them."
         )
-    read_policy(read_text(file), file)
+    text = read_text(file)
+    check_policy(text, file, empty=empty)
     if propose:
-        return await _propose(file, workspace or "", requester, session)
-    await apply_file(
+        return await _propose(text, file, workspace or "", requester, session, empty=empty)
+    await apply_text(
+        text,
         file,
         workspace or "",
         session,
         organisation=organisation,
         show_changes=True,
         dry_run=dry_run,
+        empty=empty,
     )
     return 0
 
@@ -146,7 +151,8 @@ async def show(
             print_line(one)
 
 
-async def apply_file(
+async def apply_text(
+    text: str,
     file: str,
     workspace: str,
     session: Session,
@@ -154,20 +160,21 @@ async def apply_file(
     organisation: bool = False,
     show_changes: bool = False,
     dry_run: bool = False,
+    empty: bool = False,
 ) -> None:
-    """Make a file the policy of the workspace, or of all of them; a dry run records nothing."""
+    """Make a file's text the policy of the workspace, or of all of them; a dry run records none."""
     role = "organisation" if organisation else "operator"
     if session.url is None and organisation:
         await ensure_account(session.store, role)  # stores of older versions lack this role
     owner = ORGANISATION if organisation else workspace
     whose: dict[str, Any] = {"organisation": True} if organisation else {"workspace": workspace}
     async with session.connect(role) as ledger:
-        version, changes = await changes_to(ledger, owner, read_text(file), file)
+        version, changes = await changes_to(ledger, owner, text, file)
         if show_changes and not session.json:
             for one in changes if version else ():
                 (print_line if dry_run else print_message)(one)
         if not dry_run:
-            applied = await apply_policy(ledger, owner, file)
+            applied = await apply_policy(ledger, owner, text, file, empty=empty)
     policy = _whose(workspace, organisation=organisation)
     if not dry_run:
         session.print(whose | {"version": applied}, f"{file} is version {applied} of {policy}.")
@@ -197,10 +204,12 @@ def changes(before: str, after: str, old: str, new: str) -> list[str]:
     return [*unified_diff(before.splitlines(), after.splitlines(), old, new, lineterm="")]
 
 
-async def _propose(file: str, workspace: str, requester: str, session: Session) -> int:
+async def _propose(
+    text: str, file: str, workspace: str, requester: str, session: Session, *, empty: bool
+) -> int:
     """Propose a version as a call that people approve. The exit code says that it is pending."""
     async with session.connect("service") as ledger:
-        call = await propose_policy(ledger, workspace, file, requester)
+        call = await propose_policy(ledger, workspace, text, file, requester, empty=empty)
     session.print(
         {"workspace": workspace, "proposal": str(call.ref)},
         f"{file} is proposed for workspace {workspace!r}. Once somebody else has approved "

@@ -21,10 +21,10 @@ from ayes.ledger.patience import while_away
 from ayes.ledger.services import Ledger
 from ayes.ops.broker import witness
 from ayes.ops.broker.server import EmbeddedServer, ensure_account, is_running
-from ayes.ops.broker.setup import declare_streams
+from ayes.ops.broker.setup import check_policy, declare_streams
 from ayes.ops.commands import completion
 from ayes.ops.commands.command import Session, command, commands
-from ayes.ops.commands.notify import notifying_of
+from ayes.ops.commands.notify import channels_of, notifying_of
 from ayes.ops.commands.options import (
     AcceptLogOption,
     AckWaitOption,
@@ -43,11 +43,11 @@ from ayes.ops.commands.options import (
     WebhooksOption,
     WorkspaceOption,
 )
-from ayes.ops.commands.policy_versions import apply_file
+from ayes.ops.commands.policy_versions import apply_text
 from ayes.ops.rehearsal.rehearse import Summary, read_recordings, refuse_other, review
 from ayes.ops.rehearsal.rehearse import rehearse as drive
 from ayes.ops.rehearsal.scripted_reviewer import script_for
-from ayes.ops.slack_settings import slack_of
+from ayes.ops.slack_settings import settings_of, slack_of
 from ayes.ops.terminal import output
 from ayes.ops.terminal.output import print_json, print_message
 from ayes.ops.terminal.progress import bar
@@ -63,7 +63,6 @@ from ayes.ops.workers import (
     working,
 )
 from ayes.schemas.errors import BadInput
-from ayes.schemas.policy import read_policy
 from ayes.schemas.toml_files import read_text
 
 app: Final = commands()
@@ -114,10 +113,11 @@ async def work(
         else {name: one for name, (_, one) in read_recordings(recording).items()}
     )
     store, url, json = session
-    notifying = (
-        notifying_of(session, channels, console_url, link_key) if "notifier" in chosen else None
-    )
-    asking = slack_of(session, slack, console_url, link_key) if "slack" in chosen else None
+    notifying = asking = None
+    if "notifier" in chosen:
+        notifying = notifying_of(session, channels_of(session, channels), console_url, link_key)
+    if "slack" in chosen:
+        asking = slack_of(session, settings_of(session, slack), console_url, link_key)
     endpoints = webhooks_file(file, store)
     agents = agents_of(agents_file) if "delegator" in chosen else None
 
@@ -195,7 +195,7 @@ async def rehearse(
     rules = None
     if policy is not None:
         rules = read_text(policy)
-        read_policy(rules, policy)
+        check_policy(rules, policy)
     async with AsyncExitStack() as stack:
         kinds = ["model", "executor"] if workers else []
         # Without --store it never touches the user's own store.
@@ -207,8 +207,8 @@ async def rehearse(
             await declare_streams(store, ack_wait_s=ack_wait_s, also=also)
         service = await stack.enter_async_context(Ledger.connect(store, url=url, name="rehearsal"))
         await refuse_other(service, workspace, recorded, script, rules)
-        if policy is not None:
-            await apply_file(policy, workspace, Session(store, url))
+        if policy is not None and rules is not None:
+            await apply_text(rules, policy, workspace, Session(store, url))
         role = f"reviewer-{script.name}"
         if url is None:
             await ensure_account(store, role)

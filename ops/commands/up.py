@@ -7,16 +7,15 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from ayes.consumers.channels import read_channels
 from ayes.consumers.tools import load
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.patience import while_away
 from ayes.ops.broker.server import EmbeddedServer
-from ayes.ops.broker.setup import declare_streams
+from ayes.ops.broker.setup import check_policy, declare_streams
 from ayes.ops.broker.supervisor import supervised
 from ayes.ops.commands import completion, console
 from ayes.ops.commands.command import Session, command, commands
-from ayes.ops.commands.notify import channels_file, default_file, notifying_of
+from ayes.ops.commands.notify import channels_of, default_file, notifying_of
 from ayes.ops.commands.options import (
     AcceptLogOption,
     AckWaitOption,
@@ -33,7 +32,7 @@ from ayes.ops.commands.options import (
     WebhooksOption,
     WorkspaceOption,
 )
-from ayes.ops.commands.policy_versions import apply_file
+from ayes.ops.commands.policy_versions import apply_text
 from ayes.ops.commands.run import (
     ack_wait_of,
     agents_of,
@@ -46,13 +45,12 @@ from ayes.ops.commands.run import (
 )
 from ayes.ops.console.tokens import own_name
 from ayes.ops.monitor.serving import ListenAddress, monitored
-from ayes.ops.slack_settings import read_settings, settings_file, slack_of
+from ayes.ops.slack_settings import settings_file, settings_of, slack_of
 from ayes.ops.terminal.output import print_json, print_message
 from ayes.ops.terminal.times import parse_duration
 from ayes.ops.traces import exporting
 from ayes.ops.workers import KINDS, durables, reactions, until_signalled, working
 from ayes.schemas.files import is_there
-from ayes.schemas.policy import read_policy
 from ayes.schemas.toml_files import read_text
 
 app = commands()
@@ -132,24 +130,23 @@ async def up(
         chosen.append("webhooks")
     if (channels := channels or default_file(here)) is not None and "notifier" not in chosen:
         chosen.append("notifier")
-    if "notifier" in chosen:
-        read_channels(channels_file(here, channels))
+    told = channels_of(here, channels) if "notifier" in chosen else None
     if (slack := slack or settings_file(here)) is not None and "slack" not in chosen:
         chosen.append("slack")
-    if slack is not None:
-        read_settings(slack)
+    slack_settings = settings_of(here, slack) if "slack" in chosen else None
     if agents_file is not None and "delegator" not in chosen:
         chosen.append("delegator")
     agents = agents_of(agents_file) if "delegator" in chosen else None
+    rules = read_text(policy) if policy is not None else ""
     if policy is not None:
-        read_policy(read_text(policy), policy)  # before anything is started
+        check_policy(rules, policy)  # before anything is started
     async with (
         EmbeddedServer(store, sync=sync) as server,
         supervised(server) as supervisor,
     ):
         own = Session(server.store.path)
-        notifying = notifying_of(own, channels, console_url, None) if "notifier" in chosen else None
-        asking = slack_of(own, slack, console_url, None) if "slack" in chosen else None
+        notifying = notifying_of(own, told, console_url, None) if told else None
+        asking = slack_of(own, slack_settings, console_url, None) if slack_settings else None
         started = reactions(
             chosen,
             tools=registry,
@@ -169,7 +166,7 @@ async def up(
                 )
                 await supervisor.watch_log()
                 if policy is not None:
-                    await apply_file(policy, workspace, own)
+                    await apply_text(rules, policy, workspace, own)
                 if registry is not None:
                     await declare_tools(registry, workspace, own)
                 if agents is not None:

@@ -198,9 +198,7 @@ class Site:
                         self.store, replicas=replicas, also=tuple(DURABLES), max_bytes=1 << 30
                     )
                     async with Ledger.connect(self.store, role="operator") as operator:
-                        path = self.folder / "policy.toml"
-                        path.write_text(POLICY)
-                        await apply_policy(operator, WORKSPACE, str(path))
+                        await apply_policy(operator, WORKSPACE, POLICY, "policy.toml")
                 except ApprovalsError:
                     await asyncio.sleep(0.5)
                 else:

@@ -331,7 +331,7 @@ async def rehearsal(program: Program) -> None:
             workspace = f"rehearsal-{number}"
             while not program.ends.is_set():
                 try:
-                    await apply_policy(operator, workspace, str(AIRLINE))
+                    await apply_policy(operator, workspace, AIRLINE.read_text(), str(AIRLINE))
                     await _rehearsed(service, person, workspace, recorded, script)
                 except* ApprovalsError as problems:
                     program.journal.note("rehearsal", workspace=workspace, text=repr(problems))

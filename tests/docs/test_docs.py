@@ -734,9 +734,9 @@ async def test_a_server_of_ones_own_works(tmp_path):
             )
             for kind in ("gate", "queue")
         ]
-        (tmp_path / "shop.toml").write_text('[[rule]]\nname = "all"\ntools = ["*"]\nthen = "ask"\n')
+        policy = '[[rule]]\nname = "all"\ntools = ["*"]\nthen = "ask"\n'
         async with Ledger.connect(url=url("operator"), role="operator") as operator:
-            assert await apply_policy(operator, "shop", str(tmp_path / "shop.toml")) == 1
+            assert await apply_policy(operator, "shop", policy, "shop.toml") == 1
         async with Ledger.connect(url=url("service")) as ledger:
             await ledger.declare("shop", spec_of(refund))
             await ledger.request(

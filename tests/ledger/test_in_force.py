@@ -1,7 +1,6 @@
 """What is in force where something in the slots of a policy or of a tool cannot be read."""
 
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
@@ -66,7 +65,7 @@ VOID = [
 @pytest.mark.parametrize(("token", "raw"), VOID)
 @pytest.mark.parametrize("owner", ["shop", ORGANISATION])
 async def test_what_cannot_be_read_leaves_in_force_what_was(
-    ledger: Ledger, port: Messy, tmp_path: Path, owner: str, token: str, raw: bytes
+    ledger: Ledger, port: Messy, owner: str, token: str, raw: bytes
 ):
     """A void policy neither stops the gate nor loosens, people are told, and the next one clears it
     (H4, H5, D13).
@@ -88,17 +87,15 @@ async def test_what_cannot_be_read_leaves_in_force_what_was(
     [alarm] = await ledger.alarms()
     assert (alarm.seq, alarm.subject) == (void.seq, f"ledger.{owner}._policy.{token}")
     assert alarm.why
-    file = tmp_path / "policy.toml"
-    file.write_text(BLOCK)
-    assert await apply_policy(ledger, owner, str(file)) == 2
-    assert await apply_policy(ledger, owner, str(file)) == 2
+    assert await apply_policy(ledger, owner, BLOCK, "policy.toml") == 2
+    assert await apply_policy(ledger, owner, BLOCK, "policy.toml") == 2
     assert await ledger.alarms() == ()
 
 
 @pytest.mark.parametrize(("token", "raw"), VOID)
 @pytest.mark.parametrize("owner", ["shop", ORGANISATION])
 async def test_what_could_never_be_read_asks_people_about_everything(
-    ledger: Ledger, port: Messy, tmp_path: Path, owner: str, token: str, raw: bytes
+    ledger: Ledger, port: Messy, owner: str, token: str, raw: bytes
 ):
     """Where nothing was ever readable nothing is allowed, by the other policy neither (H5, I4)."""
     allow = BLOCK.replace("block", "allow")
@@ -113,22 +110,16 @@ async def test_what_could_never_be_read_asks_people_about_everything(
     assert isinstance(step, Append)
     assert isinstance(step.event, e.ApprovalRequested)
     assert "cannot be read" in step.event.reason
-    file = tmp_path / "policy.toml"
-    file.write_text(allow)
-    assert await apply_policy(ledger, owner, str(file)) == 1
+    assert await apply_policy(ledger, owner, allow, "policy.toml") == 1
     assert (await ledger.policies("shop")).workspace.version == 1
 
 
-async def test_a_version_is_recorded_under_the_next_free_number(
-    ledger: Ledger, port: Messy, tmp_path: Path
-):
+async def test_a_version_is_recorded_under_the_next_free_number(ledger: Ledger, port: Messy):
     """Numbers that void facts stand under are passed over, the greatest that there is too (H4)."""
     await ledger.append(policy_slot("shop", 1), applied(BLOCK))
     for number in ("2", "3", "999999999"):
         await port.put(f"ledger.shop._policy.{number}", NEWER)
-    file = tmp_path / "policy.toml"
-    file.write_text(BLOCK + "\n")
-    assert await apply_policy(ledger, "shop", str(file)) == 4
+    assert await apply_policy(ledger, "shop", f"{BLOCK}\n", "policy.toml") == 4
     assert (await ledger.policies("shop")).workspace.version == 4
 
 

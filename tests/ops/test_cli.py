@@ -32,6 +32,7 @@ from program import (
     at_a_terminal,
     environment,
     last_seq,
+    piped,
     record,
     started,
     until,
@@ -385,6 +386,87 @@ def test_a_policy_says_what_it_changes(shop, tmp_path, within):
     applied = within("policy", "apply", policy, "-w", "diffs", store=shop)
     assert '+then = "ask"' in applied.err
     assert "is version 2 of the policy of diffs" in applied.err
+
+
+NEVER = '[[rule]]\nname = "never"\ntools = ["drop"]\nthen = "block"\n'
+
+
+def shown(within, store, *words):
+    """The text of the policy in force."""
+    return within("policy", "show", *words, store=store).out
+
+
+def test_a_policy_may_come_by_a_pipe(shop, within):
+    """A pipe is read once: what is checked and shown is what is recorded, or proposed (B1).
+
+    A second look at a pipe finds nothing, so that an empty policy was recorded, with exit code 0.
+    """
+    with piped(NEVER) as pipe:
+        ended = within("policy", "apply", pipe, "-w", "piped", store=shop)
+    assert (ended.code, shown(within, shop, "-w", "piped")) == (0, NEVER), ended.err
+    with piped(f"# newer\n{NEVER}") as pipe:
+        ended = within("policy", "apply", pipe, "-w", "piped", "--dry-run", store=shop)
+    assert [line for line in ended.out.splitlines() if line[0] in "-+"][2:] == ["+# newer"]
+    words = ("-w", "piped", "--propose", "--requester", "olga", "--json")
+    with piped(f"# newer\n{NEVER}") as pipe:
+        call = within("policy", "apply", pipe, *words, store=shop).one["proposal"]
+    asked = within("show", call, "--json", store=shop).lines[0]["event"]["arguments"]
+    assert json.loads(asked)["text"] == f"# newer\n{NEVER}"
+
+
+def test_a_policy_may_come_by_the_standard_input(shop, within):
+    """`/dev/stdin` and `<(...)` of a real shell are read once too."""
+    ended = approvals("policy", "apply", "/dev/stdin", "-w", "stdin", store=shop, typed=NEVER)
+    assert (ended.code, shown(within, shop, "-w", "stdin")) == (0, NEVER), ended.err
+    line = 'exec "$0" policy apply <(printf %s "$1") -w substituted'
+    given = environment(AYES_STORE=str(shop))
+    subprocess.run(["bash", "-c", line, str(AYES), NEVER], env=given, check=True)
+    assert shown(within, shop, "-w", "substituted") == NEVER
+
+
+@pytest.mark.parametrize("text", ["", "\n", "# nothing yet\n"])
+def test_an_empty_policy_is_refused_unless_it_is_meant(shop, within, text):
+    """A generator that failed writes nothing; that takes no rule away. `--empty` does (H5)."""
+    workspace = ("-w", f"empty{len(text)}")
+    with piped(NEVER) as pipe:
+        assert within("policy", "apply", pipe, *workspace, store=shop).code == 0
+    before = last_seq(shop)
+    for more in ((), ("--dry-run",), ("--propose", "--requester", "olga")):
+        with piped(text) as pipe:
+            ended = within("policy", "apply", pipe, *workspace, *more, store=shop)
+        assert (ended.code, ended.out, last_seq(shop)) == (2, "", before)
+        assert "is empty" in ended.err
+        assert "ayes policy apply --empty" in ended.err
+    with piped(text) as pipe:
+        ended = within("policy", "apply", pipe, *workspace, "--empty", store=shop)
+    assert (ended.code, shown(within, shop, *workspace).strip()) == (0, text.strip()), ended.err
+
+
+def test_up_reads_each_of_its_files_once(tmp_path, within):
+    """Each file of `ayes up` may be a pipe: policy, channels, Slack's settings, sub-agents (B1)."""
+    files = {
+        "policy": NEVER,
+        "channels": '[channel.mail]\nurl = "json://localhost:1/{address}"\n',
+        "agents": '[agent.research]\nagent = "r"\nmodel = "test:test"\n',
+    }
+    options = " ".join(f'--{name} <(printf %s "${name}")' for name in files)
+    store = tmp_path / "store"
+    command = f'exec "$0" up --store "$1" -w shop --no-console --json {options}'
+    with subprocess.Popen(
+        ["bash", "-c", command, str(AYES), str(store)],
+        env=environment(**files),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout
+            ready = process.stdout.readline()
+            assert ready, process.stderr and process.stderr.read()
+            assert {"notifier", "delegator"} <= set(json.loads(ready)["workers"])
+            assert shown(within, store, "-w", "shop") == NEVER
+        finally:
+            process.terminate()
 
 
 @pytest.mark.parametrize(
@@ -930,7 +1012,7 @@ FILES = {
     "policy.toml": POLICY,
     "policy-key.toml": '[[rule]]\nname = "x"\ntools = ["pay"]\nthen = "ask"\nvoterz = ["ana"]\n',
     "policy-pattern.toml": '[[rule]]\nname = "x"\ntools = ["pay now"]\nthen = "ask"\n',
-    "policy-huge.toml": "#" * 600_000,
+    "policy-huge.toml": "deny_repeats = 3\n" + "#" * 600_000,
     "tools.toml": '[[tool]]\nname = "re fund"\nschema = "{}"\n',
     "reviewer.toml": 'name = "ana"\notherwise = "perhaps"\n',
     "reviewer-vote.toml": 'name = "ana"\n\n[[vote]]\ntools = ["pay"]\nverdict = "deny"\narguments '

@@ -615,7 +615,7 @@ def test_a_store_from_before_there_was_an_organisation_gets_its_account(tmp_path
     as one that adds nobody without reading its accounts again.
     """
     policy = tmp_path / "policy.toml"
-    policy.write_text("")
+    policy.write_text("deny_repeats = 3\n")
 
     async def run(*commands):
         async with EmbeddedServer(tmp_path / "store") as server:

@@ -74,6 +74,15 @@ def rehearsed(store, workspace, *options, file=SMALL, policy=POLICY):
     )
 
 
+def test_its_policy_may_come_by_a_pipe(store, workspace):
+    """What was checked before anything was recorded is the policy that is in force (B1)."""
+    options = ("--policy", "/dev/stdin", "-w", workspace, "--store", store, "--json")
+    rules = POLICY.read_text()
+    ended = approvals("rehearse", SMALL, *options, typed=rules, timeout_s=110)
+    assert ended.code == 0, ended.err
+    assert approvals("policy", "show", "-w", workspace, store=store).out == rules
+
+
 def facts_of(store, workspace):
     """Every fact in the threads of a workspace, by thread."""
 

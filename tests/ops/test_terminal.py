@@ -392,7 +392,7 @@ async def put(bucket, key, value):
             return
 
 
-def test_a_terminal_shows_text_of_others_and_does_not_obey_it(shop, within, thread, tmp_path):
+def test_a_terminal_shows_text_of_others_and_does_not_obey_it(shop, within, thread):
     """`pending`, `show`, `thread` and a vote on a real terminal, of a requester, an author and a
     type that write to it; piped, JSON is what it always was. Customers ask here, who never review
     (H6, R7).
@@ -400,12 +400,11 @@ def test_a_terminal_shows_text_of_others_and_does_not_obey_it(shop, within, thre
     thread = ThreadRef("customers", thread.thread)
     call = thread.call("c")
 
-    policy = tmp_path / "policy.toml"
-    policy.write_text('unmapped_requesters = "exclude_nobody"\n')
+    policy = 'unmapped_requesters = "exclude_nobody"\n'
 
     async def customers():
         async with Ledger.connect(shop, role="admin") as ledger:
-            await apply_policy(ledger, thread.workspace, str(policy))
+            await apply_policy(ledger, thread.workspace, policy, "policy.toml")
             await ledger.declare(thread.workspace, ToolSpec(name="pay", schema='{"type":"object"}'))
 
     asyncio.run(customers())
@@ -526,16 +525,13 @@ def test_scripts_vote_as_before_and_see_what_on_stderr(shop, within, thread):
         assert "[y/N]" not in terminal.told
 
 
-def test_a_rule_can_want_the_name_of_the_tool_typed(shop, within, tmp_path):
+def test_a_rule_can_want_the_name_of_the_tool_typed(shop, within):
     """Neither a yes nor `--all` stands for it; at the terminal or as `--typed` it counts."""
-    policy = tmp_path / "policy.toml"
-    policy.write_text(
-        '[[rule]]\nname = "payments"\ntools = ["pay"]\nthen = "ask"\nconfirm = "typed"\n'
-    )
+    policy = '[[rule]]\nname = "payments"\ntools = ["pay"]\nthen = "ask"\nconfirm = "typed"\n'
 
     async def prepare():
         async with Ledger.connect(shop, role="admin") as ledger:
-            await apply_policy(ledger, "bank", str(policy))
+            await apply_policy(ledger, "bank", policy, "policy.toml")
             await ledger.declare("bank", ToolSpec(name="pay", schema='{"type":"object"}'))
 
     asyncio.run(prepare())

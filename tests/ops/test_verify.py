@@ -55,7 +55,7 @@ def replay(store, capsys):
 async def rehearsed(store, admin, workspace="rehearsal", otherwise="approve"):
     """The small file through the real thing, all workers in this process."""
     recorded = read_recordings(str(SMALL))
-    await apply_policy(admin, workspace, str(POLICY))
+    await apply_policy(admin, workspace, POLICY.read_text(), str(POLICY))
     async with at_work(
         store, *KINDS, recordings={name: one for name, (_, one) in recorded.items()}
     ):

@@ -134,8 +134,6 @@ async def attacker(store: Path, role: str) -> AsyncIterator[tuple[Client, list[s
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def bank(tmp_path_factory: Any) -> AsyncIterator[Bank]:
     path = tmp_path_factory.mktemp("bank")
-    policy = path / "policy.toml"
-    policy.write_text(POLICY)
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(running(path / "store"))
         store = server.store.path
@@ -143,7 +141,7 @@ async def bank(tmp_path_factory: Any) -> AsyncIterator[Bank]:
         service = await stack.enter_async_context(Ledger.connect(store, name="desk"))
         bank = Bank(store, service)
         async with Ledger.connect(store, role="operator") as operator:
-            await apply_policy(operator, "bank", str(policy))
+            await apply_policy(operator, "bank", POLICY, "policy.toml")
         async with Ledger.connect(store, role="executor") as executor:
             await bank.tools.declare(executor, "bank")
         at_work = reactions(["gate", "queue", "executor"], tools=bank.tools)

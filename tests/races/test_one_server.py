@@ -110,7 +110,7 @@ async def test_a_broker_that_ends_is_started_again_on_the_same_port(site):
     assert approvals("status", store=site.store).code == 0
 
 
-@pytest.mark.parametrize("step", ["declare_streams", "apply_file", "declare_tools"])
+@pytest.mark.parametrize("step", ["declare_streams", "apply_text", "declare_tools"])
 def test_a_broker_may_end_while_up_starts(tmp_path, within, monkeypatch, step):
     """At each step of the start it is started again, and the start goes on (D7)."""
     store, killed = tmp_path / "store", []
@@ -125,7 +125,7 @@ def test_a_broker_may_end_while_up_starts(tmp_path, within, monkeypatch, step):
     monkeypatch.setattr(up_command, step, killing)
     monkeypatch.setattr(up_command, "_greet", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM))
     policy = tmp_path / "shop.toml"
-    policy.write_text("")
+    policy.write_text("deny_repeats = 3\n")
     words = ("--policy", policy, "-w", "shop", "--tools", "shop_tools:tools", "--no-console")
     monkeypatch.syspath_prepend(ROOT / "examples")
     ended = within("up", "--store", store, *words)

@@ -299,6 +299,18 @@ def in_process(
     structlog.configure(**config)
 
 
+@contextmanager
+def piped(text: str) -> Iterator[str]:
+    """The path of a pipe that holds this text (up to 64 KiB), as a shell makes one for `<(...)`."""
+    reading, writing = os.pipe()
+    try:
+        with os.fdopen(writing, "w") as content:
+            content.write(text)
+        yield f"/dev/fd/{reading}"
+    finally:
+        os.close(reading)
+
+
 class Terminal:
     """The program on a terminal, with a user who reads and types."""
 

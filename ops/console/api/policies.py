@@ -11,7 +11,7 @@ from ayes.ledger import policy_proposals
 from ayes.ledger.in_force import VoidVersion
 from ayes.ledger.services import Ledger
 from ayes.ops.audit import backtest
-from ayes.ops.broker.setup import apply_policy_text, apply_proposal, propose_policy_text
+from ayes.ops.broker.setup import apply_policy, apply_proposal, propose_policy
 from ayes.ops.commands.policy_versions import changes, changes_to, text_of
 from ayes.ops.console.api.base import ApiModel
 from ayes.ops.console.backend import Backend, InBackend
@@ -282,7 +282,7 @@ async def apply(workspace: str, new: NewPolicy, backend: InBackend, visitor: Ope
             f"a second person must approve each policy of {workspace}, as the organisation wants. "
             "Nothing was recorded. Propose it instead."
         )
-    version = await apply_policy_text(operator, workspace, new.text, _SOURCE)
+    version = await apply_policy(operator, workspace, new.text, _SOURCE)
     return Applied(workspace=workspace, version=version)
 
 
@@ -326,7 +326,7 @@ async def propose(
 ) -> Proposed:
     """Ask people to approve a text as the next policy of a workspace. It is safe to repeat."""
     service = await backend.service(visitor.name)
-    call = await propose_policy_text(service, workspace, new.text, _SOURCE, visitor.name)
+    call = await propose_policy(service, workspace, new.text, _SOURCE, visitor.name)
     return Proposed(workspace=workspace, proposal=str(call.ref))
 
 
