@@ -20,6 +20,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from msgspec import Struct
+from pydantic import ValidationError
 
 from ayes.adapters.names import AskedCall, may_be, search, thread_name
 from ayes.adapters.outputs import kept, output_text, recordable, with_bytes
@@ -39,6 +40,7 @@ from ayes.schemas.errors import (
     WaitTimedOut,
 )
 from ayes.schemas.slots import CallRef, ThreadRef
+from ayes.schemas.toml_files import mistakes
 from ayes.schemas.tools import ToolSpec
 
 #: How long the ledger may take to answer before nothing runs.
@@ -394,7 +396,7 @@ def calling(function: ToolFunction) -> Runner:
     return call
 
 
-@functools.cache
+@functools.lru_cache(maxsize=4096)
 def spec_from_schema(name: str, description: str, schema: str) -> ToolSpec:
     """A tool of a framework, which has the JSON Schema of its parameters.
 
@@ -406,8 +408,9 @@ def spec_from_schema(name: str, description: str, schema: str) -> ToolSpec:
     """
     try:
         return ToolSpec(name=name, description=description, schema=schema)
-    except ValueError as problem:
-        raise BadInput(f"tool {name!r} cannot be declared: {problem}") from None
+    except ValidationError as problem:
+        said = " ".join(sentence for _, sentence in mistakes(problem))
+        raise BadInput(f"tool {name!r} cannot be declared: {said}") from None
 
 
 __all__ = [

@@ -15,6 +15,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from ayes.schemas import regex_cost
+from ayes.schemas.drafts import Draft, draft_named
 from ayes.schemas.strict_json import values_in
 
 #: Of one value, by the subschemas that apply to the value itself.
@@ -48,21 +49,22 @@ class SchemaCost:
 
     Args:
         schema: the parsed schema.
+        draft: by whose rules it is checked.
 
     Raises:
         TooMuchWork: it exceeds a limit, refers to itself at the same value, or refers to another
-            document.
+            document, or it has a word that its draft does not know.
     """
 
-    def __init__(self, schema: _Node) -> None:
-        self._root = schema
+    def __init__(self, schema: _Node, draft: Draft) -> None:
+        self._root, self._draft = schema, draft
         #: Every place with the name, since a name may also occur where validators do not look, such
         #: as in a default.
         self._anchors: defaultdict[str, list[Any]] = defaultdict(list)
         for node in _schemas(*values_in(schema)):
-            for key in ("$anchor", "$dynamicAnchor"):
-                if isinstance(node.get(key), str):
-                    self._anchors[node[key]].append(node)
+            for key in ("$anchor", "$dynamicAnchor", draft.id_word):
+                if isinstance(name := node.get(key), str):
+                    self._anchors[name.removeprefix("#")].append(node)
         self._in_place: dict[int, dict[int, int]] = {}
         self._nodes: dict[int, _Node] = {}
         self._costs: dict[int, int] = {}
@@ -86,11 +88,7 @@ class SchemaCost:
             node = waiting.pop()
             if id(node) in self._nodes:
                 continue
-            if isinstance(node.get("$id"), str) and node is not self._root:
-                raise TooMuchWork(
-                    f"a subschema has an $id, {_cited(node['$id'])}, and only the schema itself "
-                    'may have one. Omit it, and refer to the place, such as "#/$defs/address".'
-                )
+            self._check_words(node)
             self._nodes[id(node)] = node
             self._costs[id(node)] = _weight(node)
             if len(self._nodes) > MAX_SUBSCHEMAS:
@@ -110,9 +108,29 @@ class SchemaCost:
         for node in list(self._nodes.values()):
             self._closure(node)
 
+    def _check_words(self, node: _Node) -> None:
+        if unread := sorted(self._draft.unread & node.keys()):
+            raise TooMuchWork(
+                f"the schema is one of {self._draft.name}, which does not know the word "
+                f"{_cited(unread[0])}. Name the draft that has it in $schema."
+            )
+        if node is self._root:
+            return
+        word = self._draft.id_word
+        # One that begins with # is an anchor, until draft-07.
+        if isinstance(name := node.get(word), str) and not name.startswith("#"):
+            raise TooMuchWork(
+                f"a subschema has an {word}, {_cited(name)}, and only the schema itself "
+                'may have one. Omit it, and refer to the place, such as "#/$defs/address".'
+            )
+        if isinstance(dialect := node.get("$schema"), str) and draft_named(dialect) != self._draft:
+            raise TooMuchWork(
+                f"a subschema has another $schema, {_cited(dialect)}, than the schema itself."
+            )
+
     def _applied(self, node: _Node) -> Iterator[_Node]:
         """The subschemas that apply to the same value."""
-        for key in ("$ref", "$dynamicRef"):
+        for key in ("$ref", "$dynamicRef", "$recursiveRef"):
             if isinstance(reference := node.get(key), str):
                 yield from _schemas(*self._targets(reference))
         yield from _schemas(*map(node.get, _SCHEMA))
@@ -122,7 +140,7 @@ class SchemaCost:
             yield from _schemas(*_table(node, key).values())
 
     def _targets(self, reference: str) -> Sequence[Any]:
-        base = self._root.get("$id")
+        base = self._root.get(self._draft.id_word)
         fragment = reference
         if isinstance(base, str) and base:
             fragment = reference.removeprefix(base.rstrip("#"))
@@ -301,6 +319,8 @@ def _weight(node: _Node) -> int:
     for key in ("const", "enum", "required", "dependentRequired"):
         if key in node:
             weight += _count(node[key])
+    needed = _table(node, "dependencies").values()
+    weight += sum(_count(one) for one in needed if isinstance(one, list))
     if "multipleOf" in node:
         weight += 15
     if any(key in node for key in _UNEVALUATED):
@@ -336,13 +356,15 @@ def _at_key(node: _Node, key: str) -> Iterator[_Node]:
 
 def _at_place(node: _Node, place: int | None) -> Iterator[_Node]:
     """The subschemas for the value at this place of a list; at any place if it is None."""
-    first = _list(node, "prefixItems")
+    first, rest = _list(node, "prefixItems"), node.get("items")
+    if isinstance(rest, list):  # until 2019-09
+        first, rest = rest, node.get("additionalItems")
     if place is None:
         yield from _schemas(*first)
     elif place < len(first):
         yield from _schemas(first[place])
     if place is None or place >= len(first):
-        yield from _schemas(node.get("items"))
+        yield from _schemas(rest)
     yield from _schemas(node.get("contains"), node.get("unevaluatedItems"))
 
 

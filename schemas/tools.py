@@ -3,8 +3,8 @@
 A declaration is recorded under its version, a digest of everything in it. So a changed contract is
 another version, and the same contract declared twice is one fact.
 
-The schema is JSON Schema (draft 2020-12) and is kept as raw text. References in it are never
-fetched.
+The schema is JSON Schema, of draft-04 to 2020-12 (`drafts.py`), and is kept as raw text. References
+in it are never fetched.
 """
 
 import hashlib
@@ -12,6 +12,7 @@ import heapq
 import inspect
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Annotated, Any, Final, NamedTuple
 
 import jsonschema_rs
@@ -19,6 +20,7 @@ from pydantic import Field, PydanticUserError, TypeAdapter, ValidationError, fie
 from pydantic.json_schema import GenerateJsonSchema
 
 from ayes.schemas import strict_json
+from ayes.schemas.drafts import Draft, drafts_of
 from ayes.schemas.errors import BadFact, BadInput
 from ayes.schemas.events import ToolDeclared
 from ayes.schemas.schema_cost import MAX_STEPS, MAX_STEPS_EXPLAINED, SchemaCost
@@ -31,7 +33,6 @@ from ayes.schemas.toml_files import (
     read_toml,
 )
 
-DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 MAX_PROBLEMS: Final = 3
 _MAX_PROBLEM_CHARACTERS: Final = 200
 
@@ -308,22 +309,51 @@ class _Untitled(GenerateJsonSchema):
 _PATTERNS: Final = jsonschema_rs.FancyRegexOptions(backtrack_limit=10_000)
 
 
-def _compiled(text: str) -> tuple[jsonschema_rs.Draft202012Validator, SchemaCost]:
+class _Described:
+    """A keyword that only describes."""
+
+    def __init__(self, *_keyword: object) -> None:
+        """There is nothing to remember."""
+
+    def validate(self, _value: object) -> None:
+        """Every value fits."""
+
+
+_DESCRIBED: Final = dict.fromkeys(("contentEncoding", "contentMediaType"), _Described)
+
+
+def _compiled(text: str) -> tuple[jsonschema_rs.Validator, SchemaCost]:
     """The validator of a schema and its cost; ValueError has the problem as its message."""
     schema = strict_json.read(text)
     if not isinstance(schema, dict) or schema.get("type") != "object":
         raise ValueError('the schema must describe an object: write "type": "object".')
-    if str(schema.get("$schema", DIALECT)).rstrip("#") != DIALECT:
-        raise ValueError(f"the $schema is {schema['$schema']}, but it must be {DIALECT}.")
-    effort = SchemaCost(schema)  # first, since compiling takes time too
+    first, *others = drafts_of(schema)
     try:
-        validator = jsonschema_rs.Draft202012Validator(
-            schema, mask="the value", offline=True, pattern_options=_PATTERNS
+        return _compiled_as(first, schema)
+    except ValueError:
+        for draft in others:
+            with suppress(ValueError):
+                return _compiled_as(draft, schema)
+        raise
+
+
+def _compiled_as(
+    draft: Draft, schema: dict[str, Any]
+) -> tuple[jsonschema_rs.Validator, SchemaCost]:
+    effort = SchemaCost(schema, draft)  # first, since compiling takes time too
+    try:
+        validator = draft.validator(
+            {key: value for key, value in schema.items() if key != "$schema"},
+            mask="the value",
+            offline=True,
+            pattern_options=_PATTERNS,
+            validate_formats=False,
+            keywords=_DESCRIBED,
         )
     except jsonschema_rs.ValidationError as problem:
         message = problem.message.replace("the value", json.dumps(problem.instance)[:60], 1)
         raise ValueError(
-            "this is not a valid JSON Schema (draft 2020-12): "
+            f"this is not a valid JSON Schema (draft {draft.name.removeprefix('draft-')}): "
             f"at {_pointer(problem.instance_path) or 'the top'}, {message}."
         ) from None
     return validator, effort

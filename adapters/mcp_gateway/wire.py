@@ -12,13 +12,13 @@ are images, sounds, and embedded resources with bytes. A `resource_link` is none
 `resources/read` of its server, and no model's provider could fetch it.
 """
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from pydantic import ValidationError
-
+from ayes.adapters.kernel import spec_from_schema
 from ayes.adapters.mcp_gateway.names import tool_name
 from ayes.adapters.verdicts import Answer, Run, Say, Wait, verdict
 from ayes.ledger.lifecycle import Call, Status
@@ -45,7 +45,6 @@ POLL_MS: Final = 2000
 _RESULT: Final = "mcp_result"
 _ERROR: Final = "mcp_error"
 _FILE: Final = "file"
-_OPEN_SCHEMA: Final = '{"type":"object"}'
 _HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 
 WAIT_TOOL: Final[Json] = {
@@ -64,19 +63,22 @@ WAIT_TOOL: Final[Json] = {
 
 
 def spec_of_tool(server: str, tool: Mapping[str, Any]) -> ToolSpec:
-    """The declaration of a server's tool: its own description and schema.
+    """The declaration of a server's tool: its own schema, and all that it says of the tool. Of an
+    `outputSchema` it has a digest, so that a change of any of it is a new version.
 
-    A schema that the ledger cannot check, such as one of another dialect, is declared as one that
-    takes any object; it is kept in the description, so that a change of it is a new version too.
+    Raises:
+        BadInput: its schema cannot be checked.
     """
     name = tool_name(server, str(tool["name"]))
+    told = {key: tool[key] for key in ("title", "annotations") if tool.get(key)}
+    if output := tool.get("outputSchema"):
+        text = json.dumps(output, sort_keys=True)
+        told["outputSchema"] = f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
     description = str(tool.get("description") or "")
+    if told:
+        description += f"\n\nThe server also says: {json.dumps(told, sort_keys=True)}"
     schema = _compact(tool.get("inputSchema") or {"type": "object"})
-    try:
-        return ToolSpec(name=name, description=description, schema=schema)
-    except ValidationError:
-        kept = f"{description}\n\nThe server's schema, which is not checked here: {schema}"
-        return ToolSpec(name=name, description=kept, schema=_OPEN_SCHEMA)
+    return spec_from_schema(name, description, schema)
 
 
 def labels_of(server: str, tool: Mapping[str, Any]) -> dict[str, str]:

@@ -12,9 +12,10 @@ from paths import ROOT
 from ayes.adapters.mcp_gateway import names
 from ayes.adapters.mcp_gateway.settings import read_settings
 from ayes.adapters.mcp_gateway.wire import recorded, spec_of_tool, without_tasks
-from ayes.schemas.errors import BadFile
+from ayes.schemas.errors import BadFile, BadInput
 from ayes.schemas.slots import CallRef
 from ayes.schemas.tool_names import is_tool_name
+from ayes.schemas.tools import Tool, declaration
 
 SERVER = '[[server]]\nname = "shop"\ncommand = ["shop"]\n'
 HEAD = 'workspace = "desk"\nrequester = "ben"\n'
@@ -115,16 +116,48 @@ def test_text_alone_is_kept_as_text():
     assert recorded(sly).startswith('{"mcp_result":{"content":[{')
 
 
-def test_a_schema_that_cannot_be_checked_is_still_part_of_the_version():
-    """It is declared as one that takes any object, and kept in the description."""
+def test_a_schema_of_an_older_draft_is_declared_as_it_is():
+    """As every server of the TypeScript SDK writes it: the arguments are checked (B66)."""
     old = "http://json-schema.org/draft-07/schema#"
-    tool = {"name": "a/b", "inputSchema": {"$schema": old, "type": "object"}}
+    tool = {"name": "a/b", "inputSchema": {"$schema": old, "type": "object", "required": ["c"]}}
     spec = spec_of_tool("desk", tool)
     assert spec.name == "desk/a/b"
-    assert spec.schema_text == '{"type":"object"}'
-    assert old in spec.description
-    own = {"type": "object", "properties": {"a": {"type": "string"}}}
-    assert '"properties"' in spec_of_tool("desk", {"name": "a", "inputSchema": own}).schema_text
+    assert old in spec.schema_text
+    assert spec.description == ""
+    assert Tool(spec.name, *declaration(spec)).problems("{}")
+
+
+def test_a_schema_that_cannot_be_checked_is_refused_by_its_word():
+    """Nothing takes any object instead: people would approve what nobody checked (I7)."""
+    tool = {"name": "a", "inputSchema": {"$schema": "http://a.example/b", "type": "object"}}
+    with pytest.raises(
+        BadInput, match=r"'desk/a' cannot be declared: .*a\.example/b, which is not"
+    ):
+        spec_of_tool("desk", tool)
+
+
+TOLD = {
+    "name": "a",
+    "description": "Reads.",
+    "title": "A",
+    "annotations": {"readOnlyHint": True},
+    "outputSchema": {"type": "object"},
+}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"title": "B"},
+        {"annotations": {"readOnlyHint": False}},
+        {"outputSchema": {"type": "object", "required": ["b"]}},
+        {"description": "Writes."},
+    ],
+)
+def test_all_that_a_server_says_of_a_tool_is_in_its_version(changed: dict[str, object]):
+    """What people were told of a tool cannot change between their approval and the run (I1)."""
+    one, other = (spec_of_tool("desk", tool) for tool in (TOLD, TOLD | changed))
+    assert declaration(one)[0] != declaration(other)[0]
 
 
 def test_servers_do_not_learn_of_tasks():

@@ -44,6 +44,13 @@ def nested_unevaluated(levels):
     return {"type": "object"} | schema
 
 
+DRAFTS = {
+    "draft-04": "http://json-schema.org/draft-04/schema#",
+    "draft-06": "http://json-schema.org/draft-06/schema#",
+    "draft-07": "http://json-schema.org/draft-07/schema#",
+    "2019-09": "https://json-schema.org/draft/2019-09/schema",
+    "2020-12": "https://json-schema.org/draft/2020-12/schema",
+}
 REFUSED = [
     pytest.param(doubled(40), "steps for a single value", id="allOf"),
     pytest.param(doubled(40, "anyOf"), "steps for a single value", id="anyOf"),
@@ -68,6 +75,17 @@ REFUSED = [
         id="pattern",
     ),
     pytest.param(
+        {"$schema": DRAFTS["2019-09"], "type": "object", "allOf": [{"$recursiveRef": "#"}]},
+        "refers to itself at the same value",
+        id="recursive",
+    ),
+    pytest.param(
+        doubled(40) | {"$schema": DRAFTS["draft-07"]}, "steps for a single value", id="draft-07"
+    ),
+    pytest.param(
+        doubled(40) | {"$schema": DRAFTS["draft-04"]}, "steps for a single value", id="draft-04"
+    ),
+    pytest.param(
         {"type": "object", "$ref": "https://a.example/b"},
         "can only refer to a place in itself",
         id="foreign",
@@ -82,6 +100,72 @@ def test_a_schema_beyond_the_limit_is_refused(schema, words):
         tool(schema)
 
 
+#: Each word of any draft that applies a subschema, with that subschema in its place; and arguments
+#: that it applies to.
+APPLIED = {
+    "items": lambda one: {"items": one},
+    "a list of items": lambda one: {"items": [one]},
+    "additionalItems": lambda one: {"items": [], "additionalItems": one},
+    "prefixItems": lambda one: {"prefixItems": [one]},
+    "contains": lambda one: {"contains": one},
+    "unevaluatedItems": lambda one: {"unevaluatedItems": one},
+    "allOf": lambda one: {"allOf": [one]},
+    "anyOf": lambda one: {"anyOf": [one]},
+    "oneOf": lambda one: {"oneOf": [one]},
+    "not": lambda one: {"not": one},
+    "if": lambda one: {"if": one, "else": False, "then": False},
+    "then": lambda one: {"if": {}, "then": one},
+    "else": lambda one: {"if": {"not": {}}, "else": one},
+    "properties": lambda one: {"properties": {"b": one}},
+    "patternProperties": lambda one: {"patternProperties": {"b": one}},
+    "additionalProperties": lambda one: {"additionalProperties": one},
+    "propertyNames": lambda one: {"propertyNames": one},
+    "unevaluatedProperties": lambda one: {"unevaluatedProperties": one},
+    "dependencies": lambda one: {"dependencies": {"b": one}},
+    "dependentSchemas": lambda one: {"dependentSchemas": {"b": one}},
+    "$ref": lambda one: {"$ref": "#/definitions/one", "definitions": {"one": one}},
+    "$ref to an anchor": lambda one: {
+        "$ref": "#one",
+        "definitions": {"one": {"id": "#one", "$anchor": "one", **one}},
+    },
+    "$ref to an $id": lambda one: {"$ref": "#one", "definitions": {"one": {"$id": "#one", **one}}},
+    "$dynamicRef": lambda one: {"$dynamicRef": "#/definitions/one", "definitions": {"one": one}},
+    "extends": lambda one: {"extends": one},
+    "disallow": lambda one: {"disallow": [one]},
+    "contentSchema": lambda one: {
+        "contentMediaType": "application/json",
+        "contentSchema": one,
+    },
+}
+
+
+@pytest.mark.parametrize("draft", DRAFTS)
+@pytest.mark.parametrize("word", APPLIED)
+def test_whatever_a_draft_applies_is_counted(draft: str, word: str):
+    """Whatever the validator of any draft looks at is within the limits (C3): a subschema beyond
+    them is refused in each place that matters, and nowhere else is it noticed.
+    """
+
+    def judged(one: dict[str, object], arguments: str) -> str | None:
+        inner = {"properties": {"a": APPLIED[word](one)}}
+        return tool({"$schema": DRAFTS[draft], "type": "object", **inner}).problems(arguments)
+
+    arguments = ('{"a": [1]}', '{"a": {"b": 1}}', '{"a": "[1]"}')
+    try:
+        some = [judged({}, one) for one in arguments]
+        none = [judged({"not": {}}, one) for one in arguments]
+    except BadInput:
+        return  # a word, or a form of it, that the draft does not have
+    if some != none:
+        with pytest.raises(BadInput, match="steps for a"):
+            judged({"enum": [{"a": n} for n in range(20_000)]}, "{}")
+
+
+RECURSIVE = {
+    "$schema": DRAFTS["2019-09"],
+    "type": "object",
+    "properties": {"a": {"allOf": [{"$recursiveRef": "#"}] * 2}},
+}
 TWICE = {"type": "object", "properties": {"a": {"allOf": [{"$ref": "#"}, {"$ref": "#"}]}}}
 DYNAMIC = {
     "type": "object",
@@ -90,7 +174,7 @@ DYNAMIC = {
 }
 
 
-@pytest.mark.parametrize("schema", [TWICE, DYNAMIC])
+@pytest.mark.parametrize("schema", [TWICE, DYNAMIC, RECURSIVE])
 def test_deep_arguments_of_a_recursive_schema_have_a_bound(schema):
     """Twice the work with each level of the arguments: few levels are checked, many are not valid
     (C3).

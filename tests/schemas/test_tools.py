@@ -153,6 +153,181 @@ def spec(**changed):
     return ToolSpec.model_validate(fields | changed)
 
 
+# ------------------------------------------------------------------------------------------- drafts
+
+DRAFT_4 = "http://json-schema.org/draft-04/schema#"
+DRAFT_6 = "http://json-schema.org/draft-06/schema#"
+DRAFT_7 = "http://json-schema.org/draft-07/schema#"
+DRAFT_2019 = "https://json-schema.org/draft/2019-09/schema"
+DRAFT_2020 = "https://json-schema.org/draft/2020-12/schema"
+
+
+def of_draft(dialect: str | None, **words: object) -> Tool:
+    named = {} if dialect is None else {"$schema": dialect}
+    return tool(json.dumps({**named, "type": "object", **words}))
+
+
+@pytest.mark.parametrize(
+    "dialect",
+    [
+        *(DRAFT_4, DRAFT_6, DRAFT_7, DRAFT_2019, DRAFT_2020, None),
+        "http://json-schema.org/draft-07/schema",
+        "https://json-schema.org/draft-07/schema#",
+        "http://json-schema.org/draft/2020-12/schema#",
+    ],
+)
+def test_a_schema_of_any_draft_since_04_is_checked(dialect: str | None):
+    """Servers of the TypeScript SDK name draft-07 in each tool: arguments are checked all the same,
+    before anybody is asked (B66).
+    """
+    path = {"type": "string", "format": "email"}
+    lines = {"type": "integer", "minimum": 1}
+    read = of_draft(dialect, properties={"path": path, "lines": lines}, required=["path"])
+    assert read.problems('{"path": "not an address", "lines": 1}') is None
+    assert "at /path" in (read.problems('{"path": 7}') or "")
+    assert "at /lines" in (read.problems('{"path": "a", "lines": 0}') or "")
+
+
+LINKED = {"next": {"$ref": "#/definitions/node"}, "value": {"type": "integer"}}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "words", "fits", "breaks"),
+    [
+        pytest.param(
+            DRAFT_4,
+            {"properties": {"a": {"minimum": 3, "exclusiveMinimum": True}}},
+            '{"a": 4}',
+            '{"a": 3}',
+            id="a boolean exclusiveMinimum",
+        ),
+        pytest.param(
+            DRAFT_6,
+            {"properties": {"a": {"exclusiveMinimum": 3}}},
+            '{"a": 4}',
+            '{"a": 3}',
+            id="a number as exclusiveMinimum",
+        ),
+        *(
+            pytest.param(
+                dialect,
+                {
+                    "properties": {
+                        "a": {"items": [{"type": "string"}], "additionalItems": {"type": "number"}}
+                    }
+                },
+                '{"a": ["x", 1, 2]}',
+                '{"a": ["x", 1, "y"]}',
+                id=f"a list of items, {dialect}",
+            )
+            for dialect in (DRAFT_4, DRAFT_7, DRAFT_2019, None)
+        ),
+        pytest.param(
+            DRAFT_7,
+            {"dependencies": {"a": ["b"], "c": {"required": ["d"]}}},
+            '{"a": 1, "b": 1, "c": 1, "d": 1}',
+            '{"c": 1}',
+            id="dependencies",
+        ),
+        pytest.param(
+            DRAFT_7,
+            {"properties": LINKED, "definitions": {"node": {"properties": LINKED}}},
+            '{"next": {"next": {"value": 1}}}',
+            '{"next": {"next": {"value": "1"}}}',
+            id="definitions",
+        ),
+        pytest.param(
+            DRAFT_7,
+            {
+                "properties": {"a": {"$ref": "#text"}},
+                "definitions": {"b": {"$id": "#text", "type": "string"}},
+            },
+            '{"a": "x"}',
+            '{"a": 1}',
+            id="an anchor in $id",
+        ),
+        pytest.param(
+            DRAFT_4,
+            {
+                "id": "http://a.example/b#",
+                "properties": {"a": {"$ref": "#text"}, "c": {"$ref": "http://a.example/b#text"}},
+                "definitions": {"b": {"id": "#text", "type": "string"}},
+            },
+            '{"a": "x", "c": "y"}',
+            '{"a": "x", "c": 1}',
+            id="an anchor in id",
+        ),
+        pytest.param(
+            DRAFT_2019,
+            {"properties": {"child": {"$recursiveRef": "#"}, "n": {"type": "integer"}}},
+            '{"child": {"child": {"n": 1}}}',
+            '{"child": {"child": {"n": "1"}}}',
+            id="$recursiveRef",
+        ),
+        pytest.param(
+            DRAFT_7,
+            {"if": {"required": ["a"]}, "then": {"required": ["b"]}},
+            '{"a": 1, "b": 1}',
+            '{"a": 1}',
+            id="if and then",
+        ),
+        pytest.param(
+            DRAFT_2019,
+            {"properties": {"a": {"type": "string"}}, "unevaluatedProperties": False},
+            '{"a": "x"}',
+            '{"b": 1}',
+            id="unevaluatedProperties",
+        ),
+        pytest.param(
+            DRAFT_7,
+            {"properties": {"a": {"type": "string", "contentEncoding": "base64"}}},
+            '{"a": "not base64"}',
+            '{"a": 1}',
+            id="contentEncoding only describes",
+        ),
+        pytest.param(
+            None,
+            {"properties": {"a": {"minimum": 3, "exclusiveMinimum": True}}},
+            '{"a": 4}',
+            '{"a": 3}',
+            id="without $schema, in words of draft-04 alone",
+        ),
+    ],
+)
+def test_a_word_means_what_its_draft_says(
+    dialect: str | None, words: dict[str, object], fits: str, breaks: str
+):
+    """Each word that changed between the drafts, by the draft that the schema names (B66)."""
+    read = of_draft(dialect, **words)
+    assert read.problems(fits) is None
+    assert read.problems(breaks)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "words", "expected"),
+    [
+        ("http://json-schema.org/draft-03/schema#", {}, "draft-03/schema#, which is not one of"),
+        ("https://spec.openapis.org/oas/3.1/dialect/base", {}, "oas/3.1.*not one of the drafts"),
+        (DRAFT_4, {"properties": {"a": {"const": 1}}}, 'draft-04.*does not know the word "const"'),
+        (DRAFT_6, {"if": {}, "then": {}}, 'draft-06.*does not know the word "if"'),
+        (DRAFT_7, {"properties": {"a": {"prefixItems": []}}}, 'draft-07.*"prefixItems"'),
+        (DRAFT_7, {"dependentRequired": {"a": ["b"]}}, 'draft-07.*"dependentRequired"'),
+        (DRAFT_2019, {"$dynamicRef": "#a"}, r'2019-09.*"\$dynamicRef"'),
+        (DRAFT_2020, {"properties": {"a": {"$recursiveRef": "#"}}}, r'2020-12.*"\$recursiveRef"'),
+        (DRAFT_4, {"properties": {"a": {"id": "http://a.example"}}}, "a subschema has an id"),
+        (DRAFT_7, {"properties": {"a": {"exclusiveMinimum": True}}}, "draft 07.*exclusiveMinimum"),
+        (DRAFT_7, {"properties": {"a": {"$schema": DRAFT_2019}}}, r"has another \$schema"),
+        (DRAFT_7, {"properties": {"a": {"$ref": "http://a.example/b"}}}, "refers to"),
+    ],
+)
+def test_a_word_that_the_draft_does_not_have_is_refused_by_name(
+    dialect: str, words: dict[str, object], expected: str
+):
+    """Its validators would ignore the word, and people would believe it was checked (I7)."""
+    with pytest.raises(BadFact, match=expected):
+        of_draft(dialect, **words)
+
+
 def test_declaration_keeps_the_schema_as_it_came():
     """The schema is recorded as raw text, blanks and all."""
     raw = '{ "type" : "object" }'
@@ -271,9 +446,9 @@ def test_version_tells_declarations_apart(one, other):
         (
             (
                 '[[tool]]\nname = "a"\nschema = {type = "object", "$schema" = '
-                '"http://json-schema.org/draft-07/schema#"}'
+                '"http://json-schema.org/draft-03/schema#"}'
             ),
-            ["line 3", "draft-07", "2020-12"],
+            ["line 3", "draft-03", "2020-12"],
         ),
         ('[[tool]]\nname = "a"\nschema = {type = "object", "$schema" = 3}', ["line 3", "2020-12"]),
         (
