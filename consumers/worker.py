@@ -307,7 +307,13 @@ class Worker[S, W]:
             self._held.pop(place, None)
         self._failures.pop(place, None)
         if reason:
-            await self._park(place[0], delivery, reason)
+            try:
+                await self._park(place[0], delivery, reason)
+            except Unavailable as problem:
+                # It stays with the broker, whose monitor counts what is in hand.
+                _log.error("cannot be parked, will be tried again", problem=str(problem))
+                await delivery.retry(_backoff_s(delivery.tries))
+                return
         await delivery.ack()
 
     def _failed(self, place: tuple[str, int]) -> int:

@@ -35,7 +35,7 @@ from ayes.ledger.log import (
     Written,
 )
 from ayes.schemas.codec import Fact, fact_of
-from ayes.schemas.errors import BrokerAway
+from ayes.schemas.errors import BrokerAway, LedgerFull
 from ayes.schemas.slots import CallRef, Slot
 
 #: The largest answer of a broker (ADR-31).
@@ -190,6 +190,10 @@ class Memory:
             if standing is not None:
                 self._parked[subject] = standing
             return False
+        most = subscriptions.PARKED_MOST
+        is_full = len(self._parked) >= most and len(await self.parked(parked.consumer)) >= most
+        if standing is None and is_full:
+            raise LedgerFull(f"{parked.consumer} has as many parked deliveries as it may.")
         numbered = self._parked[subject] = structs.replace(parked, number=next(self._numbers))
         for durable in self._durables.values():
             durable.offer(subject, numbered)

@@ -95,6 +95,8 @@ class Parked(Struct, frozen=True):
     state: Literal["parked", "again", "settled"] = "parked"
     #: Its sequence in the stream of parked deliveries, new with each change; 0: not stored yet.
     number: int = 0
+    #: The last token of its subject, as its writer chose it.
+    word: str = ""
     mark: Mark | None = None
 
     @property
@@ -310,7 +312,11 @@ class EventLog(FactReader, Protocol):
     async def cancel_timer(self, call: CallRef) -> None: ...
 
     async def park(self, parked: Parked) -> bool:
-        """Store a parked delivery. With a number it replaces that entry: False if it is gone."""
+        """Store a parked delivery. With a number it replaces that entry: False if it is gone.
+
+        Raises:
+            LedgerFull: its consumer has as many as it may. No entry gives way to another.
+        """
         ...
 
     async def parked(self, consumer: str = "*", *, whole: bool = False) -> list[Parked]:
@@ -321,7 +327,14 @@ class EventLog(FactReader, Protocol):
         """The parked delivery of that number; None if it has changed since."""
         ...
 
-    async def mark(self, mark: Mark) -> None: ...
+    async def mark(self, mark: Mark) -> None:
+        """Note the operator's word about an entry, unless it has changed since. One that belongs to
+        no consumer is deleted.
+
+        Raises:
+            BadInput: the reason is too long.
+        """
+        ...
 
     async def keep_piece(self, subject: str, piece: bytes) -> bool:
         """Store a piece of a file (`ledger/files.py`); False if its place was filled before.

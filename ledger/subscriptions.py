@@ -18,6 +18,12 @@ PARKED: Final = "PARKED"
 #: The role that decides about parked deliveries.
 OPERATOR: Final = "operator"
 
+#: The parked deliveries that a consumer may have. The broker knows no limit by consumer, so it maps
+#: the last token of their subjects to so many places (`parked_place`), of one entry each.
+PARKED_MOST: Final = 2048
+#: The largest entry, in bytes. All places together are smaller than the stream.
+PARKED_BYTES: Final = 4096
+
 #: After this many seconds without an acknowledgement, another worker receives the delivery.
 ACK_WAIT_S: Final = 30.0
 #: At most this many if the work is not slow. Nothing that such a worker does is spoiled by another
@@ -73,6 +79,14 @@ class Durable(Struct, frozen=True):
     def origin(self) -> str:
         """The subscription whose parked deliveries this one has; its own name if it has none."""
         return self.name.removesuffix("-parked")
+
+
+def parked_place(word: str) -> str:
+    """The place to which the broker maps this word: FNV-1a, as `partition` of nats-server."""
+    found = 0x811C9DC5
+    for byte in word.encode():
+        found = (found ^ byte) * 0x01000193 & 0xFFFFFFFF
+    return str(found % PARKED_MOST)
 
 
 def _call(*tails: str) -> tuple[str, ...]:

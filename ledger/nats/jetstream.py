@@ -42,7 +42,7 @@ from ayes.ledger.nats.ordered_consumer import Start, follow, meta
 from ayes.ledger.nats.protocol import NatsMessage, subscription_number
 from ayes.ledger.patience import while_away
 from ayes.schemas.codec import Fact, fact_of
-from ayes.schemas.errors import BadId, BrokerAway, BrokerRefused, LedgerFull, Unavailable
+from ayes.schemas.errors import BadId, BadInput, BrokerAway, BrokerRefused, LedgerFull, Unavailable
 from ayes.schemas.slots import ROOT, CallRef, Slot, subject_text
 
 #: How long an append tries to find out whether it was recorded.
@@ -375,9 +375,42 @@ class JetStream:
 
     async def park(self, parked: log.Parked) -> bool:
         role = subscriptions.DURABLES[parked.consumer].role
-        subject = f"parked.{role}.{parked.consumer}.{parked.seq}"
-        headers = {REPLACES: str(parked.number)} if parked.number else {}
-        return await self.replace(subject, msgspec.json.encode(parked), headers)
+        place = f"parked.{role}.{parked.consumer}."
+        if parked.number:
+            headers = {REPLACES: str(parked.number)}
+            return await self.replace(place + parked.word, _entry(parked), headers)
+        for attempt in range(_PLACES_TRIED):
+            word = f"{attempt}-{parked.seq}"
+            entry = _entry(structs.replace(parked, word=word))
+            while (replaces := await self._vacant(parked, place, word)) is not None:
+                if await self.replace(place + word, entry, {REPLACES: str(replaces)}):
+                    return True
+        raise LedgerFull(
+            f"{parked.consumer} has as many parked deliveries as it may, "
+            f"{subscriptions.PARKED_MOST:,}: retry or drop some (ayes parked ls)."
+        )
+
+    async def _vacant(self, parked: log.Parked, subject: str, word: str) -> int | None:
+        """What an entry of this place would replace: its number, or 0; None: one of another fact
+        that is still open.
+        """
+        place = subscriptions.parked_place(word)
+        last = await self.leaders_message(subscriptions.PARKED, last_by_subj=subject + place)
+        standing = _parked(last) if last else None
+        if last is None or not isinstance(standing, log.Parked) or not standing.consumer:
+            return last.seq if last else 0
+        if standing.seq == parked.seq or not standing.is_open:
+            return standing.number
+        mark = await self.leaders_message(
+            subscriptions.PARKED,
+            last_by_subj=f"parked.{subscriptions.OPERATOR}.{parked.consumer}.{place}",
+        )
+        said = _parked(mark) if mark else None
+        is_dropped = isinstance(said, log.Mark) and (said.number, said.what) == (
+            standing.number,
+            "drop",
+        )
+        return standing.number if is_dropped else None
 
     async def parked(self, consumer: str = "*", *, whole: bool = False) -> list[log.Parked]:
         subjects = "parked.>" if consumer == "*" else f"parked.*.{consumer}.*"
@@ -396,8 +429,16 @@ class JetStream:
         return one if isinstance(one, log.Parked) else None
 
     async def mark(self, mark: log.Mark) -> None:
-        subject = f"parked.{subscriptions.OPERATOR}.{mark.consumer or _NOBODYS}.{mark.number}"
-        await self._publish(subject, msgspec.json.encode(mark))
+        if not mark.consumer:
+            await self.api.call(f"STREAM.MSG.DELETE.{subscriptions.PARKED}", {"seq": mark.number})
+            return
+        if (one := await self.parked_at(mark.number)) is None:
+            return  # it has changed since, so the mark says nothing about it
+        entry = msgspec.json.encode(mark)
+        if len(entry) > subscriptions.PARKED_BYTES:
+            raise BadInput("the reason is too long: write at most 500 characters.")
+        subject = f"parked.{subscriptions.OPERATOR}.{mark.consumer}.{one.word}"
+        await self._publish(subject, entry)
 
     async def ask(self, subject: str, body: bytes, patience_s: float) -> bytes:
         # No retry: without a service the broker says so at once, and callers have a fallback.
@@ -504,6 +545,9 @@ class JetStream:
         raise BrokerRefused(f"the broker refuses {subject}: {ack.error.description}.")
 
 
+#: The places that an entry tries: enough to find one while a tenth of them is free.
+_PLACES_TRIED: Final = 48
+
 #: The header with which a service reports an error.
 _REFUSED: Final = "Nats-Service-Error"
 
@@ -556,8 +600,14 @@ def _handed(raw: log.RawMessage) -> log.Delivered | log.Parked | log.Mark:
     return _fact(raw)
 
 
-#: Takes the place of the consumer in marks of invalid entries.
-_NOBODYS: Final = "_"
+def _entry(parked: log.Parked) -> bytes:
+    """As it is stored; reason and subject are cut where it would be too large."""
+    for length in (2000, 600, 300):
+        cut = {"reason": parked.reason[:length], "subject": parked.subject[:length]}
+        entry = msgspec.json.encode(structs.replace(parked, **cut))
+        if len(entry) <= subscriptions.PARKED_BYTES:
+            break
+    return entry
 
 
 def _parked(raw: log.RawMessage) -> log.Parked | log.Mark:
@@ -566,25 +616,23 @@ def _parked(raw: log.RawMessage) -> log.Parked | log.Mark:
     An entry counts only under the consumer's own role, which no other role can write.
     """
     match raw.subject.split("."):
-        case ["parked", subscriptions.OPERATOR, consumer, number]:
+        case ["parked", subscriptions.OPERATOR, name, place]:
             kind: type[log.Parked | log.Mark] = log.Mark
-            name, place = "" if consumer == _NOBODYS else consumer, number
-        case ["parked", role, consumer, number] if (
-            known := subscriptions.DURABLES.get(consumer)
+        case ["parked", role, name, place] if (
+            known := subscriptions.DURABLES.get(name)
         ) and known.role == role:
-            kind, name, place = log.Parked, consumer, number
+            kind = log.Parked
         case _:
             return _not_parked(raw, "there is no such consumer")
     try:
         found = msgspec.json.decode(raw.data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
         return _not_parked(raw, str(problem))
-    said = found.number if isinstance(found, log.Mark) else found.seq
-    if (found.consumer, str(said)) != (name, place):
-        return _not_parked(raw, "it names another fact than its subject does")
-    return (
-        found if isinstance(found, log.Mark) else structs.replace(found, number=raw.seq, mark=None)
-    )
+    if isinstance(found, log.Mark):
+        return found if found.consumer == name else _not_parked(raw, "it names another consumer")
+    if (found.consumer, subscriptions.parked_place(found.word)) != (name, place):
+        return _not_parked(raw, "it names another place than its subject does")
+    return structs.replace(found, number=raw.seq, mark=None)
 
 
 def _not_parked(raw: log.RawMessage, why: str) -> log.Parked:

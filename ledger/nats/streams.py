@@ -12,7 +12,16 @@ from typing import Any, Final
 from msgspec import Struct
 
 from ayes.ledger.nats.api import Api, ApiError
-from ayes.ledger.subscriptions import ACK_WAIT_S, DURABLES, LEDGER, PARKED, TIMERS, Durable
+from ayes.ledger.subscriptions import (
+    ACK_WAIT_S,
+    DURABLES,
+    LEDGER,
+    PARKED,
+    PARKED_BYTES,
+    PARKED_MOST,
+    TIMERS,
+    Durable,
+)
 from ayes.schemas.codec import MAX_BYTES
 from ayes.schemas.errors import BadInput, BrokerRefused, NewerLog
 from ayes.schemas.logs import get_logger
@@ -110,13 +119,21 @@ def streams(replicas: int = 1) -> dict[str, dict[str, Any]]:
             "allow_msg_ttl": True,
             "allow_rollup_hdrs": True,
         },
-        # When it is full, the oldest entries are evicted: new ones matter more.
+        # No entry gives way to another. Whatever a role writes, it has its own consumers' places
+        # only, and all places together fit into the stream.
         PARKED: _common(replicas, MAX_BYTES_OF[PARKED])
         | {
-            "subjects": ["parked.>"],
+            "subjects": ["parked.*.*.*"],
+            "subject_transform": {
+                "src": "parked.*.*.*",
+                "dest": "parked.{{wildcard(1)}}.{{wildcard(2)}}."
+                f"{{{{partition({PARKED_MOST},3)}}}}",
+            },
             "retention": "limits",
             "max_msgs_per_subject": 1,
-            "discard": "old",
+            "discard": "new",
+            "allow_rollup_hdrs": False,
+            "max_msg_size": PARKED_BYTES,
         },
         PENDING: bucket("pending", replicas),
         RUNNING: bucket("running", replicas, MAX_BYTES_OF[RUNNING]),

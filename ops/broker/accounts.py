@@ -138,8 +138,9 @@ LIVE: Final = "live.>"
 #: The role that publishes it, from whose account all others import it.
 MODEL: Final = "model"
 
-#: The roles whose workers park deliveries.
-_PARKING: Final = tuple(dict.fromkeys(durable.role for durable in DURABLES.values()))
+#: The consumers that park deliveries, and the roles of their workers.
+_CONSUMERS: Final = tuple(name for name, one in DURABLES.items() if one.stream != PARKED)
+_PARKING: Final = tuple(dict.fromkeys(DURABLES[name].role for name in _CONSUMERS))
 
 #: The roles that may publish to subjects other than slots and the durables' own subjects.
 OTHER_SUBJECTS: Final[dict[str, tuple[str, ...]]] = {
@@ -158,7 +159,9 @@ OTHER_SUBJECTS: Final[dict[str, tuple[str, ...]]] = {
     # Deadlines: set, and cancelled by purging their subject.
     "timer.set.>": ("gate",),
     f"$JS.API.STREAM.PURGE.{TIMERS}": ("gate",),
-    f"parked.{OPERATOR}.>": ("operator",),
+    **{f"parked.{OPERATOR}.{name}.*": ("operator",) for name in _CONSUMERS},
+    # To drop an entry that belongs to no consumer.
+    f"$JS.API.STREAM.MSG.DELETE.{PARKED}": ("operator",),
     # A worker reads its own parked deliveries to retry them.
     f"$JS.API.STREAM.MSG.GET.{PARKED}": ("operator", *_PARKING),
     f"$JS.API.DIRECT.GET.{PARKED}": ("operator", *_PARKING),
@@ -281,8 +284,9 @@ def _permissions(role: str, durables: tuple[Durable, ...]) -> Permissions:
     subscribe = [f"_INBOX.{role}.>", *([] if role == MODEL else [LIVE])]
     if own := [durable for durable in durables if durable.role == role]:
         subscribe.append(f"deliver.{role}.>")
-        publish.append(f"parked.{role}.>")
         for durable in own:
+            if durable.stream != PARKED:
+                publish.append(f"parked.{role}.{durable.name}.*")
             publish.append(f"$JS.ACK.{durable.stream}.{durable.name}.>")
             publish.append(f"$JS.API.CONSUMER.INFO.{durable.stream}.{durable.name}")
     kinds = {fact.split(".")[2] for fact in facts}

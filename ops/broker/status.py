@@ -1,5 +1,6 @@
 """What an operator looks at first: the log, its nodes, each consumer, and what needs a person."""
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Any, Final
@@ -13,9 +14,9 @@ from ayes.consumers.webhook_endpoints import EndpointFile, EndpointStatus
 from ayes.ledger.log import Parked
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.nats.streams import check_level, info
+from ayes.ledger.nats.streams import ALARM, check_level, info
 from ayes.ledger.services import CHANNEL, Ledger
-from ayes.ledger.subscriptions import DURABLES, LEDGER, PARKED
+from ayes.ledger.subscriptions import DURABLES, LEDGER, PARKED, PARKED_MOST
 from ayes.ops.broker.guard import alarms
 from ayes.ops.broker.health import takes_writes
 from ayes.ops.broker.nodes import Copies, copies, trouble
@@ -90,7 +91,7 @@ async def status(
         webhooks = EndpointFile(store.path / webhook_endpoints.NAME)
     endpoints = webhooks.statuses() if webhooks else []
     nodes, health = await copies(log), await takes_writes(log, store)
-    differs = await unlike()
+    differs, parked = await unlike(), await log.parked()
     return BrokerStatus(
         url=log.connection.login.url,
         facts=stream["state"]["messages"],
@@ -109,10 +110,22 @@ async def status(
             *await alarms(log.api),
             *await void_facts(ledger),
             *(str(one) for one in endpoints if one.is_alarming),
+            *_full_parts(parked),
         ],
-        parked=await log.parked(),
+        parked=parked,
         webhooks=endpoints,
     )
+
+
+def _full_parts(parked: list[Parked]) -> list[str]:
+    """The consumers that have nearly as many parked deliveries as they may."""
+    return [
+        f"{consumer} has {count:,} of {PARKED_MOST:,} parked deliveries: retry or drop some (`ayes "
+        "parked ls`). While it has no room, what it cannot handle stays with the broker and is "
+        "tried again."
+        for consumer, count in Counter(one.consumer for one in parked).items()
+        if count >= ALARM * PARKED_MOST
+    ]
 
 
 def _head_age_s(stream: dict[str, Any]) -> float | None:

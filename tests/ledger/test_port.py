@@ -390,9 +390,9 @@ async def test_what_cannot_be_handled_is_parked(port: EventLog):
     assert await port.park(other)
     first, second = await port.parked()
     assert first == Parked(
-        "gate", 7, CALL.requested.subject, "no sense", 5, now, number=first.number
+        "gate", 7, CALL.requested.subject, "no sense", 5, now, number=first.number, word=first.word
     )
-    assert second == structs.replace(other, number=second.number)
+    assert second == structs.replace(other, number=second.number, word=second.word)
     assert 0 < first.number < second.number
     assert await port.parked_at(first.number) == first
     assert await port.parked("gate-timers") == [second]

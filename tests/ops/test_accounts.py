@@ -262,7 +262,8 @@ def _may_publish(role, subject):
     ]
     for durable in DURABLES.values():
         if durable.role == role:
-            patterns += [f"$JS.ACK.{durable.stream}.{durable.name}.>", f"parked.{role}.>"]
+            patterns.append(f"$JS.ACK.{durable.stream}.{durable.name}.>")
+            patterns.append(f"parked.{role}.{durable.origin}.*")
             patterns.append(f"$JS.API.CONSUMER.INFO.{durable.stream}.{durable.name}")
     return any(matches(one, subject) for one in patterns)
 
