@@ -197,7 +197,7 @@ async def bare(store: Path) -> AsyncGenerator[tuple[Client, JetStreamContext]]:
         login.url,
         user=login.user,
         password=login.password,
-        inbox_prefix=f"_INBOX.{login.user}",
+        inbox_prefix=f"_INBOX.{login.user}._",
         skip_subject_validation=True,
     )
     try:

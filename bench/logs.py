@@ -188,7 +188,7 @@ async def plain_client(store: Path) -> AsyncGenerator[Client]:
     """nats-py as it comes, for a floor: nothing of ours between it and the broker."""
     login = Store.login_for("admin", store=store, url=None)
     client = await nats.connect(
-        login.url, user=login.user, password=login.password, inbox_prefix=f"_INBOX.{login.user}"
+        login.url, user=login.user, password=login.password, inbox_prefix=f"_INBOX.{login.user}._"
     )
     try:
         yield client

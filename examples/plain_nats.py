@@ -9,6 +9,7 @@ records the result. In a real system they are two programs, each with its own lo
 import asyncio
 import json
 import os
+import secrets
 import uuid
 from pathlib import Path
 from typing import Self
@@ -29,11 +30,14 @@ class Login:
 
     async def __aenter__(self) -> Self:
         address = json.loads((STORE / "address.json").read_text())
+        # An inbox that no other program with this login may hear.
+        inbox = secrets.token_urlsafe(16)
         self.client = await nats.connect(
             address["url"],
             user=self.login,
             password=address["passwords"][self.login],
-            inbox_prefix=f"_INBOX.{self.login}".encode(),
+            name=f"{self.name} inbox={inbox}",
+            inbox_prefix=f"_INBOX.{self.login}.{inbox}".encode(),
         )
         return self
 

@@ -38,9 +38,10 @@ type answer struct {
 }
 
 func main() {
+	inbox := uuid.NewString() // an inbox that no other program with this login may hear
 	nc, err := nats.Connect(os.Getenv("NATS_URL"),
 		nats.UserInfo("service", os.Getenv("NATS_PASSWORD")),
-		nats.CustomInboxPrefix("_INBOX.service"),
+		nats.Name("refunds inbox="+inbox), nats.CustomInboxPrefix("_INBOX.service."+inbox),
 		nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1))
 	if err != nil {
 		log.Fatal(err)

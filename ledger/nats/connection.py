@@ -11,6 +11,7 @@ heartbeats sooner (`ordered_consumer.py`) calls `probe`.
 
 import asyncio
 import re
+import secrets
 import ssl
 from collections.abc import Callable
 from typing import Final
@@ -48,7 +49,9 @@ class Connection:
         self.client = Client()
         #: The receivers of messages, by the number of the subscription.
         self.straight = replace_parts(self.client, needs_tls=login.is_tls).straight
-        self.inbox = f"_INBOX.{login.user}" if login.user else "_INBOX"
+        #: Nobody can guess it, and on the broker of `up` nobody else may hear it (decision 0053).
+        self._own = secrets.token_urlsafe(12)
+        self.inbox = ".".join(("_INBOX", *([login.user] if login.user else ()), self._own))
         self._on_denied: list[OnDenied] = []
         self._is_connecting = False
         self._is_open = False
@@ -79,7 +82,7 @@ class Connection:
                     user=login.user or None,
                     password=login.password or None,
                     tls=tls,
-                    name=name,
+                    name=f"{name} inbox={self._own}",
                     inbox_prefix=self.inbox.encode(),
                     # While connecting for the first time: give up after two tries of each server.
                     max_reconnect_attempts=1,

@@ -12,8 +12,10 @@ all measured on 2.15:
   account can only leave it through that account's literal imports, never through wildcard imports.
   So no account literally imports a subject that its user may not publish; subjects in `denied` are
   imported by wildcards only, and tests try all of it. On the broker of `up` people share one
-  account, which imports their slots by wildcards; their permissions within it are what the broker
-  is told when they sign on (callout.py, decision 0029).
+  account, which imports their slots by wildcards.
+* **Each connection has an inbox of its own** on the broker of `up`, which asks about the logins of
+  all roles and people, and receives the permissions of each connection (callout.py, decision 0053).
+  Where the accounts list the users, the programs with one login share the inboxes of the role.
 * **Wildcards match whole tokens**, so `ledger.*.*.opened` would also match
   `ledger.<workspace>._policy.opened`. The workspace's own subjects are denied to roles that may not
   write them.
@@ -79,7 +81,7 @@ WORKERS: Final = ("gate", "model", "executor", "queue", "webhooks", "notifier", 
 API: Final = "api"
 ROLES: Final = (*WORKERS, "service", "operator", "organisation", "observer", API)
 REVIEWER: Final = "reviewer-"
-#: The account of all people on a broker that asks about their logins (callout.py).
+#: The account of all people on a broker that asks about logins (callout.py).
 PEOPLE: Final = "people"
 #: The account and the login of the service that answers it.
 CALLOUT: Final = "callout"
@@ -244,7 +246,8 @@ _DISCOVERY: Final = "$SRV.>"
 _DISCOVERING: Final = ("operator", "observer")
 #: A service could not answer without it, since a reply subject is known only from its request. The
 #: API holds a request for a minute at most.
-_ONE_ANSWER: Final = '      allow_responses: {max: 1, expires: "90s"}\n'
+ANSWERS_FOR_S: Final = 90
+_ONE_ANSWER: Final = f'      allow_responses: {{max: 1, expires: "{ANSWERS_FOR_S}s"}}\n'
 
 
 class Permissions(Struct, frozen=True):
@@ -261,8 +264,13 @@ class Permissions(Struct, frozen=True):
     answered: tuple[str, ...] = ()
 
 
-def permissions(role: str, durables: Iterable[Durable] = tuple(DURABLES.values())) -> Permissions:
+def permissions(
+    role: str, durables: Iterable[Durable] = tuple(DURABLES.values()), inbox: str = ""
+) -> Permissions:
     """The permissions of `role`.
+
+    Args:
+        inbox: the token of the connection's own inbox; empty: every inbox of the role.
 
     Raises:
         BadInput: there is no such role.
@@ -274,14 +282,15 @@ def permissions(role: str, durables: Iterable[Durable] = tuple(DURABLES.values()
         raise BadInput(
             f"there is no role {role!r}. There are {', '.join((*ROLES, f'{REVIEWER}NAME'))}."
         )
-    return _permissions(role, tuple(durables))
+    return _permissions(role, tuple(durables), inbox)
 
 
-def _permissions(role: str, durables: tuple[Durable, ...]) -> Permissions:
+def _permissions(role: str, durables: tuple[Durable, ...], inbox: str = "") -> Permissions:
     others = [subject for subject, roles in OTHER_SUBJECTS.items() if role in roles]
     facts = (*slots_of(role), *(subject for subject in others if subject.startswith(f"{ROOT}.")))
     publish = [*dict.fromkeys((*facts, *others, *READING))]
-    subscribe = [f"_INBOX.{role}.>", *([] if role == MODEL else [LIVE])]
+    own_inbox = f"_INBOX.{role}.{inbox}.>" if inbox else f"_INBOX.{role}.>"
+    subscribe = [own_inbox, *([] if role == MODEL else [LIVE])]
     if own := [durable for durable in durables if durable.role == role]:
         subscribe.append(f"deliver.{role}.>")
         for durable in own:
@@ -323,7 +332,7 @@ def _answered(role: str) -> tuple[str, ...]:
 
 
 class Callout(Struct, frozen=True):
-    """The service that the broker asks about the logins of people (callout.py)."""
+    """The service that the broker asks about logins (callout.py)."""
 
     #: The public key of the account that signs its answers.
     issuer: str
@@ -338,18 +347,23 @@ def accounts_config(
     """The accounts block of a nats-server configuration, for the roles that have a password.
 
     Args:
-        callout: the service that is asked about people; without one, each of them is an account.
+        callout: the service that is asked about all other logins than admin and system. People
+            then share an account; without it each of them has one.
     """
     durables = tuple(durables)
+    listed = [
+        role
+        for role in sorted(passwords)
+        if role not in (ADMIN, SYSTEM) and not (callout and role.startswith(REVIEWER))
+    ]
     roles = "".join(
         _role_account(
             role,
             permissions(role, durables),
-            _user(role, password, permissions(role, durables)),
+            "" if callout else _user(role, passwords[role], permissions(role, durables)),
             passwords,
         )
-        for role, password in sorted(passwords.items())
-        if role not in (ADMIN, SYSTEM) and not (callout and role.startswith(REVIEWER))
+        for role in listed
     )
     if callout:
         people = _role_account(PEOPLE, _everybody(), "", passwords)
@@ -359,7 +373,7 @@ def accounts_config(
         "# Written by ayes; ops/broker/accounts.py says who may do what, and why it looks like "
         "this.\n"
         f"system_account: {SYSTEM}\n"
-        f"{_authorization(callout) if callout else ''}"
+        f"{_authorization(callout, (PEOPLE, *listed)) if callout else ''}"
         "accounts {\n"
         f"  {SYSTEM} {{users: [{{user: {SYSTEM}, password: {_quoted(passwords[SYSTEM])}, "
         'permissions: {publish: ["$SYS.REQ.SERVER.*.RELOAD", "$SYS.REQ.SERVER.*.HEALTHZ"], '
@@ -375,15 +389,15 @@ def accounts_config(
     )
 
 
-def _authorization(callout: Callout) -> str:
-    """Users who are not in the configuration are asked about, and can only be put among people."""
+def _authorization(callout: Callout, accounts: tuple[str, ...]) -> str:
+    """The service is asked about users who are not in the configuration."""
     # Longer than a client waits for its connection, so that one which reconnects before the service
     # does tries again instead of being refused.
     return (
         "authorization {\n"
         "  timeout: 5\n"
         f"  auth_callout {{issuer: {callout.issuer}, account: {CALLOUT}, auth_users: [{CALLOUT}], "
-        f"allowed_accounts: [{PEOPLE}]}}\n"
+        f"allowed_accounts: {_quoted(accounts)}}}\n"
         "}\n"
     )
 

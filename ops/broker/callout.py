@@ -1,14 +1,17 @@
-"""Logins of people, without a reload of the broker's accounts (NATS auth callout, ADR-26).
+"""Logins of roles and people (NATS auth callout, ADR-26).
 
-nats-server 2.15.0 can crash when it reloads its accounts while a client subscribes, and a person's
-first vote needs a new login. So the broker asks this service about each login that is not in its
-configuration. The service knows the passwords of `address.json`, to which any process of the
-store's owner may add a person, and answers with a token: the account `people`, and the permissions
-of that person alone (decision 0029).
+The broker asks this service about each login but those of `admin` and `system`. The service knows
+the passwords of `address.json`, to which any process of the store's owner may add a person without
+a reload of the broker's accounts (decision 0029). It answers with a token: the role's account, or
+`people`, and the permissions of that connection alone.
 
     broker                                                  service
-      | $SYS.REQ.USER.AUTH   {user_nkey, user, pass}  ------> |
+      | $SYS.REQ.USER.AUTH  {user_nkey, user, pass, name} --> |
       | <-----  token for user_nkey: account, permissions      |
+
+**Each connection has an inbox of its own** (decision 0053). A client chooses an unguessable token
+and names it at the end of the connection's name, `inbox=TOKEN`. It may subscribe to
+`_INBOX.<user>.TOKEN.>` and to no other inbox. One that names none gets `_INBOX.<user>._.>`.
 
 The tokens are JWTs with NATS's own algorithm name, signed with a key that exists only while the
 broker runs. Only this service has a login of the account `callout`, and that account imports
@@ -18,6 +21,7 @@ nothing, so nobody else sees a request or can answer one.
 import base64
 import binascii
 import hmac
+import re
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -30,7 +34,7 @@ from nats.aio.msg import Msg
 
 from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Login, Store
-from ayes.ops.broker.accounts import PEOPLE, REVIEWER, Permissions, permissions
+from ayes.ops.broker.accounts import ANSWERS_FOR_S, PEOPLE, REVIEWER, permissions
 from ayes.schemas.errors import ApprovalsError, BadInput
 from ayes.schemas.ids import new_id
 from ayes.schemas.logs import get_logger
@@ -40,11 +44,17 @@ _SUBJECT: Final = "$SYS.REQ.USER.AUTH"
 #: The first byte of an account's public key (nkeys: `PrefixByteAccount`), which makes it begin with
 #: "A".
 _ACCOUNT: Final = b"\0"
+#: How a connection's name ends that names its inbox.
+_NAMED: Final = re.compile(r"\binbox=([A-Za-z0-9_-]{16,64})\Z")
+#: The pause between attempts to reconnect. Nobody can sign on before this service is back.
+_BACK_S: Final = 0.01
 
 
 class _ConnectOptions(Struct):
     user: str = ""
     password: str = msgspec.field(default="", name="pass")
+    #: The name of the connection.
+    name: str = ""
 
 
 class _ServerId(Struct):
@@ -95,6 +105,7 @@ async def answering(store: Store, issuer: Issuer, login: Login) -> AsyncGenerato
     connection = Connection(login)
     await connection.open(name="ayes callout")
     client: Client = connection.client
+    client.options["reconnect_time_wait"] = _BACK_S
 
     async def answer(message: Msg) -> None:
         await message.respond(answer_to(message.data, store, issuer).encode())
@@ -110,14 +121,14 @@ async def answering(store: Store, issuer: Issuer, login: Login) -> AsyncGenerato
 def answer_to(request: bytes, store: Store, issuer: Issuer) -> str:
     """The answer to one question: a token for the login, or the reason why there is none."""
     question = _claims(request).nats
-    name = question.connect_opts.user
+    asked = question.connect_opts
+    name = asked.user
     try:
-        known = store.read().passwords.get(name, "") if name.startswith(REVIEWER) else ""
-        if not known or not hmac.compare_digest(
-            known.encode(), question.connect_opts.password.encode()
-        ):
+        known = store.read().passwords.get(name, "")
+        if not known or not hmac.compare_digest(known.encode(), asked.password.encode()):
             raise BadInput("unknown user or wrong password")
-        answer = {"jwt": _user_token(issuer, question.user_nkey, name)}
+        inbox = named[1] if (named := _NAMED.search(asked.name)) else "_"
+        answer = {"jwt": _user_token(issuer, question.user_nkey, name, inbox)}
     except ApprovalsError as problem:
         _log.info("a login was refused", user=name[:80], reason=str(problem))
         answer = {"error": str(problem)}
@@ -125,18 +136,20 @@ def answer_to(request: bytes, store: Store, issuer: Issuer) -> str:
     return issuer.token(question.user_nkey, question.server_id.id, body)
 
 
-def _user_token(issuer: Issuer, user_nkey: str, role: str) -> str:
-    may: Permissions = permissions(role)
-    body = {
+def _user_token(issuer: Issuer, user_nkey: str, role: str, inbox: str) -> str:
+    may = permissions(role, inbox=inbox)
+    body: dict[str, Any] = {
         "type": "user",
         "pub": {"allow": (*may.publish, *may.asked), "deny": may.denied},
-        "sub": {"allow": may.subscribe},
+        "sub": {"allow": (*may.subscribe, *may.answered)},
         # Without limits.
         "subs": -1,
         "data": -1,
         "payload": -1,
     }
-    return issuer.token(user_nkey, PEOPLE, body)
+    if may.answered:
+        body["resp"] = {"max": 1, "ttl": ANSWERS_FOR_S * 1_000_000_000}
+    return issuer.token(user_nkey, PEOPLE if role.startswith(REVIEWER) else role, body)
 
 
 def _claims(token: bytes) -> _AuthRequest:

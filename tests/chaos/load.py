@@ -237,7 +237,7 @@ async def _raw(program: Program, store: Store, role: str) -> nats.NATS:
                 tls=ssl.create_default_context(cafile=login.ca) if login.ca else None,
                 user=role,
                 password=login.password,
-                inbox_prefix=f"_INBOX.{role}",
+                inbox_prefix=f"_INBOX.{role}._",
                 ping_interval=3,
                 max_outstanding_pings=2,
                 max_reconnect_attempts=-1,

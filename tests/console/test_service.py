@@ -49,7 +49,7 @@ async def plain(shop: Site, role: str) -> AsyncIterator[Client]:
         login.url,
         user=login.user,
         password=login.password,
-        inbox_prefix=f"_INBOX.{role}".encode(),
+        inbox_prefix=f"_INBOX.{role}._".encode(),
         error_cb=on_error,
     )
     client.denied = denied
@@ -267,7 +267,7 @@ async def test_without_a_console_the_broker_says_so_at_once(tmp_path):
     async with running(shop.server.store.path) as server, Ledger.connect(server.store.path):
         login = server.store.login("service")
         client = await nats.connect(
-            login.url, user=login.user, password=login.password, inbox_prefix=b"_INBOX.service"
+            login.url, user=login.user, password=login.password, inbox_prefix=b"_INBOX.service._"
         )
         with pytest.raises(nats.errors.NoRespondersError):
             await client.request("approvals.service.billing.wait", b"{}", timeout=5)

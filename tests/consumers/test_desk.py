@@ -33,8 +33,9 @@ from ayes.consumers.pending_client import SERVICE, SUBJECT, PageRequest
 from ayes.ledger.nats import streams
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.services import Ledger
+from ayes.ops.broker import callout as signing_on
 from ayes.ops.broker import server as servers
-from ayes.ops.broker.accounts import Callout, accounts_config
+from ayes.ops.broker.accounts import Callout, Permissions, accounts_config, permissions
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.commands import decide
 from ayes.ops.commands.command import Session
@@ -97,7 +98,10 @@ async def plain_client(store: Path, role: str) -> AsyncIterator[Client]:
     """nats-py, and nothing of ours."""
     login = Store(store).login(role)
     client = await nats.connect(
-        login.url, user=login.user, password=login.password, inbox_prefix=f"_INBOX.{role}".encode()
+        login.url,
+        user=login.user,
+        password=login.password,
+        inbox_prefix=f"_INBOX.{role}._".encode(),
     )
     try:
         yield client
@@ -646,6 +650,10 @@ def older(passwords: dict[str, str], callout: Callout | None = None) -> str:
     return re.sub(r',"(pending\.oldest|approvals\.[^"]*|\$SRV[^"]*)"', "", text)
 
 
+def no_services(role: str, inbox: str) -> Permissions:
+    return msgspec.structs.replace(permissions(role, inbox=inbox), asked=(), answered=())
+
+
 async def test_on_a_broker_of_an_older_version_the_bucket_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[Any]
 ):
@@ -655,6 +663,7 @@ async def test_on_a_broker_of_an_older_version_the_bucket_is_read(
     path = tmp_path / "store"
     with monkeypatch.context() as before:
         before.setattr(servers, "accounts_config", older)
+        before.setattr(signing_on, "permissions", no_services)
         async with running(path):
             text = (path / "accounts.conf").read_text()
             assert SUBJECT not in text

@@ -658,7 +658,7 @@ async def test_another_language_can_do_it(shop):
         sent.append((found[-1], block.text.encode()))
     login = Store(store).login("service")
     client = await nats.connect(
-        login.url, user=login.user, password=login.password, inbox_prefix=b"_INBOX.service"
+        login.url, user=login.user, password=login.password, inbox_prefix=b"_INBOX.service._"
     )
     async with ana_approves(store), Ledger.connect(store, role="observer") as observer:
         for subject, payload in sent:

@@ -226,7 +226,7 @@ async def test_a_client_that_only_asks_leaves_a_server_that_fell_silent(
         silent = port_of(used)
         cables[silent].silence()
         for _ in range(64):
-            await used.client.publish("_INBOX.service.nobody", bytes(1 << 17))
+            await used.client.publish("_INBOX.service._.nobody", bytes(1 << 17))
         while port_of(used) == silent:  # noqa: ASYNC110 - nats-py tells nobody
             await asyncio.sleep(0.05)
         assert await desk.log.last_seq() == 0

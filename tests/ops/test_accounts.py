@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import secrets
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 
@@ -240,7 +241,7 @@ SUBJECTS = (
     "timer.set.shop.t1.1-0",
     "timer.due.shop.t1.1-0",
     *(f"parked.{role}.{role}.7" for role in ("gate", "model", "nobody")),
-    *(f"_INBOX.{role}.x" for role in ("gate", "observer", "admin")),
+    *(f"_INBOX.{role}._.x" for role in ("gate", "observer", "admin")),
     *(f"deliver.{role}.{role}" for role in ("gate", "model")),
     "$SYS.REQ.SERVER.PING",
     "$SYS.REQ.SERVER.1.RELOAD",
@@ -601,7 +602,29 @@ async def test_nobody_listens_in(server, role):
             assert await who.may_hear(subject, queue="q") == (role == API), subject
         assert await who.may_hear("$SRV.PING", queue="q") == (role in SERVICES)
         assert not await who.may_hear(f"deliver.{other}.{other}", queue=other)
-        assert await who.may_hear(f"_INBOX.{role}.x")
+        assert await who.may_hear(f"_INBOX.{role}._.x")
+
+
+@pytest.mark.parametrize("role", EVERYBODY)
+@shared
+async def test_each_connection_has_an_inbox_of_its_own(server, role):
+    """Of two programs with the same login neither hears what the other is answered, so neither can
+    answer in the broker's place; one that names no inbox hears none that has a name (B68).
+    """
+    one, two = (secrets.token_urlsafe(12) for _ in range(2))
+    async with (
+        signed_on(server, role, one) as victim,
+        signed_on(server, role, two) as forger,
+        signed_on(server, role) as nameless,
+    ):
+        assert (await victim.json("$JS.API.INFO"))["type"].endswith("account_info_response")
+        assert await victim.may_hear(f"_INBOX.{role}.{one}.x")
+        for who in (forger, nameless):
+            for place in (f"{one}.x", f"{one}.*", f"{one}.>", "*.x", "*.>", ">"):
+                assert not await who.may_hear(f"_INBOX.{role}.{place}"), place
+                assert not await who.may_hear(f"_INBOX.{role}.{place}", queue="q"), place
+        assert await nameless.may_hear(f"_INBOX.{role}._.x")
+        assert not await forger.may_hear(f"_INBOX.{role}._.x")
 
 
 @shared
@@ -626,15 +649,46 @@ async def test_people_are_apart_though_they_share_an_account(server, admin):
             assert await stands(admin, subject) is None
 
 
-def test_a_password_of_any_letters_is_answered(tmp_path):
-    """A wrong password that is not ASCII is refused like any other, and at once."""
+def answer_to_ana(tmp_path, password, name=""):
+    """What the service answers to Ana's login: the claims of its answer about her."""
     store = Store(tmp_path)
     store.write(Address(passwords={"reviewer-ana": "secret"}))
-    login = {"user": "reviewer-ana", "pass": "g\u00e4nse"}
+    login = {"user": "reviewer-ana", "pass": password, "name": name}
     asked = {"nats": {"server_id": {"id": "N"}, "user_nkey": "U", "connect_opts": login}}
     request = b"." + base64.urlsafe_b64encode(json.dumps(asked).encode()) + b"."
-    answer = base64.urlsafe_b64decode(answer_to(request, store, Issuer()).split(".")[1] + "==")
-    assert json.loads(answer)["nats"]["error"] == "unknown user or wrong password"
+    return claims(answer_to(request, store, Issuer()))
+
+
+def claims(token):
+    return json.loads(base64.urlsafe_b64decode(token.split(".")[1] + "=="))["nats"]
+
+
+def test_a_password_of_any_letters_is_answered(tmp_path):
+    """A wrong password that is not ASCII is refused like any other, and at once."""
+    assert answer_to_ana(tmp_path, "g\u00e4nse")["error"] == "unknown user or wrong password"
+
+
+@pytest.mark.parametrize(
+    ("name", "inbox"),
+    [
+        ("ana inbox=sixteen-letters_", "sixteen-letters_"),
+        ("ana inbox=sixteen-letters_ ", "_"),
+        ("ana inbox=sixteen-letters_\n", "_"),
+        ("inbox=sixteen-letters_ of ana", "_"),
+        ("inbox=fifteen-letters", "_"),
+        ("inbox=" + "a" * 65, "_"),
+        ("inbox=sixteen.letters.and.dots", "_"),
+        ("inbox=" + "*" * 16, "_"),
+        ("inbox=>", "_"),
+        ("", "_"),
+    ],
+)
+def test_only_a_long_token_names_an_inbox(tmp_path, name, inbox):
+    """A name that ends in anything else leads to the place of those who name none: never to a
+    wildcard, nor to an inbox whose token could be guessed.
+    """
+    allowed = claims(answer_to_ana(tmp_path, "secret", name)["jwt"])["sub"]["allow"]
+    assert allowed == [f"_INBOX.reviewer-ana.{inbox}.>", "live.>"]
 
 
 @pytest.mark.parametrize(
@@ -844,8 +898,8 @@ async def test_the_queue_answers_once_and_only_whom_it_was_asked_by(server, serv
     async with answering(server) as (queue, asked):
         for subject in (
             "_R_.somebody.x",
-            "_INBOX.model.x",
-            "_INBOX.observer.x",
+            "_INBOX.model._.x",
+            "_INBOX.observer._.x",
             SUBJECT,
             "$SRV.PING",
         ):
@@ -1005,7 +1059,7 @@ async def test_clients_that_name_their_consumers_can_watch_too(server):
     """nats.go asks with a name and a filter in the subject; that reaches the queue's bucket, and no
     durable.
     """
-    config = {"deliver_subject": "_INBOX.observer.x", "ack_policy": "none", "mem_storage": True}
+    config = {"deliver_subject": "_INBOX.observer._.x", "ack_policy": "none", "mem_storage": True}
     config |= {
         "name": "of-nats-go",
         "deliver_policy": "last_per_subject",
@@ -1013,6 +1067,6 @@ async def test_clients_that_name_their_consumers_can_watch_too(server):
     }
     body = {"stream_name": "KV_pending", "config": config, "action": "create"}
     async with signed_on(server, "observer") as somebody:
-        await somebody.client.subscribe("_INBOX.observer.x")
+        await somebody.client.subscribe("_INBOX.observer._.x")
         create = "$JS.API.CONSUMER.CREATE.KV_pending.of-nats-go.$KV.pending.>"
         assert "error" not in await somebody.json(create, body)

@@ -69,7 +69,7 @@ async def alarms(store, capsys):
 
 async def kept_open(observer, stream, *, number=0, **config):
     """A consumer of an attacker's, kept for ten years though nobody listens."""
-    body = {"deliver_subject": f"_INBOX.observer.x{number}", "ack_policy": "none"} | config
+    body = {"deliver_subject": f"_INBOX.observer._.x{number}", "ack_policy": "none"} | config
     return await api(
         observer,
         f"CONSUMER.CREATE.{stream}",
@@ -138,7 +138,7 @@ async def test_the_broker_ends_what_is_kept_open_on_the_bucket(observer, stream)
     five minutes (C6).
     """
     named = {"name": "mine"} if stream.endswith("mine") else {}
-    body = {"deliver_subject": "_INBOX.observer.x", "ack_policy": "none"} | named
+    body = {"deliver_subject": "_INBOX.observer._.x", "ack_policy": "none"} | named
     refused = await api(
         observer,
         f"CONSUMER.CREATE.{stream}",

@@ -16,6 +16,7 @@ import pytest
 from program import FIVE, approvals, ask, at_a_terminal, entry_of, last_seq, until, until_listed
 
 from ayes.ledger.services import Ledger
+from ayes.ops.broker.accounts import accounts_config
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.schemas.slots import CallRef
 
@@ -610,6 +611,12 @@ def test_the_organisations_policy_holds_in_every_workspace(shop, within, tmp_pat
     assert shown.one["event"]["text"] == own.read_text()
 
 
+def _before_callouts(known, callout):
+    """Accounts that list their users, beside the one that is only needed to connect."""
+    service = f"callout {{users: [{{user: callout, password: {callout.password}}}]}}\n"
+    return accounts_config(known).replace("accounts {\n", f"accounts {{\n  {service}")
+
+
 def test_a_store_from_before_there_was_an_organisation_gets_its_account(tmp_path, monkeypatch):
     """A broker that runs since then says that it must be started again, and has the account then;
     as one that adds nobody without reading its accounts again.
@@ -626,7 +633,7 @@ def test_a_store_from_before_there_was_an_organisation_gets_its_account(tmp_path
     with monkeypatch.context() as patch:
         roles = ("gate", "service", "operator", "observer")
         patch.setattr("ayes.ops.broker.server.ROLES", roles)
-        patch.setattr("ayes.ops.broker.accounts._authorization", lambda _: "")
+        patch.setattr("ayes.ops.broker.server.accounts_config", _before_callouts)
         for ended in asyncio.run(run(organisation, ("approve", "shop/t/c", "--as", "ana"))):
             assert ended.code == 4
             assert "an earlier version of ayes started the broker in" in ended.err

@@ -51,7 +51,7 @@ print(asyncio.run(ensure_account(sys.argv[1], sys.argv[2])).user)
 @asynccontextmanager
 async def connected(login, **options):
     client = Client()
-    inbox = f"_INBOX.{login.user}".encode()
+    inbox = f"_INBOX.{login.user}._".encode()
     await client.connect(
         login.url, user=login.user, password=login.password, inbox_prefix=inbox, **options
     )
@@ -423,7 +423,7 @@ async def test_people_come_while_everybody_subscribes(store):
             client = await stack.enter_async_context(connected(store.login(role)))
             while not stop.is_set():
                 for _ in range(10):
-                    one = await client.subscribe(f"_INBOX.{role}.{client.new_inbox()[-8:]}")
+                    one = await client.subscribe(f"_INBOX.{role}._.{client.new_inbox()[-8:]}")
                     await one.unsubscribe()
                 await client.flush()
 

@@ -121,7 +121,7 @@ async def attacker(store: Path, role: str) -> AsyncIterator[tuple[Client, list[s
         login.url,
         user=login.user,
         password=login.password,
-        inbox_prefix=f"_INBOX.{role}".encode(),
+        inbox_prefix=f"_INBOX.{role}._".encode(),
         error_cb=denied,
         max_reconnect_attempts=1,
     )

@@ -63,14 +63,16 @@ class Somebody:
 
 
 @asynccontextmanager
-async def signed_on(server, role) -> AsyncGenerator[Somebody]:
+async def signed_on(server, role, inbox="") -> AsyncGenerator[Somebody]:
+    """A plain client; with the token of an inbox of its own, or without."""
     login = server.store.login(role)
     who = Somebody(role)
     await who.client.connect(
         login.url,
         user=login.user,
         password=login.password,
-        inbox_prefix=f"_INBOX.{role}".encode(),
+        name=f"somebody inbox={inbox}" if inbox else "somebody",
+        inbox_prefix=f"_INBOX.{role}.{inbox or '_'}".encode(),
         error_cb=who.heard,
         max_reconnect_attempts=1,
     )

@@ -1,5 +1,7 @@
 /** Requests over NATS (docs/nats.md), with the login of a role. */
 
+import { randomUUID } from "node:crypto";
+
 import { connect, type ConnectionOptions, type NatsConnection } from "@nats-io/transport-node";
 
 import { Problem, type Transport } from "./client.ts";
@@ -17,6 +19,8 @@ export async function nats(options: {
   nats?: ConnectionOptions;
 }): Promise<Transport> {
   const login = options.role === "reviewer" ? `reviewer-${options.name}` : options.role;
+  // An inbox that no other program with this login may hear: the broker reads its token in the name.
+  const inbox = randomUUID();
   let connection: NatsConnection;
   try {
     connection = await connect({
@@ -25,7 +29,8 @@ export async function nats(options: {
       servers: options.servers,
       user: login,
       pass: options.password,
-      inboxPrefix: `_INBOX.${login}`,
+      name: `${options.nats?.name ?? "ayes-client"} inbox=${inbox}`,
+      inboxPrefix: `_INBOX.${login}.${inbox}`,
     });
   } catch (problem) {
     throw Problem.away(problem);
