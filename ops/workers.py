@@ -8,7 +8,7 @@ the ledger. The queue's process also serves pages of pending approvals
 import asyncio
 import importlib
 import signal
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
@@ -125,11 +125,14 @@ async def working(
     store: Path | str | None = None,
     url: str | None = None,
     ack_wait_s: float = ACK_WAIT_S,
+    declare: Callable[[], Awaitable[None]] | None = None,
     each: Callable[[list[RawMessage]], None] = lambda _facts: None,
 ) -> AsyncGenerator[asyncio.Future[None]]:
     """Run these reactions for as long as the block does; then finish the work in progress.
 
     Args:
+        declare: creates the durables of these workers again, should one be deleted meanwhile; None:
+            another process must.
         each: called with all facts that the replica receives, as raw messages.
 
     Yields a future that fails when the broker refuses a right that a worker needs, or is gone for
@@ -142,6 +145,7 @@ async def working(
         for role, reaction in started:
             connecting = JetStream.connect(store, url=url, role=role)
             log = await stack.enter_async_context(connecting)
+            log.declare = declare
             ledger = Ledger.on(log, role)
             if replica is None and not reaction.replaces:
                 # Every role may read everything, so one replica serves all.

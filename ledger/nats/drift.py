@@ -20,9 +20,11 @@ from ayes.ledger.nats.streams import (
     filter_of,
     info,
     is_as_narrow,
+    is_needed,
+    kept,
     streams,
 )
-from ayes.ledger.subscriptions import DURABLES, PARKED, Durable
+from ayes.ledger.subscriptions import DURABLES, LEDGER, PARKED, Durable
 from ayes.schemas.errors import BrokerRefused
 from ayes.schemas.logs import get_logger
 
@@ -32,6 +34,8 @@ _log: Final = get_logger("ayes.ledger.nats.drift")
 #: nats-server).
 _FIXED: Final = frozenset({"storage", "retention", "deliver_policy", "ack_policy", "replay_policy"})
 #: Settings of a consumer without which its worker would miss deliveries.
+#: Until when the broker delivers nothing.
+_PAUSE: Final = "pause_until"
 _NEEDED: Final = frozenset({"filter_subjects", "deliver_subject", "deliver_group", "ack_policy"})
 
 
@@ -60,7 +64,9 @@ class Drift(Struct, frozen=True):
     def __str__(self) -> str:
         what = f"consumer {self.consumer}" if self.consumer else f"stream {self.stream}"
         if not self.key:
-            return f"{what} is missing; `ayes up` or an administrator creates it"
+            return f"{what} is missing; `ayes up` or `ayes setup` creates it"
+        if self.key == _PAUSE:
+            return f"{what} is paused until {self.live}; `ayes setup --upgrade` sets it going"
         if self.key == "num_replicas":
             has = f"{self.live} replica{'' if self.live == 1 else 's'}"
             return f"{what} has {has}, not {self.declared}"
@@ -79,22 +85,24 @@ async def differences(
 
     Args:
         replicas: of each stream; None: as many as `LEDGER` has.
-        also: the optional durables that must be there.
+        also: the optional durables that must be there, besides those that were created before.
     """
     found: list[Drift] = []
+    wanted = {*also}
     for name, declared in streams().items():
         stream = await info(requests, f"STREAM.INFO.{name}")
         if stream is None:
             found.append(Drift(name))
             continue
         live = stream["config"]
+        wanted |= kept(stream) if name == LEDGER else frozenset()
         replicas = replicas or live["num_replicas"]
         found += _settings(name, "", declared | {"num_replicas": replicas}, live)
     for durable in DURABLES.values():
         consumer = await info(requests, f"CONSUMER.INFO.{durable.stream}.{durable.name}")
         if consumer is not None:
-            found += _of_consumer(durable, consumer["config"])
-        elif not durable.optional or durable.origin in also:
+            found += _of_consumer(durable, consumer)
+        elif is_needed(durable, wanted):
             found.append(Drift(durable.stream, durable.name))
     return found
 
@@ -117,9 +125,11 @@ async def upgrade(requests: Api, plan: Iterable[Drift]) -> None:
         if one.key and one.key not in _FIXED and one.key not in BOUNDS:
             changes[one.stream, one.consumer][one.key] = one.declared
     for (stream, consumer), settings in changes.items():
-        if consumer:
+        if settings.pop(_PAUSE, "") is None:
+            await requests.call(f"CONSUMER.PAUSE.{stream}.{consumer}", {})
+        if consumer and settings:
             await change_consumer(requests, DURABLES[consumer], settings)
-        else:
+        elif settings:
             await change_stream(requests, stream, settings)
 
 
@@ -137,19 +147,24 @@ async def check_own(requests: Api, durable: Durable) -> None:
             return
         option = f" --with {durable.name}" if durable.optional else ""
         raise BrokerRefused(f"{missing}. As an administrator run `ayes setup{option}` first.")
-    for one in _of_consumer(durable, consumer["config"]):
+    for one in _of_consumer(durable, consumer):
         is_enough = one.key == "filter_subjects" and set(one.declared) <= set(one.live)
         if one.key in _NEEDED and not is_enough:
             raise BrokerRefused(f"{one}. As an administrator run `ayes setup --upgrade` first.")
         _log.warning("the consumer is not as this program declares it", difference=str(one))
 
 
-def _of_consumer(durable: Durable, live: dict[str, Any]) -> list[Drift]:
-    declared = consumer_config(durable)
+def _of_consumer(durable: Durable, consumer: dict[str, Any]) -> list[Drift]:
+    declared, live = consumer_config(durable), consumer["config"]
     del declared["ack_wait"]  # an option of `up` and `work`
-    # The server reports a single subject under another name.
-    live = live | {"filter_subjects": filter_of(live)}
-    return _settings(durable.stream, durable.name, declared, live)
+    # The server reports a single subject under another name, and keeps the end of a past pause.
+    live = live | {"filter_subjects": filter_of(live), _PAUSE: paused_until(consumer)}
+    return _settings(durable.stream, durable.name, declared | {_PAUSE: None}, live)
+
+
+def paused_until(consumer: dict[str, Any]) -> str:
+    """The end of a consumer's pause, as the broker writes it; empty if it is not paused."""
+    return str(consumer["config"].get(_PAUSE, "")) if consumer.get("paused") else ""
 
 
 def _settings(

@@ -12,7 +12,14 @@ import base64
 import re
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Mapping,
+)
 from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,7 +50,10 @@ from ayes.ledger.nats.protocol import NatsMessage, subscription_number
 from ayes.ledger.patience import while_away
 from ayes.schemas.codec import Fact, fact_of
 from ayes.schemas.errors import BadId, BadInput, BrokerAway, BrokerRefused, LedgerFull, Unavailable
+from ayes.schemas.logs import get_logger
 from ayes.schemas.slots import ROOT, CallRef, Slot, subject_text
+
+_log: Final = get_logger("ayes.ledger.nats.jetstream")
 
 #: How long an append tries to find out whether it was recorded.
 APPEND_PATIENCE_S: Final = 10.0
@@ -53,6 +63,8 @@ _ROUND_S: Final = 3.0
 _CATCH_UP_S: Final = 5.0
 #: Bytes in the connection's buffer from which on a live message waits.
 _MOST_LIVE_BYTES: Final = 64 * 1024
+#: How long a durable may deliver nothing before its worker looks whether it is still there.
+SILENCE_S: Final = 10.0
 #: The server's limit of subjects for `multi_last` (ADR-31); larger results are read in pages.
 _PAGE: Final = 1000
 
@@ -66,6 +78,8 @@ class JetStream:
         self._commits = GroupCommit(self.api)
         #: The last fact of the log that this client knows to be recorded.
         self._known_seq = 0
+        #: Creates the durables of this process again, if it has an administrator's login.
+        self.declare: Callable[[], Awaitable[None]] | None = None
         self.pending = self.bucket("pending")
         self.running = self.bucket("running")
 
@@ -344,11 +358,16 @@ class JetStream:
                 something.set()
 
         async def deliver() -> AsyncIterator[log.Delivery]:
+            is_there = True
             while True:
                 while arrived:
                     yield _Delivery(self, arrived.popleft())
                 something.clear()
-                await something.wait()
+                try:
+                    async with asyncio.timeout(SILENCE_S):
+                        await something.wait()
+                except TimeoutError:
+                    is_there = await self._declared(consumer, was_there=is_there)
 
         try:
             async with self.api.straight(
@@ -360,6 +379,28 @@ class JetStream:
                 # Deliveries that were not begun go back at once, to be delivered to others.
                 for _, reply, _, _ in arrived:
                     await self.api.tell(reply.decode(), b"-NAK")
+
+    async def _declared(self, durable: subscriptions.Durable, *, was_there: bool) -> bool:
+        """Whether a durable exists. If an administrator deleted it, it is created again, by this
+        process if it may: deliveries go on, since they go to the same subject.
+        """
+        try:
+            what = f"CONSUMER.INFO.{durable.stream}.{durable.name}"
+            if await streams.info(self.api, what) is not None:
+                return True
+            if self.declare is not None:
+                await self.declare()
+                _log.error("a consumer was deleted and is created again", consumer=durable.name)
+                return True
+        except Unavailable as problem:
+            _log.warning("a consumer cannot be looked at", name=durable.name, problem=str(problem))
+            return was_there
+        if was_there:
+            _log.error(
+                "a consumer was deleted, so this worker receives nothing: `ayes setup` creates it",
+                consumer=durable.name,
+            )
+        return False
 
     async def set_timer(self, call: CallRef, at: datetime, trace: str = "") -> None:
         """Have the broker deliver a hint at `at` (ADR-51). Setting it again replaces it."""

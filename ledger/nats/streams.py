@@ -5,7 +5,7 @@ wider than declared (`_missing_bounds`); `drift.py` reports all differences, and
 """
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -37,6 +37,9 @@ STORED: Final = "FILES"
 #: of level 1. A fact of an unknown type or version does not need a new level.
 LEVEL: Final = 1
 _LEVEL_KEY: Final = "ayes-level"
+#: In the metadata of `LEDGER`: the optional durables that were created here, separated by commas.
+#: One of them that is missing was deleted.
+_KEPT_KEY: Final = "ayes-consumers"
 
 _log: Final = get_logger("ayes.ledger.nats.streams")
 
@@ -284,8 +287,27 @@ async def ensure(
                 body,
                 exactly=asked is not None or "max_bytes" not in changes,
             )
+    await ensure_consumers(requests, ack_wait_s=ack_wait_s, also=also)
+
+
+async def ensure_consumers(
+    requests: Api, *, ack_wait_s: float = ACK_WAIT_S, also: Sequence[str] = ()
+) -> None:
+    """Create the missing durables. A new one begins at the first fact, so that it misses nothing.
+
+    Args:
+        also: the optional ones to create for the first time; those of before are created again.
+
+    Raises:
+        BrokerRefused: the broker does not allow it.
+    """
+    ledger = await requests.call(f"STREAM.INFO.{LEDGER}", repeat=True)
+    before = kept(ledger)
+    wanted = before | {DURABLES[one].origin for one in also if DURABLES[one].optional}
+    if wanted != before:
+        await _keep(requests, wanted)
     for durable in DURABLES.values():
-        if durable.optional and durable.origin not in also:
+        if durable.optional and durable.origin not in wanted:
             continue
         what = f"CONSUMER.{{}}.{durable.stream}.{durable.name}"
         config = consumer_config(durable, ack_wait_s) | (
@@ -295,6 +317,35 @@ async def ensure(
             requests, what, {"stream_name": durable.stream, "config": config, "action": "create"}
         )
         await _subscribe_to_more(requests, what, durable)
+
+
+def kept(ledger: dict[str, Any] | None) -> frozenset[str]:
+    """The optional durables that were created here, by the description of `LEDGER`."""
+    metadata = (ledger["config"].get("metadata") or {}) if ledger else {}
+    names = metadata.get(_KEPT_KEY, "").split(",")
+    return frozenset(one for one in names if one in DURABLES and DURABLES[one].optional)
+
+
+def is_needed(durable: Durable, kept_here: Collection[str]) -> bool:
+    """Whether the absence of this durable is a fault."""
+    return not durable.optional or durable.origin in kept_here
+
+
+async def dismiss(requests: Api, name: str) -> None:
+    """Delete an optional durable, and the one for its parked deliveries, for good.
+
+    Raises:
+        BrokerRefused: the broker does not allow it.
+    """
+    await _keep(requests, kept(await info(requests, f"STREAM.INFO.{LEDGER}")) - {name})
+    for one in (DURABLES[name], DURABLES[name].again):
+        await requests.ask(f"$JS.API.CONSUMER.DELETE.{one.stream}.{one.name}", b"")
+
+
+async def _keep(requests: Api, names: Collection[str]) -> None:
+    config = (await requests.call(f"STREAM.INFO.{LEDGER}", repeat=True))["config"]
+    metadata = (config.get("metadata") or {}) | {_KEPT_KEY: ",".join(sorted(names))}
+    await change_stream(requests, LEDGER, {"metadata": metadata})
 
 
 async def _subscribe_to_more(requests: Api, what: str, durable: Durable) -> None:

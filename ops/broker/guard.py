@@ -1,12 +1,14 @@
-"""Alarms while the broker runs: settings that changed, and bounds that are nearly reached."""
+"""While the broker runs: alarms for settings that changed and bounds that are nearly reached, and
+deleted consumers are created again.
+"""
 
 import asyncio
 from typing import Final
 
 from ayes.ledger.nats.api import Api
-from ayes.ledger.nats.drift import drift
+from ayes.ledger.nats.drift import differences, drift
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.nats.streams import dismiss_abandoned, undeclared, uses
+from ayes.ledger.nats.streams import dismiss_abandoned, ensure_consumers, undeclared, uses
 from ayes.schemas.errors import Unavailable
 from ayes.schemas.logs import get_logger
 
@@ -27,9 +29,18 @@ async def readers(requests: Api) -> list[str]:
     return [str(one) for one in await undeclared(requests)]
 
 
+async def create_missing(requests: Api) -> None:
+    """Create the consumers that an administrator deleted, also those of workers elsewhere."""
+    missing = [one for one in await differences(requests) if one.consumer and not one.key]
+    if missing:
+        await ensure_consumers(requests)
+    for one in missing:
+        _log.error("a consumer was deleted and is created again", consumer=one.consumer)
+
+
 async def guard(log: JetStream, every_s: float = EVERY_S) -> None:
-    """Check the broker each minute, as an administrator: log new alarms, and delete abandoned
-    consumers.
+    """Check the broker each minute, as an administrator: log new alarms, create consumers that were
+    deleted, and delete abandoned ones.
     """
     requests = log.api
     known: set[str] = set()
@@ -37,6 +48,7 @@ async def guard(log: JetStream, every_s: float = EVERY_S) -> None:
         try:
             for one in await dismiss_abandoned(requests):
                 _log.error("an undeclared consumer was deleted", consumer=str(one))
+            await create_missing(requests)
             now = {*await alarms(requests), *await readers(requests)}
             for alarm in sorted(now - known):
                 _log.error("the broker is not as it should be", alarm=alarm)

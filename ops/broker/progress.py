@@ -1,13 +1,15 @@
 """How far each consumer is behind, and whether its workers stand still."""
 
+from collections.abc import Collection
 from datetime import datetime
 from typing import Any, Final
 
 from msgspec import Struct
 
 from ayes.ledger.log import RawMessage
+from ayes.ledger.nats.drift import paused_until
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.nats.streams import info
+from ayes.ledger.nats.streams import info, is_needed
 from ayes.ledger.subscriptions import DURABLES, TIMERS, Durable
 
 #: Work that waits for longer while nothing is done is a stall. Less than five seconds, so that
@@ -23,6 +25,10 @@ class ConsumerStatus(Struct, frozen=True):
 
     name: str
     exists: bool = False
+    #: Whether it was created here, or every ledger has it.
+    needed: bool = False
+    #: Until when an administrator has paused it; empty if it is not paused.
+    paused_until: str = ""
     #: Whether a worker is subscribed.
     listening: bool = False
     #: Deliveries that no worker has received yet.
@@ -40,16 +46,32 @@ class ConsumerStatus(Struct, frozen=True):
     used: bool = False
 
     @property
+    def is_missing(self) -> bool:
+        return self.needed and not self.exists
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether it says something about this installation."""
+        return self.used or self.is_missing or not DURABLES[self.name].optional
+
+    @property
     def problem(self) -> str:
         """What a person should look at."""
+        if self.is_missing:
+            return "missing"
+        if self.paused_until:
+            return f"paused until {self.paused_until}"
         if self.waiting and not self.listening:
             is_needed = self.used or DURABLES[self.name].role in ESSENTIAL
             return "nobody listens" if is_needed else "not used"
         return f"frozen: nothing was done for {self.quiet_s:,.0f} s" if self.frozen else ""
 
 
-async def progress(log: JetStream, name: str) -> ConsumerStatus:
+async def progress(log: JetStream, name: str, kept: Collection[str] = ()) -> ConsumerStatus:
     """How far a consumer is, as of now.
+
+    Args:
+        kept: the optional durables that were created here.
 
     Raises:
         Unavailable: the broker cannot say.
@@ -57,12 +79,14 @@ async def progress(log: JetStream, name: str) -> ConsumerStatus:
     durable = DURABLES[name]
     consumer = await info(log.api, f"CONSUMER.INFO.{durable.stream}.{name}")
     if consumer is None:
-        return ConsumerStatus(name)
+        return ConsumerStatus(name, needed=is_needed(durable, kept))
     listening = consumer.get("push_bound", False)
     used = listening or consumer["delivered"]["consumer_seq"] > 0
     return ConsumerStatus(
         name,
         exists=True,
+        needed=is_needed(durable, kept),
+        paused_until=paused_until(consumer),
         listening=listening,
         waiting=consumer["num_pending"],
         in_hand=consumer["num_ack_pending"],

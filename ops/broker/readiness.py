@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.nats.streams import check_level, info
+from ayes.ledger.nats.streams import check_level, info, kept
 from ayes.ledger.subscriptions import DURABLES, LEDGER, PARKED
 from ayes.ops.broker.health import Health
 from ayes.ops.broker.progress import ESSENTIAL, ConsumerStatus, progress
@@ -59,6 +59,7 @@ async def look(log: JetStream, roles: Sequence[str] = ()) -> Look | None:
         return None
     check_level(stream)
     state, most = stream["state"], stream["config"]["max_bytes"]
+    here = kept(stream)
     names = [
         name
         for name, durable in DURABLES.items()
@@ -70,7 +71,7 @@ async def look(log: JetStream, roles: Sequence[str] = ()) -> Look | None:
         last_at=datetime.fromisoformat(state["last_ts"]) if state["messages"] else None,
         bytes=state["bytes"],
         limit_bytes=most if most > 0 else None,
-        consumers=tuple(await asyncio.gather(*(progress(log, name) for name in names))),
+        consumers=tuple(await asyncio.gather(*(progress(log, name, here) for name in names))),
     )
 
 
@@ -80,7 +81,19 @@ def obstacle(seen: Look | None, health: Health, wanted: Wanted) -> str:
         return f"there is no stream {LEDGER} here. `ayes up` or `ayes setup` creates it."
     if not health.ok:
         return health.why
-    working = {DURABLES[one.name].role for one in seen.consumers if one.listening}
+    for one in seen.consumers:
+        if one.is_missing:
+            return f"the consumer {one.name} is missing. `ayes setup` creates it."
+        if one.paused_until and one.used:
+            return (
+                f"the consumer {one.name} is paused until {one.paused_until}. "
+                "`ayes setup --upgrade` sets it going."
+            )
+    working = {DURABLES[one.name].role for one in seen.consumers if one.listening} - {
+        DURABLES[one.name].role
+        for one in seen.consumers
+        if not one.listening and not DURABLES[one.name].optional
+    }
     if missing := [role for role in wanted.roles or ESSENTIAL if role not in working]:
         return f"no {missing[0]} is at work. Start one: `ayes work {missing[0]}`."
     # A consumer without a worker belongs to another kind of the same role.

@@ -1,7 +1,7 @@
 """What an operator looks at first: the log, its nodes, each consumer, and what needs a person."""
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from datetime import datetime
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from ayes.consumers.webhook_endpoints import EndpointFile, EndpointStatus
 from ayes.ledger.log import Parked
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.nats.streams import ALARM, check_level, info
+from ayes.ledger.nats.streams import ALARM, check_level, info, kept
 from ayes.ledger.services import CHANNEL, Ledger
 from ayes.ledger.subscriptions import DURABLES, LEDGER, PARKED, PARKED_MOST
 from ayes.ops.broker.guard import alarms
@@ -100,7 +100,7 @@ async def status(
         head_age_s=_head_age_s(stream),
         pending=await _if_readable(pending()),
         in_doubt=await _if_readable(doubts(ledger)),
-        consumers=await _consumers(log),
+        consumers=await _consumers(log, kept(stream)),
         streams=nodes,
         free_bytes=health.free_bytes,
         channels=await _if_readable(failing_channels(ledger)),
@@ -144,16 +144,16 @@ async def _if_readable[T](reading: Awaitable[T]) -> T | None:
         return None
 
 
-async def _consumers(log: JetStream) -> list[ConsumerStatus]:
+async def _consumers(log: JetStream, kept_here: Collection[str]) -> list[ConsumerStatus]:
     """Those that are needed; those for parked deliveries only if something is to be retried."""
-    found = [await progress(log, name) for name in DURABLES]
+    found = [await progress(log, name, kept_here) for name in DURABLES]
     return [one for one in found if _is_shown(one)]
 
 
 def _is_shown(one: ConsumerStatus) -> bool:
     if DURABLES[one.name].stream == PARKED:
         return bool(one.waiting or one.in_hand)
-    return one.used or not DURABLES[one.name].optional
+    return one.is_shown
 
 
 async def doubts(ledger: Ledger) -> list[str]:

@@ -311,9 +311,9 @@ async def _skew_s(log: JetStream) -> float:
 
 
 @command(app)
-async def status(webhooks: WebhooksOption = None, *, session: Session) -> None:
+async def status(webhooks: WebhooksOption = None, *, session: Session) -> int:
     """Show the size of the log, its nodes, how far each consumer is behind, what is parked and
-    pending.
+    pending. Exit 1 if there is an alarm.
     """
     own = Store(session.store) if session.url is None else None
     connecting = JetStream.connect(session.store, url=session.url, role=ROLE, any_level=True)
@@ -331,6 +331,7 @@ async def status(webhooks: WebhooksOption = None, *, session: Session) -> None:
         print_json(found)
     else:
         _print_status(found)
+    return 1 if found.alarms else 0
 
 
 async def unlike_witness(log: JetStream, store: Store) -> str:

@@ -5,6 +5,7 @@ import re
 import tempfile
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Annotated, Final
@@ -138,11 +139,22 @@ async def work(
                 agents=agents,
             )
             own = Store(store) if url is None and Store(store).has_login("admin") else None
+            declare = None
             if own is not None:  # elsewhere an administrator created the consumers: `ayes setup`
-                await declare_streams(own.path, ack_wait_s=ack_wait_s, also=durables(started))
+                declare = partial(
+                    declare_streams, own.path, ack_wait_s=ack_wait_s, also=durables(started)
+                )
+                await declare()
             watched = await stack.enter_async_context(witnessed(own, chosen, accept_log=accept_log))
             failed = await stack.enter_async_context(
-                working(started, store=store, url=url, ack_wait_s=ack_wait_s, each=watched.hear)
+                working(
+                    started,
+                    store=store,
+                    url=url,
+                    ack_wait_s=ack_wait_s,
+                    declare=declare,
+                    each=watched.hear,
+                )
             )
             return stack.pop_all(), watched, failed
 

@@ -1,7 +1,7 @@
 """The command that declares the ledger's streams and consumers on a broker of one's own."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated, Any, Final
 
 import typer
@@ -9,7 +9,7 @@ import typer
 from ayes.ledger.nats.api import Api
 from ayes.ledger.nats.drift import Drift, differences, upgrade
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.nats.streams import check_level, ensure, info, streams
+from ayes.ledger.nats.streams import check_level, dismiss, ensure, info, kept, streams
 from ayes.ledger.patience import while_away
 from ayes.ledger.subscriptions import DURABLES, LEDGER, PARKED
 from ayes.ops.commands import completion
@@ -59,6 +59,16 @@ async def setup(
             show_default=False,
         ),
     ] = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--without",
+            metavar="CONSUMER",
+            help="Delete this optional consumer, whose workers are stopped for good. Repeatable.",
+            autocompletion=completion.one_of(*OPTIONAL),
+            show_default=False,
+        ),
+    ] = None,
     do_upgrade: Annotated[
         bool,
         typer.Option("--upgrade", help="Change what is not as declared. Shows each change first."),
@@ -71,16 +81,18 @@ async def setup(
     """Create the streams and consumers on a broker of your own, as its administrator. `up` does it
     automatically.
     """
-    also = with_ or []
-    if unknown := sorted(set(also) - set(OPTIONAL)):
+    also, retired = with_ or [], without or []
+    if unknown := sorted({*also, *retired} - {*OPTIONAL}):
         raise BadInput(
-            f"there is no consumer {', '.join(unknown)} to add. There are: {', '.join(OPTIONAL)}."
+            f"there is no optional consumer {', '.join(unknown)}. There are: {', '.join(OPTIONAL)}."
         )
     most = bytes_of(max_bytes)
     plan: list[Drift] = []
     connecting = JetStream.connect(session.store, url=session.url, role="admin", any_level=True)
     async with connecting as log:
         ledger = await _once_elected(log.api)
+        for name in retired:
+            await dismiss(log.api, name)
         if do_upgrade:
             plan = await differences(log.api, replicas=replicas, also=also)
             if plan and not await _agreed(plan, session, yes=yes):
@@ -89,7 +101,8 @@ async def setup(
         await ensure(log.api, replicas=copies, also=also, max_bytes=most)
         await upgrade(log.api, plan)
         differing = await differences(log.api, replicas=replicas, also=also)
-    _report(copies, also, plan, differing, session)
+        here = kept(await info(log.api, f"STREAM.INFO.{LEDGER}"))
+    _report(copies, here, plan, differing, session)
     return 1 if differing else 0
 
 
@@ -130,14 +143,14 @@ def _as_json(plan: Sequence[Drift]) -> list[dict[str, str]]:
 
 def _report(
     copies: int,
-    also: Sequence[str],
+    here: Collection[str],
     plan: Sequence[Drift],
     differing: Sequence[Drift],
     session: Session,
 ) -> None:
     if session.json:
         consumers = [
-            name for name, one in DURABLES.items() if not one.optional or one.origin in also
+            name for name, one in DURABLES.items() if not one.optional or one.origin in here
         ]
         found: dict[str, Any] = {"streams": list(streams()), "consumers": consumers}
         found |= {"plan": _as_json(plan)} if plan else {}

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Annotated, NamedTuple
 
 import typer
@@ -156,11 +157,11 @@ async def up(
             agents=agents,
         )
 
+        declare = partial(declare_streams, own.store, ack_wait_s=ack_wait_s, also=durables(started))
+
         async def begin() -> _Begun:
             async with AsyncExitStack() as stack:
-                await declare_streams(
-                    own.store, ack_wait_s=ack_wait_s, also=durables(started), max_bytes=most
-                )
+                await declare(max_bytes=most)
                 watched = await stack.enter_async_context(
                     witnessed(server.store, chosen, accept_log=accept_log)
                 )
@@ -171,7 +172,13 @@ async def up(
                     await declare_tools(registry, workspace, own)
                 if agents is not None:
                     await declare_agents(agents, workspace, own)
-                run = working(started, store=own.store, ack_wait_s=ack_wait_s, each=watched.hear)
+                run = working(
+                    started,
+                    store=own.store,
+                    ack_wait_s=ack_wait_s,
+                    declare=declare,
+                    each=watched.hear,
+                )
                 failed = await stack.enter_async_context(run)
                 link = probes = None
                 if listen is not None:

@@ -168,7 +168,7 @@ def _of_broker(look: Look) -> Iterator[Value]:
     if look.last_at is not None:
         yield "ayes_log_last_fact_timestamp_seconds", (), look.last_at.timestamp()
     for one in look.consumers:
-        if one.used or (one.exists and not DURABLES[one.name].optional):
+        if one.is_shown:
             yield "ayes_consumer_listening", (one.name,), one.listening
             yield "ayes_consumer_waiting_deliveries", (one.name,), one.waiting
             yield "ayes_consumer_unacknowledged_deliveries", (one.name,), one.in_hand

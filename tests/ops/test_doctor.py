@@ -47,8 +47,9 @@ def doctor(store, capsys):
 @pytest.fixture
 def status(store, capsys):
     async def seen():
-        await check.status(session=Session(store, json=True))
+        code = await check.status(session=Session(store, json=True))
         told = json.loads(capsys.readouterr().out)
+        assert code == (1 if told["alarms"] else 0)
         told["consumers"] = {one["name"]: one for one in told["consumers"]}
         return told
 
@@ -164,9 +165,9 @@ async def test_a_missing_consumer_is_an_alarm(store, admin, doctor, status):
     """Nobody would judge what is asked: the consumer is named, and what creates it."""
     await api(admin, f"CONSUMER.DELETE.{LEDGER}.gate")
     code, found = await doctor()
-    assert (code, bad(found)) == (1, {"streams and consumers"})
+    assert (code, bad(found)) == (1, {"streams and consumers", "workers"})
     assert (
-        "consumer gate is missing; `ayes up` or an administrator creates it"
+        "consumer gate is missing; `ayes up` or `ayes setup` creates it"
         in (found["streams and consumers"]["detail"])
     )
     seen = await status()
@@ -174,6 +175,31 @@ async def test_a_missing_consumer_is_an_alarm(store, admin, doctor, status):
         False,
         True,
     )
+    assert (seen["consumers"]["gate"]["needed"], len(seen["alarms"])) == (True, 1)
+
+
+async def test_status_says_by_its_exit_code_that_it_alarms(store, admin, capsys):
+    """0 while all is well, 1 with an alarm, for people as for programs."""
+    for code in (0, 1):
+        for json_too in (False, True):
+            assert await check.status(session=Session(store, json=json_too)) == code
+        if not code:
+            await api(admin, f"CONSUMER.DELETE.{LEDGER}.queue")
+    assert "ALARM consumer queue is missing" in capsys.readouterr().out
+
+
+async def test_a_consumer_that_was_used_is_missed_too(store, admin, doctor, status):
+    """An executor's, a notifier's: not every ledger has them, but this one had."""
+    for name in ("executor", "notifier"):
+        await api(admin, f"CONSUMER.DELETE.{LEDGER}.{name}")
+    code, found = await doctor()
+    assert (code, bad(found)) == (1, {"streams and consumers"})
+    seen = await status()
+    for name in ("executor", "notifier"):
+        missing = f"consumer {name} is missing; `ayes up` or `ayes setup` creates it"
+        assert missing in found["streams and consumers"]["detail"]
+        assert missing in seen["alarms"]
+        assert seen["consumers"][name]["exists"] is False
 
 
 async def test_a_rewritten_consumer_is_an_alarm(store, admin, doctor):

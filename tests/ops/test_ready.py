@@ -7,16 +7,26 @@ import signal
 import time
 import urllib.error
 import urllib.request
+from functools import partial
 
 import pytest
+import structlog
 from program import approvals, started, up
 from stories import REF, request
+from structlog.testing import capture_logs
 
+from ayes.ledger.nats import jetstream
 from ayes.ledger.nats.credentials import Store
+from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.nats.streams import info
 from ayes.ledger.services import Ledger
+from ayes.ledger.subscriptions import DURABLES, LEDGER
 from ayes.ops.broker import progress as progress_module
+from ayes.ops.broker.guard import create_missing
 from ayes.ops.broker.progress import progress
+from ayes.ops.broker.setup import declare_streams
 from ayes.ops.commands import ready as ready_command
+from ayes.ops.commands import setup as setup_command
 from ayes.ops.commands.command import Session
 from ayes.ops.workers import reactions, working
 from ayes.schemas import events as e
@@ -201,3 +211,127 @@ def eventually(look, answer):
         assert time.monotonic() - begin < 60
         time.sleep(0.05)
     return time.monotonic() - begin
+
+
+# ------------------------------------------------------------------------- what is no longer there
+
+
+async def delete(admin, name):
+    durable = DURABLES[name]
+    await admin.log.api.call(f"CONSUMER.DELETE.{durable.stream}.{name}")
+
+
+async def pause(admin, name, until="2199-01-01T00:00:00Z"):
+    body = {"pause_until": until}
+    await admin.log.api.call(f"CONSUMER.PAUSE.{DURABLES[name].stream}.{name}", body)
+
+
+async def listened_to(admin, name):
+    durable = DURABLES[name]
+    found = await info(admin.log.api, f"CONSUMER.INFO.{durable.stream}.{name}")
+    return found is not None and found.get("push_bound", False)
+
+
+async def test_each_deleted_durable_is_created_again_while_its_worker_runs(
+    store, admin, monkeypatch
+):
+    """A worker whose durable an administrator deletes would wait for ever for deliveries: one that
+    receives nothing looks whether it is there, of every kind, those for parked deliveries too.
+    """
+    monkeypatch.setattr(jetstream, "SILENCE_S", 0.2)
+    declare = partial(declare_streams, store, also=tuple(DURABLES))
+
+    async def take(name):
+        async with JetStream.connect(store, role=DURABLES[name].role) as log:
+            log.declare = declare
+            async with log.deliveries(name) as deliveries:
+                async for _ in deliveries:
+                    pass
+
+    async with asyncio.TaskGroup() as group:
+        taking = [group.create_task(take(name)) for name in DURABLES]
+        for wait in (True, False):
+            for name in DURABLES:
+                async with asyncio.timeout(60):
+                    while not await listened_to(admin, name):  # noqa: ASYNC110
+                        await asyncio.sleep(0.02)
+            if wait:
+                for name in DURABLES:
+                    await delete(admin, name)
+        for one in taking:
+            one.cancel()
+
+
+@pytest.mark.parametrize("name", ["gate", "gate-timers", "queue", "executor"])
+async def test_ready_asks_for_every_consumer_of_a_role(
+    store, admin, ready, monkeypatch, capsys, name
+):
+    """One of a role's two durables does not speak for the other, and one that was created and is
+    gone is missed, also if not every ledger has it. Its worker may not create it, and says so
+    once; when it is there again, the worker goes on, and what was requested meanwhile is judged.
+    """
+    monkeypatch.setattr(jetstream, "SILENCE_S", 0.2)
+    kinds = ["gate", "queue", "executor"]
+    heard = structlog.wrap_logger(None, wrapper_class=structlog.BoundLogger)
+    monkeypatch.setattr(jetstream, "_log", heard)
+    async with working(reactions(kinds), store=store):
+        await until(ready, (0, ""))
+        with capture_logs() as logs:
+            await delete(admin, name)
+            why = f"the consumer {name} is missing. `ayes setup` creates it."
+            assert await ready() == (NOT_READY, why)
+            role = DURABLES[name].role
+            assert await ready(role) == (NOT_READY, why)
+            await admin.try_append(CALL.requested, request(WISH))
+            await asyncio.sleep(1)
+        if name != "executor":  # which has no worker with tools here
+            [said] = [one for one in logs if one.get("consumer") == name]
+            assert "was deleted, so this worker receives nothing" in said["event"]
+        await setup_command.setup(session=Session(store, json=True))
+        capsys.readouterr()
+        await until(ready, (0, ""))
+        async with asyncio.timeout(20):
+            while (await admin.call(CALL)).decided is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+
+async def test_up_creates_what_was_deleted_for_workers_elsewhere(store, admin):
+    """An executor on another machine may not create its durable: the guard of `up` does."""
+    await delete(admin, "executor")
+    await delete(admin, "notifier-later")
+    await create_missing(admin.log.api)
+    assert (await progress(admin.log, "executor")).exists
+    assert (await progress(admin.log, "notifier-later")).exists
+
+
+async def test_a_consumer_that_is_not_used_any_more_is_not_missed(store, admin, ready, capsys):
+    """An administrator takes back an optional one; one that every ledger has stays."""
+    assert await setup_command.setup(without=["slack"], session=Session(store, json=True)) == 0
+    assert "slack" not in json.loads(capsys.readouterr().out)["consumers"]
+    assert await info(admin.log.api, f"CONSUMER.INFO.{LEDGER}.slack") is None
+    await create_missing(admin.log.api)
+    assert await info(admin.log.api, f"CONSUMER.INFO.{LEDGER}.slack") is None
+    with pytest.raises(BadInput, match="there is no optional consumer gate"):
+        await setup_command.setup(without=["gate"], session=Session(store, json=True))
+
+
+async def test_a_paused_consumer_is_named_and_set_going(store, admin, ready, capsys):
+    """A pause is the deed of an administrator, and no worker that stands still: `ready` and
+    `status` say which, and `setup --upgrade` ends it.
+    """
+    async with working(reactions(["gate", "queue"]), store=store):
+        await until(ready, (0, ""))
+        await pause(admin, "gate")
+        until_then = "is paused until 2199-01-01T00:00:00Z"
+        remedy = "`ayes setup --upgrade` sets it going"
+        assert await ready() == (NOT_READY, f"the consumer gate {until_then}. {remedy}.")
+        assert (await progress(admin.log, "gate")).problem == "paused until 2199-01-01T00:00:00Z"
+        await setup_command.setup(session=Session(store, json=True))
+        assert json.loads(capsys.readouterr().out)["differing"] == [
+            f"consumer gate {until_then}; {remedy}"
+        ]
+        await setup_command.setup(do_upgrade=True, yes=True, session=Session(store, json=True))
+        assert "differing" not in json.loads(capsys.readouterr().out)
+        await until(ready, (0, ""))
+        await pause(admin, "gate", "1999-01-01T00:00:00Z")
+        assert await ready() == (0, "")

@@ -79,7 +79,7 @@ async def test_an_upgrade_shows_its_plan_and_changes_nothing_without_a_yes(store
                     "remedy": "will be changed",
                 },
                 {
-                    "difference": "consumer gate-parked is missing; `ayes up` or an administrator "
+                    "difference": "consumer gate-parked is missing; `ayes up` or `ayes setup` "
                     "creates it",
                     "remedy": "will be created",
                 },
@@ -227,5 +227,5 @@ async def test_setup_creates_no_consumer_that_nobody_asked_for(tmp_path, capsys)
             "executor",
             "executor-parked",
         }
-        with pytest.raises(BadInput, match="there is no consumer gates to add"):
+        with pytest.raises(BadInput, match="there is no optional consumer gates"):
             await setup_command.setup(with_=["gates"], session=session)
