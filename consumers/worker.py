@@ -73,9 +73,9 @@ from ayes.schemas.codec import Fact, fact_of
 from ayes.schemas.errors import (
     BadInput,
     BadSlot,
-    BrokerAway,
     BrokerRefused,
     Defect,
+    LogDamaged,
     OutcomeUnknown,
     Unavailable,
 )
@@ -178,6 +178,8 @@ class Worker[S, W]:
         )
         self._drain_s = drain_s
         self._stopping = asyncio.Event()
+        #: Why it stops: what cannot be read must not be taken for what is not there.
+        self._damage: LogDamaged | None = None
         #: Deliveries in progress, and when (on the event loop's clock) their lease ends.
         self._held: dict[tuple[str, int], tuple[Delivery, float]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -216,6 +218,8 @@ class Worker[S, W]:
             await self._drain()
             beat.cancel()
             await asyncio.gather(beat, return_exceptions=True)
+        if self._damage is not None:
+            raise self._damage
 
     async def _take(self, durable: str) -> None:
         async with self._ledger.log.deliveries(durable) as deliveries:
@@ -291,6 +295,10 @@ class Worker[S, W]:
             return
         except GivenUp as why:
             reason = str(why)
+        except LogDamaged as problem:
+            self._damage = problem
+            self.stop()
+            return
         except Unavailable as problem:
             _log.warning("will be tried again", problem=str(problem), tries=delivery.tries)
             if not isinstance(problem, BrokerRefused) or self._failed(place) < MAX_TRIES:
@@ -518,7 +526,7 @@ class Worker[S, W]:
             return TimerFired(CallRef.parse(parked.subject), parked.seq, parked.parked_at)
         raw = await self._ledger.log.at(parked.seq)
         if raw is None:
-            raise BrokerAway(f"fact {parked.seq} cannot be read just now")
+            raise LogDamaged(f"fact {parked.seq:,} was delivered and cannot be read")
         if not any(matches(pattern, raw.subject) for pattern in consumer.subjects):
             raise BadSlot(
                 f"fact {parked.seq} ({raw.subject}) is not for consumer {parked.consumer}"

@@ -144,6 +144,8 @@ class LedgerClient:
         self._tools: dict[str, Tool | None] = {}
         #: By the subject of the newest version of a policy.
         self._policies: dict[str, AppliedPolicy] = {}
+        #: The newest version of a policy that was read, as its sequence, by workspace.
+        self._newest: dict[str, int] = {}
 
     @classmethod
     @asynccontextmanager
@@ -571,7 +573,11 @@ class LedgerClient:
     # ------------------------------------------------------------------------------------- policies
 
     async def _in_force(self, workspace: str, before: int | None = None) -> AppliedPolicy:
+        known = self._newest.get(workspace, 0)
         fact = await self.reading.latest(policies(workspace))
+        if (seq := fact.seq if fact else 0) < known:
+            raise BrokerAway(f"the policy of {workspace} is fact {known:,}, which is missing here.")
+        self._newest[workspace] = max(seq, self._newest.get(workspace, 0))
         if fact is not None and before is not None and fact.seq >= before:
             versions = await self.read(policies(workspace), must_include=fact.slot)
             fact = next((one for one in reversed(versions) if one.seq < before), None)

@@ -25,6 +25,7 @@ from typing import Final
 from ayes.ledger.log import EventLog, FactReader, RawMessage
 from ayes.ledger.patience import while_away
 from ayes.schemas.codec import Fact, fact_of
+from ayes.schemas.errors import LogDamaged
 from ayes.schemas.slots import ROOT, matches
 
 #: How long to wait for a fact that was delivered: the replica receives it in another message.
@@ -66,6 +67,7 @@ class ReadReplica:
 
         Raises:
             BrokerRefused: these credentials may not follow the log.
+            LogDamaged: the broker passes over a fact.
         """
         begin = await while_away(self._port.last_seq)
         try:
@@ -120,12 +122,14 @@ class ReadReplica:
 
     def _take(self, batch: list[RawMessage]) -> None:
         for raw in batch:
+            if self._last is not None and raw.seq != self._last.seq + 1:
+                raise LogDamaged(f"fact {self._last.seq + 1:,} is not delivered")
+            self._last = raw
             part = self._parts.get(_beginning(raw.subject))
             if part is not None:
                 self._bytes += part.add(raw)
-        self._last = batch[-1]
         self._each(batch)
-        while self._waiting and self._waiting[0][0] <= self._last.seq:
+        while self._waiting and self._waiting[0][0] <= batch[-1].seq:
             _, _, caught_up = heapq.heappop(self._waiting)
             if not caught_up.done():
                 caught_up.set_result(True)

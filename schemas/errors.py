@@ -22,6 +22,7 @@
     │   ├── BrokerAway          no broker answered in time; or it has no leader, or lags behind
     │   ├── BrokerRefused       the broker answered no: credentials, permissions, configuration
     │   │   ├── LogLost         the log ends before a fact that was read from it already
+    │   │   │   └── LogDamaged  the log has a fact that cannot be read, or lacks one in its middle
     │   │   └── NewerLog        the log is at a level that this program does not know
     │   ├── LedgerFull          the log or its disk has no room; nothing was recorded
     │   ├── StoreHeld           another process has this store
@@ -161,6 +162,20 @@ class BrokerRefused(Unavailable):
 
 class LogLost(BrokerRefused):
     """The log ends before a fact that was read from it already: it was cut or replaced."""
+
+
+class LogDamaged(LogLost):
+    """A copy of the log has a fact that cannot be read, or lacks one in its middle."""
+
+    exit_code = 1
+
+    def __init__(self, what: str, node: str = "") -> None:
+        self.node = node
+        super().__init__(
+            f"the log is damaged{node and f' on node {node}'}: {what}. Nothing is decided or run "
+            "by what is missing, and trying again does not help: docs/cluster.md says how to mend "
+            "it."
+        )
 
 
 class NewerLog(BrokerRefused):

@@ -4,7 +4,8 @@ Reads on a cluster (docs/decisions/0026): any replica answers a direct get, and 
 that was acknowledged a millisecond ago. So each client remembers the last fact that it knows to be
 recorded, by an acknowledgement, a delivery or a read, and accepts no older answer: a replica
 reports how far it has the log (`Nats-UpTo-Sequence`). Only the leader is trusted that there is
-nothing.
+nothing, and only if it counts nothing there: a message that is damaged on its disk is counted, and
+every read answers as if it did not exist (docs/decisions/0055).
 """
 
 import asyncio
@@ -22,6 +23,8 @@ from collections.abc import (
 )
 from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import UTC, datetime
+from itertools import batched
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -49,7 +52,15 @@ from ayes.ledger.nats.ordered_consumer import Start, follow, meta
 from ayes.ledger.nats.protocol import NatsMessage, subscription_number
 from ayes.ledger.patience import while_away
 from ayes.schemas.codec import Fact, fact_of
-from ayes.schemas.errors import BadId, BadInput, BrokerAway, BrokerRefused, LedgerFull, Unavailable
+from ayes.schemas.errors import (
+    BadId,
+    BadInput,
+    BrokerAway,
+    BrokerRefused,
+    LedgerFull,
+    LogDamaged,
+    Unavailable,
+)
 from ayes.schemas.logs import get_logger
 from ayes.schemas.slots import ROOT, CallRef, Slot, subject_text
 
@@ -67,6 +78,8 @@ _MOST_LIVE_BYTES: Final = 64 * 1024
 SILENCE_S: Final = 10.0
 #: The server's limit of subjects for `multi_last` (ADR-31); larger results are read in pages.
 _PAGE: Final = 1000
+#: Messages that the leader is asked for at a time, where no other node may answer.
+_AT_ONCE: Final = 64
 
 
 class JetStream:
@@ -180,14 +193,22 @@ class JetStream:
     # -------------------------------------------------------------------------------------- reading
 
     async def latest(self, subjects: str) -> Fact | None:
-        message = await self.leaders_message(subscriptions.LEDGER, last_by_subj=subjects)
+        message = await self._newest(subscriptions.LEDGER, subjects)
         if message is None:
             return None
         self._advance(message.seq)
         return _fact(message)
 
+    async def _newest(self, stream: str, subjects: str) -> log.RawMessage | None:
+        """The newest message on the subjects, as the leader has it; None if it counts none."""
+        message = await self.leaders_message(stream, last_by_subj=subjects)
+        if message is None:
+            there = await self.read_from_leader(stream, subjects)
+            message = max(there, key=attrgetter("seq"), default=None)
+        return message
+
     async def leaders_message(self, stream: str, **which: str | int) -> log.RawMessage | None:
-        """The message as the leader of the stream has it; None if it has none."""
+        """The message as the leader of the stream has it; None if it has none that it can read."""
         try:
             answer = await self.api.call(f"STREAM.MSG.GET.{stream}", which, repeat=True)
         except ApiError as problem:
@@ -202,6 +223,49 @@ class JetStream:
             base64.b64decode(message.get("data", "")),
         )
 
+    async def read_from_leader(self, stream: str, *subjects: str) -> list[log.RawMessage]:
+        """Every message that the leader counts on the subjects, read from itself alone.
+
+        Raises:
+            LogDamaged: it cannot read one of them.
+        """
+        found = [await self._counted(stream, one) for one in subjects]
+        return await self._each_from_leader(stream, {name for one in found for name in one})
+
+    async def _counted(self, stream: str, subjects: str) -> list[str]:
+        """The subjects that match and have a message, as the leader counts them.
+
+        Those with other than ASCII characters are left out: they are no slots, and cannot be named
+        in JSON.
+        """
+        found: list[str] = []
+        while True:
+            body = {"subjects_filter": subjects, "offset": len(found)}
+            answer = by_leader(await self.api.call(f"STREAM.INFO.{stream}", body, repeat=True))
+            found += (page := answer["state"].get("subjects") or {})
+            if not page or len(found) >= answer["total"]:
+                return list(filter(str.isascii, found))
+
+    async def _each_from_leader(
+        self, stream: str, subjects: Collection[str]
+    ) -> list[log.RawMessage]:
+        async def one(subject: str) -> log.RawMessage:
+            message = await self.leaders_message(stream, last_by_subj=subject)
+            if message is None:
+                node = await self.leader(stream)
+                raise LogDamaged(f"{subject} is counted there and cannot be read", node)
+            return message
+
+        found: list[log.RawMessage] = []
+        for some in batched(sorted(subjects), _AT_ONCE, strict=False):
+            found += await asyncio.gather(*map(one, some))
+        return found
+
+    async def leader(self, stream: str = subscriptions.LEDGER) -> str:
+        """The name of the node that leads a stream."""
+        answer = by_leader(await self.api.call(f"STREAM.INFO.{stream}", repeat=True))
+        return str(answer["cluster"]["leader"])
+
     async def read(self, *subjects: str) -> tuple[Fact, ...]:
         return tuple([_fact(one) for one in await self._every(subscriptions.LEDGER, subjects)])
 
@@ -212,11 +276,15 @@ class JetStream:
         """Every message on the subjects, in the order of the stream."""
         found = await self._few(stream, subjects)
         if found is None:
-            found = [
-                raw for one in subjects async for page in self.scan(1, one, stream) for raw in page
-            ]
+            found = [raw for one in subjects for raw in await self._in_pages(stream, one)]
         each = {raw.seq: raw for raw in found}
         return [each[seq] for seq in sorted(each)]
+
+    async def _in_pages(self, stream: str, subjects: str) -> list[log.RawMessage]:
+        counted = await self._counted(stream, subjects)
+        found = [raw async for page in self.scan(1, subjects, stream) for raw in page]
+        missing = {*counted}.difference(raw.subject for raw in found)
+        return found + await self._each_from_leader(stream, missing)
 
     async def _few(self, stream: str, subjects: tuple[str, ...]) -> list[log.RawMessage] | None:
         """The last message on each subject, from a replica that is recent enough."""
@@ -226,14 +294,15 @@ class JetStream:
             found, last = await self._get(stream, {"multi_last": list(subjects), "batch": _PAGE})
             if last.status == b"413" or last.headers.get("Nats-Num-Pending", "0") != "0":
                 return None
-            if last.status == b"404":
-                # The answer does not say how far the replica has the stream, so ask the leader.
-                if not any(
-                    [await self.leaders_message(stream, last_by_subj=one) for one in subjects]
-                ):
-                    return []
-            elif int(last.headers["Nats-UpTo-Sequence"]) >= known:
-                messages = [_direct(msg) for msg in found]
+            is_found = last.status != b"404"
+            if not is_found or int(last.headers["Nats-UpTo-Sequence"]) >= known:
+                # A replica that lacks all of it, or cannot read one of them, does not say how far
+                # it has the stream.
+                messages = (
+                    [_direct(msg) for msg in found]
+                    if is_found
+                    else await self.read_from_leader(stream, *subjects)
+                )
                 if stream == subscriptions.LEDGER:
                     self._advance(max((one.seq for one in messages), default=0))
                 return messages
@@ -564,7 +633,7 @@ class JetStream:
         raise BrokerRefused(f"the broker refuses {subject}: {ack.error.description}.")
 
     async def piece(self, subject: str) -> bytes | None:
-        found = await self.leaders_message(streams.STORED, last_by_subj=subject)
+        found = await self._newest(streams.STORED, subject)
         return None if found is None else found.data
 
     async def replace(self, subject: str, raw: bytes, headers: Mapping[str, str] | None) -> bool:
