@@ -15,6 +15,7 @@ nothing is started for it. If the ledger cannot be reached, nothing runs.
 
 import asyncio
 import json
+from collections import defaultdict
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, NamedTuple
@@ -25,7 +26,7 @@ from mcp_types import INVALID_PARAMS, MISSING_REQUIRED_CLIENT_CAPABILITY
 
 from ayes.adapters.kernel import Kernel
 from ayes.adapters.mcp_gateway.names import BadSeal, Codec, sealed, sent_id, unsealed
-from ayes.adapters.mcp_gateway.routes import Client, Offered, Routes
+from ayes.adapters.mcp_gateway.routes import TOOLS_MOST, Client, Offered, Routes
 from ayes.adapters.mcp_gateway.runs import Asked, Replies, Running, Runs
 from ayes.adapters.mcp_gateway.wire import (
     SERVER_LABEL,
@@ -46,17 +47,22 @@ from ayes.adapters.mcp_gateway.wire import (
 )
 from ayes.adapters.names import AskedCall
 from ayes.adapters.verdicts import Answer, Run, Say, verdict
+from ayes.ledger import clock
 from ayes.ledger.lifecycle import Call, Status
 from ayes.ledger.services import Ledger
 from ayes.schemas.errors import (
     AlreadyDecided,
     AlreadyFilled,
     ApprovalsError,
+    BadInput,
     NotOpen,
     WaitTimedOut,
 )
+from ayes.schemas.logs import get_logger
 from ayes.schemas.slots import CallRef
-from ayes.schemas.tools import declaration
+from ayes.schemas.tools import ToolSpec, declaration
+
+_log: Final = get_logger("ayes.adapters.mcp_gateway.ladder")
 
 #: How many times a client is asked to come back: one less than clients' own limit.
 ROUNDS: Final = 9
@@ -65,6 +71,8 @@ PROGRESS_S: Final = 15.0
 #: How long a call of which nobody is asked may take before a client of tasks is given one.
 TASK_AFTER_S: Final = 2.0
 _POLL_S: Final = 0.25
+#: The versions of a server's tools that are declared a day: 16 MiB of the log at most.
+VERSIONS_A_DAY: Final = TOOLS_MOST
 _WAITS: Final = frozenset({Status.REQUESTED, Status.PENDING})
 
 
@@ -93,6 +101,9 @@ class Ladder:
         self._workspace, self._thread, self._hold_s = workspace, thread, hold_s
         self.runs = Runs(routes)
         self._kernels: dict[str, Kernel] = {}
+        #: By server, the versions of its tools that were called on this day.
+        self._versions: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
+        self._day = clock.now().date()
 
     # --------------------------------------------------------------------------------------- entry
 
@@ -142,18 +153,32 @@ class Ladder:
             await self._routes.refresh_tools(client)
         return self._routes.tools.get(name)
 
-    async def declare(self, client: Client, offered: Offered) -> None:
-        """Declare a server's tool, as it is now."""
-        await self._kernel(client).declare(spec_of_tool(offered.server, offered.tool))
-
     async def _request(self, client: Client, offered: Offered, params: Json) -> Call:
         spec = spec_of_tool(offered.server, offered.tool)
+        self._check_versions(offered.server, spec)
         given = params.get("arguments")
         arguments = msgspec.json.encode({} if given is None else given).decode()
         thread = f"{self._thread}-{client.requester}"
         asked = AskedCall(thread, sent_id(params.get("_meta")), spec.name, arguments)
         labels = labels_of(offered.server, offered.tool)
         return await self._kernel(client).request(asked, spec, labels=labels)
+
+    def _check_versions(self, server: str, spec: ToolSpec) -> None:
+        """A tool is declared when it is called. A server that changes its tools each time fills the
+        log with no more than so many versions a day.
+        """
+        day = clock.now().date()
+        if day != self._day:
+            self._day, self._versions = day, defaultdict(set)
+        versions = self._versions[server]
+        version = spec.name, declaration(spec)[0]
+        if version not in versions and len(versions) >= VERSIONS_A_DAY:
+            _log.error("a server changes its tools too often", server=server, tool=spec.name)
+            raise BadInput(
+                f"the server {server} has changed its tools too often: {VERSIONS_A_DAY:,} versions "
+                "of them were called today, and no other is taken until midnight UTC."
+            )
+        versions.add(version)
 
     def _kernel(self, client: Client) -> Kernel:
         if (kernel := self._kernels.get(client.requester)) is None:

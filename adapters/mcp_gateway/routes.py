@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
+import msgspec
 from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
 
@@ -29,6 +30,9 @@ LISTS: Final = {
 #: A listing has at most so many pages: a server that never ends is not waited for.
 _PAGES: Final = 100
 _EVERYWHERE: Final = frozenset({"logging/setLevel"})
+#: The tools that a server may offer, and the bytes of what is declared of each.
+TOOLS_MOST: Final = 1000
+TOOL_BYTES: Final = 16 * 1024
 
 
 class Client(Caller, Protocol):
@@ -170,11 +174,12 @@ class Routes:
         if client is not None and client.session is not None and not client.modern:
             channel = await self._session(client, upstream)
             if channel is not None:
-                return await channel.request(method, params, client)
+                return self._bounded(method, server, await channel.request(method, params, client))
         async with upstream.stateless() as channel:
             sent = _stamped(params, channel, client)
             headers = upstream.headers(method, sent)
             result = await channel.request(method, sent, client, headers)
+        result = self._bounded(method, server, result)
         if client is not None and client.modern and not upstream.is_modern:
             return {"resultType": "complete", **result}
         return result
@@ -232,9 +237,26 @@ class Routes:
             for name, (_, tool) in zip(names, found, strict=True)
         ]
 
+    def _bounded(self, method: str, server: str, result: Json) -> Json:
+        """A listing of tools without those that are not offered."""
+        listed = result.get("tools") if method == "tools/list" else None
+        if not isinstance(listed, list):
+            return result
+        sound = [one for one in listed if not isinstance(one, dict) or _size(one) <= TOOL_BYTES]
+        if len(listed) > len(kept := sound[:TOOLS_MOST]):
+            _log.warning(
+                f"tools are not offered: a server may have {TOOLS_MOST:,}, each described in "
+                f"{TOOL_BYTES:,} bytes",
+                server=server,
+                tools=len(listed) - len(kept),
+            )
+        return {**result, "tools": kept}
+
     def _learn(self, method: str, server: str, result: Json) -> None:
         """Remember the tools of a page that the only server listed."""
         if method == "tools/list":
+            if len(self.tools) > TOOLS_MOST:
+                self.tools = {}  # what is called and not known is listed again
             tools = [one for one in result.get("tools") or () if isinstance(one, dict)]
             self.upstreams[server].learn_tools(tools)
             self.tools |= {str(one.get("name")): self._offered(server, one) for one in tools}
@@ -254,7 +276,7 @@ class Routes:
             cursor = result.get("nextCursor")
             if not isinstance(cursor, str):
                 break
-        return found
+        return found[:TOOLS_MOST] if method == "tools/list" else found
 
     async def _joined(self, client: Client, method: str, params: Json | None) -> Json:
         key, name = LISTS[method]
@@ -296,6 +318,11 @@ class Routes:
                 if key == wanted[0]:
                     await self._joined(client, listing, None)
         return self._listed.get(wanted, next(iter(self.upstreams)))
+
+
+def _size(tool: Json) -> int:
+    told = [tool.get(key) for key in ("name", "title", "description", "annotations", "inputSchema")]
+    return len(msgspec.json.encode(told))
 
 
 def _listing(client: Client, cursor: object) -> Json | None:

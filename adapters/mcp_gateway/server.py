@@ -27,7 +27,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ayes import __version__
 from ayes.adapters.mcp_gateway.ladder import Ladder, no_tasks
-from ayes.adapters.mcp_gateway.routes import Offered, Routes
+from ayes.adapters.mcp_gateway.routes import Routes
 from ayes.adapters.mcp_gateway.settings import ClientFile, GatewayFile
 from ayes.adapters.mcp_gateway.upstream import CLIENT_INFO, VERSION, Upstream
 from ayes.adapters.mcp_gateway.wire import (
@@ -200,18 +200,9 @@ class Gateway:
 
     async def _tools(self, client: _Client, params: Json | None) -> Json:
         listed = await self.routes.forward(client, "tools/list", params)
-        for offered in self.routes.tools.values():
-            await self._declare(client, offered)
         if listed.get("nextCursor") is None and WAIT not in self.routes.tools:
             return {**listed, "tools": [*(listed.get("tools") or []), WAIT_TOOL]}
         return listed
-
-    async def _declare(self, client: _Client, offered: Offered) -> None:
-        try:
-            await self.ladder.declare(client, offered)
-        except ApprovalsError as problem:
-            # It is declared again before it is called.
-            _log.warning("a tool is not declared", tool=offered.tool["name"], problem=str(problem))
 
     async def _task(self, client: _Client, method: str, params: Json) -> Json:
         if not declares_tasks(client.meta):

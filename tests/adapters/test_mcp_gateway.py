@@ -4,6 +4,7 @@ import asyncio
 import base64
 import hashlib
 import json
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from pictures import PNG, png
 from shop import Shop
 
 from ayes.adapters.mcp_gateway import ladder as ladder_module
+from ayes.adapters.mcp_gateway.routes import TOOLS_MOST
 from ayes.adapters.mcp_gateway.settings import ServerFile
 from ayes.adapters.mcp_gateway.wire import (
     SERVER_LABEL,
@@ -30,7 +32,7 @@ from ayes.ledger.lifecycle import Call, Status
 from ayes.ledger.log import EventLog
 from ayes.schemas import events as e
 from ayes.schemas.errors import BrokerAway
-from ayes.schemas.slots import CallRef, ThreadRef, file_piece
+from ayes.schemas.slots import ROOT, TOOL, CallRef, ThreadRef, file_piece
 
 # What is tested here is the gateway's; what it rests on is the contract of the log (test_port.py).
 pytestmark = pytest.mark.log("memory")
@@ -624,3 +626,90 @@ async def test_everything_else_is_the_same_as_without_the_gateway(
         for broken in (agent, direct):
             with pytest.raises(MCPError):
                 await broken.read_resource("shop://nothing")
+
+
+#: Lists 1,200 tools, described anew each time, and one of them at length. Any call is answered.
+CHANGING = """
+import json, sys
+
+listings = 0
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "id" not in asked:
+        continue
+    answer = {"jsonrpc": "2.0", "id": asked["id"]}
+    match asked["method"]:
+        case "initialize":
+            capabilities, server = {"tools": {}}, {"name": "changing", "version": "1"}
+            result = {"protocolVersion": "2025-06-18", "capabilities": capabilities}
+            answer["result"] = result | {"serverInfo": server}
+        case "tools/list":
+            listings += 1
+            tools = [
+                {"name": f"search-{n}", "description": f"{listings}", "inputSchema": {}}
+                for n in range(1200)
+            ]
+            tools[7]["description"] = f"{listings} " + 20_000 * "x"
+            for tool in tools:
+                tool["inputSchema"] = {"type": "object"}
+            answer["result"] = {"tools": tools}
+        case "tools/call":
+            answer["result"] = {"content": [{"type": "text", "text": "done"}]}
+        case _:
+            answer["error"] = {"code": -32601, "message": "Method not found"}
+    print(json.dumps(answer), flush=True)
+"""
+
+
+@pytest.fixture
+async def changing(port: EventLog, tmp_path: Path) -> AsyncIterator[World]:
+    """A gateway before a server whose tools change with each listing."""
+    shop = Shop(port)
+    await shop.apply('[[rule]]\nname = "all"\ntools = ["*/search-*"]\nthen = "allow"\n')
+    script = tmp_path / "changing.py"
+    script.write_text(CHANGING)
+    server = ServerFile(name="desk", command=(sys.executable, str(script)))
+    made = World(shop, tmp_path / "journal")
+    async with shop.gates(), gateway(shop.ledger, settings(server)) as (made.gateway, made.url):
+        yield made
+
+
+async def declarations_in(world: World) -> list[str]:
+    facts = await world.shop.ledger.log.read(f"{ROOT}.shop.{TOOL}.*.*")
+    return [fact.slot.subject for fact in facts]
+
+
+async def test_a_server_that_is_listed_writes_nothing(changing: World):
+    """Listings record nothing, whatever the server says of its tools; a tool is declared when it is
+    called (B27). What is beyond the bounds is not offered.
+    """
+    async with client(changing.url, mode="legacy") as agent:
+        for _ in range(3):
+            listed = {tool.name for tool in (await agent.list_tools()).tools}
+        assert await declarations_in(changing) == []
+        assert len(listed - {WAIT}) == TOOLS_MOST
+        assert "search-7" not in listed
+        assert text(await agent.call_tool("search-8", {})) == "done"
+        refused = await agent.call_tool("search-7", {})
+        assert (refused.is_error, text(refused)) == (True, "Unknown tool: search-7")
+    [declared] = await declarations_in(changing)
+    assert "search-8" in declared
+
+
+async def test_a_server_that_changes_its_tools_at_each_call_is_refused_at_last(
+    changing: World, monkeypatch: pytest.MonkeyPatch
+):
+    """So many versions of a server's tools are declared a day; a call of another one does not run
+    and says why, and those that were declared go on.
+    """
+    monkeypatch.setattr(ladder_module, "VERSIONS_A_DAY", 3)
+    async with client(changing.url, mode="legacy") as agent:
+        for number in (1, 2, 3):
+            await agent.list_tools()
+            assert text(await agent.call_tool("search-1", {"n": number})) == "done"
+        assert text(await agent.call_tool("search-1", {"n": 4})) == "done"
+        await agent.list_tools()
+        refused = await agent.call_tool("search-1", {"n": 5})
+    assert refused.is_error
+    assert "desk has changed its tools too often" in text(refused)
+    assert len(await declarations_in(changing)) == 3
