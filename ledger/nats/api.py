@@ -43,6 +43,8 @@ _NOBODY: Final = b"503"
 #: JetStream not enabled for the account or at all (so answers a server that is stopping), stream or
 #: consumer offline, not ready yet, too many requests.
 PASSING: Final = frozenset({10004, 10007, 10008, 10009, 10039, 10076, 10118, 10119, 10163, 10167})
+#: "JetStream system temporarily unavailable": the nodes have no leader among them.
+_NO_META_LEADER: Final = 10008
 _VERSION: Final = b"NATS/1.0 "
 _STORED: Final = b"\r\nNats-Sequence: "
 
@@ -167,7 +169,12 @@ class Api:
         return answer.result()
 
     async def call(
-        self, subject: str, body: object = None, *, repeat: bool = False
+        self,
+        subject: str,
+        body: object = None,
+        *,
+        repeat: bool = False,
+        patience_s: float | None = None,
     ) -> dict[str, Any]:
         """Return the JetStream API's answer to a request.
 
@@ -175,6 +182,7 @@ class Api:
             subject: without `$JS.API.`.
             body: sent as JSON; None for an empty request.
             repeat: as for `ask`.
+            patience_s: by default `PATIENCE_S`.
 
         Raises:
             ApiError: it answers with an error.
@@ -183,9 +191,10 @@ class Api:
             BrokerRefused: see `ask`.
         """
         raw = b"" if body is None else msgspec.json.encode(body)
-        until, pause_s = asyncio.get_running_loop().time() + PATIENCE_S, AGAIN_S
+        patience_s = patience_s or PATIENCE_S
+        until, pause_s = asyncio.get_running_loop().time() + patience_s, AGAIN_S
         while True:
-            reply = await self.ask(f"$JS.API.{subject}", raw, repeat=repeat)
+            reply = await self.ask(f"$JS.API.{subject}", raw, patience_s, repeat=repeat)
             try:
                 answer: dict[str, Any] = msgspec.json.decode(reply.data)
             except msgspec.DecodeError:
@@ -196,7 +205,9 @@ class Api:
             if problem.err_code not in PASSING:
                 raise problem
             if asyncio.get_running_loop().time() + pause_s > until:
-                raise self._passing(subject, problem.description)
+                raise self._passing(
+                    subject, problem.description, no_leader=problem.err_code == _NO_META_LEADER
+                )
             await asyncio.sleep(pause_s)
             pause_s *= 2
 
@@ -299,13 +310,17 @@ class Api:
             for one in asked:
                 one.cancel()
 
-    def _passing(self, subject: str, problem: str) -> BrokerAway:
+    def _passing(self, subject: str, problem: str, *, no_leader: bool = False) -> BrokerAway:
         """What to say of a broker that is there, and cannot answer for the moment."""
         if is_clustered(self._client):
+            why = (
+                "has no leader at the moment: a majority of its nodes must be up"
+                if no_leader
+                else "cannot answer at the moment"
+            )
             return BrokerAway(
-                f"the cluster at {self._connection.login.url} has no leader for the ledger at the "
-                f"moment: a majority of its nodes must be up ({subject}: {problem}). Try again in "
-                "some seconds."
+                f"the cluster at {self._connection.login.url} {why} ({subject}: {problem}). Try "
+                "again in some seconds."
             )
         return BrokerAway(
             f"the broker at {self._connection.login.url} cannot answer {subject}: {problem}. Has "

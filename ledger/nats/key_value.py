@@ -33,6 +33,10 @@ class Streams(Protocol):
         self, subject: str, raw: bytes, headers: Mapping[str, str] | None
     ) -> bool: ...
 
+    def scan(
+        self, start: int, subjects: str, stream: str
+    ) -> AsyncGenerator[list[log.RawMessage]]: ...
+
     def messages(
         self, stream: str, subjects: tuple[str, ...], start: Start, *, until_end: bool
     ) -> AsyncGenerator[list[log.RawMessage]]: ...
@@ -80,7 +84,7 @@ class KeyValue:
         return {key: one.value for key, one in (await self.written()).items()}
 
     async def written(self) -> dict[str, log.Written]:
-        found, _ = await self._all()
+        _, (found, _) = await self._everything()  # without the bucket nobody answers a reading
         return found
 
     async def last_revision(self) -> int:
@@ -106,17 +110,18 @@ class KeyValue:
         return await self.last_revision(), await self._all()
 
     async def _all(self) -> tuple[dict[str, log.Written], int]:
-        """All entries, and the sequence at which to go on."""
+        """All entries, and the sequence at which to go on.
+
+        Without a consumer, which a cluster may place on a node that is away. An entry that is
+        rewritten during the reading moves to the end, and is read there.
+        """
         found: dict[str, log.Written] = {}
-        position: int | None = None
-        # An entry that is rewritten during the reading moves behind its end, so the rest is read
-        # once more. That takes milliseconds, in which no entry is rewritten twice.
-        for _ in range(2):
-            async with aclosing(self._read(position, until_end=True)) as batches:
-                async for batch in batches:
-                    found.update(self._entries(batch))
-                    position = batch[-1].seq + 1
-        return {key: one for key, one in found.items() if one.value}, position or 1
+        position = 1
+        async with aclosing(self._jetstream.scan(1, f"{self._prefix}>", self._stream)) as pages:
+            async for page in pages:
+                found.update(self._entries(page))
+                position = page[-1].seq + 1
+        return {key: one for key, one in found.items() if one.value}, position
 
     async def _since(self, position: int, begun: datetime) -> AsyncGenerator[log.Change]:
         """The changes from that position on, for half as long as a marker lives.
@@ -125,7 +130,10 @@ class KeyValue:
         out of reach. By the wall clock: the event loop's may stop while the machine sleeps.
         """
         trust = timedelta(seconds=self._marker_s / 2)
-        async with aclosing(self._read(position, until_end=False)) as batches:
+        following = self._jetstream.messages(
+            self._stream, (f"{self._prefix}>",), position, until_end=False
+        )
+        async with aclosing(following) as batches:
             coming = asyncio.ensure_future(anext(batches))
             try:
                 while True:
@@ -141,11 +149,6 @@ class KeyValue:
             finally:
                 coming.cancel()
                 await asyncio.gather(coming, return_exceptions=True)
-
-    def _read(self, start: Start, *, until_end: bool) -> AsyncGenerator[list[log.RawMessage]]:
-        return self._jetstream.messages(
-            self._stream, (f"{self._prefix}>",), start, until_end=until_end
-        )
 
     def _entries(self, batch: list[log.RawMessage]) -> dict[str, log.Written]:
         """By key. Subjects with bytes that no key can have are not entries."""

@@ -3,22 +3,24 @@
 An ephemeral push consumer without acknowledgements, as ADR-17 describes the "ordered consumer":
 when a message is missing, or nothing is heard for two heartbeats, or the broker was away, it is
 thrown away and a new one starts behind the last message that was seen. If the server does not
-answer a ping either, on another server. nats-py has one too; its
-watchdog ends with the first reset that gets no answer, and a follower whose broker restarts would
-then wait for ever.
+answer a ping either, on another server. A cluster places it on any node, also on one that fell
+silent up to two minutes ago, and then nobody answers: another request soon follows, which chance
+places elsewhere. nats-py has an ordered consumer too; its watchdog ends with the first reset that
+gets no answer, and a follower whose broker restarts would then wait for ever.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
 from ayes.ledger.log import RawMessage
-from ayes.ledger.nats.api import Api, ApiError, by_leader, header_lines
+from ayes.ledger.nats.api import PATIENCE_S, Api, ApiError, by_leader, header_lines
 from ayes.ledger.nats.protocol import NatsMessage
 from ayes.ledger.patience import while_away
 from ayes.schemas.errors import BrokerAway, BrokerRefused, LogLost
@@ -28,6 +30,8 @@ from ayes.schemas.slots import subject_text
 
 _log: Final = get_logger("ayes.ledger.nats.ordered_consumer")
 HEARTBEAT_S: Final = 1.0
+#: How long each request for a consumer may take; a node that is away answers none.
+_PATIENCE_S: Final = (1.0, 1.0, 1.0, 2.0, 4.0)
 #: The largest batch of messages.
 _TOGETHER: Final = 256
 _CONTROL: Final = b"NATS/1.0 100"
@@ -55,7 +59,7 @@ def _time(nanoseconds: str | bytes) -> datetime:
     return datetime.fromtimestamp(int(nanoseconds) // 1000 / 1e6, UTC)
 
 
-type Start = int | datetime | None
+type Start = int | datetime
 
 
 async def follow(
@@ -71,18 +75,16 @@ async def follow(
 
     Args:
         subjects: none for all, which is faster: the broker need not count the matches.
-        start: a sequence or a time; None: each subject's last message.
+        start: a sequence or a time.
         until_end: stop at the end of the stream as of the start.
     """
     position = start
     stop: int | None = None
     while True:
-        # An inbox for each consumer: an abandoned one lives while somebody listens, and its
-        # messages must not be mixed with those of the next one.
-        async with _listening(requests, f"{inbox}.{new_id()}") as (deliver, arrived, wait):
-            created = await _create(
-                requests, stream, subjects, deliver, position, patient=not until_end
-            )
+        create = partial(_create, requests, stream, subjects, inbox, position, iter(_PATIENCE_S))
+        given_up_s = sum(_PATIENCE_S) if until_end else None
+        stack, created, arrived, wait = await while_away(create, timeout_s=given_up_s)
+        async with stack:
             if isinstance(position, int) and position != start:
                 # Otherwise it would wait behind the end and miss what is recorded there anew.
                 last_seq = await _last_seq(requests, stream, patient=not until_end)
@@ -141,11 +143,20 @@ async def follow(
                 )
 
 
+class _Consumer(NamedTuple):
+    """An ephemeral consumer: what ends listening to it, its description, and as `_listening`."""
+
+    stack: AsyncExitStack
+    created: dict[str, Any]
+    arrived: deque[NatsMessage]
+    wait: Callable[[], Awaitable[bool]]
+
+
 @asynccontextmanager
 async def _listening(
     requests: Api, deliver: str
-) -> AsyncGenerator[tuple[str, deque[NatsMessage], Callable[[], Awaitable[bool]]]]:
-    """A subject to deliver to, its messages, and a wait for more: False after two heartbeats."""
+) -> AsyncGenerator[tuple[deque[NatsMessage], Callable[[], Awaitable[bool]]]]:
+    """The messages on a subject, and a wait for more: False after two heartbeats."""
     arrived: deque[NatsMessage] = deque()
     something = asyncio.Event()
 
@@ -163,31 +174,27 @@ async def _listening(
         return True
 
     async with requests.straight(deliver, take):
-        yield deliver, arrived, wait
+        yield arrived, wait
 
 
 async def _create(
     requests: Api,
     stream: str,
     subjects: tuple[str, ...],
-    deliver: str,
+    inbox: str,
     start: Start,
-    *,
-    patient: bool,
-) -> dict[str, Any]:
-    """An ephemeral consumer."""
+    patience_s: Iterator[float],
+) -> _Consumer:
+    """Request an ephemeral consumer, once."""
     match start:
-        case None:
-            begin: dict[str, Any] = {"deliver_policy": "last_per_subject"}
         case datetime():
-            begin = {
+            begin: dict[str, Any] = {
                 "deliver_policy": "by_start_time",
                 "opt_start_time": start.isoformat().replace("+00:00", "Z"),
             }
         case int():
             begin = {"deliver_policy": "by_start_sequence", "opt_start_seq": max(start, 1)}
     config = begin | {
-        "deliver_subject": deliver,
         "ack_policy": "none",
         "max_deliver": 1,
         "flow_control": True,
@@ -198,32 +205,40 @@ async def _create(
     }
     if subjects:
         config["filter_subjects"] = list(subjects)
-    body = {"stream_name": stream, "config": config}
-    return await _asked(requests, stream, "CONSUMER.CREATE", body, patient=patient)
+    async with AsyncExitStack() as stack:
+        # An inbox for each consumer: an abandoned one lives while somebody listens, and its
+        # messages must not be mixed with those of the next one.
+        deliver = f"{inbox}.{new_id()}"
+        arrived, wait = await stack.enter_async_context(_listening(requests, deliver))
+        body = {"stream_name": stream, "config": config | {"deliver_subject": deliver}}
+        created = await _asked(
+            requests, f"CONSUMER.CREATE.{stream}", body, next(patience_s, PATIENCE_S)
+        )
+        return _Consumer(stack.pop_all(), created, arrived, wait)
 
 
 async def _last_seq(requests: Api, stream: str, *, patient: bool) -> int:
-    answer = await _asked(requests, stream, "STREAM.INFO", None, patient=patient)
-    return int(answer["state"]["last_seq"])
+    """The number of the stream's last message; if `patient`, wait while there is no leader."""
+
+    async def ask() -> int:
+        answer = await _asked(requests, f"STREAM.INFO.{stream}", None, None)
+        return int(by_leader(answer)["state"]["last_seq"])
+
+    return await (while_away(ask) if patient else ask())
 
 
 async def _asked(
-    requests: Api, stream: str, what: str, body: object, *, patient: bool
+    requests: Api, what: str, body: object, patience_s: float | None
 ) -> dict[str, Any]:
-    """The answer of the stream's leader; if `patient`, wait for as long as there is none."""
-
-    async def ask() -> dict[str, Any]:
-        try:
-            answer = await requests.call(f"{what}.{stream}", body)
-            return by_leader(answer) if what == "STREAM.INFO" else answer
-        except ApiError as problem:
-            refused = f"the broker does not let {stream} be followed: {problem.description}."
-            # Of a consumer that is just being created: the node that was to have it is away.
-            if problem.err_code == _NO_CONSUMER:
-                raise BrokerAway(refused) from None
-            raise BrokerRefused(refused) from None
-
-    return await (while_away(ask) if patient else ask())
+    try:
+        return await requests.call(what, body, repeat=body is None, patience_s=patience_s)
+    except ApiError as problem:
+        stream = what.rpartition(".")[2]
+        refused = f"the broker does not let {stream} be followed: {problem.description}."
+        # Of a consumer that is just being created: the node that was to have it is away.
+        if problem.err_code == _NO_CONSUMER:
+            raise BrokerAway(refused) from None
+        raise BrokerRefused(refused) from None
 
 
 async def _answer_control(requests: Api, reply: bytes, headers: bytes) -> int | None:

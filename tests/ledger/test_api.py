@@ -16,7 +16,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from ayes.ledger import patience
-from ayes.ledger.nats import api
+from ayes.ledger.nats import api, ordered_consumer
 from ayes.ledger.nats.api import PASSING, ApiError
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.schemas.errors import BrokerAway, BrokerRefused
@@ -31,9 +31,9 @@ def error(err_code: int, code: int = 503) -> dict[str, Any]:
 
 @asynccontextmanager
 async def answering(
-    path: Path, answers: dict[str, Iterable[dict[str, Any]]], config: str = ""
+    path: Path, answers: dict[str, Iterable[dict[str, Any] | None]], config: str = ""
 ) -> AsyncIterator[JetStream]:
-    """The log on a broker that gives these answers, by subject, in this order."""
+    """The log on a broker that gives these answers, by subject, in this order; None: none."""
     async with (
         bare(path, config) as url,
         JetStream.connect(url=url, timeout_s=20, any_level=True) as log,
@@ -49,9 +49,10 @@ async def answering(
             await client.close()
 
 
-def answerer(given: Iterator[dict[str, Any]]):
+def answerer(given: Iterator[dict[str, Any] | None]):
     async def answer(message: Msg) -> None:
-        await message.respond(json.dumps(next(given)).encode())
+        if (one := next(given)) is not None:
+            await message.respond(json.dumps(one).encode())
 
     return answer
 
@@ -83,7 +84,7 @@ async def test_an_error_that_stays_is_raised_at_once(tmp_path: Path):
         ("", r"the broker at \S+ cannot answer STREAM.INFO.LEDGER: just not\. Has it the ledger's"),
         (
             'cluster { name: c, listen: "127.0.0.1:-1" }',
-            r"the cluster at \S+ has no leader for the ledger at the moment: .*just not\)\. Try",
+            r"the cluster at \S+ has no leader at the moment: a majority .*just not\)\. Try again",
         ),
     ],
 )
@@ -95,6 +96,43 @@ async def test_without_a_leader_for_too_long_the_sentence_says_so(
     async with answering(tmp_path, {INFO: [error(10008)] * 1000}, config) as log:
         with pytest.raises(BrokerAway, match=sentence):
             await log.last_seq()
+
+
+@pytest.mark.parametrize("given", [[None] * 9, [error(10118)] * 1000], ids=["silence", "error"])
+async def test_no_sentence_names_a_cause_that_nobody_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: list[dict[str, Any] | None]
+):
+    """A cluster that gives no answer, or another one, may well have its leader."""
+    monkeypatch.setattr(api, "PATIENCE_S", 0.2)
+    config = 'cluster { name: c, listen: "127.0.0.1:-1" }'
+    async with answering(tmp_path, {INFO: given}, config) as log:
+        with pytest.raises(BrokerAway, match="cannot answer at the moment") as told:
+            await log.last_seq()
+        assert "leader" not in str(told.value)
+
+
+async def test_a_consumer_is_requested_again_before_its_reader_gives_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A cluster may have given it to a node that is silently away; the next one is placed anew,
+    and delivers elsewhere, so that messages of the two are not mixed.
+    """
+    monkeypatch.setattr(ordered_consumer, "_PATIENCE_S", (0.3, 0.3, 0.3, 20.0))
+    create = "$JS.API.CONSUMER.CREATE.LEDGER"
+    asked: list[str] = []
+    async with answering(tmp_path, {create: [None, None, error(10012, 500)]}) as log:
+
+        async def note(message: Msg) -> None:
+            asked.append(json.loads(message.data)["config"]["deliver_subject"])
+
+        await log.connection.client.subscribe(create, cb=note)
+        with pytest.raises(BrokerRefused, match="does not let LEDGER be followed: just not"):
+            async with aclosing(log.raw(1, until_end=True)) as batches:
+                await anext(batches)
+        async with asyncio.timeout(20):
+            while len(asked) < 3:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    assert len(set(asked)) == 3
 
 
 async def test_a_stream_that_has_no_leader_is_not_believed(tmp_path: Path):

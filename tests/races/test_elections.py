@@ -75,6 +75,29 @@ async def test_workers_and_readers_outlive_the_loss_of_two_nodes(tmp_path: Path)
         assert [one.done() for one in ended] == [False, False, False]
 
 
+async def test_a_node_that_is_silently_away_keeps_nobody_from_reading(tmp_path: Path):
+    """One of three nodes is stopped, so that its connections stay: for minutes the others give new
+    consumers to it. What reads whole buckets needs none, and what follows the log asks again.
+    """
+    async with cluster(tmp_path) as running, asyncio.timeout(110):
+        node, *_, silent = running.nodes
+        async with Ledger.connect(node.store.path, role="admin", timeout_s=20) as admin:
+            for key in ("a", "b"):
+                await admin.log.pending.overwrite(key, key.encode())
+            await admin.append(policy_slot("shop", 1), applied(POLICY))
+            os.kill(silent.pid, signal.SIGSTOP)
+            try:
+                await patiently(admin.log.last_seq)  # it may have led
+                for _ in range(20):
+                    assert await admin.log.pending.entries() == {"a": b"a", "b": b"b"}
+                    assert await admin.log.running.entries() == {}
+                for _ in range(3):
+                    async with aclosing(admin.watch(1)) as facts:
+                        assert (await anext(facts)).seq == 1
+            finally:
+                os.kill(silent.pid, signal.SIGCONT)
+
+
 async def patiently(attempt):
     """What people and services do: the same again, while there is no leader yet."""
     while True:
