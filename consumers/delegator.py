@@ -226,7 +226,7 @@ def outcome(thread: Thread, attempt: int) -> e.ToolReturned | e.ToolFailed | Non
         return e.ToolReturned(output=content_of((*said, *refused)), attempt=attempt)
     opened = thread.opened.event if thread.opened else None
     if thread.is_halted(last.number):
-        why = "A person denied what it asked for, and stopped it."
+        why = "A person stopped it."
     elif isinstance(opened, e.ThreadOpened) and last.number >= opened.max_turns:
         why = f"It has taken its {last.number} turns and still wants tools."
     else:

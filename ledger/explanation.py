@@ -364,7 +364,7 @@ _FLAWS: Final[dict[VoteFlaw, str]] = {
     "deadline": "it came after the deadline",
     "other_bytes": "it is about other arguments than those of the call",
     "glass_without_reason": "breaking the glass needs a reason",
-    "glass_with_edit": "breaking the glass allows no edited arguments",
+    "unused": "it holds an instruction that its verdict does not use",
     "may_not_run": "its edited arguments may not run",
 }
 #: A tool that takes any object.

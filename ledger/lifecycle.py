@@ -305,6 +305,18 @@ class Call(Struct, frozen=True):
                 return None
 
     @property
+    def halts(self) -> bool:
+        """Whether the model waits for a user after it, as a person wanted who denied or answered
+        the call, or took its approval back.
+        """
+        last = self.revoked or self.decided
+        match last and last.event:
+            case e.Denied(halt=halt) | e.Answered(halt=halt) | e.Revoked(halt=halt):
+                return halt
+            case _:
+                return False
+
+    @property
     def attempt(self) -> int:
         """The number of the last start; 0 before the first."""
         return attempt_of(self.starts[-1]) if self.starts else 0

@@ -27,7 +27,7 @@ type VoteFlaw = Literal[
     "excluded",
     "stranger",
     "glass_for_another",
-    "glass_with_edit",
+    "unused",
     "glass_without_reason",
     "not_delegated",
     "voted",
@@ -40,9 +40,17 @@ VOID_VOTE: Final[dict[VoteFlaw, str]] = {
     "not_asked": "people were not asked before it",
     "decided": "the call was decided before it",
     "deadline": "the deadline had passed",
-    "glass_with_edit": "breaking the glass takes a reason, and no edit",
-    "glass_without_reason": "breaking the glass takes a reason, and no edit",
+    "unused": "it holds an instruction that its verdict does not use",
+    "glass_without_reason": "breaking the glass takes a reason",
     "other_bytes": "it is about other bytes than those that people were asked about",
+}
+
+#: The verdicts that use an instruction of a vote. All use the reason and the digest.
+_USED_BY: Final[dict[str, tuple[e.Verdict, ...]]] = {
+    "arguments": ("approve",),
+    "answer": ("answer",),
+    "is_error": ("answer",),
+    "halt": ("deny", "answer"),
 }
 
 
@@ -68,7 +76,8 @@ def objection(
 
     1. people were not asked before it, the call was decided before it, or the deadline had passed;
     2. the reviewer, or the person in whose place they vote, is excluded or was not asked;
-    3. breaking the glass takes a reason, and no edit;
+    3. it would let the call run and holds an instruction that its verdict does not use, or breaks
+       the glass without a reason;
     4. that person did not delegate the vote to the reviewer;
     5. one of the two has voted, in their own place or in another's;
     6. it is about other bytes than those that people were asked about.
@@ -90,8 +99,9 @@ def objection(
         return Objection("deadline", principal)
     if (found := objection_to_voter(call, vote, reviewer, seq)) is not None:
         return found
-    if vote.verdict == "break_glass" and vote.arguments is not None:
-        return Objection("glass_with_edit", principal)
+    # Nothing runs on a denial or an answer: it counts, whatever else it holds.
+    if vote.verdict in ("approve", "break_glass") and unused(vote):
+        return Objection("unused", principal)
     if vote.verdict == "break_glass" and not vote.reason.strip():
         return Objection("glass_without_reason", principal)
     if principal != reviewer and not delegated:
@@ -101,6 +111,17 @@ def objection(
     if vote.digest != asking.digest:
         return Objection("other_bytes", principal)
     return None
+
+
+def unused(vote: e.Voted) -> str:
+    """A clause about the first instruction of a vote that its verdict does not use; else empty.
+
+    Such a vote says two things, and nobody can know which of them is meant.
+    """
+    for name, verdicts in _USED_BY.items():
+        if vote.verdict not in verdicts and getattr(vote, name) not in (None, "", False):
+            return f"{name} goes with {' or '.join(verdicts)}, and the verdict is {vote.verdict}"
+    return ""
 
 
 def objection_to_voter(
@@ -154,9 +175,8 @@ def refused_vote(call: "Call", vote: e.Voted, reviewer: str, now: datetime) -> R
         case "glass_for_another":
             never = "nobody may break the glass in another's place"
             return NotAllowed(f"{never}. {reviewer} may do it only in their own.")
-        case "glass_with_edit":
-            as_it_is = f"who breaks the glass for {call.ref} lets it run as it is"
-            return NotAllowed(f"{as_it_is}. Leave the arguments as they are.")
+        case "unused":
+            return NotAllowed(f"{unused(vote)}. Nothing was recorded.")
         case "glass_without_reason":
             return NotAllowed(f"who breaks the glass for {call.ref} must say why. Give a reason.")
         case "voted":

@@ -27,6 +27,7 @@ from ayes.ledger.grants import (
 )
 from ayes.ledger.lifecycle import Call, evolve, may_vote
 from ayes.ledger.log import EventLog
+from ayes.ledger.objections import unused
 from ayes.ledger.policies import is_possible, of_edit
 from ayes.ledger.votes import is_edit
 from ayes.schemas import events as e
@@ -102,6 +103,7 @@ class Reviewer:
         is_error: bool = False,
         reason: str = "",
         on_behalf_of: str = "",
+        halt: bool = False,
         digest: str = "",
     ) -> Call:
         """Vote that the model reads this text in place of the tool's output; the tool does not run.
@@ -115,6 +117,7 @@ class Reviewer:
             answer=answer,
             is_error=is_error,
             on_behalf_of=on_behalf_of,
+            halt=halt,
             digest=digest,
         )
 
@@ -148,14 +151,15 @@ class Reviewer:
             is_error: with `answer`: the model reads it as the tool's error.
             on_behalf_of: the person in whose place, by that person's delegation. Found by itself
                 for a reviewer who was not asked.
-            halt: with `deny`: the model is not asked again before a user says something.
+            halt: with `deny` and `answer`: the model is not asked again before a user says
+                something.
             digest: the digest that the reviewer was shown; the vote counts for that one only.
-            typed: the tool's name as the reviewer typed it, where a rule has `confirm = "typed"`.
+            typed: with `approve` and `break_glass`: the tool's name as the reviewer typed it,
+                where a rule has `confirm = "typed"`.
 
         Raises:
-            BadInput: there is no such verdict; `break_glass` comes with arguments, or `is_error`
-                with another verdict than `answer`; or the rule wants the tool's name typed, and it
-                is not.
+            BadInput: there is no such verdict; it does not use one of the arguments; or the rule
+                wants the tool's name typed, and it is not.
             TooLarge: reason, arguments or answer are over their limit (`ayes.schemas.limits`).
             UnknownCall, AlreadyDecided, DeadlinePassed, NotAllowed, NotOpen: see
                 `lifecycle.refusal`.
@@ -168,17 +172,9 @@ class Reviewer:
         if verdict not in _VERDICTS:
             verdicts = ", ".join(_VERDICTS)
             raise BadInput(f"{verdict!r} is not a valid verdict. The verdicts are: {verdicts}.")
-        if verdict == "break_glass" and arguments is not None:
-            raise BadInput("break_glass lets the call run as it is. Arguments go with approve.")
-        if is_error and verdict != "answer":
-            raise BadInput(f"is_error is for an answer only, and this is a vote to {verdict}.")
-        check_size("the reason", reason, MAX_REASON)
-        check_size("the answer", answer, MAX_TEXT)
-        check_size("the edited arguments", arguments or "", MAX_TEXT)
-        known = await self._ledger.known_call(ref)
         voted = e.Voted(
             verdict=verdict,
-            digest=known.approval_request.digest if known.approval_request else "",
+            digest=digest,
             reason=reason,
             arguments=arguments,
             answer=answer,
@@ -186,7 +182,14 @@ class Reviewer:
             on_behalf_of=on_behalf_of,
             halt=halt,
         )
-        voted = await self.check_vote(known, voted)
+        if problem := unused(voted):
+            raise BadInput(f"{problem}. Nothing was recorded.")
+        check_size("the reason", reason, MAX_REASON)
+        check_size("the answer", answer, MAX_TEXT)
+        check_size("the edited arguments", arguments or "", MAX_TEXT)
+        known = await self._ledger.known_call(ref)
+        asked = known.approval_request.digest if known.approval_request else ""
+        voted = await self.check_vote(known, msgspec.structs.replace(voted, digest=asked))
         if digest not in ("", voted.digest):
             raise NotOpen(
                 f"{ref} waits with the digest {voted.digest}, not {digest}. Nothing was recorded. "
@@ -296,6 +299,7 @@ class Reviewer:
         reason: str = "",
         answer: str | None = None,
         is_error: bool = False,
+        halt: bool = False,
     ) -> Call:
         """Take an approval back before the tool runs.
 
@@ -303,6 +307,7 @@ class Reviewer:
             answer: the text that the model reads in place of the tool's output. Without one it
                 reads that the approval was taken back, and the reason.
             is_error: the model reads the answer as the tool's error.
+            halt: the model is not asked again before a user says something.
 
         Raises:
             AlreadyFilled, NotOpen: it has started, or was never approved.
@@ -315,7 +320,9 @@ class Reviewer:
             raise BadInput("is_error is for an answer only, and there is none. Pass answer, too.")
         check_size("the reason", reason, MAX_REASON)
         check_size("the answer", answer or "", MAX_TEXT)
-        revoked = e.Revoked(reason=reason, reviewer=self.name, answer=answer, is_error=is_error)
+        revoked = e.Revoked(
+            reason=reason, reviewer=self.name, answer=answer, is_error=is_error, halt=halt
+        )
         return await self._settle(ref, ref.revoked_by(self.name), revoked)
 
     @as_of_the_leader
@@ -510,14 +517,20 @@ class Reviewer:
 
 
 def _check_typed(call: Call, verdict: e.Verdict, typed: str) -> None:
-    """Refuse to let a call run without the tool's name, where the rule wants it typed."""
+    """Refuse to let a call run without the tool's name, where the rule wants it typed; and another
+    tool's name, or one with a vote that lets nothing run.
+    """
     asking, tool = call.approval_request, call.wish.tool
     assert asking, "the vote was checked before"
-    if asking.confirm != "typed" or verdict not in ("approve", "break_glass") or typed == tool:
-        return
-    what = f"{typed!r} is not its name" if typed else "it is missing"
-    raise BadInput(
-        f"the rule {asking.rule!r} wants the name of the tool typed before {call.ref} runs, and "
-        f"{what}. Nothing was recorded. Look at the call by itself, and give typed={tool!r} with "
-        f"the vote (at a terminal: --typed {tool})."
-    )
+    runs = verdict in ("approve", "break_glass")
+    if typed and not runs:
+        only = "typed goes with approve or break_glass"
+        raise BadInput(f"{only}, and the verdict is {verdict}. Nothing was recorded.")
+    if typed not in ("", tool):
+        raise BadInput(f"{call.ref} runs {tool}, and not {typed!r}. Nothing was recorded.")
+    if runs and not typed and asking.confirm == "typed":
+        raise BadInput(
+            f"the rule {asking.rule!r} wants the name of the tool typed before {call.ref} runs. "
+            f"Nothing was recorded. Look at the call by itself, and give typed={tool!r} with the "
+            f"vote (at a terminal: --typed {tool})."
+        )

@@ -428,6 +428,7 @@ def _answered(
         organisation=asking.organisation,
         voters=tuple(one.reviewer for one in ballots),
         on_behalf_of=_behalf(ballots),
+        halt=any(one.vote.halt for one in ballots),
     )
 
 

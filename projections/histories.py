@@ -58,14 +58,11 @@ class ThreadFacts:
     def apply(self, fact: Fact) -> None:
         self.facts.append(fact)
         match fact.slot.tail:
-            case ("call", call, place, *_):
+            case ("call", call, *_):
                 self._calls[call].append(fact)
                 if call in self._settled_as:
                     del self._settled_as[call]
-                if place == "decided":
-                    if isinstance(fact.event, e.Denied) and fact.event.halt:
-                        self._halted.add(call.partition("-")[0])
-                elif call not in self._settled and isinstance(fact.event, SETTLING):
+                if call not in self._settled and isinstance(fact.event, SETTLING):
                     self._settle(call)
             case ("turn", number, "asked", "1") if int(number) > self._last_turn:
                 if isinstance(fact.event, e.ModelAsked):
@@ -89,6 +86,8 @@ class ThreadFacts:
             self._settled.add(call)
             self._settled_as[call] = found
             self._waiting.discard(call)
+            if found.halts:
+                self._halted.add(call.partition("-")[0])
 
     @property
     def thread(self) -> Thread:

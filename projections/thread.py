@@ -120,9 +120,8 @@ class Thread(Struct, frozen=True):
         )
 
     def is_halted(self, turn: int) -> bool:
-        """Whether a denial of a call of that turn stops the model."""
-        decisions = [self.call(ref).decided for ref, _wish in self.wishes(turn)]
-        return any(one and isinstance(one.event, e.Denied) and one.event.halt for one in decisions)
+        """Whether a person stopped the model at a call of that turn."""
+        return any(self.call(ref).halts for ref, _wish in self.wishes(turn))
 
 
 def goes_on(*, wished: bool, halted: bool, cut: int, heard: int, user_heard: int) -> bool:

@@ -385,7 +385,7 @@ class Voted(Event, frozen=True, tag="Voted"):
     is_error: bool = False
     #: The person in whose place they vote, by that person's delegation.
     on_behalf_of: str = ""
-    #: With `deny`: the model is not asked again before a user says something.
+    #: With `deny` and `answer`: the model is not asked again before a user says something.
     halt: bool = False
     #: Reserved for the reviewer's own signature.
     signature: str = ""
@@ -446,6 +446,8 @@ class Answered(Event, frozen=True, tag="Answered"):
     organisation: bool = False
     #: The model reads the answer as the tool's error.
     is_error: bool = False
+    #: As in `Denied`.
+    halt: bool = False
 
 
 class Expired(Event, frozen=True, tag="Expired"):
@@ -492,6 +494,8 @@ class Revoked(Event, frozen=True, tag="Revoked"):
     answer: str | None = None
     #: With an answer: the model reads it as the tool's error.
     is_error: bool = False
+    #: As in `Denied`.
+    halt: bool = False
 
 
 class Lapsed(Event, frozen=True, tag="Lapsed"):

@@ -32,6 +32,7 @@ from ayes.ops.commands.options import (
     Confirmation,
     DecidedCallArgument,
     ErrorOption,
+    HaltOption,
     NamedWorkspaceOption,
     OnlyWorkspaceOption,
     ReasonOption,
@@ -252,10 +253,7 @@ async def approve(
 async def deny(
     selection: Selection,
     name: AsOption,
-    halt: Annotated[
-        bool,
-        typer.Option("--halt", help="The model is not asked again until a user says something."),
-    ] = False,
+    halt: HaltOption = False,
     behalf: BehalfOption = "",
     reason: ReasonOption = "",
     *,
@@ -295,6 +293,7 @@ async def answer(
     ],
     name: AsOption,
     error: ErrorOption = False,
+    halt: HaltOption = False,
     behalf: BehalfOption = "",
     reason: ReasonOption = "",
     *,
@@ -303,7 +302,7 @@ async def answer(
 ) -> int:
     """Answer in place of the tool, which does not run."""
     given = text_or_stdin(text)
-    ballot = VoteInput("answer", reason, answer=given, is_error=error, behalf=behalf)
+    ballot = VoteInput("answer", reason, answer=given, is_error=error, behalf=behalf, halt=halt)
     return await vote(call, name, ballot, confirmation, session)
 
 
@@ -509,6 +508,7 @@ async def revoke(
         ),
     ] = None,
     error: ErrorOption = False,
+    halt: HaltOption = False,
     *,
     session: Session,
 ) -> None:
@@ -516,7 +516,7 @@ async def revoke(
     given = None if answer is None else text_or_stdin(answer)
     async with session.as_reviewer(name) as ledger:
         known = await ledger.reviewer(name).revoke(
-            call, reason=reason, answer=given, is_error=error
+            call, reason=reason, answer=given, is_error=error, halt=halt
         )
         await report(ledger, known, f"{call} will not run.", json=session.json)
 

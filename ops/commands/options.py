@@ -166,6 +166,10 @@ PersonOption = Annotated[
 ErrorOption = Annotated[
     bool, typer.Option("--error", help="The model reads the answer as the tool's error.")
 ]
+HaltOption = Annotated[
+    bool,
+    typer.Option("--halt", help="The model is not asked again until a user says something."),
+]
 ReasonOption = Annotated[
     str, typer.Option("--reason", help="In words. The model reads the reason of a denial.")
 ]

@@ -244,9 +244,8 @@ async def review(reviewer: Ledger, workspace: str, script: Script) -> None:
             # Decided meanwhile, or voted on before a restart. A vote that is not allowed must fail
             # here: nobody else would vote, and the rehearsal would wait for ever.
             with suppress(AlreadyDecided, AlreadyFilled, NotOpen, DeadlinePassed):
-                await reviewer.reviewer(script.name).vote(
-                    entry.ref, **says._asdict(), typed=entry.tool
-                )
+                typed = entry.tool if says.verdict == "approve" else ""
+                await reviewer.reviewer(script.name).vote(entry.ref, **says._asdict(), typed=typed)
 
 
 #: A thread and the number of one of its turns; `None` for facts outside of turns.

@@ -1,15 +1,17 @@
 """Votes, revocations and reconciliations over HTTP."""
 
+import pytest
 from console_client import listed
 
 from ayes.ops.console.identity import Role, Visitor
+from ayes.schemas.slots import CallRef
 
 CALL = "shop/order-17/refund-1"
 PATH = f"/api/v1/calls/{CALL}"
 
 
-async def approve(client, digest, **more):
-    return await client.post(f"{PATH}/votes", json={"verdict": "approve", "digest": digest} | more)
+async def approve(client, digest, path=PATH, **more):
+    return await client.post(f"{path}/votes", json={"verdict": "approve", "digest": digest} | more)
 
 
 async def test_a_vote_is_about_what_was_shown(shop, client):
@@ -35,6 +37,44 @@ async def test_a_person_votes_only_in_their_own_name(shop, client):
     assert (refused.status_code, "role reviewer" in refused.json()["detail"]) == (403, True)
     record = (await client.get(PATH)).json()
     assert record["votes"] == []
+
+
+@pytest.mark.parametrize(
+    "vote",
+    [
+        {"verdict": "approve", "answer": "use 42 instead"},
+        {"verdict": "approve", "halt": True},
+        {"verdict": "deny", "arguments": "{}"},
+        {"verdict": "deny", "typed": "refund"},
+        {"verdict": "answer", "answer": "42", "arguments": "{}"},
+    ],
+)
+async def test_an_instruction_that_a_verdict_does_not_use_is_refused(shop, client, vote):
+    """It is not dropped: an approval with an answer let the tool run (B27)."""
+    digest = await shop.ask(CALL)
+    refused = await client.post(f"{PATH}/votes", json=vote | {"digest": digest})
+    assert refused.status_code == 422, refused.text
+    assert refused.json()["detail"].endswith(
+        f"the verdict is {vote['verdict']}. Nothing was recorded."
+    )
+    record = (await client.get(PATH)).json()
+    assert (record["state"]["status"], record["votes"]) == ("pending", [])
+
+
+async def test_an_answer_and_a_revocation_can_stop_the_model(shop, client):
+    """Both record it, for whoever asks the model (B33)."""
+    digest = await shop.ask(CALL)
+    stop = {"answer": "No.", "is_error": True, "halt": True}
+    vote = {"verdict": "answer", "digest": digest} | stop
+    assert (await client.post(f"{PATH}/votes", json=vote)).status_code == 200
+    decided = await shop.service.decision(CALL, timeout_s=20)
+    assert (decided.halts, decided.answer.is_error) == (True, True)
+    other = "shop/order-17/refund-2"
+    await approve(client, await shop.ask(other), path=f"/api/v1/calls/{other}")
+    await shop.service.decision(other, timeout_s=20)
+    revoked = await client.post(f"/api/v1/calls/{other}/revoke", json=stop)
+    assert revoked.status_code == 200, revoked.text
+    assert (await shop.service.known_call(CallRef.parse(other))).halts
 
 
 async def test_several_calls_are_voted_on_at_once(shop, client):

@@ -126,7 +126,7 @@ STOPPED = "The sub-agent did not finish. "
          e.ToolFailed("The sub-agent's model failed: overloaded")),
         ([e.ModelFailed(error="overloaded")], "said", None),
         ([reply_of(WISH)], "halted",
-         e.ToolFailed(f"{STOPPED}A person denied what it asked for, and stopped it.")),
+         e.ToolFailed(f"{STOPPED}A person stopped it.")),
         ([reply_of(WISH)], "denied", None),
         ([reply_of(WISH)] * 2, "",
          e.ToolFailed(f"{STOPPED}It has taken its 2 turns and still wants tools.")),

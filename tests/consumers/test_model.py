@@ -12,6 +12,7 @@ from ayes.consumers.effects import Append, Effect, Perform
 from ayes.consumers.model import MAX_ATTEMPTS, Ask, ModelReply, ModelRequest, ModelWorker
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.services import Ledger
+from ayes.projections.histories import ThreadFacts
 from ayes.projections.history import Assistant, Outcome, User, digest
 from ayes.projections.thread import thread_of
 from ayes.schemas import events as e
@@ -125,20 +126,18 @@ def test_a_call_that_is_not_settled_holds_it_back(ending: str):
     assert reacts(story) == []
 
 
-def halted(*, before: str = "", second: str = "returned") -> Story:
-    """Two wishes: to the first somebody said no, and that the model shall not go on by itself; the
-    other ended so.
+def halted(*, before: str = "", second: str = "returned", first: str = "denied") -> Story:
+    """Two wishes: to the first somebody said no, answered it or took its approval back, and that
+    the model shall not go on by itself; the other ended so.
     """
     story = opened()
     story.say("hello")
     story.turn(1, REFUND, AGAIN)
     if before:
         story.say("hello?", before)
-    no = e.Denied(
-        ground="people", rule="money", policy_version=1, reason="stop", voters=("ana",), halt=True
-    )
-    for slot, event in life(REF.wish(1, 0), REFUND, "denied"):
-        story.tell(slot, no if isinstance(event, e.Denied) else event)
+    for slot, event in life(REF.wish(1, 0), REFUND, first):
+        stops = isinstance(event, e.Denied | e.Answered | e.Revoked)
+        story.tell(slot, msgspec.structs.replace(event, halt=True) if stops else event)
     story.live(1, 1, AGAIN, second)
     return story
 
@@ -151,6 +150,21 @@ def test_after_a_no_that_halts_it_is_not_asked(second: str):
     story = halted(second=second)
     assert reacts(story) == []
     assert [reacts(story, handed) for handed in range(len(story.facts))] == [[]] * len(story.facts)
+
+
+@pytest.mark.parametrize("first", ["answered", "answered_with_error", "revoked"])
+def test_after_an_answer_that_halts_it_is_not_asked(first: str):
+    """An error in place of the tool, or an approval that is taken back, can stop the model, as a
+    denial can; whoever looks, it is at rest until the user says something (B76).
+    """
+    story = halted(first=first)
+    assert [reacts(story, handed) for handed in range(len(story.facts))] == [[]] * len(story.facts)
+    conversation = ThreadFacts()
+    for fact in story.facts:
+        conversation.apply(fact)
+    assert conversation.is_complete
+    story.say("go on, but ask me first")
+    assert reacts(story) == [ask(2)]
 
 
 def test_a_word_of_the_user_lets_it_go_on_after_a_halt():

@@ -282,9 +282,21 @@ VOTES: list[tuple[str, tuple[Any, ...], dict[str, Any], type[Exception], str]] =
      NotAllowed,
      ("ana is none of those who may break the glass for shop/t1/refund-1. "
       "Rule 'money' asks nobody.")),
-    ("broken glass with an edit", ("ana", "break_glass"),
-     {"reason": "fire", "arguments": '{"order":"A-18"}'}, BadInput,
-     "break_glass lets the call run as it is. Arguments go with approve."),
+    *((f"{name} with {verdict}", ("ana", verdict), {"reason": "so", name: value}, BadInput,
+       f"{name} goes with {rightly}, and the verdict is {verdict}. Nothing was recorded.")
+      for name, value, rightly, verdicts in (
+          ("arguments", '{"order":"A-18"}', "approve", ("deny", "answer", "break_glass")),
+          ("answer", "use 42", "answer", ("approve", "deny", "break_glass")),
+          ("is_error", True, "answer", ("approve", "deny", "break_glass")),
+          ("halt", True, "deny or answer", ("approve", "break_glass")),
+      )
+      for verdict in verdicts),
+    *((f"the tool's name with {verdict}", ("ana", verdict), {"typed": "refund"}, BadInput,
+       ("typed goes with approve or break_glass, and the verdict is "
+        f"{verdict}. Nothing was recorded."))
+      for verdict in ("deny", "answer")),
+    ("the name of another tool", ("ana", "approve"), {"typed": "refunds"}, BadInput,
+     "shop/t1/refund-1 runs refund, and not 'refunds'. Nothing was recorded."),
     ("in the place of somebody who gave no word", ("cy", "approve"), {"on_behalf_of": "ana"},
      NotAllowed, "ana gave cy no vote on refund that holds now. Nothing was recorded."),
     ("in the place of somebody who was not asked", ("ana", "approve"), {"on_behalf_of": "cy"},
@@ -316,7 +328,9 @@ async def test_a_vote_that_does_not_count_is_refused(
     kind: type[Exception],
     sentence: str,
 ):
-    """Not these people, and not like this; the slot stays free (B40, B68, B73)."""
+    """Not these people, and not like this; the slot stays free (B40, B68, B73). What a verdict
+    does not use is not dropped: an approval with an answer let the tool run.
+    """
     await put_to_people(desk)
     name, verdict = vote
     await refused(desk, lambda: desk.reviewer(name).vote(CALL, verdict, **rest), kind, sentence)

@@ -542,7 +542,7 @@ REFUSALS = [
      LATER, NotAllowed, "who breaks the glass for acme/t1/1-0 must say why. Give a reason."),
     ("7 not with an edit", MANY, CALL.vote("sam"),
      replace(BREAK, arguments="{}", reason="", digest="0" * 64), LATER, NotAllowed,
-     "who breaks the glass for acme/t1/1-0 lets it run as it is. Leave the arguments as they are."),
+     "arguments goes with approve, and the verdict is break_glass. Nothing was recorded."),
     ("7 for somebody who has voted", [*ONLY_BEN, (CALL.vote("ben"), VOTE)], CALL.vote("zoe"),
      behalf("ben", digest="0" * 64), LATER, AlreadyFilled,
      ("ben has voted on acme/t1/1-0: Voted by ben at 2026-03-01 09:00:03 UTC. "

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from stories import REF, START, Story, question, request
 
-from ayes.ledger.lifecycle import Call, call_of
+from ayes.ledger.lifecycle import Call, call_of, voids
 from ayes.ledger.votes import Tally, asked, count_votes, counted
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
@@ -319,6 +319,36 @@ def test_whoever_denies_may_halt_the_model(halts):
     verdict = count_votes(told({"denials_needed": 2}, *votes)).verdict
     assert isinstance(verdict, e.Denied)
     assert verdict.halt is bool(halts)
+
+
+@pytest.mark.parametrize("halts", [(), ("ana",), ("ben",), ("ana", "ben")])
+def test_whoever_answers_may_halt_the_model(halts):
+    """An answer, or an error in place of the tool, may wait for the user (B33)."""
+    votes = [(name, vote("answer", answer="no", halt=name in halts)) for name in ("ana", "ben")]
+    verdict = count_votes(told({"votes_needed": 2}, *votes)).verdict
+    assert isinstance(verdict, e.Answered)
+    assert verdict.halt is bool(halts)
+
+
+MISFITS = [
+    vote("approve", answer="use 42 instead"),
+    vote("approve", is_error=True),
+    vote("approve", halt=True),
+    vote("break_glass", reason="fire", arguments=EDIT),
+    vote("break_glass", reason="fire", halt=True),
+]
+
+
+@pytest.mark.parametrize("misfit", MISFITS, ids=lambda one: str(one.verdict))
+def test_a_vote_that_says_two_things_does_not_count(misfit):
+    """Whoever records it past our client: an instruction that its verdict does not use is not
+    dropped, and nothing runs on it (B27, B40).
+    """
+    call = told({"may_break_glass": ("ana",)}, ("ana", misfit))
+    assert count_votes(call).verdict is None
+    assert [one.why for one in voids(call)] == [
+        "it holds an instruction that its verdict does not use"
+    ]
 
 
 #: No longer can enough people say the same.

@@ -204,6 +204,24 @@ def test_a_denial_can_stop_the_model(shop, within, thread):
     ]
 
 
+def test_an_answer_and_a_revocation_can_stop_the_model(shop, within, thread):
+    """`answer --halt` and `revoke --halt` are in what they record (B33)."""
+    answered, approved = thread.call("answered"), thread.call("approved")
+    ask(shop, answered)
+    words = ("answer", answered, "No such order.", "--error", "--halt", "--as", "ana")
+    assert within(*words, store=shop).code == 0
+    ask(shop, approved)
+    assert within("approve", approved, "--as", "ana", store=shop).code == 0
+    assert within("revoke", approved, "--halt", "--as", "ana", store=shop).code == 0
+    halts = {
+        line["event"]["type"]: line["event"]["halt"]
+        for call in (answered, approved)
+        for line in within("show", call, "--json", store=shop).lines
+        if "halt" in line["event"]
+    }
+    assert halts == {"Voted": True, "Answered": True, "Revoked": True}
+
+
 # ------------------------------------------------------------------------------------------ in time
 
 

@@ -538,12 +538,14 @@ def test_a_rule_can_want_the_name_of_the_tool_typed(shop, within):
     first, second = (CallRef("bank", "typed", name) for name in ("a", "b"))
     for call in (first, second):
         ask(shop, call)
-    for words in (("approve", first, "--yes"), ("approve", first, "--typed", "pa")):
+    wanted = "wants the name of the tool typed"
+    for typed, said in (("--yes",), wanted), (("--typed", "pa"), f"{first} runs pay, and not 'pa'"):
+        words = ("approve", first, *typed)
         refused = within(*words, "--as", "ana", "--json", store=shop)
         assert (refused.code, refused.problem["error"]) == (2, "BadInput")
-        assert "wants the name of the tool typed" in refused.problem["message"]
+        assert said in refused.problem["message"]
     several = within("approve", "--all", "-w", "bank", "--yes", "--as", "ana", store=shop)
-    assert (several.code, several.err.count("wants the name of the tool typed")) == (1, 2)
+    assert (several.code, several.err.count(wanted)) == (1, 2)
     done = within("approve", first, "--typed", "pay", "--as", "ana", "--json", store=shop)
     assert (done.code, done.one["decision"]) == (0, "Approved")
     for typed, code in (("", 1), ("y", 2), ("pay", 0)):

@@ -437,6 +437,12 @@ def test_every_projection_skips_what_it_cannot_read():
 
 # --------------------------------------------------------------------------------- any story at all
 
+
+def stops(call):
+    """Whoever decides about the first call of a turn stops the model."""
+    return call.ref.call.endswith("-0")
+
+
 #: What may be recorded next about a call, in the shape that fits it.
 NEXT = {
     e.ApprovalRequested: lambda call: (call.ref.gated, question(_wish(call))),
@@ -455,11 +461,11 @@ NEXT = {
     e.Approved: lambda call: (call.ref.decided, approval(_wish(call))),
     e.Denied: lambda call: (
         call.ref.decided,
-        e.Denied(ground="policy", rule="no", policy_version=1),
+        e.Denied(ground="people", rule="no", policy_version=1, halt=stops(call)),
     ),
     e.Answered: lambda call: (
         call.ref.decided,
-        e.Answered(answer="42", rule="r", policy_version=1),
+        e.Answered(answer="42", rule="r", policy_version=1, halt=stops(call)),
     ),
     e.Expired: lambda call: (call.ref.decided, e.Expired(rule="r", policy_version=1, after_s=1)),
     e.Withdrawn: lambda call: (call.ref.decided, e.Withdrawn()),
@@ -468,7 +474,10 @@ NEXT = {
         call.ref.claim(len(call.claims) + 1),
         e.ToolStarted(digest=call.digest, idempotency_key=str(call.ref)),
     ),
-    e.Revoked: lambda call: (call.ref.revoked_by("ben"), e.Revoked(reason="no", reviewer="ben")),
+    e.Revoked: lambda call: (
+        call.ref.revoked_by("ben"),
+        e.Revoked(reason="no", reviewer="ben", halt=stops(call)),
+    ),
     e.Lapsed: lambda call: (call.ref.lapsed, e.Lapsed(after_s=60)),
     e.Declined: lambda call: (call.ref.claim(1), e.Declined(why="unknown_tool")),
     e.ToolReturned: lambda call: (call.ref.finished, e.ToolReturned(output="done")),

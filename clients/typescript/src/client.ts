@@ -195,6 +195,8 @@ export interface Vote {
   answer?: string;
   /** With `answer`: the model reads it as the tool's error. */
   is_error?: boolean;
+  /** With `deny` and `answer`: the model is not asked again before a user says something. */
+  halt?: boolean;
 }
 
 /** How long one request waits for a decision, in seconds; the client asks again. */
@@ -283,7 +285,7 @@ export class Client {
   /** Take an approval back before the tool runs; with `answer`, answer in its place. */
   revoke(
     call: string,
-    what: { reason?: string; answer?: string; is_error?: boolean } = {},
+    what: { reason?: string; answer?: string; is_error?: boolean; halt?: boolean } = {},
   ): Promise<CallState> {
     return this.#ask("revoke", { call, ...what });
   }

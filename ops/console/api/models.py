@@ -408,6 +408,8 @@ class Ballot(ApiModel):
     answer: str
     is_error: bool
     """Whether the model is to read the answer as the tool's error."""
+    halt: bool
+    """Whether the model is to wait for a user."""
     on_behalf_of: str
     """The person in whose place they voted; empty: in their own."""
     voted_at: datetime
@@ -417,7 +419,7 @@ class Ballot(ApiModel):
 
     @classmethod
     def of(cls, fact: Fact, void: str) -> Self:
-        shown = ("verdict", "reason", "arguments", "answer", "is_error", "on_behalf_of")
+        shown = ("verdict", "reason", "arguments", "answer", "is_error", "halt", "on_behalf_of")
         found = {name: getattr(fact.event, name) for name in shown}
         place = {"reviewer": fact.slot.tail[3], "voted_at": fact.recorded_at, "seq": fact.seq}
         return cls.model_validate(found | place | {"void": void})

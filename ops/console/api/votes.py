@@ -45,9 +45,10 @@ class NewVote(ApiModel):
     on_behalf_of: str = ""
     """The person in whose place, by their delegation."""
     halt: bool = False
-    """With `deny`: the model is not asked again before a user says something."""
+    """With `deny` and `answer`: the model is not asked again before a user says something."""
     typed: str = ""
-    """The tool's name as the reviewer typed it, where `question.confirm` is `typed`."""
+    """With `approve` and `break_glass`: the tool's name as the reviewer typed it, where
+    `question.confirm` is `typed`."""
 
 
 @router.post("/calls/{workspace}/{thread}/{call}/votes")
@@ -134,6 +135,8 @@ class Revocation(ApiModel):
     """None: the model reads that the approval was taken back, and the reason."""
     is_error: bool = False
     """With `answer`: the model reads it as the tool's error."""
+    halt: bool = False
+    """The model is not asked again before a user says something."""
 
 
 @router.post("/calls/{workspace}/{thread}/{call}/revoke")
@@ -143,7 +146,11 @@ async def revoke(
     """Take an approval back before the tool runs."""
     reviewer = await backend.reviewer(visitor.name)
     known = await reviewer.revoke(
-        ref, reason=revocation.reason, answer=revocation.answer, is_error=revocation.is_error
+        ref,
+        reason=revocation.reason,
+        answer=revocation.answer,
+        is_error=revocation.is_error,
+        halt=revocation.halt,
     )
     return await _state(backend, known)
 

@@ -146,11 +146,11 @@ async def vote(
 
 def _has_cast(record: Record, visitor: Visitor, vote: NewVote) -> bool:
     """Whether this very vote of the visitor is recorded already."""
-    said = (vote.verdict, vote.reason, vote.arguments, vote.answer, vote.is_error)
+    said = (vote.verdict, vote.reason, vote.arguments, vote.answer, vote.is_error, vote.halt)
     return any(
         one.reviewer == visitor.name
         and not one.void
-        and (one.verdict, one.reason, one.arguments, one.answer, one.is_error) == said
+        and said == (one.verdict, one.reason, one.arguments, one.answer, one.is_error, one.halt)
         for one in record.votes
     )
 
@@ -336,6 +336,7 @@ class Finding(BaseModel):
     #: With a revocation; empty: none.
     answer: Typed = ""
     is_error: bool = False
+    halt: bool = False
     happened: bool | None = None
     output: Typed = ""
     late: bool = False
@@ -343,7 +344,10 @@ class Finding(BaseModel):
     @property
     def revocation(self) -> votes.Revocation:
         return votes.Revocation(
-            reason=self.reason, answer=self.answer or None, is_error=self.is_error
+            reason=self.reason,
+            answer=self.answer or None,
+            is_error=self.is_error,
+            halt=self.halt,
         )
 
     @property
