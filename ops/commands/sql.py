@@ -13,7 +13,7 @@ import signal
 import sys
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from datetime import date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -240,8 +240,49 @@ def _values(column: Any) -> Iterable[Any]:
     # Python has no nanoseconds; as text nothing is lost.
     if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
         column = column.cast(pa.string())
-    values: list[Any] = column.to_pylist()
+    try:
+        values: list[Any] = column.to_pylist()
+    except (OverflowError, ValueError):
+        values = [*map(_value, column)]
     return values
+
+
+def _value(scalar: Any) -> Any:
+    """A value of Python; a time outside Python's years as text. Anyone may record such a fact, and
+    the query of another person must show it.
+    """
+    import pyarrow as pa
+
+    try:
+        return scalar.as_py()
+    except (OverflowError, ValueError):
+        match scalar:
+            case pa.MapScalar():
+                return [tuple(map(_value, one.values())) for one in scalar.values]
+            case pa.StructScalar():
+                return {name: _value(one) for name, one in scalar.items()}
+            case pa.Date32Scalar():
+                return _far(scalar.value, 1, 2**31 - 1)
+            case pa.TimestampScalar():
+                per_day = 86_400 * _PER_S[scalar.type.unit]
+                return _far(scalar.value, per_day, 2**63 - 1, "+00:00" if scalar.type.tz else "")
+            case _:  # a list of some kind
+                return [*map(_value, scalar)]
+
+
+_PER_S: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+def _far(value: int, per_day: int, infinite: int, zone: str = "") -> str:
+    """A time in units since 1970, however far. The calendar repeats itself every 400 years."""
+    if abs(value) == infinite:
+        return "infinity" if value > 0 else "-infinity"
+    cycles, rest = divmod(value, 146_097 * per_day)
+    days, rest = divmod(rest, per_day)
+    within = timedelta(days=days, microseconds=rest * 86_400 * 10**6 // per_day)
+    near = datetime(1970, 1, 1, tzinfo=UTC) + within
+    day = f"{near.year + 400 * cycles:04d}{near:-%m-%d}"
+    return day if per_day == 1 else f"{day} {near.time()}{zone}"
 
 
 _ENCODER: Final = msgspec.json.Encoder(decimal_format="number", enc_hook=str)

@@ -268,6 +268,36 @@ def test_nothing_is_lost_in_json(archive):
     }
 
 
+#: A time that DuckDB has and Python has not, in each type and place, and its text.
+FAR = {
+    "'infinity'::TIMESTAMPTZ": "infinity",
+    "'-infinity'::TIMESTAMP": "-infinity",
+    "'infinity'::DATE": "infinity",
+    "'200000-01-02'::DATE": "200000-01-02",
+    "'9999-12-31 23:59:59.5-14'::TIMESTAMPTZ AT TIME ZONE 'UTC'": "10000-01-01 13:59:59.500000",
+    "'0001-01-01 00:00:00+14'::TIMESTAMPTZ": "0000-12-31 10:00:00+00:00",
+    "'290000-02-29 11:12:13'::TIMESTAMP_S": "290000-02-29 11:12:13",
+    "['infinity'::TIMESTAMP, '2026-11-25'::TIMESTAMP]": ["infinity", "2026-11-25T00:00:00"],
+    "{'at': '4000-01-01 (BC)'::DATE, 'n': 1}": {"at": "-3999-01-01", "n": 1},
+    "MAP {'infinity'::DATE: 1}": {"infinity": 1},
+}
+
+
+def test_one_odd_time_stops_nobody(archive):
+    """Anybody who may record a fact may write such a time in it: the row is shown in every form,
+    and the rows beside it.
+    """
+    names = {f"c{number}": value for number, value in enumerate(FAR)}
+    columns = ", ".join(f"{value} AS {name}" for name, value in names.items())
+    query = f"SELECT {columns} UNION ALL SELECT {', '.join('NULL' for _ in names)}"
+    found, empty = approvals("sql", "--json", "--to", archive, query).lines
+    assert found == dict(zip(names, FAR.values(), strict=True))
+    assert set(empty.values()) == {None}
+    for form in ((), ("--csv",)):
+        done = approvals("sql", *form, "--to", archive, query)
+        assert (done.code, "infinity" in done.out) == (0, True)
+
+
 def test_a_parquet_file_is_whole_or_not_there(archive, tmp_path):
     """Out of time, what was there before stays; and no file is ever written into the archive."""
     file = tmp_path / "rows.parquet"
