@@ -2,16 +2,20 @@
 
 nats-py's own `request` does not know that the broker *denied* the subject: it waits until the time
 is up. Here a denial fails the request at once, with the subject named.
+
+Whoever may ask the broker can name any reply subject, so an answer is believed only if nobody could
+have predicted its subject, and if it fits the question. Any other message is ignored, and the
+request goes on waiting (decision 0053).
 """
 
 import asyncio
 import functools
-import itertools
 import secrets
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from datetime import datetime
+from typing import Any, Final, Protocol
 
 import msgspec
 import nats.errors
@@ -28,15 +32,13 @@ from ayes.ledger.nats.protocol import (
 )
 from ayes.schemas.errors import BrokerAway, BrokerRefused
 from ayes.schemas.logs import get_logger
+from ayes.schemas.slots import matches
 
 _log: Final = get_logger("ayes.ledger.nats.api")
 #: How long one answer may take.
 PATIENCE_S: Final = 5.0
 #: The pause before a read is sent again, perhaps to another replica; it doubles each time.
 AGAIN_S: Final = 0.3
-#: Statuses that end a stream of answers: end of batch, no match, too many matches, bad request,
-#: timed out, nobody there.
-_LAST: Final = frozenset({b"204", b"404", b"413", b"400", b"408", b"503"})
 _NOBODY: Final = b"503"
 #: Errors that pass by themselves, by their number in nats-server's `server/errors.json`: incomplete
 #: results, not assigned to this server yet, temporarily unavailable (no leader), not the leader,
@@ -99,6 +101,21 @@ class Ack(Struct, frozen=True):
 
     seq: int = 0
     error: PubAckError | None = None
+    stream: str = ""
+    #: The id of the batch that this acknowledges.
+    batch: str = ""
+
+
+#: Whether a reply is an answer to the question.
+type Fits = Callable[[NatsReply], bool]
+
+
+class Answers(Protocol):
+    """The collected answers to a request that has several."""
+
+    def add(self, reply: NatsReply) -> bool:
+        """Add an answer, unless it does not fit the question. Return whether it is the last one."""
+        ...
 
 
 class Api:
@@ -106,10 +123,9 @@ class Api:
         self._connection = connection
         self._client = connection.client
         self.probe = connection.probe
-        self._prefix = f"{connection.inbox}.{secrets.token_urlsafe(9)}"
-        self._numbers = itertools.count()
-        self._waiting: dict[bytes, asyncio.Future[NatsReply]] = {}
-        self._streams: dict[bytes, tuple[list[NatsReply], asyncio.Future[NatsReply]]] = {}
+        self._prefix = f"{connection.inbox}.api"
+        self._waiting: dict[bytes, tuple[Fits, asyncio.Future[NatsReply]]] = {}
+        self._streams: dict[bytes, tuple[Answers, asyncio.Future[NatsReply]]] = {}
         #: The waiting requests by subject, so that a denial finds them.
         self._by_subject: defaultdict[str, set[asyncio.Future[NatsReply]]] = defaultdict(set)
         connection.on_denied(self._denied)
@@ -125,18 +141,20 @@ class Api:
         headers: Mapping[str, str] | None = None,
         *,
         after: bytes = b"",
+        fits: Fits = lambda _reply: True,
     ) -> asyncio.Future[NatsReply]:
         """Publish a request and return the future of its answer.
 
         Args:
             after: frames without answers that are sent just before: the members of a batch.
+            fits: what the answer must be, besides the status that nobody listens.
 
         Raises:
             BrokerAway: the connection is down and its buffer is full, or it is closed.
         """
-        token = b"%d" % next(self._numbers)
+        token = _token()
         answer = self._expect(subject)
-        self._waiting[token] = answer
+        self._waiting[token] = fits, answer
         answer.add_done_callback(lambda _: self._waiting.pop(token, None))
         await self._publish(subject, payload, token, answer, headers, after)
         return answer
@@ -150,12 +168,19 @@ class Api:
         await write(self._client, frame(subject, payload))
 
     async def ask(
-        self, subject: str, payload: bytes, patience_s: float = PATIENCE_S, *, repeat: bool = False
+        self,
+        subject: str,
+        payload: bytes,
+        patience_s: float = PATIENCE_S,
+        *,
+        repeat: bool = False,
+        fits: Fits = lambda _reply: True,
     ) -> NatsReply:
         """One request, one answer.
 
         Args:
             repeat: send it again while no answer comes, since it changes nothing.
+            fits: as for `send`.
 
         Raises:
             BrokerAway: no answer within `patience_s`.
@@ -163,7 +188,7 @@ class Api:
         """
 
         async def once() -> asyncio.Future[NatsReply]:
-            return await self.send(subject, payload)
+            return await self.send(subject, payload, fits=fits)
 
         answer = await self._patiently(once, subject, patience_s, repeat=repeat)
         return answer.result()
@@ -171,7 +196,7 @@ class Api:
     async def call(
         self,
         subject: str,
-        body: object = None,
+        body: Any = None,
         *,
         repeat: bool = False,
         patience_s: float | None = None,
@@ -191,14 +216,12 @@ class Api:
             BrokerRefused: see `ask`.
         """
         raw = b"" if body is None else msgspec.json.encode(body)
+        fits = functools.partial(_is_answer, subject, body or {})
         patience_s = patience_s or PATIENCE_S
         until, pause_s = asyncio.get_running_loop().time() + patience_s, AGAIN_S
         while True:
-            reply = await self.ask(f"$JS.API.{subject}", raw, patience_s, repeat=repeat)
-            try:
-                answer: dict[str, Any] = msgspec.json.decode(reply.data)
-            except msgspec.DecodeError:
-                raise BrokerAway(f"the broker did not answer {subject} with JSON.") from None
+            reply = await self.ask(f"$JS.API.{subject}", raw, patience_s, repeat=repeat, fits=fits)
+            answer: dict[str, Any] = msgspec.json.decode(reply.data)
             if (error := answer.get("error")) is None:
                 return answer
             problem = ApiError(subject, error)
@@ -224,33 +247,36 @@ class Api:
             BrokerAway: no stream answered within `patience_s`; the message may be stored.
             BrokerRefused: these credentials may not publish to `subject`.
         """
-        sent = await self.send(subject, raw, headers)
+        sent = await self.send(subject, raw, headers, fits=is_ack)
         try:
             async with asyncio.timeout(patience_s):
                 ack = ack_of(await sent)
-        except (TimeoutError, msgspec.MsgspecError) as problem:
+        except TimeoutError as problem:
             raise BrokerAway(f"the broker did not take {subject}: {problem!r}.") from None
         if ack.error is not None and ack.error.is_no_responders:
             raise BrokerAway(f"the broker did not take {subject}: {ack.error.description}.")
         return ack
 
-    async def collect(
-        self, subject: str, payload: bytes, patience_s: float = PATIENCE_S
-    ) -> tuple[list[NatsReply], NatsReply]:
-        """One request with many answers: these, and the empty message with a status that ends them.
+    async def collect[A: Answers](
+        self, subject: str, payload: bytes, new: Callable[[], A], patience_s: float = PATIENCE_S
+    ) -> tuple[A, NatsReply]:
+        """One request with many answers: these, and the last one.
 
         For reads: the request is sent again while the last answer does not come.
+
+        Args:
+            new: the answers to one sending, empty.
 
         Raises:
             BrokerAway: the last answer did not come within `patience_s`.
             BrokerRefused: these credentials may not publish to `subject`.
         """
-        collected: dict[asyncio.Future[NatsReply], list[NatsReply]] = {}
+        collected: dict[asyncio.Future[NatsReply], A] = {}
 
         async def once() -> asyncio.Future[NatsReply]:
-            token = b"%d" % next(self._numbers)
+            token = _token()
             last = self._expect(subject)
-            self._streams[token] = (collected.setdefault(last, []), last)
+            self._streams[token] = collected.setdefault(last, new()), last
             last.add_done_callback(lambda _: self._streams.pop(token, None))
             await self._publish(subject, payload, token, last)
             return last
@@ -364,20 +390,17 @@ class Api:
         subject, _, data, head = message
         token = subject.rpartition(b".")[2]
         answer = NatsReply(data, head)
-        waiting = self._waiting.get(token)
-        if waiting is not None:
-            if not waiting.done():
-                waiting.set_result(answer)
-            return
-        stream = self._streams.get(token)
-        if stream is None:
-            return  # too late: the caller has given up
-        collected, last = stream
-        if not data and answer.status in _LAST:
-            if not last.done():
-                last.set_result(answer)
+        is_nobody = not data and answer.status == _NOBODY
+        if (waiting := self._waiting.get(token)) is not None:
+            fits, expected = waiting
+            is_last = is_nobody or fits(answer)
+        elif (stream := self._streams.get(token)) is not None:
+            answers, expected = stream
+            is_last = is_nobody or answers.add(answer)
         else:
-            collected.append(answer)
+            return  # too late: the caller has given up
+        if is_last and not expected.done():
+            expected.set_result(answer)
 
     def _denied(self, subject: str) -> None:
         # The client lower-cases what the server says, so the comparison is without case.
@@ -408,6 +431,85 @@ def by_leader(stream: dict[str, Any]) -> dict[str, Any]:
     return stream
 
 
+class _Named(Struct):
+    name: str = ""
+
+
+class _State(Struct):
+    last_seq: int
+
+
+class _Message(Struct):
+    subject: str
+    seq: int
+    time: datetime
+
+
+class _Answer(Struct):
+    """What is compared with the question in an answer of the JetStream API."""
+
+    type: str = ""
+    error: PubAckError | None = None
+    stream_name: str = ""
+    name: str = ""
+    config: _Named | None = None
+    state: _State | None = None
+    message: _Message | None = None
+    num_pending: int | None = None
+
+
+_answers: Final = msgspec.json.Decoder(_Answer)
+#: What an answer must have, by its type.
+_PARTS: Final = {
+    "stream_info": ("config", "state"),
+    "stream_msg_get": ("message",),
+    "consumer_info": ("config", "num_pending"),
+    "consumer_create": ("config", "num_pending"),
+}
+
+
+def _is_answer(subject: str, body: Mapping[str, Any], reply: NatsReply) -> bool:
+    """Whether a reply is the JetStream API's answer: an error, or of the request's type and about
+    what was asked.
+    """
+    if reply.head:
+        return False  # a stored message
+    try:
+        answer = _answers.decode(reply.data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+    if answer.error is not None:
+        return answer.error.code > 0
+    words = subject.split(".")
+    kind = "_".join(words[: 3 if words[1:2] == ["MSG"] else 2]).lower()
+    if not answer.type.endswith(f"{kind}_response"):
+        return False
+    if not all(getattr(answer, part) is not None for part in _PARTS.get(kind, ())):
+        return False
+    if (found := answer.message) is not None:
+        subjects = body.get("last_by_subj") or body.get("next_by_subj")
+        seq, is_next = body.get("seq", found.seq), "next_by_subj" in body
+        return (found.seq == seq or (is_next and found.seq > seq)) and (
+            subjects is None or matches(subjects, found.subject)
+        )
+    stream = answer.stream_name or (answer.config.name if answer.config else "")
+    pairs = zip(words[2:], (stream, answer.name), strict=False)
+    return all(named in {"", asked} for asked, named in pairs)
+
+
+def is_ack(reply: NatsReply, batch: str = "") -> bool:
+    """Whether a reply is the answer to a publish, or to the commit of a batch."""
+    if reply.head:
+        return False
+    try:
+        ack = ack_of(reply)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+    if ack.error is not None:
+        return ack.error.code > 0
+    return ack.seq > 0 and bool(ack.stream) and ack.batch == batch
+
+
 def ack_of(reply: NatsReply) -> Ack:
     """Read the answer to a publish.
 
@@ -418,6 +520,11 @@ def ack_of(reply: NatsReply) -> Ack:
         error = PubAckError(int(reply.status), description=_NOT_TAKEN)
         return Ack(error=error)
     return _acks.decode(reply.data)
+
+
+def _token() -> bytes:
+    """The last token of the subject of an answer."""
+    return secrets.token_hex(8).encode()
 
 
 _NOT_TAKEN: Final = "no stream takes it, or the stream has no leader at the moment"

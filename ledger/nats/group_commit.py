@@ -12,11 +12,12 @@ nats-server 2.15 stores all but the last, and if it fsyncs each publish it never
 """
 
 import asyncio
+import functools
 from typing import Final
 
 from msgspec import Struct
 
-from ayes.ledger.nats.api import PATIENCE_S, Ack, Api, ack_of
+from ayes.ledger.nats.api import PATIENCE_S, Ack, Api, ack_of, is_ack
 from ayes.ledger.nats.protocol import frame
 from ayes.schemas.errors import BrokerAway, BrokerRefused
 from ayes.schemas.ids import new_id
@@ -103,7 +104,7 @@ class GroupCommit:
         return group
 
     async def _commit_singly(self, group: list[_PendingPublish]) -> None:
-        sent = {await self._requests.send(one.subject, one.raw): one for one in group}
+        sent = {await self._requests.send(one.subject, one.raw, fits=is_ack): one for one in group}
         answered, silent = await asyncio.wait(sent, timeout=PATIENCE_S)
         for answer in answered:
             if problem := answer.exception():
@@ -133,7 +134,11 @@ class GroupCommit:
         try:
             async with asyncio.timeout(PATIENCE_S):
                 sent = await self._requests.send(
-                    last.subject, last.raw, headers, after=b"".join(frames)
+                    last.subject,
+                    last.raw,
+                    headers,
+                    after=b"".join(frames),
+                    fits=functools.partial(is_ack, batch=batch),
                 )
                 ack = ack_of(await sent)
         except TimeoutError:

@@ -10,9 +10,10 @@ every read answers as if it did not exist (docs/decisions/0055).
 
 import asyncio
 import base64
+import functools
 import re
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -62,7 +63,7 @@ from ayes.schemas.errors import (
     Unavailable,
 )
 from ayes.schemas.logs import get_logger
-from ayes.schemas.slots import ROOT, CallRef, Slot, subject_text
+from ayes.schemas.slots import ROOT, CallRef, Slot, matches, subject_text
 
 _log: Final = get_logger("ayes.ledger.nats.jetstream")
 
@@ -291,21 +292,18 @@ class JetStream:
         known = self._known_seq if stream == subscriptions.LEDGER else 0
         until = time.monotonic() + _CATCH_UP_S
         while True:
-            found, last = await self._get(stream, {"multi_last": list(subjects), "batch": _PAGE})
+            found, last = await self._get(stream, subjects, multi_last=list(subjects))
             if last.status == b"413" or last.headers.get("Nats-Num-Pending", "0") != "0":
                 return None
             is_found = last.status != b"404"
             if not is_found or int(last.headers["Nats-UpTo-Sequence"]) >= known:
                 # A replica that lacks all of it, or cannot read one of them, does not say how far
                 # it has the stream.
-                messages = (
-                    [_direct(msg) for msg in found]
-                    if is_found
-                    else await self.read_from_leader(stream, *subjects)
-                )
+                if not is_found:
+                    found = await self.read_from_leader(stream, *subjects)
                 if stream == subscriptions.LEDGER:
-                    self._advance(max((one.seq for one in messages), default=0))
-                return messages
+                    self._advance(max((one.seq for one in found), default=0))
+                return found
             await self._retry_read(until, subjects)
 
     async def scan(
@@ -315,17 +313,14 @@ class JetStream:
         seq = start
         until = time.monotonic() + _CATCH_UP_S
         while True:
-            found, last = await self._get(
-                stream, {"seq": seq, "next_by_subj": subjects, "batch": _PAGE}
-            )
-            if found:
-                page = [_direct(msg) for msg in found]
+            page, last = await self._get(stream, (subjects,), seq=seq, next_by_subj=subjects)
+            if page:
                 yield page
                 seq = page[-1].seq + 1
                 until = time.monotonic() + _CATCH_UP_S
                 if stream == subscriptions.LEDGER:
                     self._advance(page[-1].seq)
-            if found and last.headers.get("Nats-Num-Pending", "0") != "0":
+            if page and last.headers.get("Nats-Num-Pending", "0") != "0":
                 continue
             if await self.leaders_message(stream, seq=seq, next_by_subj=subjects) is None:
                 return
@@ -342,13 +337,18 @@ class JetStream:
     async def at(self, seq: int) -> log.RawMessage | None:
         return await self.leaders_message(subscriptions.LEDGER, seq=seq)
 
-    async def _get(self, stream: str, body: dict[str, Any]) -> tuple[list[NatsReply], NatsReply]:
+    async def _get(
+        self, stream: str, subjects: tuple[str, ...], *, seq: int = 0, **which: Any
+    ) -> tuple[list[log.RawMessage], NatsReply]:
+        body = ({"seq": seq} if seq else {}) | which | {"batch": _PAGE}
         found, last = await self.api.collect(
-            f"$JS.API.DIRECT.GET.{stream}", msgspec.json.encode(body)
+            f"$JS.API.DIRECT.GET.{stream}",
+            msgspec.json.encode(body),
+            functools.partial(_DirectGet, stream, subjects, seq),
         )
         if last.status not in {b"204", b"404", b"413"}:
             raise BrokerAway(f"the broker cannot read {body}: {last.headers}.")
-        return found, last
+        return found.messages, last
 
     async def _ledger(self) -> dict[str, Any]:
         stream = await streams.info(self.api, f"STREAM.INFO.{subscriptions.LEDGER}")
@@ -421,7 +421,7 @@ class JetStream:
         own = f".{consumer.stream}.{consumer.name}.".encode()
 
         def take(message: NatsMessage) -> None:
-            # Others may publish to this subject; only the broker's deliveries have this reply.
+            # Others may have the broker answer here; only its deliveries have this reply.
             if own in message[1]:
                 arrived.append(message)
                 something.set()
@@ -585,8 +585,9 @@ class JetStream:
         number = subscription_number(subscription)
 
         def received(message: NatsMessage) -> None:
-            _subject, _reply, data, _head = message
-            messages.put(data)
+            _subject, reply, data, head = message
+            if not (reply or head):  # else the broker's answer to a request with this reply subject
+                messages.put(data)
 
         self.connection.straight[number] = received
         try:
@@ -754,22 +755,53 @@ def _fact(raw: log.RawMessage) -> Fact:
     return fact_of(raw.seq, raw.recorded_at, raw.subject, raw.data)
 
 
-def _direct(answer: NatsReply) -> log.RawMessage:
-    """Decode an answer to a direct get (ADR-31), which has three headers of interest."""
-    if answer.status:
-        raise Unavailable(f"the broker cannot read: {answer.status.decode()} {answer.headers}.")
-    found = dict(_DIRECT.findall(answer.head))
-    if len(found) < 3:  # an error of the API: the broker is just starting
-        raise BrokerAway(f"the broker cannot read yet: {answer.data[:200]!r}.")
-    return log.RawMessage(
-        int(found[b"Sequence"]),
-        _time(found[b"Time-Stamp"].decode()),
-        subject_text(found[b"Subject"]),
-        answer.data,
-    )
+class _DirectGet:
+    """The answers to a direct get (ADR-31): a chain of messages from that stream and on those
+    subjects, and the status that ends it. Anything else is ignored.
+    """
+
+    def __init__(self, stream: str, subjects: tuple[str, ...], start: int) -> None:
+        self.messages: list[log.RawMessage] = []
+        self._stream = stream.encode()
+        self._start = start
+        #: By what is before their first wildcard, since hundreds of subjects may be asked for.
+        self._subjects = defaultdict[str, list[str]](list)
+        for one in subjects:
+            self._subjects[re.split(r"[*>]", one, maxsplit=1)[0]].append(one)
+        self._sizes = {len(head) for head in self._subjects}
+
+    def add(self, reply: NatsReply) -> bool:
+        last = self.messages[-1].seq if self.messages else 0
+        if status := reply.status:
+            if status != b"204":
+                return True
+            ended = _END.search(reply.head)
+            is_whole = ended is not None and int(ended[1]) == last
+            return is_whole and bool(self._start or b"\nNats-UpTo-Sequence:" in reply.head)
+        found = _DIRECT.search(reply.head)
+        if found is None or found[1] != self._stream or int(found[5]) != last:
+            return False
+        seq, subject = int(found[3]), subject_text(found[2])
+        if seq > last and seq >= self._start and self._is_asked(subject):
+            self.messages.append(log.RawMessage(seq, _time(found[4].decode()), subject, reply.data))
+        return False
+
+    def _is_asked(self, subject: str) -> bool:
+        return any(
+            matches(one, subject)
+            for size in self._sizes
+            for one in self._subjects.get(subject[:size], ())
+        )
 
 
-_DIRECT: Final = re.compile(rb"\nNats-(Sequence|Time-Stamp|Subject): ?([^\r\n]*)")
+#: The headers that the broker adds after those of the publisher: stream, subject, sequence, time,
+#: and the sequence of the answer before.
+_DIRECT: Final = re.compile(
+    rb"\nNats-Stream: ([^\r\n]*)\r\nNats-Subject: ([^\r\n]*)\r\nNats-Sequence: (\d+)"
+    rb"\r\nNats-Time-Stamp: ([^\r\n]*)\r\nNats-Num-Pending: \d+"
+    rb"\r\nNats-Last-Sequence: (\d+)\r\n\r\n\Z"
+)
+_END: Final = re.compile(rb"\nNats-Last-Sequence: (\d+)\r\n")
 
 
 def _time(text: str) -> datetime:

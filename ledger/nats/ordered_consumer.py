@@ -243,11 +243,9 @@ async def _asked(
 
 async def _answer_control(requests: Api, reply: bytes, headers: bytes) -> int | None:
     """Answer flow control, also in a stalled heartbeat; return a heartbeat's delivered count."""
-    if reply:
-        await requests.tell(reply.decode(), b"")
-        return None
     said = header_lines(headers)
-    if stalled := said.get("Nats-Consumer-Stalled"):
-        await requests.tell(stalled, b"")
-    last = said.get("Nats-Last-Consumer")
-    return None if last is None else int(last)
+    # To no other subject: a stored message may have these headers, and name a slot.
+    if (asked := reply.decode() or said.get("Nats-Consumer-Stalled", "")).startswith("$JS.FC."):
+        await requests.tell(asked, b"")
+    last = said.get("Nats-Last-Consumer", "")
+    return int(last) if last.isdecimal() and not reply else None

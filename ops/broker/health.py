@@ -21,7 +21,7 @@ from typing import Any, Final
 import nats.errors
 from msgspec import Struct
 
-from ayes.ledger.nats.api import Api, ack_of
+from ayes.ledger.nats.api import Api, ack_of, is_ack
 from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
@@ -135,13 +135,20 @@ async def _try(log: JetStream) -> str:
         return ""
     headers = {"Nats-Batch-Id": new_id(), "Nats-Batch-Sequence": "1"}
     try:
-        answer = await (await log.api.send(slots[0].replace("*", "probe"), b"{}", headers))
+        # Empty if the batch may begin.
+        sent = await log.api.send(
+            slots[0].replace("*", "probe"),
+            b"{}",
+            headers,
+            fits=lambda one: not one.data or is_ack(one),
+        )
+        answer = await sent
     except BrokerRefused:
         return ""  # a login of another name than its role
     if answer.status:  # 503
         return "the broker has no stream that takes facts at the moment."
-    # Empty if the batch may begin. Other refusals (no batches, too many of them) concern batches
-    # only: facts are published one by one then.
+    # Other refusals (no batches, too many of them) concern batches only: facts are published one by
+    # one then.
     error = ack_of(answer).error if answer.data else None
     if error is None or error.err_code != _INCOMPLETE:
         return ""
