@@ -249,6 +249,17 @@ function select(row, { focus = true } = {}) {
   show(`${titleOf(row).getAttribute("href")}?pane=1`);
 }
 
+/* The call that the address of the list names, which people send to each other; else empty. */
+const named = () => location.hash.match(/^#([\w-]+\/[\w-]+\/[\w-]+)$/)?.[1] ?? "";
+
+/* Show the call that the address names: beside the list if it is there, else on its page. */
+function follow() {
+  const call = list && named();
+  const row = call && rowOf(call);
+  if (row && isDesk()) select(row);
+  else if (call) location.replace(`/calls/${call}`);
+}
+
 function neighbour(step) {
   const staying = rows().filter((row) => !isLeaving(row) || row === current());
   const place = staying.indexOf(current());
@@ -477,7 +488,8 @@ const KEYS = {
 
 function act(key) {
   const shown = article();
-  if (!shown || (current() && shown.dataset.call !== current().dataset.call)) return;
+  const meant = list && (named() || current()?.dataset.call);
+  if (!shown || (meant && shown.dataset.call !== meant)) return;
   const button = find(`[data-key="${key}"]`, shown);
   if (!button) return announce("You cannot do that with this call.");
   button.click();
@@ -686,6 +698,7 @@ addEventListener("blur", () => down.clear());
 document.addEventListener("pointerdown", () => down.add("pointer"));
 document.addEventListener("pointerup", releasePointer);
 document.addEventListener("pointercancel", releasePointer);
+addEventListener("hashchange", follow);
 addEventListener("pageshow", ({ persisted }) => {
   if (persisted) location.reload();  // the browser kept a page that is old by now
 });
@@ -718,8 +731,8 @@ settleSent();
 enhance(document);
 if (list) {
   countSelected();
-  const named = rowOf(decodeURIComponent(location.hash.slice(1)));
-  if (isDesk()) select(named ?? rows()[0], { focus: false });
+  if (named()) follow();
+  else if (isDesk()) select(rows()[0], { focus: false });
 }
 if (visitor) {
   connect();
