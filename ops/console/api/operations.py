@@ -22,6 +22,10 @@ class Consumer(ApiModel):
 
     name: str
     exists: bool
+    #: Whether it was created here, or every ledger has it.
+    needed: bool
+    #: Until when an administrator has paused it; empty if it is not paused.
+    paused_until: str
     #: Whether a worker is subscribed.
     listening: bool
     #: Deliveries that no worker has received yet, and those that are not acknowledged.
