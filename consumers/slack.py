@@ -17,6 +17,7 @@ A rule opts in with `ask_in`. The rules of this file:
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from typing import Final
 from weakref import WeakValueDictionary
@@ -33,7 +34,7 @@ from ayes.ledger.services import Ledger
 from ayes.projections.slack_messages import SlackMessage, message
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
-from ayes.schemas.links import keyed_token
+from ayes.schemas.links import BIND, BIND_LASTS_S, account_code, keyed_token
 from ayes.schemas.policy import Policy
 from ayes.schemas.slots import ORGANISATION, CallRef, Slot, policy_slot
 
@@ -85,6 +86,13 @@ class SlackQuestions:
         self._locks: WeakValueDictionary[tuple[CallRef, str], asyncio.Lock] = WeakValueDictionary()
         #: Policies never change.
         self._policies: dict[Slot, Policy] = {}
+
+    def how_to_bind(self, account: str) -> str:
+        """How the person whose account this is binds it."""
+        code = account_code(self._key, account, int(time.time()) + BIND_LASTS_S)
+        url = self._console_url()
+        where = f"open {url.rstrip('/')}{BIND}{code} and sign in, or run " if url else "run "
+        return f"If you are a reviewer, {where}`ayes people bind {code} --as YOUR-NAME`"
 
     async def load(self, ledger: Ledger, handed: Delivered) -> Asking | None:
         if not isinstance(handed, Fact):

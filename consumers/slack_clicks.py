@@ -2,10 +2,10 @@
 
 Slack sends them over a socket that we open (Socket Mode), so nothing here is reachable from
 outside. A click is acknowledged before anything else is done, since Slack waits three seconds. Then
-it is a vote as any other: of the reviewer to whom the policy in force gives the account, with that
-person's own credentials at the broker, about the digest that the message showed, and refused for
-the same reasons in the same words. Only the person who clicked sees the refusal. Whatever is not
-certain is not a vote.
+it is a vote as any other: of the reviewer who bound the account, or to whom the organisation's
+policy gives it (a workspace's gives it to nobody), with that person's own credentials at the
+broker, about the digest that the message showed, and refused for the same reasons in the same
+words. Only the person who clicked sees the refusal. Whatever is not certain is not a vote.
 
 A click that comes twice is one vote, since a person's vote has one slot.
 """
@@ -30,6 +30,7 @@ from ayes.projections.slack_messages import APPROVE, DENY, OPEN, REASON, reason_
 from ayes.schemas import events as e
 from ayes.schemas.errors import AlreadyFilled, ApprovalsError, NotAllowed
 from ayes.schemas.logs import get_logger
+from ayes.schemas.people import plain
 
 _log: Final = get_logger("ayes.consumers.slack")
 
@@ -55,6 +56,7 @@ class SlackClicks:
     """
 
     def __init__(self, questions: SlackQuestions, ledger: Ledger, as_reviewer: AsReviewer) -> None:
+        self._questions = questions
         self._buttons = questions.buttons
         self._slack = questions.slack
         self._ledger = ledger
@@ -184,22 +186,26 @@ class SlackClicks:
         await reviewer.check_vote(call, e.Voted(verdict=button.verdict, digest=button.digest))
 
     async def _reviewer_of(self, button: Button, user: dict[str, Any]) -> str:
-        """The reviewer whose account this is, by the policies in force.
+        """The reviewer whose account this is, by their own word or by the organisation's policy.
 
         Raises:
-            NotAllowed: nobody's.
+            NotAllowed: nobody's, or that of different people.
         """
         team, whose = user.get("team_id", ""), user["id"]
         accounts = [f"{PREFIX}{team}/{whose}"]
         if team == self._team:  # ids of users are unique within a team only
             accounts.append(f"{PREFIX}{whose}")
-        name = (await self._ledger.policies(button.ref.workspace)).reviewer_of(*accounts)
-        if not name:
+        people = await self._ledger.people()
+        given = (await self._ledger.policies(button.ref.workspace)).reviewers_of(*accounts)
+        bound = [people.accounts[accounts[0]]] if accounts[0] in people.accounts else []
+        names = {plain(one): one for one in (*given, *bound)}
+        if len(names) != 1 or people.is_removed(*names):
+            problem = "to several people" if len(names) > 1 else "to no reviewer"
             raise NotAllowed(
-                f"Your Slack account belongs to no reviewer, so nothing was recorded. The "
-                f"author of the policy can add it below [people]: {accounts[0]}"
+                f"Your Slack account {accounts[0]} belongs {problem}, so nothing was recorded. "
+                f"{self._questions.how_to_bind(accounts[0])}. The link lasts ten minutes."
             )
-        return name
+        return names.popitem()[1]
 
 
 async def _on_open(ack: Callable[[], Awaitable[Any]]) -> None:

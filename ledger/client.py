@@ -46,6 +46,7 @@ from ayes.ledger.log import (
     Unconfirmed,
 )
 from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.people import People, people_of
 from ayes.ledger.policies import AppliedPolicy, Origin, Policies, attributed, origin
 from ayes.ledger.policy_proposals import named_proposal
 from ayes.ledger.policy_proposals import problem as problem_of
@@ -73,6 +74,7 @@ from ayes.schemas.errors import (
 from ayes.schemas.logs import get_logger
 from ayes.schemas.slots import (
     ORGANISATION,
+    PEOPLE,
     POLICY,
     ROOT,
     TOOL,
@@ -446,6 +448,18 @@ class LedgerClient:
     async def delegations(self, workspace: str) -> tuple[Delegation, ...]:
         """All delegations of a workspace, past ones included, oldest first."""
         return delegations_of(await self.reading.read(delegations(workspace)))
+
+    async def people(self) -> People:
+        """The people and their accounts, as of the leader's last fact."""
+        await self.log.last_seq()
+        return people_of(await self.reading.read(PEOPLE))
+
+    async def record_person(self, slot: Callable[[int], Slot], event: e.Event) -> People:
+        """Record a fact about a person in the next slot of its series; the people after it."""
+        number = 1
+        while await self.try_append(slot(number), event) is not None:
+            number += 1
+        return people_of(await self.read(PEOPLE, must_include=slot(number)))
 
     async def with_usage(
         self, sums: Sequence[Sum], call: Call, *, must_include: Slot, is_exact: bool = False

@@ -229,21 +229,20 @@ def may_revoke(call: "Call", reviewer: str) -> bool:
     else:
         asked = () if named else ("*",)
     who = (*named, *asked, *decided.voters, *decided.on_behalf_of.values())
-    return _is_one_of(call, reviewer, who)
+    people = _people(call)
+    return not is_excluded(reviewer, _excluded(call), people) and (
+        is_among(reviewer, who) or is_among(person(reviewer, people), who)
+    )
 
 
 def may_reconcile(call: "Call", reviewer: str) -> bool:
-    """Whether the policy names this person for it, or names nobody and they were asked."""
+    """Whether the policy names this person for it, or names nobody and they were asked. By their
+    own name alone: a second name of theirs may be a workspace's word.
+    """
     asking = call.approval_request
     named = (asking or call.approval).may_reconcile
-    return _is_one_of(call, reviewer, named or (call.voters() if asking else ("*",)))
-
-
-def _is_one_of(call: "Call", reviewer: str, who: tuple[str, ...]) -> bool:
-    people = _people(call)
-    if is_excluded(reviewer, _excluded(call), people):
-        return False
-    return is_among(reviewer, who) or is_among(person(reviewer, people), who)
+    who = named or (call.voters() if asking else ("*",))
+    return is_among(reviewer, who) and not is_excluded(reviewer, _excluded(call), _people(call))
 
 
 def _excluded(call: "Call") -> tuple[str, ...]:

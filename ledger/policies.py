@@ -68,18 +68,16 @@ class Policies(Struct, frozen=True):
         among = [plain(voter) for voter in voters]
         return {account: whose for account, whose in found.items() if is_among(account, among)}
 
-    def reviewer_of(self, *accounts: str) -> str:
-        """The reviewer to whom [people] gives one of these accounts; empty if it is nobody, or if
-        the two policies give them to different people.
+    def reviewers_of(self, *accounts: str) -> list[str]:
+        """The reviewers to whom the organisation's [people] gives one of these accounts. What a
+        workspace's says lets nobody vote.
         """
         wanted = {*map(plain, accounts)}
-        found = {
-            plain(reviewer): reviewer
-            for one in (self.workspace.policy, self.organisation.policy)
-            for reviewer, theirs in one.accounts.items()
+        return [
+            reviewer
+            for reviewer, theirs in self.organisation.policy.accounts.items()
             if not wanted.isdisjoint(map(plain, theirs))
-        }
-        return next(iter(found.values())) if len(found) == 1 else ""
+        ]
 
     def person_of(self, requester: str, *, organisation: bool = False) -> str:
         """The person of a requester, by the accounts of both policies; the organisation's first.
@@ -95,11 +93,13 @@ class Policies(Struct, frozen=True):
     def is_known(self, requester: str) -> bool:
         """Whether the requester can be kept from approving their own call, or need not be."""
         both = (self.organisation.policy, self.workspace.policy)
-        if any(is_mapped(requester, one.persons) for one in both):
-            return True
         saying = next(
             (one for one in both if "unmapped_requesters" in one.model_fields_set), Policy()
         )
+        # A workspace makes nobody known to an organisation that wants to know each of them.
+        tables = both[:1] if saying is self.organisation.policy else both
+        if any(is_mapped(requester, one.persons) for one in tables):
+            return True
         return saying.unmapped_requesters == "exclude_nobody"
 
     def excluded(self, requester: str, *agents: str) -> tuple[str, ...]:

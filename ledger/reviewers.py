@@ -9,6 +9,7 @@ applies the same rules when it counts the votes (`votes.py`).
 """
 
 from datetime import datetime
+from functools import partial
 from typing import Final, get_args
 
 import msgspec
@@ -28,6 +29,7 @@ from ayes.ledger.grants import (
 from ayes.ledger.lifecycle import Call, evolve, may_vote
 from ayes.ledger.log import EventLog
 from ayes.ledger.objections import unused
+from ayes.ledger.people import People
 from ayes.ledger.policies import is_possible, of_edit
 from ayes.ledger.votes import is_edit
 from ayes.schemas import events as e
@@ -37,7 +39,7 @@ from ayes.schemas.content import words
 from ayes.schemas.errors import AlreadyFilled, BadArguments, BadInput, NotAllowed, NotOpen
 from ayes.schemas.limits import MAX_REASON, MAX_TEXT
 from ayes.schemas.limits import check as check_size
-from ayes.schemas.slots import CallRef, DelegationRef, GrantRef, Slot
+from ayes.schemas.slots import CallRef, DelegationRef, GrantRef, Slot, account_slot
 
 #: The number of a fact that is not recorded yet.
 _NEXT: Final = 2**63
@@ -499,6 +501,31 @@ class Reviewer:
         await self._ledger.append_exclusive(ref.ended, e.DelegationEnded(reason=reason))
         [found] = delegations_of(await self._ledger.read(ref, must_include=ref.ended))
         return found
+
+    # ------------------------------------------------------------------------------------ accounts
+
+    async def bind(self, account: str) -> People:
+        """Record that an account elsewhere is this reviewer's own. Repeating it is safe.
+
+        Args:
+            account: `slack:<team>/<user>`, or `openid:<issuer>#<subject>`.
+
+        Raises:
+            NotAllowed: it is another person's, or the reviewer was removed.
+            TooLarge: it has over `MAX_REASON` characters.
+        """
+        check_size("the account", account, MAX_REASON)
+        people, event = await self._ledger.people(), e.AccountBound(account=account)
+        if account not in people.accounts and not people.is_removed(self.name):
+            people = await self._ledger.record_person(partial(account_slot, self.name), event)
+        if people.is_removed(self.name):
+            raise NotAllowed(f"{self.name} was removed, and can bind no account.")
+        if (whose := people.accounts.get(account)) != self.name:
+            raise NotAllowed(
+                f"the account {account} is {whose}'s, who bound it first. An operator can free all "
+                f"accounts of {whose}: ayes people release {whose}"
+            )
+        return people
 
     def _check_giver(self, ref: GrantRef | DelegationRef) -> None:
         if ref.giver != self.name:

@@ -22,7 +22,18 @@ from ayes.ops.broker.accounts import API_SERVICE, LIVE, OTHER_SUBJECTS, REVIEWER
 from ayes.ops.console.service import Endpoint
 from ayes.projections.live import Piece
 from ayes.schemas import json_schema
-from ayes.schemas.slots import BUDGET, DELEGATION, FILES, FILLED_BY, GRANT, POLICY, ROOT, TOOL
+from ayes.schemas.slots import (
+    BUDGET,
+    DELEGATION,
+    FILES,
+    FILLED_BY,
+    GRANT,
+    ORGANISATION,
+    PERSON,
+    POLICY,
+    ROOT,
+    TOOL,
+)
 
 #: What the wildcards of a shape stand for, in their order.
 _NAMES: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
@@ -49,6 +60,8 @@ _NAMES: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     (DELEGATION, "*", "*", "given"): ("reviewer", "delegation"),
     (DELEGATION, "*", "*", "ended"): ("reviewer", "delegation"),
     (BUDGET, "*", "*", "#"): ("budget", "sum", "number"),
+    (PERSON, "*", "account", "#"): ("reviewer", "number"),
+    (PERSON, "*", "#"): ("person", "number"),
 }
 _ID: Final = "1 to 64 characters of A-Z a-z 0-9 _ -, the first no _"
 #: The other placeholders of a shape.
@@ -164,11 +177,10 @@ def _parameters(shape: tuple[str, ...]) -> list[tuple[str, str]]:
 
 def _slot(shape: tuple[str, ...]) -> dict[str, Any]:
     tokens = _parameters(shape)
-    head = [ROOT, "{workspace}"] + ([] if shape[0].startswith("_") else ["{thread}"])
+    where = ORGANISATION if shape[0] == PERSON else "{workspace}"
+    head = [ROOT, where] + ([] if shape[0].startswith("_") else ["{thread}"])
     address = ".".join([*head, *(f"{{{name}}}" if name else one for one, name in tokens)])
-    parameters = {"workspace": {"description": _ID}}
-    if "{thread}" in head:
-        parameters["thread"] = {"description": _ID}
+    parameters = {one[1:-1]: {"description": _ID} for one in head if one.startswith("{")}
     for one, name in tokens:
         if name:
             parameters[name] = {"description": _MEANINGS.get(one, _ID)}

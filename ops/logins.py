@@ -17,6 +17,7 @@ from ayes.ledger.services import Ledger
 from ayes.ops.broker.accounts import ADMIN, REVIEWER
 from ayes.ops.broker.server import ensure_account
 from ayes.schemas.ids import token
+from ayes.schemas.people import plain
 
 #: How many connections are open at once. Beyond that, those are closed that no task uses, the one
 #: unused for longest first.
@@ -85,6 +86,12 @@ class Logins:
             ledger = found.used()
             await self._close_unused()
         return ledger
+
+    async def drop(self, name: str) -> None:
+        """Close the connections of a person who was removed."""
+        async with self._opening:
+            for key in [key for key in self._open if plain(key[0]) == plain(f"{REVIEWER}{name}")]:
+                await self._open.pop(key).stack.aclose()
 
     async def _close_unused(self) -> None:
         unused = [key for key, one in self._open.items() if not one.users]

@@ -668,6 +668,28 @@ class DelegationEnded(Event, frozen=True, tag="DelegationEnded"):
     reason: str = ""
 
 
+# --------------------------------------------------------------------------------------- the people
+
+
+class AccountBound(Event, frozen=True, tag="AccountBound"):
+    """An account elsewhere is this person's own. The subject names the person."""
+
+    #: `slack:<team>/<user>`, or `openid:<issuer>#<subject>`; compared letter by letter.
+    account: str
+
+
+class PersonAdded(Event, frozen=True, tag="PersonAdded"):
+    """The name stands for a person from here on, to whom no account is bound yet."""
+
+    reason: str = ""
+
+
+class PersonRemoved(Event, frozen=True, tag="PersonRemoved"):
+    """The name stands for nobody from here on, and no account is bound to it any more."""
+
+    reason: str = ""
+
+
 # -------------------------------------------------------------------------------------- the unknown
 
 
@@ -691,6 +713,7 @@ type AnyEvent = (
     | ToolStarted | Revoked | Lapsed | Declined | ToolReturned | ToolFailed | ToolRefused | InDoubt
     | Notified | Posted | Reconciled | PolicyApplied | ToolDeclared | Granted | GrantRevoked
     | GrantUsed | BudgetUsed | Delegated | DelegationEnded
+    | AccountBound | PersonAdded | PersonRemoved
 )  # fmt: skip
 
 TYPES: Final[dict[str, type[Event]]] = {

@@ -23,6 +23,10 @@ OPEN: Final = "/open/"
 KEY_BYTES: Final = 32
 #: What the hash is for, so that no other use of the key has the same ones.
 _PURPOSE: Final = "ayes link 1"
+_ACCOUNT: Final = "ayes account 1"
+#: The path at which a signed-in person binds an account, and how long a code for it lasts.
+BIND: Final = "/bind/"
+BIND_LASTS_S: Final = 600
 
 
 def action_token(key: bytes, person: str, call: CallRef, digest: str) -> str:
@@ -47,6 +51,27 @@ def find_call(
         if hmac.compare_digest(made, given):
             found = call
     return found
+
+
+def account_code(key: bytes, account: str, ends_at: int) -> str:
+    """A code with which the person whose account this is can bind it, once signed in.
+
+    Args:
+        ends_at: in seconds since the epoch.
+    """
+    sealed = keyed_token(key, _ACCOUNT, account, str(ends_at))
+    return f"{sealed}.{ends_at}.{_encoded(account.encode()).decode()}"
+
+
+def account_of(key: bytes, code: str, now: float) -> str:
+    """The account of a code; empty if it has ended, or was not made with this key."""
+    try:
+        sealed, ends_at, encoded = code.split(".")
+        account = base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).decode()
+        is_ours = hmac.compare_digest(sealed, keyed_token(key, _ACCOUNT, account, ends_at))
+        return account if is_ours and now < int(ends_at) else ""
+    except (ValueError, TypeError):  # not of this form, or with characters beyond ASCII
+        return ""
 
 
 def open_link(base_url: str, token: str) -> str:

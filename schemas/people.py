@@ -64,15 +64,15 @@ def by_person(
 ) -> tuple[Sequence[Quorum], list[str]]:
     """The quorums and names with people instead of accounts.
 
-    Two accounts of one person then fill one seat, which either of them may fill.
+    Two accounts of one person then fill one seat: that of either, if it is among these names. A
+    table alone fills nobody's.
     """
     names = tuple(names)
     if not accounts:
         return quorums, list(dict.fromkeys(names))
 
     def of_people(quorum: Quorum) -> Quorum:
-        known = (*names, *filter(is_plain, quorum.voters))
-        people = (person(name, accounts) for name in known if is_among(name, quorum.voters))
+        people = (person(name, accounts) for name in names if is_among(name, quorum.voters))
         patterns = (voter for voter in quorum.voters if not is_plain(voter))
         voters = tuple(dict.fromkeys((*patterns, *people)))
         return Quorum(voters, quorum.votes_needed, quorum.name)

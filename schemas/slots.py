@@ -7,6 +7,7 @@
     ledger.<workspace>._delegation.<giver>.<name>.given|ended
     ledger.<workspace>._budget.<name>.<sum>.<n>
     ledger._organisation._policy.<version>    the policy that holds in every workspace
+    ledger._organisation._person.<name>.<n>|account.<n>
 
 The tail says what the slot is for. `FILLED_BY` lists all slots and the facts that may fill each.
 Every subject is read and written through this file.
@@ -30,6 +31,8 @@ TOOL: Final = "_tool"
 GRANT: Final = "_grant"
 DELEGATION: Final = "_delegation"
 BUDGET: Final = "_budget"
+#: People and their accounts, which are the same in every workspace: the organisation's only.
+PERSON: Final = "_person"
 #: The token of the slots in which a client claims and finishes the calls that it runs itself.
 CLIENT: Final = "client"
 #: The token of the slots of notices to rooms, which people share.
@@ -89,6 +92,9 @@ FILLED_BY: Final[dict[tuple[str, ...], tuple[type[e.Event], ...]]] = {
     (DELEGATION, "*", "*", "ended"): (e.DelegationEnded,),
     # The budget's name, and a digest of which of its sums.
     (BUDGET, "*", "*", "#"): (e.BudgetUsed,),
+    # A person's own word, and the organisation's.
+    (PERSON, "*", "account", "#"): (e.AccountBound,),
+    (PERSON, "*", "#"): (e.PersonAdded, e.PersonRemoved),
 }
 
 
@@ -437,6 +443,20 @@ def grants(workspace: str) -> str:
 def delegations(workspace: str) -> str:
     """The wildcard over all facts about a workspace's delegations."""
     return f"{ROOT}.{token('workspace', workspace)}.{DELEGATION}.>"
+
+
+#: The wildcard over all facts about people and their accounts.
+PEOPLE: Final = f"{ROOT}.{ORGANISATION}.{PERSON}.>"
+
+
+def person_slot(name: str, number: int) -> Slot:
+    """The slot of a person's beginning or end; each has the next number."""
+    return Slot(ORGANISATION, "", (PERSON, token("reviewer", name), str(number)))
+
+
+def account_slot(name: str, number: int) -> Slot:
+    """The slot of a person's account; each has the next number."""
+    return Slot(ORGANISATION, "", (PERSON, token("reviewer", name), "account", str(number)))
 
 
 def matches(pattern: str, subject: str) -> bool:

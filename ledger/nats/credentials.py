@@ -121,6 +121,8 @@ class Address(Struct, frozen=True):
     port: int = 0
     #: As `Login.ca`, relative to the store.
     ca: str = ""
+    #: Reviewers who get no account by themselves any more.
+    removed: tuple[str, ...] = ()
 
 
 class Store:

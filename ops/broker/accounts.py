@@ -58,6 +58,7 @@ from ayes.schemas.slots import (
     FILES,
     GRANT,
     ORGANISATION,
+    PERSON,
     POLICY,
     ROOM,
     ROOT,
@@ -72,8 +73,8 @@ MAX_CONSUMERS: Final = 10_000
 
 #: May do everything in the ledger's account. For set-up and drift detection only.
 ADMIN: Final = "admin"
-#: May only have the server reload its configuration, and ask whether it is healthy; it is in
-#: another account than the streams.
+#: May only have the server reload its configuration and end connections, and ask whether it is
+#: healthy and who is connected; it is in another account than the streams.
 SYSTEM: Final = "system"
 #: The roles of workers and programs. People vote as `reviewer-<name>`.
 WORKERS: Final = ("gate", "model", "executor", "queue", "webhooks", "notifier", "slack")
@@ -87,7 +88,7 @@ PEOPLE: Final = "people"
 CALLOUT: Final = "callout"
 
 #: The kinds that belong to the workspace, and to none of its threads.
-_RESERVED: Final = (POLICY, TOOL, GRANT, DELEGATION, BUDGET)
+_RESERVED: Final = (POLICY, TOOL, GRANT, DELEGATION, BUDGET, PERSON)
 _ORGANISATIONS: Final = f"{ROOT}.{ORGANISATION}.>"
 
 #: The name of the login's reviewer, in a slot.
@@ -133,6 +134,9 @@ WRITERS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     (DELEGATION, _ME, "*", "given"): (REVIEWER,),
     (DELEGATION, _ME, "*", "ended"): (REVIEWER,),
     (BUDGET, "*", "*", "#"): ("gate",),
+    # An account by which somebody votes is bound by that person alone (decision 0054).
+    (PERSON, _ME, "account", "#"): (REVIEWER,),
+    (PERSON, "*", "#"): ("organisation",),
 }
 
 #: The live text of replies (consumers/live.py). All roles but models may subscribe.
@@ -181,10 +185,11 @@ def slots_of(role: str) -> tuple[str, ...]:
     kind, me = (REVIEWER, role.removeprefix(REVIEWER)) if role.startswith(REVIEWER) else (role, "")
     tokens = {"#": "*", "%": "*", _ME: me}
     return tuple(
-        ".".join((ROOT, "*", *thread, *(tokens.get(one, one) for one in shape)))
+        ".".join((ROOT, where, *thread, *(tokens.get(one, one) for one in shape)))
         for shape, roles in WRITERS.items()
         if kind in roles
         for thread in [() if shape[0].startswith("_") else ("*",)]
+        for where in [ORGANISATION if shape[0] == PERSON else "*"]
     )
 
 
@@ -300,7 +305,11 @@ def _permissions(role: str, durables: tuple[Durable, ...], inbox: str = "") -> P
             publish.append(f"$JS.API.CONSUMER.INFO.{durable.stream}.{durable.name}")
     kinds = {fact.split(".")[2] for fact in facts}
     denied = [f"{ROOT}.*.{kind}.>" for kind in _RESERVED if kind not in kinds]
-    if role != "organisation":
+    if role.startswith(REVIEWER):  # of the organisation's slots those of their own accounts alone
+        every = f"{ROOT}.*."
+        denied += [fact.replace(every, f"{ROOT}.{ORGANISATION}.", 1) for fact in facts]
+        denied = [one for one in denied if one not in facts]
+    elif role != "organisation":
         denied.append(_ORGANISATIONS)
     return Permissions(
         tuple(publish),
@@ -376,7 +385,8 @@ def accounts_config(
         f"{_authorization(callout, (PEOPLE, *listed)) if callout else ''}"
         "accounts {\n"
         f"  {SYSTEM} {{users: [{{user: {SYSTEM}, password: {_quoted(passwords[SYSTEM])}, "
-        'permissions: {publish: ["$SYS.REQ.SERVER.*.RELOAD", "$SYS.REQ.SERVER.*.HEALTHZ"], '
+        'permissions: {publish: ["$SYS.REQ.SERVER.*.RELOAD", "$SYS.REQ.SERVER.*.HEALTHZ", '
+        '"$SYS.REQ.SERVER.*.CONNZ", "$SYS.REQ.SERVER.*.KICK"], '
         f'subscribe: ["_INBOX.{SYSTEM}.>"]}}}}]}}\n'
         f"  {LEDGER} {{\n"
         f"    jetstream: {{max_streams: {MAX_STREAMS}, max_consumers: {MAX_CONSUMERS}}}\n"

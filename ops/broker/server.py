@@ -49,6 +49,7 @@ from ayes.ops.broker.config import quoted, server_config
 from ayes.ops.broker.processes import die_with_parent
 from ayes.schemas.errors import BadInput, BrokerAway, BrokerRefused, StoreHeld
 from ayes.schemas.logs import get_logger
+from ayes.schemas.people import plain
 
 _log: Final = get_logger("ayes.ops.broker.server")
 
@@ -305,13 +306,17 @@ async def ensure_account(store: Store | Path | str | None, role: str) -> Login:
     Raises:
         BadInput: there is no such role.
         BrokerAway: no broker runs there.
-        BrokerRefused: an earlier version started it, so that it has no such role.
+        BrokerRefused: the person was removed; or an earlier version started it, so that it has no
+            such role.
     """
     store = store if isinstance(store, Store) else Store(store)
     permissions(role)
     store.login(ADMIN)  # fails if no broker runs there
-    async with _alone(store.path):
+    async with alone(store.path):
         address = store.read()
+        if plain(role) in {plain(f"{REVIEWER}{one}") for one in address.removed}:
+            name = role.removeprefix(REVIEWER)
+            raise BrokerRefused(f"{name} was removed. To let them in again: ayes people add {name}")
         if role not in address.passwords:
             if "," in address.url:
                 raise BadInput(
@@ -461,7 +466,7 @@ def _note(lock: int, *others: int) -> None:
 
 
 @asynccontextmanager
-async def _alone(path: Path) -> AsyncGenerator[None]:
+async def alone(path: Path) -> AsyncGenerator[None]:
     """Lock the accounts of a store."""
     lock = open_own(path / "accounts.lock", os.O_RDWR | os.O_CREAT)
     try:

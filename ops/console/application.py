@@ -19,6 +19,7 @@ from ayes.ledger.services import Ledger
 from ayes.ops.broker.accounts import API
 from ayes.ops.console import problems
 from ayes.ops.console.api import (
+    accounts,
     calls,
     context,
     counts,
@@ -35,6 +36,7 @@ from ayes.ops.console.api import (
     votes,
 )
 from ayes.ops.console.backend import Backend, jetstream
+from ayes.ops.console.pages import accounts as accounts_page
 from ayes.ops.console.pages import bulk, conversations, doubt, policy, sign_in, waiting
 from ayes.ops.console.pages import calls as call_pages
 from ayes.ops.console.pages import decided as decided_page
@@ -51,6 +53,7 @@ from ayes.schemas.errors import ApprovalsError
 _HERE: Final = Path(__file__).parent
 #: The resources of the API, and the pages.
 _API: Final = (
+    accounts,
     calls,
     context,
     counts,
@@ -67,6 +70,7 @@ _API: Final = (
     votes,
 )
 _PAGES: Final = (
+    accounts_page,
     bulk,
     call_pages,
     conversations,
@@ -137,7 +141,9 @@ async def console(
         link_key: the file of the key of links, if it is not in the store.
     """
     store = security.access.store
-    opening = Backend.connect(store.path, archive=archive, link_key=link_key)
+    opening = Backend.connect(
+        store.path, archive=archive, link_key=link_key, on_removed=security.end_visits
+    )
     async with opening as backend, AsyncExitStack() as running:
         if API in store.read().passwords:
             over_nats = keep_running("the API over NATS", partial(_over_nats, backend), ends=())

@@ -5,8 +5,9 @@ So the broker, and not the console, keeps ana from voting as ben.
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Final, Self
 
@@ -17,6 +18,7 @@ from ayes.consumers.supervision import keep_running
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.link_key import link_key as key_of_links
+from ayes.ledger.people import People, people_of
 from ayes.ledger.reviewers import Reviewer
 from ayes.ledger.services import Ledger
 from ayes.ops.broker.status import BrokerStatus, status
@@ -25,7 +27,12 @@ from ayes.ops.commands.lake import default
 from ayes.ops.console.feed import Feed
 from ayes.ops.console.single_flight import Busy, Fresh
 from ayes.ops.logins import Logins
-from ayes.schemas.errors import BrokerAway
+from ayes.schemas.errors import ApprovalsError, BrokerAway, NotAllowed
+from ayes.schemas.events import PersonAdded, PersonRemoved
+from ayes.schemas.slots import PEOPLE
+
+#: Is told of a person who was removed or released, and when.
+type OnRemoved = Callable[[str, datetime], None]
 
 #: The author of what the console does by itself.
 CONSOLE: Final = "console"
@@ -59,6 +66,9 @@ class Backend:
         #: How the log differs from its witness. Comparing them reads up to 100,000 facts.
         self._unlike = Fresh(self._unlike_witness, for_s=60)
         self._logins = logins
+        #: As far as they are known; None: not at all.
+        self.people: People | None = None
+        self._on_removed: OnRemoved | None = None
         self._waiting: PendingView | None = None
         self._is_listed = asyncio.Event()
 
@@ -70,6 +80,7 @@ class Backend:
         *,
         archive: Path | None = None,
         link_key: Path | None = None,
+        on_removed: OnRemoved | None = None,
         timeout_s: float | None = 3.0,
     ) -> AsyncGenerator[Self]:
         """Connect to the broker of this store, and load the list of pending calls.
@@ -77,6 +88,7 @@ class Backend:
         Args:
             archive: where the lake is; by default in the store. It need not be there.
             link_key: the file of the key of links, if it is not in the store.
+            on_removed: is told of each person who was removed or released, and when; also again.
 
         Raises:
             BadInput: the key of links cannot be read.
@@ -87,10 +99,13 @@ class Backend:
         async with Logins.of(place) as logins, opened as reading:
             lake = (archive or default(place.path)) / "lake"
             backend = cls(place, reading, logins, lake, key_of_links(place, link_key))
-            feed = backend.feed
+            feed, backend._on_removed = backend.feed, on_removed
+            with suppress(ApprovalsError):
+                backend.people = await reading.people()
             # Also what only an operator can mend is tried again: nobody watches over a console.
             running = (
                 keep_running("the console's list", backend._keep_list, ends=()),
+                keep_running("the console's people", backend._keep_people, ends=()),
                 keep_running("the console's events", feed.run, ends=()),
                 keep_running("the console's look at the broker", feed.watch_broker, ends=()),
             )
@@ -119,10 +134,19 @@ class Backend:
 
     async def reviewer(self, name: str) -> Reviewer:
         """The methods of this person, with their own credentials."""
-        return await self._logins.reviewer(name)
+        return (await self.as_reviewer(name)).reviewer(name)
 
     async def as_reviewer(self, name: str) -> Ledger:
-        """A connection on this person's own credentials."""
+        """A connection on this person's own credentials.
+
+        Raises:
+            NotAllowed: they were removed.
+            BrokerAway: nobody knows yet.
+        """
+        if self.people is None:
+            raise BrokerAway("it is not known yet who was removed. Try again in a moment.")
+        if self.people.is_removed(name):
+            raise NotAllowed(f"{name} was removed, and can do nothing any more.")
         return await self._logins.as_reviewer(name)
 
     async def operator(self, name: str) -> Ledger:
@@ -142,6 +166,21 @@ class Backend:
 
     async def _unlike_witness(self) -> str:
         return await unlike_witness(jetstream(self.reading), self.store)
+
+    async def _keep_people(self) -> None:
+        """Follow who is a person, and end all that somebody has here who was removed."""
+        while True:
+            seen = await self.reading.log.last_seq()
+            facts = await self.reading.read(PEOPLE)
+            self.people = people_of(facts)
+            for fact in facts:
+                is_end = isinstance(fact.event, PersonAdded | PersonRemoved)
+                if is_end and self._on_removed is not None:
+                    self._on_removed(fact.slot.tail[1], fact.recorded_at)
+            for name in self.people.removed:
+                await self._logins.drop(name)
+            async with aclosing(self.reading.watch(seen + 1, PEOPLE)) as news:
+                await anext(news)
 
     async def _keep_list(self) -> None:
         try:

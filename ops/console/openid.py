@@ -31,7 +31,7 @@ CALLBACK: Final = "/sign-in/callback"
 LASTS_S: Final = 600.0
 _PATIENCE_S: Final = 10.0
 #: Beyond so many people who are signing in, the first must begin again.
-_MOST: Final = 1000
+_MOST: Final = 20_000
 #: Signatures with a key that only the provider has; `none` and shared secrets are not among them.
 _ALGORITHMS: Final = frozenset(
     f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384, 512)
@@ -67,8 +67,8 @@ class OpenIdSettings(TomlModel):
     client_secret_file: str = ""
     client_secret_env: str = ""
     scopes: Names = ("openid", "profile")
-    #: The claim with the reviewer's name. It should be one that people cannot change themselves.
-    reviewer_claim: str = "preferred_username"
+    #: The claim with the reviewer's name. The subject is never given to anybody else.
+    reviewer_claim: str = "sub"
     groups_claim: str = "groups"
     roles: Groups
 
@@ -146,8 +146,9 @@ class Provider:
         )
         return asked["url"], secret
 
-    async def finish(self, secret: str, answer: Mapping[str, str]) -> tuple[Visitor, str]:
-        """Who has come back from the provider with this answer, and the page that they want to see.
+    async def finish(self, secret: str, answer: Mapping[str, str]) -> tuple[Visitor, str, str]:
+        """Who has come back from the provider with this answer, the subject that they are there,
+        and the page that they want to see.
 
         Args:
             secret: that which `begin` gave to their browser.
@@ -173,7 +174,7 @@ class Provider:
             why = answer.get("error", "without a reason")
             raise NotAllowed(f"{issuer} has not signed you in: {why}. Begin again, or ask there.")
         claims = await self._talk(self._claims(begun, answer["code"]))
-        return visitor_of(claims, self.settings), begun.following
+        return visitor_of(claims, self.settings), str(claims["sub"]), begun.following
 
     async def _claims(self, begun: _Begun, code: str) -> Mapping[str, Any]:
         """What the provider says about the person, verified."""

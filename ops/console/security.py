@@ -16,6 +16,7 @@ One middleware, so that no page or resource can be added without it. In this ord
 
 import asyncio
 from collections.abc import Mapping
+from datetime import datetime
 from html import escape
 from http import HTTPStatus
 from typing import Final
@@ -30,7 +31,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ayes.ops.console.openid import Provider
 from ayes.ops.console.pages.problem import shown
 from ayes.ops.console.problems import respond
-from ayes.ops.console.sessions import LONGEST_S, Attempts, Sessions
+from ayes.ops.console.sessions import BEGUN, LONGEST_S, WRONG, Attempts, Sessions
 from ayes.ops.console.tokens import AccessFile
 from ayes.ops.console.visitors import Visitor
 from ayes.schemas.logs import get_logger
@@ -73,7 +74,8 @@ class Security:
         self.url = url.rstrip("/")
         self.provider = provider
         self.sessions = Sessions()
-        self.attempts = Attempts()
+        self.wrong_codes = Attempts(WRONG)
+        self.begun = Attempts(BEGUN)
         self.is_https = parts.scheme == "https"
         self.hosts = LOOPBACK | {parts.hostname}
         # Cookies do not distinguish the ports of a machine, so the name does.
@@ -85,6 +87,11 @@ class Security:
         """Break off the streams and long polls that are open."""
         if not self.ending.done():
             self.ending.set_result(None)
+
+    def end_visits(self, name: str, before: datetime) -> None:
+        """End what a person has begun who was removed or released then: sessions, tokens, links."""
+        self.sessions.end_all(name, before.timestamp())
+        self.access.end_all(name, before)
 
     def sign_in(self, request: Request, response: Response, visitor: Visitor) -> None:
         """Begin a session in place of the one before, and have the browser keep its secret."""

@@ -8,7 +8,8 @@ The rules:
 
 * **The broker says who asks.** A login may publish only below its own role, and a person only below
   their own name (`ops/broker/accounts.py`); the visitor is read from the subject, never from a
-  payload. The name of a service is the author of what it records, by its own account.
+  payload. The names of all others are their own word: they make nobody a person (`Visitor.person`),
+  and a service's is the author of what it records.
 * **One meaning.** A request is given to the handler of the HTTP operation, so both ways have the
   same checks, limits, answers and errors. An error is the problem (RFC 9457), with its status and
   sentence in the headers of ADR-32.
@@ -19,6 +20,7 @@ Each endpoint has the JSON Schemas of its requests and answers in its metadata.
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, MutableMapping
 from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
@@ -46,7 +48,7 @@ _log: Final = get_logger("ayes.ops.console.service")
 
 #: The prefix of the API's paths.
 PREFIX: Final = "/api/v1"
-#: Requests that are handled at once. Most of them wait for a decision.
+#: Requests of one login that are handled at once: those that wait, and all others.
 _MOST_AT_ONCE: Final = 4_096
 #: Bytes of a message around the body of an answer.
 _ENVELOPE_BYTES: Final = 8_192
@@ -140,15 +142,25 @@ class _Handler:
         self._client = client
         self._api = api
         self._tasks: set[asyncio.Task[None]] = set()
+        self._held = Counter[tuple[str, str, bool]]()
 
     async def begin(self, request: Request) -> None:
-        if len(self._tasks) >= _MOST_AT_ONCE:
+        _service, role, name, endpoint = request.subject.split(".")
+        # A login has its places, under whatever names it asks; only a person's name is vouched for.
+        holder = role, name if role == Role.REVIEWER else "", endpoint == "wait"
+        if self._held[holder] >= _MOST_AT_ONCE:
             busy = "too many requests at once. Nothing was recorded; try again in a moment."
             await self._respond(request, _failure(HTTPStatus.SERVICE_UNAVAILABLE, busy, 75))
             return
         task = asyncio.create_task(self._handle(request))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._held[holder] += 1
+
+        def end(done: asyncio.Task[None]) -> None:
+            self._tasks.discard(done)
+            self._held[holder] -= 1
+
+        task.add_done_callback(end)
 
     async def end(self) -> None:
         """Tell all who wait that they must ask again."""

@@ -9,12 +9,14 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
+from ipaddress import ip_address, ip_network
 from typing import Final
 
 from msgspec import Struct
 
 from ayes.ops.console.tokens import hash_of, new_secret
 from ayes.ops.console.visitors import Visitor
+from ayes.schemas.people import plain
 
 #: A session ends after so many seconds without a request, and after so many seconds in any case.
 IDLE_S: Final = 8 * 3600.0
@@ -22,10 +24,12 @@ LONGEST_S: Final = 24 * 3600.0
 #: Beyond so many sessions, the one that began first ends.
 _MOST: Final = 10_000
 
-#: Attempts to sign in within `WINDOW_S`: by one client, and by all of them together.
+#: What one client may do within `WINDOW_S`: send a wrong code, and begin to sign in elsewhere.
 WINDOW_S: Final = 60.0
-PER_CLIENT: Final = 10
-OVERALL: Final = 100
+WRONG: Final = 10
+BEGUN: Final = 100
+#: Beyond so many clients, the one that is known for longest is forgotten.
+_MOST_CLIENTS: Final = 50_000
 
 #: Seconds since the epoch. A monotonic clock stands still while a machine sleeps.
 type Clock = Callable[[], float]
@@ -71,30 +75,46 @@ class Sessions:
     def end(self, secret: str) -> None:
         self._open.pop(hash_of(secret), None)
 
+    def end_all(self, name: str, before: float) -> None:
+        """End the sessions of a person that began before that time."""
+        for key, one in tuple(self._open.items()):
+            if plain(one.visitor.name) == plain(name) and one.begun_at <= before:
+                del self._open[key]
+
     def _oldest_began(self) -> float:
         return self._open[next(iter(self._open))].begun_at
 
 
 class Attempts:
-    """The recent attempts to sign in, as a sliding window."""
+    """The recent attempts of each client, as a sliding window. Nobody's limit anybody else.
 
-    def __init__(self, clock: Clock = time.time) -> None:
+    Args:
+        most: attempts of one client within `WINDOW_S`.
+    """
+
+    def __init__(self, most: int, clock: Clock = time.time) -> None:
         self._clock = clock
-        self._recent: deque[tuple[float, str]] = deque()
+        self._recent: dict[str, deque[float]] = {}
+        self._most = most
 
-    def wait_s(self, client: str) -> int:
-        """Count an attempt of this client: 0 if it may go on, else the seconds until it may."""
-        now = self._clock()
-        while self._recent and self._recent[0][0] <= now - WINDOW_S:
-            self._recent.popleft()
-        own = [at for at, who in self._recent if who == client]
-        if len(own) >= PER_CLIENT:
-            return _until(own[0], now)
-        if len(self._recent) >= OVERALL:
-            return _until(self._recent[0][0], now)
-        self._recent.append((now, client))
+    def wait_s(self, address: str) -> int:
+        """Count an attempt from this address: 0 if it may go on, else the seconds until it may."""
+        now, client = self._clock(), _client(address)
+        own = self._recent.setdefault(client, deque(maxlen=self._most))
+        while own and own[0] <= now - WINDOW_S:
+            own.popleft()
+        if len(own) >= self._most:
+            return max(1, math.ceil(own[0] + WINDOW_S - now))
+        own.append(now)
+        while len(self._recent) > _MOST_CLIENTS:
+            del self._recent[next(iter(self._recent))]
         return 0
 
 
-def _until(oldest: float, now: float) -> int:
-    return max(1, math.ceil(oldest + WINDOW_S - now))
+def _client(address: str) -> str:
+    """The client at an address: a network of IPv6 (/64) is given to one."""
+    try:
+        found = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    return str(ip_network((found, 64), strict=False)) if found.version == 6 else address

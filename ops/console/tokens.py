@@ -25,6 +25,7 @@ from ayes.ledger.nats.credentials import Store, open_own
 from ayes.ops.console.visitors import Role, Visitor
 from ayes.schemas.errors import BadFile, BadInput
 from ayes.schemas.ids import is_token, token
+from ayes.schemas.people import plain
 
 _FILE: Final = "console.json"
 _LOCK: Final = "console.lock"
@@ -170,6 +171,27 @@ class AccessFile:
             if one.hash == key and now < one.expires_at:
                 return one.visitor
         return None
+
+    def end_all(self, name: str, before: datetime | None = None) -> None:
+        """Remove the links and the tokens of a reviewer; with a time only those made before it."""
+        made = before or self._now()
+
+        def lasts(whose: str, made_at: datetime) -> bool:
+            return plain(whose) != plain(name) or made_at > made
+
+        self._change(
+            lambda access: replace(
+                access,
+                tokens=tuple(
+                    one
+                    for one in access.tokens
+                    if one.role != Role.REVIEWER or lasts(one.name, one.created_at)
+                ),
+                links=tuple(
+                    one for one in access.links if lasts(one.name, one.expires_at - LINK_LASTS)
+                ),
+            )
+        )
 
     def new_link(self, name: str) -> str:
         """The code of a new link for this reviewer.

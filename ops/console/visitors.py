@@ -26,10 +26,26 @@ class Role(StrEnum):
 class Visitor(Struct, frozen=True):
     """A person with a session, or a program with an API token."""
 
-    #: The reviewer's name; for a program, the author of what it records.
+    #: The reviewer's name; a program's is its own word.
     name: str
     roles: frozenset[Role]
     kind: Literal["session", "token"] = "session"
+
+    @property
+    def person(self) -> str:
+        """The person who this is: the broker or the store's owner vouches for the names of
+        reviewers, and whoever signed them in for those of sessions. Empty for all others, who may
+        call themselves what they like.
+        """
+        return self.name if Role.REVIEWER in self.roles or self.kind == "session" else ""
+
+    @property
+    def author(self) -> str:
+        """The author of what is recorded with the credentials of services: a service as it calls
+        itself, anybody else with their role, such as `reviewer ana`.
+        """
+        role = next(one for one in (Role.SERVICE, *Role) if one in self.roles)
+        return self.name if role is Role.SERVICE else f"{role} {self.name}"
 
     def require(self, *roles: Role) -> None:
         """Refuse a visitor who has none of these roles.

@@ -1,11 +1,21 @@
 """The console's connections, one for each person."""
 
 import asyncio
+import json
+from contextlib import suppress
+from datetime import timedelta
 
 import pytest
 from console_client import listed
+from program import approvals
 
-from ayes.schemas.errors import Unavailable
+from ayes.ledger.services import Ledger
+from ayes.ops.broker.server import ensure_account
+from ayes.ops.console.visitors import Role
+from ayes.schemas import events as e
+from ayes.schemas.codec import encode
+from ayes.schemas.errors import BrokerRefused, Unavailable
+from ayes.schemas.slots import CallRef
 
 CALL = "shop/order-17/refund-1"
 
@@ -44,9 +54,9 @@ async def test_a_page_asks_once_who_has_voted(shop, client, monkeypatch):
     log = shop.app.state.backend.reading.log
     asked, page, message = [], log._get, log.leaders_message
 
-    async def get(stream, wanted, *rest):
+    async def get(stream, wanted, *rest, **named):
         asked.append(str(wanted))
-        return await page(stream, wanted, *rest)
+        return await page(stream, wanted, *rest, **named)
 
     async def leaders_message(stream, **which):
         asked.append(str(which))
@@ -57,3 +67,52 @@ async def test_a_page_asks_once_who_has_voted(shop, client, monkeypatch):
     found = (await client.get("/api/v1/calls")).json()
     assert [one["voted"] for one in found["calls"]] == [False] * 3
     assert sum(".vote.ana" in one for one in asked) == 1
+
+
+async def test_a_person_who_was_removed_votes_no_more(shop, client):
+    """I7: not on a connection of theirs that was open before, nor with a token, nor with another
+    login, nor through this process; and nobody's approvals are undone.
+    """
+    ref = CallRef.parse("shop/order-17/refund-9")
+    digest = await shop.ask(str(ref))
+    store = shop.server.store
+    login = await ensure_account(store, "reviewer-ana")
+    access = shop.security.access
+    secret, _ = access.add_token("ana", Role.REVIEWER, timedelta(days=1))
+    await (await shop.app.state.backend.reviewer("ana")).bind("slack:T1/U1")
+    port = int(login.url.rpartition(":")[2])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    options = {"user": login.user, "pass": login.password, "verbose": False}
+    writer.write(b"CONNECT %b\r\nPING\r\n" % json.dumps(options).encode())
+    await reader.readuntil(b"PONG\r\n")
+    vote = encode(shop.service.with_envelope(e.Voted(verdict="approve", digest=digest)))
+    done = await asyncio.to_thread(approvals, "people", "remove", "Ana", "--store", store.path)
+    assert done.code == 0, done.err
+    with suppress(OSError):
+        writer.write(b"PUB %b %d\r\n%b\r\n" % (ref.vote("ana").subject.encode(), len(vote), vote))
+        async with asyncio.timeout(60):
+            await reader.read()  # to its end
+    writer.close()
+    assert access.visitor_of(secret) is None
+    url = login.url.replace("://", f"://{login.user}:{login.password}@")
+    with pytest.raises(BrokerRefused, match="does not accept the credentials"):
+        async with Ledger.connect(url=url, role="reviewer-ana"):
+            pass
+    with pytest.raises(BrokerRefused, match="ayes people add"):
+        await ensure_account(store, "reviewer-ana")
+    async with asyncio.timeout(60):
+        while not shop.app.state.backend.people.is_removed("ana"):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    vote = {"verdict": "approve", "digest": digest}
+    answer = await client.post(f"/api/v1/calls/{ref}/votes", json=vote)
+    assert answer.status_code in (303, 401, 403)
+    assert (await shop.service.known_call(ref)).votes == ()
+    assert (await shop.service.people()).accounts == {}
+    for words in (["add", "ana"], ["list"]):
+        back = await asyncio.to_thread(approvals, "people", *words, "--json", "--store", store.path)
+        assert back.one == {"name": "ana", "removed": False, "accounts": []}, back.err
+    async with asyncio.timeout(60):
+        while shop.app.state.backend.people.is_removed("ana"):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    await (await shop.app.state.backend.reviewer("ana")).approve(ref)
+    assert [vote.slot.tail[3] for vote in (await shop.service.known_call(ref)).votes] == ["ana"]

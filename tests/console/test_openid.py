@@ -1,5 +1,6 @@
 """Signing in at an OpenID Connect provider: one of a package, and a console that is served."""
 
+import asyncio
 import re
 from contextlib import asynccontextmanager
 from urllib.parse import parse_qs, urlsplit
@@ -9,11 +10,14 @@ import pytest
 import pytest_asyncio
 from oidc_provider_mock import User, run_server_in_thread
 
+from ayes.ledger.services import Ledger
+from ayes.ops.broker import people
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import declare_streams
 from ayes.ops.console.openid import OpenIdSettings, Provider, read_settings, visitor_of
 from ayes.ops.console.serving import serving
 from ayes.ops.console.visitors import Role
+from ayes.schemas import events as e
 from ayes.schemas.errors import BadFile, NotAllowed, Unavailable
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -23,18 +27,25 @@ PEOPLE = {
     "ben": ("ben", ["leads"]),
     "eva": ("eva", ["guests"]),
     "rob": ("rob@example.com", ["leads"]),
+    "kim": ("kim", ["leads"]),
+    "kim-2": ("kim", ["leads"]),
+    "ben-2": ("Ben", ["sre"]),
+    "zoe": ("zoe", ["leads"]),
 }
 SETTINGS = """\
 issuer = "{issuer}"
 client_id = "ayes"
 client_secret_file = "secret"
 scopes = ["openid", "profile", "groups"]
+reviewer_claim = "preferred_username"
 
 [roles]
 reviewer = ["leads"]
 operator = ["sre"]
 auditor = ["*"]
 """
+#: The store of each console, by its URL.
+stores = {}
 ROLES = {"reviewer": ("leads",), "operator": ("sre",)}
 
 
@@ -59,6 +70,7 @@ async def console(tmp_path_factory, issuer):
         options = {"port": 0, "sign_in": folder / "oidc.toml"}
         async with serving(server.store, "ana", **options) as served:
             assert served.link == ""
+            stores[served.url] = server.store
             yield served.url
 
 
@@ -115,6 +127,44 @@ async def test_somebody_who_may_not_is_told_why(console, who, form, said):
         assert (await client.get(console)).status_code == 303
 
 
+async def test_a_name_stays_with_the_account_that_had_it_first(console, issuer):
+    """B27, B40: another account at the provider that is called ana now is not ana, nor is one in
+    other letters, until an operator says that it is the same person.
+    """
+    store = stores[console]
+    for who, first in (("kim", True), ("kim-2", False), ("ben", True), ("ben-2", False)):
+        async with browser() as client:
+            page = await sign_in(client, console, who)
+            assert page.status_code == (200 if first else 403), page.text
+            assert first or "and another account there was" in page.text
+            assert (await client.get(console)).status_code == (200 if first else 303)
+    async with Ledger.connect(store.path) as ledger:
+        assert (await ledger.people()).accounts[f"openid:{issuer}#kim"] == "kim"
+    await people.say(store, "kim", e.PersonAdded(reason="A new account at the provider."))
+    async with browser() as client:
+        assert (await sign_in(client, console, "kim-2")).status_code == 200
+    async with browser() as client:
+        assert (await sign_in(client, console, "kim")).status_code == 403
+
+
+async def test_a_person_who_was_removed_is_signed_out(console):
+    """I7: the session ends, and signing in again does not help, until they are added again."""
+    store = stores[console]
+    async with browser() as client:
+        assert (await sign_in(client, console, "zoe")).status_code == 200
+        assert (await client.get(console)).status_code == 200
+        assert await people.remove(store, "zoe", "Has left.")
+        async with asyncio.timeout(60):
+            while (await client.get(console)).status_code != 303:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        page = await sign_in(client, console, "zoe")
+        assert page.status_code == 403
+        assert "zoe was removed" in page.text
+        await people.admit(store, "zoe")
+        await people.say(store, "zoe", e.PersonAdded())
+        assert (await sign_in(client, console, "zoe")).status_code == 200
+
+
 async def test_an_answer_belongs_to_the_browser_that_asked(console):
     """A foreign answer, which would sign a victim in as the attacker, is refused; and so is the
     same answer again.
@@ -157,8 +207,8 @@ async def answered(issuer):
 
 async def test_an_answer_is_believed_once(issuer):
     async with answered(issuer) as (provider, secret, answer):
-        visitor, following = await provider.finish(secret, answer)
-        assert (visitor.name, following) == ("ana", "/")
+        visitor, subject, following = await provider.finish(secret, answer)
+        assert (visitor.name, subject, following) == ("ana", "ana", "/")
         with pytest.raises(NotAllowed):
             await provider.finish(secret, answer)
 
@@ -218,7 +268,7 @@ async def test_a_provider_has_the_name_that_is_written(issuer):
 async def test_groups_give_roles(claims, roles):
     """And somebody without a role may not come in."""
     settings = OpenIdSettings(issuer="https://login.example", client_id="ayes", roles=ROLES)
-    claims = {"preferred_username": "ana"} | claims
+    claims = {"sub": "ana"} | claims
     if roles is None:
         with pytest.raises(NotAllowed, match="ana is in none of the groups"):
             visitor_of(claims, settings)
@@ -230,7 +280,16 @@ async def test_groups_give_roles(claims, roles):
 async def test_a_name_must_be_a_reviewers(name):
     settings = OpenIdSettings(issuer="https://login.example", client_id="ayes", roles=ROLES)
     with pytest.raises(NotAllowed, match="cannot be a reviewer's name"):
-        visitor_of({"preferred_username": name, "groups": ["leads"]}, settings)
+        visitor_of({"sub": name, "groups": ["leads"]}, settings)
+
+
+async def test_the_name_is_the_subject_unless_another_claim_is_asked_for(tmp_path):
+    """B40: a name that people can change, or that the next one is given, counts only where the
+    settings say so in so many words.
+    """
+    settings = OpenIdSettings(issuer="https://login.example", client_id="ayes", roles=ROLES)
+    claims = {"sub": "8f1a", "preferred_username": "ana", "groups": ["leads"]}
+    assert visitor_of(claims, settings).name == "8f1a"
 
 
 @pytest.mark.parametrize(
@@ -244,7 +303,7 @@ async def test_a_name_must_be_a_reviewers(name):
         ('"secret"', '"nothing"', "cannot be read"),
         ('client_secret_file = "secret"', 'client_secret_env = "NOT_SET"', "NOT_SET .* is not set"),
         ('"secret"', '"secret"\nclient_secret_env = "X"', "there are two secrets"),
-        ('["leads"]', '"leads"', "line 7.*should be a list"),
+        ('["leads"]', '"leads"', "line 8.*should be a list"),
     ],
 )
 async def test_a_mistake_in_the_settings_is_explained(tmp_path, before, after, said):

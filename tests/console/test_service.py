@@ -17,6 +17,7 @@ from ayes.ledger.services import Ledger
 from ayes.ops.broker.server import ensure_account
 from ayes.ops.console import service
 from ayes.ops.console.service import ENDPOINTS
+from ayes.schemas.events import Author
 from ayes.schemas.slots import CallRef
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -282,6 +283,46 @@ async def test_an_error_about_something_long_is_answered_too(shop: Site):
         answer = await client.request("approvals.service.billing.wait", body, timeout=10)
     assert answer.headers["Nats-Service-Error-Code"] in ("413", "422")
     assert len(answer.headers["Nats-Service-Error"]) <= 1_000
+
+
+async def test_a_name_of_ones_own_makes_nobody_a_person(shop: Site):
+    """I7, I8, B27: whoever may only read calls himself rita, whose call it is, and withdraws
+    nothing. Rita does, and the record says with which login she came.
+    """
+    await shop.ask("shop/order-23/refund-1")
+    fields = {"call": "shop/order-23/refund-1", "reason": "Mine."}
+    for role in ("observer", "operator"):
+        async with plain(shop, role) as client:
+            refused = await asked(client, f"approvals.{role}.rita.withdraw", **fields)
+            assert (refused["status"], refused["type"]) == (403, "urn:ayes:error:NotAllowed")
+    async with plain(shop, "reviewer-rita") as rita:
+        done = await asked(rita, "approvals.reviewer.rita.withdraw", **fields)
+        assert done["call"] == fields["call"]
+    known = await shop.service.known_call(CallRef.parse("shop/order-23/refund-1"))
+    assert known.withdrawn.event.by == Author("service", "reviewer rita")
+
+
+async def test_the_waits_of_one_login_hold_up_nobody_else(shop: Site, monkeypatch):
+    """I8: an observer who takes all places under many names has taken only those of observers who
+    wait.
+    """
+    monkeypatch.setattr(service, "_MOST_AT_ONCE", 2)
+    digest = await shop.ask("shop/order-24/refund-1")
+    fields = {"call": "shop/order-24/refund-1", "timeout_s": 30}
+    async with plain(shop, "observer") as observer, plain(shop, "reviewer-ana") as ana:
+        held = [
+            asyncio.create_task(asked(observer, f"approvals.observer.x{number}.wait", **fields))
+            for number in range(5)
+        ]
+        async with asyncio.timeout(20):
+            ends = asyncio.as_completed(held)
+            assert [(await next(ends))["status"] for _ in range(3)] == [503] * 3
+        assert "calls" in await asked(observer, "approvals.observer.x9.pending")
+        waits = asyncio.create_task(asked(ana, "approvals.reviewer.ana.wait", **fields))
+        vote = {"call": fields["call"], "verdict": "deny", "digest": digest}
+        await asked(ana, "approvals.reviewer.ana.decide", **vote)
+        assert (await waits)["decided"]
+        await asyncio.gather(*held)
 
 
 async def test_one_request_too_many_is_told_to_try_again(shop: Site, monkeypatch):

@@ -2,12 +2,12 @@
 
 import pytest
 
+from ayes.ops.console import sessions as module
 from ayes.ops.console.sessions import (
     IDLE_S,
     LONGEST_S,
-    OVERALL,
-    PER_CLIENT,
     WINDOW_S,
+    WRONG,
     Attempts,
     Sessions,
 )
@@ -71,8 +71,8 @@ def test_nobody_has_a_secret_that_was_made_up(clock, secret):
 
 def test_a_client_must_wait_after_ten_attempts(clock):
     """Others need not, and after a minute it may try again."""
-    attempts = Attempts(clock)
-    assert [attempts.wait_s("a") for _ in range(PER_CLIENT)] == [0] * PER_CLIENT
+    attempts = Attempts(WRONG, clock)
+    assert [attempts.wait_s("a") for _ in range(WRONG)] == [0] * WRONG
     clock.now += 20
     assert attempts.wait_s("a") == WINDOW_S - 20
     assert attempts.wait_s("b") == 0
@@ -80,8 +80,19 @@ def test_a_client_must_wait_after_ten_attempts(clock):
     assert attempts.wait_s("a") == 0
 
 
-def test_all_clients_together_must_wait_too(clock):
-    """So that many addresses help nobody, and the memory of them is bounded."""
-    attempts = Attempts(clock)
-    assert {attempts.wait_s(f"client-{number}") for number in range(OVERALL)} == {0}
-    assert attempts.wait_s("another") == WINDOW_S
+def test_a_network_of_ipv6_is_one_client(clock):
+    """Whoever has one address of a /64 has them all. The next network is another client."""
+    attempts = Attempts(WRONG, clock)
+    found = [attempts.wait_s(f"2001:db8:1:2::{number:x}") for number in range(WRONG + 1)]
+    assert found == [*[0] * WRONG, WINDOW_S]
+    assert attempts.wait_s("2001:db8:1:3::1") == 0
+
+
+def test_many_clients_keep_nobody_out(clock, monkeypatch):
+    """They have no limit together; of too many, the one that is known for longest is forgotten."""
+    monkeypatch.setattr(module, "_MOST_CLIENTS", 200)
+    attempts = Attempts(1, clock)
+    assert {attempts.wait_s(f"198.51.100.{number}") for number in range(250)} == {0}
+    assert len(attempts._recent) == 200
+    assert attempts.wait_s("another") == 0
+    assert attempts.wait_s("198.51.100.249") == WINDOW_S

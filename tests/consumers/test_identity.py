@@ -10,6 +10,7 @@ from ayes.consumers.gate import Gate
 from ayes.ledger import policy_proposals as proposals
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.lifecycle import Call, Status
+from ayes.ledger.objections import may_reconcile, may_revoke
 from ayes.ledger.policies import AppliedPolicy, Policies
 from ayes.ledger.services import Ledger
 from ayes.projections.refusal_texts import tool_not_run
@@ -169,6 +170,51 @@ async def test_two_accounts_of_one_person_count_once(ledger: Ledger):
     assert (await ledger.tally(call)).approvals == 1
     await ledger.reviewer("ana").approve(CALL)
     assert (await settled(ledger)).status is Status.APPROVED
+
+
+@pytest.mark.parametrize("own", ["", '[people]\nana = ["carl"]\n'])
+async def test_a_workspaces_table_fills_nobodys_seat(ledger: Ledger, own: str):
+    """I7: it says that carl is ana, so that ana could sit where the organisation asks carl. His
+    seat is filled by his own vote alone; that the two are one may only exclude.
+    """
+    over = (
+        '[[rule]]\nname = "both"\ntools = ["*"]\nthen = "ask"\nvoters = ["ana", "ben"]\n'
+        '[[rule.also]]\nvoters = ["carl"]\n'
+    )
+    call = await asked(ledger, own, over=over)
+    assert call.approval_request is not None
+    yes = e.Voted(verdict="approve", digest=call.approval_request.digest)
+    for name in ("ana", "ben"):
+        await ledger.try_append(CALL.vote(name), yes)
+    assert (await settled(ledger)).status is not Status.APPROVED
+    if not own:
+        await ledger.reviewer("carl").approve(CALL)
+        assert (await settled(ledger)).status is Status.APPROVED
+
+
+async def test_a_workspaces_table_lets_nobody_reconcile(ledger: Ledger):
+    """I7: its operator says that his account is ana's. He may not say what became of a call that
+    the organisation asked ana about. To revoke it only makes things stricter.
+    """
+    own = '[people]\nana = ["eve"]\n'
+    over = 'may_revoke = ["eve"]\n' + ASK + 'voters = ["ana", "ben"]\n'
+    await asked(ledger, own, over=over)
+    await ledger.reviewer("ben").approve(CALL)
+    call = await settled(ledger)
+    assert not may_reconcile(call, "eve")
+    assert may_reconcile(call, "ana")
+    assert may_revoke(call, "eve")
+
+
+async def test_the_organisations_deny_is_lifted_by_its_own_table_alone(ledger: Ledger):
+    """I7: it wants to know each requester. A workspace that says that the account is some person's
+    makes nobody known to the organisation.
+    """
+    own = '[people]\nzoe = ["mallory@corp.example"]\n' + ASK
+    over = 'unmapped_requesters = "deny"\n'
+    call = await asked(ledger, own, over=over, requester="mallory@corp.example")
+    assert call.decided is not None
+    assert isinstance(call.decided.event, e.Denied)
 
 
 async def test_a_question_that_one_person_would_have_to_answer_twice_is_not_asked(ledger: Ledger):

@@ -5,6 +5,7 @@ and what it does not (B27, B29, B36, B39, B40, B75).
 import asyncio
 import logging
 import re
+import time
 from contextlib import asynccontextmanager
 
 import pytest
@@ -21,20 +22,35 @@ from ayes.ops.logins import Logins
 from ayes.ops.workers import reactions, working
 from ayes.projections.slack_messages import APPROVE, DENY, OPEN
 from ayes.schemas import events as e
+from ayes.schemas.errors import NotAllowed
+from ayes.schemas.links import BIND_LASTS_S, account_of
 from ayes.schemas.policy import applied
-from ayes.schemas.slots import CallRef, policy_slot
+from ayes.schemas.slots import ORGANISATION, CallRef, account_slot, policy_slot
 from ayes.schemas.tools import ToolSpec
 
 KEY = bytes(range(32))
 CONSOLE = "https://ayes.example"
 #: What a worker that ends leaves undone is delivered to the other one after this.
 ACK_WAIT_S = 5.0
-POLICY = f"""
+ORGANISATIONS = f"""
 [people]
 ana = ["slack:U0ANA"]
 ben = ["slack:{TEAM}/U0BEN"]
 cai = ["slack:T0999/U0CAI"]
 olga = ["slack:U0OLGA"]
+
+[[rule]]
+name = "payments"
+tools = ["pay"]
+then = "ask"
+voters = ["ana", "ben"]
+votes_needed = 2
+ask_in = ["slack:{CHANNEL}"]
+"""
+POLICY = f"""
+[people]
+ana = ["slack:U0EVIL001"]
+ben = ["slack:U0EVIL002"]
 
 [[rule]]
 name = "refunds"
@@ -165,7 +181,9 @@ async def site(tmp_path_factory):
         ):
             made = Site(store, slack, service, logins)
             await operator.append(policy_slot("shop", 1), applied(POLICY))
-            for name in ("refund", "payout", "wipe", "brief", "climb", "lost", "quiet"):
+            async with Ledger.connect(store, role="organisation") as above:
+                await above.append(policy_slot(ORGANISATION, 1), applied(ORGANISATIONS))
+            for name in ("pay", "refund", "payout", "wipe", "brief", "climb", "lost", "quiet"):
                 spec = ToolSpec(name=name, run_by="client", schema='{"type":"object"}')
                 await service.declare("shop", spec)
             started = [*reactions(["gate", "queue"]), made.reaction()]
@@ -397,6 +415,59 @@ async def test_who_may_not_vote_is_told_so(site, slack, user, team, why, action)
     await slack.click(message, action, user, team=team)
     assert why in await site.whisper(user)
     assert slack.views == []
+    assert await site.votes(ref) == []
+
+
+async def test_a_workspaces_policy_says_nothing_about_whose_an_account_is(site, slack):
+    """B27, B40, I7: its operator gives his own accounts to ana and to ben, whom the organisation
+    asks. Neither click is a vote, and each is told how to bind the account that it came from.
+    """
+    ref, message = await site.ask("operator", "pay")
+    for user in ("U0EVIL001", "U0EVIL002"):
+        await slack.click(message, APPROVE, user)
+        assert "belongs to no reviewer" in await site.whisper(user)
+    assert await site.votes(ref) == []
+
+
+async def code_for(site, slack, user, name):
+    """The code that an unknown account is given."""
+    _, message = await site.ask(name)
+    await slack.click(message, APPROVE, user)
+    said = await site.whisper(user)
+    [code] = re.findall(rf"{CONSOLE}/bind/(\S+) ", said)
+    assert f"`ayes people bind {code} --as YOUR-NAME`" in said
+    return code
+
+
+async def test_an_account_votes_for_the_person_who_bound_it(site, slack):
+    """B40: once that person has opened the link that the click was answered with, signed in."""
+    code = await code_for(site, slack, "U0DAVE", "stranger")
+    account = account_of(KEY, code, time.time())
+    assert account == f"slack:{TEAM}/U0DAVE"
+    assert account_of(KEY, code, time.time() + BIND_LASTS_S) == ""
+    assert account_of(bytes(32), code, time.time()) == ""
+    for other in ("", "x", "a.b.c", code[1:], code[:-4] + "AAAA", "ä" + code[1:]):
+        assert account_of(KEY, other, time.time()) == ""
+    ben, cai = await site.logins.reviewer("ben"), await site.logins.reviewer("cai")
+    await ben.bind(account)
+    await ben.bind(account)
+    ref, message = await site.ask("bound-to-ben")
+    await slack.click(message, APPROVE, "U0DAVE")
+    assert (await site.fact(ref.decided)).event.voters == ("ben",)
+    # It is his. Another one's word comes too late, also one that is recorded past the client.
+    with pytest.raises(NotAllowed, match="is ben's, who bound it first"):
+        await cai.bind(account)
+    async with Ledger.connect(site.store, role="reviewer-cai") as raw:
+        await raw.append(account_slot("cai", 1), e.AccountBound(account=account))
+    assert (await site.service.people()).accounts[account] == "ben"
+
+
+async def test_an_account_that_two_people_have_is_nobodys(site, slack):
+    """The organisation gives it to olga, and cai has bound it. What is uncertain is no yes."""
+    await (await site.logins.reviewer("cai")).bind(f"slack:{TEAM}/U0OLGA")
+    ref, message = await site.ask("whose", "refund")
+    await slack.click(message, APPROVE, "U0OLGA")
+    assert "belongs to several people" in await site.whisper("U0OLGA")
     assert await site.votes(ref) == []
 
 

@@ -8,8 +8,9 @@ import pytest
 from aiohttp import web
 from brokers import running
 from program import AYES, Started, environment, up
-from slack_stand_in import APP_TOKEN, BOT_TOKEN, CHANNEL, slack_stand_in
+from slack_stand_in import APP_TOKEN, BOT_TOKEN, CHANNEL, TEAM, slack_stand_in
 
+from ayes.ledger.nats.credentials import Store
 from ayes.ledger.services import Ledger
 from ayes.ops.logins import Logins
 from ayes.ops.workers import reactions, working
@@ -22,9 +23,6 @@ from ayes.schemas.tools import ToolSpec
 ACK_WAIT_S = 1.5
 CALL = CallRef("shop", "order-17", "refund-1")
 POLICY = f"""
-[people]
-ana = ["slack:U0ANA"]
-
 [[rule]]
 name = "refunds"
 tools = ["refund"]
@@ -72,6 +70,7 @@ async def test_a_message_that_was_not_recorded_is_found(tmp_path, decided):
         ):
             await operator.append(policy_slot("shop", 1), applied(POLICY))
             await service.declare("shop", ToolSpec(name="refund", schema='{"type":"object"}'))
+            await (await logins.reviewer("ana")).bind(f"slack:{TEAM}/U0ANA")
             killed = asyncio.Event()
             async with worker(store, settings, log) as first:
 
@@ -125,6 +124,8 @@ async def test_up_runs_it_if_it_has_settings(tmp_path):
             assert ready["workers"][-1] == "slack"
             async with Ledger.connect(store, name="desk") as service:
                 await service.declare("shop", ToolSpec(name="refund", schema='{"type":"object"}'))
+                async with Logins.of(Store(store)) as logins:
+                    await (await logins.reviewer("ana")).bind(f"slack:{TEAM}/U0ANA")
                 await service.request(CALL, "refund", "{}", requester="rita")
                 [message] = await slack.until(lambda: slack.messages[CHANNEL])
                 assert f"https://ayes.example/calls/{CALL}" in str(message["blocks"])

@@ -111,7 +111,7 @@ def test_the_command_prints_them():
     assert (one["oneOf"], one["$defs"].keys()) == ([{"$ref": "#/$defs/Voted"}], {"Voted", "Author"})
     unknown = approvals("schema", "Vote")
     assert unknown.code == 2
-    assert "there is no event 'Vote'. There are Answered," in unknown.err
+    assert "there is no event 'Vote'. There are AccountBound, Answered," in unknown.err
     assert approvals("schema", "Voted", "--asyncapi").code == 2
 
 

@@ -245,7 +245,9 @@ AGREEING = [
     ),
     ("two of security are not two peers", BOTH, ["sec-1", "sec-2", "ana"], (2, 3), None),
     ("strangers do not count", BOTH, ["ana", "eve", "ben"], (2, 3), None),
-    ("an account of ben's for ben", ACCOUNTS, ["ana", "benjamin"], (2, 2), ("ana", "benjamin")),
+    # That the two are one person may be a workspace's word: a table alone fills no seat.
+    ("an account of ben's for ben", ACCOUNTS, ["ana", "benjamin"], (1, 2), None),
+    ("each for himself", ACCOUNTS, ["benjamin", "cai"], (2, 2), ("benjamin", "cai")),
     ("both of ben's accounts for one", ACCOUNTS, ["ben", "benjamin"], (1, 2), None),
     ("the organisation alone", BESIDES, ["sue"], (0, 2), None),
     ("the workspace alone", BESIDES, ["ana", "ben"], (0, 1), None),

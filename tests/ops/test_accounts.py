@@ -22,7 +22,7 @@ from ayes.ops.broker.accounts import ADMIN, API, ROLES, accounts_config, permiss
 from ayes.ops.broker.callout import Issuer, answer_to
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.schemas.errors import BadId, BadInput
-from ayes.schemas.slots import FILLED_BY, ORGANISATION, matches
+from ayes.schemas.slots import FILLED_BY, ORGANISATION, PERSON, matches
 
 #: On the loop that the one server of this file lives in.
 shared = pytest.mark.asyncio(loop_scope="module")
@@ -106,11 +106,15 @@ async def stands(admin, subject):
 RUNS = {"executor", "service"}
 
 
-def _cells():
+#: What is the organisation's alone, by its own roles and by each person for themselves.
+PERSONS = {shape: roles for shape, roles in accounts.WRITERS.items() if shape[0] == PERSON}
+
+
+def _cells(table):
     """A subject of each slot, without `ledger.<workspace>.`, and who may fill it; `{}` is a
     thread.
     """
-    for shape, roles in accounts.WRITERS.items():
+    for shape, roles in table.items():
         head = "" if shape[0].startswith("_") else "{}."
         words = [{"*": "x1", "#": "1"}.get(one, one) for one in shape]
         if accounts.REVIEWER not in roles:
@@ -123,7 +127,7 @@ def _cells():
 
 #: What stands where, and the only ones who may put it there: made from the table that the
 #: permissions are made from.
-WRITERS = dict(_cells())
+WRITERS = dict(_cells({s: r for s, r in accounts.WRITERS.items() if s not in PERSONS}))
 #: What a careless wildcard would let in: the workspace's own, dressed as a thread.
 NOBODY_WRITES = (
     "_policy.opened",
@@ -310,10 +314,11 @@ async def test_the_organisation_s_own_is_the_organisation_s_alone(server, admin,
     into workspaces (B62).
 
     Nor does whoever writes it write anything else: the organisation's policy is all that this role
-    may say.
+    may say, and who is a person. A person's accounts are that person's own word (I7).
     """
     own = f"ledger.{ORGANISATION}._policy.{EVERYBODY.index(role) + 1}"
     others = [tail.format("t1") for tail in WRITERS if tail != "_policy.1"]
+    people = dict(_cells(PERSONS))
     async with signed_on(server, role) as who:
         answer = await who.ask(own, b"{}")
         if role == "organisation":
@@ -321,7 +326,18 @@ async def test_the_organisation_s_own_is_the_organisation_s_alone(server, admin,
         else:
             assert answer == "denied"
             assert await stands(admin, own) is None
-        for tail in (*others, "_policy.said.m1", "_policy.1.2", "opened", "anything"):
+        for number, (tail, writers) in enumerate(people.items()):
+            free = tail[:-1] + f"{10 * EVERYBODY.index(role) + number + 1}"
+            subject = f"ledger.{ORGANISATION}.{free}"
+            if role in writers:
+                assert json.loads(await who.ask(subject, b"{}"))["stream"] == "LEDGER"
+            else:
+                assert await who.ask(subject, b"{}") == "denied", subject
+                assert await stands(admin, subject) is None
+            assert await who.ask(f"ledger.shop.{free}", b"{}") == "denied"
+        nobody = ("_person.eve.account.1", "_person.ana.said.1", "_person.ana.account.1.x")
+        nobody += ("_person.account.vote.ana", "_policy.said.m1", "_policy.1.2", "opened")
+        for tail in (*others, *nobody, "_person.call.c1.vote.ana", "anything"):
             subject = f"ledger.{ORGANISATION}.{tail}"
             assert await who.ask(subject) == "denied", subject
             assert await stands(admin, subject) is None

@@ -98,6 +98,7 @@ LEFT = {
     "GrantUsed.call": "a whole reference, and `call` is where the fact stands",
     "BudgetUsed.call": "a whole reference, and `call` is where the fact stands",
     "BudgetUsed.key": "to be read as a whole",
+    "AccountBound.account": "of people, not of calls; in the payload",
     "Delegated.tools": "patterns, to be read as a whole",
 }
 

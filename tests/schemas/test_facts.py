@@ -21,6 +21,7 @@ from ayes.schemas.slots import (
     FILLED_BY,
     GRANT,
     ORGANISATION,
+    PERSON,
     POLICY,
     TOOL,
     CallRef,
@@ -281,7 +282,7 @@ def tail(shape):
 @pytest.mark.parametrize("shape", FILLED_BY)
 def test_every_slot_round_trips(shape):
     """Each place in the ledger is one subject, and the subject says which place it is (B24)."""
-    thread = "" if shape[0] in {POLICY, TOOL, GRANT, DELEGATION, BUDGET} else "th-1"
+    thread = "" if shape[0] in {POLICY, TOOL, GRANT, DELEGATION, BUDGET, PERSON} else "th-1"
     slot = Slot("acme", thread, tail(shape))
 
     assert Slot.parse(slot.subject) == slot

@@ -27,7 +27,7 @@ async def linked(token: str, backend: InBackend, visitor: Reading) -> LinkedCall
 
     Another person's link, one that has ended and one that never was have the same answer.
     """
-    key, name = backend.link_key, visitor.name
+    key, name = backend.link_key, visitor.person
     waiting = ((entry.ref, entry.digest) for entry in backend.waiting.oldest())
     found = find_call(key, name, token, waiting)
     # The list is only a copy, and follows the log by some milliseconds.

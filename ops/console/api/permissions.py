@@ -76,8 +76,8 @@ async def check_withdrawal(ledger: Ledger, call: Call, visitor: Visitor) -> None
         Refused: as of `Ledger.withdraw`, or they did not ask for it.
     """
     people = call.approval_request.people if call.approval_request else {}
-    is_requester = person(visitor.name, people) == person(call.wish.requester, people)
-    if not (is_requester or Role.SERVICE in visitor.roles):
+    is_requester = person(visitor.person, people) == person(call.wish.requester, people)
+    if not ((visitor.person and is_requester) or Role.SERVICE in visitor.roles):
         raise NotAllowed(
             f"{visitor.name} did not ask for {call.ref}. Its requester can withdraw it, or the "
             "service that requested it."

@@ -325,7 +325,7 @@ async def propose(
     workspace: str, new: NewPolicy, backend: InBackend, visitor: Operating
 ) -> Proposed:
     """Ask people to approve a text as the next policy of a workspace. It is safe to repeat."""
-    service = await backend.service(visitor.name)
+    service = await backend.service(visitor.author)
     call = await propose_policy(service, workspace, new.text, _SOURCE, visitor.name)
     return Proposed(workspace=workspace, proposal=str(call.ref))
 
@@ -336,6 +336,6 @@ async def apply_approved(
 ) -> Applied:
     """Make a proposal that people approved the policy. Applying it again is safe."""
     operator = await backend.operator(visitor.name)
-    service = await backend.service(visitor.name)
+    service = await backend.service(visitor.author)
     version = await apply_proposal(operator, service, CallRef(workspace, thread, call))
     return Applied(workspace=workspace, version=version)

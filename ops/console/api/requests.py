@@ -75,7 +75,7 @@ async def request(
             f"the header Idempotency-Key is {idempotency_key!r}, but the name of the call is its "
             f"key: leave the header out, or send {str(ref)!r}."
         )
-    service = await backend.service(visitor.name)
+    service = await backend.service(visitor.author)
     known = await service.request(
         ref,
         request.tool,
@@ -129,7 +129,7 @@ async def withdraw(
     known = await reading.with_origin(await reading.known_call(ref))
     if known.withdrawn is None:
         await check_withdrawal(reading, known, visitor)
-        service = await backend.service(visitor.name)
+        service = await backend.service(visitor.author)
         known = await service.withdraw(ref, withdrawal.reason)
     return await _state(backend, known)
 
@@ -152,7 +152,7 @@ async def claim(ref: Named, claim: Claim, backend: InBackend, visitor: Serving) 
     """Claim an approved call, to run it: exactly the `arguments` of the answer, and only if this
     succeeds. The same claim again succeeds until the call ends; a second one is refused.
     """
-    service = await backend.service(visitor.name)
+    service = await backend.service(visitor.author)
     known = await service.start(ref, claim_id=str(claim.claim), lease_s=claim.lease_s)
     return await _state(backend, known)
 
@@ -171,7 +171,7 @@ async def renew(ref: Named, renewal: Renewal, backend: InBackend, visitor: Servi
     """Renew a claim, so that its lease begins again. Repeating it is safe: do it three times in
     each lease.
     """
-    service = await backend.service(visitor.name)
+    service = await backend.service(visitor.author)
     return await _state(backend, await service.renew(ref, str(renewal.claim)))
 
 
@@ -189,7 +189,7 @@ class Result(ApiModel):
 @router.post("/calls/{workspace}/{thread}/{call}/finish")
 async def finish(ref: Named, result: Result, backend: InBackend, visitor: Serving) -> CallState:
     """Record the result of a call that was claimed. The same result again is not refused."""
-    service = await backend.service(visitor.name)
+    service = await backend.service(visitor.author)
     output = None if result.output is None else as_recorded(result.output)
     try:
         known = await service.finish(ref, output=output, error=result.error)
@@ -229,6 +229,6 @@ async def doubt(ref: Named, doubts: Doubts, backend: InBackend, visitor: Reading
     known = await reading.known_call(ref)
     if known.status is not Status.IN_DOUBT:
         await check_doubt(reading, known, visitor, await doubt_about(reading, known))
-        service = await backend.service(visitor.name)
+        service = await backend.service(visitor.author)
         known = await service.doubt(ref, doubts.reason)
     return await _state(backend, known)

@@ -521,7 +521,7 @@ class NewMessage(ApiModel):
 @router.post("/threads/{workspace}/{thread}/messages")
 async def say(ref: Named, new: NewMessage, backend: InBackend, visitor: Serving) -> ThreadMessage:
     """Add a message to a conversation. Repeating it is safe."""
-    service = await backend.service(visitor.name)
+    service = await backend.service(visitor.author)
     text = as_recorded(new.text)
     said = await service.say(ref, text, message=new.message, role=new.role, name=new.name)
     return _message(said)

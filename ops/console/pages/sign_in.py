@@ -7,10 +7,13 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Depends, Form, Query, Request
 from fastapi.responses import RedirectResponse, Response
 
+from ayes.ops.console.api import accounts
+from ayes.ops.console.backend import InBackend
 from ayes.ops.console.openid import CALLBACK, LASTS_S
 from ayes.ops.console.pages.rendering import page
 from ayes.ops.console.problems import status_of
 from ayes.ops.console.security import Security, lead_on, local
+from ayes.ops.console.sessions import Attempts
 from ayes.ops.console.visitors import Role, Visitor
 from ayes.schemas.errors import ApprovalsError
 
@@ -55,12 +58,12 @@ async def use_link(
     following: Annotated[str, Form(alias="next")] = "/",
 ) -> Response:
     """Begin the session of the person whose link this is."""
-    if (refused := _too_often(request, security)) is not None:
-        return refused
     if security.provider is not None or not _is_on_this_machine(request):
         return _page(request, security, HTTPStatus.FORBIDDEN, problem=_ELSEWHERE)
-    name = security.access.use_link(code)
-    if not name:
+    name = security.access.holder_of(code) and security.access.use_link(code)
+    if not name:  # a good code is never limited: nobody can guess its 256 bits
+        if (refused := _too_often(request, security, security.wrong_codes)) is not None:
+            return refused
         return _page(request, security, HTTPStatus.FORBIDDEN, problem=_USED)
     response = RedirectResponse(local(following), HTTPStatus.SEE_OTHER)
     security.sign_in(request, response, Visitor(name, _OWNERS))
@@ -72,7 +75,7 @@ async def start(request: Request, security: InSecurity, following: Following = "
     """Send somebody to the provider."""
     if security.provider is None:
         return RedirectResponse("/sign-in", HTTPStatus.SEE_OTHER)
-    if (refused := _too_often(request, security)) is not None:
+    if (refused := _too_often(request, security, security.begun)) is not None:
         return refused
     try:
         url, secret = await security.provider.begin(local(following))
@@ -85,15 +88,16 @@ async def start(request: Request, security: InSecurity, following: Following = "
 
 
 @router.get(CALLBACK)
-async def callback(request: Request, security: InSecurity) -> Response:
+async def callback(request: Request, security: InSecurity, backend: InBackend) -> Response:
     """Begin the session of the person whom the provider sends back."""
     if security.provider is None:
         return RedirectResponse("/sign-in", HTTPStatus.SEE_OTHER)
     response: Response
     try:
-        visitor, following = await security.provider.finish(
+        visitor, subject, following = await security.provider.finish(
             request.cookies.get(_begun(security), ""), request.query_params
         )
+        await accounts.admit(backend, visitor, security.provider.settings.issuer, subject)
     except ApprovalsError as problem:
         response = _page(request, security, status_of(problem), problem=str(problem))
     else:
@@ -119,10 +123,10 @@ def _page(
     return response
 
 
-def _too_often(request: Request, security: Security) -> Response | None:
+def _too_often(request: Request, security: Security, attempts: Attempts) -> Response | None:
     """Refuse somebody who tries to sign in too often."""
     client = request.client.host if request.client else ""
-    wait_s = security.attempts.wait_s(client)
+    wait_s = attempts.wait_s(client)
     if not wait_s:
         return None
     problem = f"There were too many attempts to sign in. Try again in {wait_s} s."
