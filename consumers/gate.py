@@ -15,7 +15,9 @@ wish must be as in its reply.
 
 Anything uncertain is not a yes: an unknown tool and arguments that break the schema are denied
 before anybody is asked; a policy that cannot be read asks everybody. The clock is the broker's:
-"now" is when the delivered fact was recorded.
+"now" is when the delivered fact was recorded. Another node may lead the stream of timers, with a
+clock of its own, so a timer only causes a look at the clock of the log: by that one a deadline
+began, and before it has passed nothing ends.
 
 A call in a sub-agent's thread is judged with the calls above it, up to the root (ledger/chain.py):
 its requester is that of the root, and once a call above is withdrawn or has ended, it is withdrawn
@@ -50,7 +52,7 @@ or the user is faster (docs/decisions/0010):
 """
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import Final, Never
 
@@ -80,7 +82,13 @@ from ayes.projections.thread import thread_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import Unavailable
+from ayes.schemas.logs import get_logger
 from ayes.schemas.slots import ROOT, CallRef, Slot, delegations, grants
+
+_log: Final = get_logger("ayes.consumers.gate")
+
+#: A difference of the nodes' clocks that is reported, in seconds.
+_SKEW_S: Final = 1.0
 
 
 class MootCalls(Struct, frozen=True):
@@ -111,6 +119,12 @@ class Gate:
                 return await self._replied(ledger, handed, reply)
             case Fact(event=e.ModelFailed()):
                 return MissingRequests()
+            case TimerFired():
+                now = await ledger.log.clock()
+                if (ahead_s := (handed.recorded_at - now).total_seconds()) > _SKEW_S:
+                    _log.error("a timer fired too early: the nodes' clocks differ", by_s=ahead_s)
+                found = await self._called(ledger, handed.call, handed)
+                return replace(found, now=now) if isinstance(found, Case) else found
             case _:
                 return await self._called(ledger, _call(handed), handed)
 
@@ -363,17 +377,20 @@ def _needs_grants(vote: Fact) -> bool:
 
 def _steps(case: Case, handed: Delivered) -> Sequence[Effect[Never]]:
     call = case.call
+    now = case.now or handed.recorded_at
+    # On the clock that fires timers.
+    ahead = max(handed.recorded_at - now, timedelta())
     if call.requested is None:  # a vote or withdrawal came first; the request is delivered later
         return ()
     if call.decided is not None:
-        return _since_decided(call, handed.recorded_at)
-    decided = decision(case, handed.recorded_at)
+        return _since_decided(call, now, ahead)
+    decided = decision(case, now)
     if isinstance(decided, e.Approved) and (uses := _budget_uses(case, decided)):
         return [*uses, Reload()]
     match decided:
         case None:
             # Also on redelivery: a crash may have come between the question and its timer.
-            return [SetTimer(call.ref, call.due)] if call.due is not None else ()
+            return [SetTimer(call.ref, call.due + ahead)] if call.due is not None else ()
         case e.ApprovalRequested():
             # The deadline counts from when the broker recorded the question, and a message may have
             # come before it.
@@ -400,13 +417,13 @@ def _decided(call: Call, decided: e.Event) -> Sequence[Effect[Never]]:
     return [Append(call.ref.decided, decided), *((Reload(),) if ends else _cancelled(call))]
 
 
-def _since_decided(call: Call, now: datetime) -> Sequence[Effect[Never]]:
+def _since_decided(call: Call, now: datetime, ahead: timedelta) -> Sequence[Effect[Never]]:
     """The steps for a decided call: an approval lapses if nothing was started in time."""
     until = call.valid_until
     if until is None or call.decided is None or call.status is not Status.APPROVED:
         return _cancelled(call)
     if now < until:  # also on redelivery, as for the question's timer
-        return [SetTimer(call.ref, until)]
+        return [SetTimer(call.ref, until + ahead)]
     after_s = (until - call.decided.recorded_at).total_seconds()
     return [Append(call.ref.lapsed, e.Lapsed(after_s=after_s))]
 

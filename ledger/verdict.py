@@ -67,6 +67,8 @@ class Case(Struct, frozen=True):
     origin: Origin = Origin()
     #: Whether the request names the requester; else `call` has the thread's.
     names_requester: bool = True
+    #: The time of the log when a timer was handled; None: that of the delivered fact.
+    now: datetime | None = None
 
 
 def decision(case: Case, now: datetime) -> e.Event | None:

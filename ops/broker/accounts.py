@@ -247,6 +247,9 @@ _REQUESTS: Final = f"{API_SERVICE}.*.*.*"
 _SERVICES: Final = {QUEUE: (SERVICE, SUBJECT), API: (API_SERVICE, _REQUESTS)}
 #: Discovery (ADR-32): a request is answered by every service.
 _DISCOVERY: Final = "$SRV.>"
+#: Each server answers with its time, and with statistics about the account that asks, which imports
+#: this by itself.
+PING: Final = "$SYS.REQ.ACCOUNT.PING.STATZ"
 #: The roles that may discover services and read their statistics.
 _DISCOVERING: Final = ("operator", "observer")
 #: A service could not answer without it, since a reply subject is known only from its request. The
@@ -327,6 +330,8 @@ def _asked(role: str) -> tuple[str, ...]:
         asked.append(f"{API_SERVICE}.reviewer.{role.removeprefix(REVIEWER)}.*")
     elif role in ("service", *_DISCOVERING):
         asked.append(f"{API_SERVICE}.{role}.*.*")
+    if role == OPERATOR:
+        asked.append(PING)
     return (*asked, _DISCOVERY) if role in _DISCOVERING else tuple(asked)
 
 

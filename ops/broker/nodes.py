@@ -1,22 +1,29 @@
 """The nodes of a cluster: who leads each stream, who is away, and who answers without a leader."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
+from ayes.ledger import clock
 from ayes.ledger.nats.api import ApiError
 from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.nats.protocol import NatsMessage
 from ayes.ledger.nats.streams import info, streams
+from ayes.ops.broker.accounts import PING
 from ayes.ops.broker.progress import seconds
 from ayes.schemas.errors import BrokerAway
+from ayes.schemas.ids import new_id
 
 #: A node from which the leader of a stream has heard nothing for longer is away. Nodes exchange
 #: heartbeats each second (`hbIntervalDefault` of nats-server).
 AWAY_S: Final = 5.0
+#: A difference of the nodes' clocks that is an alarm.
+SKEW_S: Final = 1.0
 #: How long a node may take to answer a connection.
 _ANSWER_S: Final = 1.0
 
@@ -113,6 +120,58 @@ def trouble(found: Sequence[Copies]) -> str:
 
 def _count(away: int, nodes: int) -> str:
     return f"{away} of {nodes} nodes {'is' if away == 1 else 'are'}"
+
+
+async def clock_trouble(log: JetStream, found: Sequence[Copies]) -> str:
+    """How the clocks of the nodes of these streams differ; empty if they do not."""
+    nodes = max((1 + len(one.replicas) for one in found), default=1)
+    return skewed(await clocks(log, nodes)) if nodes > 1 else ""
+
+
+async def clocks(log: JetStream, nodes: int) -> dict[str, float]:
+    """By how many seconds the clock of each node that answers is ahead of this machine's.
+
+    Args:
+        log: on the login of an operator or administrator.
+        nodes: how many to wait for.
+    """
+    found: dict[str, float] = {}
+    all_there = asyncio.Event()
+    begun = clock.now()
+
+    def take(message: NatsMessage) -> None:
+        node = msgspec.json.decode(message[2], type=_Pong).server
+        found[node.name] = (node.time - (begun + (clock.now() - begun) / 2)).total_seconds()
+        if len(found) >= nodes:
+            all_there.set()
+
+    inbox = f"{log.connection.inbox}.{new_id()}"
+    async with log.api.straight(inbox, take):
+        await log.connection.client.publish(PING, b'{"include_unused":true}', reply=inbox)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_ANSWER_S):
+                await all_there.wait()
+    return found
+
+
+class _Node(Struct):
+    name: str
+    time: datetime
+
+
+class _Pong(Struct):
+    server: _Node
+
+
+def skewed(found: Mapping[str, float]) -> str:
+    """What is wrong with the clocks of the nodes; empty if nothing is."""
+    if not found or max(found.values()) - min(found.values()) < SKEW_S:
+        return ""
+    each = ", ".join(f"{name} {ahead_s:+,.3f} s" for name, ahead_s in sorted(found.items()))
+    return (
+        f"the clocks of the nodes differ (from this machine's: {each}), so deadlines are wrong: "
+        "they are counted by the node that leads. Give all nodes one time (NTP)"
+    )
 
 
 @asynccontextmanager

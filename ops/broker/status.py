@@ -19,7 +19,7 @@ from ayes.ledger.services import CHANNEL, Ledger
 from ayes.ledger.subscriptions import DURABLES, LEDGER, PARKED, PARKED_MOST
 from ayes.ops.broker.guard import alarms
 from ayes.ops.broker.health import takes_writes
-from ayes.ops.broker.nodes import Copies, copies, trouble
+from ayes.ops.broker.nodes import Copies, clock_trouble, copies, trouble
 from ayes.ops.broker.progress import ConsumerStatus, progress, seconds
 from ayes.schemas.errors import BrokerRefused, Unavailable
 
@@ -106,7 +106,7 @@ async def status(
         channels=await _if_readable(failing_channels(ledger)),
         alarms=[
             *([f"the log is not what it was: {differs}"] if differs else []),
-            *filter(None, [health.why, trouble(nodes)]),
+            *filter(None, [health.why, trouble(nodes), await clock_trouble(log, nodes)]),
             *await alarms(log.api),
             *await void_facts(ledger),
             *(str(one) for one in endpoints if one.is_alarming),

@@ -18,7 +18,7 @@ from ayes.ops.audit.verify import rebuild
 from ayes.ops.broker import witness
 from ayes.ops.broker.guard import readers
 from ayes.ops.broker.health import takes_writes
-from ayes.ops.broker.nodes import copies, explained, trouble
+from ayes.ops.broker.nodes import clock_trouble, copies, explained, trouble
 from ayes.ops.broker.progress import ESSENTIAL, progress
 from ayes.ops.broker.server import OLDEST
 from ayes.ops.broker.status import ROLE, BrokerStatus, doubts, void_facts
@@ -266,6 +266,8 @@ async def _parked(port: JetStream) -> Check:
 
 
 async def _clock(port: JetStream) -> Check:
+    if different := await clock_trouble(port, await copies(port)):
+        return Check("clock", ok=False, detail=different)
     skew = await _skew_s(port)
     detail = f"{skew:+.3f} s from the broker's, on which deadlines are counted"
     return Check("clock", abs(skew) < 1, detail)

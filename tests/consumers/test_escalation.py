@@ -19,7 +19,7 @@ from shop import FIRST, SECOND, THIRD, Shop, rule
 from shop import REFUND as TOOL
 from stories import told
 
-from ayes.consumers.effects import Append
+from ayes.consumers.effects import Append, SetTimer
 from ayes.consumers.executor import Executor
 from ayes.consumers.gate import Gate
 from ayes.consumers.worker import Worker
@@ -314,6 +314,8 @@ async def test_a_gate_that_died_after_it_escalated(shop: Shop):
     call = await shop.ledger.call(FIRST)
     assert call.due
     due = TimerFired(FIRST, 1, call.due)
+    while await shop.ledger.log.clock() < call.due:  # noqa: ASYNC110 - a clock reports nothing
+        await asyncio.sleep(SOON / 10)
     gate = Gate()
     escalated, _again = gate.decide(await gate.load(shop.ledger, due), due)
     assert isinstance(escalated, Append)
@@ -321,6 +323,26 @@ async def test_a_gate_that_died_after_it_escalated(shop: Shop):
     async with shop.gates(2):
         await shop.until(FIRST.escalated(2))
     assert len((await shop.ledger.call(FIRST)).escalated) == 2
+
+
+@pytest.mark.parametrize("rule_says", ["expires_in_s = 60", stages(60, 60)], ids=["ends", "stages"])
+async def test_a_timer_of_a_clock_that_is_ahead_ends_nothing(shop: Shop, rule_says: str):
+    """Another node leads the timers than the log, and its clock is an hour ahead: by the log's own
+    clock, people have the time that they were given (B36). The timer is set again on the clock that
+    fires it, so that it does not fire at once, again and again.
+    """
+    await shop.open(asking(rule_says))
+    async with shop.gates():
+        await shop.request()
+        await shop.asked()
+    call = await shop.ledger.call(FIRST)
+    assert call.due
+    hour = timedelta(hours=1)
+    early = TimerFired(FIRST, 1, await shop.ledger.log.clock() + hour)
+    gate = Gate()
+    (again,) = gate.decide(await gate.load(shop.ledger, early), early)
+    assert isinstance(again, SetTimer)
+    assert hour - timedelta(seconds=30) < again.at - call.due <= hour
 
 
 # --------------------------------------------------------------------------------------- delegation

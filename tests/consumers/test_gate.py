@@ -565,6 +565,22 @@ def test_when_an_approval_lapses(facts, handed: Delivered | None, follows: Seque
     assert list(reacts(call, handed)) == list(follows)
 
 
+@pytest.mark.parametrize(
+    ("facts", "until", "then"),
+    [(GATED, DEADLINE, Append(CALL.decided, EXPIRED)), (APPROVED, UNTIL, LAPSE)],
+    ids=["a question", "an approval"],
+)
+def test_what_ends_ends_by_the_clock_of_the_log(facts, until, then):
+    """A timer may come from a node whose clock is ahead: until the log's own clock has reached the
+    deadline, the timer is set again, by as much later as that clock is ahead (B36).
+    """
+    hour, second = timedelta(hours=1), timedelta(seconds=1)
+    early = TimerFired(CALL, 7, until - second + hour)
+    seen = replace(case(told(*facts)), now=until - second)
+    assert Gate().decide(seen, early) == [SetTimer(CALL, until + hour)]
+    assert Gate().decide(replace(seen, now=until), early)[0] == then
+
+
 #: Seconds that the requester waits, and how long that is after the question.
 WAITS = [(61, 60), (9999, 900), (0.5, 0)]
 

@@ -12,7 +12,8 @@ import pytest
 from cluster import cluster
 
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ops.broker.nodes import copies_of, explained, trouble
+from ayes.ops.broker import nodes as nodes_module
+from ayes.ops.broker.nodes import clocks, copies_of, explained, skewed, trouble
 from ayes.ops.commands import check
 from ayes.ops.commands.command import Session
 from ayes.schemas.errors import BrokerAway, Unavailable
@@ -135,3 +136,52 @@ async def until(command, is_so):
                 if is_so(seen := await command()):
                     return seen
             await asyncio.sleep(0.1)
+
+
+# --------------------------------------------------------------------------------------- the clocks
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "said"),
+    [
+        ({}, ""),
+        ({"n1": 3600.0}, ""),  # one that answers says nothing about the others
+        ({"n1": -0.2, "n2": 0.3, "n3": 0.7}, ""),
+        ({"n1": 120.0, "n2": 120.1, "n3": 120.0}, ""),  # it is this machine's that is wrong
+        (
+            {"n2": 3600.25, "n1": 0.0, "n3": -0.001},
+            "the clocks of the nodes differ (from this machine's: n1 +0.000 s, n2 +3,600.250 s, ",
+        ),
+        ({"n1": 0.0, "n2": -1.0}, "the clocks of the nodes differ"),
+    ],
+)
+def test_nodes_have_one_time(ahead_s, said):
+    """From a second on, a difference is an alarm, also of a node that leads nothing yet."""
+    assert skewed(ahead_s).startswith(said)
+    assert bool(skewed(ahead_s)) == bool(said)
+
+
+async def test_the_clock_of_each_node_is_looked_at(tmp_path, capsys, monkeypatch):
+    """Each of three answers, whichever leads, to an operator as to an administrator; one whose
+    clock is wrong is named by `status` and `doctor`.
+    """
+    async with cluster(tmp_path) as three:
+        names = {node.store.path.name for node in three.nodes}
+        for role in ("operator", "admin"):
+            async with asyncio.timeout(60), JetStream.connect(three.store.path, role=role) as log:
+                while (found := await clocks(log, 3)).keys() != names:  # they are being connected
+                    pass
+                assert all(abs(ahead_s) < 5 for ahead_s in found.values())  # the machine is busy
+
+        async def wrong(log, count):
+            return await clocks(log, count) | {"n2": -3600.0}
+
+        monkeypatch.setattr(nodes_module, "clocks", wrong)
+        session = Session(three.store.path, json=True)
+        assert await check.status(session=session) == 1
+        alarms = json.loads(capsys.readouterr().out)["alarms"]
+        assert [one for one in alarms if "n2 -3,600.000 s" in one]
+        assert await check.doctor(session=session) == 1
+        lines = map(json.loads, capsys.readouterr().out.splitlines())
+        [told] = [one for one in lines if one["check"] == "clock"]
+        assert (told["ok"], "n2 -3,600.000 s" in told["detail"]) == (False, True)
