@@ -32,7 +32,6 @@ from ayes.schemas.content import (
     decoded,
     described,
     files_in,
-    is_sound,
     parts_of,
     problem_of,
     to_store,
@@ -40,7 +39,6 @@ from ayes.schemas.content import (
 )
 from ayes.schemas.errors import BadInput, BrokerRefused, LedgerFull, Unavailable
 from ayes.schemas.logs import get_logger
-from ayes.schemas.slots import file_piece
 
 _log: Final = get_logger("ayes.adapters.outputs")
 
@@ -161,28 +159,11 @@ async def _kept(log: EventLog, workspace: str, media: e.Media) -> e.Media | e.Te
 async def with_bytes(log: EventLog, call: Call) -> Call:
     """The call with the bytes of the stored files in its output.
 
-    A file that an administrator has removed, or in whose place the store has other bytes, stays a
-    reference, which every form describes: an agent must be able to go on without it.
-
     Raises:
         Unavailable: a file cannot be read now.
     """
     if call.finished is None or not isinstance(event := call.finished.event, e.ToolReturned):
         return call
-    found: dict[e.Media, e.Media] = {}
-    for media in files_in(event):
-        try:
-            found |= await _fetched(log, call.ref.workspace, media)
-        except BadInput as problem:
-            _log.warning("a file cannot be read", call=str(call.ref), problem=str(problem))
-    if not found:
+    if not (found := await fetched(log, call.ref.workspace, files_in(event))):
         return call
     return replace(call, finished=replace(call.finished, event=with_files(event, found)))
-
-
-async def _fetched(log: EventLog, workspace: str, media: e.Media) -> dict[e.Media, e.Media]:
-    match media.source:
-        case e.Stored(digest=digest) as stored if is_sound(stored):
-            if await log.piece(file_piece(workspace, digest, 1)) is None:
-                raise BadInput(f"the file {digest} was removed from the store of {workspace}.")
-    return await fetched(log, workspace, [media])

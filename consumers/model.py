@@ -164,8 +164,7 @@ async def with_bytes(
     large ones the newest (`are_sent`).
 
     Raises:
-        BadInput: the store has other bytes in the place of a file.
-        Unavailable: a file is not there, or cannot be read now.
+        Unavailable: a file cannot be read now. One that is missing or damaged is read in words.
     """
     files = files_in(entries)
     sent = are_sent(files)

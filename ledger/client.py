@@ -11,7 +11,7 @@ import copy
 import functools
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import batched
 from pathlib import Path
 from typing import Any, Concatenate, Final, Protocol, Self
@@ -23,7 +23,7 @@ from ayes.ledger import clock, tracing
 from ayes.ledger.budgets import Sum, candidates, filled, giving_back
 from ayes.ledger.chain import chain_above
 from ayes.ledger.descriptions import already_filled
-from ayes.ledger.files import with_files_kept
+from ayes.ledger.files import kept_again, with_files_kept
 from ayes.ledger.grants import Delegation, Grant, delegations_of, grants_of
 from ayes.ledger.in_force import (
     VoidVersion,
@@ -54,6 +54,7 @@ from ayes.ledger.votes import Tally, tally
 from ayes.schemas import events as e
 from ayes.schemas import ids
 from ayes.schemas.codec import Fact, encode
+from ayes.schemas.content import by_digest
 from ayes.schemas.errors import (
     AlreadyFilled,
     BadFact,
@@ -99,6 +100,8 @@ _CATCH_UP_S: Final = 2.0
 _CALLS_AT_ONCE: Final = 100
 #: The pause between attempts of an operation that must succeed.
 _AGAIN_S: Final = 0.5
+#: Files may have been swept if a fact is recorded so long after them, or later (`ops/files.py`).
+_LATE: Final = timedelta(hours=1)
 
 
 class _OnALog(Protocol):
@@ -214,8 +217,11 @@ class LedgerClient:
         """
         if not isinstance(event, slot.filled_by):
             raise BadSlot(f"a {type(event).__name__} cannot be in {slot.subject}")
-        event = await with_files_kept(self.log, slot.workspace, self.with_envelope(event, cause))
+        given, begun = self.with_envelope(event, cause), self.now()
+        event = await with_files_kept(self.log, slot.workspace, given)
         result = await self.log.append(slot, encode(event), event.id)
+        if self.now() - begun > _LATE and not isinstance(result, SlotTaken):
+            await kept_again(self.log, slot.workspace, given, event)
         if isinstance(result, SlotTaken) and fallback_slot is not None:
             fallback = await self.append(fallback_slot, event)
             return fallback if isinstance(fallback, Unconfirmed) else result
@@ -635,7 +641,8 @@ def call_ref(call: CallRef | str) -> CallRef:
 
 def same_content(event: object, wanted: e.Event) -> bool:
     """Whether two events have the same content apart from their envelopes."""
-    if type(event) is not type(wanted):
+    if not isinstance(event, e.Event) or type(event) is not type(wanted):
         return False
+    event, wanted = by_digest(event), by_digest(wanted)
     own = [name for name in wanted.__struct_fields__ if name not in e.Event.__struct_fields__]
     return all(getattr(event, name) == getattr(wanted, name) for name in own)

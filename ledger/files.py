@@ -2,10 +2,12 @@
 
 A file is stored in pieces, each on a subject that takes one message, like a slot:
 
-    file.<workspace>.<SHA-256 of the whole>.<number from 1>      the bytes, `PIECE_BYTES` each
+    file.<workspace>.<role>.<random id>.<number from 1>      the bytes, `PIECE_BYTES` each
 
-It is stored before the fact that refers to it. A reader compares the bytes with the digest, so it
-gets the right bytes or an error, also if a participant wrote other bytes to the store.
+It is stored before the fact that refers to it, which has the place and the digest. The broker
+allows each role its own places only, and nobody knows an id before. A reader compares the bytes
+with the digest, so it gets the right bytes or an error. `ayes files sweep` removes files that no
+fact names (`ops/files.py`).
 """
 
 import base64
@@ -25,24 +27,31 @@ from ayes.schemas.content import (
     to_store,
     with_files,
 )
-from ayes.schemas.errors import BadInput, Unavailable
+from ayes.schemas.errors import BadInput
+from ayes.schemas.logs import get_logger
 from ayes.schemas.slots import file_piece
+
+_log: Final = get_logger("ayes.ledger.files")
 
 #: As large as the largest fact.
 PIECE_BYTES: Final = 512 * 1024
 
 
-async def keep(log: EventLog, workspace: str, data: bytes) -> e.Stored:
+async def keep(log: EventLog, workspace: str, data: bytes, place: str = "") -> e.Stored:
     """Store a file. Storing it again changes nothing.
+
+    Args:
+        place: where it was stored before; empty: a place of its own.
 
     Raises:
         BadInput: other bytes are in its place.
         Unavailable: no answer came, or not every piece can be read yet. A retry is safe.
     """
-    stored = e.Stored(sha256(data).hexdigest(), len(data))
+    digest = sha256(data).hexdigest()
+    stored = e.Stored(digest, len(data), place or log.file_place(digest))
     new = True
     for number, piece in enumerate(_pieces(data), 1):
-        new &= await log.keep_piece(file_piece(workspace, stored.digest, number), piece)
+        new &= await log.keep_piece(file_piece(workspace, stored.place, number), piece)
     if not new:  # mostly the same file
         await fetch(log, workspace, stored)
     return stored
@@ -52,18 +61,19 @@ async def fetch(log: EventLog, workspace: str, stored: e.Stored) -> bytes:
     """The bytes of a stored file.
 
     Raises:
-        BadInput: the store has other bytes in its place, or no file can be there.
-        Unavailable: they are not there, or cannot be read now.
+        BadInput: the store does not have them, or has other bytes in their place.
+        Unavailable: they cannot be read now.
     """
     if not is_sound(stored):
         raise BadInput(f"{stored} names no file that the store of {workspace} can have.")
     data = bytearray()
     while len(data) < stored.size or not data:
         number = len(data) // PIECE_BYTES + 1
-        piece = await log.piece(file_piece(workspace, stored.digest, number))
+        piece = await log.piece(file_piece(workspace, stored.place or stored.digest, number))
         if piece is None:
-            raise Unavailable(
-                f"piece {number} of the file {stored.digest} is not in the store of {workspace}."
+            raise BadInput(
+                f"piece {number} of the file {stored.digest} is not in the store of {workspace}: "
+                "it was removed, or never stored."
             )
         data += piece
         if len(piece) < PIECE_BYTES:
@@ -88,7 +98,8 @@ async def with_files_kept[E: e.Event](log: EventLog, workspace: str, event: E) -
         if problem := problem_of(media):
             raise BadInput(f"file {number} of this {type(event).__name__} is refused: {problem}")
     for stored in {media.source for media in files if isinstance(media.source, e.Stored)}:
-        last = file_piece(workspace, stored.digest, max(1, -(-stored.size // PIECE_BYTES)))
+        place, pieces = stored.place or stored.digest, max(1, -(-stored.size // PIECE_BYTES))
+        last = file_piece(workspace, place, pieces)
         if await log.piece(last) is None:
             raise BadInput(
                 f"the file {stored.digest} is not in the store of {workspace}, so nobody could "
@@ -112,19 +123,39 @@ async def keep_media(log: EventLog, workspace: str, media: e.Media) -> e.Media:
     return replace(media, source=await keep(log, workspace, data))
 
 
+async def kept_again(log: EventLog, workspace: str, given: e.Event, recorded: e.Event) -> None:
+    """Store the files of an event once more, where its fact says, unless they are there: they may
+    have been swept, if more than a day passed before it was recorded.
+
+    Raises:
+        Unavailable: no answer came.
+    """
+    for before, after in zip(files_in(given), files_in(recorded), strict=True):
+        if isinstance(before.source, e.Inline) and isinstance(after.source, e.Stored):
+            data = decoded(before.source)
+            assert data is not None, "it was stored"
+            await keep(log, workspace, data, after.source.place)
+
+
 async def fetched(
     log: EventLog, workspace: str, files: Iterable[e.Media]
 ) -> dict[e.Media, e.Media]:
     """The stored files among these, each with its bytes.
 
+    One that is missing or damaged is left out: it stays a reference, which every form describes, so
+    that an agent can go on without it.
+
     Raises:
-        BadInput: as of `fetch`.
-        Unavailable: as of `fetch`.
+        Unavailable: they cannot be read now.
     """
     found = {}
     for media in dict.fromkeys(files):
         if isinstance(media.source, e.Stored):
-            data = await fetch(log, workspace, media.source)
+            try:
+                data = await fetch(log, workspace, media.source)
+            except BadInput as problem:
+                _log.warning("a file cannot be read", workspace=workspace, problem=str(problem))
+                continue
             source = e.Inline(base64.b64encode(data).decode())
             found[media] = replace(media, source=source)
     return found

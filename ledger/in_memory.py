@@ -213,6 +213,9 @@ class Memory:
         for durable in self._durables.values():
             durable.offer(f"parked.{subscriptions.OPERATOR}.{mark.consumer}.{mark.number}", mark)
 
+    def file_place(self, digest: str) -> str:
+        return f"service.{digest[:32]}"
+
     async def keep_piece(self, subject: str, piece: bytes) -> bool:
         is_new = subject not in self._pieces
         self._pieces.setdefault(subject, piece)
@@ -261,6 +264,7 @@ class Lagging:
         self.set_timer, self.cancel_timer = log.set_timer, log.cancel_timer
         self.park, self.parked, self.ask = log.park, log.parked, log.ask
         self.keep_piece, self.piece = log.keep_piece, log.piece
+        self.file_place = log.file_place
         self.publish_live, self.subscribe_live = log.publish_live, log.subscribe_live
 
     def beside(self) -> "Lagging":

@@ -336,6 +336,12 @@ class EventLog(FactReader, Protocol):
         """
         ...
 
+    def file_place(self, digest: str) -> str:
+        """A place for a file in the store, as `Stored.place`: no other role may fill it, and no
+        other process can know it before. The same for the same bytes, for an hour at most.
+        """
+        ...
+
     async def keep_piece(self, subject: str, piece: bytes) -> bool:
         """Store a piece of a file (`ledger/files.py`); False if its place was filled before.
 

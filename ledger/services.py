@@ -18,7 +18,6 @@ import msgspec
 from ayes.ledger import clock, tracing
 from ayes.ledger.client import LedgerClient, as_of_the_leader, call_ref, same_content
 from ayes.ledger.descriptions import FLAWS, already_filled, describe, describe_decision
-from ayes.ledger.files import with_files_kept
 from ayes.ledger.lifecycle import Call, Status
 from ayes.ledger.log import EventLog
 from ayes.ledger.reviewers import Reviewer
@@ -379,7 +378,6 @@ class Ledger(LedgerClient):
             raise NotOpen(f"{ref} was never started, so it has no outcome. Nothing was recorded.")
         if not known.is_clients:
             raise NotOpen(_not_here(known))
-        outcome = await with_files_kept(self.log, ref.workspace, outcome)
         posted = self.with_envelope(tracing.about(known, outcome))
         if known.finished is None:
             place = known.end_slot
@@ -492,8 +490,7 @@ class Ledger(LedgerClient):
         slot = ref.said(message)
         if role not in _ROLES:
             raise BadInput(f"{role!r} is not a valid role. The roles are: {', '.join(_ROLES)}.")
-        event = e.Said(role=role, text=text, name=name)
-        said = await with_files_kept(self.log, ref.workspace, event)
+        said = e.Said(role=role, text=text, name=name)
         standing = next(iter(await self.read(slot)), None)
         if standing is None and role == "user":
             for call in await self.open_questions(ref):

@@ -18,7 +18,14 @@ import msgspec
 from ayes import __version__
 from ayes.ledger.files import PIECE_BYTES
 from ayes.ledger.nats.streams import STORED
-from ayes.ops.broker.accounts import API_SERVICE, LIVE, OTHER_SUBJECTS, REVIEWER, WRITERS
+from ayes.ops.broker.accounts import (
+    API_SERVICE,
+    LIVE,
+    OTHER_SUBJECTS,
+    REVIEWER,
+    STORING,
+    WRITERS,
+)
 from ayes.ops.console.service import Endpoint
 from ayes.projections.live import Piece
 from ayes.schemas import json_schema
@@ -207,11 +214,13 @@ def _records(name: str, role: str) -> dict[str, Any]:
 
 
 _FILE: Final = {
-    "address": f"{FILES}.{{workspace}}.{{digest}}.{{number}}",
-    "description": "A stored file: facts refer to it by its digest. A place takes one piece.",
+    "address": f"{FILES}.{{workspace}}.{{role}}.{{id}}.{{number}}",
+    "description": "A stored file: facts have its place, `<role>.<id>`, and its digest. A place "
+    "takes one piece. What no fact names is removed by `ayes files sweep`, after a day or later.",
     "parameters": {
         "workspace": {"description": _ID},
-        "digest": {"description": "The SHA-256 of the whole file, as hexadecimal digits"},
+        "role": {"description": "The role of its writer"},
+        "id": {"description": "32 random hexadecimal digits"},
         "number": {"description": "The number of the piece, counted from 1"},
     },
     "messages": {"file_piece": {"$ref": "#/components/messages/file_piece"}},
@@ -234,7 +243,7 @@ def _pieces() -> dict[str, Any]:
     """The operations on pieces of files, and on pieces of replies while models give them."""
     file, said = {"$ref": "#/channels/file_piece"}, {"$ref": "#/channels/live_piece"}
     operations: dict[str, Any] = {}
-    for role in OTHER_SUBJECTS[f"{FILES}.*.*.*"]:
+    for role in STORING:
         operations[f"{role}_stores_file_piece"] = {
             "action": "send",
             "channel": file,

@@ -7,6 +7,7 @@ import base64
 import binascii
 import re
 from collections.abc import Iterable, Mapping
+from hashlib import sha256
 from typing import Final
 
 from msgspec.structs import replace
@@ -22,6 +23,9 @@ INLINE_BYTES: Final = 64 * 1024
 MEDIA_TYPE: Final = re.compile(r"[a-z]+/(\*|[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126})", re.ASCII)
 
 _SHA256: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
+#: A role and an id; none in older logs.
+PLACE: Final = r"[a-z0-9-]{1,64}\.[0-9a-f]{32}"
+_PLACE: Final = re.compile(PLACE, re.ASCII)
 
 
 def content_of(parts: Iterable[e.Text | e.Media]) -> e.Content:
@@ -60,6 +64,22 @@ def with_files[E: e.Event](event: E, changed: Mapping[e.Media, e.Media]) -> E:
             return replace(event, parts=parts)
         case _:
             return event
+
+
+def by_digest(event: e.Event) -> e.Event:
+    """The event with its files as their digests, wherever their bytes are, to be compared."""
+    found = {media: replace(media, source=_by_digest(media.source)) for media in files_in(event)}
+    return with_files(event, found) if found else event
+
+
+def _by_digest(source: e.Source) -> e.Source:
+    match source:
+        case e.Stored():
+            return replace(source, place="")
+        case e.Inline() as held if (data := decoded(held)) is not None:
+            return e.Stored(sha256(data).hexdigest(), len(data))
+        case _:
+            return source
 
 
 def _parts_in(event: e.Event) -> tuple[e.Part, ...]:
@@ -167,7 +187,11 @@ def to_store(files: Iterable[e.Media]) -> tuple[e.Media, ...]:
 
 def is_sound(stored: e.Stored) -> bool:
     """Whether it can name a file of the store. A program of others may record anything."""
-    return _SHA256.fullmatch(stored.digest) is not None and 0 <= stored.size <= MAX_FILE_BYTES
+    return (
+        _SHA256.fullmatch(stored.digest) is not None
+        and 0 <= stored.size <= MAX_FILE_BYTES
+        and (not stored.place or _PLACE.fullmatch(stored.place) is not None)
+    )
 
 
 def problem_of(media: e.Media) -> str:
@@ -180,7 +204,10 @@ def problem_of(media: e.Media) -> str:
         case e.Inline() as held if decoded(held) is None:
             return "its data is not base64 (RFC 4648, section 4)."
         case e.Stored() as stored if not is_sound(stored):
-            return f"it has no SHA-256, or a size that is not 0 to {MAX_FILE_BYTES:,} bytes."
+            return (
+                f"it has no SHA-256, a size that is not 0 to {MAX_FILE_BYTES:,} bytes, or a place "
+                "that is none."
+            )
         case e.Linked(url=url) if not url:
             return "its link is empty."
         case e.Uploaded(provider=provider, id=id_) if not (provider and id_):

@@ -120,13 +120,16 @@ class Inline(Struct, frozen=True, tag_field="kept", tag="inline", gc=False):
     data: str
 
 
-class Stored(Struct, frozen=True, tag_field="kept", tag="stored", gc=False):
+class Stored(Struct, frozen=True, tag_field="kept", tag="stored", omit_defaults=True, gc=False):
     """Bytes in the store of files (`ayes.ledger.files`)."""
 
     #: SHA-256 of the bytes, in hexadecimal digits.
     digest: str
     #: The number of bytes.
     size: int
+    #: The role that stored it and a random id, as `service.0123456789abcdef0123456789abcdef`.
+    #: Empty in older logs: the place is the digest.
+    place: str = ""
 
 
 class Linked(Struct, frozen=True, tag_field="kept", tag="linked", gc=False):

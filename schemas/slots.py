@@ -102,9 +102,9 @@ FILLED_BY: Final[dict[tuple[str, ...], tuple[type[e.Event], ...]]] = {
 FILES: Final = "file"
 
 
-def file_piece(workspace: str, digest: str, number: int) -> str:
+def file_piece(workspace: str, place: str, number: int) -> str:
     """The subject of a piece of a file, counted from 1."""
-    return f"{FILES}.{workspace}.{digest}.{number}"
+    return f"{FILES}.{workspace}.{place}.{number}"
 
 
 class Slot(Struct, frozen=True, gc=False):

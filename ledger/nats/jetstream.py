@@ -11,7 +11,9 @@ every read answers as if it did not exist (docs/decisions/0055).
 import asyncio
 import base64
 import functools
+import hmac
 import re
+import secrets
 import time
 from collections import defaultdict, deque
 from collections.abc import (
@@ -33,7 +35,7 @@ import msgspec
 import nats.errors
 from msgspec import structs
 
-from ayes.ledger import log, subscriptions
+from ayes.ledger import clock, log, subscriptions
 from ayes.ledger.log import (
     AlreadyRecorded,
     AppendResult,
@@ -90,6 +92,7 @@ class JetStream:
         self.connection = connection
         self.api = Api(connection)
         self._commits = GroupCommit(self.api)
+        self._secret = secrets.token_bytes(32)
         #: The last fact of the log that this client knows to be recorded.
         self._known_seq = 0
         #: Creates the durables of this process again, if it has an administrator's login.
@@ -607,6 +610,11 @@ class JetStream:
         """
         if not await self.replace(subject, raw, headers):
             raise BrokerRefused(f"the broker refuses {subject}: somebody else wrote it.")
+
+    def file_place(self, digest: str) -> str:
+        hour = int(clock.now().timestamp()) // 3600
+        secret = hmac.digest(self._secret, f"{digest} {hour}".encode(), "sha256").hex()
+        return f"{self.connection.login.user or 'service'}.{secret[:32]}"
 
     async def keep_piece(self, subject: str, piece: bytes) -> bool:
         try:

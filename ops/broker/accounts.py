@@ -148,6 +148,9 @@ MODEL: Final = "model"
 _CONSUMERS: Final = tuple(name for name, one in DURABLES.items() if one.stream != PARKED)
 _PARKING: Final = tuple(dict.fromkeys(DURABLES[name].role for name in _CONSUMERS))
 
+#: The roles that store files, each in places of its own.
+STORING: Final = ("service", "executor", MODEL)
+
 #: The roles that may publish to subjects other than slots and the durables' own subjects.
 OTHER_SUBJECTS: Final[dict[str, tuple[str, ...]]] = {
     # No workspace can weaken the organisation's policy, so its operators may not write it.
@@ -161,7 +164,7 @@ OTHER_SUBJECTS: Final[dict[str, tuple[str, ...]]] = {
     # The live text of replies; nothing stores it.
     LIVE: (MODEL,),
     # Pieces of files, before the facts that refer to them.
-    f"{FILES}.*.*.*": ("service", "executor", "model"),
+    **{f"{FILES}.*.{role}.*.*": (role,) for role in STORING},
     # Deadlines: set, and cancelled by purging their subject.
     "timer.set.>": ("gate",),
     f"$JS.API.STREAM.PURGE.{TIMERS}": ("gate",),

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from ayes.consumers.model import with_bytes
 from ayes.consumers.pending_view import changes
-from ayes.ledger.files import with_files_kept
+from ayes.ledger.client import same_content
 from ayes.ledger.lifecycle import Call, Status
 from ayes.ledger.services import Ledger
 from ayes.ops.rehearsal.recorded import (
@@ -359,9 +359,8 @@ async def _say(service: Ledger, ref: ThreadRef, exchange: Exchange, place: int) 
     for number, said in enumerate(exchange.said):
         slot = ref.said(message_id(place, number))
         event = e.Said(role=said.role, text=said.text)
-        kept = await with_files_kept(service.log, ref.workspace, event)
-        first = await service.try_append(slot, kept)
-        if first is not None and getattr(first.event, "text", None) != kept.text:
+        first = await service.try_append(slot, event)
+        if first is not None and not same_content(first.event, event):
             raise AlreadyFilled(
                 f"{slot.subject} differs from the recording. Choose another workspace with -w."
             )

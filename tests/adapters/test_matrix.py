@@ -192,7 +192,7 @@ async def test_a_picture_is_recorded_as_one_and_shown_again(world):
     assert isinstance(returned, e.ToolReturned)
     caption, picture = returned.output
     assert caption == e.Text(CAPTION)
-    stored = e.Stored(hashlib.sha256(CHART).hexdigest(), len(CHART))
+    stored = e.Stored(hashlib.sha256(CHART).hexdigest(), len(CHART), picture.source.place)
     assert (picture.media_type, picture.source) == ("image/png", stored)
     world.agent().restore({})
     assert await world.agent(wishes, patience_s=10).start() == first

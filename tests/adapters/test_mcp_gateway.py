@@ -406,7 +406,8 @@ async def test_a_picture_is_recorded_as_one_and_given_again(world: World, mode: 
     assert world.ran == ["chart"]
     caption, picture = await output(world)
     assert caption == e.Text("Refunds by month.")
-    stored = e.Stored(hashlib.sha256(data).hexdigest(), len(data))
+    digest = hashlib.sha256(data).hexdigest()
+    stored = e.Stored(digest, len(data), world.shop.log.file_place(digest))
     kept = stored if large else e.Inline(base64.b64encode(data).decode())
     assert (picture.media_type, picture.source) == ("image/png", kept)
 
@@ -454,7 +455,8 @@ async def test_a_file_that_cannot_be_stored_is_described(world: World):
     picture = png(160, 160, level=0)
     digest = hashlib.sha256(picture).hexdigest()
     async with client(world.url) as agent:
-        await world.shop.log.keep_piece(file_piece("shop", digest, 1), b"other bytes")
+        place = file_piece("shop", world.shop.log.file_place(digest), 1)
+        await world.shop.log.keep_piece(place, b"other bytes")
         meta = {CLAUDE: "toolu_1"}
         first = await agent.call_tool("chart", {"large": True}, meta=meta)
         again = await agent.call_tool("chart", {"large": True}, meta=meta)

@@ -86,8 +86,9 @@ class Store(Memory):
 async def test_a_large_file_is_stored_after_the_broker_was_away():
     """It is waited for, as it is for a fact. Small files are recorded in the fact."""
     small = attached(PDF, "application/pdf")
-    stored = e.Media("image/png", e.Stored(DIGEST, len(LARGE)), "chart.png")
     store = Store(BrokerAway("no broker answered"))
+    source = e.Stored(DIGEST, len(LARGE), store.file_place(DIGEST))
+    stored = e.Media("image/png", source, "chart.png")
     assert await kept(store, "shop", (TEXT, small, PICTURE)) == (TEXT, small, stored)
     assert await kept(store, "shop", "a text") == "a text"
 

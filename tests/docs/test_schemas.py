@@ -19,7 +19,7 @@ from paths import ROOT
 from program import approvals
 
 from ayes.ops import asyncapi
-from ayes.ops.broker.accounts import OTHER_SUBJECTS, WRITERS
+from ayes.ops.broker.accounts import OTHER_SUBJECTS, STORING, WRITERS
 from ayes.ops.console.application import described
 from ayes.projections.live import Piece
 from ayes.schemas import codec, json_schema
@@ -146,16 +146,16 @@ def test_what_is_no_fact_has_a_channel_too():
     document = json.loads(ASYNCAPI.read_text())
     channels = document["channels"]
     assert {channels[one]["address"] for one in ("file_piece", "live_piece")} == {
-        "file.{workspace}.{digest}.{number}",
+        "file.{workspace}.{role}.{id}.{number}",
         "live.{workspace}.{thread}.{turn}",
     }
-    for subject, name in (("file.*.*.*", "file_piece"), ("live.>", "live_piece")):
+    for roles, name in ((STORING, "file_piece"), (OTHER_SUBJECTS["live.>"], "live_piece")):
         senders = [
             one["security"][0]["$ref"].rpartition("/")[2]
             for one in document["operations"].values()
             if one["action"] == "send" and one["channel"]["$ref"] == f"#/channels/{name}"
         ]
-        assert tuple(senders) == OTHER_SUBJECTS[subject]
+        assert tuple(senders) == roles
     piece = document["components"]["messages"]["live_piece"]["payload"]
     said = json.loads(msgspec.json.encode(Piece(attempt=1, at=0, text="One moment.")))
     jsonschema.Draft202012Validator(piece).validate(said)

@@ -525,8 +525,8 @@ async def test_a_tool_whose_output_cannot_be_recorded_has_failed(desk: Ledger):
     """It has run, so the call ends, and says why: other bytes are in the place of a file."""
     await approved(desk)
     picture = attached(b"picture" * 20_000, "image/png")
-    place = file_piece("shop", sha256(b"picture" * 20_000).hexdigest(), 1)
-    await desk.log.keep_piece(place, b"something else")
+    place = desk.log.file_place(sha256(b"picture" * 20_000).hexdigest())
+    await desk.log.keep_piece(file_piece("shop", place, 1), b"something else")
 
     def chart(order: str) -> e.Media:
         return picture

@@ -2,22 +2,28 @@
 
 import asyncio
 import base64
+from datetime import timedelta
 from hashlib import sha256
+from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from ayes.consumers.model import with_bytes
-from ayes.ledger import files
+from ayes.ledger import client, files
 from ayes.ledger.in_memory import Memory
+from ayes.ledger.log import AppendResult, Recorded
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import STORED, ensure
 from ayes.ledger.services import Ledger
 from ayes.ledger.tool_runner import run_tool
+from ayes.ops.files import sweep
 from ayes.projections.formats import FORMATS, format_named
 from ayes.projections.history import Assistant, Entry, Outcome, User, are_sent, digest, history
 from ayes.projections.thread import thread_of
 from ayes.schemas import events as e
+from ayes.schemas.codec import encode
 from ayes.schemas.content import (
     INLINE_BYTES,
     MAX_FILE_BYTES,
@@ -26,8 +32,8 @@ from ayes.schemas.content import (
     described,
     words,
 )
-from ayes.schemas.errors import AlreadyFilled, BadInput, LedgerFull, Unavailable
-from ayes.schemas.slots import ThreadRef, file_piece
+from ayes.schemas.errors import AlreadyFilled, BadInput, BrokerRefused, LedgerFull
+from ayes.schemas.slots import Slot, ThreadRef, file_piece
 
 pytestmark = pytest.mark.log("memory", "jetstream", "calm")
 
@@ -53,9 +59,9 @@ async def test_a_large_file_is_stored_and_comes_back(ledger: Ledger):
     """
     event = await said(ledger, attached(LARGE, "image/png", "chart.png"))
     [media] = event.text
-    assert media == e.Media(
-        "image/png", e.Stored(sha256(LARGE).hexdigest(), len(LARGE)), "chart.png"
-    )
+    assert isinstance(media.source, e.Stored)
+    meant = e.Stored(sha256(LARGE).hexdigest(), len(LARGE), media.source.place)
+    assert media == e.Media("image/png", meant, "chart.png")
     assert await files.fetch(ledger.log, "shop", media.source) == LARGE
     entries = history(thread_of(THREAD, await ledger.read(THREAD))).entries
     assert entries == (User((media,)),)
@@ -112,15 +118,14 @@ async def test_a_file_that_is_too_large_is_refused(ledger: Ledger):
 
 
 async def test_other_bytes_in_the_place_of_a_file_are_found(ledger: Ledger):
-    """Whoever may store files can be first in a place with other bytes. Then the file cannot be
-    stored, and whatever is read from there is refused: nobody gets other bytes than those meant.
-    """
-    place = file_piece("shop", sha256(LARGE).hexdigest(), 1)
-    assert await ledger.log.keep_piece(place, b"something else")
+    """Whatever is read from there is refused: nobody gets other bytes than those meant."""
+    whole = sha256(LARGE).hexdigest()
+    place = ledger.log.file_place(whole)
+    assert await ledger.log.keep_piece(file_piece("shop", place, 1), b"something else")
     with pytest.raises(BadInput, match="other bytes"):
         await said(ledger, attached(LARGE, "image/png"))
     with pytest.raises(BadInput, match="other bytes"):
-        await files.fetch(ledger.log, "shop", e.Stored(sha256(LARGE).hexdigest(), len(LARGE)))
+        await files.fetch(ledger.log, "shop", e.Stored(whole, len(LARGE), place))
     assert await ledger.read(THREAD) == ()
 
 
@@ -137,18 +142,19 @@ async def test_what_no_file_can_be_is_not_read(ledger: Ledger, size: int):
 
 async def test_other_bytes_of_the_same_length_are_found(ledger: Ledger):
     """Only the digest tells them from those that were meant; and a fact may name another size."""
-    whole, meant = sha256(LARGE).hexdigest(), e.Stored(sha256(LARGE).hexdigest(), len(LARGE))
+    whole = sha256(LARGE).hexdigest()
+    meant = e.Stored(whole, len(LARGE), ledger.log.file_place(whole))
     other = bytes(reversed(LARGE))
     for number in (1, 2):
         piece = other[(number - 1) * files.PIECE_BYTES : number * files.PIECE_BYTES]
-        await ledger.log.keep_piece(file_piece("shop", whole, number), piece)
+        await ledger.log.keep_piece(file_piece("shop", meant.place, number), piece)
     with pytest.raises(BadInput, match="other bytes"):
         await files.fetch(ledger.log, "shop", meant)
     with pytest.raises(BadInput, match="other bytes"):
         await said(ledger, attached(LARGE, "image/png"))
     small = await files.keep(ledger.log, "shop", b"a few bytes")
     with pytest.raises(BadInput, match="other bytes"):
-        await files.fetch(ledger.log, "shop", e.Stored(small.digest, small.size + 1))
+        await files.fetch(ledger.log, "shop", structs.replace(small, size=small.size + 1))
 
 
 @pytest.mark.parametrize(
@@ -227,10 +233,24 @@ async def test_a_piece_is_stored_once(ledger: Ledger):
     assert await ledger.log.piece(place) == b"first"
 
 
-async def test_a_file_that_is_not_there_is_awaited(ledger: Ledger):
-    """A model is not asked about a file that cannot be read: the delivery is tried again."""
-    with pytest.raises(Unavailable, match="piece 1"):
-        await files.fetch(ledger.log, "shop", e.Stored("0" * 64, 5))
+@pytest.mark.parametrize("name", FORMATS)
+async def test_a_file_that_is_missing_or_damaged_is_read_in_words(ledger: Ledger, name: str):
+    """A raw client may name files that the store does not have, or not so. The history of the
+    thread can be made all the same, in every format (I9).
+    """
+    damaged = e.Stored("1" * 64, 11, (await files.keep(ledger.log, "shop", b"a few bytes")).place)
+    missing = e.Stored("0" * 64, 5, "service." + "0" * 32)
+    told = tuple(
+        e.Media("image/png", source, f"{number}.png")
+        for number, source in enumerate((missing, damaged, e.Stored("2" * 64, 7), e.Stored("*", 9)))
+    )
+    raw = encode(ledger.with_envelope(e.Said(role="user", text=(e.Text("Look."), *told))))
+    assert isinstance(await ledger.log.append(THREAD.said("m1"), raw, "m1"), Recorded)
+    entries = history(thread_of(THREAD, await ledger.read(THREAD))).entries
+    sent = await with_bytes(ledger, THREAD, entries)
+    written = msgspec.json.encode(format_named(name).write(sent)).decode()
+    for number, size in enumerate((5, 11, 7, 9)):
+        assert f"[image/png '{number}.png', {size} bytes]" in written
 
 
 async def test_what_refers_to_a_file_that_is_not_there_is_refused(ledger: Ledger):
@@ -253,9 +273,10 @@ async def test_what_refers_to_a_file_that_is_not_there_is_refused(ledger: Ledger
 async def test_a_file_half_stored_is_stored_by_the_next_attempt(ledger: Ledger):
     """A program that dies between two pieces leaves some of them."""
     whole = sha256(LARGE).hexdigest()
-    await ledger.log.keep_piece(file_piece("shop", whole, 1), LARGE[: files.PIECE_BYTES])
-    with pytest.raises(Unavailable, match="piece 2"):
-        await files.fetch(ledger.log, "shop", e.Stored(whole, len(LARGE)))
+    place = ledger.log.file_place(whole)
+    await ledger.log.keep_piece(file_piece("shop", place, 1), LARGE[: files.PIECE_BYTES])
+    with pytest.raises(BadInput, match="piece 2"):
+        await files.fetch(ledger.log, "shop", e.Stored(whole, len(LARGE), place))
     stored = await files.keep(ledger.log, "shop", LARGE)
     assert await files.fetch(ledger.log, "shop", stored) == LARGE
 
@@ -339,5 +360,92 @@ def test_the_words_for_a_name_are_the_same_in_every_python():
 async def test_the_store_of_one_workspace_is_not_that_of_another():
     log = Memory()
     stored = await files.keep(log, "shop", b"secret")
-    with pytest.raises(Unavailable):
+    with pytest.raises(BadInput, match="not in the store of other"):
         await files.fetch(log, "other", stored)
+
+
+@pytest.mark.log("memory")
+def test_an_older_fact_of_a_file_is_as_it_was():
+    """Its place is its digest, and the digest of a history with it does not change."""
+    raw = b'{"kept":"stored","digest":"%b","size":5}' % (b"0" * 64)
+    old = msgspec.json.decode(raw, type=e.Stored)
+    assert old == e.Stored("0" * 64, 5)
+    assert msgspec.json.encode(old) == raw
+
+
+@pytest.mark.log("jetstream")
+async def test_a_role_stores_in_places_of_its_own(store: Path):
+    """With a model's login nobody takes a place of a service, nor one in the layout before; the
+    service's own file is stored, with an id that no other process has (I9).
+    """
+    whole = sha256(LARGE).hexdigest()
+    async with (
+        Ledger.connect(store, role="service") as service,
+        Ledger.connect(store, role="service") as another,
+        Ledger.connect(store, role="model") as model,
+    ):
+        foreseen = another.log.file_place(whole)
+        assert foreseen != service.log.file_place(whole)
+        for subject in (
+            file_piece("shop", whole, 1),
+            file_piece("shop", service.log.file_place(whole), 1),
+        ):
+            with pytest.raises(BrokerRefused):
+                await model.log.keep_piece(subject, b"something else")
+        await another.log.keep_piece(file_piece("shop", foreseen, 1), b"something else")
+        fact = await service.say(THREAD, (attached(LARGE, "image/png"),), message="m1")
+        [media] = fact.event.text
+        assert await files.fetch(service.log, "shop", media.source) == LARGE
+
+
+async def test_what_no_fact_names_is_swept(store: Path):
+    """Files older than the chosen age that no fact names are removed, those that one names stay,
+    also one that only an unreadable fact of a newer program names (I9).
+    """
+    async with (
+        Ledger.connect(store, role="service") as service,
+        Ledger.connect(store, role="admin") as admin,
+    ):
+        assert isinstance(admin.log, JetStream)
+        await said(service, attached(LARGE, "image/png"))
+        named = await files.keep(service.log, "shop", b"named by a newer fact")
+        newer = b'{"type":"Said","v":9,"id":"x","text":[{"source":%b}]}' % msgspec.json.encode(
+            named
+        )
+        await service.log.append(THREAD.said("m2"), newer, "x")
+        lost = await files.keep(service.log, "shop", LARGE[:-1])
+        elsewhere = await files.keep(service.log, "other", LARGE)  # the place of another workspace
+        assert await sweep(admin.log, timedelta(hours=24)) == 0
+        assert await files.fetch(service.log, "shop", lost) == LARGE[:-1]
+        assert await sweep(admin.log, timedelta()) == 2
+        for workspace, gone in (("shop", lost), ("other", elsewhere)):
+            with pytest.raises(BadInput, match="piece 1"):
+                await files.fetch(service.log, workspace, gone)
+        assert await files.fetch(service.log, "shop", named) == b"named by a newer fact"
+        [fact, _] = await service.read(THREAD)
+        [media] = fact.event.text
+        assert await files.fetch(service.log, "shop", media.source) == LARGE
+        assert await sweep(admin.log, timedelta()) == 0
+
+
+async def test_a_file_is_there_though_it_was_swept_before_its_fact(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A writer that is slow between the pieces and the fact stores them again: what a fact names is
+    there (I9).
+    """
+    monkeypatch.setattr(client, "_LATE", timedelta())
+    async with (
+        Ledger.connect(store, role="service") as service,
+        Ledger.connect(store, role="admin") as admin,
+    ):
+        append, log = service.log.append, admin.log
+        assert isinstance(log, JetStream)
+
+        async def slowly(slot: Slot, raw: bytes, event_id: str) -> AppendResult:
+            assert await sweep(log, timedelta()) == 1
+            return await append(slot, raw, event_id)
+
+        monkeypatch.setattr(service.log, "append", slowly)
+        [media] = (await said(service, attached(LARGE, "image/png"))).text
+        assert await files.fetch(service.log, "shop", media.source) == LARGE

@@ -235,8 +235,9 @@ SUBJECTS = (
     *(f"$JS.API.DIRECT.GET.{stream}.some.subject" for stream in STREAMS),
     *(f"$JS.FC.{stream}.a.b" for stream in STREAMS),
     *(f"$JS.ACK.{stream}.{name}.1.1.1.1.1" for stream in STREAMS for name in ("gate", "other")),
+    *(f"file.shop.{role}.id.1" for role in ("service", "executor", "model", "gate")),
     "file.shop.digest.1",
-    "file.shop.digest",
+    "file.shop.service.id.1.1",
     "live.shop.t1.1",
     "$KV.pending.shop.t1.1-0",
     "$KV.running.shop.t1.1-0",
@@ -418,6 +419,10 @@ async def test_side_streams_have_their_writers(server):
         "parked.gate.gate.7": {"gate"},
         "parked.model.model.7": {"model"},
         "parked.operator.gate.7": {"operator"},
+        "file.shop.service.id.1": {"service"},
+        "file.shop.executor.id.1": {"executor"},
+        "file.shop.model.id.1": {"model"},
+        "file.shop.digest.1": set(),
         "$JS.API.STREAM.PURGE.TIMERS": {"gate"},
     }
     for role in EVERYBODY:
@@ -829,7 +834,7 @@ async def test_a_service_s_answer_cannot_be_sent_into_a_slot(server, admin, role
         "$KV.running.acme.t1.c1",
         "$KV.running._renewed.acme.t1.c1",
         "timer.set.acme.t1.c1",
-        "file.acme.digest.1",
+        *(f"file.acme.{role}.id.1" for role in ("service", "executor", "model")),
     ]
     targets += [
         f"parked.{role}.x.1",

@@ -95,7 +95,7 @@ export interface FilePart {
   media_type: string;
   source:
     | { kept: "inline"; data: string }
-    | { kept: "stored"; digest: string; size: number }
+    | { kept: "stored"; digest: string; size: number; place?: string }
     | { kept: "linked"; url: string }
     | { kept: "uploaded"; provider: string; id: string };
   name?: string;

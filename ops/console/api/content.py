@@ -44,10 +44,12 @@ class StoredFile(ApiModel):
     """The SHA-256 of the bytes."""
     size: Annotated[int, Field(ge=0)]
     """The number of bytes."""
+    place: str = ""
+    """Where it is stored, as the fact that it was recorded with says."""
 
     @property
     def source(self) -> e.Source:
-        return e.Stored(self.digest, self.size)
+        return e.Stored(self.digest, self.size, self.place)
 
 
 class LinkedFile(ApiModel):
@@ -127,6 +129,8 @@ class HeldFile(ApiModel):
     name: str
     size: int
     """The number of bytes."""
+    place: str = ""
+    """Where the store of files has it, to refer to it again; empty if it is in the fact."""
 
     @property
     def is_picture(self) -> bool:
@@ -137,13 +141,15 @@ class HeldFile(ApiModel):
     def of(cls, media: e.Media) -> Self | None:
         """None for a link, for a file at a provider, and for what no file can be."""
         match media.source:
-            case e.Stored(digest=digest, size=size) as stored if is_sound(stored):
+            case e.Stored(digest=digest, size=size, place=place) as stored if is_sound(stored):
                 pass
             case e.Inline() as inline if (data := decoded(inline)) is not None:
-                digest, size = sha256(data).hexdigest(), len(data)
+                digest, size, place = sha256(data).hexdigest(), len(data), ""
             case _:
                 return None
-        return cls(digest=digest, media_type=media.media_type, name=media.name, size=size)
+        return cls(
+            digest=digest, media_type=media.media_type, name=media.name, size=size, place=place
+        )
 
 
 def held_files(files: Iterable[e.Media]) -> list[HeldFile]:

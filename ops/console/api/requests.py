@@ -6,9 +6,8 @@ from uuid import UUID
 from fastapi import APIRouter, Header, Query
 from pydantic import Field
 
-from ayes.ledger.files import with_files_kept
+from ayes.ledger.client import same_content
 from ayes.ledger.lifecycle import Call, Status
-from ayes.ledger.services import Ledger
 from ayes.ops.commands.outcome import open_tally
 from ayes.ops.console.api.base import ApiModel, example
 from ayes.ops.console.api.content import GivenContent, as_recorded
@@ -195,20 +194,16 @@ async def finish(ref: Named, result: Result, backend: InBackend, visitor: Servin
         known = await service.finish(ref, output=output, error=result.error)
     except AlreadyFilled:
         known = await service.known_call(ref)
-        if not await _ended_so(service, known, output, result.error):
+        if not _ended_so(known, output, result.error):
             raise
     return await _state(backend, known)
 
 
-async def _ended_so(
-    service: Ledger, call: Call, output: e.Content | None, error: str | None
-) -> bool:
-    """Whether the call has ended with this result, whose large files are stored by now."""
+def _ended_so(call: Call, output: e.Content | None, error: str | None) -> bool:
+    """Whether the call has ended with this result."""
     match call.finished.event if call.finished else None:
-        case e.ToolReturned(output=recorded) if output is not None:
-            given = e.ToolReturned(output=output)
-            kept = await with_files_kept(service.log, call.ref.workspace, given)
-            return kept.output == recorded
+        case e.ToolReturned(attempt=attempt) as recorded if output is not None:
+            return same_content(recorded, e.ToolReturned(output=output, attempt=attempt))
         case e.ToolFailed(error=recorded):
             return error == recorded
         case _:

@@ -1,0 +1,79 @@
+"""Removing files that no fact names from the store (`ledger/files.py`).
+
+A file is stored before its fact is recorded, so what was stored lately stays. Whoever records a
+fact an hour or more after its files looks whether they are still there, and stores them again.
+"""
+
+import re
+from contextlib import aclosing
+from datetime import timedelta
+from typing import Any, Final
+
+from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.nats.streams import STORED
+from ayes.schemas.content import PLACE
+from ayes.schemas.slots import FILES
+
+#: In facts that this program cannot read too.
+_NAMED: Final = re.compile(rb'"place"\s*:\s*"(%s)"' % PLACE.encode())
+
+
+async def sweep(log: JetStream, older_than: timedelta) -> int:
+    """Remove the files that no fact names, and that were stored before that long ago. Returns how
+    many there were.
+
+    Args:
+        log: on the login of the administrator.
+
+    Raises:
+        Unavailable: the broker does not answer, or does not allow it. A retry is safe.
+    """
+    until = await _first_since(log, older_than)
+    named, seq, removed = set[str](), 1, 0
+    for place in sorted(await _places(log)):
+        # What was recorded meanwhile counts too: up to the leader's last fact of this moment.
+        while seq <= await log.last_seq():
+            async with aclosing(log.raw(seq, until_end=True)) as batches:
+                async for batch in batches:
+                    seq = batch[-1].seq + 1
+                    for raw in batch:
+                        workspace = raw.subject.split(".")[1]
+                        for found in _NAMED.findall(raw.data):
+                            named.add(f"{workspace}.{found.decode()}")
+        if place not in named:
+            answer = await log.api.call(
+                f"STREAM.PURGE.{STORED}", {"filter": f"{FILES}.{place}.*", "seq": until}
+            )
+            removed += int(answer["purged"] > 0)
+    return removed
+
+
+async def _state(log: JetStream, **asked: object) -> dict[str, Any]:
+    stream = await log.api.call(f"STREAM.INFO.{STORED}", asked, repeat=True)
+    state: dict[str, Any] = stream["state"]
+    return state
+
+
+async def _first_since(log: JetStream, age: timedelta) -> int:
+    """The number of the first piece that is younger."""
+    state = await _state(log)
+    low, high = int(state["first_seq"]), int(state["last_seq"]) + 1
+    since = await log.clock() - age
+    while low < high:
+        middle = (low + high) // 2
+        piece = await log.leaders_message(STORED, seq=middle, next_by_subj=f"{FILES}.>")
+        if piece is None or piece.recorded_at >= since:
+            high = middle
+        else:
+            low = piece.seq + 1
+    return low
+
+
+async def _places(log: JetStream) -> set[str]:
+    """The stored files, as `<workspace>.<role>.<id>`. In older logs they have one token less."""
+    found, offset = set[str](), 0
+    pieces = f"{FILES}.*.*.*.*"
+    while subjects := (await _state(log, subjects_filter=pieces, offset=offset)).get("subjects"):
+        offset += len(subjects)
+        found |= {one.removeprefix(f"{FILES}.").rpartition(".")[0] for one in subjects}
+    return found
