@@ -12,6 +12,7 @@ from typing import Any, Final
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import STORED
 from ayes.schemas.content import PLACE
+from ayes.schemas.errors import LogLost
 from ayes.schemas.slots import FILES
 
 #: In facts that this program cannot read too.
@@ -26,6 +27,7 @@ async def sweep(log: JetStream, older_than: timedelta) -> int:
         log: on the login of the administrator.
 
     Raises:
+        LogLost: a fact is missing, so nobody can say which files are named.
         Unavailable: the broker does not answer, or does not allow it. A retry is safe.
     """
     until = await _first_since(log, older_than)
@@ -35,8 +37,10 @@ async def sweep(log: JetStream, older_than: timedelta) -> int:
         while seq <= await log.last_seq():
             async with aclosing(log.raw(seq, until_end=True)) as batches:
                 async for batch in batches:
-                    seq = batch[-1].seq + 1
                     for raw in batch:
+                        if raw.seq != seq:
+                            raise LogLost(f"fact {seq} is missing in the log: `ayes doctor`.")
+                        seq += 1
                         workspace = raw.subject.split(".")[1]
                         for found in _NAMED.findall(raw.data):
                             named.add(f"{workspace}.{found.decode()}")
