@@ -265,6 +265,7 @@ async def ensure(
         BrokerRefused: the broker does not allow it, lacks the space, or is older than 2.14.
     """
     await dismiss_abandoned(requests)
+    missing: dict[str, dict[str, Any]] = {}
     for name, config in streams(replicas).items():
         there = await info(requests, f"STREAM.INFO.{name}")
         asked = max_bytes if name == LEDGER else None
@@ -272,13 +273,7 @@ async def ensure(
             if asked is not None:
                 _check_bound(asked, 0)
                 config["max_bytes"] = asked
-            body = {"name": name, **config}
-            try:
-                await _ensure(requests, f"STREAM.{{}}.{name}", body, exactly=asked is not None)
-            except NoRoom as problem:
-                if name != STORED:
-                    raise
-                _log.warning("large files cannot be stored", problem=str(problem))
+            missing[name] = config
         elif changes := _missing_bounds(config, there, asked):
             body = there["config"] | changes
             await fitting(
@@ -287,6 +282,12 @@ async def ensure(
                 body,
                 exactly=asked is not None or "max_bytes" not in changes,
             )
+    try:
+        await _create(requests, missing, exactly=(LEDGER,) if max_bytes is not None else ())
+    except NoRoom as problem:
+        if missing.keys() != {STORED}:
+            raise
+        _log.warning("large files cannot be stored", problem=str(problem))
     await ensure_consumers(requests, ack_wait_s=ack_wait_s, also=also)
 
 
@@ -348,6 +349,49 @@ async def _keep(requests: Api, names: Collection[str]) -> None:
     await change_stream(requests, LEDGER, {"metadata": metadata})
 
 
+async def _create(
+    requests: Api, missing: dict[str, dict[str, Any]], *, exactly: Collection[str]
+) -> None:
+    """Create streams. Where there is less room, each gets the same share of its limit, but no less
+    than `LEAST_BYTES`; so what comes first leaves room for the others.
+
+    Args:
+        exactly: those whose limit stays as it is.
+
+    Raises:
+        NoRoom: there is not even so much room.
+    """
+    created: set[str] = set()
+    share = 1
+    while True:
+        limits = {
+            name: config["max_bytes"]
+            if name in exactly
+            else max(LEAST_BYTES, config["max_bytes"] // share)
+            for name, config in missing.items()
+        }
+        try:
+            for name, limit in limits.items():
+                if name in created:
+                    await change_stream(requests, name, {"max_bytes": limit})
+                body = {"name": name, **missing[name], "max_bytes": limit}
+                await _ensure(requests, f"STREAM.{{}}.{name}", body)
+                created.add(name)
+        except NoRoom:
+            if name in exactly:
+                raise
+            if all(limits[name] == LEAST_BYTES for name in limits if name not in exactly):
+                fewer = "Name fewer with --max-bytes, or give" if exactly else "Give"
+                raise NoRoom(
+                    f"the broker has no room for the least that the streams {', '.join(limits)} "
+                    f"need, {sum(limits.values()):,} bytes. {fewer} it more disk (max_file_store "
+                    "in its configuration; by default three quarters of what is free)."
+                ) from None
+            share *= 2
+        else:
+            return
+
+
 async def _subscribe_to_more(requests: Api, what: str, durable: Durable) -> None:
     """Add new subjects to a consumer of an earlier version.
 
@@ -397,14 +441,12 @@ def filter_of(config: dict[str, Any]) -> list[str]:
     return config.get("filter_subjects") or [config.get("filter_subject", "")]
 
 
-async def _ensure(requests: Api, what: str, body: dict[str, Any], *, exactly: bool = False) -> None:
+async def _ensure(requests: Api, what: str, body: dict[str, Any]) -> None:
     """Create `what`, with INFO or CREATE in its braces, unless it exists. Safe to run twice."""
     if await info(requests, what.format("INFO")) is not None:
         return
     try:
-        await fitting(
-            requests, what.format("CREATE"), body, exactly=exactly or "max_bytes" not in body
-        )
+        await fitting(requests, what.format("CREATE"), body, exactly=True)
     except BrokerRefused:
         if await info(requests, what.format("INFO")) is None:
             raise

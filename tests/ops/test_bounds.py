@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 import msgspec
 import pytest
 import structlog
+from disk import small_disk
 from stories import REF, request
 from structlog.testing import capture_logs
 
@@ -22,6 +23,7 @@ from ayes.ops.commands import check, run
 from ayes.ops.commands.command import Session
 from ayes.ops.workers import reactions, working
 from ayes.schemas import events as e
+from ayes.schemas.content import attached
 from ayes.schemas.errors import BadInput, BrokerRefused, LedgerFull
 
 WISH = e.Wish(tool="refund", arguments='{"order":"A-17"}', provider_id="call_1")
@@ -307,3 +309,41 @@ async def test_what_changes_while_it_runs_is_an_alarm(store, admin, capsys, monk
             looking.cancel()
             await asyncio.gather(looking, return_exceptions=True)
     assert [(one["log_level"], one["alarm"]) for one in logs] == [("error", expected)]
+
+
+@pytest.mark.parametrize(
+    ("mib", "most"),
+    [(200, None), (768, 64_000_000), (1024, None), (1536, None), (2048, None), (4096, None)],
+)
+async def test_a_small_disk_is_shared_among_the_streams(tmp_path, mib, most):
+    """Each stream gets a share, whatever the size of the disk: facts and large files are recorded,
+    and nothing alarms. The log keeps the limit that was asked for (B84).
+    """
+    with small_disk(tmp_path / "disk", mib << 20) as disk:
+        path = disk.path / "store"
+        async with EmbeddedServer(path):
+            await declare_streams(path, max_bytes=most)
+            async with (
+                Ledger.connect(path, role="admin") as admin,
+                Ledger.connect(path) as service,
+            ):
+                assert await guard.alarms(admin.log.api) == []
+                limits = {
+                    name: (await config_of(admin, name))["max_bytes"] for name in streams.streams()
+                }
+                assert min(limits.values()) >= LEAST_BYTES
+                # At least half of what there is, which is three quarters of the disk, is given out.
+                assert most or sum(limits.values()) > 0.35 * (mib << 20)
+                assert limits[LEDGER] == (most or max(limits.values()))
+                picture = attached(bytes(100_000), "image/png")
+                await service.say(REF, (picture,), message="m1")
+
+
+async def test_a_disk_that_is_too_small_is_one_sentence(tmp_path):
+    with small_disk(tmp_path / "disk", 100 << 20) as disk:
+        path = disk.path / "store"
+        async with EmbeddedServer(path):
+            with pytest.raises(BrokerRefused, match=r"no room for the least .* Give it more disk"):
+                await declare_streams(path)
+            with pytest.raises(BrokerRefused, match=r"Name fewer with --max-bytes, or give it"):
+                await declare_streams(path, max_bytes=LEAST_BYTES)

@@ -42,11 +42,11 @@ class Disk:
 
 
 @contextmanager
-def small_disk(path: Path) -> Generator[Disk]:
+def small_disk(path: Path, size: int = LARGE) -> Generator[Disk]:
     """A tmpfs, which takes up memory only for what is written."""
     path.mkdir()
     disk = Disk(path)
-    disk._mount("", LARGE)
+    disk._mount("", size)
     try:
         yield disk
     finally:
