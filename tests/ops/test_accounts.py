@@ -22,7 +22,7 @@ from ayes.ops.broker.accounts import ADMIN, API, PING, ROLES, accounts_config, p
 from ayes.ops.broker.callout import Issuer, answer_to
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.schemas.errors import BadId, BadInput
-from ayes.schemas.slots import FILLED_BY, ORGANISATION, PERSON, matches
+from ayes.schemas.slots import FILLED_BY, ORGANISATION, matches
 
 #: On the loop that the one server of this file lives in.
 shared = pytest.mark.asyncio(loop_scope="module")
@@ -106,28 +106,48 @@ async def stands(admin, subject):
 RUNS = {"executor", "service"}
 
 
-#: What is the organisation's alone, by its own roles and by each person for themselves.
-PERSONS = {shape: roles for shape, roles in accounts.WRITERS.items() if shape[0] == PERSON}
+def _of(person):
+    me = person.removeprefix(accounts.REVIEWER)
+    return (
+        *(f"{{}}.call.x1.{what}.{me}" for what in ("vote", "revoked", "reconciled")),
+        *(f"_grant.{me}.x1.given", f"_grant.x1.x1.revoked.{me}"),
+        *(f"_delegation.{me}.x1.given", f"_delegation.{me}.x1.ended"),
+    )
 
 
-def _cells(table):
-    """A subject of each slot, without `ledger.<workspace>.`, and who may fill it; `{}` is a
-    thread.
-    """
-    for shape, roles in table.items():
-        head = "" if shape[0].startswith("_") else "{}."
-        words = [{"*": "x1", "#": "1"}.get(one, one) for one in shape]
-        if accounts.REVIEWER not in roles:
-            yield head + ".".join(words), set(roles)
-            continue
-        for person in PEOPLE:
-            me = person.removeprefix(accounts.REVIEWER)
-            yield head + ".".join(me if one == "{me}" else one for one in words), {person}
-
-
-#: What stands where, and the only ones who may put it there: made from the table that the
-#: permissions are made from.
-WRITERS = dict(_cells({s: r for s, r in accounts.WRITERS.items() if s not in PERSONS}))
+#: Who may put what where, without `ledger.<workspace>.`; `{}` is a thread. Written by hand, and not
+#: made from the table that the permissions are made from: a service that may take an executor's
+#: claim or fill a budget would be a mistake in one of the two, and not in both.
+_WRITTEN_BY = {
+    "gate": (
+        *("{}.call.x1.requested", "{}.call.x1.gated", "{}.call.x1.escalated.1"),
+        *("{}.call.x1.announced", "{}.call.x1.decided", "{}.call.x1.lapsed"),
+        *("_grant.x1.x1.revoked", "_grant.x1.x1.used.1", "_budget.x1.x1.1"),
+    ),
+    "executor": ("{}.call.x1.claim.1", "{}.call.x1.finished", "{}.call.x1.late.1", "_tool.%.x1"),
+    "service": (
+        *("{}.opened", "{}.said.x1", "{}.call.x1.requested", "{}.call.x1.withdrawn"),
+        *("{}.call.x1.claim.client.1", "{}.call.x1.finished.client", "{}.call.x1.late.client.1"),
+        "_tool.%.x1",
+    ),
+    "model": ("{}.turn.1.asked.1", "{}.turn.1.replied"),
+    "notifier": ("{}.call.x1.notified.x1.x1", "{}.call.x1.notified.room.x1.x1"),
+    "slack": ("{}.call.x1.posted.x1",),
+    "operator": ("_policy.1",),
+    **{person: _of(person) for person in PEOPLE},
+    "nobody": ("{}.call.x1.reconciled",),  # a slot of older logs
+}
+WRITERS = {
+    tail: {role for role, theirs in _WRITTEN_BY.items() if tail in theirs} - {"nobody"}
+    for tails in _WRITTEN_BY.values()
+    for tail in tails
+}
+#: The organisation's alone, in the same form: by its own role and by each person for themselves.
+PERSONS = {
+    "_person.x1.1": {"organisation"},
+    "_person.ana.account.1": {"reviewer-ana"},
+    "_person.ben.account.1": {"reviewer-ben"},
+}
 #: What a careless wildcard would let in: the workspace's own, dressed as a thread.
 NOBODY_WRITES = (
     "_policy.opened",
@@ -181,6 +201,11 @@ def test_the_table_covers_every_slot():
         # A reviewer's slots name the reviewer, and nobody else's do.
         assert ("{me}" in shape) == (writers == (accounts.REVIEWER,))
     assert {role for roles in accounts.OTHER_SUBJECTS.values() for role in roles} <= roles
+    by_hand = [tail.format("t1").split(".") for tail in (*WRITERS, *PERSONS)]
+    for shape in accounts.WRITERS:
+        words = shape if shape[0].startswith("_") else ("*", *shape)
+        pattern = ".".join("*" if word[0] in "*#%{" else word for word in words)
+        assert any(matches(pattern, ".".join(tail)) for tail in by_hand), f"{shape}: by whom?"
 
 
 @pytest.mark.parametrize("role", EVERYBODY)
@@ -287,6 +312,41 @@ async def test_beside_the_slots_each_role_may_what_the_table_says(server, role):
             assert await who.may_say(subject) == _may_publish(role, subject), subject
 
 
+#: Who alone may do what beside the slots, by hand as well.
+ONLY = {
+    "$KV.pending.shop.t1.1-0": {"queue"},
+    "$KV.running.shop.t1.1-0": {"queue"},
+    "$KV.running._renewed.shop.t1.1-0": {"queue", "service"},
+    "$KV.running._channel.mail": {"queue", "notifier"},
+    "timer.set.shop.t1.1-0": {"gate"},
+    "timer.due.shop.t1.1-0": set(),
+    "live.shop.t1.1": {"model"},
+    "file.shop.digest.1": {"service", "executor", "model"},
+    "$JS.ACK.LEDGER.gate.1.1.1.1.1": {"gate"},
+    "$JS.ACK.LEDGER.executor.1.1.1.1.1": {"executor"},
+    "$JS.API.STREAM.PURGE.TIMERS": {"gate"},
+    "$JS.API.STREAM.MSG.DELETE.PARKED": {"operator"},
+    "$JS.API.CONSUMER.DELETE.LEDGER.gate": set(),
+    "$JS.API.CONSUMER.CREATE.LEDGER.gate": set(),
+    **{
+        f"$JS.API.STREAM.{verb}.{stream}": set()
+        for verb in ("UPDATE", "DELETE", "PURGE", "RESTORE", "SNAPSHOT", "MSG.DELETE")
+        for stream in ("LEDGER", "FILES", "KV_pending", "KV_running")
+    },
+}
+
+
+@pytest.mark.parametrize("subject", ONLY)
+def test_nobody_else_may_do_what_is_one_role_s_own(subject):
+    """A second statement beside the table of permissions, which the other tests read (B62)."""
+    allowed = {
+        role
+        for role in EVERYBODY
+        if any(matches(one, subject) for one in permissions(role).publish)
+    }
+    assert allowed == ONLY[subject]
+
+
 @pytest.mark.parametrize("role", EVERYBODY)
 @shared
 async def test_wildcards_do_not_reach_the_workspace(server, admin, role):
@@ -319,7 +379,6 @@ async def test_the_organisation_s_own_is_the_organisation_s_alone(server, admin,
     """
     own = f"ledger.{ORGANISATION}._policy.{EVERYBODY.index(role) + 1}"
     others = [tail.format("t1") for tail in WRITERS if tail != "_policy.1"]
-    people = dict(_cells(PERSONS))
     async with signed_on(server, role) as who:
         answer = await who.ask(own, b"{}")
         if role == "organisation":
@@ -327,7 +386,7 @@ async def test_the_organisation_s_own_is_the_organisation_s_alone(server, admin,
         else:
             assert answer == "denied"
             assert await stands(admin, own) is None
-        for number, (tail, writers) in enumerate(people.items()):
+        for number, (tail, writers) in enumerate(PERSONS.items()):
             free = tail[:-1] + f"{10 * EVERYBODY.index(role) + number + 1}"
             subject = f"ledger.{ORGANISATION}.{free}"
             if role in writers:
