@@ -16,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as some
 from running import working
 from shop import FIRST, SCHEMA, SECOND, THIRD, THREAD, Shop, rule
-from stories import Story
+from stories import REF, SETTLED, UNSETTLED, Story
 
 from ayes.consumers.effects import Append, Reload
 from ayes.consumers.gate import Gate
@@ -717,6 +717,18 @@ async def test_a_crowd_does_not_read_a_sum_in_vain(shop: Shop, monkeypatch: pyte
         for _ in refs:
             assert isinstance((await anext(facts)).event, e.Approved)
     assert CountingGate.loads < 16 * len(refs)
+
+
+@pytest.mark.parametrize("ending", [*SETTLED, *UNSETTLED])
+def test_a_call_that_was_started_gives_nothing_back(ending: str):
+    """A tool may have charged before it failed, or before somebody says that nothing happened
+    (I5).
+    """
+    ref, story = REF.wish(1, 0), Story()
+    story.live(1, 0, e.Wish(tool="pay", arguments="{}"), ending)
+    call = call_of(ref, story.facts)
+    is_spent = bool(call.starts) or call.status is Status.APPROVED
+    assert giving_back([ref], story.facts) == (frozenset() if is_spent else {str(ref)})
 
 
 async def test_who_gives_back(shop: Shop):

@@ -19,6 +19,7 @@ from ayes.schemas.codec import MAX_BYTES, encode
 from ayes.schemas.digest import text_digest
 from ayes.schemas.errors import BadFile, NotAllowed, TooLarge
 from ayes.schemas.limits import MAX_REASON, MAX_TEXT, cut, fits
+from ayes.schemas.people import is_excluded
 from ayes.schemas.policy import applied, read_policy
 from ayes.schemas.slots import ORGANISATION, CallRef, GrantRef, policy_slot
 from ayes.schemas.tools import ToolSpec
@@ -27,6 +28,14 @@ SPEC = ToolSpec(name="refund", description="Pays back.", schema='{"type":"object
 CALL = CallRef.parse("shop/order-17/refund-1")
 ASK = '[[rule]]\nname = "all"\ntools = ["*"]\nthen = "ask"\n'
 PEOPLE = '[people]\nben = ["ben@corp.example", "slack:U17", "benjamin"]\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "is_one"), [("ops[1]-night", True), ("ops1-night", False), ("ops[2]-night", False)]
+)
+def test_a_bracket_in_a_pattern_is_a_bracket(name, is_one):
+    """An excluded `ops[1]-*` is no class of characters, which would exclude others."""
+    assert is_excluded(name, ["ops[1]-*"]) is is_one
 
 
 @pytest.fixture

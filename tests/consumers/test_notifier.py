@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -187,6 +187,34 @@ async def test_nobody_is_told_what_is_decided_by_then(
             await told(shop, 2, SECOND)
             assert await told(shop, 1) == {"rita decided"}
     assert [one.subject for one in inboxes.mail] == ["refund needs approval: shop/t1/c2"]
+
+
+async def test_each_is_judged_again_at_the_moment_of_sending(
+    shop: Shop, port: EventLog, inboxes: Inboxes, tmp_path: Path
+):
+    """Retries and digests take minutes: by then one reader has voted, or all is decided, and
+    nothing is needed of them any more.
+    """
+    two = rule("money", "ask", 'voters = ["ana", "ben", "cy"]\nvotes_needed = 2')
+    mails = "\n".join(f'{name} = ["mail:{name}@example.org"]' for name in ("ana", "ben", "cy"))
+    await shop.open(f"[contacts]\n{mails}\n{two}")
+    await shop.request()
+    with closing(inboxes.channels(tmp_path)) as channels:
+        notifier = Notifier(channels)
+        async with shop.gates():
+            await shop.asked()
+            asked = (await shop.ledger.read(FIRST))[-1]
+            seen = await notifier.load(shop.ledger, asked)
+            assert seen
+            sending = {one.message.to: one for one in seen.due}
+            assert set(sending) == {"ana", "ben", "cy"}
+            await shop.ledger.reviewer("ana").approve(FIRST)
+            assert await notifier.execute(shop.ledger, sending["ana"]) is None
+            assert await notifier.execute(shop.ledger, sending["ben"])
+            await shop.ledger.reviewer("ben").deny(FIRST)
+            await shop.decided(e.Denied)
+            assert await notifier.execute(shop.ledger, sending["cy"]) is None
+    assert [one.subject for one in inboxes.mail] == ["refund needs approval: shop/t1/c1"]
 
 
 async def test_a_dead_channel_delays_nobody_and_is_known(

@@ -19,7 +19,7 @@ from ayes.consumers import worker as worker_module
 from ayes.consumers.effects import Append, Effect
 from ayes.consumers.worker import Worker
 from ayes.ledger import clock
-from ayes.ledger.log import Delivered, EventLog, Mark, Parked, TimerFired
+from ayes.ledger.log import Delivered, EventLog, Mark, Parked, Recorded, TimerFired
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import uses
 from ayes.ledger.services import Ledger
@@ -129,6 +129,38 @@ async def test_what_is_parked_is_tried_again(port: EventLog, ledger: Ledger, at_
     assert {one.seq for one in gate.handed} == {1}
     assert [type(fact.event) for fact in await ledger.read(ONE)] == [e.ToolRequested, e.Withdrawn]
     assert await port.parked() == []
+
+
+async def test_a_mark_on_what_is_settled_changes_nothing(
+    port: EventLog, ledger: Ledger, at_once: None
+):
+    """A second retry that comes late does not have the delivery handled once more (D12)."""
+    await ledger.append(ONE.requested, WISH)
+    gate = Mending()
+    worker = Worker(ledger, gate)
+    async with working(worker):
+        [parked] = await until_parked(port, "parked")
+        gate.is_mended = True
+        await port.mark(Mark("gate", parked.number, "retry", clock.now()))
+        [settled] = await until_parked(port, "settled")
+        await worker._obey(Mark("gate", settled.number, "retry", clock.now()))
+        assert await port.parked(whole=True) == [settled]
+
+
+async def test_a_note_about_another_consumers_fact_is_not_obeyed(
+    port: EventLog, ledger: Ledger, at_once: None
+):
+    """Whoever forges a parked delivery cannot have a worker handle a fact that is not for it."""
+    gate = Mending()
+    gate.is_mended = True
+    other = await ledger.append(ONE.escalated(1), e.Escalated(voters=("lea",)))
+    assert isinstance(other, Recorded)
+    forged = Parked("gate", other.seq, "forged", "forged", 1, clock.now(), state="again")
+    await port.park(forged)
+    async with working(Worker(ledger, gate)):
+        [parked] = await until_parked(port, "parked")
+    assert "is not for consumer gate" in parked.reason
+    assert gate.handed == []
 
 
 async def test_a_retry_waits_for_a_worker(port: EventLog, ledger: Ledger):

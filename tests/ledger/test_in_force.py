@@ -225,3 +225,12 @@ def test_the_organisations_table_says_whose_an_account_is(workspace, organisatio
         for people in (workspace, organisation)
     )
     assert Policies(here, everywhere).reviewers_of(*accounts) == whose
+
+
+def test_the_organisations_table_beats_the_workspaces():
+    """Who writes a workspace's policy does not decide which accounts are one person (I7)."""
+    here, everywhere = (
+        AppliedPolicy(1, read_policy(f'[people]\n{person} = ["benjamin"]\n', "policy"))
+        for person in ("ana", "ben")
+    )
+    assert Policies(here, everywhere).accounts() == {"benjamin": "ben"}

@@ -353,6 +353,26 @@ def test_a_vote_that_says_two_things_does_not_count(misfit):
     ]
 
 
+@pytest.mark.parametrize(
+    ("who", "said"),
+    [
+        ("benjamin", vote("deny")),
+        ("benjamin", vote(digest="0" * 64)),
+        ("zoe", vote("deny", on_behalf_of="benjamin")),
+    ],
+)
+def test_a_person_has_said_it_by_any_of_their_accounts(who, said):
+    """Ben's other account is no further voter, so nobody waits for him: it is denied (B39, B40)."""
+    asking = {
+        "voters": ("ana", "ben", "benjamin"),
+        "votes_needed": 2,
+        "denials_needed": 2,
+        "people": {"benjamin": "ben"},
+    }
+    verdict = count_votes(told(asking, (who, said)), delegated=lambda _: True).verdict
+    assert isinstance(verdict, e.Denied)
+
+
 #: No longer can enough people say the same.
 DISAGREE = "Those who were asked do not agree, and too few are left who have not voted."
 TWO_OF_TWO = {"voters": ("ana", "ben"), "votes_needed": 2, "denials_needed": 2}

@@ -72,6 +72,12 @@ def test_what_was_shown_of_another_attempt_is_taken_back():
     )
 
 
+def test_a_late_piece_of_an_earlier_attempt_is_not_shown():
+    """Also where it would go on from what is shown: nobody reads a mixture of two replies (I7)."""
+    shown = FollowedText(2, "I think")
+    assert after_piece(shown, Piece(1, len("I think"), " that")) == (shown, [])
+
+
 def test_another_reply_than_was_shown_replaces_it():
     assert followed(pieces_of("I think that"), REPLY) == (["I think that", TEXT], REPLY)
     failed = e.ModelFailed(error="the provider is away")
