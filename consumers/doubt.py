@@ -1,8 +1,10 @@
 """Which calls are in doubt: read from the log, with an index so that not all of it is read.
 
-The bucket `running` has four kinds of keys:
+The bucket `running` has five kinds of keys:
 
 * `<workspace>.<thread>.<call>`: a call that may be in doubt;
+* `_void.<workspace>.<thread>.<call>`: a call with a void start or result, and why it is void. It
+  stays for `VOID_S`, so that an alarm ends (docs/decisions/0059);
 * `_upto`: the fact up to which the log was examined for such calls;
 * `_renewed.<workspace>.<thread>.<call>`: written by the service that runs it, to renew its claim;
 * `_channel.<name>`: a channel of notices that fails (channels.py). This file skips these keys.
@@ -23,6 +25,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from ayes.ledger import lifecycle
 from ayes.ledger.lifecycle import Call, Status, call_of
 from ayes.ledger.log import Written
 from ayes.ledger.services import CHANNEL, RENEW_AFTER_S, RENEWED, Ledger
@@ -40,6 +43,9 @@ EVERY_S: Final = 30.0
 #: The value of an entry, and the key of the position.
 _FOUND: Final = b"claimed"
 _UPTO: Final = "_upto"
+_VOID: Final = "_void."
+#: How long a void start or result is an alarm: a week.
+VOID_S: Final = 7 * 86_400.0
 #: Facts after which a long examination of the log saves the index.
 _SAVE_EVERY: Final = 50_000
 #: Calls read with one request.
@@ -54,6 +60,9 @@ class _Index(Struct):
     renewals: dict[str, Written]
     #: The calls after `entries`, with the number and the time of the fact that opened each.
     opened: dict[str, tuple[int, datetime]]
+    #: The calls with void starts or results, and those with starts or results after `upto`.
+    void: dict[str, Written]
+    ran: dict[str, None]
 
 
 async def in_doubt(ledger: Ledger, workspace: str = "") -> list[CallInDoubt]:
@@ -73,6 +82,17 @@ async def in_doubt(ledger: Ledger, workspace: str = "") -> list[CallInDoubt]:
         if (doubt := doubt_of(call, renewal.at if renewal else None, now)) is not None:
             found.append(doubt)
     return sorted(found, key=attrgetter("since", "workspace", "thread", "call"))
+
+
+async def void_runs(ledger: Ledger) -> dict[str, str]:
+    """The calls with a void start or result that was found within `VOID_S`, as
+    `workspace/thread/call`, and why it is void.
+
+    Raises:
+        BrokerRefused: as of `in_doubt`.
+    """
+    found = (await _load(ledger)).void
+    return {key.replace(".", "/"): one.value.decode(errors="replace") for key, one in found.items()}
 
 
 async def keep_index(ledger: Ledger, *, every_s: float = EVERY_S) -> None:
@@ -97,10 +117,12 @@ async def _load(ledger: Ledger) -> _Index:
     for key in [*written]:
         if key.startswith(CHANNEL):
             del written[key]
-    renewals = {
-        key.removeprefix(RENEWED): written.pop(key) for key in [*written] if key.startswith(RENEWED)
-    }
-    return _Index(int(upto.value) if upto and upto.value.isdigit() else 0, written, renewals, {})
+    renewals, void = (
+        {key.removeprefix(kind): written.pop(key) for key in [*written] if key.startswith(kind)}
+        for kind in (RENEWED, _VOID)
+    )
+    at = int(upto.value) if upto and upto.value.isdigit() else 0
+    return _Index(at, written, renewals, {}, void, {})
 
 
 async def _examine(ledger: Ledger, index: _Index) -> AsyncGenerator[None]:
@@ -138,6 +160,8 @@ def _up_to(last: str) -> tuple[str, ...]:
 
 def _examine_fact(index: _Index, fact: Fact) -> None:
     may_be, ref = opens(fact), fact.slot.call_ref
+    if ref is not None:
+        index.ran[pending.key(ref)] = None
     if may_be is None or ref is None:
         return
     index.opened.pop(pending.key(ref), None)
@@ -154,6 +178,14 @@ async def _save(ledger: Ledger, index: _Index) -> None:
         if key not in index.entries and (now - at).total_seconds() < RENEW_AFTER_S
     }
     bucket = ledger.log.running
+    async for call in _calls(ledger, index.ran):
+        if (found := lifecycle.void_runs(call)) and pending.key(call.ref) not in index.void:
+            await bucket.overwrite(_VOID + pending.key(call.ref), found[0].why.encode())
+            _log.error("a void start or result", call=str(call.ref), why=found[0].why)
+    index.ran.clear()
+    for key, noted in index.void.items():
+        if (now - noted.at).total_seconds() > VOID_S:
+            await bucket.delete(_VOID + key, noted.revision)
     known = dict.fromkeys((*index.entries, *index.renewals, *index.opened))
     async for call in _calls(ledger, [key for key in known if key not in young]):
         key = pending.key(call.ref)

@@ -5,6 +5,7 @@
     announced  ──► those who were asked                   broken-glass
     decided    ──► the requester                          decided, or expired
     in doubt   ──► the people who may reconcile           in-doubt
+    void run   ──► the requester, and those who were asked    void
 
 `projections/recipients.py` says who, when and through which channels, `projections/notices.py` in
 which words, `channels.py` sends.
@@ -55,6 +56,8 @@ _MAX_GATHER_S: Final = 10.0
 #: What is due in longer than this is looked at again after half of the time, so that a call that is
 #: decided long before its reminder does not wait until then.
 _DIRECTLY_S: Final = 6 * 3600.0
+#: Starts and results: an occasion if they are void.
+_RUNS: Final = (e.ToolStarted, e.ToolReturned, e.ToolFailed)
 #: The facts that may be an occasion to tell somebody.
 _OCCASIONS: Final = (
     e.ApprovalRequested,
@@ -67,6 +70,7 @@ _OCCASIONS: Final = (
     e.Withdrawn,
     e.Superseded,
     e.InDoubt,
+    *_RUNS,
 )
 
 #: Makes the link of a message to its call; empty: the body names a command instead.
@@ -120,8 +124,10 @@ class Notifier:
         policies = await ledger.policies(ref.workspace)
         if nobody(policies):
             return None
-        then = await ledger.policies(ref.workspace, before=handed.seq)
         call = call_of(ref, await ledger.read(ref, must_include=handed.slot))
+        if isinstance(handed.event, _RUNS) and handed not in [one.fact for one in call.void]:
+            return None
+        then = await ledger.policies(ref.workspace, before=handed.seq)
         if call.requested is None or call.newer:
             return None  # nobody may act on it; a newer notifier will
         call = await ledger.with_origin(call)

@@ -594,6 +594,18 @@ def voids(call: Call) -> tuple[Void, ...]:
     return tuple(sorted((*call.void, *votes), key=attrgetter("fact.seq")))
 
 
+def void_runs(call: Call) -> tuple[Void, ...]:
+    """The void starts and results: somebody ran the call although nobody had let it run, or forged
+    what it returned.
+    """
+    return tuple(
+        one
+        for one in call.void
+        if one.fact.slot.tail[2] in ("claim", "finished", "late")
+        and isinstance(one.fact.event, e.ToolStarted | e.ToolReturned | e.ToolFailed | e.Carried)
+    )
+
+
 def void(call: Call, fact: Fact) -> str | None:
     """Why a recorded fact does not count; None if it does.
 

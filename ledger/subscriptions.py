@@ -111,7 +111,14 @@ _EXECUTOR: Final = _call("decided", "claim.*", "revoked.*", "lapsed")
 
 #: Each beginning of an occasion to tell somebody. Most ends are none.
 _NOTIFIER: Final = _call(
-    "gated", "escalated.*", "announced", "decided", "finished", f"finished.{CLIENT}", "late.>"
+    "gated",
+    "escalated.*",
+    "announced",
+    "decided",
+    "claim.>",
+    "finished",
+    f"finished.{CLIENT}",
+    "late.>",
 )
 
 

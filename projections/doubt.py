@@ -22,10 +22,11 @@ from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.slots import CLIENT, ROOT
 
-#: The facts that begin a doubt, and those that end the claims of services.
+#: The facts that begin a doubt, and those that end the claims of services; and all others that may
+#: be void starts and results.
 SUBJECTS: Final = tuple(
     f"{ROOT}.*.*.call.*.{tail}"
-    for tail in (f"claim.{CLIENT}.*", "finished", f"finished.{CLIENT}", "late.>")
+    for tail in ("claim.*", f"claim.{CLIENT}.*", "finished", f"finished.{CLIENT}", "late.>")
 )
 
 

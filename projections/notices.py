@@ -19,7 +19,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from ayes.ledger.descriptions import author_of, describe_chain
-from ayes.ledger.lifecycle import Call
+from ayes.ledger.lifecycle import Call, void_runs
 from ayes.schemas import events as e
 from ayes.schemas import strict_json
 from ayes.schemas.visible import flags, visible, visible_json
@@ -145,6 +145,7 @@ _TITLES: Final[dict[e.Occasion, str]] = {
     "expired": "{tool} expired undecided",
     "broken-glass": "The glass was broken for {tool}",
     "in-doubt": "{tool} is in doubt",
+    "void": "A run of {tool} counts for nothing",
 }
 
 
@@ -167,6 +168,11 @@ def _headline(call: Call, occasion: e.Occasion) -> str:
             return "One person alone lets this call run in an emergency."
         case "in-doubt":
             return "The tool was started, and nobody knows how it ended. It is not tried again."
+        case "void":
+            return (
+                "A start or a result was recorded that does not count: somebody ran the tool "
+                "without leave, or made up what it returned. An operator should look into it."
+            )
 
 
 def _asking_lines(call: Call) -> list[str]:
@@ -201,6 +207,12 @@ def _outcome_lines(call: Call, occasion: e.Occasion) -> list[str]:
             ]
         case "in-doubt" if call.finished and isinstance(call.finished.event, e.InDoubt):
             return [f"what is known: {_short(call.finished.event.text, _MAX_REASON)}"]
+        case "void":
+            return [
+                f"void:      {'.'.join(one.fact.slot.tail[2:])} by "
+                f"{_short(author_of(one.fact))}, {_time(one.fact.recorded_at)}: {_short(one.why)}"
+                for one in void_runs(call)
+            ]
         case "asked" | "escalated" | "reminder":
             ends = "more people are asked then" if call.next_stage else "it expires then"
             return [f"until:     {_time(call.due)}; {ends}"] if call.due else ["until:     no end"]

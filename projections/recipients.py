@@ -5,6 +5,8 @@
                                  says so. Only of calls that people were asked about.
     broken-glass                 everybody who was asked, except the one who broke it
     in-doubt                     people who may reconcile
+    void                         the requester and everybody who was asked: a start or result of
+                                 their call counts for nothing
 
 Only people in [contacts] are told; patterns of voters are matched with them. A person without a
 contact hears of a question through the room `default`, and so does the site if nobody at all is
@@ -20,7 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ayes.ledger.grants import Delegation
-from ayes.ledger.lifecycle import Call, Status
+from ayes.ledger.lifecycle import Call, Status, void_runs
 from ayes.ledger.objections import may_reconcile
 from ayes.ledger.policies import Policies
 from ayes.ledger.votes import can_help
@@ -137,12 +139,12 @@ def is_needed(
             return call.status is Status.IN_DOUBT and (
                 message.is_room or may_reconcile(call, message.to)
             )
-        case "decided" | "expired" | "broken-glass":
+        case "decided" | "expired" | "broken-glass" | "void":
             return True
 
 
 #: What has ended, and needs nothing of anybody.
-_NEWS: Final = frozenset({"decided", "expired", "broken-glass"})
+_NEWS: Final = frozenset({"decided", "expired", "broken-glass", "void"})
 _QUESTIONS: Final = frozenset({"asked", "escalated", "reminder"})
 
 
@@ -163,6 +165,8 @@ def _occasions(call: Call, fact: Fact, then: Policies) -> Iterator[_Occasion]:
             yield _Occasion("broken-glass", 0, at, None)
         case e.InDoubt() if fact == call.finished:
             yield _Occasion("in-doubt", 0, at, None)
+        case _ if [fact] == [one.fact for one in void_runs(call)[:1]]:
+            yield _Occasion("void", 0, at, None)
         case e.Expired() if call.gated is not None:
             yield _Occasion("expired", 0, at, None)
         case _ if fact == call.decided and call.gated is not None:
@@ -197,7 +201,7 @@ def _route(call: Call, then: Policies, now: Policies) -> tuple[Route, Mapping[st
 def _due(occasion: _Occasion, route: Route) -> tuple[datetime, bool]:
     """When it is told, and whether in a digest. What cannot wait is told at once."""
     due = route.due(occasion.at)
-    if occasion.kind == "broken-glass" or (
+    if occasion.kind in ("broken-glass", "void") or (
         occasion.deadline is not None and occasion.deadline <= due
     ):
         return occasion.at, False
@@ -251,6 +255,8 @@ def _is_told(
             return _hears_of_glass(call, name)
         case "in-doubt":
             return may_reconcile(call, name)
+        case "void":
+            return _is_requester(call, name, policies) or is_among(name, call.voters())
 
 
 def _voters_of(call: Call, stage: int) -> tuple[str, ...]:

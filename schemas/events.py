@@ -46,7 +46,8 @@ type Ending = Literal[
 ]
 
 #: What a person is told about: a question to them, more people being asked, a deadline that comes,
-#: the outcome, the end without one, an emergency, a call that a person must reconcile.
+#: the outcome, the end without one, an emergency, a call that a person must reconcile, a start or
+#: result that counts for nothing.
 type Occasion = Literal[
     "asked",
     "escalated",
@@ -55,6 +56,7 @@ type Occasion = Literal[
     "expired",
     "broken-glass",
     "in-doubt",
+    "void",
 ]
 
 

@@ -49,6 +49,7 @@ OCCASIONS: Final[tuple[Occasion, ...]] = (
     "expired",
     "broken-glass",
     "in-doubt",
+    "void",
 )
 
 

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from ayes.consumers import webhook_endpoints
-from ayes.consumers.doubt import in_doubt
+from ayes.consumers.doubt import in_doubt, void_runs
 from ayes.consumers.webhook_endpoints import EndpointFile, EndpointStatus
 from ayes.ledger.log import Parked
 from ayes.ledger.nats.credentials import Store
@@ -23,6 +23,8 @@ from ayes.ops.broker.nodes import Copies, clock_trouble, copies, trouble
 from ayes.ops.broker.progress import ConsumerStatus, progress, seconds
 from ayes.schemas.errors import BrokerRefused, Unavailable
 
+#: The void starts and results that an alarm names.
+_FEW: Final = 3
 #: The login that `status` needs.
 ROLE: Final = "operator"
 
@@ -48,6 +50,9 @@ class BrokerStatus(Struct, frozen=True):
     pending: int | None
     #: The calls in doubt, as `workspace/thread/call`; None if they cannot be read.
     in_doubt: list[str] | None
+    #: The calls with a start or result of the last week that counts for nothing, and why; None if
+    #: they cannot be read.
+    void_runs: dict[str, str] | None
     consumers: list[ConsumerStatus]
     streams: list[Copies]
     #: Of the store's disk; None if the broker runs elsewhere.
@@ -91,6 +96,7 @@ async def status(
         webhooks = EndpointFile(store.path / webhook_endpoints.NAME)
     endpoints = webhooks.statuses() if webhooks else []
     nodes, health = await copies(log), await takes_writes(log, store)
+    runs = await _if_readable(void_runs(ledger))
     differs, parked = await unlike(), await log.parked()
     return BrokerStatus(
         url=log.connection.login.url,
@@ -100,6 +106,7 @@ async def status(
         head_age_s=_head_age_s(stream),
         pending=await _if_readable(pending()),
         in_doubt=await _if_readable(doubts(ledger)),
+        void_runs=runs,
         consumers=await _consumers(log, kept(stream)),
         streams=nodes,
         free_bytes=health.free_bytes,
@@ -109,11 +116,20 @@ async def status(
             *filter(None, [health.why, trouble(nodes), await clock_trouble(log, nodes)]),
             *await alarms(log.api),
             *await void_facts(ledger),
+            *([_void_runs(runs)] if runs else []),
             *(str(one) for one in endpoints if one.is_alarming),
             *_full_parts(parked),
         ],
         parked=parked,
         webhooks=endpoints,
+    )
+
+
+def _void_runs(found: dict[str, str]) -> str:
+    few = "; ".join(f"{call}: {why}" for call, why in list(found.items())[:_FEW])
+    return (
+        f"starts or results that count for nothing, of {len(found):,} calls ({few}): somebody ran "
+        "a tool without leave, or made up what it returned. `ayes thread` shows it"
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 from program import environment
 
 from ayes.consumers import doubt
-from ayes.consumers.doubt import in_doubt, update_index
+from ayes.consumers.doubt import in_doubt, update_index, void_runs
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.services import LEASE_S, Ledger
@@ -314,6 +314,41 @@ async def test_a_broker_of_an_older_version_is_named(store):
         await desk.log.api.ask("$JS.API.STREAM.DELETE.KV_running", b"")
         with pytest.raises(BrokerRefused, match="KV_running"):
             await in_doubt(desk)
+
+
+async def test_void_starts_and_results_are_found_for_a_week(desk, monkeypatch):
+    """What somebody ran without leave, or made up, is the trace of an attack: it is found among the
+    facts that the index examines anyway, and the alarm ends by itself. Runs that count and late
+    results are none (I1).
+    """
+    good = await claimed(desk, "good")
+    assert await desk.try_append(good.client_finished, e.ToolReturned(output="1")) is None
+    started, forged, late = (THREAD.call(name) for name in ("started", "forged", "late"))
+    for ref in (started, forged):
+        await desk.request(ref, "wire", {}, requester="rita")
+    digest = (await desk.call(started)).digest
+    early = e.ToolStarted(digest=digest, idempotency_key="k")
+    assert await desk.try_append(started.claim(1), early) is None
+    assert await desk.try_append(forged.finished, e.ToolReturned(output="paid")) is None
+    late = await claimed(desk, "late")
+    await doubted(desk, late.client_finished)
+    assert await desk.try_append(late.client_late(1), e.ToolReturned(output="1")) is None
+    assert await void_runs(desk) == {}
+    for _ in range(2):
+        await update_index(desk)
+        assert await void_runs(desk) == {
+            str(started): "the call was not decided before it",
+            str(forged): "attempt 1 was not started before it",
+        }
+        assert await names(desk) == ["late"]
+    again = THREAD.call("again")
+    await desk.request(again, "wire", {}, requester="rita")
+    assert await desk.try_append(again.finished, e.ToolFailed(error="no")) is None
+    monkeypatch.setattr(doubt, "VOID_S", -1)
+    await update_index(desk)
+    await desk.request(THREAD.call("other"), "wire", {}, requester="rita")
+    await update_index(desk)
+    assert await void_runs(desk) == {}
 
 
 async def _written(desk: Ledger, key: str) -> None:

@@ -160,6 +160,40 @@ async def test_people_are_told_by_mail_push_and_http(
     assert len(inboxes.web.to("ops")) == 3
 
 
+async def test_those_whom_a_void_run_wrongs_are_told(
+    shop: Shop, port: EventLog, inboxes: Inboxes, tmp_path: Path
+):
+    """Somebody runs a call that waits for people: those who were asked and the requester are told
+    at once, and once for both the start and the result. A run that counts is no
+    news to anybody (I1).
+    """
+    quiet = '[[notify]]\non = ["void"]\ndigest_s = 3600\n'
+    await shop.open(CONTACTS + quiet + ASKS)
+    await shop.request()
+    async with shop.gates(), notifiers(port, inboxes.channels(tmp_path)):
+        await shop.asked()
+        digest = (await shop.ledger.call(FIRST)).digest
+        start = e.ToolStarted(digest=digest, idempotency_key="k")
+        await shop.ledger.append(FIRST.claim(1), start)
+        result = e.ToolReturned(output="paid")
+        await shop.ledger.append(FIRST.finished, result)
+        everybody = {"ana void", "ben void", "rita void"}
+        assert await told(shop, 3) == everybody
+        await shop.request(SECOND)
+        await shop.asked(SECOND)
+        await shop.ledger.reviewer("ana").approve(SECOND)
+        await shop.decided(e.Approved, SECOND)
+        await shop.ledger.append(SECOND.claim(1), start)
+        await shop.ledger.append(SECOND.finished, result)
+        await asyncio.sleep(A_WHILE_S)
+        assert await told(shop, 3) == everybody
+        assert await told(shop, 0, SECOND) == set()
+    [mail] = inboxes.mail.to("ana@example.org")
+    assert mail.subject == "A run of refund counts for nothing: shop/t1/c1"
+    assert "void:      claim.1 by " in mail.body
+    assert "the call was not decided before it" in mail.body
+
+
 async def test_a_secret_stays_here(shop: Shop, port: EventLog, inboxes: Inboxes, tmp_path: Path):
     """What the tool declares as secret is in no message (B71)."""
     tool = ToolSpec(name="refund", schema='{"type":"object"}', secret=("/card",))

@@ -25,7 +25,7 @@ CALL = REF.wish(1, 0)
 WISH = e.Wish(tool="refund", arguments='{"order":"A-17","card":{"number":"4111"}}')
 LINK = "https://approvals.example/open/x"
 QUESTIONS = ("asked", "escalated", "reminder")
-OCCASIONS = (*QUESTIONS, "decided", "expired", "broken-glass", "in-doubt")
+OCCASIONS = (*QUESTIONS, "decided", "expired", "broken-glass", "in-doubt", "void")
 
 
 def pending(arguments: str = WISH.arguments, *, requested=None, **asking: object) -> Call:

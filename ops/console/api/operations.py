@@ -143,6 +143,8 @@ class Operations(ApiModel):
     oldest_since: datetime | None
     #: Calls in doubt, as `workspace/thread/call`; None if they cannot be read.
     in_doubt: list[str] | None
+    #: By call, why a start or result of the last week is void; None if they cannot be read.
+    void_runs: dict[str, str] | None
     consumers: list[Consumer]
     streams: list[StreamCopies]
     room: list[StreamUse]
