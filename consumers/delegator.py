@@ -188,7 +188,7 @@ def steps(one: Delegation) -> Sequence[Effect[Never]]:
         return ()
     if call.status is Status.APPROVED and call.flaw is None and not call.starts:
         started = e.ToolStarted(digest=call.digest, idempotency_key=str(call.ref))
-        return [Append(call.claim_slot, started), Reload()]
+        return [Append(call.claim_slot, started, after=call.last_revocation), Reload()]
     # Also a claim of another delegator, which is dead or had another name.
     if call.status is not Status.RUNNING or call.end_slot is None:
         return ()

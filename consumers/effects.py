@@ -17,6 +17,8 @@ class Append(Struct, frozen=True):
     slot: Slot
     event: Event
     fallback_slot: Slot | None = None
+    #: As for `EventLog.append`.
+    after: int | None = None
 
 
 class Perform[W](Struct, frozen=True):

@@ -225,7 +225,7 @@ class Executor:
             digest=call.digest, idempotency_key=str(call.ref), looked_up=looked_up
         )
         work = Run(call.ref, call.wish.tool, call.arguments, int(slot.tail[-1]))
-        return Perform(Append(slot, started), work)
+        return Perform(Append(slot, started, after=call.last_revocation), work)
 
 
 def _not_started(call: Call) -> Append | None:

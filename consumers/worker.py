@@ -59,6 +59,7 @@ from ayes.ledger.log import (
     Delivered,
     Delivery,
     Mark,
+    Overtaken,
     Parked,
     Recorded,
     SlotTaken,
@@ -433,15 +434,21 @@ class Worker[S, W]:
         return True
 
     async def _won(self, step: Append, cause: Event | None) -> int | None:
-        """Appends a fact. Returns its number in the log, or None if the slot was taken."""
+        """Appends a fact. Returns its number in the log, or None to load again."""
         match await self._ledger.append(
-            step.slot, step.event, cause=cause, fallback_slot=step.fallback_slot
+            step.slot,
+            step.event,
+            cause=cause,
+            fallback_slot=step.fallback_slot,
+            after=step.after,
         ):
             case Recorded(seq) | AlreadyRecorded(seq):
                 return seq
             case SlotTaken(first):
                 if _is_claim(step.slot) and _same_cause(first.event, cause):
                     raise _Abandoned("another worker with the same delivery has just claimed it")
+                return None
+            case Overtaken():
                 return None
             case Unconfirmed(why):
                 raise OutcomeUnknown(f"{step.slot.subject} may or may not be recorded: {why}")

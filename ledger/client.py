@@ -41,6 +41,7 @@ from ayes.ledger.log import (
     AppendResult,
     EventLog,
     FactReader,
+    Overtaken,
     Recorded,
     SlotTaken,
     Unconfirmed,
@@ -63,6 +64,7 @@ from ayes.schemas.errors import (
     BadSlot,
     BrokerAway,
     BrokerRefused,
+    CallChanged,
     DeadlinePassed,
     NotAllowed,
     NotOpen,
@@ -98,6 +100,8 @@ _log: Final = get_logger("ayes.ledger.client")
 _CATCH_UP_S: Final = 2.0
 #: The number of calls that are read with one request.
 _CALLS_AT_ONCE: Final = 100
+#: How often a decision is taken anew because the call changed meanwhile.
+_CHANGES: Final = 5
 #: The pause between attempts of an operation that must succeed.
 _AGAIN_S: Final = 0.5
 #: Files may have been swept if a fact is recorded so long after them, or later (`ops/files.py`).
@@ -115,13 +119,17 @@ def as_of_the_leader[S: _OnALog, **P, R](
     """Confirm a refusal that may rest on a missing fact by the leader (docs/decisions/0026).
 
     A fact that a replica does not have may be recorded all the same. So before the refusal is
-    raised, the method is tried once more and reads as of at least the leader's last fact.
+    raised, the method is tried once more and reads as of at least the leader's last fact. So it is,
+    some times, if the call changed while it was decided.
     """
 
     async def decided(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        with suppress(NotOpen, NotAllowed, StillPending):
+        with suppress(NotOpen, NotAllowed, StillPending, CallChanged):
             return await method(self, *args, **kwargs)
-        await self.log.last_seq()
+        for _ in range(_CHANGES):
+            await self.log.last_seq()
+            with suppress(CallChanged):
+                return await method(self, *args, **kwargs)
         return await method(self, *args, **kwargs)
 
     functools.update_wrapper(decided, method)
@@ -202,12 +210,14 @@ class LedgerClient:
         *,
         cause: e.Event | None = None,
         fallback_slot: Slot | None = None,
+        after: int | None = None,
     ) -> AppendResult:
         """Fill a slot, and complete the event's id, time and author.
 
         Args:
             cause: the event that this one reacts to: its id is recorded, and its trace continued.
             fallback_slot: the slot to fill if another fact took the first one.
+            after: as for `EventLog.append`.
 
         Raises:
             BadSlot: such a fact cannot fill the slot.
@@ -219,7 +229,7 @@ class LedgerClient:
             raise BadSlot(f"a {type(event).__name__} cannot be in {slot.subject}")
         given, begun = self.with_envelope(event, cause), self.now()
         event = await with_files_kept(self.log, slot.workspace, given)
-        result = await self.log.append(slot, encode(event), event.id)
+        result = await self.log.append(slot, encode(event), event.id, after)
         if self.now() - begun > _LATE and not isinstance(result, SlotTaken):
             await kept_again(self.log, slot.workspace, given, event)
         if isinstance(result, SlotTaken) and fallback_slot is not None:
@@ -228,18 +238,28 @@ class LedgerClient:
         return result
 
     async def try_append(
-        self, slot: Slot, event: e.Event, fallback_slot: Slot | None = None
+        self,
+        slot: Slot,
+        event: e.Event,
+        fallback_slot: Slot | None = None,
+        after: int | None = None,
     ) -> Fact | None:
         """Append, and return None if the event is recorded, else the fact that was first.
 
         Raises:
+            CallChanged: there is a later revocation of the call than `after`.
             OutcomeUnknown: no answer came.
         """
-        match await self.append(slot, event, fallback_slot=fallback_slot):
+        match await self.append(slot, event, fallback_slot=fallback_slot, after=after):
             case Recorded() | AlreadyRecorded():
                 return None
             case SlotTaken(first):
                 return first
+            case Overtaken():
+                raise CallChanged(
+                    f"a revocation of {slot.call_ref} was recorded that could not be read. Nothing "
+                    "was recorded now. Do the same again."
+                )
             case Unconfirmed(why):
                 unknown = f"nobody can say whether {slot.subject} is recorded: {why.rstrip('.')}"
                 raise OutcomeUnknown(f"{unknown}. Do the same again: it is safe.")
@@ -299,14 +319,15 @@ class LedgerClient:
             return False
         return await self.log.clock() >= until
 
-    async def append_exclusive(self, slot: Slot, event: e.Event) -> None:
+    async def append_exclusive(self, slot: Slot, event: e.Event, after: int | None = None) -> None:
         """Fill a slot, which must be free.
 
         Raises:
             AlreadyFilled: another fact was first.
+            CallChanged: there is a later revocation of the call than `after`.
             OutcomeUnknown: no answer came.
         """
-        if (first := await self.try_append(slot, event)) is not None:
+        if (first := await self.try_append(slot, event, after=after)) is not None:
             raise AlreadyFilled(already_filled(slot, first))
 
     async def record(self, call: Call, slot: Slot, event: e.Event) -> Call:

@@ -26,6 +26,7 @@ from ayes.ledger.log import (
     Delivered,
     LiveMessages,
     Mark,
+    Overtaken,
     Parked,
     Progress,
     RawMessage,
@@ -69,10 +70,16 @@ class Memory:
         self.pending: Bucket = _Bucket(now)
         self.running: Bucket = _Bucket(now)
 
-    async def append(self, slot: Slot, raw: bytes, event_id: str) -> AppendResult:
+    async def append(
+        self, slot: Slot, raw: bytes, event_id: str, after: int | None = None
+    ) -> AppendResult:
         if (standing := self._by_subject.get(slot.subject)) is not None:
             same = standing.event.id == event_id
             return AlreadyRecorded(standing.seq) if same else SlotTaken(standing)
+        if after is not None and slot.call_ref:
+            newest = await self.latest(slot.call_ref.revocations)
+            if (newest.seq if newest else 0) != after:
+                return Overtaken()
         fact = self._store(slot.subject, raw)
         for durable in self._durables.values():
             durable.offer(slot.subject, fact)
@@ -274,13 +281,17 @@ class Lagging:
     def _advance(self, seq: int) -> None:
         self._known_seq = max(self._known_seq, seq)
 
-    async def append(self, slot: Slot, raw: bytes, event_id: str) -> AppendResult:
-        answer = await self.log.append(slot, raw, event_id)
+    async def append(
+        self, slot: Slot, raw: bytes, event_id: str, after: int | None = None
+    ) -> AppendResult:
+        answer = await self.log.append(slot, raw, event_id, after)
         match answer:
             case Recorded(seq) | AlreadyRecorded(seq):
                 self._advance(seq)
             case SlotTaken(first):
                 self._advance(first.seq)
+            case Overtaken():
+                await self.last_seq()
             case _:
                 pass
         return answer

@@ -260,6 +260,8 @@ class Call(Struct, frozen=True):
     posted: tuple[Fact, ...] = ()
     #: Facts that do not count, except votes; `voids` has both.
     void: tuple[Void, ...] = ()
+    #: The number of the last fact in a slot of a revocation, whether or not it counts; 0: none.
+    last_revocation: int = 0
     #: Facts of a newer program. Their meaning is unknown here, so nobody may act on such a call.
     newer: tuple[Fact, ...] = ()
 
@@ -524,6 +526,7 @@ def call_of(ref: CallRef, facts: Iterable[Fact]) -> Call:
     """The call that these facts make; facts about anything else are skipped."""
     workspace, thread, name = ref.workspace, ref.thread, ref.call
     found: dict[tuple[str, ...], Fact] = {}
+    last_revocation = 0
     for fact in facts:
         slot = fact.slot
         tail = slot.tail
@@ -533,10 +536,12 @@ def call_of(ref: CallRef, facts: Iterable[Fact]) -> Call:
             and tail[0] == "call"
             and slot.thread == thread
             and slot.workspace == workspace
-            and type(fact.event) in _READ.get(tail[2], ())
         ):
-            found.setdefault(tail, fact)
-    call = Call(ref)
+            if tail[2] == "revoked":
+                last_revocation = max(last_revocation, fact.seq)
+            if type(fact.event) in _READ.get(tail[2], ()):
+                found.setdefault(tail, fact)
+    call = Call(ref, last_revocation=last_revocation)
     # In the order of the log: whether a contested fact counts depends on earlier facts alone.
     for fact in sorted(found.values(), key=_seq):
         place = fact.slot.tail[2]

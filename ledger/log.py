@@ -35,6 +35,10 @@ class SlotTaken(Struct, frozen=True):
     first: Fact
 
 
+class Overtaken(Struct, frozen=True):
+    """There is a revocation of the call that the writer had not seen. Nothing was recorded."""
+
+
 class Unconfirmed(Struct, frozen=True):
     """No answer came and the slot is empty. The fact may still arrive; a retry is safe."""
 
@@ -42,7 +46,7 @@ class Unconfirmed(Struct, frozen=True):
 
 
 #: Only after the first two is the fact recorded.
-type AppendResult = Recorded | AlreadyRecorded | SlotTaken | Unconfirmed
+type AppendResult = Recorded | AlreadyRecorded | SlotTaken | Overtaken | Unconfirmed
 
 
 class RawMessage(Struct, frozen=True, gc=False):
@@ -251,8 +255,16 @@ class EventLog(FactReader, Protocol):
     `last_seq`, and perhaps nothing newer. An empty result is always the leader's.
     """
 
-    async def append(self, slot: Slot, raw: bytes, event_id: str) -> AppendResult:
-        """Fill a slot. Safe to repeat."""
+    async def append(
+        self, slot: Slot, raw: bytes, event_id: str, after: int | None = None
+    ) -> AppendResult:
+        """Fill a slot. Safe to repeat.
+
+        Args:
+            after: the last revocation of the slot's call that the writer has seen, void or not, by
+                its number; 0 for none. If there is a later one, the broker records nothing
+                (decision 0053).
+        """
         ...
 
     async def read_few(self, *subjects: str) -> list[RawMessage] | None:

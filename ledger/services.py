@@ -33,6 +33,7 @@ from ayes.schemas.errors import (
     BadArguments,
     BadInput,
     BrokerRefused,
+    CallChanged,
     NotOpen,
     Refused,
     StillPending,
@@ -75,7 +76,7 @@ class Ledger(LedgerClient):
         super().__init__(log, author, now=now, new_id=new_id)
         #: Calls that are being claimed, and claims that may or may not count.
         self._claiming: set[CallRef] = set()
-        self._claims: dict[CallRef, tuple[Slot, e.Event]] = {}
+        self._claims: dict[CallRef, tuple[Slot, e.Event, int]] = {}
 
     def reviewer(self, name: str) -> Reviewer:
         """The methods for a reviewer, who needs their own credentials (`role="reviewer-NAME"`)."""
@@ -300,19 +301,20 @@ class Ledger(LedgerClient):
             self._claiming.discard(ref)
 
     async def _claim_once(self, ref: CallRef, lease_s: float) -> Call:
-        slot, started = self._claims.get(ref) or await self._new_claim(ref, lease_s)
+        claim = self._claims.get(ref) or await self._new_claim(ref, lease_s)
         # Kept until it is known whether it counts: it may be recorded although the answer is lost.
-        self._claims[ref] = slot, started
+        self._claims[ref] = claim
         try:
-            known = await self._record_claim(ref, slot, started)
-        except Refused:
+            known = await self._record_claim(ref, *claim)
+        except (Refused, CallChanged):
             del self._claims[ref]
             raise
         del self._claims[ref]
         return known
 
-    async def _record_claim(self, ref: CallRef, slot: Slot, started: e.Event) -> Call:
-        await self.append_exclusive(slot, started)
+    async def _record_claim(self, ref: CallRef, slot: Slot, started: e.Event, after: int) -> Call:
+        # A revocation that was not read, by whatever answer, refuses the start at the broker.
+        await self.append_exclusive(slot, started, after)
         known = await self.call(ref, must_include=slot)
         # A revocation has its own slot, so the order of the log decides which of the two counts.
         if (void := next((one for one in known.void if one.fact.slot == slot), None)) is not None:
@@ -321,7 +323,8 @@ class Ledger(LedgerClient):
 
     async def _new_claim(
         self, ref: CallRef, lease_s: float, claim_id: str = ""
-    ) -> tuple[Slot, e.Event]:
+    ) -> tuple[Slot, e.Event, int]:
+        """The slot, the event, and the last revocation that was seen (`EventLog.append`)."""
         known = await self.known_call(ref)
         started = e.ToolStarted(
             id=claim_id, digest=known.digest, idempotency_key=str(ref), lease_s=lease_s
@@ -334,7 +337,11 @@ class Ledger(LedgerClient):
             raise AlreadyFilled(already_filled(known.starts[-1].slot, known.starts[-1]))
         if (flaw := known.flaw) is not None:
             raise NotOpen(f"{ref}: {FLAWS[flaw]}. It will not run.")
-        return known.claim_slot, self.with_envelope(tracing.about(known, started))
+        return (
+            known.claim_slot,
+            self.with_envelope(tracing.about(known, started)),
+            known.last_revocation,
+        )
 
     async def _record_end(self, known: Call, outcome: e.Event) -> Fact | None:
         """Record an outcome, for as long as it takes; returns the end that was first."""

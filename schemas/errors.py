@@ -194,6 +194,10 @@ class StoreHeld(Unavailable):
     exit_code = TRY_AGAIN
 
 
+class CallChanged(Unavailable):
+    """A revocation of the call was recorded and not read, so its start was not recorded."""
+
+
 class OutcomeUnknown(Unavailable):
     """No answer came; the fact may or may not be recorded. Appending it again is safe."""
 

@@ -249,6 +249,11 @@ class CallRef(_Ref, frozen=True):
         return f"{ROOT}.{self.workspace}.{self.thread}.call.{self.call}.>"
 
     @property
+    def revocations(self) -> str:
+        """The wildcard over the revocations of its approval."""
+        return f"{ROOT}.{self.workspace}.{self.thread}.call.{self.call}.revoked.*"
+
+    @property
     def thread_ref(self) -> ThreadRef:
         return ThreadRef(self.workspace, self.thread)
 

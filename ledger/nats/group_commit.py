@@ -34,6 +34,7 @@ _PASSES: Final = 8
 class _PendingPublish(Struct, eq=False):
     subject: str
     raw: bytes
+    headers: dict[str, str]
     ack: asyncio.Future[Ack]
 
 
@@ -45,14 +46,14 @@ class GroupCommit:
         #: A reference, since a task without one may be garbage collected.
         self._others: asyncio.Task[None] | None = None
 
-    async def publish(self, subject: str, raw: bytes) -> Ack:
+    async def publish(self, subject: str, raw: bytes, headers: dict[str, str] | None = None) -> Ack:
         """Publish a message, alone or in a batch.
 
         Raises:
             BrokerAway: no answer came. The broker may have the message all the same.
         """
         ack: asyncio.Future[Ack] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_PendingPublish(subject, raw, ack))
+        self._waiting.append(_PendingPublish(subject, raw, headers or {}, ack))
         if not self._committing:
             self._committing = True
             try:
@@ -104,7 +105,10 @@ class GroupCommit:
         return group
 
     async def _commit_singly(self, group: list[_PendingPublish]) -> None:
-        sent = {await self._requests.send(one.subject, one.raw, fits=is_ack): one for one in group}
+        sent = {
+            await self._requests.send(one.subject, one.raw, one.headers, fits=is_ack): one
+            for one in group
+        }
         answered, silent = await asyncio.wait(sent, timeout=PATIENCE_S)
         for answer in answered:
             if problem := answer.exception():
@@ -122,11 +126,11 @@ class GroupCommit:
             frame(
                 one.subject,
                 one.raw,
-                headers={"Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(number)},
+                headers=one.headers | {"Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(number)},
             )
             for number, one in enumerate(members, 1)
         ]
-        headers = {
+        headers = last.headers | {
             "Nats-Batch-Id": batch,
             "Nats-Batch-Sequence": str(len(group)),
             "Nats-Batch-Commit": "1",

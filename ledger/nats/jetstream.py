@@ -40,6 +40,7 @@ from ayes.ledger.log import (
     AlreadyRecorded,
     AppendResult,
     LiveMessages,
+    Overtaken,
     Recorded,
     SlotTaken,
     Unconfirmed,
@@ -153,19 +154,23 @@ class JetStream:
 
     # -------------------------------------------------------------------------------------- writing
 
-    async def append(self, slot: Slot, raw: bytes, event_id: str) -> AppendResult:
+    async def append(
+        self, slot: Slot, raw: bytes, event_id: str, after: int | None = None
+    ) -> AppendResult:
         """Fill a slot. Unless the broker acknowledges it, the slot is read to find the outcome.
 
         Raises:
             LedgerFull: the log has no room, or its disk has none.
             BrokerRefused: the broker will never take it: permissions, no stream.
         """
-        why = ""
+        why, about, headers = "", slot.call_ref, dict[str, str]()
+        if after is not None and about:
+            headers = {REPLACES: str(after), _AMONG: about.revocations}
         try:
             async with asyncio.timeout(APPEND_PATIENCE_S):
                 while True:
                     try:
-                        ack = await self._commits.publish(slot.subject, raw)
+                        ack = await self._commits.publish(slot.subject, raw, headers)
                         if ack.error is None:
                             self._advance(ack.seq)
                             return Recorded(ack.seq)
@@ -185,6 +190,10 @@ class JetStream:
                     if (standing := await self.latest(slot.subject)) is not None:
                         same = standing.event.id == event_id
                         return AlreadyRecorded(standing.seq) if same else SlotTaken(standing)
+                    if headers and about and ack.error and ack.error.err_code == _WRONG_LAST:
+                        # The writer reads again, as of at least the fact that it had not seen.
+                        await self.latest(about.revocations)
+                        return Overtaken()
                     if ack.error is not None and ack.error.err_code not in _PASSING:
                         raise BrokerRefused(f"the broker refuses {slot.subject}: {why}.")
                     await asyncio.sleep(0.05)
@@ -666,6 +675,11 @@ class JetStream:
 
 #: The places that an entry tries: enough to find one while a tenth of them is free.
 _PLACES_TRIED: Final = 48
+
+#: The header with the subjects among which `REPLACES` names the last message.
+_AMONG: Final = f"{REPLACES}-Subject"
+#: "wrong last sequence", compared with what is stored.
+_WRONG_LAST: Final = 10071
 
 #: The header with which a service reports an error.
 _REFUSED: Final = "Nats-Service-Error"

@@ -72,8 +72,10 @@ class Program:
         program = self
 
         class Noted(JetStream):
-            async def append(self, slot: Slot, raw: bytes, event_id: str) -> AppendResult:
-                answer = await super().append(slot, raw, event_id)
+            async def append(
+                self, slot: Slot, raw: bytes, event_id: str, after: int | None = None
+            ) -> AppendResult:
+                answer = await super().append(slot, raw, event_id, after)
                 if isinstance(answer, Recorded | AlreadyRecorded):
                     program.journal.note(
                         "acknowledged", slot=slot.subject, id=event_id, seq=answer.seq

@@ -113,7 +113,18 @@ def reacts(
         None if recorded is None else declaration(recorded)[1],
         given.recorded_at + timedelta(seconds=waited_s),
     )
-    return list(Executor({one.spec.name: one for one in tools}).decide(seen, given))
+    steps = Executor({one.spec.name: one for one in tools}).decide(seen, given)
+    return [_unconditional(one, call.last_revocation) for one in steps]
+
+
+def _unconditional(step: Effect[Run], last: int) -> Effect[Run]:
+    """The step without its condition: each start names the last revocation that was seen."""
+    if not isinstance(step, Perform):
+        return step
+    assert step.claim
+    assert step.claim.after == last
+    claim = msgspec.structs.replace(step.claim, after=None)
+    return msgspec.structs.replace(step, claim=claim)
 
 
 def run(attempt: int, tool: Registered = ONCE, arguments: str = WISH.arguments) -> Perform[Run]:
@@ -481,6 +492,41 @@ async def test_a_claim_behind_a_revocation_runs_nothing():
     done = await Executor({"refund": tool}).execute(ledger, Run(CALL, "refund", WISH.arguments, 1))
     assert done == refusal(story("revoked")[:-1])
     assert ran == []
+
+
+class Omitting(Memory):
+    """A log whose first answers leave a revocation out."""
+
+    omits = 2
+
+    async def read(self, *subjects: str) -> tuple[Fact, ...]:
+        facts = await super().read(*subjects)
+        if self.omits and any("revoked" in fact.slot.tail for fact in facts):
+            self.omits -= 1
+            return tuple(fact for fact in facts if "revoked" not in fact.slot.tail)
+        return facts
+
+
+async def test_an_executor_that_is_not_shown_a_revocation_starts_nothing():
+    """The broker refuses its start behind a fact that it has not read, so it reads again, and
+    closes the call (I1, I6, B61).
+    """
+    ran: list[str] = []
+    log = Omitting()
+    ledger = Ledger(log, e.Author(kind="executor", name="tests"))
+    await ledger.declare(CALL.workspace, ONCE.spec)
+    for slot, event in story("revoked")[:-1]:
+        assert await ledger.try_append(slot, event) is None
+    worker = Worker(ledger, Executor({"refund": Registered(ONCE.spec, ran.append)}))
+    running = asyncio.create_task(worker.run())
+    try:
+        async with asyncio.timeout(20):
+            ended = await anext(ledger.watch(1, CALL.finished.subject))
+    finally:
+        worker.stop()
+        await running
+    assert isinstance(ended.event, e.ToolRefused)
+    assert (log.omits, ran, (await ledger.call(CALL)).void) == (0, [], ())
 
 
 async def recorded(facts: Sequence[tuple[Slot, e.AnyEvent]]) -> Ledger:

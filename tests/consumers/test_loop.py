@@ -104,8 +104,11 @@ class Watched:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._port, name)
 
-    async def append(self, slot: Slot, raw: bytes, event_id: str) -> AppendResult:
-        answer = await self.before_append(slot) or await self._port.append(slot, raw, event_id)
+    async def append(
+        self, slot: Slot, raw: bytes, event_id: str, after: int | None = None
+    ) -> AppendResult:
+        first = await self.before_append(slot)
+        answer = first or await self._port.append(slot, raw, event_id, after)
         self.log.append(f"{type(answer).__name__} {_short(slot)}")
         return answer
 

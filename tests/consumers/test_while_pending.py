@@ -307,10 +307,12 @@ class Counting:
         end = self.behind.pop(0) if self.behind else len(facts) and facts[-1].seq
         return tuple(fact for fact in facts if fact.seq <= end)
 
-    async def append(self, slot: Slot, raw: bytes, event_id: str) -> AppendResult:
+    async def append(
+        self, slot: Slot, raw: bytes, event_id: str, after: int | None = None
+    ) -> AppendResult:
         if first := self.before.pop(slot, None):
             await first()
-        return await self._port.append(slot, raw, event_id)
+        return await self._port.append(slot, raw, event_id, after)
 
 
 class Desk:

@@ -559,12 +559,14 @@ class Silent(Memory):
         self.times = times
         self.asked = asyncio.Event()
 
-    async def append(self, slot: Slot, raw: bytes, event_id: str) -> AppendResult:
+    async def append(
+        self, slot: Slot, raw: bytes, event_id: str, after: int | None = None
+    ) -> AppendResult:
         if "finished" in slot.tail and self.times:
             self.times -= 1
             self.asked.set()
             return Unconfirmed("no answer")
-        return await super().append(slot, raw, event_id)
+        return await super().append(slot, raw, event_id, after)
 
 
 async def test_a_result_is_written_down_however_long_it_takes(monkeypatch: pytest.MonkeyPatch):

@@ -3,6 +3,7 @@ memory, and on the hostile broker of the simulation when nothing goes wrong.
 """
 
 import asyncio
+import itertools
 from contextlib import AbstractAsyncContextManager, aclosing
 from datetime import timedelta
 from pathlib import Path
@@ -14,8 +15,10 @@ from stories import told
 from ayes.ledger import clock
 from ayes.ledger.log import (
     AlreadyRecorded,
+    AppendResult,
     EventLog,
     Mark,
+    Overtaken,
     Parked,
     Progress,
     Recorded,
@@ -90,6 +93,41 @@ async def test_a_result_that_lost_goes_to_its_other_slot(ledger: Ledger):
     answer = await ledger.append(CALL.finished, late, fallback_slot=CALL.late(1))
     assert isinstance(answer, SlotTaken)
     assert [type(fact.event) for fact in await ledger.read(CALL)] == [e.InDoubt, e.ToolReturned]
+
+
+@pytest.mark.parametrize("others", [0, 30], ids=["alone", "in a batch"])
+async def test_a_start_is_refused_behind_a_revocation_that_its_writer_has_not_seen(
+    ledger: Ledger, others: int
+):
+    """The log itself compares, whatever a writer was told about a call. A retry of a start that was
+    recorded is the same fact, and other facts make no difference (I1, I6).
+    """
+    approved = e.Approved(digest="d", ground="policy", rule="r", policy_version=1)
+    started = ledger.with_envelope(e.ToolStarted(digest="d", idempotency_key="k"))
+    places = itertools.count()
+
+    async def start(after: int) -> AppendResult:
+        said = e.Said(role="user", text="at the same time")
+        beside = [ledger.append(THREAD.said(f"m{next(places)}"), said) for _ in range(others)]
+        starting = ledger.append(CALL.client_claim(1), started, after=after)
+        return (await asyncio.gather(starting, *beside))[0]
+
+    decided = await ledger.append(CALL.decided, approved)
+    assert isinstance(decided, Recorded)
+    revoked = await ledger.append(CALL.revoked_by("ana"), e.Revoked(reviewer="ana"))
+    assert isinstance(revoked, Recorded)
+    for seen in (0, decided.seq, revoked.seq + 1, 0):
+        assert await start(seen) == Overtaken()
+    assert [fact.seq for fact in await ledger.read(CALL)] == [decided.seq, revoked.seq]
+    for slot, event in (
+        (THREAD.call("other").revoked_by("ana"), e.Revoked(reviewer="ana")),
+        (CALL.vote("ana"), voted()),
+    ):
+        assert isinstance(await ledger.append(slot, event), Recorded)
+    first = await start(revoked.seq)
+    assert isinstance(first, Recorded)
+    for seen in (revoked.seq, first.seq, 0):
+        assert await start(seen) == AlreadyRecorded(first.seq)
 
 
 async def test_four_rivals_and_one_slot_a_thousand_times(ledger: Ledger):

@@ -32,7 +32,14 @@ from ayes.ledger.services import Ledger
 from ayes.projections import pending
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
-from ayes.schemas.errors import AlreadyFilled, BrokerAway, NotOpen, Unavailable, UnknownCall
+from ayes.schemas.errors import (
+    AlreadyFilled,
+    BrokerAway,
+    CallChanged,
+    NotOpen,
+    Unavailable,
+    UnknownCall,
+)
 from ayes.schemas.slots import DelegationRef, Slot, ThreadRef
 from ayes.schemas.tools import ToolSpec
 
@@ -272,6 +279,45 @@ async def test_a_claim_whose_reading_fails_is_gone_on_with():
     assert ran == [1]
 
 
+class Omitting(Memory):
+    """A log whose answers leave a revocation out, as if another program gave them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.omits = 0
+
+    async def read(self, *subjects: str) -> tuple[Fact, ...]:
+        facts = await super().read(*subjects)
+        if self.omits and any("revoked" in fact.slot.tail for fact in facts):
+            self.omits -= 1
+            return tuple(fact for fact in facts if "revoked" not in fact.slot.tail)
+        return facts
+
+
+@pytest.mark.parametrize(("omits", "told"), [(1, NotOpen), (3, NotOpen), (1000, CallChanged)])
+@pytest.mark.parametrize("claim_id", ["", "0199e4a0-0000-7000-8000-000000000001"])
+async def test_a_service_that_is_not_shown_a_revocation_starts_nothing(
+    omits: int, told: type[Exception], claim_id: str
+):
+    """The broker refuses its claim behind a fact that it has not read, so it reads again; if it
+    never reads it, nothing runs and nothing is recorded either (I1, I6, B61).
+    """
+    log = Omitting()
+    desk, ran = await approved(log), []
+    await desk.append(CALL.revoked_by("ana"), e.Revoked(reviewer="ana"))
+    log.omits = omits
+    for _ in range(2):
+        with pytest.raises(told):
+            await desk.start(CALL, claim_id=claim_id)
+        with pytest.raises(told):
+            await desk.run(CALL, lambda: ran.append(1))
+    log.omits = 0
+    call = await desk.call(CALL)
+    assert (ran, call.status, call.claims, call.void) == ([], Status.REVOKED, (), ())
+    with pytest.raises(NotOpen):
+        await desk.run(CALL, lambda: ran.append(1))
+
+
 async def test_a_claim_whose_reading_is_late_is_run_once():
     """While a program waits to read what it claimed, a second try of its own starts nothing
     (D3).
@@ -335,8 +381,10 @@ class Unsure(Memory):
         super().__init__()
         self.times = times
 
-    async def append(self, slot: Slot, raw: bytes, event_id: str) -> AppendResult:
-        answer = await super().append(slot, raw, event_id)
+    async def append(
+        self, slot: Slot, raw: bytes, event_id: str, after: int | None = None
+    ) -> AppendResult:
+        answer = await super().append(slot, raw, event_id, after)
         if self.times:
             self.times -= 1
             return Unconfirmed("maximum messages per subject exceeded")

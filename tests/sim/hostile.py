@@ -29,6 +29,7 @@ from ayes.ledger.log import (
     Delivered,
     Delivery,
     Mark,
+    Overtaken,
     Parked,
     Progress,
     RawMessage,
@@ -103,12 +104,14 @@ class Broker(Memory):
             durable.waiting = _HostileQueue(self, self._lot)
         self._arriving: set[asyncio.Task[AppendResult]] = set()
 
-    async def arrive(self, slot: Slot, raw: bytes, event_id: str, after_s: float) -> None:
+    async def arrive(
+        self, slot: Slot, raw: bytes, event_id: str, after: int | None, wait_s: float
+    ) -> None:
         """Let an append take effect later, although nobody waits for it any more."""
 
         async def arriving() -> AppendResult:
-            await asyncio.sleep(after_s)
-            return await self.append(slot, raw, event_id)
+            await asyncio.sleep(wait_s)
+            return await self.append(slot, raw, event_id, after)
 
         task = asyncio.create_task(arriving())
         self._arriving.add(task)
@@ -221,32 +224,38 @@ class Connection(Lagging):
         self.pending = _Bucket(process, process.broker.pending)
         self.running = _Bucket(process, process.broker.running)
 
-    async def append(self, slot: Slot, raw: bytes, event_id: str) -> AppendResult:
-        answer = await self._append(slot, raw, event_id)
+    async def append(
+        self, slot: Slot, raw: bytes, event_id: str, after: int | None = None
+    ) -> AppendResult:
+        answer = await self._append(slot, raw, event_id, after)
         match answer:
             case Recorded(seq) | AlreadyRecorded(seq) | SlotTaken(first=Fact(seq=seq)):
                 self._advance(seq)
+            case Overtaken():
+                await self.last_seq()
             case Unconfirmed():
                 pass
         self._told(slot, event_id, raw, answer)
         return answer
 
-    async def _append(self, slot: Slot, raw: bytes, event_id: str) -> AppendResult:
+    async def _append(
+        self, slot: Slot, raw: bytes, event_id: str, after: int | None
+    ) -> AppendResult:
         process, how = self.process, self.broker.hostility
         await process.travel()
         if process.is_cut_off or process.happens(how.lost):
             if process.happens(how.later):
-                await self.broker.arrive(slot, raw, event_id, process.lot.uniform(0, 8))
+                await self.broker.arrive(slot, raw, event_id, after, process.lot.uniform(0, 8))
             await process.sleep(process.lot.uniform(0.1, PATIENCE_S))
             return Unconfirmed("no answer from the broker")
-        answer = await self.broker.append(slot, raw, event_id)
+        answer = await self.broker.append(slot, raw, event_id, after)
         await process.travel()
         if process.is_cut_off or process.happens(how.unanswered):
             await process.sleep(process.lot.uniform(0.1, PATIENCE_S))
             if process.is_cut_off or process.happens(0.5):
                 return Unconfirmed("no answer from the broker")
             # The slot was read, to see what is in it.
-            return await self.broker.append(slot, raw, event_id)
+            return await self.broker.append(slot, raw, event_id, after)
         return answer
 
     # -------------------------------------------------------------------------------------- reading
