@@ -119,7 +119,9 @@ class Ladder:
             # Whatever it is, it is not a yes.
             return complete(unfinished(f"The tool did not run: {problem}"), modern=client.modern)
         if sought is None:
-            unknown = f"Unknown tool: {params.get('name')}"
+            missing = self._routes.missing
+            away = f" (not there now: the servers {', '.join(missing)})" if missing else ""
+            unknown = f"Unknown tool: {params.get('name')}{away}"
             return complete(unfinished(unknown), modern=client.modern)
         try:
             return await self._follow(client, sought)
@@ -129,7 +131,7 @@ class Ladder:
     async def _sought(self, client: Client, params: Json) -> _Sought | None:
         """The call that a request is about, requested now if it is new; None: no such tool."""
         name, state = str(params.get("name")), _state(params)
-        if name == WAIT and name not in self._routes.tools:
+        if name == WAIT:
             arguments = params.get("arguments")
             given = arguments.get("id") if isinstance(arguments, dict) else None
             return _Sought(self._unsealed("wait", client, given), state)
@@ -149,7 +151,6 @@ class Ladder:
     async def _offered(self, client: Client, name: str) -> Offered | None:
         """A tool that a server lists; None if none does, so that none is called in secret."""
         if name not in self._routes.tools:
-            await self._routes.about()
             await self._routes.refresh_tools(client)
         return self._routes.tools.get(name)
 
@@ -291,9 +292,8 @@ class Ladder:
         """
         if call.gated is None:
             return None
-        await self._routes.about()
-        await self._routes.refresh_tools(client)
         labels = call.wish.labels
+        await self._routes.refresh_tools(client, labels[SERVER_LABEL])
         for one in self._routes.tools.values():
             if (one.server, one.tool.get("name")) == (labels[SERVER_LABEL], labels[TOOL_LABEL]):
                 return declaration(spec_of_tool(one.server, one.tool))[0]

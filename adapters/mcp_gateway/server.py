@@ -6,8 +6,10 @@ library's `RequestStateBoundary`: bound to the requester, the method and the arg
 end.
 """
 
+import asyncio
 import hmac
 import json
+import weakref
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
@@ -29,11 +31,11 @@ from ayes import __version__
 from ayes.adapters.mcp_gateway.ladder import Ladder, no_tasks
 from ayes.adapters.mcp_gateway.routes import Routes
 from ayes.adapters.mcp_gateway.settings import ClientFile, GatewayFile
-from ayes.adapters.mcp_gateway.upstream import CLIENT_INFO, VERSION, Upstream
+from ayes.adapters.mcp_gateway.streams import BeforeExec
+from ayes.adapters.mcp_gateway.upstream import CLIENT_INFO, VERSION
 from ayes.adapters.mcp_gateway.wire import (
     CAPABILITIES,
     SERVER_INFO,
-    WAIT,
     WAIT_TOOL,
     Json,
     declares_tasks,
@@ -118,9 +120,14 @@ class _Client:
 class Gateway:
     """The middleware that answers clients."""
 
-    def __init__(self, settings: GatewayFile, ledger: Ledger, key: bytes) -> None:
+    def __init__(
+        self, settings: GatewayFile, ledger: Ledger, key: bytes, before_exec: BeforeExec = None
+    ) -> None:
         self.settings = settings
-        self.routes = Routes([Upstream(one) for one in settings.servers])
+        self.routes = Routes(settings.servers, self._changed, before_exec)
+        #: Those of clients of the era before 2026-07-28.
+        self._connections = weakref.WeakSet[Any]()
+        self._telling = set[asyncio.Task[Any]]()
         # Keys are derived from it for this purpose alone.
         self._security = RequestStateSecurity(
             keys=[NAME.encode() + key], ttl=STATE_S, bind_principal=self._requester, audience=NAME
@@ -174,11 +181,21 @@ class Gateway:
     ) -> HandlerResult:
         committed = await call_next(context)
         assert isinstance(committed, dict)
+        self._connections.add(context.session._connection)  # noqa: SLF001 - sessions are per request
         about = await self.routes.handshake(_dict(context.params) or {})
         capabilities = {"tools": {}, **(about.get("capabilities") or {})}
         capabilities.pop("tasks", None)  # of that era, which the gateway does not speak
         known: Json = {key: about[key] for key in ("serverInfo", "instructions") if key in about}
         return {**committed, **known, "capabilities": capabilities}
+
+    def _changed(self) -> None:
+        """Tell clients that a server has come. Those of 2026-07-28 list what there is each time."""
+        for connection in self._connections:
+            for kind in ("tools", "prompts", "resources"):
+                method = f"notifications/{kind}/list_changed"
+                task = asyncio.create_task(connection.notify(method, None))
+                self._telling.add(task)
+                task.add_done_callback(self._telling.discard)
 
     async def _answer(self, client: _Client, method: str, params: Json | None) -> Json:
         match method:
@@ -200,7 +217,7 @@ class Gateway:
 
     async def _tools(self, client: _Client, params: Json | None) -> Json:
         listed = await self.routes.forward(client, "tools/list", params)
-        if listed.get("nextCursor") is None and WAIT not in self.routes.tools:
+        if listed.get("nextCursor") is None:
             return {**listed, "tools": [*(listed.get("tools") or []), WAIT_TOOL]}
         return listed
 
@@ -246,8 +263,16 @@ def _dict(params: Mapping[str, Any] | None) -> Json | None:
 
 
 @asynccontextmanager
-async def opened(settings: GatewayFile, ledger: Ledger, key: bytes) -> AsyncGenerator[Gateway]:
-    gateway = Gateway(settings, ledger, key)
+async def opened(
+    settings: GatewayFile, ledger: Ledger, key: bytes, before_exec: BeforeExec = None
+) -> AsyncGenerator[Gateway]:
+    """A gateway whose servers are started.
+
+    Args:
+        before_exec: run in each program before it begins.
+    """
+    gateway = Gateway(settings, ledger, key, before_exec)
+    gateway.routes.start()
     try:
         yield gateway
     finally:

@@ -9,12 +9,10 @@ server asks is passed on to it.
 import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, Final, Protocol
 
 import httpx2
-from mcp.client.stdio import StdioServerParameters, stdio_client
-from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.dispatcher import CallOptions
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import (
@@ -28,11 +26,19 @@ from mcp.shared.inbound import (
     x_mcp_header_map,
 )
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
-from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, METHOD_NOT_FOUND
+from mcp_types import (
+    CONNECTION_CLOSED,
+    INTERNAL_ERROR,
+    METHOD_NOT_FOUND,
+    DiscoverResult,
+    InitializeResult,
+)
 from mcp_types.version import LATEST_HANDSHAKE_VERSION, LATEST_MODERN_VERSION
+from pydantic import ValidationError
 
 from ayes import __version__
 from ayes.adapters.mcp_gateway.settings import ServerFile
+from ayes.adapters.mcp_gateway.streams import BeforeExec, http_client, program, website
 from ayes.adapters.mcp_gateway.wire import CAPABILITIES, SUBSCRIPTION, Json
 from ayes.schemas.logs import get_logger
 
@@ -45,13 +51,19 @@ OURSELVES: Final = {"name": "ayes mcp gateway", "version": __version__}
 CONNECT_S: Final = 30.0
 #: How long a server may be silent over HTTP before it is given up.
 _SILENT_S: Final = 3600.0
+_NOT_MCP: Final = "what the server says of itself is not a valid result of MCP"
+#: A server that lives for less does not start again at once.
+_SHORT_S: Final = 60.0
+#: The longest pause between two attempts to reach a server.
+_PAUSE_S: Final = 60.0
 
 #: How the messages of errors begin that the library makes of an answer without a JSON-RPC message
 #: (mcp 2.3, client/streamable_http.py), as of a proxy that gave up. A server that says the same
 #: itself leaves its call in doubt too.
+_NO_SESSION: Final = "Session terminated"
 _MADE_UP: Final = (
     "Server returned an error response",
-    "Session terminated",
+    _NO_SESSION,
     "Failed to parse",
     "Unexpected content type",
     "server answered a request with 202",
@@ -62,6 +74,9 @@ type Streams = AbstractAsyncContextManager[Any]
 
 class Caller(Protocol):
     """The client whose request is being passed on."""
+
+    #: On whose behalf it is made.
+    requester: str
 
     @property
     def request_id(self) -> int | str | None: ...
@@ -89,6 +104,8 @@ class Channel:
         self._dispatcher: JSONRPCDispatcher[Any] | None = None
         self._callers: dict[str, Caller] = {}
         self._last: Caller | None = None
+        #: On whose behalf it was ever used.
+        self._requesters = set[str]()
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._closing = asyncio.Event()
         self._task = asyncio.create_task(self._live())
@@ -109,12 +126,19 @@ class Channel:
         except (TimeoutError, OSError, ValueError, ExceptionGroup, httpx2.HTTPError) as problem:
             await self.close()
             raise MCPError(INTERNAL_ERROR, f"the server does not start: {problem}") from None
+        except asyncio.CancelledError:
+            await self.close()
+            raise
         return self
 
     def started(self, _value: object = None) -> None:
         """The dispatcher runs (as `anyio.abc.TaskStatus`)."""
         if not self._ready.done():
             self._ready.set_result(None)
+
+    async def ended(self) -> None:
+        """Wait until it has ended."""
+        await asyncio.wait([self._task])
 
     async def close(self) -> None:
         self._closing.set()
@@ -163,6 +187,7 @@ class Channel:
         meta = dict((params or {}).get("_meta") or {})
         if caller is not None:
             self._callers[upstream_id] = self._last = caller
+            self._requesters.add(caller.requester)
             if meta.pop("progressToken", None) is not None:
                 options["on_progress"] = caller.progress
         sent = None if params is None else {**params, "_meta": meta} if meta else dict(params)
@@ -172,6 +197,8 @@ class Channel:
             result = await self._dispatcher.send_raw_request(method, sent, options)
         except MCPError as problem:
             made_up = problem.error.message.startswith(_MADE_UP)
+            if problem.error.message.startswith(_NO_SESSION):
+                self._closing.set()  # a server that was started again knows none of before
             if problem.error.code == CONNECTION_CLOSED or (made_up and method == "tools/call"):
                 raise Gone(method) from None
             raise
@@ -202,8 +229,9 @@ class Channel:
         if isinstance(listening, str) and (caller := self._callers.get(listening)) is not None:
             await caller.notify(method, _renamed(given or {}, listening, caller), related=True)
         elif method == "notifications/message":
-            # Over a shared connection nobody knows whose it is, unless there is one request alone.
-            if len(self._callers) == 1:
+            # Over a shared connection nobody knows whose it is, unless there is one request alone;
+            # and then it may be about an earlier one, which nobody else may read.
+            if len(self._callers) == len(self._requesters) == 1:
                 await next(iter(self._callers.values())).notify(method, given, related=True)
         elif self._last is not None and self.version != LATEST_MODERN_VERSION:
             await self._last.notify(method, given, related=False)
@@ -226,16 +254,36 @@ def _renamed(value: Json, upstream_id: str, caller: Caller | None) -> Json:
 
 
 class Upstream:
-    """A server behind the gateway, and the connections to it."""
+    """A server behind the gateway, and the connections to it.
 
-    def __init__(self, settings: ServerFile) -> None:
+    A task keeps it: the server is started at once, and again whenever it has ended or could not be
+    reached. What is asked of others never waits for it.
+
+    Args:
+        changed: called when it is there after it was missed.
+    """
+
+    def __init__(
+        self, settings: ServerFile, changed: Callable[[], None], before_exec: BeforeExec = None
+    ) -> None:
         self.name = settings.name
         self.settings = settings
+        self._changed, self._before_exec = changed, before_exec
         self._http: httpx2.AsyncClient | None = None
         self._shared: Channel | None = None
-        self._opening = asyncio.Lock()
-        #: Whether it speaks 2026-07-28; None: it was not asked yet.
-        self.is_modern: bool | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._began = 0.0
+        #: Set while it is there, or the last attempt to reach it has failed.
+        self._settled = asyncio.Event()
+        #: Set at the end of the present attempt.
+        self._tried = asyncio.Event()
+        self._wanted = asyncio.Event()
+        self._missed = False
+        self.is_here = False
+        #: Why the last attempt to reach it failed; None: none did.
+        self.problem: str | None = None
+        #: Whether it speaks 2026-07-28; of one that is there.
+        self.is_modern = False
         #: What it says of itself: `server/discover`, or the result of `initialize`.
         self.about: Json = {}
         #: The result of `initialize` for clients of the era before; None: it was not asked yet.
@@ -245,55 +293,115 @@ class Upstream:
 
     def _streams(self) -> Streams:
         one = self.settings
-        if one.url:
-            if self._http is None:
-                timeout = httpx2.Timeout(CONNECT_S, read=_SILENT_S)
-                self._http = httpx2.AsyncClient(headers=one.headers, timeout=timeout)
-            streams: Streams = streamable_http_client(one.url, http_client=self._http)
-            return streams
-        program, *arguments = one.command
-        # With the harmless variables of this process only: its own logins are none of theirs.
-        server = StdioServerParameters(command=program, args=arguments, env=one.environment)
-        started: Streams = stdio_client(server)
-        return started
+        if not one.url:
+            return program(one.command, one.environment, self._before_exec)
+        if self._http is None:
+            self._http = http_client(one.headers, httpx2.Timeout(CONNECT_S, read=_SILENT_S))
+        return website(one.url, self._http)
+
+    def start(self) -> None:
+        if self._keeper is None:
+            self._began = asyncio.get_running_loop().time()
+            self._keeper = asyncio.create_task(self._keep())
 
     async def close(self) -> None:
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
         if self._shared is not None:
             await self._shared.close()
         if self._http is not None:
             await self._http.aclose()
 
-    async def probe(self) -> None:
-        """Find out once which era it speaks, and what it says of itself.
+    async def reached(self, within_s: float, *, again: bool = False) -> None:
+        """Wait until it is there, at most for so long after its start.
+
+        Args:
+            again: whether to try it now if the last attempt failed.
+
+        Raises:
+            MCPError: it is not there.
+        """
+        self.start()
+        event, since = self._settled, self._began
+        if again and self.problem is not None:
+            self._wanted.set()
+            event, since = self._tried, asyncio.get_running_loop().time()
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(since + within_s):
+                await event.wait()
+        if not self.is_here:
+            self._missed = True
+            problem = self.problem or "the server has not started yet"
+            raise MCPError(INTERNAL_ERROR, f"{self.name}: {problem}")
+
+    async def _keep(self) -> None:
+        loop = asyncio.get_running_loop()
+        pause_s = 0.0
+        while True:
+            self._wanted.clear()
+            self._began = loop.time()
+            try:
+                await self._probe()
+            except (MCPError, ValidationError) as problem:
+                self.problem = problem.message if isinstance(problem, MCPError) else _NOT_MCP
+                _log.warning("a server is missing", server=self.name, problem=self.problem)
+                self._tell()
+            else:
+                self.is_here, self.problem = True, None
+                self._tell()
+                if self._missed:
+                    self._missed = False
+                    self._changed()
+                if self._shared is None:
+                    return  # each request has a connection of its own
+                await self._shared.ended()
+                self.is_here = False
+                if loop.time() - self._began < _SHORT_S:
+                    self.problem = "the server ended"
+                else:
+                    self._settled.clear()
+                    pause_s = 0.0
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wanted.wait(), pause_s)
+            pause_s = min(max(1.0, 2 * pause_s), _PAUSE_S)
+
+    def _tell(self) -> None:
+        self._settled.set()
+        self._tried.set()
+        self._tried = asyncio.Event()
+
+    async def _probe(self) -> None:
+        """Find out which era it speaks, and what it says of itself.
 
         Raises:
             MCPError: it cannot be reached.
-            Gone: it ended meanwhile.
+            ValidationError: clients could not read what it says of itself.
         """
-        async with self._opening:
-            if self.is_modern is None:
-                await self._probe()
-
-    async def _probe(self) -> None:
-        channel = await Channel(self._streams, LATEST_MODERN_VERSION).opened()
         meta = {VERSION: LATEST_MODERN_VERSION, CLIENT_INFO: OURSELVES, CAPABILITIES: {}}
+        self._shared = None
+        channel = await Channel(self._streams, LATEST_MODERN_VERSION).opened()
         try:
             async with asyncio.timeout(CONNECT_S):
-                self.about = await channel.request("server/discover", {"_meta": meta})
+                about = await channel.request("server/discover", {"_meta": meta})
+            DiscoverResult.model_validate(about)
         except (MCPError, Gone, TimeoutError):
             await channel.close()
-            first = await self.session(
-                {"protocolVersion": LATEST_HANDSHAKE_VERSION, "capabilities": {}}, self._learn
-            )
-            self.is_modern, self._shared = False, first
+            initialize = {"protocolVersion": LATEST_HANDSHAKE_VERSION, "capabilities": {}}
+            self._shared = await self.session(initialize, self._learn)
+            self.is_modern = False
+        except BaseException:
+            await channel.close()
+            raise
         else:
-            self.is_modern = True
+            self.is_modern, self.about = True, about
             if self.settings.url:
                 await channel.close()
             else:
                 self._shared = channel
 
     def _learn(self, initialized: Json) -> None:
+        InitializeResult.model_validate(initialized)
         self.about = self._handshake = initialized
 
     async def handshake(self, initialize: Json) -> Json:
@@ -302,7 +410,6 @@ class Upstream:
         Raises:
             MCPError: it cannot be reached, or has no sessions.
         """
-        await self.probe()
         if self._handshake is None:
             found: list[Json] = []
             channel = await self.session(initialize, found.append)
@@ -318,41 +425,42 @@ class Upstream:
         Args:
             initialize: the parameters of the client.
             learn: is given the result.
+
+        Raises:
+            MCPError: it cannot be reached, or has no sessions.
         """
-        channel = Channel(self._streams, str(initialize["protocolVersion"]))
-        await channel.opened()
+        channel = await Channel(self._streams, str(initialize["protocolVersion"])).opened()
         try:
-            result = await channel.request("initialize", {"clientInfo": OURSELVES, **initialize})
-        except Gone:
-            raise MCPError(INTERNAL_ERROR, f"the server {self.name} ended at its start") from None
-        channel.version = str(result.get("protocolVersion", channel.version))
-        if learn is not None:
-            learn(result)
-        await channel.notify("notifications/initialized", None)
+            async with asyncio.timeout(CONNECT_S):
+                result = await channel.request(
+                    "initialize", {"clientInfo": OURSELVES, **initialize}
+                )
+                channel.version = str(result.get("protocolVersion", channel.version))
+                if learn is not None:
+                    learn(result)
+                await channel.notify("notifications/initialized", None)
+        except BaseException as problem:
+            await channel.close()
+            if isinstance(problem, Gone):
+                raise MCPError(INTERNAL_ERROR, "the server ended at its start") from None
+            if isinstance(problem, TimeoutError):
+                raise MCPError(INTERNAL_ERROR, "the server does not answer") from None
+            raise
         return channel
 
     @asynccontextmanager
     async def stateless(self) -> AsyncGenerator[Channel]:
         """A connection for one request without a session."""
-        await self.probe()
-        if self.is_modern and self.settings.url:
-            channel = await Channel(self._streams, LATEST_MODERN_VERSION).opened()
-            try:
-                yield channel
-            finally:
-                closing = asyncio.create_task(channel.close())
-                await asyncio.shield(closing)
+        await self.reached(CONNECT_S, again=True)
+        if self._shared is not None:
+            yield self._shared
             return
-        async with self._opening:
-            if self._shared is None or not self._shared.is_open:
-                if self.is_modern:
-                    self._shared = await Channel(self._streams, LATEST_MODERN_VERSION).opened()
-                else:
-                    self._shared = await self.session(
-                        {"protocolVersion": LATEST_HANDSHAKE_VERSION, "capabilities": {}}
-                    )
-            channel = self._shared
-        yield channel
+        channel = await Channel(self._streams, LATEST_MODERN_VERSION).opened()
+        try:
+            yield channel
+        finally:
+            closing = asyncio.create_task(channel.close())
+            await asyncio.shield(closing)
 
     def learn_tools(self, tools: list[Json]) -> None:
         """Remember which arguments of its tools are repeated in headers (SEP-2243)."""

@@ -118,9 +118,9 @@ def merged(results: Sequence[Json]) -> Json:
 
     A capability of one is one of the gateway. Of one server alone it is what that one said.
     """
+    if len(results) < 2:
+        return dict(results[0]) if results else {}
     first, *others = results
-    if not others:
-        return dict(first)
     capabilities: Json = {}
     for one in results:
         for name, value in (one.get("capabilities") or {}).items():

@@ -8,6 +8,7 @@ import typer
 
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.link_key import link_key as key_of_links
+from ayes.ops.broker.processes import die_with_parent
 from ayes.ops.commands.command import Session, command, commands
 from ayes.ops.commands.options import LinkKeyOption, http_address
 from ayes.ops.terminal.output import print_message
@@ -76,7 +77,10 @@ async def gateway(
     key = key_of_links(Store(session.store), link_key)
     from ayes.adapters.mcp_gateway.server import http_app, opened, serve_stdio
 
-    async with session.connect("service") as ledger, opened(settings, ledger, key) as serving:
+    async with (
+        session.connect("service") as ledger,
+        opened(settings, ledger, key, die_with_parent()) as serving,
+    ):
         if not http:
             await serve_stdio(serving)
             return

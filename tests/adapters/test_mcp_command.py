@@ -145,6 +145,34 @@ async def _call(url: str, tool: str, arguments: dict[str, Any], headers: Any = N
             return await agent.call_tool(tool, arguments, meta={CLAUDE: "toolu_1"})
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux ends them")
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM])
+async def test_a_server_that_hangs_ends_with_its_gateway(
+    ledger: Ledger, store: Path, journal: Path, sent: signal.Signals
+):
+    """However the gateway ends: it reads neither its input nor that it ended."""
+    born = store.parent / "hung"
+    hung = f'[[server]]\nname = "hung"\ncommand = ["sh", "-c", "echo $$ >{born}; exec sleep 999"]\n'
+    async with over_http(command(store, journal, clients=hung)) as (_, process):
+
+        async def started() -> bool:
+            return born.exists() and bool(born.read_text())
+
+        await until(started)
+        process.send_signal(sent)
+        await process.wait()
+    hanging = int(born.read_text())
+
+    async def gone() -> bool:
+        try:
+            os.kill(hanging, 0)
+        except ProcessLookupError:
+            return True
+        return False
+
+    await until(gone)
+
+
 async def test_a_gateway_that_is_killed_runs_nothing_twice(
     ledger: Ledger, store: Path, journal: Path
 ):

@@ -4,22 +4,30 @@ import asyncio
 import base64
 import hashlib
 import json
+import shlex
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import anyio
 import pytest
-from gateways import BadGateway, client, gateway, serving, settings, shop_server
+from gateways import BadGateway, client, gateway, raw_server, serving, settings, shop_server
 from mcp import Client
 from mcp.server.mcpserver import MCPServer
 from mcp.shared.exceptions import MCPError
+from mcp.shared.message import SessionMessage
+from mcp_types import jsonrpc_message_adapter
 from pictures import PNG, png
 from shop import Shop
 
 from ayes.adapters.mcp_gateway import ladder as ladder_module
+from ayes.adapters.mcp_gateway import routes as routes_module
+from ayes.adapters.mcp_gateway import streams as streams_module
 from ayes.adapters.mcp_gateway.routes import TOOLS_MOST
 from ayes.adapters.mcp_gateway.settings import ServerFile
+from ayes.adapters.mcp_gateway.upstream import Channel
 from ayes.adapters.mcp_gateway.wire import (
     SERVER_LABEL,
     TASKS,
@@ -585,6 +593,257 @@ async def test_two_servers_are_one(port: EventLog, tmp_path: Path):
         assert (await agent.read_resource("shop://hours")).contents[0].text == "nine to five"
     assert not journals[0].exists()
     assert journals[1].read_text() == "refund A-17 0\n"
+
+
+# ------------------------------------------------------------------------- servers that are no help
+
+OPEN = {"type": "object"}
+
+
+def program(line: str) -> ServerFile:
+    return ServerFile(name="bad", command=("sh", "-c", line))
+
+
+MISSING = {
+    "no such program": ServerFile(name="bad", command=("/does/not/exist",)),
+    "ends at once": program("exit 1"),
+    "never answers": program("exec sleep 1000"),
+    "floods": program("exec yes"),
+    "says what is not valid": raw_server(about={"capabilities": "all"}),
+    "nobody listens": ServerFile(name="bad", url="http://127.0.0.1:9/mcp"),
+}
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is not there yet is not awaited: the others are, by the tests."""
+    monkeypatch.setattr(routes_module, "START_S", 0.0)
+    monkeypatch.setattr(routes_module, "LIST_S", 0.0)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+@pytest.mark.parametrize("bad", MISSING)
+async def test_what_one_server_lacks_is_taken_from_no_other(
+    port: EventLog, tmp_path: Path, bad: str, mode: str
+):
+    """One that is missing, hangs or talks nonsense is named. The tools of the others are listed,
+    and an approved call of theirs runs (B27).
+    """
+    shop = Shop(port)
+    await shop.apply(POLICY)
+    servers = [MISSING[bad], shop_server(tmp_path / "journal")]
+    async with (
+        shop.gates(),
+        gateway(shop.ledger, settings(*servers), ready=False) as (running, url),
+    ):
+        await running.routes.upstreams["desk"].reached(60)
+        async with client(url, mode=mode) as agent:
+            assert "not there now: bad" in (agent.instructions or "")
+            names = {tool.name for tool in (await agent.list_tools()).tools}
+            assert {"refund", "search", WAIT} <= names
+            asking = asyncio.create_task(agent.call_tool("refund", {"order": "A-17"}))
+            [asked] = await until(lambda: shop.ledger.open_questions(THREAD))
+            await shop.ledger.reviewer("ana").approve(asked.ref)
+            assert text(await asking) == "0 given back for A-17"
+            assert (await agent.read_resource("shop://hours")).contents[0].text == "nine to five"
+            unknown = await agent.call_tool("of_bad", {})
+            assert "not there now: the servers bad" in text(unknown)
+
+
+async def test_a_lone_server_that_does_not_start_is_told_to_its_client(port: EventLog):
+    """There is nothing to serve, and the reason is said."""
+    shop = Shop(port)
+    file = settings(MISSING["no such program"])
+    async with gateway(shop.ledger, file, ready=False) as (running, url):
+        with pytest.raises(MCPError):
+            await running.routes.upstreams["bad"].reached(60)
+        with pytest.RaisesGroup(
+            pytest.RaisesExc(MCPError, match=r"bad: the server does not start: .*No such file"),
+            flatten_subgroups=True,
+        ):
+            async with client(url, mode="legacy"):
+                pytest.fail("nobody is there")
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_a_server_that_comes_later_is_listed(port: EventLog, tmp_path: Path, mode: str):
+    """A slow start keeps no client waiting. Those that can be told are told when it is there
+    (B27).
+    """
+    shop, told, door = Shop(port), asyncio.Event(), tmp_path / "door"
+    late = shop_server(tmp_path / "late", name="late")
+    wait = f"while ! [ -e {door} ]; do sleep 0.05; done; exec {shlex.join(late.command)}"
+    late = late.model_copy(update={"command": ("sh", "-c", wait)})
+
+    async def heard(message: Any) -> None:
+        if getattr(message, "method", "") == "notifications/tools/list_changed":
+            told.set()
+
+    async with gateway(shop.ledger, settings(raw_server("desk", tools=[]), late), ready=False) as (
+        running,
+        url,
+    ):
+        await running.routes.upstreams["desk"].reached(60)
+        async with client(url, mode=mode, message_handler=heard) as agent:
+            assert [tool.name for tool in (await agent.list_tools()).tools] == [WAIT]
+            door.touch()
+            await running.routes.upstreams["late"].reached(60, again=True)
+            if mode == "legacy":
+                await asyncio.wait_for(told.wait(), 30)
+            names = {tool.name for tool in (await agent.list_tools()).tools}
+    assert "refund" in names
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_server_that_died_holds_up_no_approved_call_of_another(
+    port: EventLog, tmp_path: Path
+):
+    """Only the tool that was approved is looked at again before it runs (B27)."""
+    shop, once = Shop(port), tmp_path / "once"
+    await shop.apply(POLICY)
+    mortal = shop_server(tmp_path / "other", name="mortal")
+    line = f"[ -e {once} ] && exec sleep 1000; touch {once}; exec {shlex.join(mortal.command)}"
+    mortal = mortal.model_copy(update={"command": ("sh", "-c", line)})
+    servers = [mortal, shop_server(tmp_path / "journal")]
+    async with (
+        shop.gates(),
+        gateway(shop.ledger, settings(*servers)) as (_, url),
+        client(url) as agent,
+    ):
+        asking = asyncio.create_task(agent.call_tool("desk__refund", {"order": "A-17"}))
+        [asked] = await until(lambda: shop.ledger.open_questions(THREAD))
+        assert "It may have taken effect" in text(await agent.call_tool("mortal__dies", {}))
+        await shop.ledger.reviewer("ana").approve(asked.ref)
+        assert text(await asking) == "0 given back for A-17"
+        listed = {tool.name for tool in (await agent.list_tools()).tools}
+    # Names stay as they were, so that none is another server's all at once.
+    assert "desk__refund" in listed
+    assert not {"refund", "mortal__refund"} & listed
+
+
+HOSTILE: list[Any] = [
+    {"inputSchema": OPEN},
+    {"name": 7, "inputSchema": OPEN},
+    {"name": "bare"},
+    {"name": "typed", "inputSchema": OPEN, "description": ["a"]},
+    {"name": "strange", "inputSchema": {"$schema": "http://a.example/b", **OPEN}},
+    {"name": WAIT, "inputSchema": OPEN, "description": "Mine."},
+    {"name": "good", "inputSchema": OPEN},
+    {"name": "good", "inputSchema": OPEN},
+    "tool",
+    None,
+]
+
+
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_a_tool_that_is_not_valid_is_left_out_alone(
+    port: EventLog, tmp_path: Path, mode: str, alone: bool
+):
+    """One without a name, or of a form that clients refuse, costs no other tool its place; none
+    takes that of the gateway's own. One whose schema cannot be checked is refused by name (I7).
+    """
+    shop = Shop(port)
+    await shop.apply('[[rule]]\nname = "all"\ntools = ["*"]\nthen = "allow"\n')
+    others = [] if alone else [shop_server(tmp_path / "journal")]
+    async with (
+        shop.gates(),
+        gateway(shop.ledger, settings(raw_server(tools=HOSTILE), *others)) as (_, url),
+        client(url, mode=mode) as agent,
+    ):
+        listed = {tool.name: tool for tool in (await agent.list_tools()).tools}
+        assert {"good", "strange", f"bad__{WAIT}", WAIT} <= set(listed)
+        assert not {"bare", "typed"} & set(listed)
+        assert listed[WAIT].description != "Mine."
+        assert ("refund" in listed) is not alone
+        assert text(await agent.call_tool("good", {})) == "called good"
+        assert text(await agent.call_tool(f"bad__{WAIT}", {})) == f"called {WAIT}"
+        refused = text(await agent.call_tool("strange", {}))
+        assert "a.example/b, which is not one of the drafts" in refused
+    calls = {fact.slot.call_ref for fact in await shop.ledger.read(THREAD) if fact.slot.call_ref}
+    assert len(calls) == 2
+
+
+async def test_a_message_without_end_takes_nothing_from_others(port: EventLog, tmp_path: Path):
+    """What a server sends at once has a bound: beyond it its connection ends, so the call is in
+    doubt, and everybody else is served (security: a result of 60 MB).
+    """
+    shop = Shop(port)
+    await shop.apply('[[rule]]\nname = "all"\ntools = ["*"]\nthen = "allow"\n')
+    loud = raw_server(tools=[{"name": "shout", "inputSchema": OPEN}], large=60_000_000)
+    async with (
+        shop.gates(),
+        gateway(shop.ledger, settings(loud, shop_server(tmp_path / "journal"))) as (_, url),
+        client(url) as agent,
+    ):
+        shouting = asyncio.create_task(agent.call_tool("shout", {}))
+        assert text(await agent.call_tool("search", {"text": "A"})) == "nothing about A"
+        assert "It may have taken effect" in text(await shouting)
+
+
+class Listener:
+    """A caller that remembers what it was notified of."""
+
+    def __init__(self, requester: str) -> None:
+        self.requester, self.request_id = requester, 1
+        self.told: list[Any] = []
+
+    async def notify(self, method: str, params: Any, *, related: bool) -> None:
+        self.told.append((method, params, related))
+
+
+async def test_log_messages_of_a_shared_connection_are_one_persons():
+    """Nobody reads what a server logs about another one's request (I7)."""
+    to_us, reads = anyio.create_memory_object_stream[Any](9)
+    writes, from_us = anyio.create_memory_object_stream[Any](9)
+
+    @asynccontextmanager
+    async def connected() -> AsyncIterator[Any]:
+        yield reads, writes
+
+    def message(**fields: Any) -> SessionMessage:
+        return SessionMessage(jsonrpc_message_adapter.validate_python({"jsonrpc": "2.0", **fields}))
+
+    rita, ben = Listener("rita"), Listener("ben")
+    channel = await Channel(connected, "2025-11-25").opened()
+    for caller in (rita, ben):
+        asking = asyncio.create_task(channel.request("a", {}, cast("Any", caller)))
+        request = (await from_us.receive()).message
+        log = {"level": "info", "data": f"for {caller.requester}"}
+        await to_us.send(message(method="notifications/message", params=log))
+        await to_us.send(message(id=request.id, result={}))
+        assert await asking == {}
+    await channel.close()
+    for stream in (to_us, reads, writes, from_us):
+        stream.close()
+    assert [params["data"] for _, params, _ in rita.told] == ["for rita"]
+    assert ben.told == []
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
+async def test_an_answer_over_http_has_a_bound_too(
+    port: EventLog, monkeypatch: pytest.MonkeyPatch, kind: str
+):
+    """As a stream of events or as one JSON: the call is in doubt."""
+    monkeypatch.setattr(streams_module, "MAX_MESSAGE", 100_000)
+    far = MCPServer("far")
+
+    @far.tool()
+    def search(text: str) -> str:
+        return text * 200_000
+
+    shop = Shop(port)
+    await shop.apply(POLICY)
+    app = far.streamable_http_app(host="127.0.0.1", json_response=kind == "application/json")
+    async with (
+        shop.gates(),
+        serving(app) as there,
+        gateway(shop.ledger, settings(ServerFile(name="far", url=there))) as (_, url),
+        client(url) as agent,
+    ):
+        assert "It may have taken effect" in text(await agent.call_tool("search", {"text": "A"}))
 
 
 type Ask = Callable[[Client], Awaitable[Any]]

@@ -1,7 +1,9 @@
 """Gateways in front of `mcp_shop.py`, in this process, and real clients of theirs."""
 
 import asyncio
+import json
 import socket
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -23,6 +25,12 @@ def shop_server(journal: Path, name: str = "desk", **environment: str) -> Server
     """The settings of a shop over stdio."""
     command = tuple(forked(SHOP, journal))
     return ServerFile(name=name, command=command, environment=environment)
+
+
+def raw_server(name: str = "bad", **wanted: Any) -> ServerFile:
+    """The settings of a server that says what a test wants (`mcp_raw.py`)."""
+    command = (sys.executable, str(SHOP.with_name("mcp_raw.py")), json.dumps(wanted))
+    return ServerFile(name=name, command=command)
 
 
 class BadGateway:
@@ -76,9 +84,13 @@ async def serving(app: Any) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def gateway(ledger: Ledger, file: GatewayFile) -> AsyncIterator[tuple[Gateway, str]]:
-    """A gateway over HTTP; yields it and its URL."""
+async def gateway(
+    ledger: Ledger, file: GatewayFile, *, ready: bool = True
+) -> AsyncIterator[tuple[Gateway, str]]:
+    """A gateway over HTTP; yields it and its URL, by default once its servers are there."""
     async with opened(file, ledger, KEY) as made, serving(http_app(made, "127.0.0.1")) as url:
+        for server in made.routes.upstreams.values() if ready else ():
+            await server.reached(60)
         yield made, url
 
 
