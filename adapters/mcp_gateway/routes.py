@@ -57,7 +57,7 @@ _NOT_KEPT: Final[Json] = {"ttlMs": 0, "cacheScope": "private"}
 _EVERYWHERE: Final = frozenset({"logging/setLevel"})
 #: The tools that a server may offer, and the bytes of what is declared of each.
 TOOLS_MOST: Final = 1000
-TOOL_BYTES: Final = 16 * 1024
+TOOL_BYTES: Final = 128 * 1024
 
 
 class Client(Caller, Protocol):
@@ -141,7 +141,7 @@ class Routes:
 
         async def of(one: Upstream) -> Json:
             try:
-                async with asyncio.timeout(START_S):
+                async with asyncio.timeout(LIST_S):
                     return await one.handshake(initialize)
             except (MCPError, TimeoutError):
                 return one.about  # it has no sessions

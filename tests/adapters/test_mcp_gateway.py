@@ -910,7 +910,7 @@ for line in sys.stdin:
                 {"name": f"search-{n}", "description": f"{listings}", "inputSchema": {}}
                 for n in range(1200)
             ]
-            tools[7]["description"] = f"{listings} " + 20_000 * "x"
+            tools[7]["description"] = f"{listings} " + 140_000 * "x"
             for tool in tools:
                 tool["inputSchema"] = {"type": "object"}
             answer["result"] = {"tools": tools}
