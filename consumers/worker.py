@@ -476,8 +476,8 @@ class Worker[S, W]:
         try:
             first = await self._record(done, cause)
         except BadInput as problem:
-            failed = not_recorded(done.event, problem)
-            first = await self._record(structs.replace(done, event=failed), cause)
+            said = not_recorded(done.event, problem)
+            first = await self._record(structs.replace(done, event=said), cause)
         if first is not None:
             _log.warning(
                 "came late, kept apart", slot=done.slot.subject, first=type(first.event).__name__

@@ -18,7 +18,7 @@ import msgspec
 from ayes.schemas.codec import MAX_BYTES
 from ayes.schemas.content import content_of, problem_of
 from ayes.schemas.errors import BadInput
-from ayes.schemas.events import Event, InDoubt, Media, Text, ToolFailed, ToolReturned
+from ayes.schemas.events import Content, Event, InDoubt, Media, Text, ToolFailed, ToolReturned
 
 type ToolFunction = Callable[..., Any] | Callable[..., Awaitable[Any]]
 
@@ -59,7 +59,8 @@ async def run_tool(
     """Call the function with the named arguments; a synchronous one in its own thread.
 
     A returned string is the output; a file (`ayes.schemas.content.attached`), or a sequence of
-    files and strings, is recorded as such; any other value becomes JSON. An exception becomes
+    files and strings, is recorded as such; any other value becomes JSON. A value that cannot be
+    recorded becomes a sentence that says so: the tool has run all the same. An exception becomes
     `ToolFailed`; `EffectUnknown` becomes `InDoubt`. A cancellation is none of these: after it
     nobody knows how far the tool came.
 
@@ -67,11 +68,15 @@ async def run_tool(
         key: the value of `idempotency_key.get()` in the function, for the services that it calls.
     """
     try:
-        return _returned(await _call(function, arguments, key), attempt)
+        value = await _call(function, arguments, key)
     except EffectUnknown as problem:
         return InDoubt(text=format_exception(problem), attempt=attempt)
     except (Exception, SystemExit) as problem:  # noqa: BLE001 - a tool may raise anything, and the model must hear of it
         return ToolFailed(error=format_exception(problem), attempt=attempt)
+    try:
+        return ToolReturned(output=_output(value), attempt=attempt)
+    except Exception as problem:  # noqa: BLE001 - whatever it is, the tool has run
+        return _unrecorded(problem, attempt)
 
 
 async def look_up(
@@ -88,12 +93,11 @@ async def look_up(
         if isinstance(value, NotDone):
             return value
         # A function that forgot to return anything must not be taken for an answer.
-        found = "it does not know" if value is None else _returned(value, attempt)
+        if value is None:
+            return "it does not know"
+        return ToolReturned(output=_output(value), attempt=attempt, looked_up=True)
     except (Exception, SystemExit) as problem:  # noqa: BLE001 - as in `run_tool`
         return format_exception(problem)
-    if isinstance(found, ToolReturned):
-        return msgspec.structs.replace(found, looked_up=True)
-    return found if isinstance(found, str) else found.error
 
 
 async def _call(function: ToolFunction, arguments: str, key: str) -> Any:
@@ -108,18 +112,21 @@ async def _call(function: ToolFunction, arguments: str, key: str) -> Any:
         idempotency_key.reset(before)
 
 
-def _returned(value: Any, attempt: int) -> ToolReturned | ToolFailed:
+def _output(value: Any) -> Content:
+    """What a tool returned, as it is recorded. It may raise anything, if the value cannot be."""
     if (parts := _parts(value)) is not None:
-        return _of_parts(parts, attempt)
-    output = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        for media in parts:
+            if isinstance(media, Media) and (problem := problem_of(media)):
+                raise BadInput(f"a file in it is not sound: {problem}")
+        return content_of(parts)
+    output = _sound(value) if isinstance(value, str) else msgspec.json.encode(value).decode()
     size = len(msgspec.json.encode(output))
     if size > _MOST:
-        return ToolFailed(
-            error=f"The tool ran, but its output of {size:,} bytes is over the limit of {_MOST:,}. "
-            "It must return less, or a reference.",
-            attempt=attempt,
+        raise BadInput(
+            f"its {size:,} bytes are over the limit of {_MOST:,}. It must return less, or a "
+            "reference."
         )
-    return ToolReturned(output=output, attempt=attempt)
+    return output
 
 
 def _parts(value: Any) -> tuple[Text | Media, ...] | None:
@@ -134,17 +141,7 @@ def _parts(value: Any) -> tuple[Text | Media, ...] | None:
     return tuple(Text(one) if isinstance(one, str) else one for one in parts)
 
 
-def _of_parts(parts: tuple[Text | Media, ...], attempt: int) -> ToolReturned | ToolFailed:
-    for media in parts:
-        if isinstance(media, Media) and (problem := problem_of(media)):
-            return ToolFailed(
-                error=f"The tool ran, but a file that it returned cannot be recorded: {problem}",
-                attempt=attempt,
-            )
-    return ToolReturned(output=content_of(parts), attempt=attempt)
-
-
-def not_recorded(outcome: Event, problem: BadInput) -> ToolFailed:
+def not_recorded(outcome: Event, problem: BadInput) -> ToolReturned:
     """The end of a call whose tool has run and whose output cannot be recorded: other bytes are in
     the place of a file, or there are too many.
 
@@ -153,8 +150,13 @@ def not_recorded(outcome: Event, problem: BadInput) -> ToolFailed:
     """
     if not isinstance(outcome, ToolReturned):
         raise problem
-    error = f"The tool ran, but its output cannot be recorded: {problem}"
-    return ToolFailed(error=error, attempt=outcome.attempt)
+    return _unrecorded(problem, outcome.attempt)
+
+
+def _unrecorded(problem: Exception, attempt: int) -> ToolReturned:
+    why = str(problem) if isinstance(problem, BadInput) else format_exception(problem)
+    output = f"The tool ran, but its output cannot be recorded: {why}"
+    return ToolReturned(output=output, attempt=attempt)
 
 
 async def in_a_thread(function: Callable[[], Any]) -> Any:
@@ -177,5 +179,9 @@ def format_exception(problem: BaseException) -> str:
     said, name = str(problem), type(problem).__name__
     as_it_is = isinstance(problem, ToolError | EffectUnknown)
     text = said if as_it_is and said else f"{name}: {said}" if said else name
-    # Half a surrogate pair cannot be recorded; the sentence around it can.
-    return text.encode("utf-8", "replace").decode()[:MAX_ERROR]
+    return _sound(text)[:MAX_ERROR]
+
+
+def _sound(text: str) -> str:
+    """The text without half surrogate pairs, which cannot be recorded."""
+    return text.encode("utf-8", "replace").decode()

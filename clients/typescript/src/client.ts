@@ -353,19 +353,20 @@ export class Client {
 
   /** Run a claimed call, and record how it ended. */
   async #ended(call: string, args: string, tool: (args: string) => unknown): Promise<CallState> {
-    let result: { output: Content } | { error: string };
+    let output: unknown;
+    let error: string | undefined;
     try {
-      const output = await tool(args);
-      result = { output: isContent(output) ? output : (JSON.stringify(output) ?? "null") };
+      output = await tool(args);
     } catch (problem) {
-      result = { error: problem instanceof Error ? `${problem.name}: ${problem.message}` : String(problem) };
+      error = said(problem);
     }
+    const result = error === undefined ? { output: recordable(output) } : { error };
     try {
       return await this.#insist(() => this.finish(call, result), FINISHES_AGAIN_MS);
     } catch (problem) {
       if (!(problem instanceof Problem) || !UNRECORDABLE.has(problem.status)) throw problem;
-      const error = `The tool ran, but its output cannot be recorded: ${problem.message}`;
-      return this.#insist(() => this.finish(call, { error }), FINISHES_AGAIN_MS);
+      const words = unrecorded(problem);
+      return this.#insist(() => this.finish(call, error ? { error: words } : { output: words }), FINISHES_AGAIN_MS);
     }
   }
 
@@ -395,6 +396,25 @@ export class Client {
       }
     }
   }
+}
+
+/** What is recorded of a value that a tool returned. */
+function recordable(output: unknown): Content {
+  try {
+    return isContent(output) ? output : (JSON.stringify(output) ?? "null");
+  } catch (problem) {
+    return unrecorded(problem);
+  }
+}
+
+/** What is recorded of a tool that ran, and whose output cannot be: it must not look as if it failed. */
+export function unrecorded(problem: unknown): string {
+  const why = problem instanceof Problem ? problem.message : said(problem);
+  return `The tool ran, but its output cannot be recorded: ${why}`;
+}
+
+function said(problem: unknown): string {
+  return problem instanceof Error ? `${problem.name}: ${problem.message}` : String(problem);
 }
 
 function notBegun(): never {

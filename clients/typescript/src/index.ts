@@ -1,2 +1,3 @@
-export * from "./client.ts";
+export { attached, Client, ENDPOINTS, Problem } from "./client.ts";
+export type * from "./client.ts";
 export { http } from "./http.ts";
