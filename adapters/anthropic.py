@@ -2,11 +2,12 @@
 
     reply = await client.messages.create(model=model, messages=messages, tools=tools, ...)
     messages += [{"role": "assistant", "content": reply.content}]          # save them here
-    messages += [await settle(kernel, "order-17", reply, {"refund": refund})]
+    messages += [await settle(kernel, "order-17", messages, {"refund": refund})]
 
 All state is the list of messages. Save it with the assistant's turn *before* `settle`: a pending
 `tool_use` cannot be sent, so that turn is the checkpoint. `settle` may be repeated with the same
-turn at any time: whatever ran gives its recorded result.
+messages at any time: whatever ran gives its recorded result. The messages before the turn tell a
+call from one of an earlier turn that had its id.
 
 Tools that run at Anthropic (`server_tool_use`, connectors) never come here and cannot be gated. Do
 not use `run_tools_eagerly`, which runs tools while the reply still streams: settle the final
@@ -57,7 +58,10 @@ async def settle(kernel: Kernel, thread: str, reply: Any, tools: Tools) -> dict[
 
     Args:
         thread: the id of the conversation, the same after a restart.
-        reply: a `Message`, its JSON as a dict, or the saved assistant's message.
+        reply: the messages up to the assistant's turn, which is the last one; or that turn alone
+            (a `Message`, its JSON as a dict, or the saved message). Then a call cannot be told from
+            one of an earlier turn with the same id, tool and arguments: the model reads the record
+            of that one, with a sentence that says so.
         tools: the functions by name, as they are declared in the request to the model.
 
     Raises:
@@ -65,8 +69,9 @@ async def settle(kernel: Kernel, thread: str, reply: Any, tools: Tools) -> dict[
         Unavailable: the ledger does not answer. Nothing has run that is not recorded.
         BadInput: the reply has no content, or a tool call in it without an id, a name or arguments.
     """
-    uses = [block for block in _blocks(reply) if block.get("type") == "tool_use"]
-    settling = (_result(kernel, thread, use, tools) for use in uses)
+    *before, turn = reply if isinstance(reply, list) and reply else [reply]
+    earlier = _uses(*before) if isinstance(reply, list) else None
+    settling = (_result(kernel, thread, use, tools, earlier) for use in _uses(turn))
     # Each is heard, so that one that raises does not leave another's result unread.
     ended = await asyncio.gather(*settling, return_exceptions=True)
     for one in ended:
@@ -95,8 +100,17 @@ def as_json(content: Any) -> list[dict[str, Any]]:
     return _blocks({"content": content})
 
 
+def _uses(*messages: Any) -> list[dict[str, Any]]:
+    blocks = (block for message in messages for block in _blocks(message))
+    return [block for block in blocks if block.get("type") == "tool_use"]
+
+
 async def _result(
-    kernel: Kernel, thread: str, use: dict[str, Any], tools: Tools
+    kernel: Kernel,
+    thread: str,
+    use: dict[str, Any],
+    tools: Tools,
+    earlier: Sequence[dict[str, Any]] | None,
 ) -> dict[str, Any] | Wait:
     match use:
         case {"id": str(id_), "name": str(name), "input": dict(arguments)} if id_:
@@ -107,7 +121,8 @@ async def _result(
     if function is None:
         return _block(id_, refusal_texts.no_such_tool(name), is_error=True)
     text = msgspec.json.encode(arguments).decode()
-    asked = AskedCall(thread, id_, name, text)
+    equal = None if earlier is None else [_called(one) for one in earlier].count(_called(use))
+    asked = AskedCall(thread, id_, name, text, equal)
     settled = await kernel.settle(
         asked, spec_of(function, name=name), calling(function), output=_output
     )
@@ -122,6 +137,10 @@ async def _result(
             return _block(id_, content)
         case Wait() as wait:
             return wait
+
+
+def _called(use: dict[str, Any]) -> tuple[Any, ...]:
+    return use.get("id"), use.get("name"), use.get("input")
 
 
 def _output(value: Any) -> e.Content:

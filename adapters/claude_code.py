@@ -28,7 +28,7 @@ import msgspec
 from msgspec import Struct
 
 from ayes.adapters.kernel import Kernel, spec_from_schema
-from ayes.adapters.names import AskedCall, numbered, thread_name
+from ayes.adapters.names import AskedCall, has_ended, numbered, thread_name
 from ayes.adapters.outputs import MAX_OUTPUT, kept, output_of, output_text, recordable
 from ayes.adapters.verdicts import Answer, Run, Say, Wait, verdict
 from ayes.ledger.lifecycle import Call, Status
@@ -143,7 +143,8 @@ async def before(kernel: Kernel, event: HookEvent) -> Decision:
     refused = ""
     for _ in range(_ATTEMPTS):
         number = await _open_number(kernel, event)
-        if (own := await _claimed(kernel, event, number)) is not None:
+        own = await _claimed(kernel, event, number)
+        if own is not None and not has_ended(own):
             # This very call was allowed before, and may have run.
             return _denied(own)
         try:

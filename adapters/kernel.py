@@ -20,11 +20,12 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 from pydantic import ValidationError
 
-from ayes.adapters.names import AskedCall, may_be, search, thread_name
+from ayes.adapters.names import AskedCall, has_ended, may_be, search, thread_name
 from ayes.adapters.outputs import kept, output_text, recordable, with_bytes
-from ayes.adapters.verdicts import Answer, Run, Say, Verdict, Wait, verdict
+from ayes.adapters.verdicts import Answer, Run, Say, Verdict, Wait, of_earlier, verdict
 from ayes.ledger.lifecycle import Call, Status
 from ayes.ledger.services import LEASE_S, Ledger
 from ayes.ledger.tool_runner import ToolFunction, in_a_thread
@@ -135,13 +136,14 @@ class Kernel:
 
         Raises:
             Unavailable: the ledger does not answer. Nothing has run; do the same again.
-            Refused: the ledger does not take the call, for example because this thread holds it for
-                another requester. Nothing has run.
+            Refused: the ledger does not take the call. Nothing has run.
         """
         try:
             call = await self.request(asked, spec)
         except BadArguments as problem:
             return Say(refusal_texts.bad_arguments(asked.tool, str(problem)))
+        if asked.call_id and asked.earlier is None and has_ended(call):
+            return of_earlier(await self._read(call))
         version = (await self.declare(spec)).version
         call = await self.wait(call)
         pause_s, waited_s = _AGAIN_S, 0.0
@@ -232,12 +234,13 @@ class Kernel:
         async with self._in_time(f"the request for {asked.tool}"):
             while True:
                 found = await self._find(asked, tool)
-                # As it was requested, whatever version is declared now.
-                version = tool.version if found.requested is None else found.wish.tool_version
+                if found.requested is not None:
+                    # As it was requested, whoever asks again, whatever version is declared now.
+                    return found
                 try:
                     return await self.ledger.request(
                         found.ref,
-                        e.ToolRef(tool.tool, version, tool.run_by),
+                        tool,
                         asked.arguments,
                         requester=self.requester,
                         agent=self.agent,
@@ -245,12 +248,23 @@ class Kernel:
                         expires_in_s=self.expires_in_s,
                     )
                 except AlreadyFilled:
-                    if found.requested is not None:
-                        raise  # by another requester, agent or labels
-                # Somebody was quicker: it may be this call or another one.
+                    pass  # Somebody was quicker: it may be this call or another one.
 
     async def _find(self, asked: AskedCall, tool: e.ToolRef) -> Call:
-        """The call under the name that is its own; one without facts if nobody requested it."""
+        """The call; one without facts if nobody requested it. While one of an earlier turn goes on,
+        it is that one.
+        """
+        for earlier in range((asked.earlier or 0) - 1, -1, -1):
+            last = await self._named(replace(asked, earlier=earlier), tool)
+            if last.requested is None:
+                continue
+            if may_be(replace(asked, call_id=""), last, tool.version):
+                return last
+            break
+        return await self._named(asked, tool)
+
+    async def _named(self, asked: AskedCall, tool: e.ToolRef) -> Call:
+        """The call under the name that is its own."""
         thread = ThreadRef(self.workspace, thread_name(asked.thread))
         looked: dict[str, Call] = {}
         searching = search(asked)
@@ -305,10 +319,10 @@ class Kernel:
         async with self._in_time(f"the files of {call.ref}", "Do the same again to read them."):
             return await with_bytes(self.ledger.log, call)
 
-    async def _read(self, call: Call) -> Settled:
+    async def _read(self, call: Call) -> Say | Answer:
         """What is recorded about a call that does not run (any more)."""
         read = verdict(await self.with_bytes(call))
-        assert not isinstance(read, Run), "a call that ended does not run again"
+        assert isinstance(read, Say | Answer), "a call that ended does not run again"
         return read
 
     async def _run(

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 from langchain.agents.middleware import AgentMiddleware
-from langchain_core.messages import ToolMessage
+from langchain_core.messages import AIMessage, ToolCall, ToolMessage
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command, interrupt
@@ -73,6 +73,7 @@ class Approvals(AgentMiddleware[Any, Any]):
             call["id"] or "",
             call["name"],
             msgspec.json.encode(call["args"]).decode(),
+            _earlier(request),
         )
         match await self.kernel.settle(asked, _spec(request.tool), run, output=_output):
             case Ran(value):
@@ -124,6 +125,19 @@ def _thread(request: ToolCallRequest) -> str:
             "`thread_id`."
         )
     return str(thread)
+
+
+def _earlier(request: ToolCallRequest) -> int | None:
+    """How many such calls the messages before the model's last one have; None: there are none."""
+    state, call = request.state, request.tool_call
+    messages = state.get("messages") if isinstance(state, dict) else getattr(state, "messages", ())
+    turns = [one.tool_calls for one in messages or () if isinstance(one, AIMessage)]
+    equal = sum(any(_called(one) == _called(call) for one in turn) for turn in turns)
+    return equal - 1 if equal else None
+
+
+def _called(call: ToolCall) -> tuple[Any, ...]:
+    return call["id"], call["name"], call["args"]
 
 
 def _spec(tool: Any) -> ToolSpec:

@@ -2,6 +2,7 @@
 
     given id            ─► itself, if it can be part of a subject; else `h` and a digest of it
     its name is taken   ─► `h` and a digest of the id, the tool and its arguments
+    in a later turn     ─► the same, with the number of such calls before it in the conversation
     no id               ─► `d` and a digest of the tool and its arguments
     its call has ended  ─► the same with `-2`, `-3`, ... at the end
 
@@ -11,7 +12,9 @@ never share a name:
 1. An id that looks like a name made here is itself replaced by its digest, so a client cannot
    choose the name of another call.
 2. A name that holds another call is not used. Some servers give `call_0` in every turn.
-3. Without an id, two identical calls are one until the first has ended, and then the next one is a
+3. An id that comes again in a later turn, with the same tool and arguments, is another call. The
+   turn is known by the calls before it in the conversation, which are the same after a resume.
+4. Without an id, two identical calls are one until the first has ended, and then the next one is a
    call of its own.
 
 The tool's version is no part of a name. A new release that changes a description must not turn a
@@ -51,6 +54,9 @@ class AskedCall(Struct, frozen=True):
     tool: str
     #: Raw JSON text.
     arguments: str
+    #: How many calls with this id, tool and arguments earlier turns of the conversation have. None:
+    #: the framework does not say, so the call cannot be told from one of an earlier turn.
+    earlier: int | None = None
 
 
 def thread_name(given: str) -> str:
@@ -87,8 +93,11 @@ def search(asked: AskedCall) -> Generator[str, bool, str]:
     return numbered(asked, found)
 
 
-def id_names(asked: AskedCall) -> tuple[str, str]:
+def id_names(asked: AskedCall) -> tuple[str, ...]:
     """The names that a call with an id may have, in the order in which they are tried."""
+    if asked.earlier:
+        number = str(asked.earlier)
+        return (_digest("h", asked.call_id, asked.tool, asked.arguments, number),)
     first = asked.call_id if _is_kept(asked.call_id) else _digest("h", asked.call_id)
     return first, _digest("h", asked.call_id, asked.tool, asked.arguments)
 
@@ -113,6 +122,11 @@ def may_be(asked: AskedCall, recorded: Call, version: str) -> bool:
     if asked.call_id or recorded.status in _STARTED:
         return True
     return recorded.status in _NOT_STARTED and wish.tool_version == version
+
+
+def has_ended(call: Call) -> bool:
+    """Whether a call was requested, and goes on no more."""
+    return call.status not in {Status.UNKNOWN, *_NOT_STARTED, *_STARTED}
 
 
 def call_name(asked: AskedCall, is_its: Callable[[str], bool]) -> str:

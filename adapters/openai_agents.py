@@ -118,7 +118,7 @@ class Approvals:
         Raises:
             Unavailable: the ledger does not answer.
         """
-        asked = await self._asked(result.interruptions, thread)
+        asked = await self._asked(result.interruptions, result.input, thread)
         await self._keep(result, thread, asked)
         return [verdict.ref for _, _, verdict in asked if isinstance(verdict, Wait)]
 
@@ -141,7 +141,8 @@ class Approvals:
         config = run_config(saved.thread, more.pop("run_config", None))
         context = more.pop("context", None)
         state = await RunState.from_string(agent, saved.state, context_override=context)
-        _approve(state, await self._asked(state.get_interruptions(), saved.thread))
+        given = state._original_input  # noqa: SLF001 - the SDK shows it of results alone
+        _approve(state, await self._asked(state.get_interruptions(), given, saved.thread))
         result = await _run(agent, state, run_config=config, **more)
         return await self._go_on(agent, result, config, more)
 
@@ -151,7 +152,7 @@ class Approvals:
         """Until it has ended, or each call that it stopped at waits."""
         thread = str(config.group_id)
         while True:
-            asked = await self._asked(result.interruptions, thread)
+            asked = await self._asked(result.interruptions, result.input, thread)
             await self._keep(result, thread, asked)
             if all(isinstance(verdict, Wait) for _, _, verdict in asked):
                 return result
@@ -168,12 +169,20 @@ class Approvals:
         refs = tuple(str(ref) for _, ref, _ in asked) if is_waiting else ()
         await self.states.save(Saved(thread, refs, result.to_state().to_string()))
 
-    async def _asked(self, items: Sequence[ToolApprovalItem], thread: str) -> list[_Asked]:
-        """The calls that a run stopped at, with their verdicts; requested if nobody did."""
+    async def _asked(
+        self, items: Sequence[ToolApprovalItem], given: str | list[Any], thread: str
+    ) -> list[_Asked]:
+        """The calls that a run stopped at, with their verdicts; requested if nobody did.
+
+        Args:
+            given: the input of the run, which has the earlier ones of the conversation.
+        """
 
         async def ask(item: ToolApprovalItem) -> _Asked:
             call = item.raw_item
-            asked = AskedCall(thread, _of(call, "call_id"), _name(item), _of(call, "arguments"))
+            id_, arguments = _of(call, "call_id"), _of(call, "arguments")
+            earlier = _earlier(given, id_, _of(call, "name"), arguments)
+            asked = AskedCall(thread, id_, _name(item), arguments, earlier)
             return item, *await self.kernel.verdict(asked, _spec(_tool(item)))
 
         return list(await asyncio.gather(*map(ask, items)))
@@ -214,9 +223,9 @@ class Approvals:
                 own.tool_arguments = msgspec.json.encode(approved).decode()
                 return await raising.on_invoke_tool(own, own.tool_arguments)
 
-            asked = AskedCall(
-                _thread(context), context.tool_call_id, tool.qualified_name, arguments
-            )
+            id_ = context.tool_call_id
+            earlier = _earlier(context.turn_input, id_, context.tool_name, arguments)
+            asked = AskedCall(_thread(context), id_, tool.qualified_name, arguments, earlier)
             match await self.kernel.settle(asked, _spec(tool), run, output=_output):
                 case Ran(value):
                     return value
@@ -291,6 +300,17 @@ def _tool(item: ToolApprovalItem) -> FunctionTool:
 def _of(call: Any, name: str) -> str:
     value = call.get(name) if isinstance(call, dict) else getattr(call, name, None)
     return value if isinstance(value, str) else ""
+
+
+def _earlier(given: str | Sequence[Any], id_: str, name: str, arguments: str) -> int:
+    """How many such calls the input of a run has. In one run the SDK itself takes an id that comes
+    again for the same call.
+    """
+    calls = [] if isinstance(given, str) else given
+    wanted = id_, name, arguments
+    return sum(
+        tuple(_of(one, of) for of in ("call_id", "name", "arguments")) == wanted for one in calls
+    )
 
 
 def _spec(tool: FunctionTool) -> ToolSpec:

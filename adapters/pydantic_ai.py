@@ -183,9 +183,7 @@ class _Asking(WrapperToolset[Any]):
         definition = tool.tool_def
         schema = msgspec.json.encode(definition.parameters_json_schema).decode()
         spec = spec_from_schema(name, definition.description or "", schema)
-        asked = AskedCall(
-            ctx.conversation_id, ctx.tool_call_id or "", name, _arguments(ctx, tool_args)
-        )
+        asked = _asked(ctx, name, tool_args)
         match await self.kernel.settle(asked, spec, run, output=_output):
             case Ran(value):
                 return value
@@ -201,14 +199,22 @@ class _Asking(WrapperToolset[Any]):
                 raise ApprovalRequired(metadata={CALL: str(ref)})
 
 
-def _arguments(ctx: RunContext[Any], tool_args: dict[str, Any]) -> str:
-    """The model's own text; of a call that no message has, the arguments it was made with."""
-    for message in reversed(ctx.messages):
-        if isinstance(message, ModelResponse):
-            for part in message.parts:
-                if isinstance(part, ToolCallPart) and part.tool_call_id == ctx.tool_call_id:
-                    return part.args_as_json_str()
-    return output_text(tool_args)
+def _asked(ctx: RunContext[Any], name: str, tool_args: dict[str, Any]) -> AskedCall:
+    """The call with the model's own text; if no message has it, with the arguments it was made
+    with.
+    """
+    thread, id_ = str(ctx.conversation_id), ctx.tool_call_id or ""
+    texts = [
+        part.args_as_json_str()
+        for message in ctx.messages
+        if isinstance(message, ModelResponse)
+        for part in message.parts
+        if isinstance(part, ToolCallPart) and (part.tool_call_id, part.tool_name) == (id_, name)
+    ]
+    if not texts:
+        return AskedCall(thread, id_, name, output_text(tool_args))
+    *before, text = texts
+    return AskedCall(thread, id_, name, text, before.count(text))
 
 
 def _refs(requests: DeferredToolRequests) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from ayes.ledger.lifecycle import Call, Status
 from ayes.projections import refusal_texts
 from ayes.projections.history import told
 from ayes.schemas import events as e
-from ayes.schemas.content import words
+from ayes.schemas.content import parts_of, words
 from ayes.schemas.slots import CallRef
 
 
@@ -94,3 +94,15 @@ def verdict(call: Call, version: str | None = None) -> Verdict:
             ended = told(call, e.Wish(tool=tool, arguments=call.wish.arguments))
             assert ended, f"{call.ref} is {call.status}, and may run no more"
             return Say(words(ended.text)) if ended.is_error else Answer(ended.text)
+
+
+def of_earlier(read: Say | Answer) -> Say | Answer:
+    """The verdict for a reader who may have read it before, as the result of an earlier call."""
+    note = refusal_texts.MAY_BE_EARLIER
+    match read:
+        case Say(text, is_error):
+            return Say(f"{text}\n\n{note}", is_error)
+        case Answer(str(text)):
+            return Answer(f"{text}\n\n{note}")
+        case Answer(content):
+            return Answer((*parts_of(content), e.Text(note)))

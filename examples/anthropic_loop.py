@@ -54,7 +54,7 @@ async def main(messages: list[Any]) -> None:
                 save(messages)  # before anybody is asked
             if not any(block["type"] == "tool_use" for block in messages[-1]["content"]):
                 break
-            messages.append(await settle(kernel, "order-17", messages[-1], tools))
+            messages.append(await settle(kernel, "order-17", messages, tools))
     print(messages[-1]["content"][0]["text"])
 
 

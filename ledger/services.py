@@ -97,7 +97,8 @@ class Ledger(LedgerClient):
 
         Args:
             call: `workspace/thread/call`; the service chooses the call id, its idempotency key.
-            tool: the result of `declare`; or a name, for the version that was declared last.
+            tool: the result of `declare`; or a name, for the version that was declared last. If
+                the request is repeated, the version of the first one counts.
             arguments: raw JSON text is kept byte for byte; a dict is encoded once.
             requester: the person on whose behalf; by default that of the thread, else this
                 program. They cannot vote on it, so it must be a reviewer's name or an account that
@@ -125,8 +126,7 @@ class Ledger(LedgerClient):
         named = tool if isinstance(tool, e.ToolRef) else e.ToolRef(tool, version="")
         declared = await self.tool(ref.workspace, named.tool, named.version)
         text = arguments if isinstance(arguments, str) else _written(arguments)
-        if problem := declared.problems(text):
-            raise BadArguments(problem)
+        problem = declared.problems(text)
         opened = e.ThreadOpened(requester=self.author.name)
         if not requester:
             standing = next(iter(await self.read(ref.thread_ref.opened)), None)
@@ -144,7 +144,22 @@ class Ledger(LedgerClient):
             layout=2 if declared.declared.run_by == CLIENT else 1,
             expires_in_s=expires_in_s,
         )
-        first = await self.try_append(ref.requested, wish)
+        if problem:
+            first = next(iter(await self.read(ref.requested)), None)
+        else:
+            first = await self.try_append(ref.requested, wish)
+        if not named.version and (version := _other_version(first, wish)):
+            return await self.request(
+                ref,
+                e.ToolRef(wish.tool, version),
+                text,
+                requester=requester,
+                agent=agent,
+                labels=labels,
+                expires_in_s=expires_in_s,
+            )
+        if problem:
+            raise BadArguments(problem)
         if first is not None and (other := _difference(first.event, wish)):
             requested = f"{ref} was already requested with {other}: {describe(first)}"
             raise AlreadyFilled(f"{requested}. Choose another call id.")
@@ -521,6 +536,15 @@ class Ledger(LedgerClient):
 
 def _not_here(call: Call) -> str:
     return f"{call.ref} is run by {call.wish.run_by!r}, as its tool is declared, and not here."
+
+
+def _other_version(first: Fact | None, wish: e.ToolRequested) -> str:
+    """The version under which the same tool was requested; empty if it is that of the wish."""
+    match first and first.event:
+        case e.ToolRequested(tool=tool, tool_version=version) if tool == wish.tool:
+            return version if version != wish.tool_version else ""
+        case _:
+            return ""
 
 
 def _difference(event: object, wish: e.ToolRequested) -> str:

@@ -8,6 +8,8 @@ said no", and a model that confuses them gives up on something that it could ask
 changing a sentence here never changes what a model was sent before.
 """
 
+from typing import Final
+
 from ayes.ledger.lifecycle import Call
 from ayes.schemas import events as e
 from ayes.schemas.errors import Defect
@@ -145,6 +147,13 @@ def in_doubt(tool: str) -> str:
         f"`{tool}` was started and its result never came. It may have taken effect, and a person "
         "has to find out. It was not started again. Do not repeat it."
     )
+
+
+#: Follows what is recorded about a call that may be one of an earlier turn.
+MAY_BE_EARLIER: Final = (
+    "This is the record of the call with this id, tool and arguments. If an earlier call of this "
+    "conversation had them, it is the record of that one, and nothing ran anew."
+)
 
 
 def not_as_approved(tool: str, flaw: str) -> str:

@@ -71,12 +71,15 @@ class Provider:
             raise BadInput(f"timeout {sent.timeout!r} is not a time. Write it as in 10m or 24h.")
         ref = self._thread.call(wire.request_id(self._instance.name, key))
         before = await self._ledger.call(ref)
+        # What the settings say of the agent may have changed since.
+        known = before.requested is not None
+        requester = before.wish.requester if known else self._instance.requester
         try:
             call = await self._ledger.request(
                 ref,
-                await self._tool(sent, before),
+                await self._tool(sent),
                 bytes(sent.arguments).decode(),
-                requester=self._instance.requester,
+                requester=requester,
                 agent=self._instance.name,
                 labels=sent.labels(),
                 expires_in_s=wait_s,
@@ -85,7 +88,7 @@ class Provider:
             used = f"the key {key!r} was used for another request. Use a new one."
             raise Conflict("idempotency_conflict", used) from None
         call = await judged(call, self._ledger.known_call)
-        return self._written(call), before.requested is None
+        return self._written(call), not known
 
     async def get(self, request_id: str, wait_s: float) -> bytes:
         """The request, as soon as it is decided, or after this wait.
@@ -173,7 +176,7 @@ class Provider:
             raise UnknownCall(f"there is no request {request_id!r}.")
         return call
 
-    async def _tool(self, sent: wire.Submission, before: Call) -> e.ToolRef:
+    async def _tool(self, sent: wire.Submission) -> str:
         """The tool as it is declared in the workspace; one that nobody declared takes anything."""
         name = f"{sent.server}/{sent.tool}" if sent.server else sent.tool
         if not is_tool_name(name):
@@ -181,19 +184,18 @@ class Provider:
                 f"the tool {name!r} cannot be named so in the ledger: 1 to 128 characters of "
                 "A-Z a-z 0-9 _ - . /"
             )
-        version = before.wish.tool_version if before.requested is not None else ""
         workspace = self._thread.workspace
         try:
-            tool = await self._ledger.tool(workspace, name, version)
+            tool = await self._ledger.tool(workspace, name)
         except UnknownTool:
-            spec = ToolSpec(name=name, schema=_OPEN_SCHEMA)
-            return await self._ledger.declare(workspace, spec)
+            await self._ledger.declare(workspace, ToolSpec(name=name, schema=_OPEN_SCHEMA))
+            return name
         if tool.declared.run_by != CLIENT:
             raise BadInput(
                 f"{name} is run by {tool.declared.run_by!r}, not by agents. Declare it as the "
                 "agent's own, or give the agent's tool another name."
             )
-        return e.ToolRef(tool.name, tool.version, tool.declared.run_by)
+        return name
 
     def _written(self, call: Call) -> bytes:
         return wire.request(call, _deadline(call))

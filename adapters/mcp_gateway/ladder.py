@@ -45,11 +45,12 @@ from ayes.adapters.mcp_gateway.wire import (
     task,
     unfinished,
 )
-from ayes.adapters.names import AskedCall
+from ayes.adapters.names import AskedCall, has_ended
 from ayes.adapters.verdicts import Answer, Run, Say, verdict
 from ayes.ledger import clock
 from ayes.ledger.lifecycle import Call, Status
 from ayes.ledger.services import Ledger
+from ayes.projections import refusal_texts
 from ayes.schemas.errors import (
     AlreadyDecided,
     AlreadyFilled,
@@ -86,6 +87,8 @@ class _Sought(NamedTuple):
     state: Json
     #: To what the server asked, if that is what the client came back for.
     replies: Replies | None = None
+    #: Whether it may be the call of an earlier turn, whose id the client sent again.
+    may_be_earlier: bool = False
 
 
 class Ladder:
@@ -146,7 +149,9 @@ class Ladder:
             return None
         if offered.needs_task and client.modern and not declares_tasks(client.meta):
             raise no_tasks()
-        return _Sought((await self._request(client, offered, params)).ref, state)
+        call = await self._request(client, offered, params)
+        may_be_earlier = bool(sent_id(params.get("_meta"))) and has_ended(call)
+        return _Sought(call.ref, state, may_be_earlier=may_be_earlier)
 
     # ------------------------------------------------------------------------------------- request
 
@@ -195,7 +200,7 @@ class Ladder:
 
     async def _follow(self, client: Client, sought: _Sought) -> Json:
         """Wait for a call as long as one request may, and answer."""
-        ref, state, replies = sought
+        ref, state, replies, may_be_earlier = sought
         loop = asyncio.get_running_loop()
         until = loop.time() + self._hold_s
         has_tasks = client.modern and declares_tasks(client.meta)
@@ -215,6 +220,9 @@ class Ladder:
                         return result
                     call = await self._ledger.known_call(ref)
                 if (ended := await self._ended(client, call)) is not None:
+                    if may_be_earlier:
+                        note = {"type": "text", "text": refusal_texts.MAY_BE_EARLIER}
+                        ended = {**ended, "content": [*ended.get("content", ()), note]}
                     return complete(ended, modern=client.modern)
                 if has_tasks and (call.status is Status.PENDING or loop.time() >= soon):
                     given = sealed(self._codec, "task", client.requester, ref)

@@ -24,7 +24,12 @@ from ayes.adapters.verdicts import Answer, Run, Say, Wait, verdict
 from ayes.ledger.lifecycle import Call, Status
 from ayes.ledger.tool_runner import MAX_ERROR
 from ayes.projections.formats.common import UNKNOWN_TYPE
-from ayes.projections.refusal_texts import arguments_changed, failed_in_silence, tool_not_run
+from ayes.projections.refusal_texts import (
+    arguments_changed,
+    failed_in_silence,
+    started_elsewhere,
+    tool_not_run,
+)
 from ayes.schemas import events as e
 from ayes.schemas.content import content_of, described, parts_of, problem_of, words
 from ayes.schemas.tools import ToolSpec
@@ -161,9 +166,11 @@ def pending_result(call: Call, given_id: str, *, has_schema: bool) -> Json:
     Clients check a result against the schema that a tool declares for it, unless it is an error.
     """
     tool = call.wish.labels.get(TOOL_LABEL, call.wish.tool)
+    waits = f"`{tool}` has not run yet: it waits for a person's approval."
+    said = started_elsewhere(tool) if call.status is Status.RUNNING else waits
     text = (
-        f"`{tool}` has not run yet: it waits for a person's approval. Call `{WAIT}` with the id "
-        f"{json.dumps(given_id)} to go on. Do not call `{tool}` again for this."
+        f"{said} Call `{WAIT}` with the id {json.dumps(given_id)} to go on. Do not call `{tool}` "
+        "again for this."
     )
     pending = {"status": "pending", "id": given_id, "call": str(call.ref)}
     if has_schema:

@@ -173,14 +173,28 @@ async def test_what_the_policy_does_not_know_is_denied(desk):
     assert isinstance(said, Deny)
 
 
-async def test_a_call_of_another_requester_is_denied(desk):
-    """In one session, which the hook's settings were changed in: the model reads why."""
-    await desk.waiting(event("toolu_1"))
-    other = desk.kernel_of(desk.shop.log)
-    other.requester = "rita"
-    said = await before(other, event("toolu_2"))
-    assert isinstance(said, Deny)
-    assert "requester" in said.reason
+async def test_a_call_stays_that_of_its_first_requester(desk):
+    """In one session, which the hook's settings were changed in: people are asked once."""
+    call = await desk.waiting(event("toolu_1"))
+    desk.kernel.requester = "rita"
+    assert await desk.waiting(event("toolu_2")) == call
+    assert call.wish.requester == "ben"
+
+
+async def test_an_id_that_comes_again_after_the_end_is_another_call(desk):
+    """Some servers number their calls anew in each turn. Claude Code asks before each run, and not
+    again about one whose result it has (B20).
+    """
+    use = event("Bash_0")
+    await desk.approve(await desk.waiting(use))
+    assert await before(desk.kernel, use) == Allow()
+    await after(desk.kernel, event("Bash_0", name="PostToolUse", tool_response="made"))
+    again = await desk.waiting(use)
+    assert again.status is Status.PENDING
+    await desk.approve(again)
+    assert await before(desk.kernel, use) == Allow()
+    await after(desk.kernel, event("Bash_0", name="PostToolUse", tool_response="made again"))
+    assert (await desk.shop.ledger.call(again.ref)).finished.event.output == "made again"
 
 
 async def test_it_fails_closed(desk):

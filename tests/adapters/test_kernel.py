@@ -19,7 +19,7 @@ from ayes.ledger.services import Ledger
 from ayes.ledger.tool_runner import EffectUnknown
 from ayes.schemas import events as e
 from ayes.schemas.content import attached
-from ayes.schemas.errors import AlreadyFilled, BadInput, Unavailable
+from ayes.schemas.errors import BadInput, Unavailable
 from ayes.schemas.slots import CallRef
 from ayes.schemas.tools import ToolSpec
 
@@ -80,8 +80,10 @@ async def desk(port: EventLog) -> AsyncIterator[Desk]:
         yield desk
 
 
-def asked(arguments: str = LARGE, call_id: str = "call_9", tool: str = "refund") -> AskedCall:
-    return AskedCall("order-17", call_id, tool, arguments)
+def asked(
+    arguments: str = LARGE, call_id: str = "call_9", tool: str = "refund", earlier: int | None = 0
+) -> AskedCall:
+    return AskedCall("order-17", call_id, tool, arguments, earlier)
 
 
 REF = CallRef("shop", "order-17", "call_9")
@@ -339,14 +341,18 @@ async def test_a_changed_contract_does_not_make_a_call_that_ran_another_one(desk
     assert len(tool.runs) == 1
 
 
-async def test_another_requester_cannot_use_a_call(desk):
-    """The same thread, id and arguments from somebody else are refused. Nothing runs."""
-    tool = Tool()
-    await desk.kernel().settle(asked(), REFUND, tool)
+async def test_a_call_stays_that_of_its_first_requester(desk):
+    """The same call from an agent of somebody else, as after a handover of the conversation, is not
+    asked for again: it runs once, as it was requested and approved.
+    """
+    tool, others = Tool(), desk.kernel(requester="ben", agent="other", labels={"release": "2"})
+    assert await desk.kernel().settle(asked(), REFUND, tool) == Wait(REF)
+    assert await others.settle(asked(), REFUND, tool) == Wait(REF)
     await desk.decide(REF)
-    with pytest.raises(AlreadyFilled, match="another requester"):
-        await desk.kernel(requester="ben").settle(asked(), REFUND, tool)
-    assert tool.runs == []
+    assert await others.settle(asked(), REFUND, tool) == Ran("100 were paid back.")
+    assert (await desk.shop.ledger.call(REF)).wish.requester == "rita"
+    assert await desk.kernel().settle(asked(), REFUND, tool) == Answer("100 were paid back.")
+    assert len(tool.runs) == 1
 
 
 async def test_a_result_that_has_no_json_or_is_too_long_is_summarised(desk):

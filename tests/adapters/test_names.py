@@ -111,6 +111,55 @@ def test_a_call_without_an_id_is_another_one_after_its_end():
     assert recorded.request(asked) == f"{first}-2"
 
 
+def test_a_call_of_a_later_turn_has_a_name_of_its_own():
+    """It is another call than that of an earlier turn, whatever became of that one, and keeps its
+    name when it comes again. Its name is nobody else's (B20).
+    """
+    recorded, first = Recorded(), AskedCall("t1", "call_0", "refund", "{}", 0)
+    turns = [first, *(AskedCall("t1", "call_0", "refund", "{}", n) for n in (1, 2))]
+    names = [recorded.request(one) for one in turns]
+    assert [recorded.request(one) for one in turns] == names
+    pairs = [("call_01", "{}"), ("call_0", "{}1")]
+    others = [recorded.request(AskedCall("t1", id_, "refund", text)) for id_, text in pairs]
+    assert len({*names, *others}) == 5
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_an_id_of_the_form_that_is_made_here_joins_no_call(number):
+    """An id that a model sends is not the name of a call without an id, though both are equal; nor
+    of one whose own name was taken, nor of one of a later turn (B20).
+    """
+    recorded, unnamed = Recorded(), AskedCall("t1", "", "refund", "{}")
+    for _ in range(number):
+        made = recorded.request(unnamed)
+        recorded.end(made)
+    for other in (
+        AskedCall("t1", "call_0", "refund", "[]"),
+        taken := AskedCall("t1", "call_0", "refund", "{}"),
+        later := AskedCall("t1", "call_0", "refund", "{}", number),
+    ):
+        recorded.request(other)
+    for name in (made, recorded.request(taken), recorded.request(later)):
+        assert recorded.request(AskedCall("t1", name, "refund", "{}")) != name
+
+
+def test_a_call_without_an_id_that_is_in_doubt_is_not_asked_for_again():
+    """Its process died, and nobody knows whether the tool ran: the next equal call is this one, and
+    not one with the next number, which would run it again (I7).
+    """
+    recorded, asked = Recorded(), AskedCall("t1", "", "refund", "{}")
+    name = recorded.request(asked)
+    ref, digest = THREAD.call(name), recorded.call(name).wish.digest
+    approved = e.Approved(digest=digest, ground="policy", rule="all", policy_version=1)
+    recorded.record(ref.decided, approved)
+    recorded.record(ref.client_claim(1), e.ToolStarted(digest=digest, idempotency_key="k"))
+    recorded.record(ref.client_finished, e.InDoubt(attempt=1, text="It went silent."))
+    assert recorded.call(name).status is Status.IN_DOUBT
+    assert recorded.request(asked) == name
+    recorded.version = "v2"
+    assert recorded.request(asked) == name
+
+
 def test_names_are_stable():
     """These names are in logs: another release must find the same calls."""
     assert thread_name("order-17") == "order-17"
@@ -120,6 +169,8 @@ def test_names_are_stable():
         "hkzq4blzqm5y3hv7foklfo2yqhfw6s6rqsw3vklfr",
         "hppxnvgviif52slceeitg3cd6t5csrvmcvrtiiwng",
     )
+    third = AskedCall("t", "call_0", "refund", "{}", 2)
+    assert id_names(third) == ("hh35arzt54nunkk7eqcti5rerleiqvtgg3h6d6vi4",)
     unnamed = AskedCall("t", "", "refund", "{}")
     assert numbered(unnamed, 2) == "d6ggj6yorytj6m2qx4a4gbv2upq2cxq46us4gfqfj-2"
 

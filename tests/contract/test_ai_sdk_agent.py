@@ -17,6 +17,7 @@ import pytest
 from console_client import Site, site
 from typescript import node, packages
 
+from ayes.ledger.lifecycle import Status
 from ayes.ledger.reviewers import Reviewer
 from ayes.ops.broker.server import ensure_account
 from ayes.ops.console.serving import serving
@@ -164,6 +165,39 @@ async def test_whatever_people_say_the_model_reads(
         await desk.shop.service.decision(CALL, timeout_s=20)
         assert said in await desk.says("resume")
         assert desk.ran == (["A-17 48"] if verdict == "approve" else [])
+
+
+@pytest.mark.parametrize(
+    "amount",
+    ["9007199254740993", "-9223372036854775809", "0.1234567890123456789", "[1,1e-400]"],
+)
+async def test_a_number_that_javascript_cannot_hold_does_not_run(
+    package: Path, tmp_path: Path, amount: str
+):
+    """What was approved is what runs, or nothing: the call is not even claimed (B27, I7)."""
+    policy = ASK + "editor_counts = true\n"
+    async with agent(package, tmp_path, policy) as desk:
+        await desk.says("ask")
+        edited = f'{{"order":"A-17","amount":{amount}}}'
+        await (await desk.reviewer()).vote(CALL, "approve", arguments=edited)
+        await desk.shop.service.decision(CALL, timeout_s=20)
+        said = await desk.says("resume")
+        assert "JavaScript cannot hold a number in the approved arguments exactly" in said
+        assert desk.ran == []
+        assert (await desk.shop.service.known_call(CALL)).status is Status.APPROVED
+
+
+@pytest.mark.parametrize("amount", ["9007199254740992", "1.50", "1e21", "-0.001E+3", "0"])
+async def test_a_number_that_javascript_holds_runs(package: Path, tmp_path: Path, amount: str):
+    """In whatever form it is written, beside a text that only looks like a number."""
+    policy = ASK + "editor_counts = true\n"
+    async with agent(package, tmp_path, policy) as desk:
+        await desk.says("ask")
+        edited = f'{{"order":"9007199254740993\\"1e999","amount":{amount}}}'
+        await (await desk.reviewer()).vote(CALL, "approve", arguments=edited)
+        await desk.shop.service.decision(CALL, timeout_s=20)
+        await desk.says("resume")
+        assert len(desk.ran) == 1
 
 
 async def test_what_needs_nobody_runs_at_once(package: Path, tmp_path: Path):

@@ -11,10 +11,11 @@ from pydantic import BaseModel, ValidationError
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.services import Ledger
 from ayes.schemas import strict_json
-from ayes.schemas.errors import AlreadyFilled, BadFact, BadFile, BadInput
+from ayes.schemas.errors import AlreadyFilled, BadArguments, BadFact, BadFile, BadInput
 from ayes.schemas.events import Author, ToolDeclared
 from ayes.schemas.tools import Tool, ToolSpec, declaration, read_tools, schema_of, spec_of
 
+STRICTER = '{"type":"object","properties":{"order":{"type":"number"}}}'
 SCHEMA = json.dumps(
     {
         "type": "object",
@@ -614,3 +615,24 @@ async def test_another_tool_under_the_same_call_id_is_refused():
     await ledger.request("shop/t1/c1", "refund", {"order": "A-17"})
     with pytest.raises(AlreadyFilled, match="other arguments or another tool"):
         await ledger.request("shop/t1/c1", "charge", {"order": "A-17"})
+
+
+@pytest.mark.parametrize("change", [{"description": "Pays."}, {"schema": STRICTER}])
+async def test_a_request_by_the_tools_name_is_the_same_after_a_new_declaration(change):
+    """As of a client that was restarted after a release: it gets its call, in the version of then,
+    also if the tool takes these arguments no more. Other arguments are another request (B50).
+    """
+    ledger = Ledger(Memory(), Author(kind="service", name="tests"))
+    spec = {"name": "refund", "schema": SCHEMA}
+    await ledger.declare("shop", ToolSpec(**spec))
+    asked = "shop/t1/c1", "refund", '{"order":"A-17"}'
+    first = await ledger.request(*asked, requester="ben")
+    declared = await ledger.declare("shop", ToolSpec(**spec | change))
+    assert declared.version != first.wish.tool_version
+    assert await ledger.request(*asked, requester="ben") == first
+    with pytest.raises(AlreadyFilled, match="another requester"):
+        await ledger.request(*asked, requester="eve")
+    with pytest.raises(AlreadyFilled, match="other arguments"):
+        await ledger.request("shop/t1/c1", "refund", '{"order":"A-18"}', requester="ben")
+    with pytest.raises(AlreadyFilled if "description" in change else BadArguments):
+        await ledger.request("shop/t1/c1", declared, asked[2], requester="ben")

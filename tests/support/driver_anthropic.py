@@ -42,6 +42,10 @@ class Agent(Driver):
     async def resume(self) -> list[str] | None:
         return await self._go_on(json.loads(self.file.read_text()))
 
+    async def more(self) -> list[str] | None:
+        messages = json.loads(self.file.read_text())
+        return await self._go_on([*messages, {"role": "user", "content": "And now?"}])
+
     async def forge(self, arguments: dict[str, Any]) -> list[str] | None:
         """Somebody changes the saved turn, the only thing that this loop is resumed with."""
         messages = json.loads(self.file.read_text())
@@ -65,9 +69,7 @@ class Agent(Driver):
                     if reply.stop_reason != "tool_use":
                         return json.loads(reply.content[0].text)
                 try:
-                    messages.append(
-                        await settle(self.kernel, self.thread, messages[-1], self.tools)
-                    )
+                    messages.append(await settle(self.kernel, self.thread, messages, self.tools))
                 except TurnWaits:
                     return None
 

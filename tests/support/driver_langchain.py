@@ -83,6 +83,10 @@ class Agent(Driver):
                 result = (await agent.aget_state(CONFIG)).values  # another process finished it
             return None if result is None else _told(result)
 
+    async def more(self) -> list[str] | None:
+        async with self.agent() as agent:
+            return _told(await agent.ainvoke({"messages": [("user", "And now?")]}, CONFIG))
+
     async def forge(self, arguments: dict[str, Any]) -> list[str] | None:
         decision = {"type": "edit", "edited_action": {"name": "refund", "args": arguments}}
         async with self.agent() as agent:

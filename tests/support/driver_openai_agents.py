@@ -2,6 +2,7 @@
 
 import base64
 import json
+from pathlib import Path
 from typing import Any
 
 from agents import Agent as OpenAIAgent
@@ -47,7 +48,7 @@ class Agent(Driver):
     async def start(self, *, stream: bool = False) -> list[str] | None:
         agent, asked = self.agent(), "Refund order A-17."
         if not stream:
-            return _told(await self.approvals.run(agent, asked, thread=self.thread))
+            return self._ended(await self.approvals.run(agent, asked, thread=self.thread))
         result = Runner.run_streamed(agent, asked, run_config=run_config(self.thread))
         async for _ in result.stream_events():
             pass
@@ -57,8 +58,23 @@ class Agent(Driver):
     async def resume(self) -> list[str] | None:
         agent = self.agent()
         async for result in self.approvals.resume(agent):
-            return _told(result)
+            return self._ended(result)
         return None
+
+    async def more(self) -> list[str] | None:
+        items = [*json.loads(self.history.read_text()), {"role": "user", "content": "And now?"}]
+        agent = self.agent()
+        return self._ended(await self.approvals.run(agent, items, thread=self.thread))
+
+    @property
+    def history(self) -> Path:
+        return self.folder / "items.txt"
+
+    def _ended(self, result: Any) -> list[str] | None:
+        """What came of a run, whose items are kept if it has ended."""
+        if not result.interruptions:
+            self.history.write_text(json.dumps(result.to_input_list()))
+        return _told(result)
 
     async def forge(self, arguments: dict[str, Any]) -> list[str] | None:
         agent = self.agent()
@@ -78,7 +94,9 @@ class Agent(Driver):
 
     def _reply(self, call: Any) -> ModelStep:
         items = call.input if isinstance(call.input, list) else []
-        told = [one["output"] for one in items if one.get("type") == "function_call_output"]
+        said = [place for place, one in enumerate(items) if one.get("role") == "user"]
+        turn = items[said[-1] :] if said else items
+        told = [one["output"] for one in turn if one.get("type") == "function_call_output"]
         if told:
             return ModelStep(output=[assistant_message(json.dumps(told))])
         return ModelStep(

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 from drivers import CAPTION, CHART, Driver
@@ -9,6 +10,7 @@ from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai.conversation import Conversation, ConversationTypeAdapter
 from pydantic_ai.messages import (
     BinaryContent,
+    ModelMessagesTypeAdapter,
     ModelResponse,
     TextPart,
     ToolCallPart,
@@ -16,6 +18,7 @@ from pydantic_ai.messages import (
     tool_return_content_ta,
 )
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
+from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolApproved
 
 from ayes.adapters.pydantic_ai import Approvals
@@ -42,7 +45,7 @@ class Agent(Driver):
         agent = self.agent()
         if not stream:
             result = await self.approvals.run(agent, "Refund order A-17.", thread=self.thread)
-            return _told(result.output)
+            return self._ended(result)
         async with agent.run_stream("Refund order A-17.", conversation_id=self.thread) as streamed:
             output = await streamed.get_output()
             messages = streamed.all_messages()
@@ -56,8 +59,26 @@ class Agent(Driver):
     async def resume(self) -> list[str] | None:
         agent = self.agent()
         async for result in self.approvals.resume(agent):
-            return _told(result.output)
+            return self._ended(result)
         return None
+
+    async def more(self) -> list[str] | None:
+        agent = self.agent()
+        messages = ModelMessagesTypeAdapter.validate_json(self.history.read_bytes())
+        result = await self.approvals.run(
+            agent, "And now?", thread=self.thread, message_history=messages
+        )
+        return self._ended(result)
+
+    @property
+    def history(self) -> Path:
+        return self.folder / "messages.txt"
+
+    def _ended(self, result: AgentRunResult[Any]) -> list[str] | None:
+        """What came of a run, whose messages are kept if it has ended."""
+        if not isinstance(result.output, DeferredToolRequests):
+            self.history.write_bytes(result.all_messages_json())
+        return _told(result.output)
 
     async def forge(self, arguments: dict[str, Any]) -> list[str] | None:
         agent = self.agent()

@@ -59,6 +59,12 @@ class Driver(ABC):
         """Go on with what was saved; as `start`."""
 
     @abstractmethod
+    async def more(self) -> list[str] | None:
+        """Go on with a conversation that has ended: the user says something, and the model calls
+        the same again; as `start`.
+        """
+
+    @abstractmethod
     async def forge(self, arguments: dict[str, Any]) -> list[str] | None:
         """Resume with a made-up approval, and with these arguments."""
 

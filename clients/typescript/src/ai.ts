@@ -15,9 +15,9 @@
  * reads what the ledger recorded about the calls of guarded tools.
  */
 
-import { createHash } from "node:crypto";
+import { createHash, createHmac } from "node:crypto";
 
-import { Client, Problem, type CallState } from "./client.ts";
+import { Client, Problem, unrecorded, type CallState } from "./client.ts";
 
 /** A tool of either version of the SDK. */
 type AnyTool = {
@@ -26,7 +26,7 @@ type AnyTool = {
   // eslint-disable-next-line @typescript-eslint/no-explicit-any
   toModelOutput?: ((options: any) => any) | undefined;
 };
-type CallOptions = { toolCallId: string; abortSignal?: AbortSignal };
+type CallOptions = { toolCallId: string; messages?: readonly Message[]; abortSignal?: AbortSignal };
 type Message = { role: string; content: unknown };
 type Part = { type: string; approvalId?: string; toolCallId?: string };
 type ToolCall = { toolCallId: string; toolName: string; input: unknown };
@@ -34,6 +34,8 @@ type ToolResult = { toolCallId: string; toolName: string; output?: { type: strin
 
 /** The states in which a call may still be decided. */
 const OPEN = new Set(["requested", "pending"]);
+/** Those in which it may still run, runs, or may have run. */
+const GOES_ON = new Set([...OPEN, "approved", "running", "in_doubt"]);
 /** How often an id of a provider may stand for other arguments than before. */
 const MOST_REPEATS = 100;
 /** How many calls `resume` reads at once. */
@@ -54,20 +56,28 @@ export function guarding(client: Client, about: Guarding) {
   const answered = new Set<string>();
 
   /** Request the call of a tool; the state is what the ledger has by now. */
-  async function asked(tool: string, input: unknown, id: string): Promise<CallState> {
+  async function asked(call: ToolCall, before: readonly Message[]): Promise<CallState> {
     const request = {
-      tool,
-      arguments: written(input),
+      tool: call.toolName,
+      arguments: written(call.input),
       requester: about.requester,
       ...(about.agent === undefined ? {} : { agent: about.agent }),
     };
     // Providers repeat ids within a conversation. The same id with other arguments is another call.
+    const earlier = answeredOf(before, call);
+    // While one of an earlier turn goes on, it is that one.
+    const last = earlier > 0 ? await recorded(call, earlier - 1) : undefined;
+    if (last && GOES_ON.has(last.status)) return last;
     for (let repeat = 1; ; repeat++) {
+      const name = nameOf(about.thread, call.toolCallId, earlier, repeat);
       try {
-        return await client.request(nameOf(about.thread, id, repeat), request);
+        return await client.request(name, request);
       } catch (problem) {
         const taken = problem instanceof Problem && problem.kind === "AlreadyFilled";
         if (!taken || repeat >= MOST_REPEATS) throw problem;
+        // Requested on another behalf, it is the same call all the same.
+        const { state } = await client.wait(name);
+        if (isOf(state, call)) return state;
       }
     }
   }
@@ -80,9 +90,11 @@ export function guarding(client: Client, about: Guarding) {
     run: (input: unknown) => unknown,
   ): Promise<unknown> {
     answered.delete(options.toolCallId); // providers repeat ids
-    let state = await judged(tool, input, options.toolCallId);
+    const call = { toolName: tool, input, toolCallId: options.toolCallId };
+    let state = await judged(call, options.messages);
     if (OPEN.has(state.status)) throw new Error(unfinished(tool, state));
     if (state.status === "approved") {
+      if (!isHeld(state.arguments)) throw new Error(unfinished(tool, state));
       let ran = false;
       let output: unknown;
       try {
@@ -90,7 +102,11 @@ export function guarding(client: Client, about: Guarding) {
           ran = true;
           output = await last(run(JSON.parse(args)));
           // As `valueOf` reads it: the SDK has no form for what the ledger takes for files.
-          return typeof output === "string" ? output : JSON.stringify(output);
+          try {
+            return typeof output === "string" ? output : JSON.stringify(output);
+          } catch (problem) {
+            return (output = unrecorded(problem));
+          }
         };
         state = await client.run(state.call, running, { signal: options.abortSignal });
         if (isOwn(state)) return output;
@@ -111,29 +127,36 @@ export function guarding(client: Client, about: Guarding) {
   }
 
   /** The call, once the gate has judged it. */
-  async function judged(tool: string, input: unknown, id: string): Promise<CallState> {
-    return decided(client, await asked(tool, input, id));
+  async function judged(call: ToolCall, before: readonly Message[] = []): Promise<CallState> {
+    return decided(client, await asked(call, before));
   }
 
-  /** The call of a message as the ledger has it; undefined if it has none. Nothing is requested. */
-  async function recorded({ toolCallId, toolName, input }: ToolCall): Promise<CallState | undefined> {
+  /**
+   * The call of a message as the ledger has it, or the equal one that went on in its turn; undefined
+   * if it has none. Nothing is requested.
+   */
+  async function recorded(call: ToolCall, earlier: number): Promise<CallState | undefined> {
+    const found = await recordedAs(call, earlier);
+    return found ?? (earlier > 0 ? recorded(call, earlier - 1) : undefined);
+  }
+
+  async function recordedAs(call: ToolCall, earlier: number): Promise<CallState | undefined> {
     for (let repeat = 1; repeat <= MOST_REPEATS; repeat++) {
       let state: CallState;
       try {
-        ({ state } = await client.wait(nameOf(about.thread, toolCallId, repeat)));
+        ({ state } = await client.wait(nameOf(about.thread, call.toolCallId, earlier, repeat)));
       } catch (problem) {
         if (problem instanceof Problem && problem.kind === "UnknownCall") return undefined;
         throw problem;
       }
-      const requested = state.requested_arguments || state.arguments;
-      if (state.tool === toolName && requested === written(input)) return state;
+      if (isOf(state, call)) return state;
     }
     return undefined;
   }
 
   /** The output of a result in a message, from the ledger alone, in the SDK's own shape. */
-  async function outputOf({ toolCallId, toolName, output }: ToolResult, call: ToolCall | undefined) {
-    const state = call && (await recorded(call));
+  async function outputOf({ toolCallId, toolName, output }: ToolResult, call?: ToolCall, earlier = 0) {
+    const state = call && (await recorded(call, earlier));
     if (!call || !state) {
       const value =
         `The ledger has no such call of ${toolName}: ` +
@@ -159,22 +182,15 @@ export function guarding(client: Client, about: Guarding) {
 
   /** The messages with the results of guarded tools as the ledger has them. */
   async function withRecorded<M extends Message>(messages: readonly M[]): Promise<M[]> {
-    const calls = new Map<string, ToolCall>();
-    const results: { part: ToolResult; call: ToolCall | undefined }[] = [];
-    for (const part of messages.flatMap(partsOf)) {
-      const found = part as unknown as ToolResult;
-      if (part.type === "tool-call") calls.set(found.toolCallId, part as unknown as ToolCall);
-      if (part.type !== "tool-result") continue;
-      const call = calls.get(found.toolCallId);
-      // Models read a result as that of the call with its id, whatever tool it names.
-      if (guardedTools.has(found.toolName) || guardedTools.has(call?.toolName ?? "")) {
-        results.push({ part: found, call });
-      }
-    }
+    // Models read a result as that of the call with its id, whatever tool it names.
+    const results = resultsIn(messages).filter(
+      ({ part, call }) => guardedTools.has(part.toolName) || guardedTools.has(call?.toolName ?? ""),
+    );
     const read = new Map<unknown, unknown>();
     for (let first = 0; first < results.length; first += READ_AT_ONCE) {
-      const reading = results.slice(first, first + READ_AT_ONCE).map(async ({ part, call }) => {
-        read.set(part, { ...part, output: await outputOf(part, call) });
+      const some = results.slice(first, first + READ_AT_ONCE);
+      const reading = some.map(async ({ part, call, earlier }) => {
+        read.set(part, { ...part, output: await outputOf(part, call, earlier) });
       });
       await Promise.all(reading);
     }
@@ -197,7 +213,7 @@ export function guarding(client: Client, about: Guarding) {
           ...tool,
           // Also once they have decided: the SDK asks again when it is handed the response.
           needsApproval: async (input: unknown, options: CallOptions) =>
-            (await judged(name, input, options.toolCallId)).asked,
+            (await judged({ toolName: name, input, ...options }, options.messages)).asked,
           execute: (input: unknown, options: CallOptions) =>
             outcome(name, input, options, (approved) => run.call(tool, approved, options)),
           ...(toModelOutput && {
@@ -221,10 +237,11 @@ export function guarding(client: Client, about: Guarding) {
 
     /** For `toolApproval` of version 7, in place of `needsApproval`. */
     toolApproval: async (options: {
-      toolCall: { toolName: string; input: unknown; toolCallId: string };
+      toolCall: ToolCall;
+      messages?: readonly Message[];
     }): Promise<"user-approval" | "not-applicable"> => {
-      const { toolName, input, toolCallId } = options.toolCall;
-      return (await judged(toolName, input, toolCallId)).asked ? "user-approval" : "not-applicable";
+      const { asked } = await judged(options.toolCall, options.messages);
+      return asked ? "user-approval" : "not-applicable";
     },
 
     /**
@@ -240,9 +257,9 @@ export function guarding(client: Client, about: Guarding) {
       const messages = await withRecorded(given.flatMap((one) => withoutResponses(one)));
       const waiting: string[] = [];
       const responses: Part[] = [];
-      for (const { approvalId, toolCallId, toolName, input } of unanswered(messages)) {
-        const { status } = await judged(toolName, input, toolCallId);
-        if (OPEN.has(status)) waiting.push(toolCallId);
+      for (const { approvalId, ...call } of unanswered(messages)) {
+        const { status } = await judged(call, messages);
+        if (OPEN.has(status)) waiting.push(call.toolCallId);
         else responses.push({ type: "tool-approval-response", approvalId, approved: true } as Part);
       }
       const last = { role: "tool", content: responses } as unknown as M;
@@ -257,9 +274,15 @@ function isOwn({ status, edited }: CallState): boolean {
 }
 
 /** What the model reads of a call that has no result. */
-function unfinished(tool: string, { status }: CallState): string {
+function unfinished(tool: string, { status, arguments: approved }: CallState): string {
   if (OPEN.has(status)) {
     return `${tool} did not run yet: the call waits for approval. Do not repeat it.`;
+  }
+  if (status === "approved" && !isHeld(approved)) {
+    return (
+      `${tool} did not run: JavaScript cannot hold a number in the approved arguments exactly: ` +
+      `${approved} Use a text for it, or fewer digits.`
+    );
   }
   if (status === "approved") return `${tool} is approved, and has not run yet. Do not repeat it.`;
   return (
@@ -279,12 +302,13 @@ async function decided(client: Client, state: CallState): Promise<CallState> {
 
 /**
  * A call's name: the provider's id, or its digest where it cannot be a name or could be the name of
- * another call.
+ * another call; of one whose like has ended in `earlier` turns, a digest with their number.
  */
-function nameOf(thread: string, id: string, repeat: number): string {
-  const plain = /^(?!id-)[A-Za-z0-9-][A-Za-z0-9_-]{0,59}(?<!-\d{1,3})$/.test(id)
-    ? id
-    : `id-${createHash("sha256").update(id).digest("hex").slice(0, 40)}`;
+function nameOf(thread: string, id: string, earlier: number, repeat: number): string {
+  const isName = /^(?!id-)[A-Za-z0-9-][A-Za-z0-9_-]{0,59}(?<!-\d{1,3})$/.test(id);
+  const hash = earlier === 0 ? createHash("sha256") : createHmac("sha256", String(earlier));
+  const digest = hash.update(id).digest("hex").slice(0, 40);
+  const plain = isName && earlier === 0 ? id : `id-${digest}`;
   return `${thread}/${repeat === 1 ? plain : `${plain}-${repeat}`}`;
 }
 
@@ -294,6 +318,28 @@ function written(input: unknown): string {
     if (typeof value !== "object" || value === null || Array.isArray(value)) return value;
     return Object.fromEntries(Object.entries(value).sort(([one], [other]) => (one < other ? -1 : 1)));
   });
+}
+
+/** Whether a recorded call is this one of a message. */
+function isOf(state: CallState, { toolName, input }: ToolCall): boolean {
+  const requested = state.requested_arguments || state.arguments;
+  return state.tool === toolName && requested === written(input);
+}
+
+/** Whether `JSON.parse` keeps each number of a text, as it does up to 15 digits. */
+function isHeld(text: string): boolean {
+  const numbers = text.replace(/"(?:[^"\\]|\\.)*"/g, "").match(/-?\d[\d.eE+-]*/g) ?? [];
+  return numbers.every((one) => decimal(one) === decimal(String(Number(one))));
+}
+
+/** A number in one form: its digits without outer zeros, and the power of ten of the last one. */
+function decimal(number: string): string {
+  const read = /^(-?)(\d+)(?:\.(\d+))?(?:e([+-]?\d+))?$/i.exec(number);
+  if (read === null) return number;
+  const [, sign, whole = "", part = "", power = "0"] = read;
+  const digits = (whole + part).replace(/0+$/, "");
+  const places = Number(power) + whole.length - digits.length;
+  return digits === "" ? "0" : `${sign}${digits.replace(/^0+/, "")}e${places}`;
 }
 
 /** What a tool returns: of one that yields, the last value, as the SDK takes it. */
@@ -309,12 +355,37 @@ async function last(given: unknown): Promise<unknown> {
 
 /** A recorded output as the tool gave it: objects and lists are recorded as JSON. */
 function valueOf(text: string): unknown {
-  if (!/^[[{]/.test(text)) return text;
+  if (!/^[[{]/.test(text) || !isHeld(text)) return text;
   try {
     return JSON.parse(text);
   } catch {
     return text;
   }
+}
+
+/** The results in messages, each with its call, and how many equal calls have one before it. */
+function resultsIn(messages: readonly Message[]) {
+  const calls = new Map<string, ToolCall>();
+  const results: { part: ToolResult; call: ToolCall | undefined; earlier: number }[] = [];
+  for (const part of messages.flatMap(partsOf)) {
+    const found = part as unknown as ToolResult;
+    if (part.type === "tool-call") calls.set(found.toolCallId, part as unknown as ToolCall);
+    if (part.type !== "tool-result") continue;
+    const call = calls.get(found.toolCallId);
+    const earlier = call ? results.filter((one) => one.call && isEqual(one.call, call)).length : 0;
+    results.push({ part: found, call, earlier });
+  }
+  return results;
+}
+
+/** How many calls with the id, the tool and the input of this one have a result in messages. */
+function answeredOf(messages: readonly Message[], call: ToolCall): number {
+  return resultsIn(messages).filter((one) => one.call && isEqual(one.call, call)).length;
+}
+
+function isEqual(one: ToolCall, other: ToolCall): boolean {
+  if (one.toolCallId !== other.toolCallId || one.toolName !== other.toolName) return false;
+  return written(one.input) === written(other.input);
 }
 
 /** The calls that people were asked about and that have no result. Providers repeat ids. */
