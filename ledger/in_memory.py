@@ -34,6 +34,7 @@ from ayes.ledger.log import (
     SlotTaken,
     TimerFired,
     Written,
+    identity_of,
 )
 from ayes.schemas.codec import Fact, fact_of
 from ayes.schemas.errors import BrokerAway, LedgerFull
@@ -49,7 +50,6 @@ class Memory:
     ) -> None:
         self._now = now
         self._ack_wait_s = ack_wait_s
-        self._created = clock.now().isoformat()
         self._facts: list[Fact] = []
         self._raw: list[RawMessage] = []
         self._by_subject: dict[str, Fact] = {}
@@ -125,8 +125,11 @@ class Memory:
     async def last_seq(self) -> int:
         return len(self._facts)
 
-    async def created(self) -> str:
-        return self._created
+    async def identity(self) -> str:
+        if not self._raw:
+            return ""
+        seq, at, subject, data = structs.astuple(self._raw[0])
+        return identity_of(seq, int(at.timestamp() * 1_000_000) * 1000, subject.encode(), data)
 
     async def progress(self, durable: str) -> Progress | None:
         known = self._durables.get(durable)
@@ -267,7 +270,7 @@ class Lagging:
         self.pending, self.running = log.pending, log.running
         self._lot, self._late, self._fails = lot, late, fails
         self._known_seq = 0
-        self.created, self.progress, self.clock = log.created, log.progress, log.clock
+        self.identity, self.progress, self.clock = log.identity, log.progress, log.clock
         self.set_timer, self.cancel_timer = log.set_timer, log.cancel_timer
         self.park, self.parked, self.ask = log.park, log.parked, log.ask
         self.keep_piece, self.piece = log.keep_piece, log.piece

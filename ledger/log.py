@@ -6,6 +6,8 @@ itself.
 """
 
 import asyncio
+import hashlib
+import struct
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
@@ -57,6 +59,19 @@ class RawMessage(Struct, frozen=True, gc=False):
     recorded_at: datetime
     subject: str
     data: bytes
+
+
+def identity_of(seq: int, at_ns: int, subject: bytes, data: bytes) -> str:
+    r"""The identity of a log: 32 hex digits of the SHA-256 of the leaf of its first fact.
+
+    No two logs have the same, and neither settings nor upgrades, replicas, a move or a backup
+    change it. A leaf is "ayes fact 1\n", the number of the fact (u64, big-endian), the broker's
+    time in nanoseconds (u64), the length (u16) and bytes of its subject, and the length (u32) and
+    SHA-256 of its payload.
+    """
+    head = struct.pack(">QQH", seq, at_ns, len(subject)) + subject + struct.pack(">I", len(data))
+    leaf = b"ayes fact 1\n" + head + hashlib.sha256(data).digest()
+    return hashlib.sha256(leaf).hexdigest()[:32]
 
 
 class TimerFired(Struct, frozen=True):
@@ -279,8 +294,8 @@ class EventLog(FactReader, Protocol):
         """The number of the leader's last fact. Later reads are as of at least this one."""
         ...
 
-    async def created(self) -> str:
-        """The time at which the broker created the log, which no two logs share.
+    async def identity(self) -> str:
+        """The identity of the log (`identity_of` its first fact); empty before that.
 
         Raises:
             BrokerRefused: there is no log.

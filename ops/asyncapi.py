@@ -35,6 +35,7 @@ from ayes.schemas.slots import (
     FILES,
     FILLED_BY,
     GRANT,
+    LOG,
     ORGANISATION,
     PERSON,
     POLICY,
@@ -69,6 +70,7 @@ _NAMES: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     (BUDGET, "*", "*", "#"): ("budget", "sum", "number"),
     (PERSON, "*", "account", "#"): ("reviewer", "number"),
     (PERSON, "*", "#"): ("person", "number"),
+    (LOG, "#"): ("number",),
 }
 _ID: Final = "1 to 64 characters of A-Z a-z 0-9 _ -, the first no _"
 #: The other placeholders of a shape.
@@ -184,7 +186,7 @@ def _parameters(shape: tuple[str, ...]) -> list[tuple[str, str]]:
 
 def _slot(shape: tuple[str, ...]) -> dict[str, Any]:
     tokens = _parameters(shape)
-    where = ORGANISATION if shape[0] == PERSON else "{workspace}"
+    where = ORGANISATION if shape[0] in {PERSON, LOG} else "{workspace}"
     head = [ROOT, where] + ([] if shape[0].startswith("_") else ["{thread}"])
     address = ".".join([*head, *(f"{{{name}}}" if name else one for one, name in tokens)])
     parameters = {one[1:-1]: {"description": _ID} for one in head if one.startswith("{")}

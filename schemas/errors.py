@@ -170,9 +170,9 @@ class LogDamaged(LogLost):
     exit_code = 1
 
     def __init__(self, what: str, node: str = "") -> None:
-        self.node = node
+        self.node, self.what = node, f"{what}{node and f', on node {node}'}"
         super().__init__(
-            f"the log is damaged{node and f' on node {node}'}: {what}. Nothing is decided or run "
+            f"the log is damaged: {self.what}. Nothing is decided or run "
             "by what is missing, and trying again does not help: docs/cluster.md says how to mend "
             "it."
         )

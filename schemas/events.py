@@ -695,6 +695,18 @@ class PersonRemoved(Event, frozen=True, tag="PersonRemoved"):
     reason: str = ""
 
 
+class LogAccepted(Event, frozen=True, tag="LogAccepted"):
+    """A person goes on with a log that lacks facts, or is another one than was seen before."""
+
+    #: Its last fact then, and the number of those up to it that can be read.
+    size: int
+    facts: int
+    #: The identity of the log, and the witness's digest of these facts.
+    log: str
+    digest: str
+    reason: str = ""
+
+
 # -------------------------------------------------------------------------------------- the unknown
 
 
@@ -718,7 +730,7 @@ type AnyEvent = (
     | ToolStarted | Revoked | Lapsed | Declined | ToolReturned | ToolFailed | ToolRefused | InDoubt
     | Notified | Posted | Reconciled | PolicyApplied | ToolDeclared | Granted | GrantRevoked
     | GrantUsed | BudgetUsed | Delegated | DelegationEnded
-    | AccountBound | PersonAdded | PersonRemoved
+    | AccountBound | PersonAdded | PersonRemoved | LogAccepted
 )  # fmt: skip
 
 TYPES: Final[dict[str, type[Event]]] = {

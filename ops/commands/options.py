@@ -113,6 +113,9 @@ MaxBytesOption = Annotated[
 AcceptLogOption = Annotated[
     bool, typer.Option("--accept-log", help="Continue with a log other than the one seen before.")
 ]
+AcceptReasonOption = Annotated[
+    str, typer.Option("--reason", help="Why the log is accepted, in words; it is recorded.")
+]
 AckWaitOption = Annotated[
     str,
     typer.Option(

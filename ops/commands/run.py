@@ -18,9 +18,10 @@ from ayes.consumers.delegator import SubAgent, read_agents
 from ayes.consumers.tools import Tools, load
 from ayes.consumers.webhook_endpoints import EndpointFile
 from ayes.ledger.nats.credentials import Store
+from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.patience import while_away
 from ayes.ledger.services import Ledger
-from ayes.ops.broker import witness
+from ayes.ops.broker import watching, witness
 from ayes.ops.broker.server import EmbeddedServer, ensure_account, is_running
 from ayes.ops.broker.setup import check_policy, declare_streams
 from ayes.ops.commands import completion
@@ -28,6 +29,7 @@ from ayes.ops.commands.command import Session, command, commands
 from ayes.ops.commands.notify import channels_of, notifying_of
 from ayes.ops.commands.options import (
     AcceptLogOption,
+    AcceptReasonOption,
     AckWaitOption,
     AgentsOption,
     ChannelsOption,
@@ -45,6 +47,7 @@ from ayes.ops.commands.options import (
     WorkspaceOption,
 )
 from ayes.ops.commands.policy_versions import apply_text
+from ayes.ops.console.tokens import own_name
 from ayes.ops.rehearsal.rehearse import Summary, read_recordings, refuse_other, review
 from ayes.ops.rehearsal.rehearse import rehearse as drive
 from ayes.ops.rehearsal.scripted_reviewer import script_for
@@ -89,6 +92,7 @@ async def work(
     slack: SlackOption = None,
     ack_wait: AckWaitOption = "30s",
     accept_log: AcceptLogOption = False,
+    reason: AcceptReasonOption = "",
     file: WebhooksOption = None,
     agents_file: AgentsOption = None,
     wait: Annotated[
@@ -122,7 +126,7 @@ async def work(
     endpoints = webhooks_file(file, store)
     agents = agents_of(agents_file) if "delegator" in chosen else None
 
-    async def begin() -> tuple[AsyncExitStack, witness.Watched, asyncio.Future[None]]:
+    async def begin() -> tuple[AsyncExitStack, watching.Watched, asyncio.Future[None]]:
         async with AsyncExitStack() as stack:
             await _reach_leader(session, role_of(chosen[0]))
             if registry is not None:
@@ -145,7 +149,9 @@ async def work(
                     declare_streams, own.path, ack_wait_s=ack_wait_s, also=durables(started)
                 )
                 await declare()
-            watched = await stack.enter_async_context(witnessed(own, chosen, accept_log=accept_log))
+            watched = await stack.enter_async_context(
+                witnessed(session, chosen, accept_log=accept_log, reason=reason)
+            )
             failed = await stack.enter_async_context(
                 working(
                     started,
@@ -326,23 +332,34 @@ def webhooks_file(file: Path | None, store: Path | None) -> EndpointFile:
     return EndpointFile(file or Store(store).path / webhook_endpoints.NAME)
 
 
+async def accepting(log: JetStream, session: Session, reason: str) -> None:
+    """Accept the log as it is, as a fact in the organisation's name."""
+    place = witness.place_of(session.store, session.url)
+    async with session.connect("organisation", own_name()) as organisation:
+        await witness.accept(log, place, organisation, reason)
+
+
 @asynccontextmanager
 async def witnessed(
-    store: Store | None, kinds: Sequence[str], *, accept_log: bool
-) -> AsyncGenerator[witness.Watched]:
-    """Refuse workers on a store whose log was cut or replaced; a gate updates the witness."""
-    if store is None:
-        yield witness.Watched()
-        return
-    if kinds or accept_log:
-        await witness.check(store, accept=accept_log)
-    else:
-        await witness.tell(store)
-    if "gate" not in kinds:
-        yield witness.Watched()
-        return
-    async with witness.keeping(store) as watched:
-        yield watched
+    session: Session, kinds: Sequence[str], *, accept_log: bool = False, reason: str = ""
+) -> AsyncGenerator[watching.Watched]:
+    """Refuse workers on a log that was cut, damaged or replaced, and watch it while they run; a
+    gate updates the witness.
+    """
+    is_gate = "gate" in kinds
+    role = "gate" if is_gate else role_of(kinds[0]) if kinds else "observer"
+    place = witness.place_of(session.store, session.url)
+    connecting = JetStream.connect(session.store, url=session.url, role=role, name="witness")
+    async with connecting as log:
+        if accept_log:
+            await accepting(log, session, reason)
+        if not (kinds or accept_log):
+            await witness.tell(log, place)
+            yield watching.Watched()
+            return
+        await witness.check(log, place)
+        async with watching.keeping(log, place, is_gate=is_gate) as watched:
+            yield watched
 
 
 @asynccontextmanager

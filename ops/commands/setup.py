@@ -9,14 +9,14 @@ import typer
 from ayes.ledger.nats.api import Api
 from ayes.ledger.nats.drift import Drift, differences, upgrade
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.nats.streams import check_level, dismiss, ensure, info, kept, streams
+from ayes.ledger.nats.streams import check_level, check_server, dismiss, ensure, info, kept, streams
 from ayes.ledger.patience import while_away
 from ayes.ledger.subscriptions import DURABLES, LEDGER, PARKED
 from ayes.ops.commands import completion
 from ayes.ops.commands.command import Session, command, commands
 from ayes.ops.commands.decide import confirm
-from ayes.ops.commands.options import MaxBytesOption
-from ayes.ops.commands.run import bytes_of
+from ayes.ops.commands.options import AcceptLogOption, AcceptReasonOption, MaxBytesOption
+from ayes.ops.commands.run import accepting, bytes_of
 from ayes.ops.terminal.output import print_json, print_line, print_message
 from ayes.schemas.errors import BadInput
 
@@ -75,6 +75,8 @@ async def setup(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before the upgrade.")] = False,
     max_bytes: MaxBytesOption = None,
+    accept_log: AcceptLogOption = False,
+    reason: AcceptReasonOption = "",
     *,
     session: Session,
 ) -> int:
@@ -90,6 +92,7 @@ async def setup(
     plan: list[Drift] = []
     connecting = JetStream.connect(session.store, url=session.url, role="admin", any_level=True)
     async with connecting as log:
+        check_server(log.server)
         ledger = await _once_elected(log.api)
         for name in retired:
             await dismiss(log.api, name)
@@ -102,6 +105,8 @@ async def setup(
         await upgrade(log.api, plan)
         differing = await differences(log.api, replicas=replicas, also=also)
         here = kept(await info(log.api, f"STREAM.INFO.{LEDGER}"))
+        if accept_log:
+            await accepting(log, session, reason)
     _report(copies, here, plan, differing, session)
     return 1 if differing else 0
 

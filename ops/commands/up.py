@@ -19,6 +19,7 @@ from ayes.ops.commands.command import Session, command, commands
 from ayes.ops.commands.notify import channels_of, default_file, notifying_of
 from ayes.ops.commands.options import (
     AcceptLogOption,
+    AcceptReasonOption,
     AckWaitOption,
     AgentsOption,
     ChannelsOption,
@@ -90,6 +91,7 @@ async def up(
     ] = "always",
     max_bytes: MaxBytesOption = None,
     accept_log: AcceptLogOption = False,
+    reason: AcceptReasonOption = "",
     channels: ChannelsOption = None,
     console_url: ConsoleUrlOption = "",
     slack: SlackOption = None,
@@ -163,7 +165,7 @@ async def up(
             async with AsyncExitStack() as stack:
                 await declare(max_bytes=most)
                 watched = await stack.enter_async_context(
-                    witnessed(server.store, chosen, accept_log=accept_log)
+                    witnessed(own, chosen, accept_log=accept_log, reason=reason)
                 )
                 await supervisor.watch_log()
                 if policy is not None:

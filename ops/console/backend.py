@@ -165,7 +165,7 @@ class Backend:
         return await status(port, self.store, pending, self._unlike)
 
     async def _unlike_witness(self) -> str:
-        return await unlike_witness(jetstream(self.reading), self.store)
+        return await unlike_witness(jetstream(self.reading), str(self.store.path.resolve()))
 
     async def _keep_people(self) -> None:
         """Follow who is a person, and end all that somebody has here who was removed."""

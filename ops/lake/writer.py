@@ -78,7 +78,7 @@ class Segment(Struct, frozen=True):
 
 class Manifest(Struct, frozen=True):
     version: int
-    #: When the broker created the log.
+    #: The identity of the log.
     log: str
     #: The last fact in it.
     until: int
@@ -102,7 +102,7 @@ class LakeWriter:
         """Open the archive of this log, or create one.
 
         Args:
-            log: when the broker created it, which identifies it.
+            log: its identity.
 
         Raises:
             BadInput: the archive is of another log, or of another version.
@@ -298,17 +298,19 @@ class LakeWriter:
                     "INSERT INTO checkpoint VALUES (0, ?, ?, NULL)", [self.log, tables.VERSION]
                 )
         log, version = self._db.execute("SELECT log, version FROM checkpoint").fetchall()[0]
-        if log != self.log:
-            raise BadInput(
-                f"the archive in {self.directory} is of another log than the one that runs "
-                f"(created {log}, not {self.log}). Sync this one into a directory of its own; if "
-                "the other log is gone, the archive is the only copy of it."
-            )
         if version != tables.VERSION:
             raise BadInput(
                 f"the archive in {self.directory} is of version {version}, and this program "
                 f"writes version {tables.VERSION}. Sync into a new directory: all of it is in the "
                 "log."
+            )
+        if not log or not self.until:  # begun before the first fact, so that it has no identity yet
+            self._db.execute("UPDATE checkpoint SET log = ?", [self.log])
+        elif log != self.log:
+            raise BadInput(
+                f"the archive in {self.directory} is of another log than the one that runs "
+                f"({log}, not {self.log}). Sync this one into a directory of its own; if the other "
+                "log is gone, the archive is the only copy of it."
             )
         self._judge = self._new_judge()
         self._check_lake()
@@ -318,8 +320,8 @@ class LakeWriter:
         """Refuse to overwrite the lake of another working file."""
         found = _read_manifest(self.lake)
         if isinstance(found, Manifest):
-            of_this_log = (found.version, found.log) == (tables.VERSION, self.log)
-            ours = of_this_log and found.until <= self.until
+            is_named = found.log in {"", self.log} or not found.until
+            ours = is_named and found.version == tables.VERSION and found.until <= self.until
         else:
             # The working file lists the files, so it can restore a manifest that is lost or broken.
             ours = isinstance(found, FileNotFoundError) or bool(self._listed())

@@ -38,6 +38,7 @@ from ayes.ops.broker.health import Health, takes_writes
 from ayes.ops.broker.nodes import explained
 from ayes.ops.broker.readiness import Look, Wanted, look, obstacle
 from ayes.ops.broker.status import BrokerStatus, status
+from ayes.ops.broker.witness import place_of
 from ayes.ops.commands.check import unlike_witness
 from ayes.ops.console.single_flight import Fresh
 from ayes.ops.monitor.metrics import Snapshot
@@ -182,7 +183,7 @@ class Monitor:
             return len(self._view) if self._view is not None else 0
 
         async def unlike() -> str:
-            return "" if store is None else await unlike_witness(log, store)
+            return await unlike_witness(log, place_of(self._store, self._url))
 
         compared = Fresh(unlike, for_s=_WITNESS_S)
         while True:

@@ -29,7 +29,7 @@ from typing import Any, Final
 from ayes.schemas.slots import FILLED_BY, ORGANISATION, ROOT
 
 #: A lake of another version is refused; a new one has all of the log.
-VERSION: Final = 5
+VERSION: Final = 6
 
 #: The fields of facts that are columns of `events`: column, path in the payload, type.
 FIELDS: Final[tuple[tuple[str, str, str], ...]] = (

@@ -144,6 +144,7 @@ WRITERS = {
 }
 #: The organisation's alone, in the same form: by its own role and by each person for themselves.
 PERSONS = {
+    "_log.1": {"organisation"},
     "_person.x1.1": {"organisation"},
     "_person.ana.account.1": {"reviewer-ana"},
     "_person.ben.account.1": {"reviewer-ben"},

@@ -81,8 +81,9 @@ class Wire:
     def _counted(self, data: bytes, counter: Counter[str]) -> Iterator[bytes]:
         for frame, verb, words, payload in frames(data):
             if verb == b"CONNECT":
-                user = json.loads(frame.removeprefix(b"CONNECT "))["user"]
-                self.counts[user] = counter
+                who = json.loads(frame.removeprefix(b"CONNECT "))
+                name = "witness" if who["name"].endswith(" witness") else who["user"]
+                self.counts[name] = counter
             elif (kind := kind_of(verb, words[0].decode() if words else "", payload)) is not None:
                 way = "bytes in" if verb in {b"MSG", b"HMSG"} else "bytes out"
                 counter.update({kind: 1, way: len(frame)})
@@ -167,7 +168,7 @@ MOST: Counts = {
              "bytes out": 1020, "bytes in": 3840},
     f"reviewer-{REVIEWER}": {"facts": 1, "requests": 2.2, "answers": 11,
                              "bytes out": 650, "bytes in": 5300},
-    "observer": {"requests": 0.5, "answers": 7, "bytes out": 100, "bytes in": 4000},
+    "witness": {"requests": 1, "answers": 8, "other": 0.2, "bytes out": 300, "bytes in": 4700},
     "executor": {"facts": 2, "handed": 2, "acks": 2, "answers": 2,
                  "bytes out": 915, "bytes in": 1065},
 }  # fmt: skip
@@ -188,9 +189,9 @@ async def test_an_approval_costs_so_much_and_no_more(wire):
     within 0.3 s is sent again, which a busy machine may cause. Gate and executor are in one
     process, and read nothing: the gate's connection hears the whole log for both, six facts a
     cycle. Its one request in twenty cycles is for the conversation as it was before it was heard
-    of. Beside them the gate's process looks every five seconds, as the observer, at what is new in
-    the log (ops/broker/witness.py): two requests, and each fact once, so what falls into the twenty
-    cycles depends on the clock.
+    of. Beside them the gate's process looks every five seconds at what is new in the log
+    (ops/broker/watching.py): some ten requests, and each fact once, and once more in its reading of
+    the whole log, so what falls into the twenty cycles depends on the clock.
     """
     counting, store, through = wire
     thread = ThreadRef(WORKSPACE, "conversation")

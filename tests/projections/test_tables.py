@@ -100,6 +100,9 @@ LEFT = {
     "BudgetUsed.key": "to be read as a whole",
     "AccountBound.account": "of people, not of calls; in the payload",
     "Delegated.tools": "patterns, to be read as a whole",
+    "LogAccepted.size": "about the log, and no question about approvals",
+    "LogAccepted.facts": "about the log, and no question about approvals",
+    "LogAccepted.log": "about the log, and no question about approvals",
 }
 
 TYPES = {

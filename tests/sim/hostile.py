@@ -285,8 +285,8 @@ class Connection(Lagging):
     async def last_seq(self) -> int:
         return await self.process.ask(lambda: Lagging.last_seq(self))
 
-    async def created(self) -> str:
-        return await self.process.ask(self.broker.created)
+    async def identity(self) -> str:
+        return await self.process.ask(self.broker.identity)
 
     async def progress(self, durable: str) -> Progress | None:
         return await self.process.ask(lambda: self.broker.progress(durable))

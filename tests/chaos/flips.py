@@ -1,0 +1,277 @@
+"""Bytes that rot: every one of each fact that lives long, and some of all others, one at a time.
+
+    flips.py [--every N] [--nodes]       every N-th byte only; on three nodes rather than one server
+
+A log is made once, with a policy, a tool, a grant that was revoked, a delegation that was ended, a
+payment that ran and a call that was stopped, in more than one block. Then, again and again: a copy
+of the stopped broker's files, one flipped bit, a start, and the question what a program would take
+for so. It must be what it was, or an error that names the damage:
+
+* at the start, where workers are refused (`ayes.ops.broker.witness`), or
+* when it is read (`LogDamaged`), and then the reading in the background names it too.
+
+No slot that was filled is filled again. On three nodes the bit is flipped on each node in turn,
+which is then made the leader.
+"""
+
+import argparse
+import asyncio
+import os
+import random
+import shutil
+import struct
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rot import blocks, flip, forget_index
+
+from ayes.ledger.log import Recorded
+from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.services import Ledger
+from ayes.ops.broker import watching, witness
+from ayes.ops.broker.server import EmbeddedServer
+from ayes.ops.broker.setup import declare_streams
+from ayes.schemas import events as e
+from ayes.schemas.errors import LogDamaged, Unavailable
+from ayes.schemas.policy import applied
+from ayes.schemas.slots import CallRef, DelegationRef, GrantRef, Slot, ThreadRef, policy_slot
+from ayes.schemas.tools import ToolSpec
+
+PAID, STOPPED = CallRef("shop", "t1", "paid"), CallRef("shop", "t1", "stopped")
+GRANT, AWAY = GrantRef("shop", "ana", "small"), DelegationRef("shop", "ana", "holiday")
+BEGIN, END = datetime(2026, 1, 1, tzinfo=UTC), datetime(2036, 1, 1, tzinfo=UTC)
+#: The least that a log may have; the broker makes blocks of a quarter of it.
+SIZE = 16 << 20
+#: How the broker ended, and whether its index is kept.
+ENDS = (("stopped", True), ("stopped", False), ("killed", True))
+#: Of the bytes of other facts, and of the beginnings of blocks.
+OTHERS = 40
+
+
+def _policy(number: int) -> e.PolicyApplied:
+    return applied(
+        f'[[rule]]\nname = "r{number}"\ntools = ["*"]\nthen = "ask"\nreason = "two of us"\n'
+        'voters = ["ana", "ben"]\nvotes_needed = 2\n'
+    )
+
+
+def _call(ref: CallRef) -> list[tuple[Slot, e.Event]]:
+    wish = e.ToolRequested(
+        tool="refund", tool_version="v", arguments='{"order":1}', digest="d", requester="rita"
+    )
+    yes = e.Approved(digest="d", ground="policy", rule="r2", policy_version=2)
+    return [(ref.requested, wish), (ref.decided, yes)]
+
+
+def _facts() -> Iterator[tuple[Slot, e.Event]]:
+    yield policy_slot("shop", 1), _policy(1)
+    yield policy_slot("shop", 2), _policy(2)
+    yield GRANT.given, e.Granted(tool="refund", expires_in_s=9e8)
+    yield GRANT.revoked_by("ben"), e.GrantRevoked(reason="no more")
+    yield AWAY.given, e.Delegated(to="ben", starts_at=BEGIN, ends_at=END)
+    yield AWAY.ended, e.DelegationEnded(reason="back")
+    yield from _call(PAID)
+    yield PAID.client_claim(1), e.ToolStarted(digest="d", idempotency_key=str(PAID))
+    yield PAID.client_finished, e.ToolReturned(output='"paid"')
+    yield from _call(STOPPED)
+    yield STOPPED.revoked_by("ben"), e.Revoked(reason="stop")
+    for number in range(12):
+        text = f"{number} " + "x" * 400_000
+        yield ThreadRef("shop", "t2").said(f"m{number}"), e.Said(role="user", text=text)
+
+
+async def fill(store: Path) -> None:
+    async with Ledger.connect(store, role="admin") as ledger:
+        await ledger.declare("shop", ToolSpec(name="refund", schema='{"type":"object"}'))
+        for slot, event in _facts():
+            await ledger.append(slot, event)
+    async with JetStream.connect(store, role="gate") as log:  # as a gate that has seen it
+        async with watching.keeping(log, place := witness.place_of(store, None)):
+            pass
+        assert (await witness.Witness(log, place).known(await log.identity()))[0].seq
+
+
+class Record(NamedTuple):
+    """A message in a block: where its bytes are, and on which subject it is."""
+
+    block: Path
+    begin: int
+    end: int
+    subject: str
+
+
+def records(store: Path) -> Iterator[Record]:
+    """The messages of `LEDGER`, as nats-server writes them: length (its highest bit: headers),
+    sequence, time, length of the subject, subject, ..., checksum (server/filestore.go).
+    """
+    for block in blocks(store):
+        held, at = block.read_bytes(), 0
+        while at < len(held):
+            length, _seq, _time, subject = struct.unpack_from("<IQQH", held, at)
+            length &= ~(1 << 31)
+            name = held[at + 22 : at + 22 + subject].decode()
+            yield Record(block.relative_to(store), at, at + length, name)
+            at += length
+
+
+def places(store: Path, every: int, lot: random.Random) -> list[tuple[Record, int]]:
+    """The bytes to flip: all (each N-th) of facts that live long or are about a call, some of the
+    others.
+    """
+    found: list[tuple[Record, int]] = []
+    others: list[tuple[Record, int]] = []
+    for one in records(store):
+        each = [(one, at) for at in range(one.begin, one.end)]
+        if ".t2." in one.subject:
+            others += [(one, at) for at in range(one.begin, one.begin + 60)]
+            others += lot.sample(each, 20)
+        else:
+            found += each
+    return found[lot.randrange(every) :: every] + lot.sample(others, max(1, OTHERS // every))
+
+
+async def what_is_so(ledger: Ledger) -> dict[str, Any]:
+    """What a program would go by, or the damage that it is told of instead."""
+
+    async def told(reading: Awaitable[Any]) -> Any:
+        try:
+            return await reading
+        except LogDamaged:
+            return LogDamaged
+
+    async def status(ref: CallRef) -> Any:
+        call = await ledger.call(ref)
+        return call.status, len(call.facts), call.void
+
+    policies = await told(ledger.policies("shop"))
+    tool = await told(ledger.tool("shop", "refund"))
+    return {
+        "policy": policies if policies is LogDamaged else policies.workspace,
+        "tool": tool if tool is LogDamaged else tool.declared,
+        "grants": await told(ledger.grants("shop")),
+        "delegations": await told(ledger.delegations("shop")),
+        "paid": await told(status(PAID)),
+        "stopped": await told(status(STOPPED)),
+    }
+
+
+async def judged(store: Path, so: dict[str, Any]) -> str:
+    """Where this damage was named; empty if there is none.
+
+    Raises:
+        AssertionError: something is taken for so that is not, or a slot was filled again.
+    """
+    place = witness.place_of(store, None)
+    async with (
+        JetStream.connect(store, role="gate") as log,
+        Ledger.connect(store, role="admin") as ledger,
+    ):
+        try:
+            if await witness.difference(log, place) is not None:
+                return "at the start"
+        except Unavailable:
+            return "at the start"
+        found = await what_is_so(ledger)
+        named = [name for name, one in found.items() if one is LogDamaged]
+        wrong = {
+            name: one for name, one in found.items() if one is not LogDamaged and one != so[name]
+        }
+        assert not wrong, f"taken for so: {wrong}"
+        claim = e.ToolStarted(digest="d", idempotency_key=str(PAID))
+        for slot in (PAID.client_claim(1), STOPPED.revoked_by("ben"), policy_slot("shop", 2)):
+            with suppress(LogDamaged):
+                result = await ledger.append(
+                    slot, claim if "claim" in slot.tail else so["again"][slot]
+                )
+                assert not isinstance(result, Recorded), f"{slot.subject} was filled again"
+        keeper = watching._Keeper(log, witness.Witness(log, place), is_gate=True)
+        await keeper.begin()
+        try:
+            await keeper._read_from(await log.leader())
+        except LogDamaged:
+            return "when it is read" if named else "in the background"
+        assert not named, f"named when it is read, and not in the background: {named}"
+        return ""
+
+
+@asynccontextmanager
+async def one_server(folder: Path) -> AsyncIterator[dict[str, Path]]:
+    """A store whose broker was stopped, and one whose broker was killed."""
+    stores = {}
+    for end in ("stopped", "killed"):
+        stores[end] = folder / end / "store"
+        async with EmbeddedServer(stores[end], sync="2m") as server:
+            await declare_streams(stores[end], max_bytes=SIZE)
+            await fill(stores[end])
+            if end == "killed":
+                os.kill(server.pid, 9)
+                await server.exited()
+    yield stores
+
+
+async def flips(every: int, seed: int) -> Counter[str]:
+    """Flip them on one server; returns how often the damage was named where."""
+    lot, counted = random.Random(seed), Counter[str]()
+    with tempfile.TemporaryDirectory(prefix="flips-") as temporary:
+        folder = Path(temporary)
+        witness.CHECKPOINT = 4  # type: ignore[misc] # so that a start reads the end only
+        os.environ["XDG_STATE_HOME"] = str(folder / "state")
+        async with one_server(folder) as stores:
+            so: dict[str, Any] = {}
+            for end, keeps_index in ENDS:
+                made = stores[end]
+                kept = folder / "kept" / end
+                if not kept.exists():
+                    shutil.copytree(made, kept)
+                async with _running(made, kept) as ledger:
+                    so = await what_is_so(ledger) | {"again": dict(_facts())}
+                for record, at in places(kept, every, lot):
+                    bit = 1 << lot.randrange(8)
+                    async with _running(made, kept, (record, at, bit), keeps_index=keeps_index):
+                        try:
+                            where = await judged(made, so)
+                        except AssertionError as wrong:
+                            what = f"{record.subject}, byte {at - record.begin}, bit {bit}"
+                            raise AssertionError(f"{end}, {keeps_index}: {what}: {wrong}") from None
+                    counted[where or "nowhere: nothing was damaged"] += 1
+    return counted
+
+
+@asynccontextmanager
+async def _running(
+    store: Path,
+    kept: Path,
+    flipped: tuple[Record, int, int] | None = None,
+    *,
+    keeps_index: bool = True,
+) -> AsyncIterator[Ledger]:
+    """A broker on the files as they were kept, but for a bit of this message."""
+    shutil.rmtree(store)
+    shutil.copytree(kept, store)
+    if flipped is not None:
+        record, at, bit = flipped
+        flip(store / record.block, at, bit)
+    if not keeps_index:
+        forget_index(store)
+    async with EmbeddedServer(store, sync="2m"), Ledger.connect(store, role="admin") as ledger:
+        yield ledger
+
+
+def main() -> None:
+    asking = argparse.ArgumentParser(description=__doc__)
+    asking.add_argument("--every", type=int, default=1)
+    asking.add_argument("--seed", type=int, default=1)
+    given = asking.parse_args()
+    counted = asyncio.run(flips(given.every, given.seed))
+    for where, count in counted.most_common():
+        sys.stdout.write(f"{count:7,} named {where}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
