@@ -66,7 +66,7 @@ from ayes.schemas.errors import (
     Unavailable,
 )
 from ayes.schemas.logs import get_logger
-from ayes.schemas.slots import ROOT, CallRef, Slot, matches, subject_text
+from ayes.schemas.slots import BUDGET, POLICY, ROOT, CallRef, Slot, matches, subject_text
 
 _log: Final = get_logger("ayes.ledger.nats.jetstream")
 
@@ -219,6 +219,11 @@ class JetStream:
         if message is None:
             there = await self.read_from_leader(stream, subjects)
             message = max(there, key=attrgetter("seq"), default=None)
+        elif f".{POLICY}.*" in subjects:  # not by a version that was before one that rotted
+            counted = await self.counted(stream, subjects)
+            if message.subject != max(counted, key=_version, default=""):
+                there = await self._each_from_leader(stream, counted)
+                message = max(there, key=attrgetter("seq"), default=message)
         return message
 
     async def leaders_message(self, stream: str, **which: str | int) -> log.RawMessage | None:
@@ -337,6 +342,10 @@ class JetStream:
                 # it has the stream.
                 if not is_found:
                     found = await self.read_from_leader(stream, *subjects)
+                elif kept := [one for one in subjects if _is_kept(one)]:
+                    counted = {name for one in kept for name in await self.counted(stream, one)}
+                    missing = counted.difference(raw.subject for raw in found)
+                    found += await self._each_from_leader(stream, missing)
                 if stream == subscriptions.LEDGER:
                     self._advance(max((one.seq for one in found), default=0))
                 return found
@@ -725,6 +734,26 @@ _REFUSED: Final = "Nats-Service-Error"
 
 #: The broker's text for a full stream. Its code, 10077, is also that of a taken slot.
 _FULL: Final = "maximum bytes exceeded"
+
+
+def _version(subject: str) -> tuple[int, str]:
+    number = subject.rpartition(".")[2]
+    return len(number), number
+
+
+def _is_kept(subjects: str) -> bool:
+    """Whether these are policies, tools, grants or delegations, read by a wildcard.
+
+    Of a message whose subject rotted, such a read says nothing. They are read rarely, and what is
+    missing among them would loosen something, so they are compared with what the leader counts. A
+    call and its budgets are read all the time; their damage is found by reading the whole log.
+    """
+    match subjects.split(".", 3):
+        case [_, _, kind, tail]:
+            return kind.startswith("_") and kind != BUDGET and ("*" in tail or ">" in tail)
+        case _:
+            return False
+
 
 #: Refusals of a publish that may pass: nobody takes it, in process on a replica, a duplicate batch.
 _PASSING: Final = PASSING | {0, 10164, 10201, 10077, 10071}

@@ -3,6 +3,8 @@ read once in the background, from the node that leads it.
 """
 
 import asyncio
+import math
+import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Final
@@ -39,6 +41,8 @@ _LAST_LOOK_S: Final = 2.0
 _SAVE_EVERY: Final = 100_000
 #: Facts that are read in a second in the background: a twentieth of a core.
 READING_RATE: Final = 5_000
+#: How old the reading of a node may be.
+AGAIN_S: Final = 86_400.0
 
 
 class Watched(Struct, frozen=True):
@@ -153,13 +157,13 @@ class _Keeper:
             raise LogDamaged(f"fact {before + 1:,} cannot be read", node)
 
     async def read_all(self) -> None:
-        """Read the whole log from its leader; again when another node leads it."""
-        nodes = set[str]()
+        """Read the whole log from its leader; again when another node leads it, and each day."""
+        read_at: dict[str, float] = {}
         while True:
             try:
-                node = await self._log.leader()
-                if node not in nodes and await self._read_from(node):
-                    nodes.add(node)
+                node, now = await self._log.leader(), time.monotonic()
+                if now - read_at.get(node, -math.inf) > AGAIN_S and await self._read_from(node):
+                    read_at[node] = now
             except LogDamaged as damage:
                 if self._reading is not None:
                     self._reading = msgspec.structs.replace(self._reading, problem=str(damage))

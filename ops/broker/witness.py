@@ -14,8 +14,8 @@ A log is known by its first fact (`ayes.ledger.log.identity_of`), so it is found
 and another log in its place is refused.
 
 At each start the last 10,000 to 20,000 facts are read again, and all that live long: policies,
-tools, grants, delegations and their ends, people. Nothing is ever deleted, so the leader must count as many
-facts as the number of the last one. The process of a gate then reads the whole log in the
+tools, grants, delegations and their ends, people. Nothing is ever deleted, so the leader must count
+as many facts as the number of the last one. The process of a gate then reads the whole log in the
 background, from each node that comes to lead it. All of it is read from the leader: other nodes
 have other copies. This is no protection against a person who may write all of these places.
 """
@@ -257,23 +257,26 @@ async def unreadable(log: JetStream) -> list[str]:
     return sorted(counted)
 
 
-async def difference(log: JetStream, place: str, *, deep: bool = False) -> str | None:
+async def difference(
+    log: JetStream, place: str, *, deep: bool = False, quick: bool = False
+) -> str | None:
     """How the log differs from what was seen of it, or lacks facts, as half a sentence; `None` if
     it does not.
 
     Args:
         deep: compare the whole log, and not only its end.
+        quick: do not read the facts that live long.
 
     Raises:
         Distrusted: the witness cannot be read.
     """
     try:
-        return await _difference(log, Witness(log, place), deep=deep)
+        return await _difference(log, Witness(log, place), deep=deep, quick=quick)
     except LogDamaged as damage:
         return damage.what
 
 
-async def _difference(log: JetStream, witness: Witness, *, deep: bool) -> str | None:
+async def _difference(log: JetStream, witness: Witness, *, deep: bool, quick: bool) -> str | None:
     stream = await info(log.api, f"STREAM.INFO.{LEDGER}")
     identity = await log.identity() if stream else ""
     last = (await accepted(log))[1] if stream else None
@@ -284,7 +287,8 @@ async def _difference(log: JetStream, witness: Witness, *, deep: bool) -> str | 
     if stream is None:
         return None
     check_density(stream, last)
-    await log.read_from_leader(LEDGER, *LONG_LIVED)
+    if not quick:
+        await log.read_from_leader(LEDGER, *LONG_LIVED)
     return await _other_facts(log, known[0], deep=deep) if known else None
 
 

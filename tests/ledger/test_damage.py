@@ -106,6 +106,8 @@ async def _again(ledger: Ledger) -> None:
 #: What is unreadable, and what a program does that would take it for absent.
 READS: dict[str, tuple[str, Callable[[Ledger], Awaitable[Any]]]] = {
     "the policy": ("rot policy 2", lambda ledger: ledger.policies("shop")),
+    "a policy's subject": ("_policy.2", lambda ledger: ledger.policies("shop")),
+    "the subject of a grant's end": ("revoked.ben", lambda ledger: ledger.grants("shop")),
     "an older policy": ("rot policy 1", lambda ledger: ledger.alarms()),
     "a tool": ("rot tool", lambda ledger: ledger.tool("shop", "refund")),
     "a grant": ("rot grant", lambda ledger: ledger.grants("shop")),
