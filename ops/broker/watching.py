@@ -99,7 +99,10 @@ class _Keeper:
         while True:
             try:
                 await self.look()
-            except (_Shorter, LogDamaged):
+            except LogDamaged as damage:
+                await self._found(damage)
+                raise
+            except _Shorter:
                 raise
             except (BrokerRefused, OSError) as problem:
                 _log.warning("the witness of the log cannot be saved", problem=str(problem))
@@ -128,6 +131,7 @@ class _Keeper:
         if stream is None:
             return
         check_density(stream, self._accepted)
+        node = str(stream.get("cluster", {}).get("leader", ""))
         await (self._report() if self._is_gate else self._heed())
         if last == self._saved:
             return
@@ -141,7 +145,7 @@ class _Keeper:
                 async for page in pages:
                     for raw in page:  # in order, but `hear` may have added some meanwhile
                         if raw.seq > self._seen.seq:
-                            self._check_next(self._seen.seq, raw.seq)
+                            self._check_next(self._seen.seq, raw.seq, node)
                             self._seen = self._seen.add(raw)
                     if self._seen.seq - self._saved >= _SAVE_EVERY:
                         await self._save()
@@ -152,7 +156,7 @@ class _Keeper:
         await self._witness.save(seen)
         self._saved = seen.seq
 
-    def _check_next(self, before: int, seq: int, node: str = "") -> None:
+    def _check_next(self, before: int, seq: int, node: str) -> None:
         if seq > before + 1 and before >= (self._accepted.size if self._accepted else 0):
             raise LogDamaged(f"fact {before + 1:,} cannot be read", node)
 
@@ -165,9 +169,7 @@ class _Keeper:
                 if now - read_at.get(node, -math.inf) > AGAIN_S and await self._read_from(node):
                     read_at[node] = now
             except LogDamaged as damage:
-                if self._reading is not None:
-                    self._reading = msgspec.structs.replace(self._reading, problem=str(damage))
-                    await self._report()
+                await self._found(damage)
                 raise
             except (Unavailable, OSError) as problem:
                 _log.debug("the log cannot be read now", problem=str(problem))
@@ -191,6 +193,12 @@ class _Keeper:
         if at < end:
             self._check_next(at, end + 1, node)
         return await self._log.leader() == node
+
+    async def _found(self, damage: LogDamaged) -> None:
+        if self._is_gate:
+            about = self._reading or Reading(damage.node, 0, 0, clock.now())
+            self._reading = msgspec.structs.replace(about, problem=str(damage))
+            await self._report()
 
     async def _report(self) -> None:
         """Tell the others how far this process has read."""
