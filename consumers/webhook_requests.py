@@ -187,10 +187,9 @@ class Sender:
         for address in found:
             where = reach(address)
             if where == "special" or (where == "private" and not endpoint.allow_private):
+                # Without the address: who registers a name need not know what it is inside.
                 hint = " Allow it with --allow-private." if where == "private" else ""
-                raise _NotPermitted(
-                    f"{host} is at {address}, a {where} address, where nothing is sent.{hint}"
-                )
+                raise _NotPermitted(f"{host} is at a {where} address, where nothing is sent.{hint}")
             if where == "public" and scheme == "http":
                 raise _NotPermitted(f"{host} is at {address}, which needs https://")
         return found

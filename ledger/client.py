@@ -483,8 +483,8 @@ class LedgerClient:
 
     async def record_person(self, slot: Callable[[int], Slot], event: e.Event) -> People:
         """Record a fact about a person in the next slot of its series; the people after it."""
-        number = 1
-        while await self.try_append(slot(number), event) is not None:
+        taken, number = {fact.slot for fact in await self.reading.read(PEOPLE)}, 1
+        while slot(number) in taken or await self.try_append(slot(number), event) is not None:
             number += 1
         return people_of(await self.read(PEOPLE, must_include=slot(number)))
 

@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 from msgspec import Struct
 
 from ayes.ledger.nats.credentials import Store
+from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.reviewers import Reviewer
 from ayes.ledger.services import Ledger
 from ayes.ops.broker.accounts import ADMIN, REVIEWER
@@ -31,6 +32,11 @@ class _Connection(Struct):
     stack: AsyncExitStack
     #: The tasks that have asked for it, each until it has ended: a request or a click has its own.
     users: set[asyncio.Task[Any]]
+
+    @property
+    def is_closed(self) -> bool:
+        log = self.ledger.log
+        return isinstance(log, JetStream) and log.connection.closed.is_set()
 
     def used(self) -> Ledger:
         if (task := asyncio.current_task()) is not None and task not in self.users:
@@ -76,6 +82,9 @@ class Logins:
         """A connection of this role, as this author."""
         async with self._opening:
             found = self._open.pop((role, name), None)
+            if found is not None and found.is_closed:  # the broker refuses them, or did
+                await found.stack.aclose()
+                found = None
             if found is None:
                 if role.startswith(REVIEWER):
                     await self._ensure_account(role)

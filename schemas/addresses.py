@@ -28,11 +28,22 @@ _PRIVATE_6: Final = tuple(map(IPv6Network, ("::1/128", "fc00::/7", "fe80::/10"))
 #: The anycast address of 6to4 relays, which `ipaddress` has as global.
 _RELAYS_4: Final = IPv4Network("192.88.99.0/24")
 _UNICAST_6: Final = IPv6Network("2000::/3")
-#: 6to4 and Teredo, which lead to an IPv4 address inside of them; and addresses for documentation
-#: (RFC 9637), which older versions of `ipaddress` have as global.
-_SPECIAL_6: Final = tuple(map(IPv6Network, ("2002::/16", "2001::/32", "3fff::/20")))
+#: 6to4 and Teredo, which lead to an IPv4 address inside of them; identifiers (ORCHIDv2, RFC 7343),
+#: and addresses for documentation (RFC 9637), which `ipaddress` has as global.
+_SPECIAL_6: Final = tuple(map(IPv6Network, ("2002::/16", "2001::/32", "2001:20::/28", "3fff::/20")))
 #: How a host without IPv4 reaches an IPv4 address (RFC 6052).
 _NAT64: Final = IPv6Network("64:ff9b::/96")
+
+
+def client_of(address: str) -> str:
+    """The client at an address: a network of IPv6 (/64) is given to one."""
+    try:
+        found = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    return (
+        address if isinstance(found, IPv4Address) else str(IPv6Network((found, 64), strict=False))
+    )
 
 
 def reach(text: str) -> Reach:

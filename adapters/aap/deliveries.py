@@ -21,7 +21,7 @@ import msgspec
 from ayes.adapters.aap.instances import Delivery, Instance, InstancesFile
 from ayes.adapters.aap.wire import stamp
 from ayes.consumers.supervision import keep_running
-from ayes.consumers.webhook_endpoints import Endpoint
+from ayes.consumers.webhook_endpoints import Endpoint, check
 from ayes.consumers.webhook_requests import HttpAnswer, Sender
 from ayes.ledger.services import Ledger
 from ayes.schemas.codec import Fact
@@ -69,6 +69,7 @@ class Deliveries:
         Raises:
             BadInput: the URL or the secret is not valid.
         """
+        check(self._endpoint(instance, delivery))
         challenge, message_id = str(uuid.uuid4()), str(uuid.uuid4())
         message = {
             "id": message_id,
@@ -143,7 +144,12 @@ class Deliveries:
     async def _post(
         self, instance: str, delivery: Delivery, message_id: str, message: dict[str, str]
     ) -> HttpAnswer:
-        endpoint = Endpoint(
+        endpoint = self._endpoint(instance, delivery)
+        body = msgspec.json.encode(message).decode()
+        return await self._sender.post(endpoint, message_id, body, _JSON)
+
+    def _endpoint(self, instance: str, delivery: Delivery) -> Endpoint:
+        return Endpoint(
             name=instance,
             url=delivery.url,
             secret=delivery.signing_secret,
@@ -151,8 +157,6 @@ class Deliveries:
             allow_private=self._allow_private,
             timeout_s=_TIMEOUT_S,
         )
-        body = msgspec.json.encode(message).decode()
-        return await self._sender.post(endpoint, message_id, body, _JSON)
 
 
 def event(instance: Instance, request: str, fact: Fact) -> dict[str, str]:

@@ -205,4 +205,8 @@ async def _body(request: Request) -> bytes:
         found += part
         if len(found) > MAX_BYTES:
             raise TooLong(f"the request has over {MAX_BYTES:,} bytes, and no fact may have more.")
+    try:
+        found.decode()
+    except UnicodeDecodeError:
+        raise BadInput("the request is not UTF-8, as JSON is.") from None
     return bytes(found)

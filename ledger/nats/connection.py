@@ -38,6 +38,9 @@ PROBE_S: Final = 2
 #: How long a server may take to accept a connection, and again for each answer while signing on.
 CONNECT_S: Final = 2
 
+#: How long the broker may refuse to restore a person's connection.
+REFUSED_S: Final = 20.0
+
 type OnDenied = Callable[[str], None]
 
 
@@ -48,7 +51,8 @@ class Connection:
         self.login = login
         self.client = Client()
         #: The receivers of messages, by the number of the subscription.
-        self.straight = replace_parts(self.client, needs_tls=login.is_tls).straight
+        self._parser = replace_parts(self.client, needs_tls=login.is_tls)
+        self.straight = self._parser.straight
         #: Nobody can guess it, and on the broker of `up` nobody else may hear it (decision 0053).
         self._own = secrets.token_urlsafe(12)
         self.inbox = ".".join(("_INBOX", *([login.user] if login.user else ()), self._own))
@@ -56,6 +60,9 @@ class Connection:
         self._is_connecting = False
         self._is_open = False
         self._is_away = False
+        #: Since when the broker refuses these credentials; 0: it does not.
+        self._refused_at = 0.0
+        self._closing: asyncio.Task[None] | None = None
         #: Set when the connection is gone for good, not when it is being restored.
         self.closed = asyncio.Event()
 
@@ -143,12 +150,24 @@ class Connection:
     async def _on_error(self, problem: Exception) -> None:
         if self._is_connecting:
             self._refuse(problem)
+        elif "authorization" in str(problem).lower() and not self.client.is_connected:
+            self._give_up_later()
         denied = _DENIED.search(str(problem))
         if denied is None:
             _log.debug("broker connection", problem=str(problem) or type(problem).__name__)
             return
         for listener in self._on_denied:
             listener(denied["subject"])
+
+    def _give_up_later(self) -> None:
+        """Close a person's connection that the broker refuses to restore: they were removed."""
+        now = asyncio.get_running_loop().time()
+        self._refused_at = self._refused_at or now
+        is_person = self.login.user.startswith("reviewer-")
+        if is_person and now - self._refused_at > REFUSED_S and self._closing is None:
+            _log.warning("the broker accepts a person no more", user=self.login.user)
+            self._is_open = False
+            self._closing = asyncio.create_task(self.client.close())
 
     def _refuse(self, problem: Exception) -> None:
         """Raise what trying again will not mend, out of nats-py's `connect`, which calls this.
@@ -176,11 +195,15 @@ class Connection:
         # Also called when the connection is closed on purpose, and for each attempt that failed.
         if self._is_open and not self.client.is_closed and not self._is_away:
             self._is_away = True
+            if self._parser.has_expired:
+                return
             _log.warning("the broker is away, waiting for it", url=self.login.url)
 
     async def _reconnected(self) -> None:
-        self._is_away = False
-        _log.warning("the broker is back", url=self.login.url)
+        self._is_away, self._refused_at = False, 0.0
+        if not self._parser.has_expired:
+            _log.warning("the broker is back", url=self.login.url)
+        self._parser.has_expired = False
 
     async def _closed(self) -> None:
         self.closed.set()

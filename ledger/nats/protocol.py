@@ -62,6 +62,8 @@ class Parser(Theirs):
 
     def __init__(self, client: Client) -> None:
         self.straight: dict[bytes, OnMessage] = {}
+        #: Whether the server has ended the connection since its login is to be repeated.
+        self.has_expired = False
         super().__init__(client)
 
     def reset(self) -> None:
@@ -113,6 +115,9 @@ class Parser(Theirs):
             else:
                 line = data[begin:start]
                 begin = start
+                if line.lower().startswith(b"-err 'user authentication expired"):
+                    self.has_expired = True  # nats-py would close for good instead of reconnecting
+                    continue
                 try:
                     await super().parse(line)
                 except (ValueError, LookupError, TypeError) as problem:

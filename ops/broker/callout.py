@@ -44,6 +44,8 @@ _SUBJECT: Final = "$SYS.REQ.USER.AUTH"
 #: The first byte of an account's public key (nkeys: `PrefixByteAccount`), which makes it begin with
 #: "A".
 _ACCOUNT: Final = b"\0"
+#: How long a person's connection lasts before it has to sign on again, in seconds.
+LASTS_S: Final = 900.0
 #: How a connection's name ends that names its inbox.
 _NAMED: Final = re.compile(r"\binbox=([A-Za-z0-9_-]{16,64})\Z")
 #: The pause between attempts to reconnect. Nobody can sign on before this service is back.
@@ -84,7 +86,9 @@ class Issuer:
         self._key = Ed25519PrivateKey.generate()
         self.public = _nkey(self._key.public_key().public_bytes_raw())
 
-    def token(self, subject: str, audience: str, nats: dict[str, Any]) -> str:
+    def token(
+        self, subject: str, audience: str, nats: dict[str, Any], lasts_s: float | None = None
+    ) -> str:
         """A signed token (jwt v2 of nats-io)."""
         header = {"typ": "JWT", "alg": "ed25519-nkey"}
         claims = {
@@ -94,7 +98,7 @@ class Issuer:
             "sub": subject,
             "aud": audience,
             "nats": nats | {"version": 2},
-        }
+        } | ({} if lasts_s is None else {"exp": int(time.time() + lasts_s)})
         signed = f"{_base64(msgspec.json.encode(header))}.{_base64(msgspec.json.encode(claims))}"
         return f"{signed}.{_base64(self._key.sign(signed.encode()))}"
 
@@ -149,7 +153,9 @@ def _user_token(issuer: Issuer, user_nkey: str, role: str, inbox: str) -> str:
     }
     if may.answered:
         body["resp"] = {"max": 1, "ttl": ANSWERS_FOR_S * 1_000_000_000}
-    return issuer.token(user_nkey, PEOPLE if role.startswith(REVIEWER) else role, body)
+    if role.startswith(REVIEWER):
+        return issuer.token(user_nkey, PEOPLE, body, LASTS_S)
+    return issuer.token(user_nkey, role, body)
 
 
 def _claims(token: bytes) -> _AuthRequest:

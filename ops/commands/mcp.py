@@ -10,14 +10,13 @@ from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.link_key import link_key as key_of_links
 from ayes.ops.broker.processes import die_with_parent
 from ayes.ops.commands.command import Session, command, commands
-from ayes.ops.commands.options import LinkKeyOption, http_address
+from ayes.ops.commands.options import BehindTlsOption, LinkKeyOption, http_address
 from ayes.ops.terminal.output import print_message
 from ayes.schemas.errors import BadInput
 
 app: Final = commands()
 
 INSTALL: Final = "pip install 'ayes[mcp]'"
-_HERE: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 @app.callback()
@@ -50,6 +49,7 @@ async def gateway(
     ] = "",
     link_key: LinkKeyOption = None,
     *,
+    behind_tls: BehindTlsOption = False,
     session: Session,
 ) -> None:
     """Serve MCP servers' tools so that every call is judged by the policy first."""
@@ -64,11 +64,15 @@ async def gateway(
             f"{file} does not say on whose behalf calls are made. Add a line as in "
             'requester = "ben"; over HTTP, name the requester of each [[client]].'
         )
-    if http and host not in _HERE and not settings.clients:
-        raise BadInput(
-            f"--http {http} can be reached from elsewhere, and {file} has no [[client]] with a "
-            "token. Add one, or listen on 127.0.0.1."
-        )
+    if http:
+        from ayes.ops import http_server
+
+        http_server.check_reach("--http", host, has_tls=behind_tls, how="--behind-tls")
+        if host not in http_server.LOOPBACK and not settings.clients:
+            raise BadInput(
+                f"--http {http} can be reached from elsewhere, and {file} has no [[client]] with a "
+                "token. Add one, or listen on 127.0.0.1."
+            )
     if session.url is not None and link_key is None:
         raise BadInput(
             "the ids that clients keep need a key that stays: --link-key with a copy of links.key "
@@ -84,10 +88,6 @@ async def gateway(
         if not http:
             await serve_stdio(serving)
             return
-        import uvicorn
-
-        config = uvicorn.Config(
-            http_app(serving, host), host=host, port=port, log_level="warning", ws="none"
-        )
+        app = http_app(serving, host)
         print_message(f"The gateway serves http://{host}:{port}/mcp until Ctrl-C.")
-        await uvicorn.Server(config).serve()
+        await http_server.server(app, has_signals=True, host=host, port=port).serve()

@@ -101,6 +101,12 @@ LinkKeyOption = Annotated[
         show_default=False,
     ),
 ]
+BehindTlsOption = Annotated[
+    bool,
+    typer.Option(
+        "--behind-tls", help="A proxy with TLS stands before it, so it may listen for others."
+    ),
+]
 MaxBytesOption = Annotated[
     str | None,
     typer.Option(

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from ayes.ops.commands.command import Session, command, commands
-from ayes.ops.commands.options import http_address
+from ayes.ops.commands.options import BehindTlsOption, http_address
 from ayes.ops.terminal.output import print_message
 from ayes.schemas.errors import BadInput
 
@@ -31,6 +31,7 @@ async def aap(
         str, typer.Option("--http", metavar="HOST:PORT", help="Where to listen.")
     ] = "127.0.0.1:8810",
     *,
+    behind_tls: BehindTlsOption = False,
     session: Session,
 ) -> None:
     """Serve agents that speak the Agent Approval Protocol."""
@@ -40,18 +41,13 @@ async def aap(
 
     settings = read_settings(file)
     host, port = http_address("--http", http)
-    import uvicorn
-
     from ayes.adapters.aap.provisioning import opened
     from ayes.adapters.aap.routes import application
+    from ayes.ops import http_server
+
+    http_server.check_reach("--http", host, has_tls=behind_tls, how="--behind-tls")
 
     async with session.connect("service") as ledger, opened(settings, ledger, file) as instances:
-        config = uvicorn.Config(
-            application(settings, ledger, instances),
-            host=host,
-            port=port,
-            log_level="warning",
-            ws="none",
-        )
+        app = application(settings, ledger, instances)
         print_message(f"The provider serves http://{host}:{port} until Ctrl-C.")
-        await uvicorn.Server(config).serve()
+        await http_server.server(app, has_signals=True, host=host, port=port).serve()

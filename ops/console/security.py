@@ -34,11 +34,11 @@ from ayes.ops.console.problems import respond
 from ayes.ops.console.sessions import BEGUN, LONGEST_S, WRONG, Attempts, Sessions
 from ayes.ops.console.tokens import AccessFile
 from ayes.ops.console.visitors import Visitor
+from ayes.ops.http_server import LOOPBACK
 from ayes.schemas.logs import get_logger
 
 _log: Final = get_logger("ayes.ops.console.security")
 
-LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 #: A fact has 1 MiB at most; as a string in JSON, with every other character escaped, twice that.
 MOST_BYTES: Final = 4 << 20
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})

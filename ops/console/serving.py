@@ -2,21 +2,21 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-import uvicorn
 from fastapi import FastAPI
 from msgspec import Struct
 
 from ayes.ledger.nats.credentials import Store
+from ayes.ops import http_server
 from ayes.ops.console.application import console
 from ayes.ops.console.backend import jetstream
 from ayes.ops.console.openid import Provider, read_settings
-from ayes.ops.console.security import LOOPBACK, Security
+from ayes.ops.console.security import Security
 from ayes.ops.console.tokens import AccessFile
 from ayes.ops.workers import gone
 from ayes.schemas.errors import BadInput
@@ -100,14 +100,15 @@ def _check_reach(host: str, public_url: str, sign_in: Path | None) -> None:
         )
     if parts.path.strip("/") or parts.query:
         raise BadInput(f"--public-url {public_url!r} has a path. The console needs its own host.")
-    if parts.scheme == "http" and parts.hostname not in LOOPBACK:
+    if parts.scheme == "http" and parts.hostname not in http_server.LOOPBACK:
         raise BadInput(
             f"--public-url {public_url!r} is without TLS, so sessions could be stolen on the way. "
             "Put a proxy with TLS before it, and write https://."
         )
-    if host not in LOOPBACK and not public_url:
-        raise BadInput(f"--host {host} needs --public-url: where people open the console.")
-    if sign_in is None and (public_url or host not in LOOPBACK):
+    http_server.check_reach(
+        "--host", host, has_tls=bool(public_url), how="--public-url, where people open the console"
+    )
+    if sign_in is None and (public_url or host not in http_server.LOOPBACK):
         raise BadInput(
             "other machines could reach this console, and a link signs in only on this one. Say "
             "with --sign-in FILE.toml how people sign in, or leave out --host and --public-url."
@@ -124,32 +125,21 @@ def _listen(host: str, port: int | None, before: int) -> socket.socket:
     raise BadInput(f"cannot serve at {at}: the port is in use, or the address is not ours.")
 
 
-class _Server(uvicorn.Server):
-    @contextmanager
-    def capture_signals(self) -> Generator[None]:
-        """Leave signals to the program that this runs in."""
-        yield
-
-
 @asynccontextmanager
 async def served(
     app: FastAPI, listener: socket.socket, security: Security
 ) -> AsyncGenerator[asyncio.Future[None]]:
     """Serve this application for as long as the block lasts; yields when it no longer serves."""
-    server = _Server(
-        uvicorn.Config(
-            app,
-            # Logging is the program's, and addresses with codes belong in no log.
-            log_config=None,
-            log_level="warning",
-            access_log=False,
-            lifespan="off",
-            ws="none",
-            server_header=False,
-            # Only a proxy knows whose request it is; without one, nobody may claim anything.
-            proxy_headers=security.provider is not None,
-            timeout_graceful_shutdown=_ENDING_S,
-        )
+    server = http_server.server(
+        app,
+        # Logging is the program's, and addresses with codes belong in no log.
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        # Only a proxy knows whose request it is; without one, nobody may claim anything.
+        proxy_headers=security.provider is not None,
+        timeout_graceful_shutdown=_ENDING_S,
     )
     running = asyncio.create_task(server.serve([listener]), name="console")
     try:

@@ -9,13 +9,13 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
-from ipaddress import ip_address, ip_network
 from typing import Final
 
 from msgspec import Struct
 
 from ayes.ops.console.tokens import hash_of, new_secret
 from ayes.ops.console.visitors import Visitor
+from ayes.schemas.addresses import client_of
 from ayes.schemas.people import plain
 
 #: A session ends after so many seconds without a request, and after so many seconds in any case.
@@ -99,7 +99,7 @@ class Attempts:
 
     def wait_s(self, address: str) -> int:
         """Count an attempt from this address: 0 if it may go on, else the seconds until it may."""
-        now, client = self._clock(), _client(address)
+        now, client = self._clock(), client_of(address)
         own = self._recent.setdefault(client, deque(maxlen=self._most))
         while own and own[0] <= now - WINDOW_S:
             own.popleft()
@@ -109,12 +109,3 @@ class Attempts:
         while len(self._recent) > _MOST_CLIENTS:
             del self._recent[next(iter(self._recent))]
         return 0
-
-
-def _client(address: str) -> str:
-    """The client at an address: a network of IPv6 (/64) is given to one."""
-    try:
-        found = ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    return str(ip_network((found, 64), strict=False)) if found.version == 6 else address

@@ -241,12 +241,17 @@ async def test_who_does_not_answer_for_it_is_not_told(world: World):
         with pytest.raises(ProvisionError) as refused:
             await provisioned(agent, url, at, token="x" * 32)
         assert refused.value.status == 401
-        with pytest.raises(ProvisionError) as refused:
-            await provisioned(agent, url, "ftp://127.0.0.1/x")
-        assert refused.value.status in (400, 422)
+        for where in ("ftp://127.0.0.1/x", at.replace("://", "://user:password@")):
+            with pytest.raises(ProvisionError) as refused:
+                await provisioned(agent, url, where)
+            assert refused.value.status in (400, 422)
     async with world.provider(allow_private=False) as url, serving(agent) as at:
-        with pytest.raises(WebhookVerificationFailed):
-            await provisioned(agent, url, at)
+        # Neither in clear nor to a name that leads inside, of which the address is not told.
+        for where in (at, at.replace("http://", "https://").replace("127.0.0.1", "localhost")):
+            with pytest.raises(ProvisionError) as refused:
+                await provisioned(agent, url, where)
+            assert "127.0.0.1" not in str(refused.value)
+            assert "::1" not in str(refused.value)
     assert InstancesFile(world.file).read().instances == {}
 
 

@@ -320,6 +320,17 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.parametrize("path", ["/v1/requests", "/v1/requests/x/outcome"])
+async def test_what_is_not_utf_8_is_refused(world: World, path):
+    """In one sentence, whatever it is: JSON is UTF-8."""
+    async with httpx.AsyncClient(base_url=world.url) as http:
+        headers = {"Authorization": f"Bearer {TOKEN}", "Idempotency-Key": "k"}
+        body = b'{"status":"succeeded","output":"\xff"}'
+        answer = await http.post(path, headers=headers, content=body)
+    assert answer.status_code == 400
+    assert "is not UTF-8" in answer.json()["error"]["message"]
+
+
 @pytest.mark.parametrize(("sent", "said"), [pytest.param(*row, id=name) for name, *row in BAD])
 async def test_what_is_no_request_is_refused_in_one_sentence(world: World, sent, said):
     """And nothing is recorded."""

@@ -248,7 +248,13 @@ async def test_over_http_a_token_says_on_whose_behalf(ledger: Ledger, store: Pat
     ("file", "options", "said", "code"),
     [
         ('workspace = "w"\n', (), "does not say on whose behalf", 2),
-        ('workspace = "w"\nrequester = "rita"\n', ("--http", "0.0.0.0:1"), "no [[client]]", 2),
+        ('workspace = "w"\nrequester = "rita"\n', ("--http", "0.0.0.0:1"), "--behind-tls", 2),
+        (
+            'workspace = "w"\nrequester = "rita"\n',
+            ("--http", "0.0.0.0:1", "--behind-tls"),
+            "no [[client]]",
+            2,
+        ),
         ('workspace = "w"\nrequester = "rita"\n', ("--http", "here"), "is not an address", 2),
         ('workspace = "w"\nrequester = "rita"\n', ("--url", "nats://127.0.0.1:1"), "--link-key", 2),
         ('workspace = "a b"\n', (), "'workspace'", 2),

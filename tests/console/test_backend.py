@@ -6,16 +6,21 @@ from contextlib import suppress
 from datetime import timedelta
 
 import pytest
+from brokers import running
 from console_client import listed
+from msgspec.structs import replace
 from program import approvals
 
+from ayes.ledger.nats import connection
 from ayes.ledger.services import Ledger
+from ayes.ops.broker import callout
 from ayes.ops.broker.server import ensure_account
 from ayes.ops.console.visitors import Role
+from ayes.ops.logins import Logins
 from ayes.schemas import events as e
 from ayes.schemas.codec import encode
 from ayes.schemas.errors import BrokerRefused, Unavailable
-from ayes.schemas.slots import CallRef
+from ayes.schemas.slots import PEOPLE, CallRef
 
 CALL = "shop/order-17/refund-1"
 
@@ -116,3 +121,39 @@ async def test_a_person_who_was_removed_votes_no_more(shop, client):
             await asyncio.sleep(0.02)
     await (await shop.app.state.backend.reviewer("ana")).approve(ref)
     assert [vote.slot.tail[3] for vote in (await shop.service.known_call(ref)).votes] == ["ana"]
+
+
+async def test_a_login_that_ends_is_repeated_and_loses_nothing(tmp_path, monkeypatch):
+    """I7, I8: a person's token ends by itself. Their programs sign on again without a word, and
+    lose nothing that they record meanwhile. Who was removed in between does not come back, and the
+    connection is closed for good.
+    """
+    monkeypatch.setattr(callout, "LASTS_S", 3.0)
+    monkeypatch.setattr(connection, "REFUSED_S", 0.0)
+    async with running(tmp_path / "store") as server, Logins.of(server.store) as logins:
+        ana = await logins.reviewer("ana")
+        client = ana.log.connection.client
+        number = 0
+        async with asyncio.timeout(120):
+            while client.stats["reconnects"] < 2:
+                number += 1
+                await ana.bind(f"slack:T1/U{number}")
+        async with Ledger.connect(server.store.path, role="observer") as observer:
+            facts = await observer.read(PEOPLE)
+            accounts = [fact.event.account for fact in facts]
+            assert len({*accounts}) == number
+            assert (
+                number <= len(accounts) <= number + 2
+            )  # an answer that was lost is asked for anew
+            address = server.store.read()
+            server.store.write(
+                replace(address, passwords=address.passwords | {"reviewer-ana": "x"})
+            )
+            async with asyncio.timeout(120):
+                await ana.log.connection.closed.wait()
+            with pytest.raises(Unavailable):
+                await ana.bind("slack:T1/U0")
+            server.store.write(address)
+            again = await logins.reviewer("ana")
+            assert again.log is not ana.log
+            await again.bind("slack:T1/U0")

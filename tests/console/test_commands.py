@@ -122,7 +122,7 @@ def test_up_can_leave_it_out(tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("console --host 0.0.0.0", "--host 0.0.0.0 needs --public-url"),
+        ("console --host 0.0.0.0", "plain HTTP: what is sent could be read"),
         ("console --public-url https://ayes.example", "Say with --sign-in FILE.toml"),
         ("console --public-url http://ayes.example", "is without TLS"),
         ("console --public-url ayes.example", "is not a URL such as"),
