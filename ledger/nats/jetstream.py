@@ -63,6 +63,7 @@ from ayes.schemas.errors import (
     BrokerRefused,
     LedgerFull,
     LogDamaged,
+    LogLost,
     Unavailable,
 )
 from ayes.schemas.logs import get_logger
@@ -76,6 +77,8 @@ APPEND_PATIENCE_S: Final = 10.0
 _ROUND_S: Final = 3.0
 #: How long replicas may take to catch up with the last fact that this client knows of.
 _CATCH_UP_S: Final = 5.0
+#: The pause between polls of who follows the log without a consumer.
+_POLL_S: Final = 1.0
 #: Bytes in the connection's buffer from which on a live message waits.
 _MOST_LIVE_BYTES: Final = 64 * 1024
 #: How long a durable may deliver nothing before its worker looks whether it is still there.
@@ -457,11 +460,38 @@ class JetStream:
     async def _follow(
         self, subjects: tuple[str, ...], start: int | datetime, *, until_end: bool
     ) -> AsyncGenerator[list[log.RawMessage]]:
-        found = self.messages(subscriptions.LEDGER, subjects, start, until_end=until_end)
+        if isinstance(start, int) and self.connection.login.user == subscriptions.OPERATOR:
+            found = self._poll(subjects, start, until_end=until_end)
+        else:
+            found = self.messages(subscriptions.LEDGER, subjects, start, until_end=until_end)
         async with aclosing(found) as batches:
             async for batch in batches:
                 self._advance(batch[-1].seq)
                 yield batch
+
+    async def _poll(
+        self, subjects: tuple[str, ...], start: int, *, until_end: bool
+    ) -> AsyncGenerator[list[log.RawMessage]]:
+        """Follow without a consumer, for who may not create one (`ops/broker/accounts.py`)."""
+        position = start
+        while True:
+            async with aclosing(self.scan(position)) as pages:
+                async for page in pages:
+                    position = page[-1].seq + 1
+                    if wanted := [
+                        raw
+                        for raw in page
+                        if not subjects or any(matches(one, raw.subject) for one in subjects)
+                    ]:
+                        yield wanted
+            if until_end:
+                return
+            await asyncio.sleep(_POLL_S)
+            if (last := await while_away(self.last_seq)) < position - 1:
+                raise LogLost(
+                    f"{subscriptions.LEDGER} ends at {last}, and {position - 1} was read from it "
+                    "before: it has lost its end, or it is another one. Start this again."
+                )
 
     def messages(
         self, stream: str, subjects: tuple[str, ...], start: Start, *, until_end: bool

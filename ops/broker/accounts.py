@@ -23,6 +23,8 @@ all measured on 2.15:
   request's body, which no permission checks. But a consumer's start time cannot be changed, and the
   server refuses a request with another one. So each durable can have a random start time in the
   past as a secret; `CONSUMER.INFO`, which reveals it, is allowed for a role's own durables only.
+  The operator may ask about all of them, and so may create no consumer where durables are; its
+  programs read the log in pages.
 
 The live text of replies is not stored. The models' account exports its subject, and all others,
 `LEDGER` too, import it from there: a server does not export messages that an account received
@@ -179,8 +181,6 @@ OTHER_SUBJECTS: Final[dict[str, tuple[str, ...]]] = {
     f"$JS.API.STREAM.MSG.GET.{PARKED}": ("operator", *_PARKING),
     f"$JS.API.DIRECT.GET.{PARKED}": ("operator", *_PARKING),
     f"$JS.API.DIRECT.GET.{PARKED}.>": ("operator",),
-    f"$JS.API.CONSUMER.CREATE.{PARKED}": ("operator",),
-    f"$JS.FC.{PARKED}.>": ("operator",),
     "$JS.API.CONSUMER.INFO.*.*": ("operator",),
 }
 
@@ -200,8 +200,9 @@ def slots_of(role: str) -> tuple[str, ...]:
     )
 
 
-#: All roles may read everything. `CONSUMER.CREATE.<stream>`, without a name, creates ephemeral
-#: consumers only; they time out by themselves, so no role needs to delete one.
+#: All roles may read everything; the operator without what is in `_CONSUMING`.
+#: `CONSUMER.CREATE.<stream>`, without a name, creates ephemeral consumers only; they time out by
+#: themselves, so no role needs to delete one.
 READING: Final = (
     "$JS.API.INFO",
     "$JS.API.STREAM.INFO.*",
@@ -225,6 +226,9 @@ READING: Final = (
     f"$JS.API.CONSUMER.INFO.{PENDING}.*",
     f"$JS.API.CONSUMER.DELETE.{PENDING}.*",
 )
+
+#: What nobody may who can read the durables' start times.
+_CONSUMING: Final = (f"$JS.API.CONSUMER.CREATE.{LEDGER}", f"$JS.FC.{LEDGER}.>")
 
 #: The exports of the ledger's account; each role's account imports a part. `$JS.API.DIRECT.GET`
 #: answers one request with many messages, so the server must keep the reply subject open, until it
@@ -303,7 +307,8 @@ def permissions(
 def _permissions(role: str, durables: tuple[Durable, ...], inbox: str = "") -> Permissions:
     others = [subject for subject, roles in OTHER_SUBJECTS.items() if role in roles]
     facts = (*slots_of(role), *(subject for subject in others if subject.startswith(f"{ROOT}.")))
-    publish = [*dict.fromkeys((*facts, *others, *READING))]
+    reading = [one for one in READING if role != OPERATOR or one not in _CONSUMING]
+    publish = [*dict.fromkeys((*facts, *others, *reading))]
     own_inbox = f"_INBOX.{role}.{inbox}.>" if inbox else f"_INBOX.{role}.>"
     subscribe = [own_inbox, *([] if role == MODEL else [LIVE])]
     if own := [durable for durable in durables if durable.role == role]:

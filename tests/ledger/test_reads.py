@@ -9,6 +9,7 @@ broker and gives what it answered earlier.
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from ayes.ledger.nats import jetstream
 from ayes.ledger.nats.api import NatsReply
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.services import Ledger
+from ayes.ledger.subscriptions import DURABLES
 from ayes.projections import pending
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
@@ -501,3 +503,32 @@ async def test_a_read_that_is_not_answered_is_asked_again(store: Path):
         await asyncio.sleep(0)
         assert not requests._waiting
         assert not requests._streams
+
+
+async def test_the_operator_follows_the_log_without_a_consumer(store: Path):
+    """Who may read the durables' secret creates no consumer beside them: it reads the log in pages,
+    in order, to the end and on from there (B62, B68).
+    """
+    thread = ThreadRef("shop", "followed")
+    said = [thread.said(f"m{number}") for number in range(1200)]
+    other = ThreadRef("shop", "other").said("m")
+    async with (
+        Ledger.connect(store, role="admin") as admin,
+        Ledger.connect(store, role="service") as service,
+        Ledger.connect(store, role="operator") as operator,
+    ):
+        message = e.Said(role="user", text="hello")
+        await asyncio.gather(*(service.append(slot, message) for slot in (*said[:-1], other)))
+        assert len([fact async for fact in operator.replay(1)]) == len(said)
+        found = [fact async for fact in operator.replay(1, thread.subjects)]
+        assert {fact.slot for fact in found} == {*said[:-1]}
+        assert [fact.seq for fact in found] == sorted(fact.seq for fact in found)
+        async with (
+            aclosing(operator.watch(found[-1].seq, thread.subjects)) as facts,
+            asyncio.timeout(60),
+        ):
+            assert await anext(facts) == found[-1]
+            await service.append(said[-1], message)
+            assert (await anext(facts)).slot == said[-1]
+            answer = await admin.log.api.call("CONSUMER.LIST.LEDGER", {"offset": 0})
+        assert {one["name"] for one in answer["consumers"]} <= {*DURABLES}
