@@ -71,8 +71,7 @@ class KeyValue:
         # The marker itself expires. Followers start over before they could miss one.
         headers = {
             REPLACES: str(replaces),
-            "KV-Operation": "PURGE",
-            "Nats-Rollup": "sub",
+            "KV-Operation": "DEL",
             "Nats-TTL": f"{self._marker_s}s",
         }
         return await self._write(key, b"", headers)

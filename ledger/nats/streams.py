@@ -169,7 +169,8 @@ def bucket(name: str, replicas: int = 1, max_bytes: int = MAX_BYTES_OF[PENDING])
             "retention": "limits",
             "max_msgs_per_subject": 1,
             "discard": "new",
-            "allow_rollup_hdrs": True,
+            # A rollup, on any key that a role may write, would remove all other entries.
+            "allow_rollup_hdrs": False,
             "deny_delete": True,
             "allow_msg_ttl": True,
         }

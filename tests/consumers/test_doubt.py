@@ -14,7 +14,7 @@ from ayes.consumers import doubt
 from ayes.consumers.doubt import in_doubt, update_index, void_runs
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.services import LEASE_S, Ledger
+from ayes.ledger.services import CHANNEL, LEASE_S, RENEWED, Ledger
 from ayes.ops.workers import reactions, working
 from ayes.projections.doubt import CallInDoubt, doubt_of
 from ayes.schemas import events as e
@@ -369,3 +369,30 @@ async def test_the_queues_worker_keeps_the_index(store, monkeypatch):
             await _written(desk, "_upto")
     async with Ledger.connect(store, role="observer") as observer:
         assert await names(observer) == ["c1"]
+
+
+async def test_a_role_cannot_empty_the_bucket_with_a_rollup(store):
+    """A service or the notifier writes keys of its own there. No header on them removes others'
+    (I9): neither a rollup of the whole stream nor one of the key.
+    """
+    async with (
+        Ledger.connect(store, role="queue") as queue,
+        Ledger.connect(store, role="service") as service,
+        Ledger.connect(store, role="notifier") as notifier,
+    ):
+        await queue.log.running.overwrite("_upto", b"17")
+        await queue.log.running.overwrite("shop.t1.c1", b"claimed")
+        await service.log.running.overwrite(f"{RENEWED}shop.t1.c1", b"renewed")
+        await notifier.log.running.overwrite(f"{CHANNEL}mail", b"{}")
+        before = await queue.log.running.written()
+        for ledger, key in ((service, f"{RENEWED}shop.t1.c2"), (notifier, f"{CHANNEL}chat")):
+            assert isinstance(ledger.log, JetStream)
+            for how in ("all", "sub"):
+                ack = await ledger.log.api.publish(
+                    f"$KV.running.{key}", b"x", {"Nats-Rollup": how}, 5.0
+                )
+                assert ack.error is not None, (key, how)
+        assert await queue.log.running.written() == before
+        revision = before[f"{CHANNEL}mail"].revision
+        assert await notifier.log.running.delete(f"{CHANNEL}mail", revision)
+        assert set(await queue.log.running.entries()) == set(before) - {f"{CHANNEL}mail"}
