@@ -1,23 +1,25 @@
 """A backup of the log: one file, made while the log is in use, and restored into an empty ledger.
 
-Only the log is in it, and the store of the files that facts refer to. Everything else follows from
-the facts: after a restore each durable consumer starts at the first fact again, and workers bring
-queue and deadlines to where they were without deciding or running anything twice
-(docs/decisions/0032).
+The log is in it, the store of the files that facts refer to, and what lies beside the log in the
+directory of the store and does not follow from the facts (`BESIDE`). Everything else does: after a
+restore each durable consumer starts at the first fact again, and workers bring queue and deadlines
+to where they were without deciding or running anything twice (docs/decisions/0032).
 
 The broker's own snapshot of a stream (ADR-1) keeps numbers and times of the facts. The file has
 
-    {"format": "ayes-backup-2", "config": ..., "state": ...}      one line: the stream of the log
+    {"format": "ayes-backup-3", "config": ..., "state": ...}      one line: the stream of the log
     the snapshot                                                  as the broker sends it
-    {"format": "ayes-backup-2", "config": ..., "state": ...}      the same of the store of files
+    {"format": "ayes-backup-3", "config": ..., "state": ...}      the same of the store of files
     the snapshot
+    {"links.key": ..., "webhooks.json": ...}                      one line: files, in base64
     {"bytes": ..., "sha256": ..., "facts": ..., "digest": ...}    the last line: the `Seal`
 
 A file is stored before a fact refers to it, so the files of all facts are in it. `sha256` is that
 of everything before the last line, so a torn or altered backup is found before anything is
-restored. `digest` is the witness's over all facts, so it is found if what was restored is not what
-was backed up, by whatever cause; facts have the digests of their files. The backup is not
-encrypted.
+restored; whoever can write the file can also write a new seal, so only a copy of `sha256` that is
+kept elsewhere shows that it is the backup that was made. `digest` is the witness's over all facts,
+so it is found if what was restored is not what was backed up, by whatever cause; facts have the
+digests of their files. The backup is not encrypted.
 """
 
 import asyncio
@@ -32,20 +34,33 @@ from typing import IO, Any, Final
 import msgspec
 from msgspec import Struct
 
-from ayes.ledger.nats import streams
+from ayes.consumers import webhook_endpoints
+from ayes.ledger.nats import link_key, streams
 from ayes.ledger.nats.api import ApiError, NatsReply
+from ayes.ledger.nats.credentials import Store, open_own
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.protocol import NatsMessage
 from ayes.ledger.nats.streams import STORED
 from ayes.ledger.subscriptions import DURABLES, LEDGER
+from ayes.ops import slack_settings
 from ayes.ops.broker.witness import next_digest
+from ayes.ops.console import tokens
 from ayes.schemas.errors import BadFile, BadInput, BrokerAway, BrokerRefused
-from ayes.schemas.files import move_into_place
+from ayes.schemas.files import move_into_place, write_atomically
 from ayes.schemas.ids import new_id
 
-_FORMAT: Final = "ayes-backup-2"
-#: Before there were files: the log alone.
-_WITHOUT_FILES: Final = "ayes-backup-1"
+_FORMAT: Final = "ayes-backup-3"
+#: 1: the log alone; 2: and the store of files.
+_FORMATS: Final = {_FORMAT, "ayes-backup-2", "ayes-backup-1"}
+#: What is beside the log in a store: API tokens, the key of links, settings for Slack, and webhooks
+#: with their secrets and positions.
+BESIDE: Final = (
+    tokens.FILE,
+    link_key.FILE,
+    slack_settings.FILE,
+    webhook_endpoints.NAME,
+    "webhooks.state.json",
+)
 #: The streams of a backup, in its order.
 _STREAMS: Final = (LEDGER, STORED)
 #: The size of a piece of a snapshot, and how many the broker is sent without its answer.
@@ -55,8 +70,13 @@ _IN_FLIGHT: Final = 32
 _PIECE_S: Final = 60.0
 _BUILD_S: Final = 3600.0
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+#: The first line of a part is never longer.
+_LINE_BYTES: Final = 16 << 20
 #: The last line is never longer.
 _SEAL_BYTES: Final = 4096
+
+
+_decoder: Final = msgspec.json.Decoder(dict[str, bytes])
 
 
 class Seal(Struct, frozen=True):
@@ -69,8 +89,11 @@ class Seal(Struct, frozen=True):
     last_seq: int
     #: As of the witness, over all facts.
     digest: str
-    #: The size of each stream's part in bytes, its first line included; the log's is the first.
+    #: The size of each stream's part in bytes, its first line included; the log's is the first, and
+    #: the last is that of the files.
     parts: tuple[int, ...] = ()
+    #: The names of the files that were beside the log; before format 3 none.
+    beside: tuple[str, ...] | None = None
 
 
 class Stream(Struct, frozen=True):
@@ -87,22 +110,28 @@ class Backup(Struct, frozen=True):
     file: Path
     streams: tuple[Stream, ...]
     seal: Seal
+    #: By name, the files that were beside the log.
+    beside: dict[str, bytes]
 
     @property
     def log(self) -> Stream:
         return self.streams[0]
 
 
-async def back_up(log: JetStream, file: Path) -> Seal:
+async def back_up(log: JetStream, file: Path, store: Store | None = None) -> Seal:
     """Write the log, as it is now, into a new file.
 
     Args:
         log: on an administrator's login.
+        store: where the files beside it are, if they are on this machine.
 
     Raises:
-        BadInput: there is such a file already, or no directory for it.
+        BadInput: there is such a file already, or no directory for it; or a file of the store
+            cannot be read.
         BrokerAway: the broker stopped sending.
     """
+    # Before the log, so that no position of a webhook is behind its end.
+    beside = _beside(store) if store else {}
     with _new(file) as temporary:
         size, sha256 = 0, hashlib.sha256()
 
@@ -124,11 +153,14 @@ async def back_up(log: JetStream, file: Path) -> Seal:
                     write(piece)
             parts.append(stream)
             sizes.append(size - begins)
+        begins = size
+        write(msgspec.json.encode(beside) + b"\n")
+        sizes.append(size - begins)
         of_log = parts[0].state
         last = of_log["last_seq"]
         digest = await _digest(log, last)
         whole = sha256.hexdigest()
-        seal = Seal(size, whole, of_log["messages"], last, digest, tuple(sizes))
+        seal = Seal(size, whole, of_log["messages"], last, digest, tuple(sizes), tuple(beside))
         temporary.write(b"\n" + msgspec.json.encode(seal) + b"\n")
     return seal
 
@@ -142,7 +174,9 @@ def check(file: Path) -> Backup:
     try:
         with file.open("rb") as content:
             seal = _seal(content)
-            parts = [msgspec.json.decode(line, type=Stream) for line in _first_lines(content, seal)]
+            lines = [*_first_lines(content, seal)]
+            beside = {} if seal.beside is None else _decoder.decode(lines.pop())
+            parts = [msgspec.json.decode(line, type=Stream) for line in lines]
             content.seek(0)
             sha256 = hashlib.sha256()
             left = seal.bytes
@@ -157,27 +191,32 @@ def check(file: Path) -> Backup:
     if left or sha256.hexdigest() != seal.sha256 or counted != (seal.facts, seal.last_seq):
         raise BadFile(str(file), "", "it was altered after it was written, or is torn.")
     for stream in parts:
-        if stream.format not in {_FORMAT, _WITHOUT_FILES}:
+        if stream.format not in _FORMATS:
             raise BadFile(str(file), "", f"it is a backup of another form: {stream.format}.")
-    return Backup(file, tuple(parts), seal)
+    if unknown := beside.keys() - {*BESIDE}:
+        raise BadFile(str(file), "", f"it holds {', '.join(sorted(unknown))}, which is not ours.")
+    return Backup(file, tuple(parts), seal, beside)
 
 
-async def restore(log: JetStream, file: Path, *, digest: str = "") -> Seal:
+async def restore(
+    log: JetStream, file: Path, *, digest: str = "", store: Store | None = None
+) -> Seal:
     """Make an empty ledger the one that was backed up. Its durable consumers begin anew.
 
     Args:
         log: on an administrator's login; no worker may run.
-        digest: what the backup's digest must be or begin with.
+        digest: what the backup's SHA-256 must be or begin with.
+        store: where the files beside the log go, if it is on this machine.
 
     Raises:
         BadInput: the file is not a whole backup or has another digest, or the ledger is not empty.
         NewerLog: it is of a newer program.
         BrokerRefused: the broker does not take it. The ledger is empty again.
     """
-    backup = await asyncio.to_thread(check, file)
+    backup = await asyncio.to_thread(checked, file, digest)
     seal = backup.seal
-    if not seal.digest.startswith(digest):
-        raise BadInput(f"{file} has the digest {seal.digest}, not {digest}. It is another backup.")
+    if store:
+        _check_beside(backup, store)
     streams.check_level({"config": backup.log.config})
     config = await _room_for(log, LEDGER, backup.log)
     configs = [config]
@@ -195,7 +234,54 @@ async def restore(log: JetStream, file: Path, *, digest: str = "") -> Seal:
         await _empty(log, config["num_replicas"])
         raise
     await streams.ensure(log.api, replicas=config["num_replicas"])
+    if store:
+        put_beside(backup, store)
     return seal
+
+
+def checked(file: Path, digest: str) -> Backup:
+    """As `check`; and its SHA-256 begins with this."""
+    backup = check(file)
+    if not backup.seal.sha256.startswith(digest):
+        raise BadInput(
+            f"{file} has the digest {backup.seal.sha256}, not {digest}. It is another backup."
+        )
+    return backup
+
+
+def put_beside(backup: Backup, store: Store) -> None:
+    """Put the files that were beside the log into a store. API tokens join those that are there.
+
+    Raises:
+        BadInput: the store has other webhooks or settings.
+    """
+    _check_beside(backup, store)
+    for name, content in backup.beside.items():
+        if name == tokens.FILE:
+            tokens.AccessFile(store).take_over(content)
+        else:
+            write_atomically(store.path / name, content)
+
+
+def _check_beside(backup: Backup, store: Store) -> None:
+    # A key that is there is that of an empty ledger: nobody has a link that was made with it.
+    for name in backup.beside.keys() - {tokens.FILE, link_key.FILE}:
+        file = store.path / name
+        if file.exists() and _read(file) != backup.beside[name]:
+            raise BadInput(f"{file} is there already, and is another. Move it away first.")
+
+
+def _beside(store: Store) -> dict[str, bytes]:
+    files = [store.path / name for name in BESIDE]
+    return {file.name: _read(file) for file in files if file.exists()}
+
+
+def _read(file: Path) -> bytes:
+    try:
+        with os.fdopen(open_own(file, os.O_RDONLY), "rb") as content:
+            return content.read()
+    except OSError as problem:
+        raise BadInput(f"{file} cannot be read: {problem.strerror}.") from None
 
 
 async def _room_for(log: JetStream, name: str, stream: Stream) -> dict[str, Any]:
@@ -366,12 +452,12 @@ def _sizes(seal: Seal) -> tuple[int, ...]:
 def _first_lines(content: IO[bytes], seal: Seal) -> Iterator[bytes]:
     """The first line of each part."""
     sizes = _sizes(seal)
-    if sum(sizes) != seal.bytes or len(sizes) > len(_STREAMS):
+    if sum(sizes) != seal.bytes or len(sizes) > len(_STREAMS) + (seal.beside is not None):
         raise ValueError("the parts are not the whole")
     begins = 0
     for size in sizes:
         content.seek(begins)
-        yield content.readline(1 << 20)
+        yield content.readline(_LINE_BYTES)
         begins += size
 
 

@@ -27,7 +27,7 @@ from ayes.schemas.errors import BadFile, BadInput
 from ayes.schemas.ids import is_token, token
 from ayes.schemas.people import plain
 
-_FILE: Final = "console.json"
+FILE: Final = "console.json"
 _LOCK: Final = "console.lock"
 #: How tokens begin, so that people and scanners for leaked secrets recognise them.
 PREFIX: Final = "ayes_"
@@ -121,7 +121,7 @@ class AccessFile:
         self._read: tuple[tuple[int, int, int], Access] = ((0, 0, 0), Access())
 
     def read(self) -> Access:
-        file = self.store.path / _FILE
+        file = self.store.path / FILE
         try:
             there = file.lstat()
         except FileNotFoundError:
@@ -147,6 +147,20 @@ class AccessFile:
 
         self._change(added)
         return secret, made
+
+    def take_over(self, content: bytes) -> None:
+        """Add the tokens of such a file, as of a backup. Links last for minutes and are left out.
+
+        Raises:
+            BadFile: it is broken.
+        """
+        found = {one.hash: one for one in _decoded(content, FILE).tokens}
+
+        def joined(access: Access) -> Access:
+            tokens = found | {one.hash: one for one in access.tokens}
+            return replace(access, tokens=tuple(tokens.values()))
+
+        self._change(joined)
 
     def revoke(self, named: str) -> ApiToken:
         """Remove a token by its id.
@@ -282,7 +296,7 @@ class AccessFile:
             after = change(before)
             if after != before:
                 content = msgspec.json.format(msgspec.json.encode(after))
-                self.store.write_private(_FILE, content)
+                self.store.write_private(FILE, content)
         finally:
             os.close(lock)
 

@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import msgspec
@@ -15,15 +16,22 @@ from cluster import cluster
 from disk import small_disk
 from msgspec import structs
 from program import approvals
+from receivers import endpoint
 
+from ayes.consumers import webhook_endpoints
 from ayes.consumers.gate import Gate
 from ayes.consumers.pending_projector import PendingProjector
+from ayes.consumers.webhook_endpoints import EndpointFile
 from ayes.ledger.files import PIECE_BYTES, fetched, keep
 from ayes.ledger.log import RawMessage
 from ayes.ledger.nats import streams
+from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.nats.link_key import link_key
 from ayes.ledger.services import Ledger
 from ayes.ops.broker.backup import back_up, check, restore
+from ayes.ops.console.tokens import AccessFile
+from ayes.ops.console.visitors import Role
 from ayes.ops.workers import working
 from ayes.projections.pending import key
 from ayes.schemas.content import attached
@@ -123,7 +131,7 @@ async def test_a_log_in_use_is_backed_up_and_goes_on_elsewhere(tmp_path, elsewhe
     assert 500 <= seal.facts == seal.last_seq < len(before)
     async with elsewhere(tmp_path / "elsewhere") as there:
         async with JetStream.connect(there, role="admin") as log:
-            assert await restore(log, file, digest=seal.digest[:12]) == seal
+            assert await restore(log, file, digest=seal.sha256[:12]) == seal
             assert await everything(log) == before[: seal.last_seq]
             assert await fetched(log, "shop", shown) == {shown[0]: picture}
         async with (
@@ -228,10 +236,11 @@ async def test_a_backup_of_before_there_were_files_is_restored(log, backup):
     """It has the log alone, and ends with a line without the sizes of parts."""
     whole = check(backup)
     log_alone = backup.read_bytes()[: whole.seal.parts[0]]
-    log_alone = log_alone.replace(b"ayes-backup-2", b"ayes-backup-1", 1)
+    log_alone = log_alone.replace(b"ayes-backup-3", b"ayes-backup-1", 1)
     sha256 = hashlib.sha256(log_alone).hexdigest()
-    seal = structs.replace(whole.seal, bytes=len(log_alone), sha256=sha256, parts=())
-    last = {key: value for key, value in structs.asdict(seal).items() if key != "parts"}
+    seal = structs.replace(whole.seal, bytes=len(log_alone), sha256=sha256, parts=(), beside=None)
+    older = structs.asdict(seal)
+    last = {key: older[key] for key in older if key not in {"parts", "beside"}}
     backup.write_bytes(log_alone + b"\n" + msgspec.json.encode(last) + b"\n")
     assert await restore(log, backup) == seal
     assert await log.last_seq() == 300
@@ -302,3 +311,72 @@ async def test_a_backup_without_room_leaves_nothing(log, backup, tmp_path):
             await back_up(log, disk.path / "backup")
         assert list(disk.path.iterdir()) == []
     assert await log.last_seq() == 300
+
+
+# ------------------------------------------------------------------------------- beside the log
+
+
+async def test_what_lies_beside_the_log_comes_back(tmp_path):
+    """API tokens, webhooks with their secrets, Slack's settings and the key of links are in a
+    backup, private as they were, also where the new store has a token of its own (B84).
+    """
+    file, old, new = tmp_path / "backup", tmp_path / "old", tmp_path / "new"
+    async with running(old) as server:
+        store = server.store.path
+        secret, _ = AccessFile(server.store).add_token("crm", Role.SERVICE, timedelta(days=30))
+        key = link_key(server.store)
+        EndpointFile(store / webhook_endpoints.NAME).add(endpoint("https://crm.example/hook"))
+        (store / "slack.toml").write_text("# of ours\n")
+        before = (store / webhook_endpoints.NAME).read_bytes()
+        made = await asyncio.to_thread(approvals, "backup", file, "--json", store=store)
+        assert made.code == 0, made
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    async with running(new) as server:
+        store = server.store.path
+        own, _ = AccessFile(server.store).add_token("own", Role.SERVICE, timedelta(days=1))
+        assert link_key(server.store) != key
+        done = await asyncio.to_thread(
+            approvals, "restore", file, "--digest", made.one["sha256"], store=store
+        )
+        assert done.code == 0, done
+        assert "links.key" in done.err
+        for each, name in ((secret, "crm"), (own, "own")):
+            assert (visitor := AccessFile(server.store).visitor_of(each)), name
+            assert visitor.name == name
+        assert link_key(server.store) == key
+        assert (store / webhook_endpoints.NAME).read_bytes() == before
+        for name in ("console.json", "links.key", "slack.toml", "webhooks.json"):
+            assert stat.S_IMODE((store / name).stat().st_mode) == 0o600
+        # On another machine, after a restore by URL.
+        (store / "links.key").unlink()
+        done = await asyncio.to_thread(approvals, "restore", file, "--only-files", store=store)
+        assert (done.code, link_key(server.store)) == (0, key)
+        (store / "slack.toml").write_text("# of others\n")
+        done = await asyncio.to_thread(approvals, "restore", file, "--only-files", store=store)
+        assert done.code == 2
+        assert "slack.toml is there already, and is another" in done.err
+
+
+async def test_a_backup_with_files_of_another_is_refused(log, backup, store):
+    """Whoever can write the file can seal it anew, and add a token of theirs or a path: the digest
+    that was kept elsewhere finds it out, and no other file is ever written.
+    """
+    seal = check(backup).seal
+    spoiled = backup.with_name("spoiled")
+    for beside, why in (
+        ({"console.json": b"{}"}, "It is another backup"),
+        ({"../../evil": b"x"}, r"it holds \.\./\.\./evil, which is not ours"),
+    ):
+        line = msgspec.json.encode(beside) + b"\n"
+        body = backup.read_bytes()[: sum(seal.parts[:-1])] + line
+        other = structs.replace(
+            seal,
+            bytes=len(body),
+            sha256=hashlib.sha256(body).hexdigest(),
+            parts=(*seal.parts[:-1], len(line)),
+            beside=tuple(beside),
+        )
+        spoiled.write_bytes(body + b"\n" + msgspec.json.encode(other) + b"\n")
+        with pytest.raises((BadInput, BadFile), match=why):
+            await restore(log, spoiled, digest=seal.sha256[:12], store=Store(store))
+    assert await log.last_seq() == 0
