@@ -5,6 +5,7 @@ import base64
 from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -33,7 +34,7 @@ from ayes.schemas.content import (
     words,
 )
 from ayes.schemas.errors import AlreadyFilled, BadInput, BrokerRefused, LedgerFull
-from ayes.schemas.slots import Slot, ThreadRef, file_piece
+from ayes.schemas.slots import ThreadRef, file_piece
 
 pytestmark = pytest.mark.log("memory", "jetstream", "calm")
 
@@ -319,13 +320,15 @@ async def test_a_tool_returns_a_file_alone_or_among_texts():
 
 
 @pytest.mark.log("memory")
-async def test_a_tool_that_returns_what_is_no_file_has_failed():
+async def test_a_tool_that_returns_what_is_no_file_ran():
+    """What it returned is told in words, since it has run."""
+
     def broken():
         return e.Media("picture", e.Inline("aGk="))
 
-    failed = await run_tool(broken, "{}", 1)
-    assert isinstance(failed, e.ToolFailed)
-    assert "media type" in failed.error
+    returned = await run_tool(broken, "{}", 1)
+    assert isinstance(returned, e.ToolReturned)
+    assert "media type" in returned.output
 
 
 @pytest.mark.log("memory")
@@ -442,9 +445,9 @@ async def test_a_file_is_there_though_it_was_swept_before_its_fact(
         append, log = service.log.append, admin.log
         assert isinstance(log, JetStream)
 
-        async def slowly(slot: Slot, raw: bytes, event_id: str) -> AppendResult:
+        async def slowly(*given: Any, **named: Any) -> AppendResult:
             assert await sweep(log, timedelta()) == 1
-            return await append(slot, raw, event_id)
+            return await append(*given, **named)
 
         monkeypatch.setattr(service.log, "append", slowly)
         [media] = (await said(service, attached(LARGE, "image/png"))).text
