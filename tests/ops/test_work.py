@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from program import started
+from program import started, up
 
 TOOLS = """
 from pathlib import Path
@@ -26,13 +26,14 @@ tools = AwayOnce()
 
 
 def test_a_worker_starts_over_if_the_broker_goes_away_while_it_starts(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """The leader may be lost again between two steps of the start; the worker does not end (D9)."""
     (tmp_path / "away_once.py").write_text(TOOLS)
     monkeypatch.chdir(tmp_path)
-    log = tmp_path / "log"
+    log, store = tmp_path / "log", tmp_path / "store"
     work = ("work", "executor", "--tools", "away_once:tools", "--json", "--store", store)
-    with started(*work, log=log) as process:
+    # Its broker asks `up` about logins, which this process does not answer while it waits.
+    with up(store, "--workers", "none"), started(*work, log=log) as process:
         assert process.stdout.readline() == '{"workers":["executor"]}\n', log.read_text()
     assert (tmp_path / "seen").exists()
