@@ -29,6 +29,7 @@ STATUS: Final[dict[type[Exception], HTTPStatus]] = {
     x.NotAllowed: HTTPStatus.FORBIDDEN,
     x.Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
     x.BrokerRefused: HTTPStatus.FORBIDDEN,
+    x.LogDamaged: HTTPStatus.INTERNAL_SERVER_ERROR,
     x.WaitTimedOut: HTTPStatus.REQUEST_TIMEOUT,
     x.Defect: HTTPStatus.INTERNAL_SERVER_ERROR,
 }
