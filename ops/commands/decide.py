@@ -16,6 +16,7 @@ from contextlib import aclosing
 from typing import Annotated, Final, NamedTuple
 
 import typer
+from msgspec import structs
 
 from ayes.consumers import pending_client
 from ayes.consumers.doubt import in_doubt
@@ -127,7 +128,7 @@ async def pending(
     _warn_unreadable(unreadable, json=session.json)
     if session.json:
         for entry in entries:
-            print_data(queue.encode(entry).decode())
+            print_data(queue.encode(_named(entry)).decode())
     elif entries:
         output.print_pending(entries, output.console())
         shown = "" if len(entries) == waiting else f", the oldest {len(entries)} shown"
@@ -139,11 +140,17 @@ async def pending(
         print_message("Nothing waits for a decision.")
 
 
+def _named[T: (Entry, CallInDoubt)](found: T) -> T:
+    """With the call as `workspace/thread/call`, as the API and every other command name it."""
+    call = CallRef(found.workspace, found.thread, found.call)
+    return structs.replace(found, call=str(call))
+
+
 def _report_in_doubt(found: Sequence[CallInDoubt], limit: int | None, *, json: bool) -> None:
     shown = found[:limit]
     if json:
         for one in shown:
-            print_json(one)
+            print_json(_named(one))
         return
     output.print_in_doubt(shown, output.console())
     if not found:
@@ -176,9 +183,8 @@ def _print_change(call: str, entry: Entry | BadEntry | None, *, json: bool) -> N
     if isinstance(entry, BadEntry):
         _warn_unreadable([entry], json=json)
     elif json:
-        print_data(
-            f'{{"call":"{call}","open":{queue.encode(entry).decode() if entry else "null"}}}'
-        )
+        found = queue.encode(_named(entry)).decode() if entry else "null"
+        print_data(f'{{"call":"{call}","open":{found}}}')
     elif entry:
         flaw = f"  [{entry.flaw}]" if entry.flaw else ""
         shown = f"{entry.tool} {entry.arguments}  {entry.digest[: output.SHORT]}{flaw}"

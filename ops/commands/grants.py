@@ -9,14 +9,14 @@ from typing import Annotated, Final, NamedTuple
 
 import typer
 
-from ayes.ledger.grants import MAX_S, Grant
+from ayes.ledger.grants import Grant
 from ayes.ledger.lifecycle import Call, may_vote
 from ayes.ledger.services import Ledger
 from ayes.ops.commands import completion
 from ayes.ops.commands.command import Session, command, commands
 from ayes.ops.commands.options import AsOption, NamedOption, WhyOption, WorkspaceOption
 from ayes.ops.terminal.output import grant_json, grant_words
-from ayes.ops.terminal.times import parse_duration
+from ayes.ops.terminal.times import lasting_s
 from ayes.schemas import events as e
 from ayes.schemas.errors import BadInput, Refused
 from ayes.schemas.slots import CallRef, GrantRef
@@ -82,11 +82,7 @@ async def give(
     """Approve calls like this one for a time, up to a number: your vote, given early. On this
     call you vote now.
     """
-    if duration.isdecimal():
-        raise BadInput(
-            f"--duration {duration} has no unit. Write {duration}h, or another of s, m and d."
-        )
-    for_s = parse_duration("--duration", duration, most=MAX_S)
+    for_s = lasting_s("--duration", duration)
     ref = None if call is None else CallRef.parse(call)
     check_scope(call, tool, when, any_arguments=any_arguments)
     if ref is None and workspace is None:

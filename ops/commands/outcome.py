@@ -101,7 +101,8 @@ def standing(call: Call, stands: Tally | None) -> str:
         decision = describe_decision(call.decided, call.withdrawn)
         return f"{call.ref}: {decision}{f', {edited}' if edited else ''}.{why}"
     if stands is not None:
-        return f"{call.ref} waits for people: {output.vote_words(call, stands)}"
+        waits = "waits" if stands.verdict or call.withdrawn else "waits for people"
+        return f"{call.ref} {waits}: {output.vote_words(call, stands)}"
     return f"{call.ref} is requested and not judged yet. Does a gate run? See ayes status."
 
 

@@ -167,6 +167,8 @@ def vote_words(call: Call, stands: Tally) -> str:
     agree = f" ({', '.join(stands.people)})" if stands.people else ""
     lacking = " and ".join(_asks(one) for one in missing(call, stands))
     said = f"{stands.approvals} of {stands.needed} approvals{agree}."
+    if stands.verdict is not None or call.withdrawn is not None:
+        return f"{said} That is decided, but no gate has recorded it yet: see ayes status."
     if lacking:
         edits = (_edit_words(call, *edit) for edit in stands.edits.items())
         return " ".join((f"{said} Missing: {lacking}.", *edits))

@@ -7,6 +7,7 @@ import re
 from datetime import UTC, datetime
 from typing import Final
 
+from ayes.ledger.grants import MAX_S
 from ayes.schemas.errors import BadInput
 
 _UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -33,6 +34,17 @@ def parse_duration(option: str, text: str, *, least: float = 0, most: float | No
     if most is not None and duration > most:
         raise BadInput(f"{option} {text!r} is too long: {most / _UNITS['d']:g}d at most.")
     return duration
+
+
+def lasting_s(option: str, text: str) -> float:
+    """How long a grant is to last, in seconds. It needs a unit: nobody means 8 seconds by 8.
+
+    Raises:
+        BadInput: it has none, or is not a duration within the limits.
+    """
+    if text.isdecimal():
+        raise BadInput(f"{option} {text} has no unit. Write {text}h, or another of s, m and d.")
+    return parse_duration(option, text, least=1, most=MAX_S)
 
 
 def parse_time(option: str, text: str) -> datetime:

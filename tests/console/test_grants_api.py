@@ -94,6 +94,10 @@ async def test_the_page_gives_a_grant_and_revokes_it(shop, client):
     assert wrong.status_code == 422
     assert "How long &#39;soon&#39; is not a valid duration" in wrong.text
     assert 'value="args.amount &lt; 20"' in wrong.text
+    # As at the command line: nobody means 8 seconds.
+    eight = await client.post("/grants", data=typed | {"duration": "8"})
+    assert (eight.status_code, "How long 8 has no unit" in eight.text) == (422, True)
+    assert (await client.get(GRANTS)).json()["grants"] == []
     [name] = re.findall(r'name="name" value="(g-[0-9a-f]+)"', wrong.text)
     right = typed | {"duration": "8h", "name": name}
     for _ in range(2):  # a form that is sent twice gives one grant

@@ -388,6 +388,27 @@ def test_a_policy_says_what_it_changes(shop, tmp_path, within):
     assert "is version 2 of the policy of diffs" in applied.err
 
 
+@pytest.mark.parametrize("said", ["approve", "deny", "withdraw"])
+def test_what_no_gate_has_recorded_yet_is_said_so(tmp_path, within, said):
+    """With the gate away nobody is missing, nothing was edited, and no sentence says so (B27)."""
+    call = CallRef("shop", "t1", "c1")
+    wish = e.ToolRequested(tool="refund", arguments="{}", digest="d" * 64, requester="rita")
+    asking = e.ApprovalRequested(
+        digest="d" * 64, rule="all", policy_version=1, reason="", excluded=("rita",)
+    )
+    with up(tmp_path / "store", "--workers", "none") as ready:
+        store = Path(ready["store"])
+        record(store, (call.requested, wish), (call.gated, asking))
+        if said == "withdraw":
+            record(store, (call.withdrawn, e.Withdrawn()))
+            ended = within("wait", call, "--timeout", "0", store=store)
+        else:
+            ended = within(said, call, "--as", "ana", "--yes", store=store)
+    assert ended.code == 8, ended.err
+    assert "That is decided, but no gate has recorded it yet: see ayes status." in ended.err
+    assert not {"edited", "Missing", "for people"} & set(re.findall(r"for people|\w+", ended.err))
+
+
 NEVER = '[[rule]]\nname = "never"\ntools = ["drop"]\nthen = "block"\n'
 
 
@@ -545,7 +566,7 @@ def test_a_call_from_wish_to_decision_in_json(shop, call):
     waiting = approvals("pending", "-w", "shop", "--json", store=shop)
     assert waiting.code == 0
     (entry,) = [one for one in waiting.lines if one["thread"] == call.thread]
-    assert entry["digest"] == asked.one["digest"]
+    assert (entry["call"], entry["digest"]) == (str(call), asked.one["digest"])
     assert entry["arguments"] == FIVE
     assert (entry["voters"], entry["excluded"]) == (["ana", "ben", "rita"], ["rita"])
 
@@ -812,11 +833,11 @@ def test_calls_in_doubt_are_listed(shop, within, call):
         record(shop, (one.client_claim(1), started))
     within("doubt", call, "--reason", "The bank did not answer.", store=shop)
     listed = {
-        (one["thread"], one["call"]): (one["tool"], one["claimed_by"], one["recorded"], one["late"])
+        one["call"]: (one["tool"], one["claimed_by"], one["recorded"], one["late"])
         for one in within("pending", "--in-doubt", "-w", "shop", "--json", store=shop).lines
     }
-    assert listed[call.thread, call.call] == ("look", "billing", True, None)
-    assert listed[call.thread, silent.call] == ("look", "billing", False, None)
+    assert listed[str(call)] == ("look", "billing", True, None)
+    assert listed[str(silent)] == ("look", "billing", False, None)
     words = within("pending", "--in-doubt", store=shop).out
     assert f"{call}  look\n    in doubt since " in words
     assert f"{silent}  look\n    no sign of life since " in words
@@ -847,7 +868,7 @@ def test_the_queue_can_be_watched(shop, within, call):
         started("pending", "--watch", "-w", "shop", "--store", shop) as person,
     ):
         entry = line_about(machine, call)
-        assert entry["open"]["arguments"] == FIVE
+        assert (entry["open"]["call"], entry["open"]["arguments"]) == (str(call), FIVE)
         assert words_about(person, call).startswith(f"asked    {call}  pay {FIVE}")
         assert within("approve", call, "--as", "ana", store=shop).code == 0
         assert line_about(machine, call) == {"call": str(call), "open": None}

@@ -487,6 +487,8 @@ def agents(town: Town):
             sum(decision(call, *kind) for call in found)
             for kind in ((e.Approved,), (e.Denied,), (e.Answered,), undecided)
         ]
+        pending = sum(call.decided is None for call in found)
+        assert sum(kinds) + pending == len(found)  # each call is in one of these columns
         failed = sum(outcome(call) == "failed" for call in found)
         rows.append(
             (
@@ -495,6 +497,7 @@ def agents(town: Town):
                 len(set(map(tool, found))),
                 asked,
                 *kinds,
+                pending,
                 failed,
                 asked / len(found),
             )

@@ -23,8 +23,6 @@ router: Final = APIRouter(tags=["grants"])
 
 _CURSOR: Final = re.compile(r"([01])-([0-9]{1,18})", re.ASCII)
 
-#: The longest time of a grant, in seconds.
-MAX_S: Final = ledger_grants.MAX_S
 Limit = Annotated[int, Query(ge=1, le=1000)]
 
 

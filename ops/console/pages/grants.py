@@ -14,7 +14,7 @@ from ayes.ops.console.api import grants
 from ayes.ops.console.backend import Backend, InBackend
 from ayes.ops.console.identity import Reading, Reviewing, Role, Visitor
 from ayes.ops.console.pages.rendering import page
-from ayes.ops.terminal.times import parse_duration, parse_time
+from ayes.ops.terminal.times import lasting_s, parse_time
 from ayes.schemas.errors import AlreadyFilled, ApprovalsError, BadInput
 
 router: Final = APIRouter()
@@ -50,7 +50,7 @@ class GrantForm(BaseModel):
             call=self.call or None,
             workspace=self.workspace,
             tool=self.tool or None,
-            for_s=parse_duration("How long", self.duration, least=1, most=grants.MAX_S),
+            for_s=lasting_s("How long", self.duration),
             uses=_number(self.uses),
             any_arguments=self.any_arguments,
             when=self.when,
