@@ -53,6 +53,9 @@ CONCURRENCY: Final = 1024
 #: A digest is sent when no more of its notices came for so long; all are due at the same moment.
 GATHER_S: Final = 1.0
 _MAX_GATHER_S: Final = 10.0
+#: What was recorded so long before the start is told together: at the first start it is all that
+#: ever waited.
+_BACKLOG_S: Final = 60.0
 #: What is due in longer than this is looked at again after half of the time, so that a call that is
 #: decided long before its reminder does not wait until then.
 _DIRECTLY_S: Final = 6 * 3600.0
@@ -90,6 +93,8 @@ class Sending(Struct, frozen=True):
     delegations: tuple[Delegation, ...]
     #: The places that the tool declares as secret; None: unknown.
     secret: tuple[str, ...] | None
+    #: Whether it is told in one message with others.
+    together: bool = False
 
 
 class Outstanding(Struct, frozen=True):
@@ -113,6 +118,8 @@ class Notifier:
         self._channels = channels
         self._link_to = link_to
         self._later = later
+        #: When its first delivery came, on the broker's clock.
+        self._began: datetime | None = None
         #: Digests that are being gathered, by recipient.
         self._digests: dict[tuple[str, bool, tuple[str, ...]], _Digest] = {}
 
@@ -133,6 +140,8 @@ class Notifier:
         call = await ledger.with_origin(call)
         delegations = await ledger.delegations(ref.workspace)
         now = await ledger.log.clock()
+        self._began = self._began or now
+        is_old = (self._began - handed.recorded_at).total_seconds() > _BACKLOG_S
         found = messages(call, handed, then, policies, now, delegations)
         mine = [one for one in found if (one.due > handed.recorded_at) is self._later]
         if not mine:
@@ -143,7 +152,9 @@ class Notifier:
         return Outstanding(
             now,
             tuple(
-                Sending(call, one, policies, delegations, secret) for one in mine if one.due <= now
+                Sending(call, one, policies, delegations, secret, one.in_digest or is_old)
+                for one in mine
+                if one.due <= now
             ),
             min(waits, default=None),
         )
@@ -176,7 +187,7 @@ class Notifier:
         """The channel that took the message, and the number of notices in it."""
         message = work.message
         link = self._link_to(message, call)
-        if message.in_digest:
+        if work.together:
             listed = DigestEntry(call, message.occasion, link, work.secret)
             return await self._in_digest(ledger, message, listed)
         asking = call.approval_request

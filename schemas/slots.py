@@ -11,7 +11,8 @@
     ledger._organisation._log.<n>             the log was accepted as it was
 
 The tail says what the slot is for. `FILLED_BY` lists all slots and the facts that may fill each.
-Every subject is read and written through this file.
+Every slot that is filled or read is made by this file; readers of several write wildcards of their
+own.
 """
 
 import functools

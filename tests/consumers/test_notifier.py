@@ -12,6 +12,7 @@ from inboxes import Inbox, http, ntfy, smtp
 from running import working
 from shop import FIRST, SECOND, THREAD, Shop, rule
 
+from ayes.consumers import notifier
 from ayes.consumers import worker as worker_module
 from ayes.consumers.channels import Channels, NotSent, read_channels
 from ayes.consumers.effects import HandOn
@@ -234,20 +235,20 @@ async def test_each_is_judged_again_at_the_moment_of_sending(
     await shop.open(f"[contacts]\n{mails}\n{two}")
     await shop.request()
     with closing(inboxes.channels(tmp_path)) as channels:
-        notifier = Notifier(channels)
+        sender = Notifier(channels)
         async with shop.gates():
             await shop.asked()
             asked = (await shop.ledger.read(FIRST))[-1]
-            seen = await notifier.load(shop.ledger, asked)
+            seen = await sender.load(shop.ledger, asked)
             assert seen
             sending = {one.message.to: one for one in seen.due}
             assert set(sending) == {"ana", "ben", "cy"}
             await shop.ledger.reviewer("ana").approve(FIRST)
-            assert await notifier.execute(shop.ledger, sending["ana"]) is None
-            assert await notifier.execute(shop.ledger, sending["ben"])
+            assert await sender.execute(shop.ledger, sending["ana"]) is None
+            assert await sender.execute(shop.ledger, sending["ben"])
             await shop.ledger.reviewer("ben").deny(FIRST)
             await shop.decided(e.Denied)
-            assert await notifier.execute(shop.ledger, sending["cy"]) is None
+            assert await sender.execute(shop.ledger, sending["cy"]) is None
     assert [one.subject for one in inboxes.mail] == ["refund needs approval: shop/t1/c1"]
 
 
@@ -319,6 +320,36 @@ async def test_forty_calls_are_one_message(
     assert all(f"{ref}\n" in mail.body for ref in calls)
     facts = await shop.ledger.read(f"{ROOT}.*.*.call.*.notified.>")
     assert [fact.event.together for fact in facts] == [40] * 40
+
+
+async def test_a_first_start_tells_each_person_once(
+    shop: Shop,
+    port: EventLog,
+    inboxes: Inboxes,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """What has waited for longer than a minute is counted in one message for each reader, and not
+    told one by one; what comes then is told by itself (B27).
+    """
+    monkeypatch.setattr(notifier, "_BACKLOG_S", -3600.0)
+    await shop.open(f'[contacts]\nana = ["mail:ana@example.org"]\n{ASKS}')
+    calls = [THREAD.call(f"w{number}") for number in range(20)]
+    async with shop.gates():
+        for ref in calls:
+            await shop.request(ref)
+            await shop.asked(ref)
+    async with notifiers(port, inboxes.channels(tmp_path)):
+        for ref in calls:
+            await told(shop, 1, ref)
+        monkeypatch.setattr(notifier, "_BACKLOG_S", 60.0)
+        async with shop.gates():
+            await shop.request(FIRST)
+            await told(shop, 1)
+    assert [one.subject for one in inboxes.mail] == [
+        "ayes: 20 notices, 20 waiting for approval",
+        "refund needs approval: shop/t1/c1",
+    ]
 
 
 async def test_a_reminder_comes_before_the_deadline_if_it_is_needed(
