@@ -136,9 +136,9 @@ def _void_runs(found: dict[str, str]) -> str:
 def _full_parts(parked: list[Parked]) -> list[str]:
     """The consumers that have nearly as many parked deliveries as they may."""
     return [
-        f"{consumer} has {count:,} of {PARKED_MOST:,} parked deliveries: retry or drop some (`ayes "
-        "parked ls`). While it has no room, what it cannot handle stays with the broker and is "
-        "tried again."
+        f"{consumer or 'no known consumer'} has {count:,} of {PARKED_MOST:,} parked deliveries: "
+        "retry or drop some (`ayes parked ls`). While it has no room, what it cannot handle stays "
+        "with the broker and is tried again."
         for consumer, count in Counter(one.consumer for one in parked).items()
         if count >= ALARM * PARKED_MOST
     ]
