@@ -16,13 +16,15 @@ the issue named reports:
 8.  A result's content is not an empty list, and not blank with `is_error`
     (bytedance/trae-agent#231, jlevy/markform#153).
 9.  Thinking is in assistant messages, with the signature or the data that it came with.
-10. A server tool's result comes after its `server_tool_use` (anthropics/claude-code#64383).
+10. A server tool's result comes after its `server_tool_use` (anthropics/claude-code#64383), one of
+    the MCP connector after its `mcp_tool_use`.
 11. The first message is a user's, and there is one (Messages reference).
-12. Roles alternate. The service itself joins neighbours; servers that copy its interface refuse
-    them.
+12. Roles alternate, apart from system messages. The service itself joins neighbours; servers that
+    copy its interface refuse them.
 13. `input` is an object (Messages reference).
 14. A tool's name is 1 to 64 characters of A-Z a-z 0-9 _ - (Messages reference).
-15. A message is an object with role user or assistant, its content text or a list of blocks.
+15. A message is an object with role user, assistant or, after the first one, system, its content
+    text or a list of blocks.
 16. A final assistant message, which the model is to continue, does not end in white space ("final
     assistant content cannot end with trailing whitespace", Messages API).
 17. An image is JPEG, PNG, GIF or WebP, a document a PDF or text, each by its bytes in base64, by a
@@ -78,13 +80,13 @@ def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
     served: set[str] = set()
     for at, message in enumerate(messages):
         blocks = blocks_of(message)
-        if blocks is None:
+        if blocks is None or (at == 0 and message["role"] == "system"):
             problems.add(15, at, shape_problem(message))
             continue
         before, role = role, message["role"]
         if at == 0 and role != "user":
             problems.add(11, at, "the first message must be a user's. Put one before it.")
-        if role == before:
+        if role == before != "system":
             wrong = f"two messages of role {role} follow each other."
             problems.add(12, at, f"{wrong} Join their blocks.")
         if not blocks and not (role == "assistant" and at == len(messages) - 1):
@@ -146,8 +148,8 @@ def blocks_of(message: Any) -> list[JsonObject] | None:
     """The message's blocks; `None` if it is of no known shape."""
     if (
         not isinstance(message, dict)
-        or message.get("role") not in ("user", "assistant")
-        or _is_chat(message)
+        or message.get("role") not in ("user", "assistant", "system")
+        or "tool_calls" in message
     ):
         return None
     content = message.get("content")
@@ -218,12 +220,13 @@ def _check_block(
             problems.add(9, at, "thinking is in a user's message. It is the model's: drop it.")
         case "thinking" | "redacted_thinking" if lacking := thinking_problem(block):
             problems.add(9, at, f"{lacking} Send the block as it came, or drop it.")
-        case "server_tool_use":
+        case "server_tool_use" | "mcp_tool_use":
             served.add(as_text(block.get("id")))
         case kind if kind.endswith("_tool_result"):
             id_ = block.get("tool_use_id")
             if as_text(id_) not in served:
-                wrong = f"the {kind} of {cited(id_)} lacks its server_tool_use."
+                use = "mcp_tool_use" if kind == "mcp_tool_result" else "server_tool_use"
+                wrong = f"the {kind} of {cited(id_)} lacks its {use}."
                 problems.add(10, at, f"{wrong} Send both, or neither.")
 
 

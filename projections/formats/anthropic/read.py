@@ -5,7 +5,8 @@ theirs; names of speakers; the border between system texts, and between two turn
 between them; the places of texts among the wishes; blank texts, and the blanks of a result that has
 nothing else; ids that were minted, and changes in a tool's name and in arguments. Arguments that
 are an object lose their spelling and keep their order. `cache_control` and `caller` are about the
-handling of a request, and are not read.
+handling of a request, and are not read; nor are `tool_addition` and `tool_removal`, which change
+its tools.
 """
 
 from collections.abc import Sequence
@@ -50,7 +51,10 @@ def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
             tools = {wish.provider_id: wish.tool for wish in reply.wishes}
             continue
         for block in blocks:
-            if block["type"] == "tool_result":
+            if message["role"] == "system":
+                if block["type"] not in _OF_THE_TOOLS:
+                    steps.add_said(Spoken("system", _read_text(at, block)))
+            elif block["type"] == "tool_result":
                 steps.add_output(_read_result(at, block, tools))
             else:
                 steps.add_said(Spoken("user", _read_content(at, block)))
@@ -103,7 +107,11 @@ def _read_part(at: int, block: JsonObject) -> Part:
 
 
 #: Blocks of the model that are kept and sent back unchanged.
-_KEPT: Final = ("thinking", "redacted_thinking", "server_tool_use")
+_KEPT: Final = (
+    *("thinking", "redacted_thinking", "server_tool_use", "mcp_tool_use", "mcp_tool_listing"),
+    *("compaction", "container_upload", "fallback"),
+)
+_OF_THE_TOOLS: Final = ("tool_addition", "tool_removal")
 _NOT_READ: Final = ("cache_control", "caller")
 
 

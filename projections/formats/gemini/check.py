@@ -27,6 +27,9 @@ Sources are ai.google.dev, Google's own types (the `google-genai` package), and 
 16. A file is its bytes in base64, of a media type that the provider reads, or has a `fileUri`
     (ai.google.dev, "Document understanding" and its neighbours).
 
+The service takes calls that are split over several contents and answered together; rules 1 and 5
+are stricter, since then nobody can say which response is whose.
+
 Not checked: that a request ends with the user's side, which only some models require, and whether
 the model gave a signature. Both spellings of a field, `functionCall` and `function_call`, are read;
 a field that is null counts as missing.

@@ -8,8 +8,8 @@ of a file is lost. In a function's response, files are beside its text: images, 
 from typing import Any, Final
 
 from ayes.projections.formats.common import UNKNOWN_TYPE, JsonObject, unreadable
-from ayes.projections.formats.gemini.parts import NAME, inner
-from ayes.schemas.content import decoded, problem_of
+from ayes.projections.formats.gemini.parts import NAME, inner, is_base64, standard
+from ayes.schemas.content import problem_of
 from ayes.schemas.events import Inline, Linked, Media, Uploaded
 
 IMAGES: Final = ("image/png", "image/jpeg", "image/webp", "image/heic", "image/heif")
@@ -79,7 +79,7 @@ def read_media(at: int, part: JsonObject) -> Media:
     kind = found.get("mimeType", found.get("mime_type", UNKNOWN_TYPE))
     match found.get("data"), found.get("fileUri", found.get("file_uri")):
         case str(data), None if isinstance(kind, str):
-            media = Media(kind, Inline(data))
+            media = Media(kind, Inline(standard(data)))
         case None, str(uri) if isinstance(kind, str):
             google = uri.startswith(_GOOGLES)
             media = Media(kind, Uploaded(NAME, uri) if google else Linked(uri))
@@ -102,8 +102,7 @@ def media_problem(part: JsonObject) -> str:
         kind, data = _kind_of(found), found.get("data")
         if not isinstance(kind, str) or not _is_known(kind):
             return f"`inlineData` is of a media type that is not taken: {kind!r}."
-        is_whole = isinstance(data, str) and data and decoded(Inline(data)) is not None
-        return "" if is_whole else "the data of `inlineData` is not base64."
+        return "" if is_base64(data) else "the data of `inlineData` is not base64."
     found = inner(part, "fileData")
     uri, kind = found.get("fileUri", found.get("file_uri")), _kind_of(found)
     if kind is not None and not (isinstance(kind, str) and _is_known(kind)):

@@ -59,12 +59,17 @@ def is_base64(value: object) -> bool:
     """Base64 in either alphabet, with or without padding, as Google's JSON readers take it."""
     if not isinstance(value, str) or not value or not value.isascii():
         return False
-    bare = value.rstrip("=").replace("-", "+").replace("_", "/")
     try:
-        base64.b64decode(bare + "=" * (-len(bare) % 4), validate=True)
+        base64.b64decode(standard(value), validate=True)
     except binascii.Error:
         return False
     return True
+
+
+def standard(value: str) -> str:
+    """Base64 in the standard alphabet, with padding."""
+    bare = value.rstrip("=").replace("-", "+").replace("_", "/")
+    return bare + "=" * (-len(bare) % 4)
 
 
 def contents_of(payload: object) -> list[Any]:

@@ -1,7 +1,8 @@
 """Reads conversations of Gemini's `generateContent`.
 
 A response's object is read as JSON text, unless it is one text under `output` or `error`. Files
-beside it come after that text.
+beside it come after that text. Fields that say how a part was made or is to be handled, such as
+`videoMetadata` and `mediaResolution`, are not read.
 """
 
 from collections.abc import Iterator, Sequence

@@ -3,11 +3,13 @@
 Writing a history and reading it again loses: opaque parts; whether an outcome is an error; which
 system message was a note; names of speakers (`name`); the border between several texts of one turn,
 and their places among its wishes and refusals; and the characters of a tool's name that the
-provider does not take. Annotations of a reply are read as citations, and written in words.
+provider does not take. The thoughts that other services add (`reasoning`, `reasoning_content`,
+`reasoning_details`) are left out. Annotations of a reply are read as citations, and written in
+words.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from ayes.projections.formats.common import JsonObject, Payload, messages_of, text_content
 from ayes.projections.formats.conversation import ConversationStep, read_messages
@@ -29,6 +31,9 @@ def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
     return read_messages(_in_call_order(messages)) if messages else ()
 
 
+_THOUGHTS: Final = frozenset({"reasoning", "reasoning_content", "reasoning_details"})
+
+
 def _plain(at: int, message: Any) -> Any:
     if not isinstance(message, dict):
         return message
@@ -37,7 +42,7 @@ def _plain(at: int, message: Any) -> Any:
     plain = {
         key: value
         for key, value in message.items()
-        if value is not None and (key, value) != ("annotations", [])
+        if value is not None and (key, value) != ("annotations", []) and key not in _THOUGHTS
     }
     if role != "tool":
         plain.pop("name", None)

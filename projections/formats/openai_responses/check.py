@@ -4,7 +4,8 @@ The sources are the issues named, or OpenAI's own types (the `openai` package):
 
 1.  Every call has its output later in the input: "No tool output found for function call"
     (openai/openai-agents-js#1435). The same goes for custom, computer, shell and patch calls.
-2.  An output follows its call: "No tool call found for function call output" (the same issue).
+2.  An output follows its call: "No tool call found for function call output" (the same issue). A
+    search of tools by the client may be answered by a function's output.
 3.  A call is answered once (NousResearch/hermes-agent#111443).
 4.  A `call_id` is text of 1 to 64 characters (decolua/9router#393).
 5.  No two calls of the input have the same `call_id` (earendil-works/pi#9057).
@@ -14,6 +15,8 @@ The sources are the issues named, or OpenAI's own types (the `openai` package):
 8.  No two items have the same `id` (vercel/ai#7883).
 9.  An `id` has the prefix of its kind: `fc` for a function call, `rs` for reasoning, `msg` for a
     message (nodetool-ai/nodetool#4252 for the first).
+    Rules 6 and 9 are not those of other services with this interface, whose reasoning shows its
+    thoughts: they take two in a row, and have ids of their own.
 10. A function's name is 1 to 128 characters of A-Z a-z 0-9 _ - . (The length is that of
     diegosouzapw/OmniRoute#4317; 64 is documented for Chat Completions, and never exceeded here.)
 11. Arguments are text. They need not be JSON.
@@ -45,6 +48,7 @@ from ayes.projections.formats.openai_responses.items import (
     OUTPUT_TYPES,
     is_continued,
     is_id,
+    is_of_others,
     items_of,
     kind_of,
     reasoning_problem,
@@ -76,7 +80,7 @@ def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
     # The whole input is one turn, as an output may be anywhere after its call. A call's tool is the
     # type of its output.
     pairing = CallPairing(_PAIRING, problems)
-    approvals: set[str] = set()
+    approvals, searches = set[str](), set[str]()
     item_ids: set[str] = set()
     for at, item in enumerate(items):
         kind = kind_of(item)
@@ -89,11 +93,14 @@ def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
             _check_call(at, item, kind, pairing, problems)
         elif kind in OUTPUT_TYPES.values():
             _check_output(at, item, kind, problems)
-            pairing.add_result(at, as_text(item.get("call_id")), tool=kind, elsewhere=elsewhere)
+            id_ = as_text(item.get("call_id"))
+            pairing.add_result(at, id_, tool=kind, elsewhere=elsewhere or id_ in searches)
         elif kind == "message":
             _check_message(at, item, problems)
         elif kind == "reasoning":
             _check_reasoning(at, item, items[at + 1] if at + 1 < len(items) else None, problems)
+        elif kind == "tool_search_call" and item.get("call_id"):
+            searches.add(as_text(item["call_id"]))
         elif kind == "mcp_approval_request":
             approvals.add(as_text(item.get("id")))
         elif kind == "mcp_approval_response":
@@ -123,7 +130,8 @@ def _check_item_id(
     if as_text(id_) in item_ids:
         problems.add(8, at, f"an earlier item has the id {cited(id_)} too. Drop one of the two.")
     prefix = ID_PREFIXES.get(kind, "")
-    if not isinstance(id_, str) or not id_.startswith(prefix):
+    known = kind == "reasoning" and is_of_others(item)
+    if not isinstance(id_, str) or not (known or id_.startswith(prefix)):
         wrong = f"the id {cited(id_)} does not begin with {prefix!r}."
         problems.add(9, at, f"{wrong} Leave the id out.")
     item_ids.add(as_text(id_))
@@ -195,6 +203,8 @@ def _text_in(part: JsonObject) -> Any:
 def _check_reasoning(at: int, item: JsonObject, following: Any, problems: Problems) -> None:
     if lacking := reasoning_problem(item):
         problems.add(7, at, f"{lacking} Send the item as it came, or drop it.")
+    if is_of_others(item):
+        return
     kind = kind_of(following)
     came_of_it = (
         kind in OUTPUT_TYPES or (kind in KEPT and kind != "reasoning") or kind == "item_reference"

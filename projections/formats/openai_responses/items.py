@@ -15,6 +15,8 @@ KEPT: Final = frozenset(
         "file_search_call",
         "code_interpreter_call",
         "image_generation_call",
+        "tool_search_call",
+        "tool_search_output",
         "mcp_list_tools",
         "mcp_call",
     }
@@ -40,8 +42,11 @@ _KINDS: Final = frozenset(
         *OUTPUT_TYPES.values(),
         "local_shell_call",
         "local_shell_call_output",
-        "tool_search_call",
-        "tool_search_output",
+        "additional_tools",
+        "configuration_update",
+        "compaction_trigger",
+        "program",
+        "program_output",
         "mcp_approval_request",
         "mcp_approval_response",
         "item_reference",
@@ -96,6 +101,11 @@ def is_continued(payload: object) -> bool:
     return isinstance(payload, dict) and bool(
         payload.get("previous_response_id") or payload.get("conversation")
     )
+
+
+def is_of_others(item: JsonObject) -> bool:
+    """Whether it is reasoning of another service with this interface: it shows its thoughts."""
+    return bool(item.get("content")) and not item.get("encrypted_content")
 
 
 def reasoning_problem(item: JsonObject) -> str:

@@ -1,8 +1,9 @@
 """Reads conversations of OpenAI Responses.
 
 `developer` and `instructions` become `system`, the texts of a message become messages, and texts
-with files one message. The status of an output is left out. Calls of tools that are not functions
-are refused: a history cannot hold them.
+with files one message. The status of an output is left out, and so are `additional_tools`, which
+belong to the request. Calls of tools that are not functions are refused: a history cannot hold
+them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -52,6 +53,8 @@ def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
     parts: list[Part] = []  # of the reply that is being read
     for at, item in enumerate(items):
         kind = _readable(at, item)
+        if kind == "additional_tools":
+            continue
         if kind == "function_call_output":
             _end_reply(at, parts, steps)
             steps.add_output(_output(at, item, steps.waiting))
@@ -87,7 +90,7 @@ def _readable(at: int, item: Any) -> str:
     if kind is None:
         wrong = "it is not an item of this provider: an object of a known `type`, or a message."
         raise _mistake(at, wrong)
-    if kind not in {"message", "function_call", "function_call_output", *KEPT}:
+    if kind not in {"message", "function_call", "function_call_output", "additional_tools", *KEPT}:
         wrong = f"an item of type {kind} cannot be read."
         raise _mistake(at, f"{wrong} Leave it out, with the items that belong to it.")
     checked_json_text(at, item, "item")
