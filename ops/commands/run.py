@@ -11,6 +11,7 @@ from shlex import quote
 from typing import Annotated, Final
 
 import typer
+from msgspec.structs import replace
 from rich.table import Table
 
 from ayes.consumers import webhook_endpoints
@@ -48,7 +49,8 @@ from ayes.ops.commands.options import (
 )
 from ayes.ops.commands.policy_versions import apply_text
 from ayes.ops.console.tokens import own_name
-from ayes.ops.rehearsal.rehearse import Summary, read_recordings, refuse_other, review
+from ayes.ops.rehearsal.recorded import Recording
+from ayes.ops.rehearsal.rehearse import Expected, Summary, read_recordings, refuse_other, review
 from ayes.ops.rehearsal.rehearse import rehearse as drive
 from ayes.ops.rehearsal.scripted_reviewer import script_for
 from ayes.ops.slack_settings import settings_of, slack_of
@@ -66,7 +68,7 @@ from ayes.ops.workers import (
     until_signalled,
     working,
 )
-from ayes.schemas.errors import BadInput
+from ayes.schemas.errors import BadFile, BadInput
 from ayes.schemas.toml_files import read_text
 
 app: Final = commands()
@@ -112,11 +114,10 @@ async def work(
     wait_s = None if wait is None else parse_duration("--wait", wait)
     chosen = kinds_of(kinds)
     registry = load(tools) if tools is not None else None
-    recordings = (
-        None
-        if recording is None
-        else {name: one for name, (_, one) in read_recordings(recording).items()}
-    )
+    recordings = None
+    if recording is not None:
+        found, _ = _recordings(recording, None)
+        recordings = {name: one for name, (_, one) in found.items()}
     store, url, json = session
     notifying = asking = None
     if "notifier" in chosen:
@@ -208,7 +209,7 @@ async def rehearse(
             "`ayes work --recording` reads only our own form. Leave out --no-workers or --format."
         )
     # All three files are read before anything is recorded.
-    recorded = read_recordings(file, form)
+    recorded, skipped = _recordings(file, form)
     script = script_for(reviewer)
     rules = None
     if policy is not None:
@@ -255,8 +256,23 @@ async def rehearse(
     if driving.cancelled():
         print_message("Stopped. Start it again with the same --store to continue.")
         return 130
-    _report(driving.result(), json=json)
-    return 0
+    _report(replace(driving.result(), skipped=skipped), json=json)
+    return BadFile.exit_code if skipped else 0
+
+
+def _recordings(path: str, form: str | None) -> tuple[dict[str, tuple[Expected, Recording]], int]:
+    """The conversations of a file, and how many of it are bad; these are named on stderr.
+
+    Raises:
+        BadFile: there is no good one.
+    """
+    skipped: list[BadFile] = []
+    recorded = read_recordings(path, form, skipped.append)
+    if not recorded:
+        raise skipped[0]
+    for wrong in skipped:
+        print_message(f"Skipped: {wrong}")
+    return recorded, len(skipped)
 
 
 def ack_wait_of(text: str) -> float:

@@ -30,15 +30,26 @@ from ayes.ops.rehearsal.recorded import (
     recording,
 )
 from ayes.ops.rehearsal.scripted_reviewer import Script, vote
-from ayes.ops.rehearsal.transcripts import payload_of, read_transcripts
+from ayes.ops.rehearsal.transcripts import Transcript, payload_of, read_transcripts
 from ayes.projections.formats import FORMATS, Payload
-from ayes.projections.formats.conversation import read_conversations
+from ayes.projections.formats.conversation import (
+    RecordedConversation,
+    read_conversations,
+    refused,
+)
 from ayes.projections.history import history
 from ayes.projections.pending import Entry
 from ayes.projections.thread import Thread, thread_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
-from ayes.schemas.errors import AlreadyDecided, AlreadyFilled, BadInput, DeadlinePassed, NotOpen
+from ayes.schemas.errors import (
+    AlreadyDecided,
+    AlreadyFilled,
+    BadFile,
+    BadInput,
+    DeadlinePassed,
+    NotOpen,
+)
 from ayes.schemas.logs import get_logger
 from ayes.schemas.slots import ROOT, Slot, ThreadRef, policies
 
@@ -63,6 +74,8 @@ class Summary(Struct, frozen=True):
     #: Conversations whose history, written in the recording's form, is as `Expected`.
     identical: int = 0
     different: int = 0
+    #: Conversations of the file that cannot be rehearsed.
+    skipped: int = 0
     facts: int = 0
     seconds: float = 0.0
 
@@ -79,30 +92,35 @@ class Expected(Struct, frozen=True):
     payload: Payload
 
 
-def read_recordings(path: str, form: str | None = None) -> dict[str, tuple[Expected, Recording]]:
+def read_recordings(
+    path: str, form: str | None = None, skipped: Callable[[BadFile], None] = refused
+) -> dict[str, tuple[Expected, Recording]]:
     """Read and check a whole file, by conversation id.
 
     Args:
         form: one of `FORMATS`; `None` for our own (`ayes.projections.formats.conversation`).
+        skipped: given the mistake of each bad conversation, which is left out if it returns.
 
     Raises:
         BadFile: with the line of the first mistake; nothing was recorded.
     """
-    if form is not None:
-        return {
-            one.id: (
-                Expected(form, payload_of(one.steps, form)),
-                recording(one.id, one.steps, path, one.place, as_it_came=True),
-            )
-            for one in read_transcripts(path, form)
-        }
-    return {
-        one.id: (
-            Expected("openai-chat", {"messages": one.messages}),
-            recording(one.id, one.steps, path, f"line {line}"),
-        )
-        for line, one in enumerate(read_conversations(path), 1)
-    }
+    found: dict[str, tuple[Expected, Recording]] = {}
+    if form is None:
+        read: Sequence[RecordedConversation | Transcript] = read_conversations(path, skipped)
+    else:
+        read = read_transcripts(path, form, skipped)
+    for one in read:
+        try:
+            cut = recording(one.id, one.steps, path, one.place, as_it_came=form is not None)
+        except BadFile as wrong:
+            skipped(wrong)
+            continue
+        if isinstance(one, RecordedConversation):
+            expected = Expected("openai-chat", {"messages": one.messages})
+        else:
+            expected = Expected(form or "", payload_of(one.steps, form or ""))
+        found[one.id] = expected, cut
+    return found
 
 
 async def rehearse(

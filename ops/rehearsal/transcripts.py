@@ -9,11 +9,12 @@ its line (`line-7`) or, in a document, the file's name.
   of this one.
 * Parameters of the request to the model (its name, its tools, its settings) are not messages, and
   are not read.
-* A file is read whole before anything is returned, so nothing is ever recorded from a bad one.
+* A file is read whole before anything is returned. A bad conversation spoils the file, unless the
+  caller takes it out (`skipped`).
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -25,6 +26,7 @@ from ayes.projections.formats.conversation import (
     Output,
     RecordedReply,
     Spoken,
+    refused,
     size_of_step,
 )
 from ayes.projections.history import Assistant, Entry, Kind, Outcome, System, User
@@ -59,8 +61,13 @@ class Transcript(Struct, frozen=True):
     steps: tuple[ConversationStep, ...]
 
 
-def read_transcripts(path: str | Path, form: str) -> list[Transcript]:
+def read_transcripts(
+    path: str | Path, form: str, skipped: Callable[[BadFile], None] = refused
+) -> list[Transcript]:
     """Read a file of conversations in that form.
+
+    Args:
+        skipped: given the mistake of each bad conversation, which is left out if it returns.
 
     Raises:
         BadInput: there is no such form.
@@ -75,12 +82,15 @@ def read_transcripts(path: str | Path, form: str) -> list[Transcript]:
             transcript = _transcript(place, name, text, form)
         except strict_json.BadJson as wrong:
             problem = f"{wrong}." if text.strip() else "the line is blank."
-            raise BadFile(str(path), place, problem) from None
+            skipped(BadFile(str(path), place, problem))
+            continue
         except BadInput as wrong:
-            raise BadFile(str(path), place, str(wrong)) from None
-        if transcript.id in place_of:
-            first = place_of[transcript.id]
-            raise BadFile(str(path), place, f"the id {transcript.id!r} is already used on {first}.")
+            skipped(BadFile(str(path), place, str(wrong)))
+            continue
+        if first := place_of.get(transcript.id):
+            problem = f"the id {transcript.id!r} is already used on {first}."
+            skipped(BadFile(str(path), place, problem))
+            continue
         place_of[transcript.id] = place
         transcripts.append(transcript)
     return transcripts

@@ -4,11 +4,12 @@ The messages are in OpenAI's Chat Completions form. An accepted conversation can
 written back message for message. So everything that would get lost is a mistake: unknown keys,
 ambiguous JSON, outputs in another order than their calls, calls without an output.
 
-A file is read whole before anything is returned, so nothing of a bad file is recorded.
+A file is read whole before anything is returned. A bad conversation spoils the file, unless the
+caller takes it out (`skipped`).
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -60,14 +61,26 @@ type ConversationStep = Spoken | RecordedReply | Output
 
 class RecordedConversation(Struct, frozen=True):
     id: str
+    #: Its place in the file: `line 7`.
+    place: str
     #: As they are in the file, to compare with later.
     messages: list[dict[str, Any]]
     #: The same in our words, one for each message.
     steps: tuple[ConversationStep, ...]
 
 
-def read_conversations(path: str | Path) -> list[RecordedConversation]:
+def refused(wrong: BadFile) -> None:
+    """Let one bad conversation spoil its file."""
+    raise wrong from None
+
+
+def read_conversations(
+    path: str | Path, skipped: Callable[[BadFile], None] = refused
+) -> list[RecordedConversation]:
     """Read a file of conversations.
+
+    Args:
+        skipped: given the mistake of each bad conversation, which is left out if it returns.
 
     Raises:
         BadFile: with the line, and the message within the conversation, of the first mistake.
@@ -80,16 +93,16 @@ def read_conversations(path: str | Path) -> list[RecordedConversation]:
     line_of: dict[str, int] = {}
     conversations = []
     for number, line in enumerate(lines, 1):
+        place = f"line {number}"
         try:
-            conversation = _conversation(line)
+            conversation = _conversation(line, number)
         except _Mistake as wrong:
-            raise BadFile(str(path), f"line {number}{wrong.where}", wrong.problem) from None
+            skipped(BadFile(str(path), f"{place}{wrong.where}", wrong.problem))
+            continue
         if first := line_of.get(conversation.id):
-            raise BadFile(
-                str(path),
-                f"line {number}",
-                f"the id {conversation.id!r} is already used on line {first}.",
-            )
+            problem = f"the id {conversation.id!r} is already used on line {first}."
+            skipped(BadFile(str(path), place, problem))
+            continue
         line_of[conversation.id] = number
         conversations.append(conversation)
     return conversations
@@ -177,7 +190,7 @@ class _Mistake(Exception):
         self.where = "" if message is None else f", message {message}"
 
 
-def _conversation(line: str) -> RecordedConversation:
+def _conversation(line: str, number: int) -> RecordedConversation:
     try:
         data = strict_json.read(line)
         if not isinstance(data, dict):
@@ -196,16 +209,16 @@ def _conversation(line: str) -> RecordedConversation:
     except BadId as wrong:
         raise _Mistake(str(wrong)) from None
     steps = _steps(read.messages)
-    for number, step in enumerate(steps, 1):
+    for message, step in enumerate(steps, 1):
         size = size_of_step(step)
         if size > MAX_BYTES - _ENVELOPE_BYTES:
-            raise _Mistake(f"it has {size:,} bytes, and one fact may have {MAX_BYTES:,}.", number)
+            raise _Mistake(f"it has {size:,} bytes, and one fact may have {MAX_BYTES:,}.", message)
         for wish in step.wishes if isinstance(step, RecordedReply) else ():
             try:
                 tool_name(wish.tool)
             except BadId as wrong:
-                raise _Mistake(str(wrong), number) from None
-    return RecordedConversation(read.id, data["messages"], steps)
+                raise _Mistake(str(wrong), message) from None
+    return RecordedConversation(read.id, f"line {number}", data["messages"], steps)
 
 
 def size_of_step(step: ConversationStep) -> int:

@@ -159,6 +159,7 @@ def test_approved_it_comes_out_as_it_was(store, workspace):
         "finished": 7,
         "identical": 3,
         "different": 1,
+        "skipped": 0,
         "facts": 0,
         "seconds": 0,
     }
@@ -574,20 +575,19 @@ CANNOT = {
 
 
 @pytest.mark.parametrize(("roles", "why"), CANNOT.values(), ids=CANNOT)
-def test_what_did_not_go_turn_by_turn_is_refused(store, workspace, tmp_path, roles, why):
-    """No live conversation could go that way again. The line and the id are named, and nothing is
-    recorded.
+def test_what_did_not_go_turn_by_turn_is_skipped(store, workspace, tmp_path, roles, why):
+    """No live conversation could go that way again. The line and the id are named, the others are
+    rehearsed, and the exit code says that one was not.
     """
     file = tmp_path / "odd.jsonl"
     odd = {"id": "odd", "messages": [{"role": role, "content": "hm"} for role in roles]}
     file.write_text(SMALL.read_text() + json.dumps(odd) + "\n")
-    before = last_seq(store)
-    ended = rehearsed(store, "odd", file=file)
-    assert (ended.code, ended.out) == (2, "")
-    assert f"{file}, line 5 (odd): " in ended.problem["message"]
-    assert why in ended.problem["message"]
-    assert "It cannot be rehearsed." in ended.problem["message"]
-    assert last_seq(store) == before
+    ended = rehearsed(store, workspace.replace(" ", "-"), file=file)
+    whole = len(read_conversations(SMALL))
+    assert (ended.code, ended.one["conversations"], ended.one["skipped"]) == (2, whole, 1)
+    assert f"Skipped: {file}, line {whole + 1} (odd): " in ended.err
+    assert why in ended.err
+    assert "It cannot be rehearsed." in ended.err
 
 
 def wait_for(store, slot):
@@ -652,6 +652,7 @@ def test_approved_each_real_history_is_the_recorded_one(own, workspace, real):
         "finished": REAL.calls,
         "identical": REAL.conversations,
         "different": 0,
+        "skipped": 0,
         "facts": 0,
         "seconds": 0,
     }

@@ -410,7 +410,7 @@ def test_a_bad_document_is_refused(tmp_path, content, said):
 
 @pytest.mark.parametrize(
     "case",
-    ["bytes", "a line cut off", "half a call", "another form's list", "nothing", "the same id"],
+    ["bytes", "another form's list", "nothing", "half a result"],
 )
 async def test_from_a_bad_file_nothing_is_recorded(store, tmp_path, case):
     """On the real program: exit code 2, no data, one sentence, and the log is as long as before."""
@@ -421,6 +421,22 @@ async def test_from_a_bad_file_nothing_is_recorded(store, tmp_path, case):
         assert await ledger.log.last_seq() == before
     assert (ended.code, ended.out) == (2, "")
     assert ended.problem["message"].startswith(f"{file}{said}")
+
+
+@pytest.mark.parametrize(
+    ("case", "skipped"),
+    [("a line cut off", 1), ("half a call", 1), ("the same id", 1), ("a blank line", 2)],
+)
+def test_a_bad_conversation_costs_itself_alone(store, tmp_path, case, skipped):
+    """It is named with its line, the others are rehearsed, and the exit code says that the file was
+    not all good (B4, B14).
+    """
+    form, file, said = bad_file(tmp_path, case)
+    ended = rehearsed(store, case.replace(" ", "-"), file, "--format", form)
+    assert ended.code == 2
+    assert (ended.one["conversations"], ended.one["identical"]) == (1, 1), ended.err
+    assert ended.one["skipped"] == skipped
+    assert f"Skipped: {file}{said}" in ended.err
 
 
 @pytest.mark.parametrize(

@@ -242,7 +242,7 @@ def test_a_field_of_gemini_about_a_part_changes_nothing(field: str):
     assert FORMATS["gemini"].read(more) == FORMATS["gemini"].read(plain)
 
 
-# ----------------------------------------------------------------------- what providers took as well
+# ---------------------------------------------------------------------- what providers took as well
 
 
 @pytest.mark.parametrize(
