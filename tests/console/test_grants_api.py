@@ -1,10 +1,15 @@
 """Grants and delegations over HTTP, and their page."""
 
+import json
 import re
+from datetime import timedelta
 
 from console_client import REFUND
 
+from ayes.ledger.services import Ledger
 from ayes.ops.console.visitors import Role, Visitor
+from ayes.schemas import events as e
+from ayes.schemas.slots import DelegationRef, GrantRef, ThreadRef, policy_slot
 
 GRANTS, DELEGATIONS = "/api/v1/grants", "/api/v1/delegations"
 AUDITOR = Visitor("olga", frozenset({Role.AUDITOR}))
@@ -156,3 +161,33 @@ async def test_grants_of_two_workspaces_are_not_mixed(shop, client):
     assert [one["grant"] for one in rest["grants"]] == ["shop/ana/same", "bank/ana/same"]
     assert rest["next"] is None
     assert (await client.get(f"{GRANTS}?after=x")).status_code == 422
+
+
+async def test_what_hides_itself_is_spelled_out(shop, client):
+    """B72: names and types that a login has recorded by itself, and words of a search, do not turn
+    a page around.
+    """
+    turned = "\u202eeve"
+    grant, delegation = GrantRef("shop", "ana", "odd"), DelegationRef("shop", "ana", "odd")
+    now = shop.service.now()
+    facts = [
+        (grant.given, e.Granted(tool=turned, expires_in_s=60)),
+        (grant.revoked_by("ana"), e.GrantRevoked(reviewer=turned)),
+        (
+            delegation.given,
+            e.Delegated(to=turned, starts_at=now, ends_at=now + timedelta(1), tools=(turned,)),
+        ),
+        (policy_slot("shop", 2), e.PolicyApplied(text="", digest="", proposal=f"a/b/{turned}")),
+    ]
+    async with Ledger.connect(shop.server.store.path, role="admin") as admin:
+        for slot, event in facts:
+            await admin.append(slot, event)
+        newer = json.dumps({"type": f"New{turned}", "id": "n"}, ensure_ascii=False).encode()
+        await admin.log.append(ThreadRef("shop", "odd").said("m1"), newer, "n")
+    pages = ("/grants", "/conversations", "/policy/shop?version=2")
+    searches = (f"/?tool={turned}", f"/decided?by={turned}")
+    for path in (*pages, *searches):
+        page = await client.get(path)
+        assert page.status_code == 200, path
+        assert "\u202e" not in page.text, path
+        assert "U+202E" in page.text or "u202e" in page.text.lower(), path
