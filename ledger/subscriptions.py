@@ -47,6 +47,9 @@ class Durable(Struct, frozen=True):
     optional: bool = False
     #: Its work may take long, as tools and models do, so a delivery may long be unacknowledged.
     slow: bool = False
+    #: Whether acknowledgements are repeated until the broker confirms them, since one that a change
+    #: of leader loses would have work outside of the ledger done again.
+    confirmed: bool = False
     #: After so many deliveries one is parked whatever the reason; 0: as the worker says. More where
     #: many are in hand at a time, since each is delivered again whenever their worker dies, and
     #: where deliveries wait by being handed on.
@@ -161,7 +164,15 @@ DURABLES: Final[dict[str, Durable]] = {
         # Begins sub-agents' threads, and records how they end.
         Durable("delegator", "service", (*_call("decided"), _REPLIED), optional=True),
         # Endpoints choose among all facts. Each has few requests at a time, and none waits here.
-        Durable("webhooks", "webhooks", (f"{ROOT}.>",), at_once=256, optional=True, slow=True),
+        Durable(
+            "webhooks",
+            "webhooks",
+            (f"{ROOT}.>",),
+            at_once=256,
+            optional=True,
+            slow=True,
+            confirmed=True,
+        ),
         Durable("model-recorded", "model", _MODEL, at_once=256, optional=True, slow=True),
     )
     for durable in (working, working.again)
