@@ -18,12 +18,14 @@ broker runs. Only this service has a login of the account `callout`, and that ac
 nothing, so nobody else sees a request or can answer one.
 """
 
+import asyncio
 import base64
 import binascii
 import hmac
 import re
+import threading
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -105,8 +107,28 @@ class Issuer:
 
 @asynccontextmanager
 async def answering(store: Store, issuer: Issuer, login: Login) -> AsyncGenerator[None]:
-    """Answer the broker's questions about logins for as long as the block lasts."""
-    connection = Connection(login)
+    """Answer the broker's questions about logins for as long as the block lasts.
+
+    In a thread of its own, so that nobody waits to sign on while this event loop is busy.
+    """
+    loop, connection = asyncio.new_event_loop(), Connection(login)
+    thread = threading.Thread(target=loop.run_forever, name="callout", daemon=True)
+    thread.start()
+
+    async def there(work: Coroutine[Any, Any, None]) -> None:
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
+
+    try:
+        await there(_answer(connection, store, issuer))
+        yield
+    finally:
+        await there(connection.close())
+        loop.call_soon_threadsafe(loop.stop)
+        await asyncio.to_thread(thread.join)
+        loop.close()
+
+
+async def _answer(connection: Connection, store: Store, issuer: Issuer) -> None:
     await connection.open(name="ayes callout")
     client: Client = connection.client
     client.options["reconnect_time_wait"] = _BACK_S
@@ -114,12 +136,8 @@ async def answering(store: Store, issuer: Issuer, login: Login) -> AsyncGenerato
     async def answer(message: Msg) -> None:
         await message.respond(answer_to(message.data, store, issuer).encode())
 
-    try:
-        await client.subscribe(_SUBJECT, cb=answer)
-        await client.flush()
-        yield
-    finally:
-        await connection.close()
+    await client.subscribe(_SUBJECT, cb=answer)
+    await client.flush()
 
 
 def answer_to(request: bytes, store: Store, issuer: Issuer) -> str:

@@ -43,6 +43,16 @@ async def main():
 
 asyncio.run(main())
 """
+SIGN_ON = """
+import asyncio, sys
+from ayes.ledger.services import Ledger
+
+async def main():
+    async with Ledger.connect(sys.argv[1], role="gate", timeout_s=20) as ledger:
+        await ledger.log.last_seq()
+
+asyncio.run(main())
+"""
 JOIN = """
 import asyncio, sys
 from ayes.ops.broker.server import ensure_account
@@ -459,6 +469,16 @@ async def test_people_find_their_way_back_to_a_restarted_broker(store):
             slot = CallRef("shop", "t1", "c").vote("ana")
             vote = e.Voted(verdict="approve", digest="sha256:x")
             assert await ana.append_until_acknowledged(slot, vote) is None
+
+
+async def test_a_busy_process_keeps_nobody_out(store):
+    """Who signs on does not wait for the process that runs the broker, whatever keeps it busy
+    (B62).
+    """
+    async with EmbeddedServer(store.path):
+        await make_ledger(store)
+        signing_on = [sys.executable, "-c", SIGN_ON, str(store.path)]
+        subprocess.run(signing_on, cwd=ROOT, check=True, timeout=60)  # noqa: ASYNC221 - on purpose
 
 
 async def test_another_process_adds_a_reviewer(store):
