@@ -325,7 +325,7 @@ async def test_what_is_not_utf_8_is_refused(world: World, path):
     """In one sentence, whatever it is: JSON is UTF-8."""
     async with httpx.AsyncClient(base_url=world.url) as http:
         headers = {"Authorization": f"Bearer {TOKEN}", "Idempotency-Key": "k"}
-        body = b'{"status":"succeeded","output":"\xff"}'
+        body = b'{"status":"succeeded","note":"\xff"}'
         answer = await http.post(path, headers=headers, content=body)
     assert answer.status_code == 400
     assert "is not UTF-8" in answer.json()["error"]["message"]
