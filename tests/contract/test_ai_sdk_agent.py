@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from console_client import Site, site
+from repeats import ARGUMENTS, CASES, ID, POLICY, Case, Way, play, spec
 from typescript import node, packages
 
 from ayes.ledger.lifecycle import Status
@@ -23,7 +24,7 @@ from ayes.ops.broker.server import ensure_account
 from ayes.ops.console.serving import serving
 from ayes.ops.console.tokens import AccessFile
 from ayes.ops.console.visitors import Role
-from ayes.schemas.slots import CallRef
+from ayes.schemas.slots import CallRef, ThreadRef
 from ayes.schemas.tools import ToolSpec
 
 pytestmark = pytest.mark.skipif(
@@ -430,3 +431,57 @@ def test_the_types_are_strict(package: Path):
         check=False,
     )
     assert done.returncode == 0, done.stdout
+
+
+class Repeating(Way):
+    """A guarded tool of the AI SDK, each time in a new process."""
+
+    def __init__(self, desk: Agent, number: int) -> None:
+        self.desk = desk
+        self.thread = ThreadRef("shop", f"case-{number}")
+
+    def cannot(self, case: Case) -> str:
+        if case.without_id:
+            return "the SDK gives each call an id"
+        if case.again.turn == "untold":
+            return "the SDK gives the messages"
+        if case.again.declared and case.state == "approved":
+            return "the agent declares no tools: the approval counts as it was given"
+        return ""
+
+    async def first(self, case: Case) -> None:
+        assert await self._asked("refund", ARGUMENTS, "rita", "", []) is None
+
+    async def again(self, case: Case) -> str | None:
+        again = case.again
+        if again.declared:
+            await self.desk.shop.service.declare("shop", spec(again.tool, again.declared))
+        call = {"type": "tool-call", "toolCallId": ID, "toolName": "refund", "input": ARGUMENTS}
+        output = {"type": "text", "value": "It was read."}
+        result = {"type": "tool-result", "toolCallId": ID, "toolName": "refund", "output": output}
+        turn = [{"role": "assistant", "content": [call]}, {"role": "tool", "content": [result]}]
+        earlier = turn if again.turn == "later" else []
+        return await self._asked(again.tool, again.arguments, again.requester, again.agent, earlier)
+
+    async def _asked(
+        self, tool: str, arguments: dict[str, Any], requester: str, agent: str, messages: list[Any]
+    ) -> str | None:
+        about = {"thread": str(self.thread), "requester": requester, "agent": agent}
+        asked = {"about": about, "tool": tool, "input": arguments, "id": ID, "messages": messages}
+        said = json.loads(await self.desk.says(json.dumps(asked), program="test/asks.ts"))
+        self.runs += said["ran"]
+        return None if "waits for approval" in said["read"] else str(said["read"])
+
+
+@pytest.mark.timeout(600)
+async def test_a_repeat_is_told_from_another_call(package: Path, tmp_path: Path):
+    """As by the adapters in Python: the cases of `repeats.json` (B20, I7)."""
+    # A declaration cannot be taken back, so the one that refuses the arguments comes last.
+    ordered = sorted(CASES.values(), key=lambda case: case.again.declared == "stricter")
+    tools = [spec(tool, "") for tool in ("refund", "hurry")]
+    async with agent(package, tmp_path, POLICY, *tools) as desk:
+        ana = await desk.reviewer()
+        for number, case in enumerate(ordered):
+            way = Repeating(desk, number)
+            if not way.cannot(case):
+                await play(case, way, desk.shop.service, ana)
