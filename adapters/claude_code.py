@@ -32,6 +32,7 @@ from ayes.adapters.names import AskedCall, has_ended, numbered, thread_name
 from ayes.adapters.outputs import MAX_OUTPUT, kept, output_of, output_text, recordable
 from ayes.adapters.verdicts import Answer, Run, Say, Wait, verdict
 from ayes.ledger.lifecycle import Call, Status
+from ayes.projections import refusal_texts
 from ayes.projections.formats.anthropic.media import PDF, read_media
 from ayes.schemas import events as e
 from ayes.schemas import strict_json
@@ -152,6 +153,10 @@ async def before(kernel: Kernel, event: HookEvent) -> Decision:
             approved = verdict(call)
             if not isinstance(approved, Run):
                 return _denied(call)
+            if approved.edited and (odd := strict_json.rounded(approved.arguments)):
+                # Claude Code reads its arguments as JavaScript does, and would round it.
+                why = f"the number {odd} in the approved arguments cannot be held exactly here"
+                return Deny(refusal_texts.not_as_approved(event.tool_name, why))
             await _in_time(
                 kernel, kernel.ledger.start(call.ref, claim_id=_claim_id(event), lease_s=LEASE_S)
             )

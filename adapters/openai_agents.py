@@ -172,10 +172,8 @@ class Approvals:
     async def _asked(
         self, items: Sequence[ToolApprovalItem], given: str | list[Any], thread: str
     ) -> list[_Asked]:
-        """The calls that a run stopped at, with their verdicts; requested if nobody did.
-
-        Args:
-            given: the input of the run, which has the earlier ones of the conversation.
+        """The calls that a run with this input stopped at, with their verdicts; requested if nobody
+        did.
         """
 
         async def ask(item: ToolApprovalItem) -> _Asked:

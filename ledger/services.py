@@ -11,6 +11,7 @@ after a crash or a lost answer: the slots tell what was done already.
 
 import asyncio
 import math
+from functools import partial
 from typing import Any, Final, Literal
 
 import msgspec
@@ -44,6 +45,7 @@ from ayes.schemas.limits import MAX_INTERVAL_S, MAX_REASON
 from ayes.schemas.limits import check as check_size
 from ayes.schemas.logs import get_logger
 from ayes.schemas.slots import CLIENT, CallRef, Slot, ThreadRef
+from ayes.schemas.tools import Tool
 
 _log: Final = get_logger("ayes.ledger.services")
 
@@ -126,7 +128,15 @@ class Ledger(LedgerClient):
         named = tool if isinstance(tool, e.ToolRef) else e.ToolRef(tool, version="")
         declared = await self.tool(ref.workspace, named.tool, named.version)
         text = arguments if isinstance(arguments, str) else _written(arguments)
-        problem = declared.problems(text)
+        # If it was declared anew since the first request, the version of that one counts.
+        again = partial(
+            self.request, ref, arguments=text, requester=requester, agent=agent, labels=labels
+        )
+        if problem := declared.problems(text):
+            first = next(iter(await self.read(ref.requested)), None)
+            if named.version or not (older := _older(first, declared)):
+                raise BadArguments(problem)
+            return await again(tool=older, expires_in_s=expires_in_s)
         opened = e.ThreadOpened(requester=self.author.name)
         if not requester:
             standing = next(iter(await self.read(ref.thread_ref.opened)), None)
@@ -144,22 +154,9 @@ class Ledger(LedgerClient):
             layout=2 if declared.declared.run_by == CLIENT else 1,
             expires_in_s=expires_in_s,
         )
-        if problem:
-            first = next(iter(await self.read(ref.requested)), None)
-        else:
-            first = await self.try_append(ref.requested, wish)
-        if not named.version and (version := _other_version(first, wish)):
-            return await self.request(
-                ref,
-                e.ToolRef(wish.tool, version),
-                text,
-                requester=requester,
-                agent=agent,
-                labels=labels,
-                expires_in_s=expires_in_s,
-            )
-        if problem:
-            raise BadArguments(problem)
+        first = await self.try_append(ref.requested, wish)
+        if not named.version and (older := _older(first, declared)):
+            return await again(tool=older, expires_in_s=expires_in_s)
         if first is not None and (other := _difference(first.event, wish)):
             requested = f"{ref} was already requested with {other}: {describe(first)}"
             raise AlreadyFilled(f"{requested}. Choose another call id.")
@@ -538,13 +535,13 @@ def _not_here(call: Call) -> str:
     return f"{call.ref} is run by {call.wish.run_by!r}, as its tool is declared, and not here."
 
 
-def _other_version(first: Fact | None, wish: e.ToolRequested) -> str:
-    """The version under which the same tool was requested; empty if it is that of the wish."""
+def _older(first: Fact | None, tool: Tool) -> e.ToolRef | None:
+    """The other version of a tool by which a call was requested; None: it was not."""
     match first and first.event:
-        case e.ToolRequested(tool=tool, tool_version=version) if tool == wish.tool:
-            return version if version != wish.tool_version else ""
+        case e.ToolRequested(tool=tool.name, tool_version=version) if version != tool.version:
+            return e.ToolRef(tool.name, version)
         case _:
-            return ""
+            return None
 
 
 def _difference(event: object, wish: e.ToolRequested) -> str:

@@ -8,6 +8,7 @@ different calls under one digest. So such a text is no JSON here.
 import json
 import math
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any, Final
 
 #: Deeper than this no honest call is, and some readers' stacks are not made for it.
@@ -38,6 +39,19 @@ def read(text: str) -> Any:
     if text.count("[") + text.count("{") > MAX_DEPTH and _deeper_than(MAX_DEPTH, value):
         raise BadJson(_TOO_DEEP)
     return value
+
+
+def rounded(text: str) -> str:
+    """The first number of a JSON text that a double cannot hold exactly; empty if there is none."""
+    found = []
+
+    def number(digits: str) -> float:
+        if Decimal(digits) != Decimal(repr(float(digits))):
+            found.append(digits)
+        return 0.0
+
+    json.loads(text, parse_float=number, parse_int=number)
+    return found[0] if found else ""
 
 
 def values_in(value: Any) -> Iterator[Any]:

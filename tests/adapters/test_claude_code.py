@@ -167,6 +167,27 @@ async def test_an_edit_is_what_runs(desk):
     assert "make test" in told["additionalContext"]
 
 
+@pytest.mark.parametrize(
+    ("number", "runs"),
+    [
+        ("9007199254740992", True),
+        ("1.50", True),
+        ("9007199254740993", False),
+        ("0.1234567890123456789", False),
+        ("[1, 1e-400]", False),
+    ],
+)
+async def test_an_edit_that_claude_code_would_round_does_not_run(desk, number, runs):
+    """It reads numbers as JavaScript does: what was approved runs, or nothing (B27, I7)."""
+    call = await desk.waiting(event("toolu_1"))
+    await desk.approve(call, arguments=f'{{"command":"9007199254740993","n":{number}}}')
+    said = await before(desk.kernel, event("toolu_2"))
+    assert isinstance(said, Allow) is runs
+    known = await desk.shop.ledger.call(call.ref)
+    assert known.status is (Status.RUNNING if runs else Status.APPROVED)
+    assert runs or "cannot be held exactly" in said.reason
+
+
 async def test_what_the_policy_does_not_know_is_denied(desk):
     """No rule names the tool: it does not run."""
     said = await before(desk.kernel, event("toolu_1", tool_name="Write", tool_input={}))

@@ -18,11 +18,13 @@ from shop import Shop
 from ayes.adapters.aap.provider import Conflict, Provider, thread_of
 from ayes.adapters.aap.settings import InstanceFile
 from ayes.adapters.aap.wire import Submission
+from ayes.adapters.anthropic import TurnWaits, settle
 from ayes.adapters.claude_code import Allow, after, before, event_of
 from ayes.adapters.kernel import AskedCall, Kernel, Wait
 from ayes.adapters.mcp_gateway.wire import recorded
 from ayes.ledger.log import EventLog
 from ayes.ledger.services import Ledger
+from ayes.projections.refusal_texts import MAY_BE_EARLIER
 from ayes.schemas.slots import CallRef, ThreadRef
 
 pytestmark = pytest.mark.log("memory")
@@ -155,6 +157,37 @@ class OfFramework(Way):
 async def test_an_adapter(name: str, driver: Any, shop: Shop, tmp_path: Path):
     """Its framework's messages tell a resume from a later turn of the model (B20)."""
     await played(name, OfFramework(shop.log, tmp_path, driver.load()), shop)
+
+
+async def test_a_turn_without_the_messages_before_it_is_not_told(shop: Shop):
+    """Whoever settles the turn alone gets the recorded result of the earlier call, and the model
+    reads so; with the messages it is another call, of which people are asked (B20).
+    """
+    use = {"type": "tool_use", "id": ID, "name": "refund", "input": ARGUMENTS}
+    turn = {"role": "assistant", "content": [use]}
+    runs = []
+
+    def refund(amount: float) -> str:
+        """Pay money back."""
+        runs.append(amount)
+        return f"{amount:g} were paid back."
+
+    kernel, tools = kernel_of(shop.log), {"refund": refund}
+    with pytest.raises(TurnWaits) as waits:
+        await settle(kernel, "order-17", [turn], tools)
+    [ref] = waits.value.refs
+    await shop.until(ref.gated)
+    await Ledger(shop.log, author("ana", "reviewer")).reviewer("ana").approve(ref)
+    await shop.until(ref.decided)
+    first = await settle(kernel, "order-17", [turn], tools)
+    assert first["content"][0]["content"] == "100 were paid back."
+    assert await settle(kernel, "order-17", [turn], tools) == first
+    alone = await settle(kernel, "order-17", turn, tools)
+    assert alone["content"][0]["content"] == f"100 were paid back.\n\n{MAY_BE_EARLIER}"
+    with pytest.raises(TurnWaits) as waits:
+        await settle(kernel, "order-17", [turn, first, turn], tools)
+    assert waits.value.refs != (ref,)
+    assert runs == [100]
 
 
 class OfHook(Way):

@@ -64,7 +64,7 @@ export function guarding(client: Client, about: Guarding) {
       ...(about.agent === undefined ? {} : { agent: about.agent }),
     };
     // Providers repeat ids within a conversation. The same id with other arguments is another call.
-    const earlier = answeredOf(before, call);
+    const earlier = resultsIn(before).filter((one) => one.call && isEqual(one.call, call)).length;
     // While one of an earlier turn goes on, it is that one.
     const last = earlier > 0 ? await recorded(call, earlier - 1) : undefined;
     if (last && GOES_ON.has(last.status)) return last;
@@ -136,22 +136,17 @@ export function guarding(client: Client, about: Guarding) {
    * if it has none. Nothing is requested.
    */
   async function recorded(call: ToolCall, earlier: number): Promise<CallState | undefined> {
-    const found = await recordedAs(call, earlier);
-    return found ?? (earlier > 0 ? recorded(call, earlier - 1) : undefined);
-  }
-
-  async function recordedAs(call: ToolCall, earlier: number): Promise<CallState | undefined> {
     for (let repeat = 1; repeat <= MOST_REPEATS; repeat++) {
       let state: CallState;
       try {
         ({ state } = await client.wait(nameOf(about.thread, call.toolCallId, earlier, repeat)));
       } catch (problem) {
-        if (problem instanceof Problem && problem.kind === "UnknownCall") return undefined;
+        if (problem instanceof Problem && problem.kind === "UnknownCall") break;
         throw problem;
       }
       if (isOf(state, call)) return state;
     }
-    return undefined;
+    return earlier > 0 ? recorded(call, earlier - 1) : undefined;
   }
 
   /** The output of a result in a message, from the ledger alone, in the SDK's own shape. */
@@ -376,11 +371,6 @@ function resultsIn(messages: readonly Message[]) {
     results.push({ part: found, call, earlier });
   }
   return results;
-}
-
-/** How many calls with the id, the tool and the input of this one have a result in messages. */
-function answeredOf(messages: readonly Message[], call: ToolCall): number {
-  return resultsIn(messages).filter((one) => one.call && isEqual(one.call, call)).length;
 }
 
 function isEqual(one: ToolCall, other: ToolCall): boolean {
