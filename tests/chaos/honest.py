@@ -44,7 +44,7 @@ async def histories(folder: Path, times: int, seed: int) -> list[str]:
         event = lot.choice(EVENTS)
         done.append(event)
         async with EmbeddedServer(store, sync="2m") as server:
-            size = (16 << 20) + lot.randrange(1 << 20) if event == "settings" else None
+            size = (1 << 30) + lot.randrange(1 << 20) if event == "settings" else None
             await declare_streams(store, max_bytes=size)
             is_read = number % READ_EVERY == 0
             if problem := await _seen(store, number, lot, is_read=is_read):
@@ -85,7 +85,7 @@ async def _seen(store: Path, number: int, lot: random.Random, *, is_read: bool) 
 
 async def _recorded(ledger: Ledger, number: int, lot: random.Random) -> None:
     said = ThreadRef("shop", f"t{number}").said
-    text = "x" * lot.choice((1, 100, 20_000))
+    text = "x" * lot.choice((1, 100, 2_000))
     facts = [(said(f"m{n}"), e.Said(role="user", text=text)) for n in range(lot.choice((1, 5, 40)))]
     await asyncio.gather(*(ledger.append(*one) for one in facts))
     await ledger.declare("shop", ToolSpec(name=f"tool-{number}", schema='{"type":"object"}'))
