@@ -5,7 +5,7 @@ read once in the background, from the node that leads it.
 import asyncio
 import math
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Final
 
@@ -16,6 +16,7 @@ from ayes.ledger import clock
 from ayes.ledger.log import RawMessage
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ops.broker.witness import (
+    READING,
     Distrusted,
     Reading,
     Seen,
@@ -61,9 +62,8 @@ async def keeping(log: JetStream, place: str, *, is_gate: bool = True) -> AsyncG
     """
     keeper = _Keeper(log, Witness(log, place), is_gate=is_gate)
     await keeper.begin()
-    tasks = [asyncio.create_task(keeper.run(), name="witness")]
-    if is_gate:
-        tasks.append(asyncio.create_task(keeper.read_all(), name="reading"))
+    steps = [keeper.look, keeper.read_all] if is_gate else [keeper.look]
+    tasks = [asyncio.create_task(keeper.repeat(step), name="witness") for step in steps]
     try:
         yield Watched(keeper.hear, tuple(tasks))
     finally:
@@ -87,6 +87,8 @@ class _Keeper:
         #: What this process has read of the log, and what was reported last, by any.
         self._reading: Reading | None = None
         self._reported: Reading | None = None
+        #: When each node was read to the end.
+        self._read_at: dict[str, float] = {}
 
     async def begin(self) -> None:
         number, self._accepted = await accepted(self._log)
@@ -95,12 +97,16 @@ class _Keeper:
         self._saved = self._seen.seq
         self._reported = await reading(self._log)
 
-    async def run(self) -> None:
+    async def repeat(self, step: Callable[[], Awaitable[None]]) -> None:
+        """Take a step again and again, until it finds that the log is not what it was."""
         while True:
             try:
-                await self.look()
+                await step()
             except LogDamaged as damage:
-                await self._found(damage)
+                if self._is_gate:
+                    about = self._reading or Reading(damage.node, 0, 0, clock.now())
+                    self._reading = msgspec.structs.replace(about, problem=str(damage))
+                    await self._report()
                 raise
             except _Shorter:
                 raise
@@ -161,19 +167,10 @@ class _Keeper:
             raise LogDamaged(f"fact {before + 1:,} cannot be read", node)
 
     async def read_all(self) -> None:
-        """Read the whole log from its leader; again when another node leads it, and each day."""
-        read_at: dict[str, float] = {}
-        while True:
-            try:
-                node, now = await self._log.leader(), time.monotonic()
-                if now - read_at.get(node, -math.inf) > AGAIN_S and await self._read_from(node):
-                    read_at[node] = now
-            except LogDamaged as damage:
-                await self._found(damage)
-                raise
-            except (Unavailable, OSError) as problem:
-                _log.debug("the log cannot be read now", problem=str(problem))
-            await asyncio.sleep(EVERY_S)
+        """Read the whole log from its leader, once from each node that leads it, and each day."""
+        node, now = await self._log.leader(), time.monotonic()
+        if now - self._read_at.get(node, -math.inf) > AGAIN_S and await self._read_from(node):
+            self._read_at[node] = now
 
     async def _read_from(self, node: str) -> bool:
         """Read all facts at a low rate; returns whether the node led the log until the end."""
@@ -194,17 +191,11 @@ class _Keeper:
             self._check_next(at, end + 1, node)
         return await self._log.leader() == node
 
-    async def _found(self, damage: LogDamaged) -> None:
-        if self._is_gate:
-            about = self._reading or Reading(damage.node, 0, 0, clock.now())
-            self._reading = msgspec.structs.replace(about, problem=str(damage))
-            await self._report()
-
     async def _report(self) -> None:
         """Tell the others how far this process has read."""
         if self._reading is not None and self._reading != self._reported:
             with suppress(Unavailable):
-                await self._witness.report(self._reading)
+                await self._log.running.overwrite(READING, msgspec.json.encode(self._reading))
                 self._reported = self._reading
 
     async def _heed(self) -> None:

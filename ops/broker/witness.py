@@ -207,14 +207,6 @@ class Witness:
                 return
         await self._log.running.put(SEEN, raw, revision)
 
-    def forget(self, log: str) -> None:
-        """Start again here: somebody says that the log is the right one."""
-        for file in self.files(log):
-            file.unlink(missing_ok=True)
-
-    async def report(self, reading: Reading) -> None:
-        await self._log.running.overwrite(READING, msgspec.json.encode(reading))
-
 
 def _is_ahead(other: Seen, seen: Seen) -> bool:
     same = (other.log, other.accepted) == (seen.log, seen.accepted)
@@ -270,26 +262,22 @@ async def difference(
     Raises:
         Distrusted: the witness cannot be read.
     """
+    witness = Witness(log, place)
+    stream = await info(log.api, f"STREAM.INFO.{LEDGER}")
     try:
-        return await _difference(log, Witness(log, place), deep=deep, quick=quick)
+        identity = await log.identity() if stream else ""
+        known = await seen_of(log, witness, identity)
+        for one in known:
+            if (why := await _other(log, one, identity)) is not None:
+                return why
+        if stream is None:
+            return None
+        check_density(stream, (await accepted(log))[1])
+        if not quick:
+            await log.read_from_leader(LEDGER, *LONG_LIVED)
+        return await _other_facts(log, known[0], deep=deep) if known else None
     except LogDamaged as damage:
         return damage.what
-
-
-async def _difference(log: JetStream, witness: Witness, *, deep: bool, quick: bool) -> str | None:
-    stream = await info(log.api, f"STREAM.INFO.{LEDGER}")
-    identity = await log.identity() if stream else ""
-    last = (await accepted(log))[1] if stream else None
-    known = await seen_of(log, witness, identity)
-    for one in known:
-        if (why := await _other(log, one, identity)) is not None:
-            return why
-    if stream is None:
-        return None
-    check_density(stream, last)
-    if not quick:
-        await log.read_from_leader(LEDGER, *LONG_LIVED)
-    return await _other_facts(log, known[0], deep=deep) if known else None
 
 
 async def seen_of(log: JetStream, witness: Witness, identity: str) -> list[Seen]:
@@ -390,7 +378,8 @@ async def accept(log: JetStream, place: str, organisation: Ledger, reason: str) 
     number, _ = await accepted(log)
     event = e.LogAccepted(last, count, identity, digest, reason)
     await organisation.append_exclusive(log_slot(number + 1), event)
-    Witness(log, place).forget(identity)
+    for file in Witness(log, place).files(identity):
+        file.unlink(missing_ok=True)
 
 
 async def tell(log: JetStream, place: str) -> None:

@@ -40,7 +40,7 @@ from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import declare_streams
 from ayes.ops.cluster.local import LocalCluster
 from ayes.schemas import events as e
-from ayes.schemas.errors import LogDamaged, Unavailable
+from ayes.schemas.errors import BrokerAway, LogDamaged, Unavailable
 from ayes.schemas.policy import applied
 from ayes.schemas.slots import CallRef, DelegationRef, GrantRef, Slot, ThreadRef, policy_slot
 from ayes.schemas.tools import ToolSpec
@@ -53,6 +53,7 @@ SIZE = 16 << 20
 #: Of the bytes of other facts, and of the beginnings of blocks.
 OTHERS = 40
 NOWHERE = "nowhere: nothing was damaged"
+NO_START = "by the broker, which does not start"
 
 
 def _policy(number: int) -> e.PolicyApplied:
@@ -220,8 +221,13 @@ async def on_one_server(folder: Path, every: int, seed: int) -> Counter[str]:
         for keeps_index in (True, False) if end == "stopped" else (True,):
             for record, at in places(kept, every, lot):
                 bit = 1 << lot.randrange(8)
-                async with _running(store, kept, (record, at, bit), keeps_index=keeps_index):
-                    counted[await _named(store, so, record, at, bit)] += 1
+                where = NO_START
+                with suppress(BrokerAway):
+                    async with _running(store, kept, (record, at, bit), keeps_index=keeps_index):
+                        where = await _named(store, so, record, at, bit)
+                if where == NO_START:
+                    sys.stderr.write(f"{record}, byte {at}, bit {bit}, {end}, {keeps_index}\n")
+                counted[where] += 1
     return counted
 
 
