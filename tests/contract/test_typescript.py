@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 from cable import Cable
 from console_client import Site, site
+from npm import node
 from program import killed_at_the_end
-from typescript import node, packages
+from typescript import packages
 
 from ayes.consumers.doubt import in_doubt
 from ayes.ledger.services import LEASE_S

@@ -191,7 +191,7 @@ def test_javascript_agrees(tmp_path: Path):
     wrong = [one for event in map(json.loads, SAMPLES) for one in changed(event)]
     (tmp_path / "facts.json").write_text(json.dumps(facts + wrong))
     done = subprocess.run(
-        ["node", "check.mjs", ASYNCAPI, EVENTS, "facts.json"],
+        [npm.node(), "check.mjs", ASYNCAPI, EVENTS, "facts.json"],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -35,7 +35,7 @@ def receiver(tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     assert listening != shown.text
     (tmp_path / "receiver.mjs").write_text(listening)
     with subprocess.Popen(
-        ["node", "receiver.mjs", "0"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+        [npm.node(), "receiver.mjs", "0"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
     ) as process:
         try:
             yield f"http://127.0.0.1:{process.stdout.readline().strip()}/ayes", process

