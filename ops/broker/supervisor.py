@@ -13,9 +13,11 @@ import os
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+from ayes.consumers.supervision import keep_running
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import fitting, info
 from ayes.ledger.subscriptions import LEDGER
@@ -66,7 +68,8 @@ class Supervisor:
         #: Why the log takes no writes, as it was reported last.
         self._why = ""
         #: Fails with `BrokerAway` when the broker cannot be kept running.
-        self.broken = asyncio.create_task(self.run(), name="supervisor")
+        running = keep_running("the supervisor", self.run, ends=(BrokerAway,))
+        self.broken = asyncio.create_task(running, name="supervisor")
         self._guard: asyncio.Task[None] | None = None
 
     async def end(self) -> None:
@@ -81,7 +84,8 @@ class Supervisor:
         """
         await self.check_disk()
         if self._guard is None:
-            self._guard = asyncio.create_task(guard(self._log), name="guard")
+            guarding = keep_running("the guard", partial(guard, self._log), ends=())
+            self._guard = asyncio.create_task(guarding, name="guard")
 
     async def run(self) -> None:
         """Supervise the broker until it cannot be kept running.

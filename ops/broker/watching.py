@@ -70,7 +70,7 @@ async def keeping(log: JetStream, place: str, *, is_gate: bool = True) -> AsyncG
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        with suppress(Unavailable, OSError, TimeoutError):
+        with suppress(Exception):  # the next start looks again
             async with asyncio.timeout(_LAST_LOOK_S):
                 await keeper.look()
 
@@ -114,6 +114,8 @@ class _Keeper:
                 _log.warning("the witness of the log cannot be saved", problem=str(problem))
             except Unavailable as problem:
                 _log.debug("the log cannot be read now", problem=str(problem))
+            except Exception as problem:  # noqa: BLE001 - an answer that nobody foresaw ends nothing
+                _log.error("the log cannot be watched now", problem=repr(problem))
             await asyncio.sleep(EVERY_S)
 
     def hear(self, facts: list[RawMessage]) -> None:

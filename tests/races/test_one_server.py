@@ -8,9 +8,12 @@ import signal
 import socket
 import threading
 import time
+from collections import Counter
+from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from brokers import running
@@ -20,6 +23,7 @@ from program import approvals, started
 from running import working
 from shop import FIRST, REFUND, SECOND, THREAD, Shop, rule
 
+from ayes.consumers import supervision
 from ayes.consumers.gate import Gate
 from ayes.consumers.worker import Worker
 from ayes.ledger import clock
@@ -27,7 +31,7 @@ from ayes.ledger.log import Recorded
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.services import Ledger
-from ayes.ops.broker import supervisor
+from ayes.ops.broker import guard, supervisor, watching
 from ayes.ops.broker.health import Health, takes_writes
 from ayes.ops.commands import up as up_command
 from ayes.schemas import events as e
@@ -154,6 +158,42 @@ def test_a_broker_that_ends_too_often_is_left_with_its_last_words(tmp_path, with
     assert message.startswith("the broker ended by itself 2 times within 5 minutes (exit code 2)")
     assert "SIGQUIT: quit" in message
     assert "Traceback" not in ended.err
+
+
+async def test_what_up_reads_beside_its_workers_does_not_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """An answer that nobody foresaw is reported and read again: the supervisor, the guard and the
+    witness go on, and with them the broker (D7).
+    """
+    looks = Counter[str]()
+
+    def odd(name: str) -> Callable[..., Any]:
+        async def answer(*_: object, **__: object) -> Any:
+            looks[name] += 1
+            raise KeyError("state")
+
+        return answer
+
+    monkeypatch.setattr(supervision, "AGAIN_S", 0.01)
+    monkeypatch.setattr(supervisor, "EVERY_S", 0.01)
+    async with (
+        running(tmp_path / "store") as server,
+        JetStream.connect(server.store.path, role="admin") as log,
+        watching.keeping(log, "here") as watched,
+    ):
+        monkeypatch.setattr(guard, "alarms", odd("guard"))
+        monkeypatch.setattr(watching, "EVERY_S", 0.01)
+        over = supervisor.Supervisor(server, log)
+        await over.watch_log()
+        monkeypatch.setattr(supervisor, "takes_writes", odd("disk"))
+        monkeypatch.setattr(watching, "stream_of", odd("witness"))
+        async with asyncio.timeout(60):
+            while not all(looks[one] > 2 for one in ("disk", "guard", "witness")):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert not over.broken.done()
+        assert not any(task.done() for task in watched.ends)
+        await over.end()
 
 
 # ------------------------------------------------------------------------------- few files, memory
