@@ -16,11 +16,12 @@ and files, as standard content blocks. An artifact is not for the model, and is 
 """
 
 from collections.abc import Awaitable, Callable
+from operator import itemgetter
 from typing import Any
 
 import msgspec
 from langchain.agents.middleware import AgentMiddleware
-from langchain_core.messages import AIMessage, ToolCall, ToolMessage
+from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command, interrupt
@@ -41,6 +42,7 @@ from ayes.schemas.tools import ToolSpec
 CALL = "ayes_call"
 #: Of files, as blocks and media types have them; any other is a `file`.
 _KINDS = ("image", "audio", "video")
+_called = itemgetter("id", "name", "args")
 
 
 class Approvals(AgentMiddleware[Any, Any]):
@@ -134,10 +136,6 @@ def _earlier(request: ToolCallRequest) -> int | None:
     turns = [one.tool_calls for one in messages or () if isinstance(one, AIMessage)]
     equal = sum(any(_called(one) == _called(call) for one in turn) for turn in turns)
     return equal - 1 if equal else None
-
-
-def _called(call: ToolCall) -> tuple[Any, ...]:
-    return call["id"], call["name"], call["args"]
 
 
 def _spec(tool: Any) -> ToolSpec:

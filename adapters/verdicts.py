@@ -22,7 +22,7 @@ from ayes.ledger.lifecycle import Call, Status
 from ayes.projections import refusal_texts
 from ayes.projections.history import told
 from ayes.schemas import events as e
-from ayes.schemas.content import parts_of, words
+from ayes.schemas.content import words
 from ayes.schemas.slots import CallRef
 
 
@@ -104,5 +104,5 @@ def of_earlier(read: Say | Answer) -> Say | Answer:
             return Say(f"{text}\n\n{note}", is_error)
         case Answer(str(text)):
             return Answer(f"{text}\n\n{note}")
-        case Answer(content):
-            return Answer((*parts_of(content), e.Text(note)))
+        case Answer(parts):
+            return Answer((*parts, e.Text(note)))
