@@ -388,7 +388,7 @@ async def test_flow_control_is_answered_on_its_own_subjects_only(tmp_path: Path)
         assert await answer(log.api, b"$JS.FC.LEDGER.x.1", head % (b"3", b"")) is None
         await log.connection.client.flush()
         await client.flush()
-        await client.close()
+        await client.drain()  # after the last callback
     assert heard == ["$JS.FC.LEDGER.x.1"]
 
 
