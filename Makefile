@@ -88,7 +88,7 @@ sim: setup       ## SEEDS=1000 simulated worlds of CALLS=200 on a hostile broker
 
 conformance: setup ## what needs more than the locked environment: reference libraries in JavaScript, Go, an environment for each framework; says what it skips
 	@.ci/go || echo "Go is not installed: the test of examples/go skips" >&2
-	@CONFORMANCE=1 $(BIN)/pytest -n 0 tests/ops/test_webhooks_in_javascript.py tests/projections/test_ai_sdk.py tests/projections/test_ai_sdk_ui.py \
+	@CONFORMANCE=1 $(BIN)/pytest -n 2 --timeout 600 tests/ops/test_webhooks_in_javascript.py tests/projections/test_ai_sdk.py tests/projections/test_ai_sdk_ui.py \
 	  tests/docs/test_schemas.py tests/contract tests/adapters/test_mcp_conformance.py tests/adapters/test_frameworks.py tests/adapters/test_upstream.py tests/adapters/test_aap_conformance.py
 
 properties: setup ## 20,000 examples of each property of the rules that void facts (half an hour), 1,000 of every other one

@@ -84,7 +84,7 @@ async def give(
     """
     for_s = lasting_s("--duration", duration)
     ref = None if call is None else CallRef.parse(call)
-    check_scope(call, tool, when, any_arguments=any_arguments)
+    check_scope(call, tool, when, workspace or "", any_arguments=any_arguments)
     if ref is None and workspace is None:
         raise BadInput("in which workspace? Name it with -w, since there is no call.")
     scope = GrantScope(tool or "", for_s, uses, when, agent, reason, any_arguments, any_thread)
@@ -158,7 +158,9 @@ def vote_problem(grant: GrantRef, like: CallRef | None, problem: Refused) -> Ref
     return type(problem)(said)
 
 
-def check_scope(call: str | None, tool: str | None, when: str, *, any_arguments: bool) -> None:
+def check_scope(
+    call: str | None, tool: str | None, when: str, workspace: str, *, any_arguments: bool
+) -> None:
     """Refuse a grant that does not say which calls it is for.
 
     Raises:
@@ -168,6 +170,8 @@ def check_scope(call: str | None, tool: str | None, when: str, *, any_arguments:
         raise BadInput(
             "a grant is for calls like one CALL, or for a tool: name the CALL, or give --tool TOOL."
         )
+    if call is not None and workspace not in ("", CallRef.parse(call).workspace):
+        raise BadInput(f"{call} is not in workspace {workspace!r}. Leave the workspace out.")
     if any_arguments and when:
         raise BadInput("--any-arguments and --when say different things. Give one of them.")
     if call is None and not (any_arguments or when):

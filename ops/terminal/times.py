@@ -44,7 +44,7 @@ def lasting_s(option: str, text: str) -> float:
     """
     if text.isdecimal():
         raise BadInput(f"{option} {text} has no unit. Write {text}h, or another of s, m and d.")
-    return parse_duration(option, text, least=1, most=MAX_S)
+    return parse_duration(option, text, most=MAX_S)
 
 
 def parse_time(option: str, text: str) -> datetime:

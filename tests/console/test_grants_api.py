@@ -49,6 +49,9 @@ async def test_a_grant_for_a_tool_says_which_calls_it_is_for(shop, client):
     vague = await client.post(GRANTS, json=tool)
     assert vague.status_code == 422
     assert vague.json()["detail"].startswith("which calls of the tool?")
+    like = {"call": "shop/order-17/refund-1", "workspace": "other", "for_s": 60}
+    elsewhere = await client.post(GRANTS, json=like)
+    assert "is not in workspace 'other'" in elsewhere.json()["detail"]
     new = tool | {"when": "args.amount < 20", "name": "small"}
     first, again = [(await client.post(GRANTS, json=new)).json() for _ in range(2)]
     assert (first["when"], first["seq"]) == ("args.amount < 20", again["seq"])

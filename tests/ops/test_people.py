@@ -728,6 +728,7 @@ BAD_INPUT = [
      "a grant is for calls like one CALL, or for a tool"),
     ("grant give --duration 1h --any-arguments --as ana", 2,
      "a grant is for calls like one CALL, or for a tool"),
+    (f"grant give {OPEN} -w desk --duration 1h --as ana", 2, "is not in workspace 'desk'. Leave"),
     ("grant give shop/t/nobody --duration 1h --as ana", 1, "shop/t/nobody was never requested"),
     ("grant give --tool nail -w shop --duration 1h --any-arguments --as ana", 2,
      "no tool 'nail' is declared"),

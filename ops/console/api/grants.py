@@ -152,7 +152,7 @@ async def give(new: NewGrant, backend: InBackend, visitor: Reviewing) -> GrantSt
     """Give a grant in the visitor's own name. If it is for calls like one that is pending, also
     vote for that call.
     """
-    check_scope(new.call, new.tool, new.when, any_arguments=new.any_arguments)
+    check_scope(new.call, new.tool, new.when, new.workspace, any_arguments=new.any_arguments)
     like = CallRef.parse(new.call) if new.call is not None else None
     workspace = like.workspace if like else token("workspace", new.workspace)
     scope = GrantScope(
