@@ -886,6 +886,8 @@ class _DirectGet:
 
     def __init__(self, stream: str, subjects: tuple[str, ...], start: int) -> None:
         self.messages: list[log.RawMessage] = []
+        #: How many come after the last one. That does not add up in a mixture of two answers.
+        self._left = 0
         self._stream = stream.encode()
         self._start = start
         #: By what is before their first wildcard, since hundreds of subjects may be asked for.
@@ -900,13 +902,19 @@ class _DirectGet:
             if status != b"204":
                 return True
             ended = _END.search(reply.head)
-            is_whole = ended is not None and int(ended[1]) == last
-            return is_whole and bool(self._start or b"\nNats-UpTo-Sequence:" in reply.head)
+            if ended is None or int(ended[2]) != last:
+                return False
+            is_of_several = b"\nNats-UpTo-Sequence:" in reply.head
+            return bool(self._start) or (is_of_several and int(ended[1]) == self._left)
         found = _DIRECT.search(reply.head)
-        if found is None or found[1] != self._stream or int(found[5]) != last:
+        if found is None or found[1] != self._stream or int(found[6]) != last:
+            return False
+        left = int(found[5])
+        if last and left != max(self._left - 1, 0):
             return False
         seq, subject = int(found[3]), subject_text(found[2])
         if seq > last and seq >= self._start and self._is_asked(subject):
+            self._left = left
             self.messages.append(log.RawMessage(seq, _time(found[4].decode()), subject, reply.data))
         return False
 
@@ -919,13 +927,13 @@ class _DirectGet:
 
 
 #: The headers that the broker adds after those of the publisher: stream, subject, sequence, time,
-#: and the sequence of the answer before.
+#: how many come after it, and the sequence of the answer before.
 _DIRECT: Final = re.compile(
     rb"\nNats-Stream: ([^\r\n]*)\r\nNats-Subject: ([^\r\n]*)\r\nNats-Sequence: (\d+)"
-    rb"\r\nNats-Time-Stamp: ([^\r\n]*)\r\nNats-Num-Pending: \d+"
+    rb"\r\nNats-Time-Stamp: ([^\r\n]*)\r\nNats-Num-Pending: (\d+)"
     rb"\r\nNats-Last-Sequence: (\d+)\r\n\r\n\Z"
 )
-_END: Final = re.compile(rb"\nNats-Last-Sequence: (\d+)\r\n")
+_END: Final = re.compile(rb"\nNats-Num-Pending: (\d+)\r\nNats-Last-Sequence: (\d+)\r\n")
 
 
 def _time(text: str) -> datetime:

@@ -211,12 +211,13 @@ def stored(
     subject: str = "ledger.shop.t.call.c.requested",
     stream: str = "LEDGER",
     own: str = "",
+    left: int = 0,
 ) -> bytes:
     """The head of a stored message in the answer to a batch; `own`: of its publisher."""
     return (
         f"NATS/1.0\r\n{own}Nats-Stream: {stream}\r\nNats-Subject: {subject}\r\n"
         f"Nats-Sequence: {seq}\r\nNats-Time-Stamp: 2026-01-01T00:00:00Z\r\n"
-        f"Nats-Num-Pending: 0\r\nNats-Last-Sequence: {last}\r\n\r\n"
+        f"Nats-Num-Pending: {left}\r\nNats-Last-Sequence: {last}\r\n\r\n"
     ).encode()
 
 
@@ -327,19 +328,28 @@ async def test_a_read_takes_only_what_was_asked_for(tmp_path: Path):
         (stored(2, 0, "ledger.shop.t.call.d.requested"), b"another call"),
         (stored(2, 0, stream="KV_pending"), b"another stream"),
         (stored(2, 1), b"not the first"),
-        (stored(2, 0, own="Nats-Stream: X\r\nNats-Sequence: 9\r\n"), b"one"),
+        (stored(2, 0, own="Nats-Stream: X\r\nNats-Sequence: 9\r\n", left=2), b"one"),
         (stored(4, 0, f"{CALL}.gated"), b"of another answer"),
         (end(0), b""),
+        (end(2), b""),
+        (stored(4, 2, f"{CALL}.gated"), b"of an answer with one fewer"),
         (stored(4, 3, f"{CALL}.gated"), b"with a hole"),
         (stored(2, 2, f"{CALL}.gated"), b"not ascending"),
-        (stored(4, 2, f"{CALL}.gated"), b"two"),
+        (stored(4, 2, f"{CALL}.gated", left=1), b"two"),
         (end(2), b""),
-        (end(4, up_to=None), b""),
         (end(4), b""),
+        (stored(6, 4, f"{CALL}.decided"), b"three"),
+        (end(6, up_to=None), b""),
+        (end(6, pending=1), b""),
+        (end(6), b""),
     ]
     async with replying(tmp_path, READ, *said) as log:
         found = await log.read_few(f"{CALL}.>")
-        assert [(raw.seq, raw.data) for raw in found or ()] == [(2, b"one"), (4, b"two")]
+        assert [(raw.seq, raw.data) for raw in found or ()] == [
+            (2, b"one"),
+            (4, b"two"),
+            (6, b"three"),
+        ]
 
 
 async def test_a_page_takes_only_what_comes_after_it_in_order(tmp_path: Path):
