@@ -23,6 +23,7 @@ from ayes.ops.broker.witness import (
     Witness,
     accepted,
     check_density,
+    kept_until,
     next_digest,
     reading,
     seen_of,
@@ -93,7 +94,11 @@ class _Keeper:
     async def begin(self) -> None:
         number, self._accepted = await accepted(self._log)
         known = await seen_of(self._log, self._witness, await self._log.identity())
-        self._seen = self._begun = known[0] if known else Seen(self._witness.place, "", number)
+        seen = known[0] if known else Seen(self._witness.place, "", number)
+        if seen.kept is None:
+            kept = await kept_until(self._log, seen.seq)
+            seen = msgspec.structs.replace(seen, kept=kept)
+        self._seen = self._begun = seen
         self._saved = self._seen.seq
         self._reported = await reading(self._log)
 

@@ -27,6 +27,7 @@ import struct
 import time
 from contextlib import aclosing, suppress
 from datetime import datetime
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,6 +55,7 @@ from ayes.schemas.slots import (
     ROOT,
     TOOL,
     log_slot,
+    matches,
 )
 
 _log: Final = get_logger("ayes.ops.broker.witness")
@@ -95,6 +97,8 @@ class Seen(Struct, frozen=True):
     seq: int = 0
     recorded_at: datetime | None = None
     digest: str = ""
+    #: The same of the facts that live long; None in files of earlier versions.
+    kept: str | None = None
     #: The digest at earlier facts, oldest first: where a comparison may begin.
     checkpoints: tuple[tuple[int, str], ...] = ()
 
@@ -108,6 +112,7 @@ class Seen(Struct, frozen=True):
             seq=raw.seq,
             recorded_at=raw.recorded_at,
             digest=digest,
+            kept=_next_kept(self.kept, raw),
             checkpoints=checkpoints,
         )
 
@@ -141,6 +146,26 @@ def next_digest(digest: str, raw: RawMessage) -> str:
     at = int(raw.recorded_at.timestamp() * 1_000_000)
     head = struct.pack(">QqI", raw.seq, at, len(subject))
     return hashlib.sha256(bytes.fromhex(digest) + head + subject + raw.data).hexdigest()
+
+
+def _next_kept(kept: str | None, raw: RawMessage) -> str | None:
+    if kept is None or "._" not in raw.subject:
+        return kept
+    is_kept = any(matches(pattern, raw.subject) for pattern in LONG_LIVED)
+    return next_digest(kept, raw) if is_kept else kept
+
+
+async def kept_until(log: JetStream, seq: int) -> str | None:
+    """The digest of the facts up to that number that live long, each read from the leader.
+
+    Raises:
+        LogDamaged: it cannot read one of them.
+    """
+    kept: str | None = ""
+    facts = await log.read_from_leader(LEDGER, *LONG_LIVED)
+    for raw in sorted(facts, key=attrgetter("seq")):
+        kept = _next_kept(kept, raw) if raw.seq <= seq else kept
+    return kept
 
 
 class Distrusted(Unavailable):
@@ -274,7 +299,9 @@ async def difference(
             return None
         check_density(stream, (await accepted(log))[1])
         if not quick:
-            await log.read_from_leader(LEDGER, *LONG_LIVED)
+            kept = await kept_until(log, known[0].seq if known else 0)
+            if known and known[0].kept not in {None, kept}:
+                return "policies, tools, grants, delegations or people are not those seen before"
         return await _other_facts(log, known[0], deep=deep) if known else None
     except LogDamaged as damage:
         return damage.what

@@ -19,7 +19,6 @@ import asyncio
 import os
 import random
 import shutil
-import struct
 import sys
 import tempfile
 import time
@@ -28,9 +27,9 @@ from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from rot import blocks, flip, forget_index
+from rot import Record, flip, forget_index, records
 
 from ayes.ledger.log import Recorded
 from ayes.ledger.nats.jetstream import JetStream
@@ -97,29 +96,6 @@ async def fill(store: Path) -> None:
         async with watching.keeping(log, place := witness.place_of(store, None)):
             pass
         assert (await witness.Witness(log, place).known(await log.identity()))[0].seq
-
-
-class Record(NamedTuple):
-    """A message in a block: where its bytes are, and on which subject it is."""
-
-    block: Path
-    begin: int
-    end: int
-    subject: str
-
-
-def records(store: Path) -> Iterator[Record]:
-    """The messages of `LEDGER`, as nats-server writes them: length (its highest bit: headers),
-    sequence, time, length of the subject, subject, ..., checksum (server/filestore.go).
-    """
-    for block in blocks(store):
-        held, at = block.read_bytes(), 0
-        while at < len(held):
-            length, _seq, _time, subject = struct.unpack_from("<IQQH", held, at)
-            length &= ~(1 << 31)
-            name = held[at + 22 : at + 22 + subject].decode()
-            yield Record(block.relative_to(store), at, at + length, name)
-            at += length
 
 
 def places(store: Path, every: int, lot: random.Random) -> list[tuple[Record, int]]:

@@ -20,7 +20,7 @@ import pytest
 from cluster import cluster
 from msgspec import structs
 from program import approvals, last_seq, record, up
-from rot import rot
+from rot import flip, forget_index, records, rot
 
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.nats.credentials import Store
@@ -433,6 +433,25 @@ def test_a_policy_that_rotted_starts_no_worker(damaged: Path, index: bool):
     missing = "ledger.shop._policy.1 is counted there and cannot be read" if index else "it lacks"
     assert missing in refused.problem["message"]
     assert "on node approvals-" in refused.problem["message"]
+
+
+@pytest.mark.parametrize("index", [True, False])
+def test_a_policy_that_moved_to_another_subject_starts_no_worker(damaged: Path, index: bool):
+    """The broker's checksum is over subject and payload together, so that a flipped bit in the
+    length of the subject passes: the policy is no policy, and nothing is missing. The facts that
+    live long have a digest of their own, of which the broker has a copy.
+    """
+    with up(damaged, "--workers", "gate"):
+        pass
+    (one,) = (one for one in records(damaged) if one.subject.endswith("._policy.1"))
+    flip(damaged / one.block, one.begin + 20, bit=16)
+    if not index:
+        forget_index(damaged)
+    shutil.rmtree(damaged.parent / "state")
+    refused = approvals("up", "--workers", "executor", "--json", store=damaged)
+    assert refused.code == 1
+    why = "_policy.1 is counted" if index else "policies, tools, grants, delegations or people"
+    assert why in refused.problem["message"]
 
 
 async def test_the_whole_log_is_read_while_workers_run(

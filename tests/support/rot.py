@@ -1,7 +1,9 @@
 """Rot: bytes of a stopped broker's files that are other than they were written."""
 
+import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 
 def blocks(store: Path, stream: str = "LEDGER") -> list[Path]:
@@ -41,3 +43,26 @@ def places(store: Path, text: str, stream: str = "LEDGER") -> Iterator[tuple[Pat
 def forget_index(store: Path, stream: str = "LEDGER") -> None:
     for one in store.glob(f"jetstream/**/streams/{stream}/msgs/index.db"):
         one.unlink()
+
+
+class Record(NamedTuple):
+    """A message in a block: where its bytes are, and on which subject it is."""
+
+    block: Path
+    begin: int
+    end: int
+    subject: str
+
+
+def records(store: Path) -> Iterator[Record]:
+    """The messages of `LEDGER`, as nats-server writes them: length (its highest bit: headers),
+    sequence, time, length of the subject, subject, ..., checksum (server/filestore.go).
+    """
+    for block in blocks(store):
+        held, at = block.read_bytes(), 0
+        while at < len(held):
+            length, _seq, _time, subject = struct.unpack_from("<IQQH", held, at)
+            length &= ~(1 << 31)
+            name = held[at + 22 : at + 22 + subject].decode()
+            yield Record(block.relative_to(store), at, at + length, name)
+            at += length
