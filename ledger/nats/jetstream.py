@@ -15,7 +15,7 @@ import hmac
 import re
 import secrets
 import time
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -890,11 +890,9 @@ class _DirectGet:
         self._left = 0
         self._stream = stream.encode()
         self._start = start
-        #: By what is before their first wildcard, since hundreds of subjects may be asked for.
-        self._subjects = defaultdict[str, list[str]](list)
-        for one in subjects:
-            self._subjects[re.split(r"[*>]", one, maxsplit=1)[0]].append(one)
-        self._sizes = {len(head) for head in self._subjects}
+        # Hundreds of calls may be asked for, and each answer is compared.
+        self._heads = tuple([one[:-1] for one in subjects if one[-1] == ">" and "*" not in one])
+        self._others = [one for one in subjects if one[-1] != ">" or "*" in one]
 
     def add(self, reply: NatsReply) -> bool:
         last = self.messages[-1].seq if self.messages else 0
@@ -919,11 +917,7 @@ class _DirectGet:
         return False
 
     def _is_asked(self, subject: str) -> bool:
-        return any(
-            matches(one, subject)
-            for size in self._sizes
-            for one in self._subjects.get(subject[:size], ())
-        )
+        return subject.startswith(self._heads) or any(matches(one, subject) for one in self._others)
 
 
 #: The headers that the broker adds after those of the publisher: stream, subject, sequence, time,
