@@ -1039,9 +1039,7 @@ FILES = {
     "reviewer-vote.toml": 'name = "ana"\n\n[[vote]]\ntools = ["pay"]\nverdict = "deny"\narguments '
     '= "{}"\n',
     "empty.jsonl": "",
-    "no-json.jsonl": '{"id": "a", "messages": [{"role": "user", "content": "hi"}]}\n{"id": \n',
     "dot.jsonl": '{"id": "a.b", "messages": [{"role": "user", "content": "hi"}]}\n',
-    "twice.jsonl": '{"id": "a", "messages": [{"role": "user", "content": "hi"}]}\n' * 2,
     "huge.jsonl": json.dumps({"id": "a", "messages": [{"role": "user", "content": "x" * 600_000}]}),
     "users.jsonl": json.dumps(
         {
@@ -1089,9 +1087,7 @@ BAD_INPUT = [
     # what is done, how it ends, what must be said
     ("rehearse missing.jsonl", 2, "missing.jsonl: cannot be read: No such file"),
     ("rehearse empty.jsonl", 2, "empty.jsonl: is empty. It needs one conversation on each line."),
-    ("rehearse no-json.jsonl", 2, "no-json.jsonl, line 2: it is no JSON"),
     ("rehearse dot.jsonl", 2, "dot.jsonl, line 1: conversation id 'a.b' cannot be used"),
-    ("rehearse twice.jsonl", 2, "twice.jsonl, line 2: the id 'a' is already used on line 1"),
     (
         "rehearse huge.jsonl",
         2,
@@ -1149,7 +1145,7 @@ BAD_INPUT = [
     ("up --store new --policy policy-key.toml", 2, "policy-key.toml, line 5"),
     ("up --store new --tools no_such_module:tools", 2, "no_such_module"),
     ("work nothing", 2, "there is no worker 'nothing'. There are: gate, queue, model, executor"),
-    ("work model --recording no-json.jsonl", 2, "no-json.jsonl, line 2"),
+    ("work model --recording missing.jsonl", 2, "missing.jsonl: cannot be read"),
     (
         "request shop/t/new nail {}",
         2,

@@ -448,7 +448,7 @@ def test_it_says_that_calls_wait_for_people(tmp_path, script, rules, as_json):
         assert sentence.startswith("1 call waits for people and nothing else happens: ")
         assert sentence.endswith(f"ayes pending -w rehearsal --store {store}\n")
         shown = approvals(*sentence.split("ayes ")[1].split(), "--json")
-        assert [one["call"] for one in shown.lines] == ["1-0"]
+        assert [one["call"] for one in shown.lines] == ["rehearsal/same-id-twice/1-0"]
         for call in ("1-0", "2-0"):
             wait_for(store, ThreadRef("rehearsal", "same-id-twice").call(call).gated)
             hand = ("approve", f"rehearsal/same-id-twice/{call}", "--as", "hand")

@@ -485,7 +485,7 @@ def test_what_is_shown_is_what_is_approved(shop, within, thread):
 
     as_queue(shop, consistent)
     shown = within("pending", "-w", "shop", "--json", store=shop)
-    forged = next(one["digest"] for one in shown.lines if one["call"] == "c")
+    forged = next(one["digest"] for one in shown.lines if one["call"] == str(call))
     before = last_seq(shop)
     for digits in (forged, forged[:12]):
         refused = within("approve", call, "--as", "ana", "--digest", digits, "--json", store=shop)
@@ -624,7 +624,7 @@ def test_one_bad_value_in_the_bucket_hinders_nobody(shop, within, thread):
         assert f"warning: entry {key} of the queue cannot be read and is left out" in listed.err
     assert "`ayes replay --projection pending --swap`" in listed.err
     machine = within("pending", "-w", "shop", "--limit", "5", "--json", store=shop)
-    assert {one["call"] for one in machine.lines} >= {"a", "b"}
+    assert {one["call"] for one in machine.lines} >= {str(one) for one in calls[:2]}
     assert {json.loads(one)["key"] for one in machine.err.splitlines()} == set(keys)
     with started("pending", "--watch", "-w", "shop", "--store", shop) as process:
         told = {process.stdout.readline().split()[1] for _ in range(2)}
