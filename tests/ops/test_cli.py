@@ -14,6 +14,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from importlib import import_module
 from pathlib import Path
@@ -435,14 +436,21 @@ def test_a_policy_may_come_by_a_pipe(shop, within):
     assert json.loads(asked)["text"] == f"# newer\n{NEVER}"
 
 
-def test_a_policy_may_come_by_the_standard_input(shop, within):
-    """`/dev/stdin` and `<(...)` of a real shell are read once too."""
+def test_a_policy_may_come_by_the_standard_input(shop, within, tmp_path):
+    """`/dev/stdin`, `<(...)` of a real shell and a named pipe are read once too."""
     ended = approvals("policy", "apply", "/dev/stdin", "-w", "stdin", store=shop, typed=NEVER)
     assert (ended.code, shown(within, shop, "-w", "stdin")) == (0, NEVER), ended.err
     line = 'exec "$0" policy apply <(printf %s "$1") -w substituted'
     given = environment(AYES_STORE=str(shop))
     subprocess.run(["bash", "-c", line, str(AYES), NEVER], env=given, check=True)
     assert shown(within, shop, "-w", "substituted") == NEVER
+    fifo = tmp_path / "policy.toml"
+    os.mkfifo(fifo)
+    writing = threading.Thread(target=fifo.write_text, args=(NEVER,), daemon=True)
+    writing.start()
+    assert within("policy", "apply", fifo, "-w", "named", store=shop).code == 0
+    writing.join()
+    assert shown(within, shop, "-w", "named") == NEVER
 
 
 @pytest.mark.parametrize("text", ["", "\n", "# nothing yet\n"])
@@ -464,7 +472,7 @@ def test_an_empty_policy_is_refused_unless_it_is_meant(shop, within, text):
 
 
 def test_up_reads_each_of_its_files_once(tmp_path, within):
-    """Each file of `ayes up` may be a pipe: policy, channels, Slack's settings, sub-agents (B1)."""
+    """Files of `ayes up` may be pipes: the policy, the channels and the sub-agents (B1)."""
     files = {
         "policy": NEVER,
         "channels": '[channel.mail]\nurl = "json://localhost:1/{address}"\n',
