@@ -118,15 +118,11 @@ def _is_enough(call: Call, agree: Sequence[str], vote: Record) -> bool:
     added = _added(call, vote.seq)
     open_seats = [voters for voters, needed in _seats(call) for _ in range(needed)]
 
-    def may_sit(account: str, voters: Sequence[str]) -> bool:
-        named = {_person(one, asked) for one in (*voters, *added) if not set(one) & {"*", "?"}}
-        return _is_among(account, (*voters, *added)) or _person(account, asked) in named
-
     def fill(seats: Sequence[Sequence[str]], people: Sequence[str]) -> bool:
         if not seats:
             return True
         return any(
-            may_sit(one, seats[0]) and fill(seats[1:], [*people[:place], *people[place + 1 :]])
+            _is_among(one, (*seats[0], *added)) and fill(seats[1:], [*people[:place], *people[place + 1 :]])
             for place, one in enumerate(people)
         )
 
