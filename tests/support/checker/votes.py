@@ -114,7 +114,6 @@ def _is_delegated(log: Log, call: Call, vote: Record, voter: str, principal: str
 
 def _is_enough(call: Call, agree: Sequence[str], vote: Record) -> bool:
     """Whether these people can sit on all seats, each on one."""
-    asked = call.gated.event if call.gated else {}
     added = _added(call, vote.seq)
     open_seats = [voters for voters, needed in _seats(call) for _ in range(needed)]
 
@@ -122,7 +121,8 @@ def _is_enough(call: Call, agree: Sequence[str], vote: Record) -> bool:
         if not seats:
             return True
         return any(
-            _is_among(one, (*seats[0], *added)) and fill(seats[1:], [*people[:place], *people[place + 1 :]])
+            _is_among(one, (*seats[0], *added))
+            and fill(seats[1:], [*people[:place], *people[place + 1 :]])
             for place, one in enumerate(people)
         )
 
