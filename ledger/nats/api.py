@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 import nats.errors
-from msgspec import Struct
+from msgspec import MsgspecError, Struct
 
 from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.protocol import (
@@ -431,70 +431,43 @@ def by_leader(stream: dict[str, Any]) -> dict[str, Any]:
     return stream
 
 
-class _Named(Struct):
-    name: str = ""
-
-
-class _State(Struct):
-    last_seq: int
-
-
-class _Message(Struct):
-    subject: str
-    seq: int
-    time: datetime
-
-
-class _Answer(Struct):
-    """What is compared with the question in an answer of the JetStream API."""
-
-    type: str = ""
-    error: PubAckError | None = None
-    stream_name: str = ""
-    name: str = ""
-    config: _Named | None = None
-    state: _State | None = None
-    message: _Message | None = None
-    num_pending: int | None = None
-
-
-_answers: Final = msgspec.json.Decoder(_Answer)
-#: What an answer must have, by its type.
-_PARTS: Final = {
-    "stream_info": ("config", "state"),
-    "stream_msg_get": ("message",),
-    "consumer_info": ("config", "num_pending"),
-    "consumer_create": ("config", "num_pending"),
+#: The number that an answer must have, by its type.
+_COUNT: Final = {
+    "stream_info": "last_seq",
+    "consumer_info": "num_pending",
+    "consumer_create": "num_pending",
 }
 
 
 def _is_answer(subject: str, body: Mapping[str, Any], reply: NatsReply) -> bool:
     """Whether a reply is the JetStream API's answer: an error, or of the request's type and about
-    what was asked.
+    what was asked. A stored message has headers, and an answer has none.
     """
-    if reply.head:
-        return False  # a stored message
     try:
-        answer = _answers.decode(reply.data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return not reply.head and _fits(subject.split("."), body, msgspec.json.decode(reply.data))
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError, MsgspecError):
         return False
-    if answer.error is not None:
-        return answer.error.code > 0
-    words = subject.split(".")
+
+
+def _fits(words: list[str], body: Mapping[str, Any], answer: dict[str, Any]) -> bool:
+    if (error := answer.get("error")) is not None:
+        return bool(error["code"] > 0)
     kind = "_".join(words[: 3 if words[1:2] == ["MSG"] else 2]).lower()
-    if not answer.type.endswith(f"{kind}_response"):
+    if not answer["type"].endswith(f"{kind}_response"):
         return False
-    if not all(getattr(answer, part) is not None for part in _PARTS.get(kind, ())):
-        return False
-    if (found := answer.message) is not None:
+    if kind == "stream_msg_get":
+        found, seq = answer["message"], body.get("seq", 0)
+        datetime.fromisoformat(found["time"])
         subjects = body.get("last_by_subj") or body.get("next_by_subj")
-        seq, is_next = body.get("seq", found.seq), "next_by_subj" in body
-        return (found.seq == seq or (is_next and found.seq > seq)) and (
-            subjects is None or matches(subjects, found.subject)
-        )
-    stream = answer.stream_name or (answer.config.name if answer.config else "")
-    pairs = zip(words[2:], (stream, answer.name), strict=False)
-    return all(named in {"", asked} for asked, named in pairs)
+        if subjects is None:
+            return bool(found["seq"] == seq)
+        return found["seq"] >= seq and matches(subjects, found["subject"])
+    count = (answer["state"] if kind == "stream_info" else answer)[_COUNT.get(kind, "type")]
+    if kind in _COUNT and count < 0:
+        return False
+    stream = answer.get("stream_name") or answer.get("config", {}).get("name")
+    named = zip(words[2:], (stream, answer.get("name")), strict=False)
+    return all(one in {None, asked} for asked, one in named)
 
 
 def is_ack(reply: NatsReply, batch: str = "") -> bool:
@@ -503,7 +476,7 @@ def is_ack(reply: NatsReply, batch: str = "") -> bool:
         return False
     try:
         ack = ack_of(reply)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except (MsgspecError, UnicodeDecodeError, RecursionError):
         return False
     if ack.error is not None:
         return ack.error.code > 0
