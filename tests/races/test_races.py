@@ -91,7 +91,9 @@ class Overhearing(JetStream):
         async def hand_out() -> AsyncIterator[log.Delivery]:
             while True:
                 msg = await arrived.get()
-                yield _Delivery(self, (msg.subject.encode(), msg.reply.encode(), msg.data, b""))
+                yield _Delivery(
+                    self, (msg.subject.encode(), msg.reply.encode(), msg.data, b""), confirmed=False
+                )
 
         subscription = await self.connection.client.subscribe(deliver_subject(consumer), cb=take)
         try:
