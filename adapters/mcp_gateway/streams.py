@@ -127,6 +127,7 @@ async def _end(process: asyncio.subprocess.Process, tasks: list[asyncio.Task[Non
         with suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), _END_S)
             break
+    await asyncio.wait(tasks, timeout=_END_S)  # its output is read to the end, and so closed
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -167,8 +167,8 @@ class JetStream:
             LedgerFull: the log has no room, or its disk has none.
             BrokerRefused: the broker will never take it: permissions, no stream.
         """
-        why, about, headers = "", slot.call_ref, dict[str, str]()
-        if after is not None and about:
+        why, headers = "", dict[str, str]()
+        if after is not None and (about := slot.call_ref):
             headers = {REPLACES: str(after), _AMONG: about.revocations}
         try:
             async with asyncio.timeout(APPEND_PATIENCE_S):

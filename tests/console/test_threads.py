@@ -309,7 +309,13 @@ async def test_a_stored_file_is_fetched_by_its_digest(shop, client):
     await shop.service.say("shop/other", "Hello", message="m1")
     found = (await client.get(THREAD)).json()["items"]
     assert found[0]["files"] == [
-        {"digest": digest, "media_type": "text/html", "name": page.name, "size": len(data)}
+        {
+            "digest": digest,
+            "media_type": "text/html",
+            "name": page.name,
+            "size": len(data),
+            "place": said[1].source.place,
+        }
     ]
     assert found[0]["text"].startswith("See here.\n\n[text/html 'über\"alles")
     fetched = await client.get(f"{THREAD}/files/{digest}")

@@ -64,8 +64,8 @@ async def test_what_a_tool_gives_is_what_the_model_reads():
 
 
 async def test_what_a_tool_raises_is_a_failure_and_no_denial():
-    """A failure after approval says what failed (B34), and what cannot be recorded is a failure
-    with its reason.
+    """A failure after approval says what failed (B34), and a tool whose output cannot be recorded
+    has run.
     """
 
     def broken(order: str) -> str:
@@ -75,11 +75,12 @@ async def test_what_a_tool_raises_is_a_failure_and_no_denial():
         error="LookupError: no order A-17"
     )
     huge = await run_tool(lambda: "x" * MAX_BYTES, "{}", 1)
-    assert isinstance(huge, e.ToolFailed)
-    assert "over the limit" in huge.error
-    assert "must return less" in huge.error
+    assert isinstance(huge, e.ToolReturned)
+    assert "over the limit" in huge.output
+    assert "must return less" in huge.output
     odd = await run_tool(object, "{}", 1)
-    assert isinstance(odd, e.ToolFailed)
+    assert isinstance(odd, e.ToolReturned)
+    assert "The tool ran" in odd.output
 
 
 async def test_a_tool_knows_its_idempotency_key():

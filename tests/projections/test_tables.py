@@ -421,7 +421,11 @@ def _within(call: Call, facts: list[Fact]) -> Call:
             return tuple(one for one in value if one.seq in seqs)
         return value if value.seq in seqs else None
 
-    names = [name for name in call.__struct_fields__ if name not in ("ref", "void", "newer")]
+    names = [
+        name
+        for name in call.__struct_fields__
+        if name not in ("ref", "void", "newer", "last_revocation")
+    ]
     changes = {name: kept(value) for name in names if (value := getattr(call, name))}
     return msgspec.structs.replace(call, **changes)
 

@@ -174,7 +174,7 @@ def commands(run: Callable[..., Ended], store: Path) -> None:
     ends("show", f"{POISON}/100", code=1)
     ended = ends("pending")
     assert "--projection pending --swap" in ended.out + ended.err
-    assert len(ends("status", "--json").one["parked"]) > 50
+    assert len(ends("status", "--json", code=1).one["parked"]) > 50
     ends("doctor", code=1)
     ends("parked", "ls")
     listed = ends("parked", "ls", "--json").lines
