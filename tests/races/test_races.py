@@ -437,8 +437,8 @@ def decisions(calls: Sequence[Call]) -> Counter[str]:
 
 
 def both(outcomes: Counter[Any], one: Any, other: Any, widen: str) -> None:
-    """Each was first now and then, and nothing else came of it. A race that always ended the same did
-    not happen, which shows nothing.
+    """Each was first now and then, and nothing else came of it. A race that always ended the same
+    did not happen, which shows nothing.
     """
     assert set(outcomes) <= {one, other}, dict(outcomes)
     if len(outcomes) < 2:
