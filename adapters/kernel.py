@@ -235,7 +235,7 @@ class Kernel:
             while True:
                 found = await self._find(asked, tool)
                 if found.requested is not None:
-                    # As it was requested, whoever asks again, whatever version is declared now.
+                    # The recorded call: another requester or version makes no other one.
                     return found
                 try:
                     return await self.ledger.request(

@@ -172,8 +172,8 @@ class Ladder:
         return await self._kernel(client).request(asked, spec, labels=labels)
 
     def _check_versions(self, server: str, spec: ToolSpec) -> None:
-        """A tool is declared when it is called. A server that changes its tools each time fills the
-        log with no more than so many versions a day.
+        """Bound how many versions of a server's tools are declared on a day: each is declared when it
+        is called.
         """
         day = clock.now().date()
         if day != self._day:

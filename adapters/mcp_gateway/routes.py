@@ -338,7 +338,7 @@ class Routes:
             if old.get(tool["name"], tool) != tool:
                 _log.warning("a server changed a tool", server=server, tool=tool["name"])
         self.upstreams[server].learn_tools(tools)
-        # In the file's order, whoever answered first. A server that is away keeps its names.
+        # In the order of the file, not of the answers. A server that is away keeps its names.
         found = [
             (one, tool) for one in self.upstreams for tool in self._known.get(one, {}).values()
         ]

@@ -92,7 +92,7 @@ async def _read(
             except ValueError:
                 if (noise := noise + 1) == 1:
                     start = line[:80].decode(errors="replace")
-                    _log.warning("a line is no message", process=process.pid, line=start)
+                    _log.warning("a line is not a message", process=process.pid, line=start)
                 if noise > _NOISE:
                     _signal(process, signal.SIGKILL)
                     break

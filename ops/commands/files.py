@@ -16,7 +16,7 @@ app: Final = commands()
 async def sweep(
     hours: Annotated[
         int,
-        typer.Option("--hours", help="Keep what was stored in so many hours.", min=24),
+        typer.Option("--hours", help="Keep files that are younger than this many hours.", min=24),
     ] = 24,
     *,
     session: Session,
