@@ -172,8 +172,8 @@ class Ladder:
         return await self._kernel(client).request(asked, spec, labels=labels)
 
     def _check_versions(self, server: str, spec: ToolSpec) -> None:
-        """Bound how many versions of a server's tools are declared on a day: each is declared when it
-        is called.
+        """Bound the versions of a server's tools that are declared on a day, which is when they are
+        called.
         """
         day = clock.now().date()
         if day != self._day:
