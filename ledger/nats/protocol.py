@@ -250,6 +250,16 @@ def frame(
     )
 
 
+async def settled(client: Client) -> None:
+    """Return when the broker has handled all that was sent, such as subscriptions.
+
+    A broker that pings a connection while it begins leaves nats-py an answer too many, which it
+    takes for the answer of its first `flush`. The second one waits for that of the first.
+    """
+    await client.flush()
+    await client.flush()
+
+
 async def write(client: Client, frames: bytes) -> None:
     """Write frames to the connection; while it is being restored they are buffered.
 

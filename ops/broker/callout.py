@@ -36,6 +36,7 @@ from nats.aio.msg import Msg
 
 from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Login, Store
+from ayes.ledger.nats.protocol import settled
 from ayes.ops.broker.accounts import ANSWERS_FOR_S, PEOPLE, REVIEWER, permissions
 from ayes.schemas.errors import ApprovalsError, BadInput
 from ayes.schemas.ids import new_id
@@ -137,7 +138,7 @@ async def _answer(connection: Connection, store: Store, issuer: Issuer) -> None:
         await message.respond(answer_to(message.data, store, issuer).encode())
 
     await client.subscribe(_SUBJECT, cb=answer)
-    await client.flush()
+    await settled(client)
 
 
 def answer_to(request: bytes, store: Store, issuer: Issuer) -> str:

@@ -21,6 +21,7 @@ from console_client import Site, site
 from paths import ROOT
 
 from ayes.consumers.doubt import in_doubt
+from ayes.ledger.nats.protocol import settled
 from ayes.ledger.reviewers import Reviewer
 from ayes.ops.broker.server import EmbeddedServer, ensure_account
 from ayes.ops.console.application import console
@@ -226,7 +227,7 @@ async def scripted(path: Path, *answers: tuple[str, Any]) -> AsyncIterator[tuple
             await client.publish(msg.reply, reply, headers=None if given else headers)
 
         await client.subscribe("approvals.*.*.*", cb=answer)
-        await client.flush()
+        await settled(client)
         try:
             yield server, asked
         finally:

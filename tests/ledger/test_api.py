@@ -20,7 +20,7 @@ from ayes.ledger.log import Recorded
 from ayes.ledger.nats import api, ordered_consumer
 from ayes.ledger.nats.api import PASSING, ApiError
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.nats.protocol import write
+from ayes.ledger.nats.protocol import settled, write
 from ayes.schemas.errors import BrokerAway, BrokerRefused
 from ayes.schemas.slots import CallRef
 
@@ -51,7 +51,7 @@ async def answering(
         await client.connect(url)
         for subject, given in answers.items():
             await client.subscribe(subject, cb=answerer(iter(given)))
-        await client.flush()
+        await settled(client)
         try:
             yield log
         finally:
@@ -187,7 +187,7 @@ async def replying(
                 await write(client, raw_frame(message.reply, head, data))
 
         await client.subscribe(subject, cb=answer)
-        await client.flush()
+        await settled(client)
         try:
             yield log
         finally:
@@ -368,7 +368,7 @@ async def test_a_page_takes_only_what_comes_after_it_in_order(tmp_path: Path):
             await message.respond(typed("stream_msg_get", error={"code": 404, "err_code": 10037}))
 
         await client.subscribe("$JS.API.STREAM.MSG.GET.LEDGER", cb=nothing)
-        await client.flush()
+        await settled(client)
         pages = [page async for page in log.scan(3)]
         await client.close()
     assert [(raw.seq, raw.data) for page in pages for raw in page] == [(3, b"one")]
@@ -381,14 +381,8 @@ async def test_flow_control_is_answered_on_its_own_subjects_only(tmp_path: Path)
     async with bare(tmp_path) as url, JetStream.connect(url=url, any_level=True) as log:
         client = Client()
         await client.connect(url)
-        heard: list[str] = []
-
-        async def hear(message: Msg) -> None:
-            heard.append(message.subject)
-
-        await client.subscribe("ledger.>", cb=hear)
-        await client.subscribe("$JS.FC.>", cb=hear)
-        await client.flush()
+        everything = await client.subscribe(">")  # one subscription, so all in order
+        await settled(client)
         head = b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: %s\r\n%s\r\n"
         stalled = b"Nats-Consumer-Stalled: ledger.shop.t.call.c.vote.ana\r\n"
         answer = ordered_consumer._answer_control
@@ -396,10 +390,13 @@ async def test_flow_control_is_answered_on_its_own_subjects_only(tmp_path: Path)
         assert await answer(log.api, b"", head % (b"x", stalled)) is None
         assert await answer(log.api, b"ledger.shop.t.call.c.vote.ben", head % (b"3", b"")) is None
         assert await answer(log.api, b"$JS.FC.LEDGER.x.1", head % (b"3", b"")) is None
-        await log.connection.client.flush()
-        await client.flush()
-        await client.drain()  # after the last callback
-    assert heard == ["$JS.FC.LEDGER.x.1"]
+        await log.api.tell("the.end", b"")
+        heard = []
+        while not heard or heard[-1] != "the.end":
+            heard.append((await everything.next_msg(timeout=20)).subject)
+        await client.close()
+    written = [subject for subject in heard if subject.startswith(("ledger.", "$JS.FC."))]
+    assert written == ["$JS.FC.LEDGER.x.1"]
 
 
 async def test_live_text_is_not_what_the_broker_answered(tmp_path: Path):

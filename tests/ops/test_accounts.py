@@ -16,6 +16,7 @@ from nats.js.errors import NotFoundError
 
 from ayes.consumers.pending_client import SERVICE, SUBJECT
 from ayes.ledger.nats.credentials import Address, Store
+from ayes.ledger.nats.protocol import settled
 from ayes.ledger.subscriptions import DURABLES, Durable
 from ayes.ops.broker import accounts
 from ayes.ops.broker.accounts import ADMIN, API, PING, ROLES, accounts_config, permissions
@@ -853,7 +854,7 @@ async def answering(server) -> AsyncGenerator[tuple[Somebody, list[str]]]:
             await queue.client.subscribe(subject, cb=answer)
         await api.client.subscribe("approvals.*.*.*", cb=answer)
         for one in (queue, api):
-            await one.client.flush()
+            await settled(one.client)
             assert not one.problems
         # The broker may go on saying for a moment that nobody is there (seen on 2.15.0, one start
         # in a hundred).
@@ -1108,7 +1109,7 @@ async def test_two_gates_share_the_work(server, service):
         arrived = asyncio.Queue()
         for gate in (one, two):
             await gate.client.subscribe("deliver.gate.gate", queue="gate", cb=arrived.put)
-            await gate.client.flush()
+            await settled(gate.client)
         wanted = {f"ledger.share.t1.call.{call}.requested" for call in range(8)}
         for subject in wanted:
             await service.ask(subject)

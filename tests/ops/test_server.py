@@ -19,6 +19,7 @@ from paths import ROOT
 from program import approvals, killed_at_the_end
 
 from ayes.ledger.nats.credentials import Address, Login, Store
+from ayes.ledger.nats.protocol import settled
 from ayes.ledger.nats.streams import OLDEST_SERVER
 from ayes.ledger.services import Ledger
 from ayes.ops.broker import server as module
@@ -438,7 +439,7 @@ async def test_people_come_while_everybody_subscribes(store):
                 for _ in range(10):
                     one = await client.subscribe(f"_INBOX.{role}._.{client.new_inbox()[-8:]}")
                     await one.unsubscribe()
-                await client.flush()
+                await settled(client)
 
         roles = ("gate", "queue", "executor", "model", "service", "operator", "observer")
         subscribing = [asyncio.create_task(subscribe(role)) for role in roles * 2]

@@ -26,6 +26,7 @@ from nats.aio.msg import Msg
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import Recorded
 from ayes.ledger.nats.credentials import Store
+from ayes.ledger.nats.protocol import settled
 from ayes.ledger.services import Ledger
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
@@ -123,7 +124,7 @@ async def forger(bank: Bank, role: str, *refs: CallRef) -> AsyncIterator[list[st
     )
     try:
         await client.subscribe(f"_INBOX.{role}.>", cb=hear)
-        await client.flush()
+        await settled(client)
         yield heard
         assert bool(heard) != bank.has_own_inboxes
     finally:
