@@ -31,7 +31,8 @@ from ayes.adapters.kernel import Kernel, spec_from_schema
 from ayes.adapters.names import AskedCall, has_ended, numbered, thread_name
 from ayes.adapters.outputs import MAX_OUTPUT, kept, output_of, output_text, recordable
 from ayes.adapters.verdicts import Answer, Run, Say, Wait, verdict
-from ayes.ledger.lifecycle import Call, Status
+from ayes.ledger.call import Call
+from ayes.ledger.lifecycle import Status
 from ayes.projections import refusal_texts
 from ayes.projections.formats.anthropic.media import PDF, read_media
 from ayes.schemas import events as e

@@ -26,8 +26,9 @@ from pydantic import ValidationError
 from ayes.adapters.names import AskedCall, has_ended, may_be, search, thread_name
 from ayes.adapters.outputs import kept, output_text, recordable, with_bytes
 from ayes.adapters.verdicts import Answer, Run, Say, Verdict, Wait, of_earlier, verdict
-from ayes.ledger.lifecycle import Call, Status
-from ayes.ledger.services import LEASE_S, Ledger
+from ayes.ledger.call import Call
+from ayes.ledger.clients.services import LEASE_S, Ledger
+from ayes.ledger.lifecycle import Status
 from ayes.ledger.tool_runner import ToolFunction, in_a_thread
 from ayes.projections import refusal_texts
 from ayes.schemas import events as e

@@ -30,7 +30,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from ayes.ledger.lifecycle import Call, Status
+from ayes.ledger.call import Call
+from ayes.ledger.lifecycle import Status
 from ayes.schemas.errors import NotOpen
 from ayes.schemas.ids import is_token
 

@@ -22,8 +22,8 @@ import msgspec
 import pydantic_core
 from msgspec.structs import replace
 
+from ayes.ledger.call import Call
 from ayes.ledger.files import fetched, keep_media
-from ayes.ledger.lifecycle import Call
 from ayes.ledger.log import EventLog
 from ayes.schemas import events as e
 from ayes.schemas.codec import MAX_BYTES

@@ -17,8 +17,9 @@ from typing import Final
 
 from msgspec import Struct
 
+from ayes.ledger.call import Call
 from ayes.ledger.descriptions import FLAWS
-from ayes.ledger.lifecycle import Call, Status
+from ayes.ledger.lifecycle import Status
 from ayes.projections import refusal_texts
 from ayes.projections.history import told
 from ayes.schemas import events as e

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ayes.consumers.tools import Tools
+    from ayes.ledger.clients.services import Ledger
     from ayes.ledger.lifecycle import Status
-    from ayes.ledger.services import Ledger
     from ayes.schemas.errors import (
         AlreadyDecided,
         AlreadyFilled,
@@ -66,7 +66,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Ledger": "ayes.ledger.services",
+    "Ledger": "ayes.ledger.clients.services",
     "Status": "ayes.ledger.lifecycle",
     "Tools": "ayes.consumers.tools",
     "CallRef": "ayes.schemas.slots",

@@ -27,10 +27,10 @@ from ayes.adapters.kernel import Kernel
 from ayes.adapters.names import AskedCall
 from ayes.consumers.gate import Gate
 from ayes.consumers.worker import Worker
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.link_key import link_key
 from ayes.ledger.replica import ReadReplica
-from ayes.ledger.services import Ledger
 from ayes.schemas.policy import applied
 from ayes.schemas.slots import ThreadRef, policy_slot
 from ayes.schemas.tools import ToolSpec
@@ -196,8 +196,8 @@ async def server() -> None:
 
 async def gateway() -> None:
     """The gateway in front of the server that the second argument names."""
-    from ayes.adapters.mcp_gateway.server import http_app, opened
-    from ayes.adapters.mcp_gateway.settings import GatewayFile, ServerFile
+    from ayes.interfaces.mcp.server import http_app, opened
+    from ayes.interfaces.mcp.settings import GatewayFile, ServerFile
 
     far = ServerFile(name="far", url=sys.argv[2])
     file = GatewayFile.model_validate({"workspace": "bench", "requester": "rita", "server": [far]})

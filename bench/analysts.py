@@ -22,11 +22,11 @@ from typing import Final
 import duckdb
 import msgspec
 
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import RawMessage
-from ayes.ledger.services import Ledger
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import declare_streams
-from ayes.ops.commands.lake import _write
+from ayes.ops.lake.sync import write
 from ayes.ops.lake.writer import LakeWriter
 from ayes.ops.workers import until_signalled
 from bench import logs
@@ -188,7 +188,7 @@ async def _follow(store: Path, directory: Path) -> None:
         with _Timed.open(directory, "bench") as archive:
             archive.transactions = []
             writing = asyncio.ensure_future(
-                _write(ledger, archive, follow=True, wrote=lambda _seq: None)
+                write(ledger, archive, follow=True, wrote=lambda _seq: None)
             )
             try:
                 await until_signalled(writing)

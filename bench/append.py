@@ -24,9 +24,9 @@ from nats.js import JetStreamContext
 from nats.js.api import StorageType, StreamConfig
 from nats.js.errors import NotFoundError
 
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import Recorded
 from ayes.ledger.nats.credentials import Store
-from ayes.ledger.services import Ledger
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import declare_streams
 from ayes.schemas.codec import encode

@@ -25,13 +25,13 @@ from typing import Final
 
 import httpx
 
+from ayes.interfaces.api.feed import KEPT
+from ayes.interfaces.console.serving import serving
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import Recorded
 from ayes.ledger.nats.credentials import Store
-from ayes.ledger.services import Ledger
-from ayes.ops.console.feed import KEPT
-from ayes.ops.console.serving import serving
-from ayes.ops.console.tokens import AccessFile
-from ayes.ops.console.visitors import Role
+from ayes.ops.tokens import AccessFile
+from ayes.ops.visitors import Role
 from ayes.projections import pending as queue
 from ayes.schemas.slots import CallRef, ThreadRef
 from bench import child, drawing, logs

@@ -19,10 +19,10 @@ from nats.js.api import AckPolicy, ConsumerConfig
 
 from ayes.consumers.effects import Effect
 from ayes.consumers.worker import Worker
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import Delivered
 from ayes.ledger.nats import streams
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import LEDGER
 from ayes.ops.broker.setup import declare_streams
 from ayes.schemas import events as e

@@ -34,7 +34,7 @@ from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from ayes.consumers.tools import Tools
-from ayes.ledger.services import Ledger
+from ayes.ledger.clients.services import Ledger
 from ayes.ops.broker.processes import die_with_parent, environment
 from ayes.ops.broker.setup import apply_policy
 from ayes.schemas import events as e

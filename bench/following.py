@@ -26,10 +26,10 @@ from msgspec import Struct
 from ayes.consumers.live import follow_reply, live_subject
 from ayes.consumers.model import ModelReply, ModelRequest, ModelWorker
 from ayes.consumers.worker import Worker
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.replica import ReadReplica
-from ayes.ledger.services import Ledger
 from ayes.schemas import events as e
 from ayes.schemas.slots import ROOT, ThreadRef
 from bench import child

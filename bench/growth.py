@@ -31,13 +31,13 @@ from typing import Final
 from msgspec import Struct
 
 from ayes.consumers.pending_client import oldest
+from ayes.interfaces.cli.terminal.logs import setup
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import Recorded
-from ayes.ledger.services import Ledger
 from ayes.ops.audit.replay import replay
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import declare_streams
-from ayes.ops.terminal.logs import setup
 from ayes.projections.fold import ProjectedRow, ProjectionState
 from ayes.projections.pending import OPEN_APPROVALS
 from ayes.schemas.errors import ApprovalsError, BadInput

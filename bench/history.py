@@ -18,8 +18,8 @@ import msgspec
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.replica import ReadReplica
-from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import LEDGER
 from ayes.projections.formats import format_named
 from ayes.projections.history import history

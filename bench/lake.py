@@ -22,9 +22,9 @@ from typing import Any, Final
 import duckdb
 from msgspec import Struct
 
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import RawMessage
-from ayes.ledger.services import Ledger
-from ayes.ops.commands.lake import _write
+from ayes.ops.lake.sync import write
 from ayes.ops.lake.writer import _SETTINGS, LakeWriter, _arrow, quoted
 from ayes.projections.lake import tables
 from ayes.projections.lake.counting import Judged
@@ -242,7 +242,7 @@ async def _written(ledger: Ledger, directory: Path, facts: int) -> float:
     """Facts a second from the log into the lake, read and written as `ayes lake sync` does."""
     with LakeWriter.open(directory, "bench") as archive:
         begun = time.perf_counter()
-        await _write(ledger, archive, follow=False, wrote=lambda _seq: None)
+        await write(ledger, archive, follow=False, wrote=lambda _seq: None)
         until = archive.publish()
         if until < facts:
             raise AssertionError(f"the archive came to {until} of {facts} facts")

@@ -19,8 +19,8 @@ import nats
 from msgspec import Struct
 from nats.aio.client import Client
 
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.nats.credentials import Store
-from ayes.ledger.services import Ledger
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import declare_streams
 from ayes.schemas import events as e

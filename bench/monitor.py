@@ -16,8 +16,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from ayes.ledger.services import Ledger
-from ayes.ops.monitor.serving import ListenAddress, monitored
+from ayes.ledger.clients.services import Ledger
+from ayes.ops.inspection.probes import ListenAddress, monitored
 from bench import child, logs
 from bench.append import LATER, broker, timed
 from bench.console import ask, call_of

@@ -23,8 +23,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.services import Ledger
 from ayes.ops.cluster.local import LocalCluster
 from ayes.schemas.codec import encode
 from bench import append, cycle

@@ -29,9 +29,9 @@ import msgspec
 from ayes.consumers import pending_service
 from ayes.consumers.pending_client import ROLE, SERVICE, SUBJECT, oldest
 from ayes.consumers.pending_view import PendingView
-from ayes.ledger.lifecycle import call_of
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.services import Ledger
+from ayes.ledger.validity import call_of
 from ayes.ops.broker.processes import die_with_parent, environment
 from ayes.projections import pending
 from ayes.projections.pending import Entry

@@ -19,9 +19,9 @@ from typing import Final
 
 import msgspec
 
-from ayes.ledger.lifecycle import Call
-from ayes.ledger.policies import AppliedPolicy, Policies, about, evaluate
-from ayes.ledger.services import Ledger
+from ayes.ledger.call import Call
+from ayes.ledger.clients.services import Ledger
+from ayes.ledger.judging.policies import AppliedPolicy, Policies, about, evaluate
 from ayes.ops.audit.backtest import Backtest, Calls, Report, backtest_ledger
 from ayes.schemas import events as e
 from ayes.schemas import ids

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
-from ayes.ops.terminal.logs import setup
+from ayes.interfaces.cli.terminal.logs import setup
 from ayes.schemas.errors import BadInput
 from bench import (
     adapters,

@@ -17,7 +17,7 @@ from typing import Final
 
 from nats.aio.msg import Msg
 
-from ayes.ledger.services import Ledger
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.subscriptions import LEDGER
 from ayes.ops.audit.replay import replay
 from ayes.projections.fold import ProjectionState

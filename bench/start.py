@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 from typing import Final
 
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import Recorded
-from ayes.ledger.services import Ledger
 from ayes.ops.broker.processes import die_with_parent, environment
 from ayes.schemas import events as e
 from ayes.schemas.slots import ThreadRef

@@ -5,8 +5,8 @@
 
 A sub-agent may wait for people for days, so no worker waits for it: its thread goes on by itself,
 and its end is a delivery like any other. The thread's id follows from the call's
-(`ledger/chain.py`), so a delegator that dies between any two steps, and the one that goes on, open
-one thread, say one task and record one result.
+(`ledger/judging/chain.py`), so a delegator that dies between any two steps, and the one that goes
+on, open one thread, say one task and record one result.
 
 The tools are run by `client`: the delegator is a program with the credentials of a service, which
 claims and finishes calls in the slots of clients. It receives those of all workspaces, and takes
@@ -24,11 +24,13 @@ from pydantic import Field, ValidationError
 
 from ayes.consumers.effects import Append, Effect, HandOn, Reload
 from ayes.consumers.executor import HAND_ON_AFTER_S
-from ayes.ledger.chain import is_below, thread_below
-from ayes.ledger.lifecycle import Call, Status, call_of
+from ayes.ledger.call import Call
+from ayes.ledger.clients.services import Ledger
+from ayes.ledger.judging.chain import is_below, thread_below
+from ayes.ledger.judging.policies import attributed, origin, origin_slots
+from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import Delivered
-from ayes.ledger.policies import attributed, origin, origin_slots
-from ayes.ledger.services import Ledger
+from ayes.ledger.validity import call_of
 from ayes.projections.thread import Thread, thread_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact

@@ -25,10 +25,12 @@ from typing import Final
 
 from msgspec import Struct
 
-from ayes.ledger import lifecycle
-from ayes.ledger.lifecycle import Call, Status, call_of
+from ayes.ledger import validity
+from ayes.ledger.call import Call
+from ayes.ledger.clients.services import CHANNEL, RENEW_AFTER_S, RENEWED, Ledger
+from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import Written
-from ayes.ledger.services import CHANNEL, RENEW_AFTER_S, RENEWED, Ledger
+from ayes.ledger.validity import call_of
 from ayes.projections import pending
 from ayes.projections.doubt import SUBJECTS, CallInDoubt, doubt_of, opens
 from ayes.schemas.codec import Fact
@@ -179,7 +181,7 @@ async def _save(ledger: Ledger, index: _Index) -> None:
     }
     bucket = ledger.log.running
     async for call in _calls(ledger, index.ran):
-        if (found := lifecycle.void_runs(call)) and pending.key(call.ref) not in index.void:
+        if (found := validity.void_runs(call)) and pending.key(call.ref) not in index.void:
             await bucket.overwrite(_VOID + pending.key(call.ref), found[0].why.encode())
             _log.error("a void start or result", call=str(call.ref), why=found[0].why)
     index.ran.clear()

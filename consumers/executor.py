@@ -30,9 +30,10 @@ from msgspec import Struct
 from ayes.consumers.effects import Append, Effect, HandOn, Perform
 from ayes.consumers.tools import Registered
 from ayes.ledger import tracing
-from ayes.ledger.lifecycle import NOT_RUN, Call, Status, attempt_of
+from ayes.ledger.call import Call, attempt_of
+from ayes.ledger.clients.services import Ledger
+from ayes.ledger.lifecycle import NOT_RUN, Status
 from ayes.ledger.log import Delivered
-from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import ACK_WAIT_S
 from ayes.ledger.tool_runner import NOT_DONE, NotDone, look_up, run_tool
 from ayes.projections.refusal_texts import tool_not_run

@@ -19,10 +19,11 @@ before anybody is asked; a policy that cannot be read asks everybody. The clock 
 clock of its own, so a timer only causes a look at the clock of the log: by that one a deadline
 began, and before it has passed nothing ends.
 
-A call in a sub-agent's thread is judged with the calls above it, up to the root (ledger/chain.py):
-its requester is that of the root, and once a call above is withdrawn or has ended, it is withdrawn
-too. A gate that judges a call reads the calls above after the request, and a gate that receives a
-withdrawal reads the calls below after it. The later of the two sees both.
+A call in a sub-agent's thread is judged with the calls above it, up to the root
+(ledger/judging/chain.py): its requester is that of the root, and once a call above is
+withdrawn or has ended, it is withdrawn too. A gate that judges a call reads the calls above after
+the request, and a gate that receives a withdrawal reads the calls below after it. The later of the
+two sees both.
 
 The verdict on a wish is frozen when it is made, and a later policy may only tighten it: a call that
 people approve is denied after all if the policy in force blocks it by then.
@@ -60,12 +61,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ayes.consumers.effects import Append, CancelTimer, Effect, Reload, SetTimer
-from ayes.ledger.budgets import filled, sums_of, usage_of
-from ayes.ledger.chain import Chain, is_below, withdrawn_above
-from ayes.ledger.grants import covering, delegations_of, grants_of
-from ayes.ledger.lifecycle import Call, Status, call_of
-from ayes.ledger.log import Delivered, TimerFired
-from ayes.ledger.policies import (
+from ayes.ledger.call import Call
+from ayes.ledger.clients.services import Ledger
+from ayes.ledger.judging.budgets import filled, sums_of, usage_of
+from ayes.ledger.judging.chain import Chain, is_below, withdrawn_above
+from ayes.ledger.judging.grants import covering, delegations_of, grants_of
+from ayes.ledger.judging.policies import (
     Origin,
     Policies,
     about,
@@ -76,8 +77,10 @@ from ayes.ledger.policies import (
     thread_usage,
     wished,
 )
-from ayes.ledger.services import Ledger
-from ayes.ledger.verdict import Case, beyond, decision, policy_verdict, running, verdict
+from ayes.ledger.judging.verdict import Case, beyond, decision, policy_verdict, running, verdict
+from ayes.ledger.lifecycle import Status
+from ayes.ledger.log import Delivered, TimerFired
+from ayes.ledger.validity import call_of
 from ayes.projections.thread import thread_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact

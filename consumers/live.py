@@ -24,8 +24,8 @@ from typing import Final, Self
 
 import msgspec
 
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import EventLog, LiveMessages
-from ayes.ledger.services import Ledger
 from ayes.projections.live import (
     MAX_CHARACTERS,
     Discarded,

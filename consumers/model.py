@@ -22,11 +22,11 @@ from msgspec import Struct
 from ayes.consumers.effects import Append, Effect, Perform
 from ayes.consumers.live import LiveReply
 from ayes.ledger import tracing
-from ayes.ledger.client import LedgerClient
+from ayes.ledger.clients.client import LedgerClient
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.files import fetched, with_files_kept
+from ayes.ledger.judging.policies import Origin, wished
 from ayes.ledger.log import Delivered
-from ayes.ledger.policies import Origin, wished
-from ayes.ledger.services import Ledger
 from ayes.ledger.tool_runner import format_exception
 from ayes.projections.history import Entry, are_sent, digest, files_in, history, with_files
 from ayes.projections.thread import Thread, Turn, thread_of

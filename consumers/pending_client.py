@@ -13,7 +13,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from ayes.ledger.services import Ledger
+from ayes.ledger.clients.services import Ledger
 from ayes.projections import pending
 from ayes.projections.pending import NO_FILTER, Entry, Listed, Page, PageCursor, PendingFilter
 from ayes.schemas.errors import Unavailable

@@ -16,9 +16,9 @@ from typing import Never
 from msgspec import Struct
 
 from ayes.consumers.effects import Effect, WritePending
-from ayes.ledger.lifecycle import Call
+from ayes.ledger.call import Call
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import Delivered
-from ayes.ledger.services import Ledger
 from ayes.projections import pending
 from ayes.schemas.codec import Fact
 

@@ -20,9 +20,9 @@ from nats.micro.request import Request, ServiceError
 
 from ayes.consumers.pending_client import ROLE, SERVICE, SUBJECT, PageRequest
 from ayes.consumers.pending_view import PendingView
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.micro_service import one_line, registered
-from ayes.ledger.services import Ledger
 from ayes.projections.pending import Page
 from ayes.schemas.errors import BadInput, TooLarge
 from ayes.schemas.logs import get_logger

@@ -15,8 +15,8 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Self
 
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import Change
-from ayes.ledger.services import Ledger
 from ayes.projections.pending import (
     NO_FILTER,
     BadEntry,

@@ -35,7 +35,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from ayes.ledger.services import Ledger
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.tool_runner import (
     NOT_DONE,
     EffectUnknown,

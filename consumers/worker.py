@@ -53,6 +53,7 @@ from ayes.consumers.effects import (
 )
 from ayes.consumers.supervision import keep_running
 from ayes.ledger import tracing
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import (
     NEWER,
     AlreadyRecorded,
@@ -67,7 +68,6 @@ from ayes.ledger.log import (
     Unconfirmed,
 )
 from ayes.ledger.replica import ReadReplica
-from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import ACK_WAIT_S, DURABLES, LEDGER
 from ayes.ledger.tool_runner import not_recorded
 from ayes.schemas.codec import Fact, fact_of

@@ -1,24 +1,22 @@
 """Why a vote does not count, and who may vote, revoke and reconcile.
 
-The same rules hold for a fact that is recorded (`lifecycle.void`, `votes.py`) and for one that is
-about to be (`lifecycle.refusal`).
+The same rules hold for a fact that is recorded (`validity.void`, `votes.py`) and for one that is
+about to be (`validity.refusal`).
 """
 
 from collections.abc import Collection
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 from msgspec import Struct
 
+from ayes.ledger.call import Call
 from ayes.ledger.descriptions import describe
 from ayes.schemas import events as e
 from ayes.schemas.errors import AlreadyFilled, DeadlinePassed, NotAllowed, NotOpen, Refused
 from ayes.schemas.people import is_excluded, person
 from ayes.schemas.quorums import is_among
-
-if TYPE_CHECKING:  # `lifecycle.py` applies these rules
-    from ayes.ledger.lifecycle import Call
 
 type VoteFlaw = Literal[
     "not_asked",
@@ -63,7 +61,7 @@ class Objection(Struct, frozen=True):
 
 
 def objection(
-    call: "Call",
+    call: Call,
     vote: e.Voted,
     reviewer: str,
     at: datetime,
@@ -125,7 +123,7 @@ def unused(vote: e.Voted) -> str:
 
 
 def objection_to_voter(
-    call: "Call", vote: e.Voted, reviewer: str, before: int | None = None
+    call: Call, vote: e.Voted, reviewer: str, before: int | None = None
 ) -> Objection | None:
     """Return why this person may not cast such a vote. Being excluded beats being asked.
 
@@ -147,7 +145,7 @@ def objection_to_voter(
     return None if is_asked else Objection("stranger", principal)
 
 
-def _as_escalated_before(call: "Call", seq: int) -> "Call":
+def _as_escalated_before(call: Call, seq: int) -> Call:
     """The call without later escalations: they move the deadline of later votes only."""
     if not call.escalated or call.escalated[-1].seq < seq:
         return call
@@ -155,7 +153,7 @@ def _as_escalated_before(call: "Call", seq: int) -> "Call":
     return msgspec.structs.replace(call, escalated=asked_by_then)
 
 
-def refused_vote(call: "Call", vote: e.Voted, reviewer: str, now: datetime) -> Refused | None:
+def refused_vote(call: Call, vote: e.Voted, reviewer: str, now: datetime) -> Refused | None:
     """The objection to a vote that is about to be recorded, as the error for the reviewer."""
     asking, principal = call.approval_request, vote.on_behalf_of
     spent: tuple[str, ...] = ()
@@ -197,7 +195,7 @@ def refused_vote(call: "Call", vote: e.Voted, reviewer: str, now: datetime) -> R
 
 
 def refused_settlement(
-    call: "Call", reviewer: str, event: e.Revoked | e.Reconciled
+    call: Call, reviewer: str, event: e.Revoked | e.Reconciled
 ) -> NotAllowed | None:
     """Why this person may not revoke or reconcile, as the error for the reviewer."""
     may, what = (
@@ -213,14 +211,14 @@ def refused_settlement(
     )
 
 
-def _excluded_text(call: "Call", who: str, consequence: str) -> str:
+def _excluded_text(call: Call, who: str, consequence: str) -> str:
     return (
         f"{who} asked for {call.ref}, or is behind the agent that did, and {consequence}. "
         "Somebody else must."
     )
 
 
-def may_revoke(call: "Call", reviewer: str) -> bool:
+def may_revoke(call: Call, reviewer: str) -> bool:
     """Whether this person was asked, has decided, or is named by the policy for it."""
     asking, decided = call.approval_request, call.approval
     named = (asking or decided).may_revoke
@@ -235,7 +233,7 @@ def may_revoke(call: "Call", reviewer: str) -> bool:
     )
 
 
-def may_reconcile(call: "Call", reviewer: str) -> bool:
+def may_reconcile(call: Call, reviewer: str) -> bool:
     """Whether the policy names this person for it, or names nobody and they were asked. By their
     own name alone: a second name of theirs may be a workspace's word.
     """
@@ -245,12 +243,12 @@ def may_reconcile(call: "Call", reviewer: str) -> bool:
     return is_among(reviewer, who) and not is_excluded(reviewer, _excluded(call), _people(call))
 
 
-def _excluded(call: "Call") -> tuple[str, ...]:
+def _excluded(call: Call) -> tuple[str, ...]:
     """The people who asked for the call, or are behind the agent that did."""
     if call.approval_request is not None:
         return call.approval_request.excluded
     return (*filter(None, (call.wish.requester,)), *call.approval.excluded)
 
 
-def _people(call: "Call") -> dict[str, str]:
+def _people(call: Call) -> dict[str, str]:
     return call.approval_request.people if call.approval_request else {}

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
-from ayes.ledger.lifecycle import Call
+from ayes.ledger.call import Call
 from ayes.ledger.log import Delivered, TimerFired
 from ayes.ledger.subscriptions import DURABLES
 from ayes.schemas import events as e

@@ -19,14 +19,13 @@ from pydantic import ValidationInfo, field_validator
 
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.link_key import link_key as key_of_links
-from ayes.ops.commands.command import Session
-from ayes.ops.console.tokens import AccessFile
+from ayes.ops.tokens import AccessFile
 from ayes.schemas.errors import BadFile, BadInput
 from ayes.schemas.files import is_there
 from ayes.schemas.toml_files import TomlModel, read_text, read_toml
 
 if TYPE_CHECKING:
-    from ayes.consumers.slack import SlackQuestions
+    from ayes.consumers.slack.questions import SlackQuestions
 
 #: The file in a store.
 FILE: Final = "slack.toml"
@@ -84,27 +83,27 @@ def read_settings(path: Path, environment: Mapping[str, str] | None = None) -> S
     return found.model_copy(update=tokens)
 
 
-def settings_file(session: Session) -> Path | None:
+def settings_file(store: Path | None, url: str | None) -> Path | None:
     """The settings of a store on this machine; None if it has none."""
-    file = Store(session.store).path / FILE
-    return file if session.url is None and is_there(file) else None
+    file = Store(store).path / FILE
+    return file if url is None and is_there(file) else None
 
 
-def settings_of(session: Session, file: Path | None) -> SlackSettings:
+def settings_of(store: Path | None, url: str | None, file: Path | None) -> SlackSettings:
     """The settings of the file that was named, or of the store's file.
 
     Raises:
         BadInput: there are none, no accounts of people, or no package.
         BadFile: as of `read_settings`.
     """
-    if session.url is not None:
+    if url is not None:
         raise BadInput(
             "the worker slack votes with people's own credentials, which are in a store. Name one "
             "with --store instead of --url; docs/operators.md says what it must have."
         )
     if not all(map(find_spec, ("slack_bolt", "aiohttp", "cryptography"))):
         raise BadInput(f"the worker slack is not installed: {INSTALL}.")
-    path = file or settings_file(session)
+    path = file or settings_file(store, url)
     if path is None:
         raise BadInput(
             "the worker slack has no settings. Name the file with --slack, or put it into the "
@@ -114,17 +113,17 @@ def settings_of(session: Session, file: Path | None) -> SlackSettings:
 
 
 def slack_of(
-    session: Session, found: SlackSettings, console_url: str, link_key: Path | None
+    place: Path | None, found: SlackSettings, console_url: str, link_key: Path | None
 ) -> "SlackQuestions":
     """The worker with its settings.
 
     Raises:
         BadInput, BadFile: as of `link_key`.
     """
-    from ayes.consumers.slack import SlackQuestions
-    from ayes.consumers.slack_api import SlackApi
+    from ayes.consumers.slack.api import SlackApi
+    from ayes.consumers.slack.questions import SlackQuestions
 
-    store = Store(session.store)
+    store = Store(place)
     access = AccessFile(store)
     return SlackQuestions(
         SlackApi(found.bot_token, found.app_token, found.api_url),

@@ -16,35 +16,35 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ayes.consumers import pending_client, pending_service
-from ayes.consumers.channels import Channels
 from ayes.consumers.delegator import Delegator, SubAgent
 from ayes.consumers.doubt import keep_index
 from ayes.consumers.executor import Executor
 from ayes.consumers.gate import Gate
 from ayes.consumers.model import Model, ModelReply, ModelRequest, ModelWorker
-from ayes.consumers.notifier import CONCURRENCY as SENDING
-from ayes.consumers.notifier import LinkTo, Notifier
+from ayes.consumers.notices.channels import Channels
+from ayes.consumers.notices.notifier import CONCURRENCY as SENDING
+from ayes.consumers.notices.notifier import LinkTo, Notifier
 from ayes.consumers.pending_projector import PendingProjector
 from ayes.consumers.supervision import keep_running
 from ayes.consumers.tools import Tools
-from ayes.consumers.webhook_endpoints import EndpointFile
-from ayes.consumers.webhook_requests import Sender
-from ayes.consumers.webhooks import Webhooks
+from ayes.consumers.webhooks.endpoints import EndpointFile
+from ayes.consumers.webhooks.requests import Sender
+from ayes.consumers.webhooks.worker import Webhooks
 from ayes.consumers.worker import CONCURRENCY, Reaction, Worker
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import RawMessage
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.replica import ReadReplica
-from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import ACK_WAIT_S
-from ayes.ops.logins import Logins
+from ayes.ops.broker.logins import Logins
 from ayes.ops.rehearsal.recorded import RecordedExecutor, RecordedModelWorker, Recording
 from ayes.schemas.errors import BrokerAway, LogLost
 from ayes.schemas.logs import get_logger
 
 if TYPE_CHECKING:
-    from ayes.consumers.slack import SlackQuestions
-    from ayes.consumers.slack_clicks import SlackClicks
+    from ayes.consumers.slack.clicks import SlackClicks
+    from ayes.consumers.slack.questions import SlackQuestions
 
 _log: Final = get_logger("ayes.ops.workers")
 
@@ -238,7 +238,7 @@ async def gone(log: JetStream) -> None:
 
 def _clicks(questions: Any, ledger: Ledger, logins: Logins) -> "SlackClicks":
     """The votes of people in Slack; its packages are imported only where it runs."""
-    from ayes.consumers.slack_clicks import SlackClicks
+    from ayes.consumers.slack.clicks import SlackClicks
 
     return SlackClicks(questions, ledger, logins.reviewer)
 

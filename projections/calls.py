@@ -9,7 +9,9 @@ from typing import Final
 
 import msgspec
 
-from ayes.ledger.lifecycle import SETTLED, Call, call_of
+from ayes.ledger.call import Call
+from ayes.ledger.lifecycle import SETTLED
+from ayes.ledger.validity import call_of
 from ayes.projections.fold import Key, ProjectedRow, Projection
 from ayes.projections.pending import key as name
 from ayes.schemas import events as e

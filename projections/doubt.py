@@ -17,7 +17,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from ayes.ledger.lifecycle import Call, Status
+from ayes.ledger.call import Call
+from ayes.ledger.lifecycle import Status
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.slots import CLIENT, ROOT

@@ -12,7 +12,8 @@ from typing import Final
 
 import msgspec
 
-from ayes.ledger.lifecycle import SETTLED, Call
+from ayes.ledger.call import Call
+from ayes.ledger.lifecycle import SETTLED
 from ayes.projections import history as histories
 from ayes.projections.calls import SETTLING, call_in
 from ayes.projections.fold import Key, ProjectedRow, Projection

@@ -30,7 +30,8 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct, structs
 
-from ayes.ledger.lifecycle import NOT_RUN, SETTLED, Call
+from ayes.ledger.call import Call
+from ayes.ledger.lifecycle import NOT_RUN, SETTLED
 from ayes.projections import refusal_texts
 from ayes.projections.thread import Thread, is_settled, is_spoiled
 from ayes.schemas import events as e

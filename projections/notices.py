@@ -18,8 +18,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+from ayes.ledger.call import Call
 from ayes.ledger.descriptions import author_of, describe_chain
-from ayes.ledger.lifecycle import Call, void_runs
+from ayes.ledger.validity import void_runs
 from ayes.schemas import events as e
 from ayes.schemas import strict_json
 from ayes.schemas.visible import flags, visible, visible_json

@@ -19,8 +19,10 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from ayes.ledger.lifecycle import EVENTS_BY_PLACE, Call, Status, call_of
+from ayes.ledger.call import Call
+from ayes.ledger.lifecycle import EVENTS_BY_PLACE, Status
 from ayes.ledger.log import Change
+from ayes.ledger.validity import call_of
 from ayes.projections.doubt import CallInDoubt
 from ayes.projections.fold import Key, ProjectedRow, Projection
 from ayes.schemas.codec import Fact

@@ -21,11 +21,13 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ayes.ledger.grants import Delegation
-from ayes.ledger.lifecycle import Call, Status, void_runs
+from ayes.ledger.call import Call
+from ayes.ledger.judging.grants import Delegation
+from ayes.ledger.judging.policies import Policies
+from ayes.ledger.judging.votes import can_help
+from ayes.ledger.lifecycle import Status
 from ayes.ledger.objections import may_reconcile
-from ayes.ledger.policies import Policies
-from ayes.ledger.votes import can_help
+from ayes.ledger.validity import void_runs
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.people import is_excluded, person, plain

@@ -10,7 +10,7 @@ changing a sentence here never changes what a model was sent before.
 
 from typing import Final
 
-from ayes.ledger.lifecycle import Call
+from ayes.ledger.call import Call
 from ayes.schemas import events as e
 from ayes.schemas.errors import Defect
 from ayes.schemas.limits import MAX_TEXT, cut

@@ -16,8 +16,9 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from ayes.ledger.call import Call
 from ayes.ledger.descriptions import author_of
-from ayes.ledger.lifecycle import Call, Status
+from ayes.ledger.lifecycle import Status
 from ayes.projections.notices import CUT, NOT_SHOWN, REDACTED, Notice, notice
 from ayes.schemas import events as e
 from ayes.schemas.visible import flags, visible

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final, Literal
 
-from ayes.ledger.lifecycle import call_of, void
+from ayes.ledger.validity import call_of, void
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.limits import cut

@@ -9,7 +9,9 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from ayes.ledger.lifecycle import SETTLED, Call, Void, call_of, may_hold
+from ayes.ledger.call import Call, Void
+from ayes.ledger.lifecycle import SETTLED
+from ayes.ledger.validity import call_of, may_hold
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.slots import CallRef, ThreadRef

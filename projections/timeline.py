@@ -14,7 +14,7 @@ from operator import itemgetter
 
 from msgspec import Struct
 
-from ayes.ledger.lifecycle import Call
+from ayes.ledger.call import Call
 from ayes.projections.thread import Thread, Turn
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact

@@ -15,6 +15,8 @@ from ayes.schemas.errors import TooLarge
 
 #: The longest time after which something ends, a century: every deadline is a date.
 MAX_INTERVAL_S: Final = 3_155_760_000
+#: The longest time of a grant.
+MAX_GRANT_S: Final = 366 * 86400.0
 #: Of a reason.
 MAX_REASON: Final = 16 * 1024
 #: Of an answer instead of a tool's output, and of edited arguments.

@@ -1,7 +1,7 @@
 """Logging by a library: through the standard library, so that the program that uses it decides.
 
 Without any configuration only warnings appear, on stderr. The command line configures structlog
-(`ops/terminal/logs.py`), and the same loggers then write what it says.
+(`interfaces/cli/terminal/logs.py`), and the same loggers then write what it says.
 """
 
 import logging

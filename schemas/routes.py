@@ -20,8 +20,8 @@
     quiet = {from = "20:00", to = "07:00", timezone = "Europe/Berlin"}
 
 The policy is public in the log, so it names channels and addresses; passwords are in the notifier's
-own file (`ayes.consumers.channels`). A broken glass, and a question whose deadline would pass while
-it waits for the end of a digest or of quiet hours, are told at once.
+own file (`ayes.consumers.notices.channels`). A broken glass, and a question whose deadline would
+pass while it waits for the end of a digest or of quiet hours, are told at once.
 """
 
 import re

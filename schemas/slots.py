@@ -423,7 +423,7 @@ class BudgetRef(_Ref, frozen=True):
 
     workspace: str
     name: str
-    #: A digest of what the sum is for (`ayes.ledger.budgets`).
+    #: A digest of what the sum is for (`ayes.ledger.judging.budgets`).
     sum: str
 
     @property

@@ -19,9 +19,9 @@ from hostile import CALM, Broker, Connection, Process
 from hypothesis import HealthCheck, settings
 from program import Ended, in_process
 
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.log import EventLog
-from ayes.ledger.services import Ledger
 from ayes.ops.broker import server as broker_server
 from ayes.schemas.events import Author
 

@@ -30,13 +30,12 @@ from typing import Final, Literal
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from ayes.ledger.budgets import day_of, key_of, tokens_of
-from ayes.ledger.policies import AppliedPolicy, Policies, PolicyDecision, evaluate
-from ayes.ledger.policy_rules import NO_RULE, About, RuleMatch
-from ayes.ledger.services import Ledger
-from ayes.ledger.verdict import question, unanswerable
+from ayes.ledger.clients.services import Ledger
+from ayes.ledger.judging.budgets import day_of, key_of, tokens_of
+from ayes.ledger.judging.policies import AppliedPolicy, Policies, PolicyDecision, evaluate
+from ayes.ledger.judging.policy_rules import NO_RULE, About, RuleMatch
+from ayes.ledger.judging.verdict import question, unanswerable
 from ayes.ops.rehearsal.transcripts import read_transcripts
-from ayes.ops.terminal.times import parse_position
 from ayes.projections.formats.conversation import (
     ConversationStep,
     RecordedReply,
@@ -47,6 +46,7 @@ from ayes.schemas import strict_json
 from ayes.schemas.amounts import amount_at, total
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest
+from ayes.schemas.durations import parse_position
 from ayes.schemas.errors import BadFact
 from ayes.schemas.events import Shadow
 from ayes.schemas.ids import token

@@ -10,13 +10,13 @@ from itertools import takewhile
 from operator import attrgetter
 from typing import Any, Final
 
-from ayes.ledger.services import Ledger
-from ayes.ops.terminal.times import parse_position
+from ayes.ledger.clients.services import Ledger
 from ayes.projections.calls import CALLS
 from ayes.projections.fold import Projection, ProjectionState
 from ayes.projections.histories import HISTORIES
 from ayes.projections.pending import OPEN_APPROVALS
 from ayes.schemas.codec import Fact
+from ayes.schemas.durations import parse_position
 from ayes.schemas.errors import BadInput
 from ayes.schemas.slots import CallRef, ThreadRef
 

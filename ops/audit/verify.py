@@ -19,10 +19,11 @@ from collections import Counter
 
 from msgspec import Struct
 
+from ayes.ledger.call import Call
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.descriptions import describe
-from ayes.ledger.lifecycle import Call, voids
-from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import DURABLES
+from ayes.ledger.validity import voids
 from ayes.ops.audit.replay import Until, replay
 from ayes.projections.calls import CALLS
 from ayes.projections.fold import ProjectionState

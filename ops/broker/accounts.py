@@ -31,7 +31,7 @@ The live text of replies is not stored. The models' account exports its subject,
 through a service import.
 
 Two accounts export a service, and the others import it, each with the subjects that it may ask: the
-queue's (consumers/pending_service.py), and that of the API over NATS (ops/console/service.py),
+queue's (consumers/pending_service.py), and that of the API over NATS (interfaces/api/nats.py),
 where the subject of a request names the requesting login. `LEDGER` does not: a role that may create
 a consumer could let it deliver to a service, and every fact would become a request. A service may
 publish one answer for each request, to the reply subject that the server names, so no requester can
@@ -48,8 +48,8 @@ from msgspec import Struct
 
 from ayes.consumers.pending_client import ROLE as QUEUE
 from ayes.consumers.pending_client import SERVICE, SUBJECT
+from ayes.ledger.clients.services import CHANNEL, RENEWED
 from ayes.ledger.nats.streams import PENDING, RUNNING, STORED
-from ayes.ledger.services import CHANNEL, RENEWED
 from ayes.ledger.subscriptions import DURABLES, LEDGER, OPERATOR, PARKED, TIMERS, Durable
 from ayes.schemas.errors import BadInput
 from ayes.schemas.ids import token

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import msgspec
 
-from ayes.ledger import policy_proposals as proposals
-from ayes.ledger.in_force import policy_in_force, policy_of
-from ayes.ledger.lifecycle import Call, Status
+from ayes.ledger.call import Call
+from ayes.ledger.clients.services import Ledger
+from ayes.ledger.judging import policy_proposals as proposals
+from ayes.ledger.judging.in_force import policy_in_force, policy_of
+from ayes.ledger.lifecycle import Status
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import ensure
-from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import ACK_WAIT_S
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import text_digest

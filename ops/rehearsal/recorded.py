@@ -16,8 +16,8 @@ from ayes.consumers.effects import Effect, Perform
 from ayes.consumers.executor import Executor, ExecutorState, Run
 from ayes.consumers.model import Ask, ModelReply, ModelRequest, ModelWorker
 from ayes.consumers.tools import Registered
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import Delivered
-from ayes.ledger.services import Ledger
 from ayes.projections.formats import conversation as recorded
 from ayes.projections.thread import Thread
 from ayes.schemas import events as e

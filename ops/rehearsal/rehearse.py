@@ -18,9 +18,10 @@ from msgspec import Struct
 
 from ayes.consumers.model import with_bytes
 from ayes.consumers.pending_view import changes
-from ayes.ledger.client import same_content
-from ayes.ledger.lifecycle import Call, Status
-from ayes.ledger.services import Ledger
+from ayes.ledger.call import Call
+from ayes.ledger.clients.client import same_content
+from ayes.ledger.clients.services import Ledger
+from ayes.ledger.lifecycle import Status
 from ayes.ops.rehearsal.recorded import (
     PROVIDER,
     Exchange,

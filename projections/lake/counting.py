@@ -15,8 +15,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from ayes.ledger.lifecycle import EVENTS_BY_PLACE, call_of, voids
+from ayes.ledger.lifecycle import EVENTS_BY_PLACE
 from ayes.ledger.log import RawMessage
+from ayes.ledger.validity import call_of, voids
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact, decode, fact_of
 from ayes.schemas.digest import call_digest

@@ -21,11 +21,12 @@ from pydantic_ai import messages as pai
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from running import working
 
-from ayes.adapters.aap.settings import read_settings
 from ayes.consumers.gate import Gate
 from ayes.consumers.worker import Worker
-from ayes.ledger.lifecycle import Call, Status
-from ayes.ledger.services import Ledger
+from ayes.interfaces.aap.settings import read_settings
+from ayes.ledger.call import Call
+from ayes.ledger.clients.services import Ledger
+from ayes.ledger.lifecycle import Status
 from ayes.schemas.errors import BadFile
 from ayes.schemas.policy import applied
 from ayes.schemas.slots import ThreadRef, policy_slot
@@ -55,7 +56,15 @@ async def provider(store: Path, port: int) -> AsyncIterator[asyncio.subprocess.P
     file = store.parent / "agents.toml"
     file.write_text(shown.text)
     ours = environment(PYTHONPATH=os.environ.get("PYTHONPATH", ""), SUPPORT_BOT_TOKEN=TOKEN)
-    line = ["-m", "ayes.ops.cli", "serve", "aap", str(file), "--http", f"127.0.0.1:{port}"]
+    line = [
+        "-m",
+        "ayes.interfaces.cli.main",
+        "serve",
+        "aap",
+        str(file),
+        "--http",
+        f"127.0.0.1:{port}",
+    ]
     process = await asyncio.create_subprocess_exec(
         sys.executable, *line, "--store", str(store), env=ours, stderr=subprocess.DEVNULL
     )

@@ -10,11 +10,11 @@ from agentapprovalprotocol import AsyncClient, ConflictError, Request
 from asking_agent import Deaths, Killed
 from shop import Shop, rule
 
-from ayes.adapters.aap.routes import application
-from ayes.adapters.aap.settings import ProviderFile
+from ayes.interfaces.aap.routes import application
+from ayes.interfaces.aap.settings import ProviderFile
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import EventLog
-from ayes.ledger.services import Ledger
 from ayes.schemas import events as e
 from ayes.schemas.slots import ThreadRef
 

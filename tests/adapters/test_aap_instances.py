@@ -25,13 +25,13 @@ from pages import blocks
 from paths import ROOT
 from shop import Shop
 
-from ayes.adapters.aap.instances import InstancesFile
-from ayes.adapters.aap.provisioning import opened
-from ayes.adapters.aap.routes import application
-from ayes.adapters.aap.settings import ProviderFile, read_settings
+from ayes.interfaces.aap.instances import InstancesFile
+from ayes.interfaces.aap.provisioning import opened
+from ayes.interfaces.aap.routes import application
+from ayes.interfaces.aap.settings import ProviderFile, read_settings
 from ayes.ledger import clock
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import EventLog
-from ayes.ledger.services import Ledger
 from ayes.schemas import events as e
 from ayes.schemas.errors import BadFile, BadInput
 from ayes.schemas.slots import ThreadRef

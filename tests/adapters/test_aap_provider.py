@@ -14,12 +14,13 @@ from asking_agent import Raising
 from gateways import serving
 from shop import Shop
 
-from ayes.adapters.aap.routes import application
-from ayes.adapters.aap.settings import ProviderFile
-from ayes.adapters.aap.wire import CONTEXT, REASONING, request_id
-from ayes.ledger.lifecycle import Call, Status
+from ayes.interfaces.aap.routes import application
+from ayes.interfaces.aap.settings import ProviderFile
+from ayes.interfaces.aap.wire import CONTEXT, REASONING, request_id
+from ayes.ledger.call import Call
+from ayes.ledger.clients.services import Ledger
+from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import EventLog
-from ayes.ledger.services import Ledger
 from ayes.schemas import events as e
 from ayes.schemas.slots import ThreadRef
 from ayes.schemas.tools import ToolSpec

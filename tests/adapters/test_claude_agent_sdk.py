@@ -30,8 +30,8 @@ from ayes.adapters.claude_code import Deny, before, event_of
 from ayes.adapters.kernel import Kernel
 from ayes.consumers.gate import Gate
 from ayes.consumers.worker import Worker
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
-from ayes.ledger.services import Ledger
 from ayes.schemas import events as e
 from ayes.schemas.content import attached
 from ayes.schemas.policy import applied
@@ -210,7 +210,7 @@ async def test_the_settings_of_the_page(desk, store, tmp_path):
     [text] = [
         block.text for block in blocks(ROOT / "docs" / "adapters.md") if block.language == "json"
     ]
-    ours = f"PYTHONPATH={ROOT} {sys.executable} -m ayes.ops.cli hook"
+    ours = f"PYTHONPATH={ROOT} {sys.executable} -m ayes.interfaces.cli.main hook"
     settings = text.replace("ayes hook", ours).replace(
         "--requester ben", f"--requester ben --wait 1s --store {store}"
     )

@@ -16,8 +16,9 @@ from ayes.adapters.claude_code import Allow, Deny, after, before, decision_json,
 from ayes.adapters.claude_code import read_event as read
 from ayes.adapters.kernel import Kernel
 from ayes.adapters.outputs import MAX_OUTPUT
-from ayes.ledger.lifecycle import Call, Status
-from ayes.ledger.services import Ledger
+from ayes.ledger.call import Call
+from ayes.ledger.clients.services import Ledger
+from ayes.ledger.lifecycle import Status
 from ayes.schemas import events as e
 from ayes.schemas.content import attached
 from ayes.schemas.errors import AlreadyFilled, BadInput, Unavailable

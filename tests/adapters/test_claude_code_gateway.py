@@ -16,7 +16,8 @@ from gateways import gateway, settings, shop_server
 from program import environment, killed_at_the_end
 from shop import Shop
 
-from ayes.ledger.lifecycle import Call, Status
+from ayes.ledger.call import Call
+from ayes.ledger.lifecycle import Status
 from ayes.schemas.slots import ThreadRef
 
 pytestmark = pytest.mark.log("memory")

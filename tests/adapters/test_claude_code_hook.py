@@ -18,8 +18,8 @@ from shop import rule
 
 from ayes.consumers.gate import Gate
 from ayes.consumers.worker import Worker
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
-from ayes.ledger.services import Ledger
 from ayes.schemas import events as e
 from ayes.schemas.policy import applied
 from ayes.schemas.slots import CallRef, policy_slot
@@ -68,7 +68,9 @@ async def run(store: Path, name: str, text: str) -> tuple[int, Any, str]:
     [group] = SETTINGS["hooks"][name]
     [one] = group["hooks"]
     assert one["type"] == "command"
-    line = one["command"].replace("ayes ", f"{shlex.join(forked('-m', 'ayes.ops.cli'))} ", 1)
+    line = one["command"].replace(
+        "ayes ", f"{shlex.join(forked('-m', 'ayes.interfaces.cli.main'))} ", 1
+    )
     process = await asyncio.create_subprocess_shell(
         f"{line} --wait 1s --store {store}",
         stdin=asyncio.subprocess.PIPE,

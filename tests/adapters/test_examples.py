@@ -18,7 +18,7 @@ from shop import Shop
 
 from ayes.consumers.gate import Gate
 from ayes.consumers.worker import Worker
-from ayes.ledger.services import Ledger
+from ayes.ledger.clients.services import Ledger
 from ayes.schemas.slots import CallRef
 
 #: The call of each, and the package that it needs.

@@ -12,10 +12,10 @@ from shop import REFUND, Shop
 from ayes.adapters.kernel import Kernel, Raised, Ran
 from ayes.adapters.names import AskedCall, id_names
 from ayes.adapters.verdicts import Answer, Run, Say, Wait, verdict
+from ayes.ledger.clients.reviewers import Reviewer
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import EventLog
-from ayes.ledger.reviewers import Reviewer
-from ayes.ledger.services import Ledger
 from ayes.ledger.tool_runner import EffectUnknown
 from ayes.schemas import events as e
 from ayes.schemas.content import attached

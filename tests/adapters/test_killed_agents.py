@@ -17,7 +17,7 @@ from shop import Shop
 
 from ayes.consumers.gate import Gate
 from ayes.consumers.worker import Worker
-from ayes.ledger.services import Ledger
+from ayes.ledger.clients.services import Ledger
 from ayes.schemas.slots import CallRef
 
 REF = CallRef("shop", "order-17", "call_9")

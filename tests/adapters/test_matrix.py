@@ -19,10 +19,10 @@ from shop import Shop, ToolSpec
 
 from ayes.adapters.kernel import Kernel
 from ayes.adapters.names import AskedCall, id_names, numbered
+from ayes.ledger.clients.reviewers import Reviewer
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import EventLog
-from ayes.ledger.reviewers import Reviewer
-from ayes.ledger.services import Ledger
 from ayes.schemas import events as e
 from ayes.schemas.errors import Unavailable
 from ayes.schemas.slots import CallRef

@@ -22,8 +22,9 @@ from running import working
 from ayes.adapters.names import AskedCall, id_names
 from ayes.consumers.gate import Gate
 from ayes.consumers.worker import Worker
-from ayes.ledger.lifecycle import Call, Status
-from ayes.ledger.services import Ledger
+from ayes.ledger.call import Call
+from ayes.ledger.clients.services import Ledger
+from ayes.ledger.lifecycle import Status
 from ayes.schemas.policy import applied
 from ayes.schemas.slots import ThreadRef, policy_slot
 
@@ -68,7 +69,7 @@ def command(store: Path, journal: Path, *more: str, clients: str = "") -> list[s
         f'workspace = "shop"\nrequester = "rita"\nhold = "20s"\n{clients}'
         f'[[server]]\nname = "desk"\ncommand = {shop!r}\n'.replace("'", '"')
     )
-    ayes = [sys.executable, "-m", "ayes.ops.cli", "mcp", "gateway", str(file)]
+    ayes = [sys.executable, "-m", "ayes.interfaces.cli.main", "mcp", "gateway", str(file)]
     return [*ayes, "--store", str(store), *more]
 
 

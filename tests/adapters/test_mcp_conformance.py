@@ -21,7 +21,7 @@ import pytest
 from gateways import gateway, settings
 from shop import Shop
 
-from ayes.adapters.mcp_gateway.settings import ServerFile
+from ayes.interfaces.mcp.settings import ServerFile
 from ayes.ledger.log import EventLog
 from ayes.schemas.errors import Refused
 from ayes.schemas.slots import ThreadRef

@@ -22,21 +22,22 @@ from mcp_types import jsonrpc_message_adapter
 from pictures import PNG, png
 from shop import Shop
 
-from ayes.adapters.mcp_gateway import ladder as ladder_module
-from ayes.adapters.mcp_gateway import routes as routes_module
-from ayes.adapters.mcp_gateway import streams as streams_module
-from ayes.adapters.mcp_gateway.routes import TOOLS_MOST
-from ayes.adapters.mcp_gateway.settings import ServerFile
-from ayes.adapters.mcp_gateway.upstream import Channel
-from ayes.adapters.mcp_gateway.wire import (
+from ayes.adapters.names import AskedCall, id_names
+from ayes.interfaces.mcp import ladder as ladder_module
+from ayes.interfaces.mcp import routes as routes_module
+from ayes.interfaces.mcp import streams as streams_module
+from ayes.interfaces.mcp.routes import TOOLS_MOST
+from ayes.interfaces.mcp.settings import ServerFile
+from ayes.interfaces.mcp.upstream import Channel
+from ayes.interfaces.mcp.wire import (
     SERVER_LABEL,
     TASKS,
     WAIT,
     detailed_task,
     recorded_failure,
 )
-from ayes.adapters.names import AskedCall, id_names
-from ayes.ledger.lifecycle import Call, Status
+from ayes.ledger.call import Call
+from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import EventLog
 from ayes.projections.refusal_texts import MAY_BE_EARLIER
 from ayes.schemas import events as e

@@ -9,9 +9,9 @@ from mcp.server.request_state import AESGCMRequestStateCodec
 from pages import blocks
 from paths import ROOT
 
-from ayes.adapters.mcp_gateway import names
-from ayes.adapters.mcp_gateway.settings import read_settings
-from ayes.adapters.mcp_gateway.wire import recorded, spec_of_tool, without_tasks
+from ayes.interfaces.mcp import names
+from ayes.interfaces.mcp.settings import read_settings
+from ayes.interfaces.mcp.wire import recorded, spec_of_tool, without_tasks
 from ayes.schemas.errors import BadFile, BadInput
 from ayes.schemas.slots import CallRef
 from ayes.schemas.tool_names import is_tool_name

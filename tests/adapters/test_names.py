@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ayes.adapters.names import AskedCall, call_name, id_names, may_be, numbered, thread_name
-from ayes.ledger.lifecycle import Call, Status, call_of
+from ayes.ledger.call import Call
+from ayes.ledger.lifecycle import Status
+from ayes.ledger.validity import call_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest

@@ -14,7 +14,7 @@ from shop import Shop
 from ayes.adapters.kernel import Kernel
 from ayes.adapters.openai_agents import Approvals, run_config
 from ayes.adapters.states import StateFiles
-from ayes.ledger.services import Ledger
+from ayes.ledger.clients.services import Ledger
 from ayes.schemas import events as e
 from ayes.schemas.errors import BadInput
 from ayes.schemas.slots import CallRef

@@ -15,15 +15,15 @@ from msgspec import Raw, json
 from repeats import ARGUMENTS, CASES, ID, PAID, POLICY, Case, Way, author, play, spec
 from shop import Shop
 
-from ayes.adapters.aap.provider import Conflict, Provider, thread_of
-from ayes.adapters.aap.settings import InstanceFile
-from ayes.adapters.aap.wire import Submission
 from ayes.adapters.anthropic import TurnWaits, settle
 from ayes.adapters.claude_code import Allow, after, before, event_of
 from ayes.adapters.kernel import AskedCall, Kernel, Wait
-from ayes.adapters.mcp_gateway.wire import recorded
+from ayes.interfaces.aap.provider import Conflict, Provider, thread_of
+from ayes.interfaces.aap.settings import InstanceFile
+from ayes.interfaces.aap.wire import Submission
+from ayes.interfaces.mcp.wire import recorded
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import EventLog
-from ayes.ledger.services import Ledger
 from ayes.projections.refusal_texts import MAY_BE_EARLIER
 from ayes.schemas.slots import CallRef, ThreadRef
 

@@ -13,8 +13,8 @@ from ayes.adapters.names import AskedCall
 from ayes.adapters.states import Saved, StateFiles
 from ayes.adapters.verdicts import Wait
 from ayes.adapters.wake import resume_decided, wake
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import EventLog
-from ayes.ledger.services import Ledger
 from ayes.schemas import events as e
 from ayes.schemas.errors import BadFile, BrokerAway
 from ayes.schemas.slots import CallRef

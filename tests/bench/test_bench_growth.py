@@ -19,7 +19,7 @@ import pytest
 from paths import ROOT
 from program import environment
 
-from ayes.ledger.services import Ledger
+from ayes.ledger.clients.services import Ledger
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import declare_streams
 from ayes.schemas.errors import BadInput

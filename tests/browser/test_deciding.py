@@ -6,7 +6,7 @@ from browser import PHONE, person, sign_in, violations
 from console_client import POLICY
 from playwright.async_api import Page, expect
 
-from ayes.ledger.services import Ledger
+from ayes.ledger.clients.services import Ledger
 from ayes.schemas.events import Voted
 from ayes.schemas.policy import applied
 from ayes.schemas.slots import CallRef, policy_slot

@@ -3,7 +3,7 @@
 from console_client import Site
 from playwright.async_api import expect
 
-from ayes.ops.console.visitors import Role, Visitor
+from ayes.ops.visitors import Role, Visitor
 from ayes.schemas.slots import CallRef
 
 FIRST, SECOND, THIRD = (f"shop/order-{number}/refund-1" for number in (1, 2, 3))

@@ -8,7 +8,7 @@ from playwright.async_api import expect
 
 from ayes.consumers.live import LiveReply
 from ayes.ledger import clock
-from ayes.ledger.services import Ledger
+from ayes.ledger.clients.services import Ledger
 from ayes.schemas import events as e
 from ayes.schemas.policy import applied
 from ayes.schemas.slots import ThreadRef, policy_slot

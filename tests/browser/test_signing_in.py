@@ -7,7 +7,7 @@ from browser import opened, person
 from oidc_provider_mock import User, run_server_in_thread
 from playwright.async_api import expect
 
-from ayes.ops.console.openid import OpenIdSettings, Provider
+from ayes.interfaces.access.openid import OpenIdSettings, Provider
 
 ELSEWHERE = "http://elsewhere.example/"
 

@@ -30,10 +30,10 @@ from nodes import Server, nodes_of
 from programs import AYES, FEW, Program, ours, workers
 from report import report, write_into
 
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.nats import streams
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import DURABLES
 from ayes.ops.broker.accounts import REVIEWER
 from ayes.ops.broker.server import HOST, ensure_account

@@ -18,8 +18,8 @@ from journal import merged, now, started
 from msgspec import Struct
 from programs import AYES, Ended
 
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import RawMessage
-from ayes.ledger.services import Ledger
 
 #: The longest silence that is allowed while a majority of the servers is there.
 SILENCE_S = 15.0

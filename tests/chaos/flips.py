@@ -7,7 +7,7 @@ payment that ran and a call that was stopped, in more than one block. Then, agai
 of the stopped broker's files, one flipped bit, a start, and the question what a program would take
 for so. It must be what it was, or an error that names the damage:
 
-* at the start, where workers are refused (`ayes.ops.broker.witness`), or
+* at the start, where workers are refused (`ayes.ops.inspection.witness`), or
 * when it is read (`LogDamaged`), and then the reading in the background names it too.
 
 No slot that was filled is filled again. On three nodes the bit is flipped on each node in turn,
@@ -31,13 +31,13 @@ from typing import Any
 
 from rot import Record, flip, forget_index, records
 
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import Recorded
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.services import Ledger
-from ayes.ops.broker import watching, witness
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import declare_streams
 from ayes.ops.cluster.local import LocalCluster
+from ayes.ops.inspection import watching, witness
 from ayes.schemas import events as e
 from ayes.schemas.errors import BrokerAway, LogDamaged, Unavailable
 from ayes.schemas.policy import applied

@@ -18,12 +18,12 @@ from pathlib import Path
 
 from rot import forget_index
 
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.services import Ledger
-from ayes.ops.broker import watching, witness
-from ayes.ops.broker.backup import back_up, restore
+from ayes.ops.audit.backup import back_up, restore
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import declare_streams
+from ayes.ops.inspection import watching, witness
 from ayes.schemas import events as e
 from ayes.schemas.errors import Unavailable
 from ayes.schemas.policy import applied

@@ -29,11 +29,11 @@ from journal import Journal, merged, now
 from msgspec.structs import fields
 
 from ayes.consumers.pending_client import oldest
-from ayes.ledger.lifecycle import Call
+from ayes.ledger.call import Call
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import AlreadyRecorded, AppendResult, Recorded
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.services import Ledger
 from ayes.ops.broker.accounts import REVIEWER, slots_of
 from ayes.ops.broker.setup import apply_policy
 from ayes.ops.rehearsal.rehearse import read_recordings, rehearse, review

@@ -10,8 +10,8 @@ from pathlib import Path
 from ayes.ledger.nats.credentials import Store
 from ayes.ops.broker.processes import die_with_parent
 from ayes.ops.broker.server import find_binary
-from ayes.ops.broker.supervisor import MOST, WITHIN_S
 from ayes.ops.cluster.files import CONFIG, DATA, write_files
+from ayes.ops.supervisor import MOST, WITHIN_S
 from ayes.schemas.errors import TRY_AGAIN
 
 

@@ -21,9 +21,9 @@ from pathlib import Path
 import pytest
 from disks import Disk, power_failure, why_not
 
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import Recorded
 from ayes.ledger.nats.credentials import Store
-from ayes.ledger.services import Ledger
 from ayes.ops.broker.server import EmbeddedServer, adopt
 from ayes.ops.broker.setup import declare_streams
 from ayes.ops.cluster.local import LocalCluster

@@ -11,12 +11,12 @@ from console_client import listed
 from msgspec.structs import replace
 from program import approvals
 
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.nats import connection
-from ayes.ledger.services import Ledger
 from ayes.ops.broker import callout
+from ayes.ops.broker.logins import Logins
 from ayes.ops.broker.server import ensure_account
-from ayes.ops.console.visitors import Role
-from ayes.ops.logins import Logins
+from ayes.ops.visitors import Role
 from ayes.schemas import events as e
 from ayes.schemas.codec import encode
 from ayes.schemas.errors import BrokerRefused, Unavailable
@@ -27,7 +27,7 @@ CALL = "shop/order-17/refund-1"
 
 async def test_only_connections_that_nobody_uses_are_closed(shop, monkeypatch):
     """The oldest is in use by a slow request, so the next one is closed in its place."""
-    monkeypatch.setattr("ayes.ops.logins._MOST", 2)
+    monkeypatch.setattr("ayes.ops.broker.logins._MOST", 2)
     await shop.ask(CALL)
     backend = shop.app.state.backend
     begun, proceed = asyncio.Event(), asyncio.Event()

@@ -6,7 +6,7 @@ import pytest
 import pytest_asyncio
 from console_client import site
 
-from ayes.ops.console.visitors import Role, Visitor
+from ayes.ops.visitors import Role, Visitor
 from ayes.schemas.links import BIND, account_code
 
 ACCOUNT = "slack:T0001/U0DAVE"

@@ -11,8 +11,8 @@ from urllib.parse import quote
 import pytest
 from console_client import POLICY, site
 
-from ayes.ledger.services import Ledger
-from ayes.ops.console.identity import Role, Visitor
+from ayes.interfaces.api.identity import Role, Visitor
+from ayes.ledger.clients.services import Ledger
 from ayes.schemas.events import Denied, Revoked, Voted, Withdrawn
 from ayes.schemas.slots import CallRef
 from ayes.schemas.tools import ToolSpec

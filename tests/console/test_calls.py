@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from console_client import listed, site
 
-from ayes.ledger.chain import thread_below
-from ayes.ops.console.identity import Role, Visitor
+from ayes.interfaces.api.identity import Role, Visitor
+from ayes.ledger.judging.chain import thread_below
 from ayes.schemas.slots import CallRef
 from ayes.schemas.tools import ToolSpec
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from program import approvals, at_a_terminal, in_process, started, up
 
-from ayes.ops.console.tokens import PREFIX
+from ayes.ops.tokens import PREFIX
 
 
 @pytest.fixture(scope="module")

@@ -9,12 +9,12 @@ import pytest_asyncio
 from brokers import running
 from stories import life
 
-from ayes.ledger.services import Ledger
-from ayes.ops.commands.lake import log_of
-from ayes.ops.console import search as searching
-from ayes.ops.console import windows
-from ayes.ops.console.api.decided import page
-from ayes.ops.console.search import DecidedFilter
+from ayes.interfaces.api import search as searching
+from ayes.interfaces.api import windows
+from ayes.interfaces.api.decided import page
+from ayes.interfaces.api.search import DecidedFilter
+from ayes.ledger.clients.services import Ledger
+from ayes.ops.lake.sync import log_of
 from ayes.ops.lake.writer import LakeWriter
 from ayes.schemas import events as e
 from ayes.schemas.errors import BadId, BadInput

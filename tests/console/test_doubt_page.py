@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from ayes.ops.console.visitors import Role, Visitor
+from ayes.ops.visitors import Role, Visitor
 from ayes.schemas.errors import AlreadyFilled
 
 CALL = "/calls/shop/order-17/refund-1"

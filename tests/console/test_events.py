@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
-from ayes.ops.console.serving import served
+from ayes.interfaces.console.serving import served
 
 OF_CALLS = ("requested", "waiting", "voted", "decided", "started", "finished")
 

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stories import REF, SETTLED, UNSETTLED, Story, life, question
 
+from ayes.interfaces.api.feed import EventFilter, Feed, FeedEvent, Heartbeat, Reset, events_of
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.in_memory import Memory
-from ayes.ledger.lifecycle import call_of
-from ayes.ledger.services import Ledger
-from ayes.ops.console.feed import EventFilter, Feed, FeedEvent, Heartbeat, Reset, events_of
+from ayes.ledger.validity import call_of
 from ayes.schemas import events as e
 from ayes.schemas.slots import GrantRef, ThreadRef
 

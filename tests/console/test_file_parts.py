@@ -6,9 +6,9 @@ from hashlib import sha256
 import pytest
 from pictures import pdf, png
 
-from ayes.ledger.services import Ledger
-from ayes.ops.console.api.content import held_in
-from ayes.ops.console.visitors import Role, Visitor
+from ayes.interfaces.api.content import held_in
+from ayes.ledger.clients.services import Ledger
+from ayes.ops.visitors import Role, Visitor
 from ayes.schemas import events as e
 from ayes.schemas.content import attached, by_digest
 from ayes.schemas.errors import AlreadyFilled

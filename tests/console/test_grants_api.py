@@ -6,8 +6,8 @@ from datetime import timedelta
 
 from console_client import REFUND
 
-from ayes.ledger.services import Ledger
-from ayes.ops.console.visitors import Role, Visitor
+from ayes.ledger.clients.services import Ledger
+from ayes.ops.visitors import Role, Visitor
 from ayes.schemas import events as e
 from ayes.schemas.slots import DelegationRef, GrantRef, ThreadRef, policy_slot
 

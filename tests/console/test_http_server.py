@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 from starlette.responses import PlainTextResponse
 
-from ayes.ops import http_server
+from ayes.interfaces.access import http_server
 from ayes.schemas.errors import BadInput
 
 HEAD = b"GET / HTTP/1.1\r\nHost: a\r\n"

@@ -7,7 +7,7 @@ import pytest_asyncio
 from console_client import listed, site
 
 from ayes.ledger.log import Change
-from ayes.ops.console.visitors import Role, Visitor
+from ayes.ops.visitors import Role, Visitor
 from ayes.projections.pending import PendingIndex, encode, key
 from ayes.schemas.links import action_token, open_link
 from ayes.schemas.slots import CallRef

@@ -10,13 +10,13 @@ import pytest
 import pytest_asyncio
 from oidc_provider_mock import User, run_server_in_thread
 
-from ayes.ledger.services import Ledger
-from ayes.ops.broker import people
+from ayes.interfaces.access.openid import OpenIdSettings, Provider, read_settings, visitor_of
+from ayes.interfaces.console.serving import serving
+from ayes.ledger.clients.services import Ledger
+from ayes.ops.actions import people
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import declare_streams
-from ayes.ops.console.openid import OpenIdSettings, Provider, read_settings, visitor_of
-from ayes.ops.console.serving import serving
-from ayes.ops.console.visitors import Role
+from ayes.ops.visitors import Role
 from ayes.schemas import events as e
 from ayes.schemas.errors import BadFile, NotAllowed, Unavailable
 

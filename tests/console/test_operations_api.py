@@ -5,12 +5,12 @@ import json
 
 import pytest
 
+from ayes.interfaces.cli import check
+from ayes.interfaces.cli.command import Session
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import Parked
-from ayes.ledger.services import Ledger
-from ayes.ops.commands import check
-from ayes.ops.commands.command import Session
-from ayes.ops.console.single_flight import Fresh
-from ayes.ops.console.visitors import Role, Visitor
+from ayes.ops.single_flight import Fresh
+from ayes.ops.visitors import Role, Visitor
 from ayes.schemas.errors import BrokerAway
 from ayes.schemas.policy import applied
 from ayes.schemas.slots import CallRef, policy_slot

@@ -5,9 +5,9 @@ import re
 
 from console_client import POLICY, REFUND
 
-from ayes.ledger.services import Ledger
-from ayes.ops.console.single_flight import in_thread
-from ayes.ops.console.visitors import Role, Visitor
+from ayes.ledger.clients.services import Ledger
+from ayes.ops.single_flight import in_thread
+from ayes.ops.visitors import Role, Visitor
 from ayes.schemas.policy import applied
 from ayes.schemas.slots import ORGANISATION, CallRef, policy_slot
 

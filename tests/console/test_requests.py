@@ -3,8 +3,8 @@
 import asyncio
 from uuid import uuid4
 
-from ayes.ops.console.backend import Backend
-from ayes.ops.console.identity import Role, Visitor
+from ayes.interfaces.api.backend import Backend
+from ayes.interfaces.api.identity import Role, Visitor
 
 CALL = "shop/order-17/refund-1"
 PATH = f"/api/v1/calls/{CALL}"

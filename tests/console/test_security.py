@@ -15,14 +15,14 @@ from console_client import site
 from fastapi.responses import StreamingResponse
 from structlog.testing import capture_logs
 
-from ayes.ledger.services import Ledger
-from ayes.ops.console import security as security_module
-from ayes.ops.console.application import application
-from ayes.ops.console.backend import Backend
-from ayes.ops.console.security import Security
-from ayes.ops.console.serving import serving
-from ayes.ops.console.sessions import WRONG, Attempts
-from ayes.ops.console.visitors import Role, Visitor
+from ayes.interfaces.access import security as security_module
+from ayes.interfaces.access.security import Security
+from ayes.interfaces.access.sessions import WRONG, Attempts
+from ayes.interfaces.api.backend import Backend
+from ayes.interfaces.console.application import application
+from ayes.interfaces.console.serving import serving
+from ayes.ledger.clients.services import Ledger
+from ayes.ops.visitors import Role, Visitor
 from ayes.schemas.errors import BadInput, BrokerRefused
 from ayes.schemas.events import Voted
 from ayes.schemas.slots import CallRef

@@ -13,10 +13,10 @@ import pytest_asyncio
 from console_client import Site, site
 from nats.aio.client import Client
 
-from ayes.ledger.services import Ledger
+from ayes.interfaces.api import nats as service
+from ayes.interfaces.api.nats import ENDPOINTS
+from ayes.ledger.clients.services import Ledger
 from ayes.ops.broker.server import ensure_account
-from ayes.ops.console import service
-from ayes.ops.console.service import ENDPOINTS
 from ayes.schemas.events import Author
 from ayes.schemas.slots import CallRef
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ayes.ops.console import sessions as module
-from ayes.ops.console.sessions import (
+from ayes.interfaces.access import sessions as module
+from ayes.interfaces.access.sessions import (
     IDLE_S,
     LONGEST_S,
     WINDOW_S,
@@ -11,7 +11,7 @@ from ayes.ops.console.sessions import (
     Attempts,
     Sessions,
 )
-from ayes.ops.console.visitors import Role, Visitor
+from ayes.ops.visitors import Role, Visitor
 
 ANA = Visitor("ana", frozenset({Role.REVIEWER}))
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from stories import Story, facts_of
 
 from ayes.consumers.live import LiveReply
-from ayes.ledger.services import Ledger
-from ayes.ops.console.api.threads import ThreadCycle, shown
-from ayes.ops.console.visitors import Role, Visitor
+from ayes.interfaces.api.threads import ThreadCycle, shown
+from ayes.ledger.clients.services import Ledger
+from ayes.ops.visitors import Role, Visitor
 from ayes.projections.formats import FORMATS
 from ayes.projections.history import history
 from ayes.projections.thread import thread_of
@@ -66,9 +66,9 @@ async def test_a_list_is_of_one_workspace_and_says_what_was_last(shop, client):
 
 async def test_many_facts_of_one_thread_do_not_hide_the_others(shop, client, monkeypatch):
     """The log is read in chunks, and a page may end before it has found a thread."""
-    monkeypatch.setattr("ayes.ops.console.windows._WIDTH", 3)
-    monkeypatch.setattr("ayes.ops.console.windows._FEW", 0)
-    monkeypatch.setattr("ayes.ops.console.api.threads._MOST", 4)
+    monkeypatch.setattr("ayes.interfaces.api.windows._WIDTH", 3)
+    monkeypatch.setattr("ayes.interfaces.api.windows._FEW", 0)
+    monkeypatch.setattr("ayes.interfaces.api.threads._MOST", 4)
     await say(shop, "quiet", "first")
     for number in range(9):
         await say(shop, "busy", "again", f"m{number}")
@@ -249,7 +249,7 @@ async def test_a_client_that_was_cut_off_follows_the_same_turn(shop, client):
 
 async def test_a_visitor_follows_only_so_many_replies_at_a_time(shop, client, monkeypatch):
     """Others follow as before, and so does this visitor once a reply has ended."""
-    monkeypatch.setattr("ayes.ops.console.api.threads._FOLLOWED", 2)
+    monkeypatch.setattr("ayes.interfaces.api.threads._FOLLOWED", 2)
     thread = ThreadRef.parse("shop/live-3")
     where = "/api/v1/threads/shop/live-3/reply"
     name, followed = shop.visitor.name, shop.app.state.backend.followed
@@ -275,7 +275,7 @@ async def test_a_visitor_follows_only_so_many_replies_at_a_time(shop, client, mo
 
 async def test_many_requests_at_once_follow_no_more_replies(shop, client, monkeypatch):
     """All of them arrive before the first one follows."""
-    monkeypatch.setattr("ayes.ops.console.api.threads._FOLLOWED", 2)
+    monkeypatch.setattr("ayes.interfaces.api.threads._FOLLOWED", 2)
     thread = ThreadRef.parse("shop/live-4")
     where = "/api/v1/threads/shop/live-4/reply"
     followed, most = shop.app.state.backend.followed, 0

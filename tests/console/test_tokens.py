@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from ayes.ledger.nats.credentials import Store
-from ayes.ops.console.tokens import LINK_LASTS, PREFIX, AccessFile
-from ayes.ops.console.visitors import Role
+from ayes.ops.tokens import LINK_LASTS, PREFIX, AccessFile
+from ayes.ops.visitors import Role
 from ayes.schemas.errors import BadFile, BadId, BadInput
 
 DAY = timedelta(days=1)

@@ -3,7 +3,7 @@
 import pytest
 from console_client import listed
 
-from ayes.ops.console.identity import Role, Visitor
+from ayes.interfaces.api.identity import Role, Visitor
 from ayes.schemas.slots import CallRef
 
 CALL = "shop/order-17/refund-1"

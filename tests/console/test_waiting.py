@@ -5,7 +5,7 @@ import re
 import pytest
 from console_client import listed
 
-from ayes.ops.console.visitors import Role, Visitor
+from ayes.ops.visitors import Role, Visitor
 
 HOSTILE = '{"order":"<script>alert(1)</script>\u202e","amount":1}'
 THE_FRAME = "<html"

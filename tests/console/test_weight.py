@@ -6,7 +6,7 @@ from pathlib import Path
 
 from console_client import listed
 
-from ayes.ops.console import application
+from ayes.interfaces.console import application
 
 STATIC = Path(application.__file__).parent / "static"
 #: Characters that are longer as HTML.

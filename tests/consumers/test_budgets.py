@@ -21,11 +21,12 @@ from stories import REF, SETTLED, UNSETTLED, Story
 from ayes.consumers.effects import Append, Reload
 from ayes.consumers.gate import Gate
 from ayes.consumers.worker import Worker
-from ayes.ledger.budgets import Sum, filled, giving_back, sums_of
-from ayes.ledger.lifecycle import Status, call_of
+from ayes.ledger.clients.services import Ledger
+from ayes.ledger.judging.budgets import Sum, filled, giving_back, sums_of
+from ayes.ledger.judging.policies import AppliedPolicy, Policies
+from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import Delivered, EventLog
-from ayes.ledger.policies import AppliedPolicy, Policies
-from ayes.ledger.services import Ledger
+from ayes.ledger.validity import call_of
 from ayes.ops.audit.backtest import backtest_ledger
 from ayes.schemas import events as e
 from ayes.schemas.amounts import amount, amount_at, total

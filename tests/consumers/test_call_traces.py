@@ -13,9 +13,9 @@ from traces import TRACE, Recorded, named, path, recorded
 from ayes.consumers.gate import Gate
 from ayes.consumers.worker import Worker
 from ayes.ledger import tracing
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import EventLog
-from ayes.ledger.services import Ledger
 from ayes.schemas import events as e
 from ayes.schemas.errors import Unavailable
 

@@ -36,11 +36,12 @@ from ayes.consumers.gate import Gate
 from ayes.consumers.model import ModelWorker
 from ayes.consumers.pending_projector import PendingProjector
 from ayes.consumers.worker import Worker
+from ayes.ledger.call import Call
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.descriptions import describe
 from ayes.ledger.in_memory import Lagging, Memory
-from ayes.ledger.lifecycle import Call, Status
+from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import EventLog
-from ayes.ledger.services import Ledger
 from ayes.ops.broker.server import ensure_account
 from ayes.ops.workers import working
 from ayes.projections.history import Assistant, Outcome, User, history

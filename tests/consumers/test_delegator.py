@@ -12,9 +12,9 @@ from stories import DECISIONS, Story, request
 from ayes.consumers.delegator import TASK, Delegator, SubAgent, outcome, task_of
 from ayes.consumers.effects import Append, HandOn
 from ayes.consumers.worker import Worker
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import EventLog
-from ayes.ledger.services import Ledger
 from ayes.projections.thread import thread_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact

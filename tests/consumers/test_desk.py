@@ -30,15 +30,15 @@ from structlog.testing import capture_logs
 
 from ayes.consumers import pending_client, pending_service
 from ayes.consumers.pending_client import SERVICE, SUBJECT, PageRequest
+from ayes.interfaces.cli import decide
+from ayes.interfaces.cli.command import Session
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.nats import streams
 from ayes.ledger.nats.credentials import Store
-from ayes.ledger.services import Ledger
 from ayes.ops.broker import callout as signing_on
 from ayes.ops.broker import server as servers
 from ayes.ops.broker.accounts import Callout, Permissions, accounts_config, permissions
 from ayes.ops.broker.server import EmbeddedServer
-from ayes.ops.commands import decide
-from ayes.ops.commands.command import Session
 from ayes.ops.workers import reactions, working
 from ayes.projections import pending
 from ayes.projections.pending import NO_FILTER, Page, PendingFilter

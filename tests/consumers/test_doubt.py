@@ -12,9 +12,9 @@ from program import environment
 
 from ayes.consumers import doubt
 from ayes.consumers.doubt import in_doubt, update_index, void_runs
+from ayes.ledger.clients.services import CHANNEL, LEASE_S, RENEWED, Ledger
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.services import CHANNEL, LEASE_S, RENEWED, Ledger
 from ayes.ops.workers import reactions, working
 from ayes.projections.doubt import CallInDoubt, doubt_of
 from ayes.schemas import events as e

@@ -7,9 +7,9 @@ from stories import request
 
 from ayes.consumers.effects import Append
 from ayes.consumers.gate import Gate
+from ayes.ledger.clients.services import Ledger
+from ayes.ledger.judging.policies import AppliedPolicy, Policies, of_edit
 from ayes.ledger.lifecycle import Status
-from ayes.ledger.policies import AppliedPolicy, Policies, of_edit
-from ayes.ledger.services import Ledger
 from ayes.schemas import events as e
 from ayes.schemas.digest import text_digest
 from ayes.schemas.errors import BadArguments, NotAllowed
@@ -203,7 +203,7 @@ def test_an_edit_is_judged_with_whose_it_is():
     """The rule looks at the edited arguments, and at everything else as it was."""
     from stories import START
 
-    from ayes.ledger.lifecycle import call_of
+    from ayes.ledger.validity import call_of
     from ayes.schemas.codec import Fact
 
     wish = e.Wish(tool="refund", arguments='{"amount":100}')

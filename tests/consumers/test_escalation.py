@@ -23,10 +23,10 @@ from ayes.consumers.effects import Append, SetTimer
 from ayes.consumers.executor import Executor
 from ayes.consumers.gate import Gate
 from ayes.consumers.worker import Worker
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.descriptions import describe
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import EventLog, TimerFired
-from ayes.ledger.services import Ledger
 from ayes.ops.broker.server import ensure_account
 from ayes.ops.workers import working
 from ayes.projections import pending

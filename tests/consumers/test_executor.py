@@ -29,11 +29,13 @@ from ayes.consumers.executor import (
 )
 from ayes.consumers.worker import MAX_TRIES, Worker
 from ayes.ledger import in_memory
+from ayes.ledger.call import Call
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.in_memory import Memory
-from ayes.ledger.lifecycle import Call, Status, call_of
-from ayes.ledger.services import Ledger
+from ayes.ledger.lifecycle import Status
 from ayes.ledger.subscriptions import ACK_WAIT_S
 from ayes.ledger.tool_runner import EffectUnknown, ToolError, run_tool
+from ayes.ledger.validity import call_of
 from ayes.projections.refusal_texts import tool_not_run
 from ayes.schemas import events as e
 from ayes.schemas.codec import MAX_BYTES, Fact, encode

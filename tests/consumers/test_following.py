@@ -14,13 +14,13 @@ from chain import THREAD, Chain
 from ayes.consumers import live
 from ayes.consumers.live import _MOST_WHOLE, LiveReply, follow_reply, live_subject
 from ayes.consumers.model import ModelReply, ModelRequest
+from ayes.interfaces.cli import look
+from ayes.interfaces.cli.command import Session
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import MAX_LIVE_BYTES, EventLog
 from ayes.ledger.nats import streams
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.services import Ledger
 from ayes.ops.broker.accounts import ROLES
-from ayes.ops.commands import look
-from ayes.ops.commands.command import Session
 from ayes.projections.live import Discarded, Ended, Fragment
 from ayes.schemas import events as e
 

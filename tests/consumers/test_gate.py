@@ -14,13 +14,14 @@ from stories import REF, START, Story, question, request
 
 from ayes.consumers.effects import Append, CancelTimer, Effect, Reload, SetTimer
 from ayes.consumers.gate import Gate
-from ayes.ledger.grants import Grant, grants_of
+from ayes.ledger.call import Call
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.in_memory import Memory
-from ayes.ledger.lifecycle import Call, call_of
+from ayes.ledger.judging.grants import Grant, grants_of
+from ayes.ledger.judging.policies import AppliedPolicy, Policies, ThreadUsage
+from ayes.ledger.judging.verdict import Case, verdict
 from ayes.ledger.log import Delivered, TimerFired
-from ayes.ledger.policies import AppliedPolicy, Policies, ThreadUsage
-from ayes.ledger.services import Ledger
-from ayes.ledger.verdict import Case, verdict
+from ayes.ledger.validity import call_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest

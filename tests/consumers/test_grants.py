@@ -15,10 +15,10 @@ from shop import FIRST, REFUND, SCHEMA, SECOND, THIRD, THREAD, Shop, rule
 
 from ayes.consumers.effects import Append, Reload
 from ayes.consumers.gate import Gate
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.descriptions import describe
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import EventLog
-from ayes.ledger.services import Ledger
 from ayes.ops.broker.server import ensure_account
 from ayes.ops.workers import working
 from ayes.schemas import events as e

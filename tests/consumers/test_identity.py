@@ -7,12 +7,13 @@ import pytest
 
 from ayes.consumers.effects import Append
 from ayes.consumers.gate import Gate
-from ayes.ledger import policy_proposals as proposals
+from ayes.ledger.call import Call
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.in_memory import Memory
-from ayes.ledger.lifecycle import Call, Status
+from ayes.ledger.judging import policy_proposals as proposals
+from ayes.ledger.judging.policies import AppliedPolicy, Policies
+from ayes.ledger.lifecycle import Status
 from ayes.ledger.objections import may_reconcile, may_revoke
-from ayes.ledger.policies import AppliedPolicy, Policies
-from ayes.ledger.services import Ledger
 from ayes.projections.refusal_texts import tool_not_run
 from ayes.schemas import events as e
 from ayes.schemas.codec import MAX_BYTES, encode

@@ -17,9 +17,10 @@ from stories import REF, Story, request
 
 from ayes.consumers.effects import Append
 from ayes.consumers.gate import Gate
-from ayes.ledger.lifecycle import Status, call_of
+from ayes.ledger.judging.policies import thread_usage
+from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import EventLog
-from ayes.ledger.policies import thread_usage
+from ayes.ledger.validity import call_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import Unavailable

@@ -17,8 +17,8 @@ from ayes.consumers.effects import Append, Effect, Perform
 from ayes.consumers.executor import MAX_ATTEMPTS, Executor, Run
 from ayes.consumers.tools import NOT_DONE, Tools, idempotency_key
 from ayes.ledger import tool_runner
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
-from ayes.ledger.services import Ledger
 from ayes.ledger.tool_runner import ToolFunction
 from ayes.ops.audit.verify import rebuild
 from ayes.schemas import events as e

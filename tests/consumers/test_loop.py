@@ -19,9 +19,9 @@ from ayes.consumers.effects import Append, Effect
 from ayes.consumers.executor import Executor, Registered
 from ayes.consumers.model import ModelReply, ModelRequest, ModelWorker
 from ayes.consumers.worker import MAX_TRIES, Worker
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import AppendResult, Delivered, Delivery, EventLog, Unconfirmed
-from ayes.ledger.services import Ledger
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest

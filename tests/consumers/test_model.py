@@ -10,8 +10,8 @@ from stories import REF, SETTLED, UNSETTLED, Story, life
 
 from ayes.consumers.effects import Append, Effect, Perform
 from ayes.consumers.model import MAX_ATTEMPTS, Ask, ModelReply, ModelRequest, ModelWorker
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.in_memory import Memory
-from ayes.ledger.services import Ledger
 from ayes.projections.histories import ThreadFacts
 from ayes.projections.history import Assistant, Outcome, User, digest
 from ayes.projections.thread import thread_of

@@ -12,16 +12,16 @@ from inboxes import Inbox, http, ntfy, smtp
 from running import working
 from shop import FIRST, SECOND, THREAD, Shop, rule
 
-from ayes.consumers import notifier
 from ayes.consumers import worker as worker_module
-from ayes.consumers.channels import Channels, NotSent, read_channels
 from ayes.consumers.effects import HandOn
-from ayes.consumers.notifier import CONCURRENCY, Notifier, Outstanding
+from ayes.consumers.notices import notifier
+from ayes.consumers.notices.channels import Channels, NotSent, read_channels
+from ayes.consumers.notices.notifier import CONCURRENCY, Notifier, Outstanding
 from ayes.consumers.worker import MAX_DELIVERIES, Worker
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import EventLog, Mark
-from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import DURABLES
-from ayes.ops.broker.status import failing_channels
+from ayes.ops.inspection.status import failing_channels
 from ayes.projections.notices import Notice
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact

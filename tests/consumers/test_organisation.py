@@ -12,11 +12,20 @@ from shop import FIRST, REFUND, SCHEMA, SECOND, THIRD, Shop, rule
 from stories import REF, Story, request
 
 from ayes.consumers.gate import Gate
-from ayes.ledger.lifecycle import Call, Status, call_of
+from ayes.ledger.call import Call
+from ayes.ledger.clients.services import Ledger
+from ayes.ledger.judging.policies import (
+    AppliedPolicy,
+    Policies,
+    PolicyDecision,
+    about,
+    evaluate,
+    required,
+)
+from ayes.ledger.judging.verdict import Case
+from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import EventLog
-from ayes.ledger.policies import AppliedPolicy, Policies, PolicyDecision, about, evaluate, required
-from ayes.ledger.services import Ledger
-from ayes.ledger.verdict import Case
+from ayes.ledger.validity import call_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.policy import read_policy

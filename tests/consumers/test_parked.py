@@ -19,10 +19,10 @@ from ayes.consumers import worker as worker_module
 from ayes.consumers.effects import Append, Effect
 from ayes.consumers.worker import Worker
 from ayes.ledger import clock
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import Delivered, EventLog, Mark, Parked, Recorded, TimerFired
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import uses
-from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import DURABLES, PARKED, PARKED_BYTES, PARKED_MOST
 from ayes.ops.broker.accounts import ROLES
 from ayes.schemas import codec

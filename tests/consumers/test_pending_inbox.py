@@ -19,14 +19,14 @@ from brokers import running
 from cable import Cable, delete, put, question
 
 from ayes.consumers.pending_view import PendingView, changes
+from ayes.interfaces.cli import decide
+from ayes.interfaces.cli.command import Session
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import Bucket, Change
 from ayes.ledger.nats import streams
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.key_value import KeyValue
-from ayes.ledger.services import Ledger
-from ayes.ops.commands import decide
-from ayes.ops.commands.command import Session
 from ayes.projections import pending
 from ayes.projections.pending import Entry, PendingFilter
 from ayes.schemas.errors import BadInput, BrokerRefused

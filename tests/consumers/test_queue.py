@@ -7,9 +7,10 @@ from stories import DECISIONS, REF, SETTLED, UNSETTLED, Story, life
 
 from ayes.consumers.effects import Effect, WritePending
 from ayes.consumers.pending_projector import PendingProjector, PendingState
+from ayes.ledger.call import Call
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.in_memory import Memory
-from ayes.ledger.lifecycle import Call, call_of
-from ayes.ledger.services import Ledger
+from ayes.ledger.validity import call_of
 from ayes.projections import pending
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact

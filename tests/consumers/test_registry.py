@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ayes.consumers.tools import Tools, idempotency_key, load
-from ayes.ledger.services import Ledger
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.tool_runner import run_tool
 from ayes.schemas import events as e
 from ayes.schemas.codec import MAX_BYTES

@@ -14,11 +14,11 @@ from aiohttp import web
 from brokers import running
 from slack_stand_in import APP_TOKEN, BOT_TOKEN, CHANNEL, TEAM, slack_stand_in
 
-from ayes.consumers.slack import SlackQuestions
-from ayes.consumers.slack_api import SlackApi
-from ayes.consumers.slack_buttons import Button, Buttons
-from ayes.ledger.services import Ledger
-from ayes.ops.logins import Logins
+from ayes.consumers.slack.api import SlackApi
+from ayes.consumers.slack.buttons import Button, Buttons
+from ayes.consumers.slack.questions import SlackQuestions
+from ayes.ledger.clients.services import Ledger
+from ayes.ops.broker.logins import Logins
 from ayes.ops.workers import reactions, working
 from ayes.projections.slack_messages import APPROVE, DENY, OPEN
 from ayes.schemas import events as e

@@ -10,9 +10,9 @@ from brokers import running
 from program import AYES, Started, environment, up
 from slack_stand_in import APP_TOKEN, BOT_TOKEN, CHANNEL, TEAM, slack_stand_in
 
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.nats.credentials import Store
-from ayes.ledger.services import Ledger
-from ayes.ops.logins import Logins
+from ayes.ops.broker.logins import Logins
 from ayes.ops.workers import reactions, working
 from ayes.projections.slack_messages import APPROVE
 from ayes.schemas.policy import applied

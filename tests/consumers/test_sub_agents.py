@@ -12,10 +12,11 @@ from shop import FIRST, SECOND, THREAD, Shop, rule
 from ayes.consumers.executor import Executor
 from ayes.consumers.model import ModelReply, ModelRequest, ModelWorker
 from ayes.consumers.worker import Worker
-from ayes.ledger.chain import MAX_DEPTH, thread_below
-from ayes.ledger.lifecycle import Call, Status
+from ayes.ledger.call import Call
+from ayes.ledger.clients.services import Ledger
+from ayes.ledger.judging.chain import MAX_DEPTH, thread_below
+from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import EventLog
-from ayes.ledger.services import Ledger
 from ayes.schemas import events as e
 from ayes.schemas.errors import AlreadyDecided, NotAllowed
 from ayes.schemas.slots import CallRef, DelegationRef, GrantRef, ThreadRef

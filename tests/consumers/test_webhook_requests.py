@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from receivers import SECRET, endpoint, receiving
 from standardwebhooks import WebhookVerificationError
 
-from ayes.consumers.webhook_endpoints import check
-from ayes.consumers.webhook_requests import HttpAnswer, Sender
+from ayes.consumers.webhooks.endpoints import check
+from ayes.consumers.webhooks.requests import HttpAnswer, Sender
 from ayes.ops.cluster.certificates import issue, new_authority
 from ayes.schemas.errors import BadInput
 

@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import replace
 from receivers import endpoint
 
-from ayes.consumers.webhook_endpoints import Endpoints, Standing, Standings
-from ayes.consumers.webhook_requests import HttpAnswer
-from ayes.consumers.webhooks import _caught_up, _failed, _fallen, _moved, _parked, recipients
+from ayes.consumers.webhooks.endpoints import Endpoints, Standing, Standings
+from ayes.consumers.webhooks.requests import HttpAnswer
+from ayes.consumers.webhooks.worker import _caught_up, _failed, _fallen, _moved, _parked, recipients
 from ayes.schemas.codec import Fact
 from ayes.schemas.events import Carried, Said
 from ayes.schemas.slots import ThreadRef

@@ -15,13 +15,13 @@ from msgspec.structs import replace as with_fields
 from program import started
 from receivers import Receiver, endpoint, receiving
 
-from ayes.consumers.webhook_endpoints import EndpointFile
-from ayes.consumers.webhook_requests import Sender
-from ayes.consumers.webhooks import Webhooks, replay
+from ayes.consumers.webhooks.endpoints import EndpointFile
+from ayes.consumers.webhooks.requests import Sender
+from ayes.consumers.webhooks.worker import Webhooks, replay
 from ayes.consumers.worker import Worker
 from ayes.ledger import clock
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import Mark, Parked
-from ayes.ledger.services import Ledger
 from ayes.schemas.events import ModelReplied, Said, ToolStarted
 from ayes.schemas.slots import CallRef, ThreadRef
 

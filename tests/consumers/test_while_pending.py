@@ -24,12 +24,13 @@ from stories import REF, START, Story, question, request
 from ayes.consumers.effects import Append, CancelTimer, Effect, SetTimer
 from ayes.consumers.gate import Gate, MootCalls, said_since
 from ayes.consumers.worker import Worker
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.in_memory import Memory
-from ayes.ledger.lifecycle import Status, call_of
+from ayes.ledger.judging.policies import Policies
+from ayes.ledger.judging.verdict import Case
+from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import AppendResult, Delivered, EventLog, TimerFired
-from ayes.ledger.policies import Policies
-from ayes.ledger.services import Ledger
-from ayes.ledger.verdict import Case
+from ayes.ledger.validity import call_of
 from ayes.ops.broker.server import ensure_account
 from ayes.ops.workers import working
 from ayes.projections.formats import FORMATS

@@ -11,11 +11,12 @@ from stories import REF, Story
 from ayes.consumers.effects import Append, Effect
 from ayes.consumers.gate import Gate
 from ayes.consumers.model import Ask, ModelReply, ModelRequest, ModelWorker
+from ayes.ledger.call import Call
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.in_memory import Memory
-from ayes.ledger.lifecycle import Call, Status
-from ayes.ledger.policies import AppliedPolicy, Origin, Policies, wished
-from ayes.ledger.services import Ledger
-from ayes.ledger.verdict import Case, verdict
+from ayes.ledger.judging.policies import AppliedPolicy, Origin, Policies, wished
+from ayes.ledger.judging.verdict import Case, verdict
+from ayes.ledger.lifecycle import Status
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest, text_digest

@@ -19,12 +19,12 @@ from npm import node
 from repeats import ARGUMENTS, CASES, ID, POLICY, Case, Way, play, spec
 from typescript import packages
 
+from ayes.interfaces.console.serving import serving
+from ayes.ledger.clients.reviewers import Reviewer
 from ayes.ledger.lifecycle import Status
-from ayes.ledger.reviewers import Reviewer
 from ayes.ops.broker.server import ensure_account
-from ayes.ops.console.serving import serving
-from ayes.ops.console.tokens import AccessFile
-from ayes.ops.console.visitors import Role
+from ayes.ops.tokens import AccessFile
+from ayes.ops.visitors import Role
 from ayes.schemas.slots import CallRef, ThreadRef
 from ayes.schemas.tools import ToolSpec
 

@@ -22,10 +22,10 @@ from npm import node
 from paths import ROOT
 from typescript import packages
 
+from ayes.interfaces.console.serving import serving
 from ayes.ops.broker.server import ensure_account
-from ayes.ops.console.serving import serving
-from ayes.ops.console.tokens import AccessFile
-from ayes.ops.console.visitors import Role
+from ayes.ops.tokens import AccessFile
+from ayes.ops.visitors import Role
 from ayes.schemas.tools import ToolSpec
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -21,10 +21,10 @@ from console_client import Site, site
 from paths import ROOT
 
 from ayes.consumers.doubt import in_doubt
+from ayes.interfaces.console.application import console
+from ayes.ledger.clients.reviewers import Reviewer
 from ayes.ledger.nats.protocol import settled
-from ayes.ledger.reviewers import Reviewer
 from ayes.ops.broker.server import EmbeddedServer, ensure_account
-from ayes.ops.console.application import console
 from ayes.schemas.slots import CallRef
 
 pytestmark = pytest.mark.skipif(

@@ -20,12 +20,12 @@ from program import killed_at_the_end
 from typescript import packages
 
 from ayes.consumers.doubt import in_doubt
-from ayes.ledger.services import LEASE_S
+from ayes.interfaces.console.application import console
+from ayes.interfaces.console.serving import serving
+from ayes.ledger.clients.services import LEASE_S
 from ayes.ops.broker.server import ensure_account
-from ayes.ops.console.application import console
-from ayes.ops.console.serving import serving
-from ayes.ops.console.tokens import AccessFile
-from ayes.ops.console.visitors import Role
+from ayes.ops.tokens import AccessFile
+from ayes.ops.visitors import Role
 from ayes.schemas.slots import CallRef
 
 pytestmark = pytest.mark.skipif(

@@ -38,13 +38,13 @@ from paths import ROOT
 from program import AYES, Started
 
 from ayes import Ledger, spec_of
-from ayes.consumers.channels import ChannelsFile
 from ayes.consumers.delegator import read_agents
+from ayes.consumers.notices.channels import ChannelsFile
+from ayes.interfaces.access.openid import OpenIdSettings
 from ayes.ledger.nats.credentials import Store
 from ayes.ops.broker import accounts
 from ayes.ops.broker.server import ensure_account, find_binary
 from ayes.ops.broker.setup import apply_policy
-from ayes.ops.console.openid import OpenIdSettings
 from ayes.ops.rehearsal.scripted_reviewer import read_script
 from ayes.ops.slack_settings import SlackSettings
 from ayes.schemas import errors, slots
@@ -240,7 +240,7 @@ def test_the_exit_codes_are_as_documented():
             int,
             re.findall(
                 r"(\d+) [a-z]",
-                inspect.getdoc(sys.modules["ayes.ops.cli"]).partition("exit codes")[2],
+                inspect.getdoc(sys.modules["ayes.interfaces.cli.main"]).partition("exit codes")[2],
             ),
         )
     )

@@ -13,8 +13,8 @@ from console_client import site
 from pages import blocks
 from paths import ROOT
 
-from ayes.ops.console.application import application
-from ayes.ops.console.serving import serving
+from ayes.interfaces.console.application import application
+from ayes.interfaces.console.serving import serving
 from ayes.schemas.slots import CallRef
 
 PAGE = ROOT / "docs" / "api.md"

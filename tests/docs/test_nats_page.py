@@ -10,9 +10,9 @@ from console_client import site
 from pages import blocks
 from paths import ROOT
 
-from ayes.ledger.services import Ledger
+from ayes.interfaces.api.nats import ENDPOINTS
+from ayes.ledger.clients.services import Ledger
 from ayes.ops.broker.server import ensure_account
-from ayes.ops.console.service import ENDPOINTS
 from ayes.schemas.errors import BrokerAway
 from ayes.schemas.slots import CallRef
 

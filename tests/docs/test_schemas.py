@@ -18,9 +18,9 @@ import pytest
 from paths import ROOT
 from program import approvals
 
-from ayes.ops import asyncapi
+from ayes.interfaces.api import asyncapi
+from ayes.interfaces.console.application import described
 from ayes.ops.broker.accounts import OTHER_SUBJECTS, STORING, WRITERS
-from ayes.ops.console.application import described
 from ayes.projections.live import Piece
 from ayes.schemas import codec, json_schema
 from ayes.schemas.errors import BadFact

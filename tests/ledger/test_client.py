@@ -16,14 +16,15 @@ from typing import Any
 import pytest
 from brokers import running
 
-from ayes.ledger import client, clock
+from ayes.ledger import clock
+from ayes.ledger.clients import client
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import AlreadyRecorded, AppendResult, EventLog, Recorded, Unconfirmed
 from ayes.ledger.nats import ordered_consumer
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import info
-from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import LEDGER
 from ayes.ops.broker.server import EmbeddedServer, ensure_account
 from ayes.schemas import events as e

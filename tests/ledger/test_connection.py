@@ -13,12 +13,12 @@ import pytest
 from brokers import bare, running
 from cable import Cable
 
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.nats import connection, ordered_consumer
 from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Address, Login, Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.protocol import Transport
-from ayes.ledger.services import Ledger
 from ayes.ops.broker.server import EmbeddedServer, free_ports
 from ayes.schemas.errors import BadInput, BrokerAway, BrokerRefused
 from ayes.schemas.slots import ThreadRef

@@ -12,12 +12,13 @@ import pytest
 from msgspec import structs
 
 from ayes.consumers.model import with_bytes
-from ayes.ledger import client, files
+from ayes.ledger import files
+from ayes.ledger.clients import client
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.log import AppendResult, Recorded
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import STORED, ensure
-from ayes.ledger.services import Ledger
 from ayes.ledger.tool_runner import run_tool
 from ayes.ops.files import sweep
 from ayes.projections.formats import FORMATS, format_named

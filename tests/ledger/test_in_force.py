@@ -7,10 +7,16 @@ import pytest
 from ayes import Ledger
 from ayes.consumers.effects import Append
 from ayes.consumers.gate import Gate
-from ayes.ledger.in_force import policy_in_force, subject_of, tool_of, void_policies, void_tools
 from ayes.ledger.in_memory import Memory
-from ayes.ledger.policies import AppliedPolicy, Policies
-from ayes.ledger.verdict import Case
+from ayes.ledger.judging.in_force import (
+    policy_in_force,
+    subject_of,
+    tool_of,
+    void_policies,
+    void_tools,
+)
+from ayes.ledger.judging.policies import AppliedPolicy, Policies
+from ayes.ledger.judging.verdict import Case
 from ayes.ops.broker.setup import apply_policy
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact, encode

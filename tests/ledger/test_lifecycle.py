@@ -19,20 +19,11 @@ from stories import (
     request,
 )
 
+from ayes.ledger.call import Call
 from ayes.ledger.descriptions import describe
-from ayes.ledger.lifecycle import (
-    LEADS_TO,
-    MAY_FOLLOW,
-    NOT_RUN,
-    Call,
-    Status,
-    call_of,
-    evolve,
-    may_vote,
-    refusal,
-    void,
-)
+from ayes.ledger.lifecycle import LEADS_TO, MAY_FOLLOW, NOT_RUN, Status
 from ayes.ledger.lifecycle import SETTLED as SETTLED_STATUSES
+from ayes.ledger.validity import call_of, evolve, may_vote, refusal, void
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import (

@@ -12,10 +12,10 @@ import pytest
 from ayes.consumers.effects import Append, Effect, Perform, Reload
 from ayes.consumers.worker import Worker
 from ayes.ledger import replica as mirror_module
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import Delivered, EventLog
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.replica import ReadReplica
-from ayes.ledger.services import Ledger
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact

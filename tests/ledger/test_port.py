@@ -14,6 +14,7 @@ from msgspec import structs
 from stories import told
 
 from ayes.ledger import clock
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import (
     AlreadyRecorded,
     AppendResult,
@@ -30,7 +31,6 @@ from ayes.ledger.nats import group_commit, ordered_consumer
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.protocol import NatsMessage, OnMessage
 from ayes.ledger.nats.streams import ensure
-from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import LEDGER
 from ayes.schemas import events as e
 from ayes.schemas.codec import encode

@@ -22,14 +22,14 @@ from ayes.consumers.gate import Gate
 from ayes.consumers.pending_projector import PendingProjector
 from ayes.consumers.tools import Tools
 from ayes.consumers.worker import Worker
-from ayes.ledger import client
+from ayes.ledger.clients import client
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.in_memory import Lagging, Memory
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import AppendResult, TimerFired, Unconfirmed
 from ayes.ledger.nats import jetstream
 from ayes.ledger.nats.api import NatsReply
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import DURABLES
 from ayes.projections import pending
 from ayes.schemas import events as e

@@ -13,8 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from stories import REF, START, approval, disorder, request
 
+from ayes.ledger.call import Call
 from ayes.ledger.in_memory import Memory
-from ayes.ledger.lifecycle import Call, Status, call_of, evolve, void, voids
+from ayes.ledger.lifecycle import Status
+from ayes.ledger.validity import call_of, evolve, void, voids
 from ayes.projections.lake.counting import judgements
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact, encode

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from stories import REF, START, Story, question, request
 
-from ayes.ledger.lifecycle import Call, call_of, voids
-from ayes.ledger.votes import Tally, asked, count_votes, counted
+from ayes.ledger.call import Call
+from ayes.ledger.judging.votes import Tally, asked, count_votes, counted
+from ayes.ledger.validity import call_of, voids
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest

@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from paths import AIRLINE, DATA, SMALL
 from program import approvals
 
-from ayes.ledger.lifecycle import Call
-from ayes.ledger.policies import AppliedPolicy, Policies
-from ayes.ledger.services import Ledger
-from ayes.ledger.verdict import Case, verdict
+from ayes.interfaces.cli import policy as command
+from ayes.interfaces.cli.command import Session
+from ayes.ledger.call import Call
+from ayes.ledger.clients.services import Ledger
+from ayes.ledger.judging.policies import AppliedPolicy, Policies
+from ayes.ledger.judging.verdict import Case, verdict
 from ayes.ops.audit import backtest as trying
 from ayes.ops.audit.backtest import CandidateCall, Counts, backtest, backtest_ledger, wishes_in
-from ayes.ops.commands import policy as command
-from ayes.ops.commands.command import Session
 from ayes.ops.rehearsal.transcripts import payload_of
 from ayes.projections.formats.conversation import read_conversations
 from ayes.schemas import events as e

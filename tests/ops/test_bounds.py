@@ -11,16 +11,16 @@ from disk import small_disk
 from stories import REF, request
 from structlog.testing import capture_logs
 
+from ayes.interfaces.cli import check, run
+from ayes.interfaces.cli.command import Session
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import Recorded
 from ayes.ledger.nats import streams
 from ayes.ledger.nats.streams import LEAST_BYTES, PENDING, RUNNING
-from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import DURABLES, LEDGER, PARKED, TIMERS
-from ayes.ops.broker import guard
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import declare_streams
-from ayes.ops.commands import check, run
-from ayes.ops.commands.command import Session
+from ayes.ops.inspection import guard
 from ayes.ops.workers import reactions, working
 from ayes.schemas import events as e
 from ayes.schemas.content import attached

@@ -6,8 +6,8 @@ import pytest
 import typer.main
 from program import Ended, approvals
 
-from ayes.ops.cli import app
-from ayes.ops.commands import look
+from ayes.interfaces.cli import look
+from ayes.interfaces.cli.main import app
 from ayes.projections.formats import FORMATS
 from ayes.schemas.errors import BadFile
 

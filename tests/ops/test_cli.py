@@ -41,9 +41,9 @@ from program import (
 )
 
 import ayes
-from ayes.ledger.chain import thread_below
-from ayes.ledger.services import Ledger
-from ayes.ops import cli
+from ayes.interfaces.cli import main as cli
+from ayes.ledger.clients.services import Ledger
+from ayes.ledger.judging.chain import thread_below
 from ayes.schemas import events as e
 from ayes.schemas.errors import BrokerAway
 from ayes.schemas.slots import CallRef
@@ -160,7 +160,7 @@ def test_the_list_of_commands_is_whole():
     group = typer.main.get_command(cli.app)
     listed = {name: one.module for name, one in cli._ENTRIES.items()}
     for module in {one.module for one in cli._ENTRIES.values() if not one.is_group}:
-        found = typer.main.get_group(import_module(f"ayes.ops.commands.{module}").app).commands
+        found = typer.main.get_group(import_module(f"ayes.interfaces.cli.{module}").app).commands
         assert set(found) == {name for name, where in listed.items() if where == module}
     for name, command in group.commands.items():
         assert command.name == name
@@ -1368,7 +1368,8 @@ def test_the_help_loads_nothing_heavy():
         "pydantic_ai",
         "vl_convert",
     )
-    script = f"import sys, ayes.ops.cli; print([name for name in {heavy!r} if name in sys.modules])"
+    imported = f"[name for name in {heavy!r} if name in sys.modules]"
+    script = f"import sys, ayes.interfaces.cli.main; print({imported})"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
     )

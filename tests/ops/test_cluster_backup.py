@@ -18,20 +18,20 @@ from msgspec import structs
 from program import approvals
 from receivers import endpoint
 
-from ayes.consumers import webhook_endpoints
 from ayes.consumers.gate import Gate
 from ayes.consumers.pending_projector import PendingProjector
-from ayes.consumers.webhook_endpoints import EndpointFile
+from ayes.consumers.webhooks import endpoints as webhook_endpoints
+from ayes.consumers.webhooks.endpoints import EndpointFile
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.files import PIECE_BYTES, fetched, keep
 from ayes.ledger.log import RawMessage
 from ayes.ledger.nats import streams
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.link_key import link_key
-from ayes.ledger.services import Ledger
-from ayes.ops.broker.backup import back_up, check, restore
-from ayes.ops.console.tokens import AccessFile
-from ayes.ops.console.visitors import Role
+from ayes.ops.audit.backup import back_up, check, restore
+from ayes.ops.tokens import AccessFile
+from ayes.ops.visitors import Role
 from ayes.ops.workers import working
 from ayes.projections.pending import key
 from ayes.schemas.content import attached

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from program import approvals, started
 
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.streams import info
-from ayes.ledger.services import Ledger
-from ayes.ops.broker.nodes import copies, trouble
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.cluster.certificates import issue, new_authority
 from ayes.ops.cluster.local import LocalCluster
+from ayes.ops.inspection.nodes import copies, trouble
 from ayes.schemas.errors import BadInput, BrokerRefused, StoreHeld, Unavailable
 from ayes.schemas.events import Said
 from ayes.schemas.slots import ThreadRef

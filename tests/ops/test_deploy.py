@@ -21,10 +21,10 @@ import yaml
 from pages import parse
 from paths import ROOT
 
+from ayes.interfaces.cli.setup import OPTIONAL
 from ayes.ledger.nats.credentials import Store
 from ayes.ops.broker.accounts import ROLES
 from ayes.ops.cluster import files
-from ayes.ops.commands.setup import OPTIONAL
 from ayes.ops.workers import KINDS as USUAL
 from ayes.ops.workers import OPTIONAL_KINDS, role_of
 from ayes.schemas import errors

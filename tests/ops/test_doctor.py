@@ -9,13 +9,14 @@ import msgspec
 import pytest
 from stories import REF, question, request, told
 
+from ayes.interfaces.cli import check
+from ayes.interfaces.cli.command import Session
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import Parked
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.streams import DURABLES, LEDGER, PARKED, PENDING
-from ayes.ledger.services import Ledger
-from ayes.ops.broker import progress
-from ayes.ops.commands import check
-from ayes.ops.commands.command import Session
+from ayes.ops.inspection import progress
+from ayes.ops.inspection.checks import MUST_NOT, cannot
 from ayes.ops.workers import reactions, working
 from ayes.schemas import events as e
 
@@ -94,8 +95,7 @@ async def test_a_fresh_store_is_well(store, doctor):
     assert {"server", "streams and consumers", "parked", "clock", "store is private"} <= set(found)
     assert found["server"]["detail"].startswith("nats-server 2.")
     assert {name for name in found if "cannot write" in name} == {
-        f"{role} cannot write {'.'.join(subject.split('.')[3:])}"
-        for role, subject in check.MUST_NOT
+        f"{role} cannot write {'.'.join(subject.split('.')[3:])}" for role, subject in MUST_NOT
     }
 
 
@@ -120,7 +120,7 @@ async def test_a_role_that_may_too_much_is_reported_and_nothing_recorded(store, 
     the log.
     """
     before = await _everything(admin)
-    told = await check._cannot("admin", "ledger.doctor.t.call.1-0.decided", Store(store))
+    told = await cannot("admin", "ledger.doctor.t.call.1-0.decided", Store(store))
     assert not told.ok
     assert told.detail.startswith("the broker allows it: ")
     assert await _everything(admin) == before

@@ -14,15 +14,15 @@ import pytest
 from program import approvals
 from stories import Story, request
 
-from ayes.ledger.chain import thread_below
-from ayes.ledger.explanation import _flaw, explained
-from ayes.ledger.lifecycle import call_of
+from ayes.interfaces.cli import policy as command
+from ayes.interfaces.cli.command import Session
+from ayes.ledger.clients.services import Ledger
+from ayes.ledger.judging.chain import thread_below
+from ayes.ledger.judging.explanation import _flaw, explained
+from ayes.ledger.judging.policies import Policies
+from ayes.ledger.judging.votes import CastVote, counted
 from ayes.ledger.objections import Objection, VoteFlaw
-from ayes.ledger.policies import Policies
-from ayes.ledger.services import Ledger
-from ayes.ledger.votes import CastVote, counted
-from ayes.ops.commands import policy as command
-from ayes.ops.commands.command import Session
+from ayes.ledger.validity import call_of
 from ayes.ops.workers import reactions, working
 from ayes.schemas import events as e
 from ayes.schemas.digest import text_digest
@@ -650,7 +650,7 @@ def test_what_a_limit_ended_is_no_other_word_while_the_rule_is_the_same(rule, di
 
 @pytest.mark.parametrize("votes", [one[1] for one in FLAWS])
 def test_a_vote_has_a_flaw_exactly_where_it_is_not_counted(votes):
-    """The sentences follow `ayes.ledger.votes`, which decides."""
+    """The sentences follow `ayes.ledger.judging.votes`, which decides."""
     call = voted(votes)
     told = {one.reviewer for one in explained(call, Policies(), TOOL).votes if not one.flaw}
     refused = {name for name, cast in votes if cast.arguments == "{}"}

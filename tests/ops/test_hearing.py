@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stories import Story, question, request
 
-from ayes.ledger.lifecycle import call_of
-from ayes.ops.commands.chat_vote import ChatVote, parse_vote
+from ayes.interfaces.cli.chat_vote import ChatVote, parse_vote
+from ayes.ledger.validity import call_of
 from ayes.projections.pending import Entry, entry
 from ayes.schemas import events as e
 from ayes.schemas.slots import CallRef

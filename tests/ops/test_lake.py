@@ -32,7 +32,7 @@ from program import (
 )
 from stories import REF, life
 
-from ayes.ledger.services import Ledger
+from ayes.ledger.clients.services import Ledger
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.lake.writer import microseconds, read_manifest
 from ayes.projections.formats.conversation import read_conversations

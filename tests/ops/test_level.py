@@ -7,13 +7,13 @@ import pytest
 from program import approvals
 from stories import REF
 
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.nats import streams
 from ayes.ledger.nats.api import Api
 from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.drift import drift
 from ayes.ledger.nats.streams import LEVEL, level_of
-from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import LEDGER
 from ayes.ops.broker.server import ensure_account
 from ayes.schemas.errors import NewerLog

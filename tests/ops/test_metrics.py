@@ -13,14 +13,14 @@ from paths import ROOT
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from ayes.consumers.webhook_endpoints import EndpointStatus
+from ayes.consumers.webhooks.endpoints import EndpointStatus
 from ayes.ledger.log import Parked
-from ayes.ops.broker.health import Health
-from ayes.ops.broker.nodes import Copies, Replica
-from ayes.ops.broker.progress import ConsumerStatus
-from ayes.ops.broker.readiness import Look, Wanted, obstacle
-from ayes.ops.broker.status import BrokerStatus, FailingChannel
-from ayes.ops.monitor.metrics import METRICS, Snapshot, exposition, values
+from ayes.ops.inspection.health import Health
+from ayes.ops.inspection.metrics import METRICS, Snapshot, exposition, values
+from ayes.ops.inspection.nodes import Copies, Replica
+from ayes.ops.inspection.progress import ConsumerStatus
+from ayes.ops.inspection.readiness import Look, Wanted, obstacle
+from ayes.ops.inspection.status import BrokerStatus, FailingChannel
 from ayes.projections.tally import FactCounts
 
 NOW = datetime(2026, 3, 1, 9, 0, tzinfo=UTC)

@@ -18,19 +18,19 @@ from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 from stories import REF, approval, question, request
 
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import Parked
 from ayes.ledger.nats import credentials
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.streams import info
-from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import LEDGER
-from ayes.ops.broker import health, progress
-from ayes.ops.broker.health import CLOSED
-from ayes.ops.broker.readiness import Wanted
-from ayes.ops.monitor import monitor as monitor_module
-from ayes.ops.monitor.metrics import METRICS
-from ayes.ops.monitor.monitor import Monitor
-from ayes.ops.monitor.serving import ListenAddress, answer, monitored
+from ayes.ops.inspection import health, progress
+from ayes.ops.inspection import monitor as monitor_module
+from ayes.ops.inspection.health import CLOSED
+from ayes.ops.inspection.metrics import METRICS
+from ayes.ops.inspection.monitor import Monitor
+from ayes.ops.inspection.probes import ListenAddress, answer, monitored
+from ayes.ops.inspection.readiness import Wanted
 from ayes.ops.workers import reactions, working
 from ayes.projections import pending as queue
 from ayes.schemas import events as e
@@ -340,7 +340,7 @@ def test_each_request_has_an_answer(tmp_path, head, status):
 
 async def test_a_client_that_is_slow_or_sends_too_much_is_cut_off(tmp_path, monkeypatch):
     """And delays nobody else."""
-    monkeypatch.setattr("ayes.ops.monitor.serving._REQUEST_S", 0.3)
+    monkeypatch.setattr("ayes.ops.inspection.probes._REQUEST_S", 0.3)
     async with monitored(tmp_path, ANYWHERE) as url, httpx.AsyncClient() as client:
         host, port = url.removeprefix("http://").split(":")
         silent, silents = await asyncio.open_connection(host, port)

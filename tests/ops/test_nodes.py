@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from cluster import cluster
 
+from ayes.interfaces.cli import check
+from ayes.interfaces.cli.command import Session
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ops.broker import nodes as nodes_module
-from ayes.ops.broker.nodes import clocks, copies_of, explained, skewed, trouble
-from ayes.ops.commands import check
-from ayes.ops.commands.command import Session
+from ayes.ops.inspection import nodes as nodes_module
+from ayes.ops.inspection.checks import Check, _nodes
+from ayes.ops.inspection.nodes import clocks, copies_of, explained, skewed, trouble
 from ayes.schemas.errors import BrokerAway, Unavailable
 
 
@@ -64,7 +65,7 @@ async def test_nodes_that_are_away_are_named(tmp_path, capsys):
             assert isinstance(seen["pending"], int | None)
             connecting = JetStream.connect(three.store.path, role="observer", any_level=True)
             async with connecting as client:
-                assert await check._nodes(client) == check.Check("nodes", ok=False, detail=said)
+                assert await _nodes(client) == Check("nodes", ok=False, detail=said)
                 another = next(one for name, one in names.items() if name not in {gone, first})
                 with stopped(another), pytest.raises(BrokerAway) as raised:
                     async with explained(client):

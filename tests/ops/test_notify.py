@@ -8,8 +8,8 @@ import pytest
 from inboxes import Inbox, http
 from program import approvals, up
 
-from ayes.consumers.notifier import note_channel
-from ayes.ledger.services import Ledger
+from ayes.consumers.notices.notifier import note_channel
+from ayes.ledger.clients.services import Ledger
 from ayes.schemas.tools import ToolSpec
 
 POLICY = """

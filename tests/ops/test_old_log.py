@@ -17,12 +17,13 @@ from lake_tables import judged_by, read, rows
 from paths import TESTS
 from workers import tell
 
-from ayes.ledger.lifecycle import Status, call_of, voids
+from ayes.ledger.clients.services import Ledger
+from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import RawMessage
 from ayes.ledger.nats import streams
 from ayes.ledger.nats.streams import ensure, info
-from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import DURABLES, LEDGER
+from ayes.ledger.validity import call_of, voids
 from ayes.ops.audit.verify import rebuild
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.workers import reactions, working

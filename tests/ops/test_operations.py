@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import AppendResult, Recorded
 from ayes.ledger.nats import streams
 from ayes.ledger.nats.credentials import Store
-from ayes.ledger.services import Ledger
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import declare_streams
 from ayes.schemas import events as e
@@ -190,8 +190,8 @@ async def test_an_approval_costs_so_much_and_no_more(wire):
     process, and read nothing: the gate's connection hears the whole log for both, six facts a
     cycle. Its one request in twenty cycles is for the conversation as it was before it was heard
     of. Beside them the gate's process looks every five seconds at what is new in the log
-    (ops/broker/watching.py): some ten requests, and each fact once, and once more in its reading of
-    the whole log, so what falls into the twenty cycles depends on the clock.
+    (ops/inspection/watching.py): some ten requests, and each fact once, and once more in its
+    reading of the whole log, so what falls into the twenty cycles depends on the clock.
     """
     counting, store, through = wire
     thread = ThreadRef(WORKSPACE, "conversation")

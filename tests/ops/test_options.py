@@ -10,9 +10,9 @@ import pytest
 from pages import CLI, parse
 from program import approvals, ask, at_a_terminal, in_process, until_listed, up
 
-from ayes.ledger.services import Ledger
-from ayes.ops.terminal.tables import print_table
-from ayes.ops.terminal.times import parse_duration
+from ayes.interfaces.cli.terminal.tables import print_table
+from ayes.ledger.clients.services import Ledger
+from ayes.schemas.durations import parse_duration
 from ayes.schemas.errors import BadInput
 from ayes.schemas.slots import CallRef
 from ayes.schemas.tools import ToolSpec

@@ -100,7 +100,7 @@ def test_a_project_with_folders_of_the_same_names_can_use_it(wheel: Path, tmp_pa
     python = tmp_path / "env" / "bin" / "python"
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     store = tmp_path / "store"
-    ayes = [str(python), "-m", "ayes.ops.cli"]
+    ayes = [str(python), "-m", "ayes.interfaces.cli.main"]
 
     def run(*command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -15,7 +15,7 @@ import program
 import pytest
 from program import FIVE, approvals, ask, at_a_terminal, entry_of, last_seq, until, until_listed
 
-from ayes.ledger.services import Ledger
+from ayes.ledger.clients.services import Ledger
 from ayes.ops.broker.accounts import accounts_config
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.schemas.slots import CallRef

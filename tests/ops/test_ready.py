@@ -15,19 +15,19 @@ from program import approvals, started, up
 from stories import REF, request
 from structlog.testing import capture_logs
 
+from ayes.interfaces.cli import ready as ready_command
+from ayes.interfaces.cli import setup as setup_command
+from ayes.interfaces.cli.command import Session
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.nats import jetstream
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import info
-from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import DURABLES, LEDGER
-from ayes.ops.broker import progress as progress_module
-from ayes.ops.broker.guard import create_missing
-from ayes.ops.broker.progress import progress
 from ayes.ops.broker.setup import declare_streams
-from ayes.ops.commands import ready as ready_command
-from ayes.ops.commands import setup as setup_command
-from ayes.ops.commands.command import Session
+from ayes.ops.inspection import progress as progress_module
+from ayes.ops.inspection.guard import create_missing
+from ayes.ops.inspection.progress import progress
 from ayes.ops.workers import reactions, working
 from ayes.schemas import events as e
 from ayes.schemas.errors import BadInput

@@ -25,8 +25,8 @@ from program import approvals, started, up
 from stories import life
 
 from ayes.consumers.model import with_bytes
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
-from ayes.ledger.services import Ledger
 from ayes.ops.rehearsal.rehearse import _FactsByTurn, _notice
 from ayes.projections.formats import FORMATS
 from ayes.projections.formats.common import data_url

@@ -21,13 +21,13 @@ from program import FROM_A_SHELL, approvals
 from stories import REF, approval, life, question, request, told
 from workers import at_work, tell
 
-from ayes.ledger.services import Ledger
+from ayes.interfaces.cli import main as cli
+from ayes.interfaces.cli import replay as replaying
+from ayes.interfaces.cli.command import Session
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.subscriptions import LEDGER
-from ayes.ops import cli
 from ayes.ops.audit import replay, verify
 from ayes.ops.audit.verify import rebuild
-from ayes.ops.commands import replay as replaying
-from ayes.ops.commands.command import Session
 from ayes.projections import pending
 from ayes.projections.fold import ProjectionState
 from ayes.projections.histories import HISTORIES

@@ -18,14 +18,14 @@ from nats.aio.client import Client
 from paths import ROOT
 from program import approvals, killed_at_the_end
 
+from ayes.interfaces.cli.terminal import logs
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.nats.credentials import Address, Login, Store
 from ayes.ledger.nats.protocol import settled
 from ayes.ledger.nats.streams import OLDEST_SERVER
-from ayes.ledger.services import Ledger
 from ayes.ops.broker import server as module
 from ayes.ops.broker.accounts import ROLES
 from ayes.ops.broker.server import EmbeddedServer, ensure_account, find_binary
-from ayes.ops.terminal import logs
 from ayes.schemas import events as e
 from ayes.schemas.errors import BadFile, BadInput, BrokerAway, BrokerRefused, StoreHeld
 from ayes.schemas.logs import get_logger
@@ -33,7 +33,7 @@ from ayes.schemas.slots import CallRef
 
 HOLD = """
 import asyncio, sys
-from ayes.ops.terminal import logs
+from ayes.interfaces.cli.terminal import logs
 from ayes.ops.broker.server import EmbeddedServer
 
 async def main():
@@ -46,7 +46,7 @@ asyncio.run(main())
 """
 SIGN_ON = """
 import asyncio, sys
-from ayes.ledger.services import Ledger
+from ayes.ledger.clients.services import Ledger
 
 async def main():
     async with Ledger.connect(sys.argv[1], role="gate", timeout_s=20) as ledger:

@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 from program import Started, approvals, at_a_terminal
 
+from ayes.interfaces.cli.sql import bytes_of
 from ayes.ledger.log import RawMessage
-from ayes.ops.commands.sql import bytes_of
 from ayes.ops.lake.sql import ask
 from ayes.ops.lake.writer import LakeWriter
 from ayes.schemas.codec import encode

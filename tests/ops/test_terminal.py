@@ -17,15 +17,16 @@ from hypothesis import strategies as st
 from program import approvals, ask, at_a_terminal, entry_of, last_seq, started, up
 from stories import START, Story, approval, life, question, request
 
-from ayes.ledger.lifecycle import call_of
+from ayes.interfaces.cli.sql import _csv_cell, unlike_formula
+from ayes.interfaces.cli.terminal import logs, output
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.nats.credentials import Login
-from ayes.ledger.services import Ledger
+from ayes.ledger.validity import call_of
 from ayes.ops.audit.replay import until as read_until
 from ayes.ops.broker.setup import apply_policy
-from ayes.ops.commands.sql import _csv_cell, unlike_formula
-from ayes.ops.terminal import logs, output
 from ayes.projections import pending
 from ayes.projections.formats.conversation import read_messages
+from ayes.projections.views.call import call_json, changes
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact, encode
 from ayes.schemas.digest import call_digest
@@ -277,7 +278,7 @@ def test_an_edit_is_told_with_what_it_changed(capsys):
         assert f"edited: amount 5 → 4 (digest {digest[:12]})" in told
     output.print_facts(story.facts[3:], output.console())
     assert f"edited to {edit}" in capsys.readouterr().out
-    told = output.call_json(call_of(ref, tuple(story.facts)))
+    told = call_json(call_of(ref, tuple(story.facts)))
     assert (told["arguments"], told["digest"], told["edited"]) == (edit, digest, True)
     assert (told["requested_arguments"], told["requested_digest"]) == (
         wish.arguments,
@@ -286,7 +287,7 @@ def test_an_edit_is_told_with_what_it_changed(capsys):
     plain = call_of(
         ref, tuple(Fact(n, START, *one) for n, one in enumerate(life(ref, wish, "denied"), 1))
     )
-    told = output.call_json(plain)
+    told = call_json(plain)
     assert told["digest"] == request(wish).digest
     assert "edited" not in told
 
@@ -304,7 +305,7 @@ def test_an_edit_is_told_with_what_it_changed(capsys):
 )
 def test_changes(before, after, told):
     """Field by field as they stand; the whole of it where that would leave anything out."""
-    assert output.changes(before, after) == told
+    assert changes(before, after) == told
 
 
 # ------------------------------------------------------------------------------------- small things

@@ -17,7 +17,7 @@ from program import environment, started
 from structlog.testing import capture_logs
 from traces import collector, named, path, recorded
 
-from ayes.ledger.services import Ledger
+from ayes.ledger.clients.services import Ledger
 from ayes.ops import traces
 from ayes.ops.broker.server import ensure_account
 from ayes.ops.traces import FLUSH_S, exporting, is_wanted
@@ -191,7 +191,7 @@ def test_a_program_without_these_variables_does_not_load_opentelemetry():
         "import asyncio, sys\n"
         "sys.modules['opentelemetry'] = None\n"  # any import of it fails
         "from ayes.ledger import tracing\n"
-        "from ayes.ops.commands import run, up, console\n"
+        "from ayes.interfaces.cli import run, up, console\n"
         "from ayes.ops.traces import exporting\n"
         "async def main():\n"
         "    async with exporting(): print(repr(tracing.continued('')))\n"

@@ -14,7 +14,7 @@ from paths import DATA, SMALL
 from program import approvals, up
 
 from ayes.consumers.effects import Perform
-from ayes.ledger.services import Ledger
+from ayes.ledger.clients.services import Ledger
 from ayes.ops.rehearsal.recorded import PROVIDER, RecordedModelWorker, recording
 from ayes.ops.rehearsal.rehearse import read_recordings
 from ayes.ops.rehearsal.transcripts import READ, SAYING, entries_of, payload_of, read_transcripts

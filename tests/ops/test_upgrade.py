@@ -9,14 +9,14 @@ from program import at_a_terminal
 from stories import REF, request
 from structlog.testing import capture_logs
 
+from ayes.interfaces.cli import setup as setup_command
+from ayes.interfaces.cli.command import Session
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.nats import drift as drift_module
 from ayes.ledger.nats.drift import check_own, drift
 from ayes.ledger.nats.streams import info
-from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import DURABLES, LEDGER, PARKED
 from ayes.ops.broker.server import EmbeddedServer
-from ayes.ops.commands import setup as setup_command
-from ayes.ops.commands.command import Session
 from ayes.ops.workers import reactions, working
 from ayes.schemas import events as e
 from ayes.schemas.errors import BadInput, BrokerRefused

@@ -15,12 +15,12 @@ from paths import SMALL
 from stories import REF, SETTLED, UNSETTLED, approval, life, question, request, told
 from workers import at_work, tell
 
-from ayes.ledger.services import Ledger
+from ayes.interfaces.cli import replay as replaying
+from ayes.interfaces.cli.command import Session
+from ayes.ledger.clients.services import Ledger
 from ayes.ops.audit import verify
 from ayes.ops.audit.verify import rebuild
 from ayes.ops.broker.setup import apply_policy
-from ayes.ops.commands import replay as replaying
-from ayes.ops.commands.command import Session
 from ayes.ops.rehearsal.rehearse import read_recordings, rehearse, review
 from ayes.ops.rehearsal.scripted_reviewer import Script
 from ayes.ops.workers import KINDS

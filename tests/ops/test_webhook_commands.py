@@ -14,7 +14,7 @@ from program import Ended, approvals, record, started, up
 from receivers import SECRET, Receiver, receiving
 from standardwebhooks import WebhookVerificationError
 
-from ayes.consumers.webhook_endpoints import EndpointFile
+from ayes.consumers.webhooks.endpoints import EndpointFile
 from ayes.schemas.events import Said
 from ayes.schemas.slots import ThreadRef
 

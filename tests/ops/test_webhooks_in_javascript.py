@@ -16,8 +16,8 @@ from paths import ROOT
 from program import approvals
 from receivers import endpoint
 
-from ayes.consumers.webhook_endpoints import EndpointFile
-from ayes.consumers.webhook_requests import Sender
+from ayes.consumers.webhooks.endpoints import EndpointFile
+from ayes.consumers.webhooks.requests import Sender
 
 pytestmark = pytest.mark.skipif(
     not os.environ.get("CONFORMANCE"), reason="asked by `make conformance`, which installs from npm"

@@ -22,15 +22,15 @@ from msgspec import structs
 from program import approvals, last_seq, record, up
 from rot import flip, forget_index, records, rot
 
+from ayes.interfaces.cli import check
+from ayes.interfaces.cli.command import Session
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.services import Ledger
-from ayes.ops.broker import watching, witness
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import declare_streams
-from ayes.ops.commands import check
-from ayes.ops.commands.command import Session
+from ayes.ops.inspection import watching, witness
 from ayes.schemas import events as e
 from ayes.schemas.errors import Unavailable
 from ayes.schemas.policy import applied

@@ -28,7 +28,7 @@ from stories import (
     request,
 )
 
-from ayes.ledger.services import Ledger
+from ayes.ledger.clients.services import Ledger
 from ayes.projections import refusal_texts
 from ayes.projections.formats import FORMATS, ai_sdk
 from ayes.projections.formats.ai_sdk import ui as ai_sdk_ui

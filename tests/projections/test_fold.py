@@ -31,8 +31,10 @@ from stories import (
 )
 
 from ayes.consumers.model import ModelWorker
-from ayes.ledger.lifecycle import MAY_FOLLOW, Call, Status, call_of, evolve, refusal
+from ayes.ledger.call import Call
+from ayes.ledger.lifecycle import MAY_FOLLOW, Status
 from ayes.ledger.lifecycle import SETTLED as ENDS
+from ayes.ledger.validity import call_of, evolve, refusal
 from ayes.projections import pending
 from ayes.projections.calls import CALLS
 from ayes.projections.fold import ProjectionState

@@ -20,7 +20,8 @@ from stories import (
     request,
 )
 
-from ayes.ledger.lifecycle import Status, call_of
+from ayes.ledger.lifecycle import Status
+from ayes.ledger.validity import call_of
 from ayes.projections import pending, refusal_texts
 from ayes.projections.formats import FORMATS
 from ayes.projections.history import (

@@ -4,9 +4,10 @@ import pytest
 from msgspec.structs import replace
 from stories import REF, START, Story, life, question, request
 
-from ayes.ledger.lifecycle import Call, call_of
-from ayes.ledger.policies import Policies
-from ayes.ledger.votes import cast_votes
+from ayes.ledger.call import Call
+from ayes.ledger.judging.policies import Policies
+from ayes.ledger.judging.votes import cast_votes
+from ayes.ledger.validity import call_of
 from ayes.projections.notices import (
     MAX_CHARACTERS,
     MAX_LISTED,

@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stories import REF, SETTLED, START, UNSETTLED, Story, disorder, life, lives, question, request
 
-from ayes.ledger.lifecycle import Call, Status, call_of, may_vote
+from ayes.ledger.call import Call
+from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import Change
+from ayes.ledger.validity import call_of, may_vote
 from ayes.projections import pending
 from ayes.projections.fold import ProjectionState
 from ayes.projections.thread import thread_of

@@ -21,11 +21,13 @@ from program import approvals, at_a_terminal, in_process
 from stories import START, life
 from town import happened, written
 
-from ayes.ledger.grants import grants_of
+from ayes.interfaces.cli.ask import answer
+from ayes.ledger.call import Call
+from ayes.ledger.judging.grants import grants_of
 from ayes.ledger.lifecycle import SETTLED as ENDED
-from ayes.ledger.lifecycle import Call, Status, call_of
+from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import RawMessage
-from ayes.ops.commands.ask import answer
+from ayes.ledger.validity import call_of
 from ayes.ops.lake.writer import LakeWriter
 from ayes.projections.lake.queries import QUESTIONS
 from ayes.schemas import events as e

@@ -6,9 +6,10 @@ import pytest
 from msgspec.structs import replace
 from stories import REF, START, Story, question, request
 
-from ayes.ledger.grants import delegations_of
-from ayes.ledger.lifecycle import Call, call_of
-from ayes.ledger.policies import AppliedPolicy, Policies
+from ayes.ledger.call import Call
+from ayes.ledger.judging.grants import delegations_of
+from ayes.ledger.judging.policies import AppliedPolicy, Policies
+from ayes.ledger.validity import call_of
 from ayes.projections.recipients import MAX_LATE_S, Notification, is_needed, messages
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact

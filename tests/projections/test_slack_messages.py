@@ -6,7 +6,8 @@ import pytest
 from msgspec.structs import replace
 from stories import REF, Story, life, question, request
 
-from ayes.ledger.lifecycle import Call, call_of
+from ayes.ledger.call import Call
+from ayes.ledger.validity import call_of
 from ayes.projections.notices import CUT, REDACTED
 from ayes.projections.slack_messages import (
     APPROVE,

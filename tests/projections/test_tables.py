@@ -37,10 +37,12 @@ from stories import (
     request,
 )
 
-from ayes.ledger.budgets import Sum, filled, giving_back
-from ayes.ledger.grants import delegations_of, grants_of
-from ayes.ledger.lifecycle import Call, Status, call_of, voids
+from ayes.ledger.call import Call
+from ayes.ledger.judging.budgets import Sum, filled, giving_back
+from ayes.ledger.judging.grants import delegations_of, grants_of
+from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import RawMessage
+from ayes.ledger.validity import call_of, voids
 from ayes.ops.lake.writer import LakeWriter
 from ayes.projections.lake import tables
 from ayes.projections.lake.counting import Judge

@@ -18,9 +18,11 @@ from brokers import running
 from nats.aio.client import Client
 
 from ayes.consumers.tools import Tools
-from ayes.ledger.lifecycle import Call, Status, voids
+from ayes.ledger.call import Call
+from ayes.ledger.clients.services import Ledger
+from ayes.ledger.lifecycle import Status
 from ayes.ledger.nats.credentials import Store
-from ayes.ledger.services import Ledger
+from ayes.ledger.validity import voids
 from ayes.ops.broker.server import ensure_account
 from ayes.ops.broker.setup import apply_policy
 from ayes.ops.workers import reactions, working

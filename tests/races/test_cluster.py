@@ -14,9 +14,9 @@ from ayes.consumers.executor import Executor
 from ayes.consumers.gate import Gate
 from ayes.consumers.pending_projector import PendingProjector
 from ayes.consumers.tools import Tools
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import info
-from ayes.ledger.services import Ledger
 from ayes.ops.workers import working
 from ayes.schemas.errors import ApprovalsError
 from ayes.schemas.policy import applied

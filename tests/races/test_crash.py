@@ -97,7 +97,7 @@ async def kill(process: Program) -> None:
 
 
 async def facts_so_far(store: Path) -> int:
-    from ayes.ledger.services import Ledger
+    from ayes.ledger.clients.services import Ledger
 
     async with Ledger.connect(store, role="observer") as ledger:
         return await ledger.log.last_seq()
@@ -105,7 +105,7 @@ async def facts_so_far(store: Path) -> int:
 
 async def grown(store: Path, most: int) -> None:
     """Wait until so many facts are recorded."""
-    from ayes.ledger.services import Ledger
+    from ayes.ledger.clients.services import Ledger
 
     async with (
         Ledger.connect(store, role="observer") as ledger,

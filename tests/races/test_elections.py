@@ -10,9 +10,9 @@ from cluster import cluster
 
 from ayes.consumers.pending_view import PendingView
 from ayes.consumers.tools import Tools
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.services import Ledger
 from ayes.ops.workers import reactions, working
 from ayes.schemas.errors import Unavailable
 from ayes.schemas.events import Said

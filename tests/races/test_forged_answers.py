@@ -23,11 +23,11 @@ from cluster import cluster
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import Recorded
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.protocol import settled
-from ayes.ledger.services import Ledger
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.slots import CallRef, ThreadRef

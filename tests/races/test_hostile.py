@@ -12,11 +12,11 @@ import pytest
 from program import Ended, approvals, in_process, up
 
 from ayes.consumers import pending_service, supervision
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.replica import ReadReplica
-from ayes.ledger.services import Ledger
 from ayes.ops.broker.accounts import ROLES, permissions
 from ayes.ops.broker.server import ensure_account
 from ayes.ops.workers import reactions, working

@@ -23,7 +23,7 @@ from brokers import running
 from inboxes import Inbox, http
 from program import AYES, Started, environment
 
-from ayes.ledger.services import Ledger
+from ayes.ledger.clients.services import Ledger
 from ayes.schemas import events as e
 from ayes.schemas.policy import applied
 from ayes.schemas.slots import ROOT, ThreadRef, policy_slot

@@ -26,14 +26,15 @@ from shop import FIRST, REFUND, SECOND, THREAD, Shop, rule
 from ayes.consumers import supervision
 from ayes.consumers.gate import Gate
 from ayes.consumers.worker import Worker
+from ayes.interfaces.cli import up as up_command
 from ayes.ledger import clock
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import Recorded
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.services import Ledger
-from ayes.ops.broker import guard, supervisor, watching
-from ayes.ops.broker.health import Health, takes_writes
-from ayes.ops.commands import up as up_command
+from ayes.ops import supervisor
+from ayes.ops.inspection import guard, watching
+from ayes.ops.inspection.health import Health, takes_writes
 from ayes.schemas import events as e
 from ayes.schemas.errors import BrokerAway, LedgerFull
 

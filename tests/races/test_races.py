@@ -27,15 +27,17 @@ from ayes.consumers.pending_projector import PendingProjector
 from ayes.consumers.tools import Registered, idempotency_key
 from ayes.consumers.worker import Reaction, Worker
 from ayes.ledger import clock, log
+from ayes.ledger.call import Call
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.descriptions import describe, describe_decision
-from ayes.ledger.lifecycle import Call, Status, call_of
+from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import Delivered, TimerFired
 from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream, _Delivery
 from ayes.ledger.nats.streams import deliver_subject
-from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import DURABLES
+from ayes.ledger.validity import call_of
 from ayes.ops.audit.verify import rebuild
 from ayes.ops.broker.server import ensure_account
 from ayes.ops.workers import working

@@ -19,11 +19,11 @@ from delegating import ACK_WAIT_S, AGENTS, DEPTH, KINDS, POLICY, REFUND, TillFil
 from program import Started, environment
 
 from ayes.consumers.worker import Worker
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import EventLog
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import ensure
-from ayes.ledger.services import Ledger
 from ayes.projections.thread import Thread, thread_of
 from ayes.schemas import events as e
 from ayes.schemas.content import words

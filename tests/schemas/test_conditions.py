@@ -10,7 +10,7 @@ from expressions import EXPRESSIONS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ayes.ledger.policy_rules import About, judge
+from ayes.ledger.judging.policy_rules import About, judge
 from ayes.schemas.conditions import (
     MAX_LENGTH,
     MAX_VALUES,

@@ -9,8 +9,8 @@ import pytest
 from expressions import EXPRESSIONS
 from hypothesis import given
 
-from ayes.ledger.grants import Grant, covering
-from ayes.ledger.policy_rules import About, judge
+from ayes.ledger.judging.grants import Grant, covering
+from ayes.ledger.judging.policy_rules import About, judge
 from ayes.schemas import condition_cost, conditions
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paths import AIRLINE
 
-from ayes.ledger.policy_rules import NO_RULE, STRICTNESS, About, covers, judge
+from ayes.ledger.judging.policy_rules import NO_RULE, STRICTNESS, About, covers, judge
 from ayes.ops.rehearsal.scripted_reviewer import ScriptedVerdict, read_script, script_for, vote
 from ayes.schemas import conditions
 from ayes.schemas.errors import BadFile

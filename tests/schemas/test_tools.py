@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.in_memory import Memory
-from ayes.ledger.services import Ledger
 from ayes.schemas import strict_json
 from ayes.schemas.errors import AlreadyFilled, BadArguments, BadFact, BadFile, BadInput
 from ayes.schemas.events import Author, ToolDeclared

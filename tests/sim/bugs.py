@@ -18,13 +18,15 @@ from ayes.consumers import delegator, gate, worker
 from ayes.consumers.executor import Executor
 from ayes.consumers.pending_projector import PendingProjector, PendingState
 from ayes.consumers.worker import Worker
-from ayes.ledger import client, lifecycle, objections, verdict, votes
-from ayes.ledger.client import LedgerClient
+from ayes.ledger import lifecycle, objections
+from ayes.ledger.call import Call
+from ayes.ledger.clients import client
+from ayes.ledger.clients.client import LedgerClient
+from ayes.ledger.clients.reviewers import Reviewer
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.in_memory import Lagging
-from ayes.ledger.lifecycle import Call
+from ayes.ledger.judging import verdict, votes
 from ayes.ledger.log import Unconfirmed
-from ayes.ledger.reviewers import Reviewer
-from ayes.ledger.services import Ledger
 from ayes.projections.thread import Thread
 from ayes.schemas import events as e
 from ayes.schemas import people

@@ -44,10 +44,10 @@ from ayes.consumers.model import ModelReply, ModelRequest, ModelWorker
 from ayes.consumers.pending_projector import PendingProjector
 from ayes.consumers.tools import Registered
 from ayes.consumers.worker import Worker
-from ayes.ledger.lifecycle import Call
+from ayes.ledger.call import Call
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import AlreadyRecorded, AppendResult, Recorded
 from ayes.ledger.replica import ReadReplica
-from ayes.ledger.services import Ledger
 from ayes.ledger.tool_runner import idempotency_key
 from ayes.projections.history import Outcome as ReadOutcome
 from ayes.schemas import events as e

@@ -30,8 +30,9 @@ from running import working
 
 from ayes.consumers.gate import Gate
 from ayes.consumers.worker import Worker
-from ayes.ledger.lifecycle import Call, Status
-from ayes.ledger.services import Ledger
+from ayes.ledger.call import Call
+from ayes.ledger.clients.services import Ledger
+from ayes.ledger.lifecycle import Status
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.schemas import events as e
 from ayes.schemas.errors import Refused, Unavailable
@@ -165,7 +166,7 @@ class World:
             f'[[instance]]\nname = "bot"\nrequester = "rita"\ntoken = "{TOKEN}"\n'
             f'[[provisioner]]\nrequester = "rita"\ntoken = "{PROVISIONER}"\n'
         )
-        words = ("-m", "ayes.ops.cli", "serve", "aap", file, "--http", self._address)
+        words = ("-m", "ayes.interfaces.cli.main", "serve", "aap", file, "--http", self._address)
         self._provider = await asyncio.create_subprocess_exec(
             sys.executable,
             *map(str, (*words, "--store", self.server.store.path)),

@@ -20,8 +20,8 @@ from playwright.async_api import (
     async_playwright,
 )
 
-from ayes.ops.console import serving
-from ayes.ops.console.visitors import Role, Visitor
+from ayes.interfaces.console import serving
+from ayes.ops.visitors import Role, Visitor
 
 MISSING: Final = (
     "no Chromium was found. Install that of the system (Debian: apt-get install chromium), or name "

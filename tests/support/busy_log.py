@@ -6,7 +6,7 @@ from collections import defaultdict
 import msgspec
 from stories import REF, SETTLED, START, UNSETTLED, Story, life
 
-from ayes.ledger.lifecycle import call_of
+from ayes.ledger.validity import call_of
 from ayes.projections import pending
 from ayes.projections.history import history
 from ayes.projections.thread import thread_of

@@ -13,10 +13,10 @@ from ayes.consumers.gate import Gate
 from ayes.consumers.model import Model, ModelReply, ModelRequest, ModelWorker
 from ayes.consumers.pending_projector import PendingProjector
 from ayes.consumers.worker import Worker
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.in_memory import Lagging
 from ayes.ledger.log import EventLog
 from ayes.ledger.replica import ReadReplica
-from ayes.ledger.services import Ledger
 from ayes.projections import pending
 from ayes.projections.history import Outcome
 from ayes.projections.thread import Thread, thread_of

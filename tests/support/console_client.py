@@ -9,13 +9,13 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
-from ayes.ledger.services import Ledger
+from ayes.interfaces.access.security import Security
+from ayes.interfaces.console.application import console
+from ayes.ledger.clients.services import Ledger
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import declare_streams
-from ayes.ops.console.application import console
-from ayes.ops.console.security import Security
-from ayes.ops.console.tokens import AccessFile
-from ayes.ops.console.visitors import Role, Visitor
+from ayes.ops.tokens import AccessFile
+from ayes.ops.visitors import Role, Visitor
 from ayes.ops.workers import KINDS, durables, reactions, working
 from ayes.schemas.policy import applied
 from ayes.schemas.slots import policy_slot

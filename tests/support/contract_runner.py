@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 
 from ayes.consumers import pending_client
-from ayes.ledger.lifecycle import Call
-from ayes.ledger.services import Ledger
-from ayes.ops.commands.outcome import open_tally
-from ayes.ops.console.api.content import held_in
-from ayes.ops.console.api.models import CallState
+from ayes.interfaces.api.content import held_in
+from ayes.interfaces.api.models import CallState
+from ayes.ledger.call import Call
+from ayes.ledger.clients.services import Ledger
+from ayes.ops.actions.votes import open_tally
 from ayes.projections.pending import PendingFilter
 from ayes.schemas import events as e
 from ayes.schemas.content import words

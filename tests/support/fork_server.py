@@ -89,7 +89,7 @@ def become(words: list[str], environment: dict[str, str], directory: str | None)
 
 def program() -> Callable[[], object]:
     """What `sys.argv` starts: `python FILE`, `python -c CODE` or `-m MODULE`, or else `ayes`."""
-    from ayes.ops import cli
+    from ayes.interfaces.cli import main as cli
 
     if sys.argv[0] != sys.executable:
         return cli.main
@@ -134,9 +134,9 @@ if __name__ == "__main__":
     with contextlib.suppress(ImportError):  # PyArrow does, where it is installed
         import pandas  # noqa: F401, ICN001
 
-    import ayes.ops.commands as package
-    import ayes.ops.console.application
-    import ayes.ops.console.serving  # noqa: F401
+    import ayes.interfaces.cli as package
+    import ayes.interfaces.console.application
+    import ayes.interfaces.console.serving  # noqa: F401
 
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"{package.__name__}.{module.name}")

@@ -13,9 +13,9 @@ import uvicorn
 from mcp import Client
 from program import forked
 
-from ayes.adapters.mcp_gateway.server import Gateway, http_app, opened
-from ayes.adapters.mcp_gateway.settings import ClientFile, GatewayFile, ServerFile
-from ayes.ledger.services import Ledger
+from ayes.interfaces.mcp.server import Gateway, http_app, opened
+from ayes.interfaces.mcp.settings import ClientFile, GatewayFile, ServerFile
+from ayes.ledger.clients.services import Ledger
 
 SHOP = Path(__file__).with_name("mcp_shop.py")
 KEY = b"k" * 32

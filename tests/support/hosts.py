@@ -19,12 +19,12 @@ import sys
 import time
 from pathlib import Path
 
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import AlreadyRecorded, Recorded, Unconfirmed
 from ayes.ledger.nats.api import PATIENCE_S
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.services import Ledger
-from ayes.ops.broker.nodes import copies
 from ayes.ops.broker.server import find_binary
+from ayes.ops.inspection.nodes import copies
 from ayes.schemas.errors import Unavailable
 from ayes.schemas.events import Said
 from ayes.schemas.slots import ThreadRef

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ayes.adapters.kernel import Kernel
-from ayes.ledger.services import Ledger
+from ayes.ledger.clients.services import Ledger
 
 
 class Runs(list[dict[str, Any]]):

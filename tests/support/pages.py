@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import typer.main
 
-from ayes.ops.cli import app
+from ayes.interfaces.cli.main import app
 
 #: Typer contains its own click, so a group is recognised by its commands.
 CLI: Any = typer.main.get_command(app)

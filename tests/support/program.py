@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 import pytest
 import structlog
 
+from ayes.interfaces.cli import main as cli
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import Bucket
-from ayes.ledger.services import Ledger
-from ayes.ops import cli
 from ayes.schemas.events import Event
 from ayes.schemas.slots import CallRef, Slot
 from ayes.schemas.tools import ToolSpec

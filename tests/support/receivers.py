@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 from standardwebhooks import Webhook
 
-from ayes.consumers.webhook_endpoints import Endpoint
+from ayes.consumers.webhooks.endpoints import Endpoint
 
 SECRET = "whsec_QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVo="
 

@@ -15,8 +15,8 @@ import pytest
 from msgspec import Struct, convert, field
 from shop import Shop, rule
 
-from ayes.ledger.reviewers import Reviewer
-from ayes.ledger.services import Ledger
+from ayes.ledger.clients.reviewers import Reviewer
+from ayes.ledger.clients.services import Ledger
 from ayes.schemas import events as e
 from ayes.schemas.slots import CallRef, ThreadRef
 from ayes.schemas.tools import ToolSpec

@@ -9,9 +9,9 @@ from console_client import Site
 from pictures import png
 
 from ayes.ledger import clock
+from ayes.ledger.clients.reviewers import Reviewer
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import Parked
-from ayes.ledger.reviewers import Reviewer
-from ayes.ledger.services import Ledger
 from ayes.schemas import events as e
 from ayes.schemas.content import attached
 from ayes.schemas.policy import applied

@@ -10,8 +10,8 @@ from running import working
 from ayes.consumers.gate import Gate
 from ayes.consumers.pending_projector import PendingProjector
 from ayes.consumers.worker import Worker
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import EventLog
-from ayes.ledger.services import Ledger
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest

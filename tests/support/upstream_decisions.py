@@ -27,7 +27,7 @@ from ayes.adapters.names import AskedCall
 from ayes.adapters.verdicts import Answer, Run, verdict
 from ayes.consumers.gate import Gate
 from ayes.consumers.worker import Worker
-from ayes.ledger.services import Ledger
+from ayes.ledger.clients.services import Ledger
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import declare_streams
 from ayes.schemas import events as e

@@ -30,7 +30,8 @@ are left out: they are the prompt of the run that continues.
 
 from collections.abc import Iterator
 
-from ayes.ledger.lifecycle import Call, Status
+from ayes.ledger.call import Call
+from ayes.ledger.lifecycle import Status
 from ayes.projections.formats.common import JsonObject, non_blank, parse_json, tool_name
 from ayes.projections.formats.pairing import mint_call_id
 from ayes.projections.formats.pydantic_ai.opaque import responded

@@ -19,7 +19,8 @@
 from collections.abc import Iterator
 from operator import itemgetter
 
-from ayes.ledger.lifecycle import NOT_RUN, SETTLED, Call
+from ayes.ledger.call import Call
+from ayes.ledger.lifecycle import NOT_RUN, SETTLED
 from ayes.projections import refusal_texts
 from ayes.projections.formats.ai_sdk.media import takes
 from ayes.projections.formats.ai_sdk.ui.write import call_part, ended_part, parts_of, spoken_message

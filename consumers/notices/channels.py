@@ -1,0 +1,238 @@
+"""Channels: the ways out to people, as the notifier's own file describes them.
+
+    [channel.mail]                              # the name that contacts of the policy use
+    url = "mailtos://user:password@smtp.example.org?from=ayes@example.org&to={address}"
+    timeout_s = 10                              # of one try
+    tries = 5                                   # then the next contact; then the notice is parked
+    at_once = 8                                 # messages that are sent at the same time
+
+    [channel.ntfy]
+    url = "env:NTFY_URL"                        # the URL is in the environment
+
+The URLs are those of apprise, which knows mail, ntfy, Slack, Teams and some hundred others;
+`{address}` is replaced by the address of a contact, percent-encoded. They have passwords in them,
+so nobody but the owner may read the file, and no message or log has a URL.
+
+A channel whose last try failed is *failing*, which `ayes status` shows. The messages that waited
+for it share that failure: so however many there are, a dead channel is given up on as soon as one
+message would be, and the others never wait for it.
+"""
+
+import asyncio
+import logging
+import os
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Final
+from urllib.parse import quote
+
+from pydantic import Field, field_validator
+
+from ayes.projections.notices import Notice
+from ayes.schemas.errors import BadFile, BadInput
+from ayes.schemas.logs import get_logger
+from ayes.schemas.toml_files import TomlModel, checked_token, read_text, read_toml
+from ayes.schemas.visible import visible
+
+_log: Final = get_logger("ayes.consumers.notices.channels")
+
+INSTALL: Final = "install ayes[notify]"
+#: The longest pause before the next try.
+MAX_PAUSE_S: Final = 60.0
+_MAX_WHY: Final = 300
+_ADDRESS: Final = "{address}"
+_ENVIRONMENT: Final = "env:"
+
+
+class Channel(TomlModel):
+    """One way out."""
+
+    url: str
+    timeout_s: Annotated[float, Field(gt=0, le=300)] = 10.0
+    tries: Annotated[int, Field(ge=1, le=20)] = 5
+    at_once: Annotated[int, Field(ge=1, le=64)] = 8
+
+
+class ChannelsFile(TomlModel):
+    channels: dict[str, Channel] = Field(alias="channel", min_length=1)
+
+    @field_validator("channels")
+    @classmethod
+    def _can_be_named(cls, channels: dict[str, Channel]) -> dict[str, Channel]:
+        for name in channels:
+            checked_token("channel", name)
+        return channels
+
+
+class NotSent(Exception):
+    """No try succeeded. The message is a clause that says why."""
+
+
+#: Called when a channel begins to fail, with the reason, and when it works, with an empty one.
+type OnChange = Callable[[str, str], Awaitable[None]]
+
+
+def read_channels(
+    path: Path, environment: Mapping[str, str] = MappingProxyType(os.environ)
+) -> dict[str, Channel]:
+    """Read a channels file; the URLs are complete, except for the address.
+
+    Raises:
+        BadFile: it cannot be read, others may read it, or something in it is wrong.
+        BadInput: apprise is not installed.
+    """
+    text = read_text(path)
+    if path.stat().st_mode & 0o077:
+        raise BadFile(
+            str(path), "", f"others may read it, and it has passwords in it: chmod 600 {path}."
+        )
+    found: dict[str, Channel] = {}
+    for name, channel in read_toml(ChannelsFile, text, str(path)).channels.items():
+        url = _url(channel.url, environment)
+        if not url:
+            variable = channel.url.removeprefix(_ENVIRONMENT)
+            raise BadFile(str(path), f"channel {name!r}", f"the variable {variable} is not set.")
+        if _service(url, "x", channel.timeout_s) is None:
+            scheme = url.partition("://")[0] if "://" in url else "?"
+            raise BadFile(
+                str(path),
+                f"channel {name!r}",
+                f"apprise does not understand the URL, which begins with {scheme}://. "
+                "github.com/caronc/apprise/wiki has the form of each.",
+            )
+        found[name] = channel.model_copy(update={"url": url})
+    return found
+
+
+def pause_s(tries: int) -> float:
+    """How long to wait after that many failed tries: doubling, and never the same for all."""
+    return min(MAX_PAUSE_S, 2.0 ** (tries - 1)) * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
+
+
+class Channels:
+    """Sends notices, and knows which channels fail."""
+
+    def __init__(
+        self,
+        channels: Mapping[str, Channel],
+        *,
+        pause_s: Callable[[int], float] = pause_s,
+    ) -> None:
+        self._lines = {name: _Line(channel) for name, channel in channels.items()}
+        self._pause_s = pause_s
+
+    async def send(self, contact: str, notice: Notice, on_change: OnChange) -> None:
+        """Send one message, trying as often as its channel says.
+
+        Args:
+            contact: `channel:address`.
+
+        Raises:
+            NotSent: no try succeeded.
+        """
+        name, _, address = contact.partition(":")
+        if (line := self._lines.get(name)) is None:
+            why = f"the channels file has no channel {name!r}"
+            await on_change(name, why)
+            raise NotSent(why)
+        for tries in range(1, line.channel.tries + 1):
+            problem = await line.send(address, notice)
+            if line.changes(problem):
+                await on_change(name, problem)
+            if not problem:
+                return
+            _log.warning("a notice was not sent", channel=name, problem=problem, tries=tries)
+            if tries < line.channel.tries:
+                await asyncio.sleep(self._pause_s(tries))
+        raise NotSent(f"{name}: {problem}")
+
+    def close(self) -> None:
+        for line in self._lines.values():
+            line.threads.shutdown(wait=False, cancel_futures=True)
+
+
+class _Line:
+    """A channel in use, with threads of its own: apprise blocks for as long as a try may take."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        # A thread may outlive its try a little, until its socket gives up.
+        self.threads = ThreadPoolExecutor(2 * channel.at_once, thread_name_prefix="notify")
+        self._room = asyncio.Semaphore(channel.at_once)
+        #: When the last try failed, on the event loop's clock, and why.
+        self._failed: tuple[float, str] | None = None
+        #: What was last reported; None: nothing yet.
+        self._reported: bool | None = None
+
+    async def send(self, address: str, notice: Notice) -> str:
+        """Try once; returns why it failed, or an empty string."""
+        clock = asyncio.get_running_loop()
+        began = clock.time()
+        async with self._room:
+            if self._failed is not None and self._failed[0] > began:
+                return self._failed[1]
+            url, timeout_s = self.channel.url, self.channel.timeout_s
+            trying = clock.run_in_executor(self.threads, _try, url, address, timeout_s, notice)
+            try:
+                async with asyncio.timeout(timeout_s):
+                    problem = await trying
+            except TimeoutError:
+                problem = f"no answer within {timeout_s:g} s"
+            self._failed = (clock.time(), problem) if problem else None
+            return problem
+
+    def changes(self, problem: str) -> bool:
+        """Whether this is news: it fails or works, unlike when it was last reported."""
+        if self._reported is bool(problem):
+            return False
+        self._reported = bool(problem)
+        return True
+
+
+def _url(url: str, environment: Mapping[str, str]) -> str:
+    if url.startswith(_ENVIRONMENT):
+        return environment.get(url.removeprefix(_ENVIRONMENT), "")
+    return url
+
+
+def _try(url: str, address: str, timeout_s: float, notice: Notice) -> str:
+    """Send one message; returns why it was not sent, or an empty string. Blocks."""
+    try:
+        service = _service(url, address, timeout_s)
+        if service is None:
+            return f"the address {visible(address)!r} is not one of this channel"
+        result = service.notify(title=notice.subject, body=notice.body, body_format="text")
+    except Exception as problem:  # noqa: BLE001 - a plugin may fail in any way
+        return f"{type(problem).__name__} in apprise"
+    if result:
+        return ""
+    said = [entry.message for entry in result.logs()]
+    return _cut(visible(said[-1]).rstrip(".")) if said else "it was not accepted"
+
+
+def _service(url: str, address: str, timeout_s: float) -> Any:
+    """An apprise object for one recipient; None if it does not understand the URL."""
+    if find_spec("apprise") is None:
+        raise BadInput(f"notices need apprise, which is not installed: {INSTALL}.")
+    apprise = import_module("apprise")  # takes half a second, and few processes need it
+    # What it has to say is in its results, and its lines would say less than ours.
+    logging.getLogger("apprise").propagate = False
+    asset = apprise.AppriseAsset(app_id="ayes", secure_logging=True)
+    plugin = apprise.Apprise.instantiate(
+        url.replace(_ADDRESS, quote(address, safe="")), asset=asset, suppress_exceptions=True
+    )
+    if plugin is None:
+        return None
+    plugin.socket_connect_timeout = plugin.socket_read_timeout = timeout_s
+    service = apprise.Apprise(asset=asset)
+    service.add(plugin)
+    return service
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_WHY else f"{text[:_MAX_WHY]}\N{HORIZONTAL ELLIPSIS}"

@@ -1,0 +1,278 @@
+"""The notifier: tells people that something is needed of them, and what became of it.
+
+    gated      ──► the people who can help by voting      asked; a reminder before the deadline
+    escalated  ──► the people who are asked in addition   escalated; the same
+    announced  ──► those who were asked                   broken-glass
+    decided    ──► the requester                          decided, or expired
+    in doubt   ──► the people who may reconcile           in-doubt
+    void run   ──► the requester, and those who were asked    void
+
+`projections/recipients.py` says who, when and through which channels, `projections/notices.py` in
+which words, `channels.py` sends.
+
+A message is sent, then the fact `Notified` is appended, in a slot of the person (or room) and the
+occasion; a slot that is filled is skipped. So every message is sent at least once, and nobody is
+told twice, but for the messages that are being sent when a process dies. The messages of a delivery
+are sent at the same time and recorded one by one: a channel that fails delays nobody else. Just
+before it is sent, the call is read from the broker again: nobody is told when nothing is needed of
+them any more.
+
+Two of these run, each with a durable consumer of its own. One sends what is due at once. The other
+sends what is due later, which waits at the broker as a delivery that was handed on; so however much
+waits there, prompt notices never wait behind it. Both compute the same due times, from the fact and
+the policies in force when it was recorded, and leave the rest to each other.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from ayes.consumers.effects import Append, Effect, GivenUp, HandOn, Perform
+from ayes.consumers.notices.channels import Channels, NotSent
+from ayes.ledger.call import Call
+from ayes.ledger.clients.services import CHANNEL, Ledger
+from ayes.ledger.judging.grants import Delegation
+from ayes.ledger.judging.policies import Policies
+from ayes.ledger.log import Delivered
+from ayes.ledger.validity import call_of
+from ayes.projections.notices import DigestEntry, Notice, digest, notice
+from ayes.projections.recipients import Notification, is_needed, messages, nobody
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.errors import Unavailable
+from ayes.schemas.logs import get_logger
+from ayes.schemas.quorums import is_among
+
+_log: Final = get_logger("ayes.consumers.notices.notifier")
+
+#: Deliveries that one process works on at a time; most of them wait for a channel.
+CONCURRENCY: Final = 1024
+#: A digest is sent when no more of its notices came for so long; all are due at the same moment.
+GATHER_S: Final = 1.0
+_MAX_GATHER_S: Final = 10.0
+#: What was recorded so long before the start is told together: at the first start it is all that
+#: ever waited.
+_BACKLOG_S: Final = 60.0
+#: What is due in longer than this is looked at again after half of the time, so that a call that is
+#: decided long before its reminder does not wait until then.
+_DIRECTLY_S: Final = 6 * 3600.0
+#: Starts and results: an occasion if they are void.
+_RUNS: Final = (e.ToolStarted, e.ToolReturned, e.ToolFailed)
+#: The facts that may be an occasion to tell somebody.
+_OCCASIONS: Final = (
+    e.ApprovalRequested,
+    e.Escalated,
+    e.GlassBroken,
+    e.Approved,
+    e.Denied,
+    e.Answered,
+    e.Expired,
+    e.Withdrawn,
+    e.Superseded,
+    e.InDoubt,
+    *_RUNS,
+)
+
+#: Makes the link of a message to its call; empty: the body names a command instead.
+type LinkTo = Callable[[Notification, Call], str]
+
+
+def _no_link(_message: Notification, _call: Call) -> str:
+    return ""
+
+
+class Sending(Struct, frozen=True):
+    """One notice, and what is needed to judge again whether it is."""
+
+    call: Call
+    message: Notification
+    policies: Policies
+    delegations: tuple[Delegation, ...]
+    #: The places that the tool declares as secret; None: unknown.
+    secret: tuple[str, ...] | None
+    #: Whether it is told in one message with others.
+    together: bool = False
+
+
+class Outstanding(Struct, frozen=True):
+    """The notices of a delivery that are not sent, and when the clock was read."""
+
+    now: datetime
+    due: tuple[Sending, ...] = ()
+    #: Seconds until the next one; None: there is none.
+    next_s: float | None = None
+
+
+class Notifier:
+    """Sends what is due at once, or with `later` the rest."""
+
+    replaces = False
+
+    def __init__(
+        self, channels: Channels, *, link_to: LinkTo = _no_link, later: bool = False
+    ) -> None:
+        self.durables = ("notifier-later",) if later else ("notifier",)
+        self._channels = channels
+        self._link_to = link_to
+        self._later = later
+        #: When its first delivery came, on the broker's clock.
+        self._began: datetime | None = None
+        #: Digests that are being gathered, by recipient.
+        self._digests: dict[tuple[str, bool, tuple[str, ...]], _Digest] = {}
+
+    async def load(self, ledger: Ledger, handed: Delivered) -> Outstanding | None:
+        if not isinstance(handed, Fact) or not isinstance(handed.event, _OCCASIONS):
+            return None
+        ref = handed.slot.call_ref
+        assert ref, "its consumers have facts about calls only"
+        policies = await ledger.policies(ref.workspace)
+        if nobody(policies):
+            return None
+        call = call_of(ref, await ledger.read(ref, must_include=handed.slot))
+        if isinstance(handed.event, _RUNS) and handed not in [one.fact for one in call.void]:
+            return None
+        then = await ledger.policies(ref.workspace, before=handed.seq)
+        if call.requested is None or call.newer:
+            return None  # nobody may act on it; a newer notifier will
+        call = await ledger.with_origin(call)
+        delegations = await ledger.delegations(ref.workspace)
+        now = await ledger.log.clock()
+        self._began = self._began or now
+        is_old = (self._began - handed.recorded_at).total_seconds() > _BACKLOG_S
+        found = messages(call, handed, then, policies, now, delegations)
+        mine = [one for one in found if (one.due > handed.recorded_at) is self._later]
+        if not mine:
+            return Outstanding(now)
+        tool = await ledger.tool_of(call)
+        secret = tool.declared.secret if tool is not None else None
+        waits = [(one.due - now).total_seconds() for one in mine if one.due > now]
+        return Outstanding(
+            now,
+            tuple(
+                Sending(call, one, policies, delegations, secret, one.in_digest or is_old)
+                for one in mine
+                if one.due <= now
+            ),
+            min(waits, default=None),
+        )
+
+    def decide(self, seen: Outstanding | None, handed: Delivered) -> Sequence[Effect[Sending]]:
+        if seen is None:
+            return ()
+        steps: list[Effect[Sending]] = [Perform(None, one) for one in seen.due]
+        if seen.next_s is not None:
+            after_s = seen.next_s if seen.next_s < _DIRECTLY_S else seen.next_s / 2
+            steps.append(HandOn(after_s, "notices are due later"))
+        return steps
+
+    async def execute(self, ledger: Ledger, work: Sending) -> Append | None:
+        message = work.message
+        facts = await ledger.read(work.call.ref)
+        call = await ledger.with_origin(call_of(work.call.ref, facts))
+        if call.requested is None or not is_needed(
+            call, message, work.policies, await ledger.log.clock(), work.delegations
+        ):
+            return None
+        try:
+            channel, together = await self._send(ledger, call, work)
+        except NotSent as problem:
+            who = f"room {message.to}" if message.is_room else message.to
+            raise GivenUp(f"{who} was not told ({message.occasion}): {problem}") from None
+        return Append(message.slot(call), e.Notified(channel=channel, together=together))
+
+    async def _send(self, ledger: Ledger, call: Call, work: Sending) -> tuple[str, int]:
+        """The channel that took the message, and the number of notices in it."""
+        message = work.message
+        link = self._link_to(message, call)
+        if work.together:
+            listed = DigestEntry(call, message.occasion, link, work.secret)
+            return await self._in_digest(ledger, message, listed)
+        asking = call.approval_request
+        told = notice(
+            call,
+            message.occasion,
+            secret=work.secret,
+            link=link,
+            may_break_glass=asking is not None and is_among(message.to, asking.may_break_glass),
+        )
+        return await self._send_first(ledger, message.contacts, told), 1
+
+    async def _send_first(self, ledger: Ledger, contacts: Sequence[str], told: Notice) -> str:
+        """Send to the first of these contacts that works; returns its channel.
+
+        Raises:
+            NotSent: none did.
+        """
+
+        async def on_change(channel: str, why: str) -> None:
+            await note_channel(ledger, channel, why)
+
+        problems = []
+        for contact in contacts:
+            try:
+                await self._channels.send(contact, told, on_change)
+            except NotSent as problem:
+                problems.append(str(problem))
+            else:
+                return contact.partition(":")[0]
+        raise NotSent("; ".join(problems))
+
+    async def _in_digest(
+        self, ledger: Ledger, message: Notification, listed: DigestEntry
+    ) -> tuple[str, int]:
+        key = (message.to, message.is_room, message.contacts)
+        if (gathering := self._digests.get(key)) is None:
+
+            async def send(told: Notice) -> str:
+                return await self._send_first(ledger, message.contacts, told)
+
+            gathering = self._digests[key] = _Digest(send, lambda: self._digests.pop(key))
+        return await gathering.join(listed)
+
+
+class _Digest:
+    """The notices of one recipient that are due at the same time: sent as one message."""
+
+    def __init__(
+        self, send: Callable[[Notice], Awaitable[str]], begins: Callable[[], object]
+    ) -> None:
+        self._send = send
+        #: Called when it is sent: later notices are another digest's.
+        self._begins = begins
+        self._listed: list[DigestEntry] = []
+        self._sent = asyncio.create_task(self._gather())
+
+    async def join(self, listed: DigestEntry) -> tuple[str, int]:
+        """Send a notice with the others; returns the channel and their number."""
+        self._listed.append(listed)
+        # One that is cancelled does not keep the others from being told.
+        return await asyncio.shield(self._sent)
+
+    async def _gather(self) -> tuple[str, int]:
+        known = -1
+        for _ in range(round(_MAX_GATHER_S / GATHER_S)):
+            if len(self._listed) == known:
+                break
+            known = len(self._listed)
+            await asyncio.sleep(GATHER_S)
+        self._begins()
+        listed = sorted(self._listed, key=lambda one: one.call.facts[0].seq)
+        return await self._send(digest(listed)), len(listed)
+
+
+async def note_channel(ledger: Ledger, channel: str, why: str) -> None:
+    """Say in the bucket `running` that a channel fails, and why, or that it works."""
+    try:
+        if why:
+            value = msgspec.json.encode({"why": why, "since": await ledger.log.clock()})
+            await ledger.log.running.overwrite(CHANNEL + channel, value)
+        else:
+            value, revision = await ledger.log.running.get(CHANNEL + channel)
+            if value:
+                await ledger.log.running.delete(CHANNEL + channel, revision)
+    except Unavailable as problem:
+        _log.warning("the state of a channel is not noted", channel=channel, problem=str(problem))

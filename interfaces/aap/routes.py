@@ -1,0 +1,212 @@
+"""The provider over HTTP, as the released client speaks to it.
+
+Whatever goes wrong is an error, and no agent runs a tool after one: 401 without a known token, 400
+for what is no request of the protocol, 404, 409 with the protocol's code, and 503 while the ledger
+does not answer, which clients try again.
+"""
+
+import hmac
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from ayes.interfaces.aap import wire
+from ayes.interfaces.aap.provider import MAX_WAIT_S, Conflict, Provider
+from ayes.interfaces.aap.provisioning import NotVerified, Provisioning
+from ayes.interfaces.aap.settings import ProviderFile, ProvisionerFile, seconds
+from ayes.ledger.clients.services import Ledger
+from ayes.schemas.codec import MAX_BYTES
+from ayes.schemas.errors import ApprovalsError, BadInput, Refused, Unavailable, UnknownCall
+from ayes.schemas.logs import get_logger
+
+_log: Final = get_logger("ayes.interfaces.aap.routes")
+
+_JSON: Final = "application/json"
+_MAX_KEY: Final = 255
+#: What a route does for an agent: the body of its answer, and the status.
+type _Answer = tuple[bytes, int]
+type _Route = Callable[[Provider, Request], Awaitable[_Answer]]
+type _Provisions = Callable[[Provisioning, ProvisionerFile, Request], Awaitable[_Answer]]
+
+
+class TooLong(BadInput):
+    """A body over the limit of a fact."""
+
+
+def application(
+    settings: ProviderFile, ledger: Ledger, provisioning: Provisioning | None = None
+) -> Starlette:
+    """The ASGI application with the paths below `/v1/requests` and `/v1/instances`.
+
+    Args:
+        provisioning: of the instances that are not in the settings. None: there are none.
+    """
+    providers = [
+        (
+            one.token.encode(),
+            Provider(ledger, settings.workspace, one, settings.outcome_within_s),
+        )
+        for one in settings.instances
+    ]
+
+    def route(path: str, method: str, does: _Route) -> Route:
+        async def endpoint(request: Request) -> Response:
+            sent = _token(request)
+            provider = _holder(providers, sent)
+            if provider is None and provisioning is not None:
+                provider = provisioning.provider(sent)
+            return await _response(does, provider, request)
+
+        return Route(path, endpoint, methods=[method])
+
+    provisioners = [(one.token.encode(), one) for one in settings.provisioners]
+
+    def instances(path: str, method: str, does: _Provisions) -> Route:
+        async def endpoint(request: Request) -> Response:
+            assert provisioning is not None
+            by = _holder(provisioners, _token(request))
+            done = None if by is None else partial(does, provisioning, by)
+            return await _response(_called, done, request)
+
+        return Route(path, endpoint, methods=[method])
+
+    one, instance = "/v1/requests/{id}", "/v1/instances/{id}"
+    made = [
+        instances("/v1/instances", "POST", _provision),
+        instances("/v1/instances", "GET", _instances),
+        instances(instance, "GET", _instance),
+        instances(instance, "DELETE", _remove),
+    ]
+    return Starlette(
+        routes=[
+            *(made if provisioning is not None else ()),
+            route("/v1/requests", "POST", _create),
+            route(one, "GET", _get),
+            route(one, "DELETE", _cancel),
+            route(f"{one}/consume", "POST", _consume),
+            route(f"{one}/outcome", "POST", _outcome),
+        ]
+    )
+
+
+def _token(request: Request) -> str:
+    """The token that was sent; empty if there is none, or more than one."""
+    sent = request.headers.getlist("authorization")
+    scheme, _, token = (sent[0] if len(sent) == 1 else "").partition(" ")
+    return token if scheme == "Bearer" else ""
+
+
+def _holder[T](tokens: Sequence[tuple[bytes, T]], sent: str) -> T | None:
+    raw, found = sent.encode("latin-1"), None
+    for token, holder in tokens:  # each is compared, so that time tells nothing
+        if hmac.compare_digest(raw, token):
+            found = holder
+    return found
+
+
+async def _response[T](
+    does: Callable[[T, Request], Awaitable[_Answer]], holder: T | None, request: Request
+) -> Response:
+    if holder is None:
+        told = wire.error("unauthorized", "unauthorized", "this token is not known here")
+        return Response(told, 401, {"www-authenticate": "Bearer"}, _JSON)
+    body, status = await _answered(does, holder, request)
+    return Response(body, status, media_type=_JSON)
+
+
+async def _answered[T](
+    does: Callable[[T, Request], Awaitable[_Answer]], holder: T, request: Request
+) -> _Answer:
+    try:
+        return await does(holder, request)
+    except NotVerified as problem:
+        return wire.error("invalid_request", "webhook_verification_failed", str(problem)), 422
+    except Conflict as problem:
+        return wire.error("conflict", problem.code, str(problem)), 409
+    except UnknownCall as problem:
+        return wire.error("not_found", "not_found", str(problem)), 404
+    except TooLong as problem:
+        return wire.error("invalid_request", "too_large", str(problem)), 413
+    except BadInput as problem:
+        return wire.error("invalid_request", "invalid_request", str(problem)), 400
+    except Unavailable as problem:
+        return wire.error("unavailable", "unavailable", str(problem)), 503
+    except Refused as problem:
+        return wire.error("conflict", "refused", str(problem)), 409
+    except ApprovalsError as problem:
+        _log.error("a request failed", problem=str(problem))
+        return wire.error("internal", "internal", "the provider failed. Nothing has run."), 500
+
+
+async def _create(provider: Provider, request: Request) -> _Answer:
+    key = _key(request)
+    body, is_new = await provider.create(wire.submission(await _body(request)), key)
+    return body, 201 if is_new else 200
+
+
+async def _get(provider: Provider, request: Request) -> _Answer:
+    wait = request.query_params.get("wait", "0s")
+    wait_s = seconds(wait)
+    if wait_s is None:
+        raise BadInput(f"wait={wait!r} is not a time of up to {MAX_WAIT_S:g}s, such as 25s.")
+    return await provider.get(request.path_params["id"], wait_s), 200
+
+
+async def _cancel(provider: Provider, request: Request) -> _Answer:
+    return await provider.cancel(request.path_params["id"]), 200
+
+
+async def _consume(provider: Provider, request: Request) -> _Answer:
+    return await provider.consume(request.path_params["id"], _key(request)), 200
+
+
+async def _outcome(provider: Provider, request: Request) -> _Answer:
+    report = wire.report(await _body(request))
+    return await provider.outcome(request.path_params["id"], report), 200
+
+
+async def _called(does: Callable[[Request], Awaitable[_Answer]], request: Request) -> _Answer:
+    return await does(request)
+
+
+async def _provision(made: Provisioning, by: ProvisionerFile, request: Request) -> _Answer:
+    key = _key(request)
+    body, is_new = await made.create(by, await _body(request), key)
+    return body, 201 if is_new else 200
+
+
+async def _instances(made: Provisioning, by: ProvisionerFile, _: Request) -> _Answer:
+    return made.listed(by), 200
+
+
+async def _instance(made: Provisioning, by: ProvisionerFile, request: Request) -> _Answer:
+    return made.shown(by, request.path_params["id"]), 200
+
+
+async def _remove(made: Provisioning, by: ProvisionerFile, request: Request) -> _Answer:
+    return await made.remove(by, request.path_params["id"]), 200
+
+
+def _key(request: Request) -> str:
+    key: str = request.headers.get("idempotency-key", "")
+    if not 1 <= len(key) <= _MAX_KEY:
+        raise BadInput(f"the header Idempotency-Key is missing, or over {_MAX_KEY} characters.")
+    return key
+
+
+async def _body(request: Request) -> bytes:
+    found = bytearray()
+    async for part in request.stream():
+        found += part
+        if len(found) > MAX_BYTES:
+            raise TooLong(f"the request has over {MAX_BYTES:,} bytes, and no fact may have more.")
+    try:
+        found.decode()
+    except UnicodeDecodeError:
+        raise BadInput("the request is not UTF-8, as JSON is.") from None
+    return bytes(found)

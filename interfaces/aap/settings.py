@@ -1,0 +1,134 @@
+"""The file of a provider: the workspace whose policy judges, and the agents that may ask.
+
+workspace = "desk"
+outcome_within = "1h"      # a tool of which nothing is heard for so long is in doubt; absent: 1h
+allow_private = true       # webhooks may go to this machine and its network; absent: false
+
+[[instance]]
+name = "support-bot"
+requester = "ben"          # on whose behalf; never one of the reviewers of its calls
+token = "env:SUPPORT_BOT_TOKEN"
+
+[[provisioner]]            # a program that makes agents over HTTP; absent: none does
+requester = "ben"          # on whose behalf they ask
+token = "env:PROVISIONER_TOKEN"
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Final, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from ayes.interfaces.access.file_secrets import Secrets
+from ayes.schemas.toml_files import (
+    TomlModel,
+    check_names_differ,
+    checked_token,
+    read_text,
+    read_toml,
+)
+
+_DURATION: Final = re.compile(r"([0-9]{1,6})(s|m|h|d)", re.ASCII)
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+#: The longest time without an outcome.
+_MAX_OUTCOME_S: Final = 30 * 86_400
+
+
+class InstanceFile(TomlModel):
+    """An agent, as AAP's *instance*: its name in the ledger, and the token that shows who it is."""
+
+    name: str
+    requester: str
+    token: str
+
+    @field_validator("name", "requester")
+    @classmethod
+    def _is_token(cls, value: str) -> str:
+        return checked_token("name", value)
+
+
+class ProvisionerFile(TomlModel):
+    """A program that makes instances over HTTP, and on whose behalf these ask."""
+
+    requester: str
+    token: str
+
+    @field_validator("requester")
+    @classmethod
+    def _is_token(cls, value: str) -> str:
+        return checked_token("name", value)
+
+
+class ProviderFile(TomlModel):
+    workspace: str
+    outcome_within: str = "1h"
+    allow_private: bool = False
+    instances: Annotated[tuple[InstanceFile, ...], Field(strict=False, alias="instance")] = ()
+    provisioners: Annotated[
+        tuple[ProvisionerFile, ...], Field(strict=False, alias="provisioner")
+    ] = ()
+
+    @field_validator("workspace")
+    @classmethod
+    def _is_token(cls, value: str) -> str:
+        return checked_token("workspace", value)
+
+    @field_validator("outcome_within")
+    @classmethod
+    def _is_duration(cls, value: str) -> str:
+        found = seconds(value)
+        if found is None or not 1 <= found <= _MAX_OUTCOME_S:
+            raise ValueError(f"{value!r} is not a time of 1s to 30d. Write it as in 15m or 1h.")
+        return value
+
+    @field_validator("instances")
+    @classmethod
+    def _names_differ(cls, instances: tuple[InstanceFile, ...]) -> tuple[InstanceFile, ...]:
+        check_names_differ("instance", instances)
+        return instances
+
+    @model_validator(mode="after")
+    def _somebody_asks(self) -> Self:
+        if not self.instances and not self.provisioners:
+            raise ValueError("nobody may ask. Add an [[instance]] or a [[provisioner]].")
+        return self
+
+    @property
+    def outcome_within_s(self) -> float:
+        found = seconds(self.outcome_within)
+        assert found, "it was checked"
+        return found
+
+
+def seconds(text: str) -> float | None:
+    """A duration of the protocol, such as `30s`, `10m` or `24h`; None if it is none."""
+    found = _DURATION.fullmatch(text)
+    return None if found is None else float(int(found[1]) * _UNITS[found[2]])
+
+
+def read_settings(path: Path, environment: Mapping[str, str] | None = None) -> ProviderFile:
+    """Read the file; secrets are in place of the variables that it names.
+
+    Raises:
+        BadFile: with the line of each mistake; or others may read a secret that is written in it.
+    """
+    found = read_toml(ProviderFile, read_text(path), str(path))
+    known = os.environ if environment is None else environment
+    tokens = [*(one.token for one in found.instances), *(one.token for one in found.provisioners)]
+    secrets = Secrets(path, tokens, known)
+    instances = tuple(
+        one.model_copy(update={"token": secrets.filled(one.token, f"instance {one.name!r}")})
+        for one in found.instances
+    )
+    provisioners = tuple(
+        one.model_copy(
+            update={"token": secrets.filled(one.token, f"provisioner {one.requester!r}")}
+        )
+        for one in found.provisioners
+    )
+    named = [(one.name, one.token) for one in instances]
+    secrets.check_tokens("token", named + [(one.requester, one.token) for one in provisioners])
+    return found.model_copy(update={"instances": instances, "provisioners": provisioners})

@@ -1,0 +1,136 @@
+"""Rendering templates. Nothing from an agent is ever HTML: every value is escaped."""
+
+import hashlib
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlencode
+
+from fastapi import Request
+from fastapi.responses import HTMLResponse
+from fastapi.templating import Jinja2Templates
+
+from ayes.interfaces.api import counts
+from ayes.interfaces.api.backend import InBackend
+from ayes.interfaces.api.counts import HeaderCounts
+from ayes.interfaces.api.identity import Visitor
+from ayes.interfaces.console.display.texts import text_of
+from ayes.schemas.errors import ApprovalsError
+from ayes.schemas.slots import ORGANISATION
+from ayes.schemas.times import duration
+from ayes.schemas.visible import flags, visible
+
+_HERE: Final = Path(__file__).parents[1] / "console"
+
+
+class Place(NamedTuple):
+    """A link of the navigation."""
+
+    name: str
+    text: str
+    path: str
+    #: The letter that goes there, after `g`.
+    key: str
+
+
+#: In their order; on a phone the first three stand in the header, and the others in its menu.
+PLACES: Final = (
+    Place("waiting", "Waiting", "/", "w"),
+    Place("mine", "Mine", "/?mine=true", "m"),
+    Place("doubt", "In doubt", "/doubt", "i"),
+    Place("decided", "Decided", "/decided", "d"),
+    Place("conversations", "Conversations", "/conversations", "c"),
+    Place("grants", "Grants", "/grants", "g"),
+    Place("policy", "Policy", "/policy", "p"),
+    Place("operations", "Operations", "/operations", "o"),
+)
+
+
+async def navigation(request: Request, backend: InBackend) -> None:
+    """Find what the header of a page shows, and the last fact that all of it includes. A dependency
+    of every page.
+
+    There are no counts while the broker is away, and before anybody signs in.
+    """
+    request.state.seq = backend.feed.position
+    visitor: Visitor | None = getattr(request.state, "visitor", None)
+    if visitor and not is_fragment(request):
+        with suppress(ApprovalsError):
+            request.state.counts = await counts.counts(backend, visitor, workspace_of(request))
+
+
+def page(request: Request, name: str, visitor: Visitor | None, **values: Any) -> HTMLResponse:
+    """The page of this template; one without a visitor has no navigation."""
+    workspace = workspace_of(request)
+    frame = {
+        "visitor": visitor,
+        "workspace": workspace,
+        "theme": _theme(request),
+        "to_do": getattr(request.state, "counts", HeaderCounts()),
+        "seq": getattr(request.state, "seq", None),
+        "is_live": request.method == "GET",
+        "places": [place._replace(path=_within(place.path, workspace)) for place in PLACES],
+        "workspace_path": lambda one: _elsewhere(request, one),
+    }
+    return _templates.TemplateResponse(request, name, frame | values)
+
+
+def is_fragment(request: Request) -> bool:
+    """Whether htmx asks, which replaces a part of a page."""
+    return "HX-Request" in request.headers
+
+
+def workspace_of(request: Request) -> str:
+    """The workspace that the reader has chosen in the header; empty for all of them."""
+    if not request.url.path.startswith("/policy/"):
+        return request.query_params.get("workspace", "")
+    named: str = request.path_params.get("workspace", "")
+    return "" if named == ORGANISATION else named
+
+
+def _within(path: str, workspace: str) -> str:
+    if not workspace:
+        return path
+    if path == "/policy":
+        return f"/policy/{workspace}"
+    return f"{path}{'&' if '?' in path else '?'}{urlencode({'workspace': workspace})}"
+
+
+def _elsewhere(request: Request, workspace: str) -> str:
+    """The page that the reader is on, for another workspace; of a single call or thread, the list.
+
+    A place in a list, and a thread, belong to a workspace, and are left behind.
+    """
+    first = request.url.path.split("/")[1]
+    known = {place.path.split("?")[0] for place in PLACES}
+    path = f"/{first}" if f"/{first}" in known else "/"
+    kept = {
+        name: value
+        for name, value in request.query_params.items()
+        if name not in {"workspace", "thread", "after"}
+    }
+    path += f"?{urlencode(kept)}" if kept and path == request.url.path else ""
+    return _within(path, workspace)
+
+
+def _theme(request: Request) -> str:
+    """The theme that the reader has chosen; empty: as the system has it."""
+    found = request.cookies.get("theme", "")
+    return found if found in {"light", "dark"} else ""
+
+
+@lru_cache
+def asset(name: str) -> str:
+    """The path of a static file, with a hash of it: the browser may keep it for ever."""
+    digest = hashlib.sha256((_HERE / "static" / name).read_bytes()).hexdigest()
+    return f"/static/{name}?v={digest[:12]}"
+
+
+_templates: Final = Jinja2Templates(_HERE / "templates")
+_templates.env.trim_blocks = _templates.env.lstrip_blocks = True
+_templates.env.globals["asset"] = asset
+_templates.env.globals["text_of"] = text_of
+_templates.env.filters["visible"] = visible
+_templates.env.filters["duration"] = duration
+_templates.env.filters["flags"] = flags

@@ -1,0 +1,75 @@
+"""Accounts elsewhere by which a reviewer votes or signs in: each is bound by its own person."""
+
+import time
+from typing import Final
+
+from fastapi import APIRouter
+
+from ayes.interfaces.api.backend import Backend, InBackend
+from ayes.interfaces.api.base import ApiModel
+from ayes.interfaces.api.identity import Reviewing
+from ayes.ledger.people import OPENID
+from ayes.ops.visitors import Role, Visitor
+from ayes.schemas.errors import BadInput, NotAllowed
+from ayes.schemas.links import account_of
+
+router: Final = APIRouter(tags=["accounts"])
+
+
+class Account(ApiModel):
+    """An account elsewhere, such as `slack:T0456/U0789`."""
+
+    account: str
+
+
+class Code(ApiModel):
+    code: str
+    """As a chat has shown it to the person whose account it is."""
+
+
+@router.post("/accounts")
+async def bind(sent: Code, backend: InBackend, visitor: Reviewing) -> Account:
+    """Bind an account to the visitor, who votes with it from then on. Repeating it is safe."""
+    found = offered(sent.code, backend)
+    await (await backend.reviewer(visitor.name)).bind(found.account)
+    return found
+
+
+def offered(code: str, backend: Backend) -> Account:
+    """The account of a code.
+
+    Raises:
+        BadInput: it has ended, or is none of ours.
+    """
+    if account := account_of(backend.link_key, code, time.time()):
+        return Account(account=account)
+    raise BadInput("this link is older than ten minutes, or is not ours. Click in the chat again.")
+
+
+async def admit(backend: Backend, visitor: Visitor, issuer: str, subject: str) -> None:
+    """Let in a person who has signed in at a provider; the first time binds the name to them.
+
+    Raises:
+        NotAllowed: the name is another account's there, the account is another person's here, or
+            the person was removed.
+    """
+    account, name = f"{OPENID}{issuer}#{subject}", visitor.name
+    people = await backend.reading.people()
+    theirs = people.of(name, f"{OPENID}{issuer}#")
+    if not theirs and Role.REVIEWER in visitor.roles:
+        people = await (await backend.reviewer(name)).bind(account)
+        theirs = people.of(name, f"{OPENID}{issuer}#")
+    if people.is_removed(name):
+        raise NotAllowed(f"{name} was removed. An operator can change that: ayes people add {name}")
+    if theirs[:1] not in {(), (account,)}:
+        raise NotAllowed(
+            f"{issuer} calls you {name}, and another account there was {name} before, so nobody is "
+            "signed in. If it is the same person, an operator says so: "
+            f"ayes people release {name}"
+        )
+    if people.accounts.get(account, name) != name:
+        raise NotAllowed(
+            f"{issuer} calls you {name}, and this account was {people.accounts[account]} before, "
+            "so nobody is signed in. An operator can free it: "
+            f"ayes people release {people.accounts[account]}"
+        )

@@ -1,0 +1,68 @@
+"""How much there is to do: what the header of every page shows."""
+
+import time
+from typing import Final, NamedTuple
+from weakref import WeakKeyDictionary
+
+from fastapi import APIRouter
+
+from ayes.consumers.doubt import in_doubt
+from ayes.interfaces.api import calls
+from ayes.interfaces.api.backend import Backend, InBackend
+from ayes.interfaces.api.base import ApiModel
+from ayes.interfaces.api.identity import Reading
+from ayes.interfaces.api.models import CallFilter
+from ayes.schemas.slots import ORGANISATION, POLICY, ROOT
+
+router: Final = APIRouter(tags=["calls"])
+
+#: For how long the slower of the numbers are not read again.
+_KEPT_S: Final = 3.0
+
+
+class HeaderCounts(ApiModel):
+    """Numbers of calls, in one workspace or in all."""
+
+    #: Calls that wait for people.
+    waiting: int = 0
+    #: Those of them that the visitor may decide.
+    mine: int = 0
+    #: Calls of which nobody knows whether they took effect.
+    doubt: int = 0
+    #: The names of all workspaces that have a policy.
+    workspaces: tuple[str, ...] = ()
+
+
+class _Read(NamedTuple):
+    at_s: float
+    doubt: int
+    workspaces: tuple[str, ...]
+
+
+_read: Final[WeakKeyDictionary[Backend, dict[str, _Read]]] = WeakKeyDictionary()
+
+
+@router.get("/counts")
+async def counts(backend: InBackend, visitor: Reading, workspace: str = "") -> HeaderCounts:
+    """How many calls wait, how many of them the visitor may decide, and how many are in doubt."""
+    every = await calls.waiting(CallFilter(workspace=workspace, limit=1), backend, visitor)
+    mine = await calls.waiting(
+        CallFilter(workspace=workspace, limit=1, mine=True), backend, visitor
+    )
+    slower = await _slower(backend, workspace)
+    return HeaderCounts(
+        waiting=every.waiting,
+        mine=mine.waiting,
+        doubt=slower.doubt,
+        workspaces=slower.workspaces,
+    )
+
+
+async def _slower(backend: Backend, workspace: str) -> _Read:
+    now, kept = time.monotonic(), _read.setdefault(backend, {})
+    if workspace not in kept or now - kept[workspace].at_s >= _KEPT_S:
+        policies = await backend.reading.read(f"{ROOT}.*.{POLICY}.*")
+        names = {one.slot.workspace for one in policies} - {"", ORGANISATION}
+        doubts = await in_doubt(backend.reading, workspace)
+        kept[workspace] = _Read(now, len(doubts), tuple(sorted(names)))
+    return kept[workspace]

@@ -1,0 +1,182 @@
+"""Decided calls: a search, and its result as JSON lines."""
+
+from collections.abc import AsyncGenerator
+from datetime import UTC, datetime
+from typing import Annotated, Final, Literal, Self, get_args
+
+from fastapi import APIRouter, Depends, Query
+from fastapi.responses import StreamingResponse
+from pydantic import AfterValidator, BeforeValidator
+
+from ayes.interfaces.api.backend import Backend, InBackend
+from ayes.interfaces.api.base import ApiModel
+from ayes.interfaces.api.identity import Reading
+from ayes.interfaces.api.search import DecidedFilter, DecisionKind, Order, rule_of, search
+from ayes.ledger.call import Call
+from ayes.ledger.lifecycle import Status
+from ayes.projections.views.call import is_edited
+from ayes.schemas.errors import BadInput
+
+router: Final = APIRouter(tags=["calls"])
+
+#: Calls of a page, unless the request says how many, and of a step of an export.
+_PAGE: Final = 50
+_STEP: Final = 200
+#: The ways in which a call can be decided.
+DECISIONS: Final[tuple[str, ...]] = get_args(DecisionKind.__value__)
+
+
+class DecidedCall(ApiModel):
+    """A call that was decided, as it is now."""
+
+    call: str
+    """As `workspace/thread/call`."""
+    workspace: str
+    thread: str
+    tool: str
+    arguments: str
+    """Those that run: the approved ones, if a reviewer changed them."""
+    edited: bool
+    verdict: str
+    status: str
+    """What became of it since."""
+    rule: str
+    """The rule that decided, or by which people were asked."""
+    ground: str
+    by: tuple[str, ...]
+    """The people on whose votes the decision rests, and in whose place some of them voted."""
+    on_behalf_of: dict[str, str]
+    reason: str
+    requester: str
+    agent: str
+    requested_at: datetime
+    decided_at: datetime
+    finished_at: datetime | None
+    seq: int
+    """The position of the decision in the log."""
+
+    @classmethod
+    def of(cls, call: Call) -> Self:
+        assert call.requested, "only requested calls are found"
+        assert call.decided, "only decided calls are found"
+        wish, decision = call.wish, call.decided.event
+        return cls(
+            call=str(call.ref),
+            workspace=call.ref.workspace,
+            thread=call.ref.thread,
+            tool=wish.tool,
+            arguments=call.arguments,
+            edited=is_edited(call),
+            verdict=type(decision).__name__.lower(),
+            status=call.status,
+            rule=rule_of(call),
+            ground=getattr(decision, "ground", ""),
+            by=getattr(decision, "voters", ()),
+            on_behalf_of=getattr(decision, "on_behalf_of", {}),
+            reason=getattr(decision, "reason", ""),
+            requester=wish.requester,
+            agent=wish.agent,
+            requested_at=call.requested.recorded_at,
+            decided_at=call.decided.recorded_at,
+            finished_at=call.finished.recorded_at if call.finished else None,
+            seq=call.decided.seq,
+        )
+
+
+class DecidedPage(ApiModel):
+    """Decided calls that were found. A page with `next` may be short, even empty."""
+
+    calls: list[DecidedCall]
+    next: str | None
+    """The cursor with which the search goes on; None: there is nothing more."""
+
+
+def _in_utc(at: datetime) -> datetime:
+    return at.replace(tzinfo=UTC) if at.tzinfo is None else at
+
+
+#: A form sends an empty text for a time that was not entered.
+_Time = Annotated[
+    Annotated[datetime, AfterValidator(_in_utc)] | None, BeforeValidator(lambda at: at or None)
+]
+
+
+def _filter(
+    workspace: str = "",
+    thread: Annotated[str, Query(description="As `workspace/thread`.")] = "",
+    tool: Annotated[str, Query(description="A name, or a pattern with `*` and `?`.")] = "",
+    rule: str = "",
+    verdict: DecisionKind | Literal[""] = "",
+    status: Annotated[Status | Literal[""], Query(description="As it is now.")] = "",
+    by: Annotated[str, Query(description="Somebody on whose vote the decision rests.")] = "",
+    requester: str = "",
+    since: Annotated[_Time, Query(description="UTC, unless it has an offset.")] = None,
+    until: Annotated[_Time, Query(description="The first time that is too late.")] = None,
+) -> DecidedFilter:
+    return DecidedFilter(
+        workspace, thread, tool, rule, verdict, status, by, requester, since, until
+    )
+
+
+Filtered = Annotated[DecidedFilter, Depends(_filter)]
+
+
+@router.get("/decided")
+async def decided(
+    backend: InBackend,
+    _visitor: Reading,
+    chosen: Filtered,
+    order: Order = "newest",
+    after: str = "",
+    limit: Annotated[int, Query(ge=1, le=200)] = _PAGE,
+) -> DecidedPage:
+    """Search the decided calls, by when they were decided."""
+    return await page(backend, chosen, order, after, limit)
+
+
+class JsonLines(StreamingResponse):
+    media_type = "application/jsonl"
+
+
+@router.get("/decided.jsonl", response_class=JsonLines)
+async def export(
+    backend: InBackend, _visitor: Reading, chosen: Filtered, order: Order = "newest"
+) -> JsonLines:
+    """All decided calls that a search finds, each as a line of JSON. If the stream breaks off
+    without its end, some are missing.
+    """
+    first = await page(backend, chosen, order, limit=_STEP)
+    headers = {"Content-Disposition": 'attachment; filename="decided.jsonl"'}
+    return JsonLines(_lines(backend, chosen, order, first), headers=headers)
+
+
+async def page(
+    backend: Backend,
+    chosen: DecidedFilter,
+    order: Order = "newest",
+    after: str = "",
+    limit: int = _PAGE,
+) -> DecidedPage:
+    """A page of the decided calls that the filter selects."""
+    position = _cursor(after) if after else None
+    found = await search(backend.reading, backend.lake, chosen, order, position, limit)
+    return DecidedPage(
+        calls=[DecidedCall.of(call) for call in found.calls],
+        next=None if found.next is None else str(found.next),
+    )
+
+
+async def _lines(
+    backend: Backend, chosen: DecidedFilter, order: Order, found: DecidedPage
+) -> AsyncGenerator[str]:
+    while True:
+        yield "".join(f"{call.model_dump_json()}\n" for call in found.calls)
+        if found.next is None:
+            return
+        found = await page(backend, chosen, order, found.next, _STEP)
+
+
+def _cursor(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 20):
+        raise BadInput(f"after={text!r} is not a cursor. Take `next` of the page before.")
+    return int(text)

@@ -1,0 +1,283 @@
+"""Grants, which approve calls in advance, and delegations, by which one votes for another."""
+
+import re
+from datetime import datetime
+from typing import Annotated, Final, Literal, Self
+
+from fastapi import APIRouter, Query
+from pydantic import Field
+
+from ayes.interfaces.api.backend import InBackend
+from ayes.interfaces.api.base import ApiModel
+from ayes.interfaces.api.identity import Reading, Reviewing
+from ayes.interfaces.api.mine import by_workspace
+from ayes.ledger.judging import grants as ledger_grants
+from ayes.ops.actions.grants import (
+    GrantScope,
+    check_patterns,
+    check_scope,
+    delegation_ref,
+    give_grant,
+    grant_ref,
+    vote_problem,
+)
+from ayes.projections.views.grant import delegation_json, grant_json
+from ayes.schemas.errors import BadInput
+from ayes.schemas.ids import token
+from ayes.schemas.limits import MAX_GRANT_S
+from ayes.schemas.slots import DELEGATION, GRANT, ROOT, CallRef, DelegationRef, GrantRef
+
+router: Final = APIRouter(tags=["grants"])
+
+_CURSOR: Final = re.compile(r"([01])-([0-9]{1,18})", re.ASCII)
+
+Limit = Annotated[int, Query(ge=1, le=1000)]
+
+
+class GrantState(ApiModel):
+    """An approval in advance."""
+
+    #: As `workspace/giver/name`.
+    grant: str
+    standing: Literal["in force", "revoked", "void", "ended", "used up"]
+    tool: str
+    #: Exactly these, raw JSON text; None: see `when`.
+    arguments: str | None
+    #: Those that meet this condition (CEL); empty: any.
+    when: str
+    #: Patterns with `*`.
+    agent: str
+    thread: str
+    uses: int
+    left: int
+    #: The calls that it approved.
+    used_by: tuple[str, ...]
+    #: The last time that it approved one.
+    used_at: datetime | None
+    given_at: datetime
+    ends_at: datetime
+    reason: str
+    #: Who revoked it, or the call whose denial did; empty if nobody did.
+    revoked_by: str
+    seq: int
+
+    @classmethod
+    def of(cls, grant: ledger_grants.Grant, now: datetime) -> Self:
+        used_at = max((fact.recorded_at for fact in grant.used), default=None)
+        more = {"used_at": used_at, "seq": grant.given.seq}
+        return cls.model_validate(grant_json(grant, now) | more)
+
+
+class Grants(ApiModel):
+    """A page of grants: those in force first, then the newest."""
+
+    grants: list[GrantState]
+    #: How many are in force, on this page and on others.
+    in_force: int
+    #: The cursor of the next page; None on the last one.
+    next: str | None
+
+
+@router.get("/grants")
+async def grants(
+    backend: InBackend,
+    _visitor: Reading,
+    workspace: str = "",
+    standing: Literal["", "in force", "revoked", "void", "ended", "used up"] = "",
+    after: str = "",
+    limit: Limit = 200,
+) -> Grants:
+    """The grants of a workspace, or of all. Reads every fact about them."""
+    facts = await backend.reading.read(_subjects(workspace, GRANT))
+    now = backend.reading.now()
+    every = [
+        GrantState.of(one, now)
+        for own in by_workspace(facts).values()
+        for one in ledger_grants.grants_of(own)
+    ]
+    chosen = [one for one in every if standing in {"", one.standing}]
+    page, following = _page(chosen, after, limit)
+    in_force = sum(one.standing == "in force" for one in every)
+    return Grants(grants=page, in_force=in_force, next=following)
+
+
+def _subjects(workspace: str, kind: str) -> str:
+    return f"{ROOT}.{token('workspace', workspace) if workspace else '*'}.{kind}.>"
+
+
+def _page[T: GrantState | DelegationState](
+    found: list[T], after: str, limit: int
+) -> tuple[list[T], str | None]:
+    """Those after the cursor, and the next one: what has an effect or will have one, then the rest;
+    the newest first.
+    """
+    begin = _cursor(after) if after else None
+    rest = (
+        sorted(found, key=_place)
+        if begin is None
+        else [one for one in sorted(found, key=_place) if _place(one) > begin]
+    )
+    last = rest[limit - 1] if len(rest) > limit else None
+    return rest[:limit], f"{int(_place(last)[0])}-{last.seq}" if last else None
+
+
+def _place(one: "GrantState | DelegationState") -> tuple[bool, int]:
+    return one.standing not in {"in force", "to come"}, -one.seq
+
+
+def _cursor(text: str) -> tuple[bool, int]:
+    if (found := _CURSOR.fullmatch(text)) is None:
+        raise BadInput(f"after={text[:100]!r} is not a cursor. Take `next` of the page before.")
+    return found[1] == "1", -int(found[2])
+
+
+class NewGrant(ApiModel):
+    """A grant for calls like `call`, or for a tool of a workspace."""
+
+    #: As `workspace/thread/call`.
+    call: str | None = None
+    #: Without a call: which workspace, which tool.
+    workspace: str = ""
+    tool: str | None = None
+    #: How long it lasts; a year at most.
+    for_s: float = Field(gt=0, le=MAX_GRANT_S)
+    uses: int = Field(default=1, ge=1, le=ledger_grants.MAX_USES)
+    #: Calls with any arguments; else with exactly those of the call, or those of `when`.
+    any_arguments: bool = False
+    #: Calls whose arguments meet this condition (CEL).
+    when: str = ""
+    #: Calls of any thread; else of the call's.
+    any_thread: bool = False
+    #: A pattern; None: the agent of the call, or any.
+    agent: str | None = None
+    #: Its name; chosen at random if empty. With one, giving the same grant again is safe.
+    name: str = ""
+    reason: str = ""
+
+
+@router.post("/grants")
+async def give(new: NewGrant, backend: InBackend, visitor: Reviewing) -> GrantState:
+    """Give a grant in the visitor's own name. If it is for calls like one that is pending, also
+    vote for that call.
+    """
+    check_scope(new.call, new.tool, new.when, new.workspace, any_arguments=new.any_arguments)
+    like = CallRef.parse(new.call) if new.call is not None else None
+    workspace = like.workspace if like else token("workspace", new.workspace)
+    scope = GrantScope(
+        new.tool or "", new.for_s, new.uses, new.when, new.agent, new.reason,
+        new.any_arguments, new.any_thread,
+    )  # fmt: skip
+    ledger = await backend.as_reviewer(visitor.name)
+    grant = grant_ref(workspace, visitor.name, new.name)
+    given, problem = await give_grant(ledger, grant, like, scope)
+    if problem is not None:
+        raise vote_problem(grant, like, problem)
+    return GrantState.of(given, ledger.now())
+
+
+class Reason(ApiModel):
+    reason: str = ""
+
+
+@router.post("/grants/{workspace}/{giver}/{name}/revoke")
+async def revoke(
+    workspace: str, giver: str, name: str, why: Reason, backend: InBackend, visitor: Reviewing
+) -> GrantState:
+    """Revoke a grant. Every reviewer may; calls that it approved stay approved."""
+    ledger = await backend.as_reviewer(visitor.name)
+    ref = GrantRef(workspace, giver, name)
+    revoked = await ledger.reviewer(visitor.name).revoke_grant(ref, reason=why.reason)
+    return GrantState.of(revoked, ledger.now())
+
+
+# ------------------------------------------------------------------------------------- delegations
+
+
+class DelegationState(ApiModel):
+    """A permission to vote in the giver's place."""
+
+    #: As `workspace/giver/name`.
+    delegation: str
+    standing: Literal["to come", "in force", "ended"]
+    to: str
+    starts_at: datetime
+    ends_at: datetime
+    #: Names, or patterns with `*`.
+    tools: tuple[str, ...]
+    reason: str
+    seq: int
+
+    @classmethod
+    def of(cls, delegation: ledger_grants.Delegation, now: datetime) -> Self:
+        seq = delegation.given.seq
+        return cls.model_validate(delegation_json(delegation, now) | {"seq": seq})
+
+
+class Delegations(ApiModel):
+    """A page of delegations: those that are not over first, then the newest."""
+
+    delegations: list[DelegationState]
+    #: The cursor of the next page; None on the last one.
+    next: str | None
+
+
+@router.get("/delegations")
+async def delegations(
+    backend: InBackend,
+    _visitor: Reading,
+    workspace: str = "",
+    after: str = "",
+    limit: Limit = 200,
+) -> Delegations:
+    """The delegations of a workspace, or of all. Reads every fact about them."""
+    facts = await backend.reading.read(_subjects(workspace, DELEGATION))
+    now = backend.reading.now()
+    found = [
+        DelegationState.of(one, now)
+        for own in by_workspace(facts).values()
+        for one in ledger_grants.delegations_of(own)
+    ]
+    page, following = _page(found, after, limit)
+    return Delegations(delegations=page, next=following)
+
+
+class NewDelegation(ApiModel):
+    """The visitor lets somebody vote in their place for a time."""
+
+    workspace: str
+    to: str
+    #: With an offset from UTC.
+    starts_at: datetime
+    ends_at: datetime
+    tools: tuple[str, ...] = ("*",)
+    #: Its name; chosen at random if empty. With one, giving the same delegation again is safe.
+    name: str = ""
+    reason: str = ""
+
+
+@router.post("/delegations")
+async def delegate(new: NewDelegation, backend: InBackend, visitor: Reviewing) -> DelegationState:
+    """Let another person vote in the visitor's place for a time."""
+    check_patterns(new.tools)
+    ref = delegation_ref(new.workspace, visitor.name, new.name)
+    ledger = await backend.as_reviewer(visitor.name)
+    given = await ledger.reviewer(visitor.name).delegate(
+        ref,
+        new.to,
+        starts_at=new.starts_at,
+        ends_at=new.ends_at,
+        tools=new.tools,
+        reason=new.reason,
+    )
+    return DelegationState.of(given, ledger.now())
+
+
+@router.post("/delegations/{workspace}/{giver}/{name}/end")
+async def end(
+    workspace: str, giver: str, name: str, why: Reason, backend: InBackend, visitor: Reviewing
+) -> DelegationState:
+    """End a delegation that the visitor gave. Votes cast by it remain valid."""
+    ledger = await backend.as_reviewer(visitor.name)
+    ref = DelegationRef(workspace, giver, name)
+    ended = await ledger.reviewer(visitor.name).end_delegation(ref, reason=why.reason)
+    return DelegationState.of(ended, ledger.now())

@@ -1,0 +1,47 @@
+"""Links in messages: which call a token stands for, as long as that call waits."""
+
+from typing import Final
+
+from fastapi import APIRouter
+
+from ayes.interfaces.api.backend import InBackend
+from ayes.interfaces.api.base import ApiModel
+from ayes.interfaces.api.identity import Reading
+from ayes.ledger.call import Call
+from ayes.ledger.lifecycle import Status
+from ayes.schemas.errors import UnknownCall
+from ayes.schemas.links import find_call
+
+router: Final = APIRouter(tags=["links"])
+
+
+class LinkedCall(ApiModel):
+    """The call of a link."""
+
+    call: str
+    """As `workspace/thread/call`."""
+
+
+@router.get("/links/{token}")
+async def linked(token: str, backend: InBackend, visitor: Reading) -> LinkedCall:
+    """The call that a link of the visitor's leads to, while it waits with the same digest.
+
+    Another person's link, one that has ended and one that never was have the same answer.
+    """
+    key, name = backend.link_key, visitor.person
+    waiting = ((entry.ref, entry.digest) for entry in backend.waiting.oldest())
+    found = find_call(key, name, token, waiting)
+    # The list is only a copy, and follows the log by some milliseconds.
+    if found is None or not _waits(await backend.reading.call(found), key, name, token):
+        raise UnknownCall("this link has ended or is not yours.")
+    return LinkedCall(call=str(found))
+
+
+def _waits(call: Call, key: bytes, name: str, token: str) -> bool:
+    """Whether the call is pending according to the log, with the digest of this token."""
+    asked = call.approval_request
+    return (
+        call.status is Status.PENDING
+        and asked is not None
+        and find_call(key, name, token, [(call.ref, asked.digest)]) is not None
+    )

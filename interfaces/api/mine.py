@@ -1,0 +1,58 @@
+"""Which pending calls are for a visitor to decide: in their own place, or in another person's."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from ayes.interfaces.api.identity import Role, Visitor
+from ayes.ledger.clients.services import Ledger
+from ayes.ledger.judging.grants import delegations_of
+from ayes.projections.pending import Entry
+from ayes.schemas.codec import Fact
+from ayes.schemas.slots import DELEGATION, ROOT, CallRef
+
+#: Whether a pending call is for the visitor to decide.
+type Mine = Callable[[Entry], bool]
+
+_DELEGATIONS: Final = f"{ROOT}.*.{DELEGATION}.>"
+
+
+async def mine_of(ledger: Ledger, visitor: Visitor) -> Mine:
+    """The pending calls that the visitor was asked about, whether they have voted or not."""
+    if Role.REVIEWER not in visitor.roles:
+        return lambda _entry: False
+    name, now = visitor.name, ledger.now()
+    facts = by_workspace(await ledger.read(_DELEGATIONS))
+    given = {workspace: delegations_of(found) for workspace, found in facts.items()}
+
+    def mine(entry: Entry) -> bool:
+        return entry.asks(name) or any(
+            one.holds(name, entry.tool, now)
+            and entry.asks(one.ref.giver)
+            and not entry.excludes(name)
+            for one in given.get(entry.workspace, ())
+        )
+
+    return mine
+
+
+def by_workspace(facts: Iterable[Fact]) -> dict[str, list[Fact]]:
+    found: defaultdict[str, list[Fact]] = defaultdict(list)
+    for fact in facts:
+        found[fact.slot.workspace].append(fact)
+    return found
+
+
+async def voted(ledger: Ledger, visitor: Visitor, calls: Sequence[CallRef]) -> frozenset[CallRef]:
+    """Those of these calls on which the visitor has voted."""
+    if not calls or Role.REVIEWER not in visitor.roles:
+        return frozenset()
+    slots = [call.vote(visitor.name) for call in calls]
+    # The request of one is there in any case. Without any answer, a replica does not say how far it
+    # has the log, and the leader would be asked about each slot.
+    found = await ledger.read(calls[0].requested, *slots)
+    return frozenset(
+        ref
+        for fact in found
+        if fact.slot != calls[0].requested and (ref := fact.slot.call_ref) is not None
+    )

@@ -1,0 +1,257 @@
+"""What operators look after: the broker, the workers, and what was parked."""
+
+from datetime import datetime
+from typing import Annotated, Any, Final, Self
+
+from fastapi import APIRouter, Query
+from msgspec import to_builtins
+from pydantic import Field
+
+from ayes.interfaces.api.backend import CONSOLE, InBackend, jetstream
+from ayes.interfaces.api.base import ApiModel
+from ayes.interfaces.api.identity import Operating, Reading
+from ayes.ledger import log
+from ayes.ledger.nats.streams import uses
+from ayes.ops.actions.parked import fact_json, marked, parked_json, with_fact
+
+router: Final = APIRouter(tags=["operations"])
+
+
+class Consumer(ApiModel):
+    """The progress of the workers of one kind."""
+
+    name: str
+    exists: bool
+    #: Whether it was created here, or every ledger has it.
+    needed: bool
+    #: Until when an administrator has paused it; empty if it is not paused.
+    paused_until: str
+    #: Whether a worker is subscribed.
+    listening: bool
+    #: Deliveries that no worker has received yet, and those that are not acknowledged.
+    waiting: int
+    in_hand: int
+    redelivered: int
+    #: The fact up to which everything is acknowledged.
+    ack_floor: int
+    quiet_s: float
+    frozen: bool
+    used: bool
+    #: What a person should look at; empty if nothing.
+    problem: str
+
+
+class ReplicaState(ApiModel):
+    node: str
+    away: bool
+    current: bool
+    #: Messages that it lacks.
+    lag: int
+    silent_s: float
+
+
+class StreamCopies(ApiModel):
+    """The copies of a stream on the nodes of a cluster."""
+
+    stream: str
+    #: Empty for a server by itself.
+    cluster: str
+    #: Empty: there is none at the moment.
+    leader: str
+    wanted: int
+    replicas: list[ReplicaState]
+
+
+class StreamUse(ApiModel):
+    """The used share of one limit of a stream."""
+
+    stream: str
+    #: `bytes` or `consumers`.
+    what: str
+    taken: int
+    most: int
+    is_alarming: bool
+
+
+class ParkedDelivery(ApiModel):
+    """A delivery that a consumer gave up on."""
+
+    #: Its name in `retry` and `drop`; it changes with each change.
+    number: int
+    #: Empty: it belongs to none, and can only be dropped.
+    consumer: str
+    #: The fact, and its place in the log.
+    seq: int
+    subject: str
+    reason: str
+    tries: int
+    parked_at: datetime
+    #: What became of it, in words.
+    standing: str
+    #: Whether it still needs attention, and is not being tried again.
+    is_open: bool
+    #: What the operator said when dropping it.
+    said: str
+
+    @classmethod
+    def of(cls, one: log.Parked) -> Self:
+        found = parked_json(one)
+        more = {
+            "is_open": one.is_open and one.mark is None and one.state == "parked",
+            "said": one.mark.reason if one.mark else "",
+        }
+        return cls.model_validate({name: found.get(name) for name in cls.model_fields} | more)
+
+
+class FailingChannelOfNotices(ApiModel):
+    """A channel through which the notifier reached nobody when it last tried."""
+
+    channel: str
+    since: datetime
+    why: str
+
+
+class Webhook(ApiModel):
+    """An endpoint that facts are sent to, and how it is doing."""
+
+    name: str
+    #: `not verified`, `in step`, `behind`, `failing` or `gone`.
+    standing: str
+    #: Why its last request failed; empty if it did not.
+    problem: str
+    failing_since: datetime | None
+    last_success: datetime | None
+    #: The first fact that it may lack; None: none.
+    behind_from: int | None
+    #: The facts that were parked because of it.
+    parked: list[int]
+
+
+class Operations(ApiModel):
+    """The state of the broker, the workers and the queue."""
+
+    url: str
+    facts: int
+    last_seq: int
+    bytes: int
+    #: Seconds since the last fact; None in an empty log.
+    head_age_s: float | None
+    #: Calls that wait for people; None if the queue cannot be read.
+    pending: int | None
+    #: The call that waits for longest, as `workspace/thread/call`, and since when.
+    oldest: str | None
+    oldest_since: datetime | None
+    #: Calls in doubt, as `workspace/thread/call`; None if they cannot be read.
+    in_doubt: list[str] | None
+    #: By call, why a start or result of the last week is void; None if they cannot be read.
+    void_runs: dict[str, str] | None
+    consumers: list[Consumer]
+    streams: list[StreamCopies]
+    room: list[StreamUse]
+    #: Of the store's disk.
+    free_bytes: int | None
+    #: The channels of notices that fail; None if they cannot be read.
+    channels: list[FailingChannelOfNotices] | None
+    #: One sentence each.
+    alarms: list[str]
+    parked: list[ParkedDelivery]
+    #: The endpoints of the store's file of webhooks.
+    webhooks: list[Webhook]
+
+
+@router.get("/operations")
+async def operations(backend: InBackend, _visitor: Reading) -> Operations:
+    """The state of the broker, as `ayes status` shows it, at most some seconds old."""
+    found = await backend.status()
+    room = await uses(jetstream(backend.reading).api)
+    oldest = next(iter(backend.waiting.oldest(1)), None) if found.pending else None
+    return Operations.model_validate(
+        to_builtins(found)
+        | {
+            "consumers": [_with(one, problem=one.problem) for one in found.consumers],
+            "room": [_with(one, is_alarming=one.is_alarming) for one in room],
+            "parked": [ParkedDelivery.of(one) for one in found.parked],
+            "oldest": str(oldest.ref) if oldest else None,
+            "oldest_since": oldest.gated_at if oldest else None,
+        }
+    )
+
+
+def _with(found: object, **properties: object) -> dict[str, Any]:
+    """A struct as a dict, with properties that are not among its fields."""
+    return {**to_builtins(found), **properties}
+
+
+class ParkedList(ApiModel):
+    """A page of parked deliveries, oldest first."""
+
+    parked: list[ParkedDelivery]
+    #: The cursor of the next page; None on the last one.
+    next: int | None = None
+
+
+class ParkedFact(ApiModel):
+    """A parked delivery with the fact that it is about."""
+
+    parked: ParkedDelivery
+    #: None if no fact of the log belongs to it.
+    recorded_at: datetime | None
+    #: The fact's payload as the log has it; None as before, or if it is not UTF-8.
+    payload: str | None
+    payload_base64: str | None
+
+
+@router.get("/operations/parked")
+async def parked(
+    backend: InBackend,
+    _visitor: Reading,
+    whole: Annotated[bool, Query(alias="all")] = False,
+    after: Annotated[int, Query(ge=0, lt=2**63)] = 0,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 200,
+) -> ParkedList:
+    """What consumers gave up on; with `all` also what was settled or dropped since."""
+    operator = await backend.operator(CONSOLE)
+    found = [one for one in await operator.log.parked(whole=whole) if one.number > after]
+    following = found[limit - 1].number if len(found) > limit else None
+    return ParkedList(parked=[ParkedDelivery.of(one) for one in found[:limit]], next=following)
+
+
+@router.get("/operations/parked/{number}")
+async def parked_one(number: int, backend: InBackend, _visitor: Reading) -> ParkedFact:
+    """One parked delivery, with the payload of its fact."""
+    one, fact = await with_fact(await backend.operator(CONSOLE), number)
+    found = fact_json(fact) if fact else {}
+    return ParkedFact(
+        parked=ParkedDelivery.of(one),
+        recorded_at=found.get("recorded_at"),
+        payload=found.get("payload"),
+        payload_base64=found.get("payload_base64"),
+    )
+
+
+class ParkedFilter(ApiModel):
+    """Parked deliveries by their numbers."""
+
+    numbers: list[Annotated[int, Field(ge=0, lt=2**63)]] = Field(min_length=1, max_length=200)
+
+
+class Dropped(ParkedFilter):
+    #: Why, for whoever looks at the list later.
+    reason: str = ""
+
+
+@router.post("/operations/parked/retry")
+async def retry(chosen: ParkedFilter, backend: InBackend, visitor: Operating) -> ParkedList:
+    """Have their consumers handle them again. All are checked before the first is marked."""
+    operator = await backend.operator(visitor.name)
+    return ParkedList(
+        parked=[ParkedDelivery.of(one) async for one in marked(operator, "retry", chosen.numbers)]
+    )
+
+
+@router.post("/operations/parked/drop")
+async def drop(chosen: Dropped, backend: InBackend, visitor: Operating) -> ParkedList:
+    """Take them off the list, once somebody has seen them. Their facts stay in the log."""
+    operator = await backend.operator(visitor.name)
+    found = marked(operator, "drop", chosen.numbers, chosen.reason)
+    return ParkedList(parked=[ParkedDelivery.of(one) async for one in found])

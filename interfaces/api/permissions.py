@@ -1,0 +1,103 @@
+"""What a visitor may do about a call now, and why not: the rules that would refuse it, asked
+before.
+"""
+
+from collections.abc import Awaitable, Callable
+
+from msgspec.structs import replace
+
+from ayes.interfaces.api.identity import Role, Visitor
+from ayes.interfaces.api.models import Action, Permission
+from ayes.ledger.call import Call
+from ayes.ledger.clients.services import Ledger
+from ayes.ledger.lifecycle import Status
+from ayes.projections.doubt import CallInDoubt
+from ayes.schemas import events as e
+from ayes.schemas.errors import BadInput, NotAllowed, NotOpen, Refused
+from ayes.schemas.people import person
+
+
+async def permissions(
+    ledger: Ledger, call: Call, visitor: Visitor, doubt: CallInDoubt | None
+) -> list[Permission]:
+    """Each action, with the reason why this visitor may not take it.
+
+    Args:
+        call: with its requester (`with_origin`).
+        doubt: about the call, if it is in doubt.
+    """
+    ref, name, reviewer = call.ref, visitor.name, ledger.reviewer(visitor.name)
+    asked = call.approval_request
+    vote = e.Voted(verdict="approve", digest=asked.digest if asked else "")
+    glass = replace(vote, verdict="break_glass", reason="an emergency")
+    reconciled = e.Reconciled(happened=True, output="", reviewer=name)
+
+    async def as_reviewer(check: Callable[[], Awaitable[object]]) -> str:
+        return await _refusal(lambda: _required(visitor, check))
+
+    may_vote = await as_reviewer(lambda: reviewer.check_vote(call, vote))
+    refusals: dict[Action, str] = {
+        "approve": may_vote,
+        "deny": may_vote,
+        "answer": may_vote,
+        "edit": may_vote,
+        "break_glass": await as_reviewer(lambda: reviewer.check_vote(call, glass)),
+        "revoke": await as_reviewer(
+            lambda: ledger.check(call, ref.revoked_by(name), e.Revoked(reviewer=name))
+        ),
+        "reconcile": await as_reviewer(
+            lambda: ledger.check(call, ref.reconciled_by(name), reconciled)
+        ),
+        "withdraw": await _refusal(lambda: check_withdrawal(ledger, call, visitor)),
+        "doubt": await _refusal(lambda: check_doubt(ledger, call, visitor, doubt)),
+    }
+    return [Permission(action=action, refusal=refusal) for action, refusal in refusals.items()]
+
+
+async def _required(visitor: Visitor, check: Callable[[], Awaitable[object]]) -> None:
+    visitor.require(Role.REVIEWER)
+    await check()
+
+
+async def _refusal(check: Callable[[], Awaitable[object]]) -> str:
+    try:
+        await check()
+    except (Refused, BadInput) as problem:
+        return str(problem).removesuffix(" Nothing was recorded.")
+    return ""
+
+
+async def check_withdrawal(ledger: Ledger, call: Call, visitor: Visitor) -> None:
+    """Refuse a withdrawal by a visitor who is neither the requester nor a service.
+
+    Args:
+        call: with its requester (`with_origin`).
+
+    Raises:
+        Refused: as of `Ledger.withdraw`, or they did not ask for it.
+    """
+    people = call.approval_request.people if call.approval_request else {}
+    is_requester = person(visitor.person, people) == person(call.wish.requester, people)
+    if not ((visitor.person and is_requester) or Role.SERVICE in visitor.roles):
+        raise NotAllowed(
+            f"{visitor.name} did not ask for {call.ref}. Its requester can withdraw it, or the "
+            "service that requested it."
+        )
+    await ledger.check_withdrawal(call)
+
+
+async def check_doubt(
+    ledger: Ledger, call: Call, visitor: Visitor, doubt: CallInDoubt | None
+) -> None:
+    """Refuse that a person says nobody knows how a call ended, while its service is alive.
+
+    Raises:
+        Refused: as of `Ledger.doubt`, or the service that runs it may be alive.
+    """
+    visitor.require(Role.SERVICE, Role.REVIEWER, Role.OPERATOR)
+    await ledger.check_doubt(call)
+    if doubt is None and Role.SERVICE not in visitor.roles:
+        raise NotOpen(
+            f"{call.ref} is {Status.RUNNING}, and the service that runs it may be alive. Wait, or "
+            "let that service say it."
+        )

@@ -1,0 +1,341 @@
+"""Policies: what is in force, what was before, and a trial of another one on the real past."""
+
+from datetime import datetime, timedelta
+from typing import Annotated, Final, Self
+
+from fastapi import APIRouter
+from msgspec import to_builtins
+from pydantic import Field
+
+from ayes.interfaces.api.backend import Backend, InBackend
+from ayes.interfaces.api.base import ApiModel
+from ayes.interfaces.api.identity import Operating, Reading
+from ayes.ledger.clients.services import Ledger
+from ayes.ledger.judging import policy_proposals
+from ayes.ledger.judging.in_force import VoidVersion
+from ayes.ops.actions.policies import changes, changes_to, text_of
+from ayes.ops.audit import backtest
+from ayes.ops.broker.setup import apply_policy, apply_proposal, propose_policy
+from ayes.ops.single_flight import in_thread
+from ayes.projections.thread import thread_of
+from ayes.projections.views.fact import fact_row
+from ayes.schemas.codec import Fact
+from ayes.schemas.errors import BadInput, NotAllowed
+from ayes.schemas.policy import Policy, read_policy
+from ayes.schemas.slots import ORGANISATION, POLICY, ROOT, TOOL, CallRef, ThreadRef, policies
+
+router: Final = APIRouter(tags=["policies"])
+
+#: How errors name a policy that was sent.
+_SOURCE: Final = "the policy"
+#: A policy is read whole before it is refused, so its length is bounded.
+PolicyText = Annotated[str, Field(max_length=256_000)]
+
+
+class Version(ApiModel):
+    """A version of a policy, without its text."""
+
+    version: int
+    applied_at: datetime
+    #: Who applied it, by their own account, as `operator NAME`.
+    by: str
+    #: The call by which people agreed to it; empty if nobody was asked.
+    proposal: str
+    #: Why it has no effect; empty if it has, or had.
+    void: str
+    seq: int
+
+    @classmethod
+    def of(cls, fact: Fact, voids: dict[int, str]) -> Self:
+        return cls(
+            version=int(fact.slot.tail[1]),
+            applied_at=fact.recorded_at,
+            by=fact_row(fact).by,
+            proposal=getattr(fact.event, "proposal", ""),
+            void=voids.get(fact.seq, ""),
+            seq=fact.seq,
+        )
+
+
+class Versions(ApiModel):
+    """The versions of a workspace's policy, or the organisation's, newest first."""
+
+    workspace: str
+    #: The version in force; 0 while there is none: then people are asked about every call.
+    in_force: int
+    #: Whether a version needs the approval of a second person.
+    needs_approval: bool
+    versions: list[Version]
+
+
+@router.get("/policies")
+async def workspaces(backend: InBackend, _visitor: Reading) -> list[str]:
+    """The workspaces that have a policy or a tool, and `_organisation` if it has a policy."""
+    facts = await backend.reading.read(f"{ROOT}.*.{POLICY}.*", f"{ROOT}.*.{TOOL}.*.*")
+    return sorted({fact.slot.workspace for fact in facts} - {""})
+
+
+@router.get("/policies/{workspace}")
+async def versions(workspace: str, backend: InBackend, _visitor: Reading) -> Versions:
+    """The versions of a policy. `_organisation` names the one that holds in every workspace."""
+    ledger = backend.reading
+    facts = await _versions(ledger, workspace)
+    in_force = await ledger.policies(workspace)
+    is_organisations = workspace == ORGANISATION
+    own = in_force.organisation if is_organisations else in_force.workspace
+    voids = _by_seq(await ledger.alarms()) if facts else {}
+    return Versions(
+        workspace=workspace,
+        in_force=own.version,
+        needs_approval=_needs_approval(workspace, in_force.organisation.policy),
+        versions=[Version.of(fact, voids) for fact in reversed(facts)],
+    )
+
+
+async def _versions(ledger: Ledger, workspace: str) -> list[Fact]:
+    """In the order of the log; subjects that are no slots are left out."""
+    return [fact for fact in await ledger.read(policies(workspace)) if fact.slot.workspace]
+
+
+def _by_seq(voids: tuple[VoidVersion, ...]) -> dict[int, str]:
+    return {one.seq: one.why for one in voids}
+
+
+def _needs_approval(workspace: str, organisation: Policy) -> bool:
+    return workspace != ORGANISATION and organisation.policies_need_approval
+
+
+class VersionText(ApiModel):
+    """The text of a version, and how it differs from the one before."""
+
+    version: int
+    #: TOML.
+    text: str
+    #: The number of the version before; 0 if it is the first.
+    before: int
+    #: A unified diff, line by line; empty for the first.
+    changes: list[str]
+
+
+@router.get("/policies/{workspace}/versions/{version}")
+async def text(
+    workspace: str,
+    version: Annotated[int, Field(ge=1, lt=10**9)],
+    backend: InBackend,
+    _visitor: Reading,
+) -> VersionText:
+    """The text of one version."""
+    facts = await _versions(backend.reading, workspace)
+    numbers = sorted(int(fact.slot.tail[1]) for fact in facts)
+    if version not in numbers:
+        has = f"The versions are 1 to {numbers[-1]}" if numbers else "There is none yet"
+        raise BadInput(f"there is no version {version} of the policy of {workspace}. {has}.")
+    before = max((number for number in numbers if number < version), default=0)
+    now = text_of(facts, version)
+    then = text_of(facts, before)
+    return VersionText(
+        version=version,
+        text=now,
+        before=before,
+        changes=changes(then, now, f"version {before}", f"version {version}") if before else [],
+    )
+
+
+# ------------------------------------------------------------------------------------------- trials
+
+
+class Candidate(ApiModel):
+    """A policy to try."""
+
+    #: TOML, as of a policy file.
+    text: PolicyText
+    #: How far back the calls go that it is tried on.
+    days: int = Field(default=30, ge=1, le=366)
+
+
+class VerdictCounts(ApiModel):
+    calls: int
+    asked: int
+    allowed: int
+    blocked: int
+    #: Their arguments do not fit the tool's schema.
+    invalid: int
+
+
+class ChangedVerdict(ApiModel):
+    """A call of which the candidate says something else than the gate said."""
+
+    #: As `workspace/thread/call`.
+    call: str
+    tool: str
+    #: What really happened to it.
+    actual: str
+    #: What the candidate says: `asked`, `allowed`, `blocked` or `invalid`, and by which rule.
+    outcome: str
+    rule: str
+
+
+class Trial(VerdictCounts):
+    """The verdicts of a policy on the calls of the last days."""
+
+    days: int
+    #: The version in force that it was compared with (0: none), and how its text differs.
+    in_force: int
+    differences: list[str]
+    #: Among those asked: a condition could not be evaluated.
+    uncertain: int
+    #: The most called first.
+    by_tool: dict[str, VerdictCounts]
+    by_rule: dict[str, VerdictCounts]
+    #: The candidate's verdicts by what really happened.
+    actual: dict[str, VerdictCounts]
+    #: The calls of which the gate said something else, and the last 200 of them.
+    changed: int
+    changes: list[ChangedVerdict]
+    #: Requests that this program cannot read; they are not counted.
+    unreadable: int
+    #: What the trial ignores.
+    left_out: tuple[str, ...]
+
+
+@router.post("/policies/{workspace}/try")
+async def attempt(
+    workspace: str, candidate: Candidate, backend: InBackend, visitor: Reading
+) -> Trial:
+    """Try a policy on the past calls of a workspace, or of all as the organisation's. Nothing is
+    recorded.
+    """
+    in_force, differences = await changes_to(
+        backend.reading, _owner(workspace), candidate.text, _SOURCE
+    )
+    refusal = f"{visitor.name} is trying a policy already. Wait for its result."
+    async with backend.busy.once(("trial", visitor.name), refusal):
+        report, unreadable = await in_thread(lambda: _backtest(backend, workspace, candidate))
+    found = to_builtins(report)
+    del found["shadows"]
+    return Trial(
+        days=candidate.days,
+        in_force=in_force,
+        differences=differences,
+        unreadable=unreadable,
+        **found,
+    )
+
+
+def _owner(workspace: str) -> str:
+    """The workspace, checked: names that cannot be are refused."""
+    policies(workspace)
+    return workspace
+
+
+async def _backtest(
+    backend: Backend, workspace: str, candidate: Candidate
+) -> tuple[backtest.Report, int]:
+    """A backtest on a connection of its own: this runs in another event loop."""
+    policy, organisation = read_policy(candidate.text, _SOURCE), workspace == ORGANISATION
+    async with Ledger.connect(backend.store.path, role="observer", name="trial") as ledger:
+        return await backtest.backtest_ledger(
+            ledger,
+            policy,
+            workspace="" if organisation else workspace,
+            since=ledger.now() - timedelta(days=candidate.days),
+            organisation=organisation,
+        )
+
+
+# ----------------------------------------------------------------------------------------- applying
+
+
+class NewPolicy(ApiModel):
+    """A policy to apply or to propose."""
+
+    #: TOML, as of a policy file.
+    text: PolicyText
+
+
+class Applied(ApiModel):
+    workspace: str
+    version: int
+
+
+class Proposed(ApiModel):
+    workspace: str
+    #: The call that people approve or deny, as `workspace/thread/call`.
+    proposal: str
+
+
+@router.post("/policies/{workspace}")
+async def apply(workspace: str, new: NewPolicy, backend: InBackend, visitor: Operating) -> Applied:
+    """Make a text the policy of a workspace from now on. Calls that wait stay as they were asked.
+
+    If versions need approval, it is refused: propose it instead.
+    """
+    operator = await backend.operator(visitor.name)
+    organisation = (await operator.policies(_owner(workspace))).organisation.policy
+    if workspace == ORGANISATION:
+        raise NotAllowed(
+            "the organisation's policy is applied by whoever has its credentials: "
+            "ayes policy apply FILE.toml --organisation"
+        )
+    if _needs_approval(workspace, organisation):
+        raise NotAllowed(
+            f"a second person must approve each policy of {workspace}, as the organisation wants. "
+            "Nothing was recorded. Propose it instead."
+        )
+    version = await apply_policy(operator, workspace, new.text, _SOURCE)
+    return Applied(workspace=workspace, version=version)
+
+
+class Proposal(ApiModel):
+    """A policy that somebody proposed."""
+
+    #: The call that people approve or deny, as `workspace/thread/call`.
+    proposal: str
+    #: The number of the version that it would be.
+    version: int
+    status: str
+    requester: str
+    requested_at: datetime
+
+
+@router.get("/policies/{workspace}/proposals")
+async def proposals(workspace: str, backend: InBackend, _visitor: Reading) -> list[Proposal]:
+    """The proposals for the version after the last one that was applied; older ones are moot."""
+    if workspace == ORGANISATION:
+        return []
+    thread = ThreadRef(workspace, policy_proposals.THREAD)
+    facts = await _versions(backend.reading, workspace)
+    following = max((int(fact.slot.tail[1]) for fact in facts), default=0) + 1
+    calls = thread_of(thread, await backend.reading.read(thread)).calls.values()
+    return [
+        Proposal(
+            proposal=str(call.ref),
+            version=following,
+            status=str(call.status),
+            requester=call.wish.requester,
+            requested_at=call.requested.recorded_at,
+        )
+        for call in calls
+        if call.requested is not None and call.ref.call.startswith(f"v{following}-")
+    ]
+
+
+@router.post("/policies/{workspace}/proposals")
+async def propose(
+    workspace: str, new: NewPolicy, backend: InBackend, visitor: Operating
+) -> Proposed:
+    """Ask people to approve a text as the next policy of a workspace. It is safe to repeat."""
+    service = await backend.service(visitor.author)
+    call = await propose_policy(service, workspace, new.text, _SOURCE, visitor.name)
+    return Proposed(workspace=workspace, proposal=str(call.ref))
+
+
+@router.post("/policies/{workspace}/proposals/{thread}/{call}/apply")
+async def apply_approved(
+    workspace: str, thread: str, call: str, backend: InBackend, visitor: Operating
+) -> Applied:
+    """Make a proposal that people approved the policy. Applying it again is safe."""
+    operator = await backend.operator(visitor.name)
+    service = await backend.service(visitor.author)
+    version = await apply_proposal(operator, service, CallRef(workspace, thread, call))
+    return Applied(workspace=workspace, version=version)

@@ -1,0 +1,527 @@
+"""Conversations: those with the newest activity, and one as people or its model read it."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from datetime import datetime
+from typing import Annotated, Final, Literal, Self
+from urllib.parse import quote
+
+import msgspec
+from fastapi import APIRouter, Depends, Header, Path, Query, Response
+from fastapi.sse import format_sse_event
+from pydantic import Field
+
+from ayes.consumers.live import current_turn, follow_reply
+from ayes.consumers.model import with_bytes
+from ayes.interfaces.api.backend import Backend, InBackend, jetstream
+from ayes.interfaces.api.base import ApiModel
+from ayes.interfaces.api.content import GivenContent, HeldFile, as_recorded, held_in
+from ayes.interfaces.api.events import STREAMING, EventStream
+from ayes.interfaces.api.identity import Reading, Serving
+from ayes.interfaces.api.windows import newest_first
+from ayes.ledger.call import Call
+from ayes.ledger.clients.services import Ledger
+from ayes.ledger.descriptions import describe_decision
+from ayes.ledger.files import fetch
+from ayes.ledger.nats.jetstream import JetStream
+from ayes.projections import timeline
+from ayes.projections.formats import FORMATS, format_named
+from ayes.projections.history import history as history_of
+from ayes.projections.history import outcome
+from ayes.projections.live import Discarded, Ended, Fragment
+from ayes.projections.thread import Thread, is_settled, thread_of
+from ayes.projections.views.fact import fact_row, voids_of
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.content import decoded, files_in, spoken, words
+from ayes.schemas.errors import Unavailable, UnknownCall
+from ayes.schemas.ids import token
+from ayes.schemas.slots import ROOT, ThreadRef
+from ayes.schemas.visible import visible
+
+router: Final = APIRouter(tags=["threads"])
+
+#: Facts after which a page ends, however many threads were found; `next` goes on from there.
+_MOST: Final = 20_000
+#: The last characters of a file's name that a download is named by.
+_NAME: Final = 200
+#: What a browser that shows a file by itself may do: draw it, and nothing else (CSP).
+_ALONE: Final = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
+#: The most replies that a visitor follows at a time. A follower holds up to 512 Ki characters, and
+#: its text takes processor time from all visitors.
+_FOLLOWED: Final = 100
+#: Characters of a message in a list.
+_SHORT: Final = 200
+
+
+def _named(workspace: str, thread: str) -> ThreadRef:
+    return ThreadRef(workspace, thread)
+
+
+#: The parameter of a handler whose path names a thread.
+Named = Annotated[ThreadRef, Depends(_named)]
+#: The cursor of a page: `next` or `previous` of another one.
+Before = Annotated[int | None, Query(ge=0, lt=2**63)]
+
+
+class ListedThread(ApiModel):
+    """A conversation in a list."""
+
+    #: As `workspace/thread`.
+    thread: str
+    #: Empty if a service has not said for whom it is.
+    requester: str
+    #: The last message, cut after 200 characters; empty if there is none.
+    said: str
+    #: The last fact: its kind, and the rest in words.
+    latest: str
+    latest_words: str
+    active_at: datetime
+    seq: int
+    #: Calls of it that wait for people.
+    waiting: int
+
+
+class Threads(ApiModel):
+    """A page of conversations, the one with the newest activity first."""
+
+    threads: list[ListedThread]
+    #: The cursor of the next page; None on the last one. A page may have few threads, or none, and
+    #: a next one.
+    next: int | None
+
+
+@router.get("/threads")
+async def threads(
+    backend: InBackend,
+    _visitor: Reading,
+    workspace: str = "",
+    before: Before = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+) -> Threads:
+    """The conversations, by their last fact.
+
+    Reads the log backwards, and only a part of it for each page: some 20,000 facts at most.
+    """
+    log = jetstream(backend.reading)
+    place = token("workspace", workspace) if workspace else "*"
+    subjects = f"{ROOT}.{place}.*.>"
+    end = before or await log.last_seq() + 1
+    found, end = await _newest(log, subjects, end, limit, is_first=before is None)
+    return Threads(threads=await _listed(backend, found), next=end if end > 1 else None)
+
+
+async def _newest(
+    log: JetStream, subjects: str, end: int, limit: int, *, is_first: bool
+) -> tuple[dict[ThreadRef, Fact], int]:
+    """Up to `limit` threads whose last fact is before `end`, and the place to go on from."""
+    found: dict[ThreadRef, Fact] = {}
+    seen: set[ThreadRef] = set()
+    read = 0
+    async with aclosing(newest_first(log, subjects, 1, end)) as windows:
+        async for facts, until in windows:
+            for fact in facts:
+                if not fact.slot.thread or (ref := fact.slot.thread_ref) in seen:
+                    continue
+                seen.add(ref)
+                # On a later page: what was active since then stands on an earlier one.
+                last = None if is_first else await log.latest(ref.subjects)
+                if last is None or last.seq < end:
+                    found[ref] = fact
+                if len(found) == limit:
+                    return found, fact.seq
+            read += len(facts)
+            if read >= _MOST:
+                return found, until
+    return found, 1
+
+
+async def _listed(backend: Backend, found: Mapping[ThreadRef, Fact]) -> list[ListedThread]:
+    ledger = backend.reading
+    opened = await ledger.read(*(ref.opened for ref in found)) if found else ()
+    by_thread = {fact.slot.thread_ref: fact.event for fact in opened}
+    said = await asyncio.gather(
+        *(ledger.log.latest(f"{ROOT}.{ref.workspace}.{ref.thread}.said.*") for ref in found)
+    )
+    waiting = Counter((one.workspace, one.thread) for one in backend.waiting.oldest())
+    return [
+        ListedThread(
+            thread=str(ref),
+            requester=getattr(by_thread.get(ref), "requester", ""),
+            said=_last_words(message)[:_SHORT],
+            latest=(row := fact_row(fact)).kind,
+            latest_words=row.what,
+            active_at=fact.recorded_at,
+            seq=fact.seq,
+            waiting=waiting[ref.workspace, ref.thread],
+        )
+        for (ref, fact), message in zip(found.items(), said, strict=True)
+    ]
+
+
+def _last_words(message: Fact | None) -> str:
+    event = message.event if message else None
+    return words(event.text) if isinstance(event, e.Said) else ""
+
+
+# ------------------------------------------------------------------------------------- one of them
+
+
+class ThreadMessage(ApiModel):
+    """A message to the model."""
+
+    kind: Literal["message"] = "message"
+    seq: int
+    at: datetime
+    #: `system`, `user` or `note`; empty if it cannot be read.
+    role: str
+    name: str
+    #: Its files in words.
+    text: str
+    files: list[HeldFile]
+
+
+class ThreadReply(ApiModel):
+    """A turn of the model. Its calls follow it."""
+
+    kind: Literal["reply"] = "reply"
+    turn: int
+    #: None while the model is asked.
+    seq: int | None
+    at: datetime | None
+    texts: list[str]
+    #: Whether the model has refused, in its provider's own form for that.
+    refused: bool
+    files: list[HeldFile]
+    #: Why there is no reply; empty if there is one.
+    failure: str
+
+
+class Step(ApiModel):
+    """A fact about a call, in words."""
+
+    seq: int
+    at: datetime
+    fact: str
+    by: str
+    words: str
+    #: Why it does not count; empty if it does.
+    void: str
+
+
+class ThreadCycle(ApiModel):
+    """A call from the wish to the result, as one item."""
+
+    kind: Literal["call"] = "call"
+    #: As `workspace/thread/call`.
+    call: str
+    tool: str
+    #: As requested, raw JSON text; of a model's wish also text that is none.
+    arguments: str
+    #: What runs instead; None if no reviewer changed it.
+    edited: str | None
+    status: str
+    #: Who decided, how and when; empty while it is open.
+    decided: str
+    #: What the model reads as the result; None while there is none.
+    result: str | None
+    is_error: bool
+    #: Those that the tool returned.
+    files: list[HeldFile]
+    steps: list[Step]
+
+    @classmethod
+    def of(cls, item: timeline.Cycle) -> Self:
+        call, wish = item.call, item.wish or _as_wish(item.call)
+        end = outcome(call, wish) if is_settled(call) else None
+        decision = call.decided.event if call.decided else None
+        voids = voids_of(call.facts)
+        return cls(
+            call=str(call.ref),
+            tool=wish.tool,
+            arguments=wish.arguments,
+            edited=decision.arguments if isinstance(decision, e.Approved) else None,
+            status=str(call.status),
+            decided=describe_decision(call.decided, call.withdrawn) if call.decided else "",
+            result=words(end.text) if end else None,
+            is_error=end.is_error if end else False,
+            files=held_in(call.finished.event if call.finished else None),
+            steps=[_step(fact, voids.get(fact.seq, "")) for fact in call.facts],
+        )
+
+
+def _as_wish(call: Call) -> e.Wish:
+    """The request of a service, as a model would have wished for it."""
+    if call.requested is None:  # only void facts
+        return e.Wish("", "")
+    return e.Wish(call.wish.tool, call.wish.arguments)
+
+
+def _step(fact: Fact, void: str) -> Step:
+    row = fact_row(fact)
+    return Step(
+        seq=row.seq, at=fact.recorded_at, fact=row.kind, by=row.by, words=row.what, void=void
+    )
+
+
+type Item = Annotated[ThreadMessage | ThreadReply | ThreadCycle, Field(discriminator="kind")]
+
+
+class Conversation(ApiModel):
+    """A thread in the order in which its model reads it."""
+
+    #: As `workspace/thread`.
+    thread: str
+    requester: str
+    agent: str
+    #: `provider:name`; empty if a service runs its own loop.
+    model: str
+    opened_at: datetime | None
+    items: list[Item]
+    #: The cursor of the page with the items before these; None if these are the first.
+    previous: int | None
+    #: The call before whose turn the history stops, since the model gets no call without its
+    #: result; None if the history is complete.
+    stopped_at: str | None
+    #: The forms in which the history can be read.
+    formats: list[str]
+
+
+@router.get("/threads/{workspace}/{thread}")
+async def conversation(
+    ref: Named,
+    backend: InBackend,
+    _visitor: Reading,
+    before: Before = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 200,
+) -> Conversation:
+    """One conversation: its newest items, or those before an earlier page."""
+    thread = await _known(backend, ref)
+    items = timeline.timeline(thread)[:before]
+    opened = thread.opened.event if thread.opened else None
+    stopped_at = history_of(thread).stopped_at
+    return Conversation(
+        thread=str(ref),
+        requester=getattr(opened, "requester", ""),
+        agent=getattr(opened, "agent", ""),
+        model=getattr(opened, "model", ""),
+        opened_at=thread.opened.recorded_at if thread.opened else None,
+        items=[shown(one) for one in items[-limit:]],
+        previous=len(items) - limit if len(items) > limit else None,
+        stopped_at=str(stopped_at) if stopped_at else None,
+        formats=list(FORMATS),
+    )
+
+
+async def _known(backend: Backend, ref: ThreadRef) -> Thread:
+    facts = await backend.reading.read(ref)
+    if not facts:
+        raise UnknownCall(f"nothing was ever recorded in {ref}.")
+    return thread_of(ref, facts)
+
+
+def shown(item: timeline.Item) -> ThreadMessage | ThreadReply | ThreadCycle:
+    """An item as the API returns it."""
+    match item:
+        case timeline.Message(fact):
+            return _message(fact)
+        case timeline.Reply(turn):
+            end = turn.replied
+            parts = turn.reply.parts if turn.reply else ()
+            return ThreadReply(
+                turn=turn.number,
+                seq=end.seq if end else None,
+                at=end.recorded_at if end else None,
+                texts=[text for part in parts if (text := spoken(part)) is not None],
+                refused=any(isinstance(part, e.Refusal) for part in parts),
+                files=held_in(turn.reply),
+                failure=_failure(end.event) if end else "",
+            )
+        case timeline.Cycle():
+            return ThreadCycle.of(item)
+
+
+def _message(fact: Fact) -> ThreadMessage:
+    said = fact.event if isinstance(fact.event, e.Said) else e.Said(role="note", text="")
+    return ThreadMessage(
+        seq=fact.seq,
+        at=fact.recorded_at,
+        role=said.role if said is fact.event else "",
+        name=said.name,
+        text=words(said.text),
+        files=held_in(said),
+    )
+
+
+def _failure(end: e.AnyEvent | e.Carried) -> str:
+    """Why a turn has no reply; empty if it has one."""
+    match end:
+        case e.ModelFailed(error=error):
+            return error or "the model failed without a reason"
+        case e.Carried(problem=problem):
+            return problem or "the reply is of a newer program"
+        case _:
+            return ""
+
+
+@router.get(
+    "/threads/{workspace}/{thread}/history",
+    response_class=Response,
+    responses={200: {"content": {"application/json": {}}}},
+)
+async def history(
+    ref: Named,
+    backend: InBackend,
+    _visitor: Reading,
+    provider: Annotated[str, Query(alias="format")] = "openai-chat",
+    files: Annotated[bool, Query()] = True,
+) -> Response:
+    """A conversation as its model continues it: the messages of a provider's API.
+
+    With `files=false` stored files are described in words, and their bytes are not read. The header
+    `Ayes-Stopped-At` names the call before whose turn it stops, if one is not settled.
+    """
+    writer = format_named(provider)
+    found = history_of(await _known(backend, ref))
+    headers = {"Ayes-Stopped-At": str(found.stopped_at)} if found.stopped_at else {}
+    entries = found.entries
+    if files:
+        entries = await with_bytes(backend.reading, ref, entries)
+    payload = msgspec.json.encode(writer.write(entries))
+    return Response(payload, headers=headers, media_type="application/json")
+
+
+@router.get(
+    "/threads/{workspace}/{thread}/files/{digest}",
+    response_class=Response,
+    responses={200: {"content": {"application/octet-stream": {}}}},
+)
+async def file(
+    ref: Named,
+    digest: Annotated[str, Path(pattern="^[0-9a-f]{64}$")],
+    backend: InBackend,
+    _visitor: Reading,
+) -> Response:
+    """A file of a conversation: the bytes with this SHA-256.
+
+    Only a file that a fact of this conversation names. A browser shows a picture (PNG, JPEG, GIF or
+    WebP), by itself, and saves any other file.
+    """
+    facts = await backend.reading.read(ref)
+    files = (
+        (media, held)
+        for fact in facts
+        if isinstance(fact.event, e.Event)
+        for media in files_in(fact.event)
+        if (held := HeldFile.of(media)) is not None
+    )
+    found = next((one for one in files if one[1].digest == digest), None)
+    if found is None:
+        raise UnknownCall(f"no fact of {ref} names a file {digest} that the ledger has.")
+    media, held = found
+    match media.source:
+        case e.Stored() as stored:
+            data = await fetch(backend.reading.log, ref.workspace, stored)
+        case _:
+            assert isinstance(media.source, e.Inline), "`HeldFile.of`"
+            data = decoded(media.source) or b""
+    # No character of it may hide its ending, and a browser refuses a header without end.
+    name = quote(visible(held.name)[-_NAME:] or f"{digest[:12]}.bin", safe="")
+    how = "inline" if held.is_picture else "attachment"
+    headers = {
+        "Content-Disposition": f"{how}; filename*=UTF-8''{name}",
+        "Content-Security-Policy": _ALONE,
+    }
+    kind = held.media_type if held.is_picture else "application/octet-stream"
+    return Response(data, headers=headers, media_type=kind)
+
+
+@router.get("/threads/{workspace}/{thread}/reply", response_class=EventStream)
+async def reply(
+    ref: Named,
+    backend: InBackend,
+    visitor: Reading,
+    turn: Annotated[int | None, Query(ge=1, lt=2**63)] = None,
+    last_event_id: Annotated[int | None, Header(ge=1, lt=2**63)] = None,
+) -> EventStream:
+    """The text of a turn while the model gives it: of `turn`, by default the turn in which the
+    model is being asked, else the next one.
+
+    `turn`: the text of this turn follows from its beginning. `text`: to be shown after what is
+    shown already. `discarded`: what is shown is not part of the reply; the text begins anew.
+    `ended`: the reply is recorded, and its text is what is shown. `failed`: there is no reply. The
+    stream ends with one of these two. The id of each event is the turn: a client that reconnects
+    with it in `Last-Event-ID` receives the same turn again, from the event `turn` on. A visitor
+    follows 100 replies at a time; another one is answered 503.
+    """
+    if backend.followed[visitor.name] >= _FOLLOWED:
+        raise Unavailable(
+            f"{visitor.name} follows {_FOLLOWED} replies already. Close one of them, or use "
+            "`ayes follow`, which needs no console."
+        )
+    current = await current_turn(backend.reading, ref)
+    chosen = last_event_id or turn or current
+    events = _counted(_reply_events(backend.reading, ref, chosen), backend.followed, visitor.name)
+    return EventStream(events, headers=STREAMING)
+
+
+async def _counted(
+    events: AsyncGenerator[bytes], followed: Counter[str], name: str
+) -> AsyncGenerator[bytes]:
+    """These events, as one more of what this visitor follows. Counted only once they are sent, so
+    that a request that is broken off before is not counted for ever; so of many requests at once
+    some are found to be too many here, and get no events. Their clients ask again.
+    """
+    if followed[name] >= _FOLLOWED:
+        return
+    followed[name] += 1
+    try:
+        async with aclosing(events):
+            async for one in events:
+                yield one
+    finally:
+        followed[name] -= 1
+        if not followed[name]:
+            del followed[name]
+
+
+async def _reply_events(ledger: Ledger, ref: ThreadRef, turn: int) -> AsyncGenerator[bytes]:
+    yield _sse(turn, "turn", {"turn": turn})
+    async with aclosing(follow_reply(ledger, ref, turn)) as following:
+        async for one in following:
+            match one:
+                case Fragment(text):
+                    yield _sse(turn, "text", {"text": text})
+                case Discarded():
+                    yield _sse(turn, "discarded", {})
+                case Ended(end=e.ModelReplied()):
+                    yield _sse(turn, "ended", {})
+                case Ended(end=end):
+                    yield _sse(turn, "failed", {"error": _failure(end)})
+
+
+def _sse(turn: int, name: str, data: dict[str, str | int]) -> bytes:
+    return format_sse_event(data_str=msgspec.json.encode(data).decode(), event=name, id=str(turn))
+
+
+class NewMessage(ApiModel):
+    """A message to the model."""
+
+    #: A text, or texts and files in their order.
+    text: GivenContent
+    #: Its id in the thread, chosen by its author: the same message again is recorded once.
+    message: str
+    role: Literal["system", "user", "note"] = "user"
+    #: The author, if a thread has several users.
+    name: str = ""
+
+
+@router.post("/threads/{workspace}/{thread}/messages")
+async def say(ref: Named, new: NewMessage, backend: InBackend, visitor: Serving) -> ThreadMessage:
+    """Add a message to a conversation. Repeating it is safe."""
+    service = await backend.service(visitor.author)
+    text = as_recorded(new.text)
+    said = await service.say(ref, text, message=new.message, role=new.role, name=new.name)
+    return _message(said)

@@ -1,0 +1,185 @@
+"""What reviewers do: vote on calls, revoke approvals, reconcile calls in doubt."""
+
+import asyncio
+from typing import Annotated, Final, Literal
+
+from fastapi import APIRouter
+from pydantic import AfterValidator, Field
+
+from ayes.interfaces.api.backend import Backend, InBackend
+from ayes.interfaces.api.base import ApiModel, example
+from ayes.interfaces.api.identity import Reviewing
+from ayes.interfaces.api.models import CallState, Named
+from ayes.interfaces.api.problems import Problem, problem_of
+from ayes.ledger.call import Call
+from ayes.ledger.clients.reviewers import Reviewer
+from ayes.ops.actions.votes import late_result, open_tally, seen_by_gate
+from ayes.schemas import events as e
+from ayes.schemas.errors import ApprovalsError, BadInput
+from ayes.schemas.slots import CallRef
+
+router: Final = APIRouter(tags=["votes"])
+
+#: How long a vote waits for its consequence. Without a gate, the call is still pending then.
+_COUNTED_S: Final = 1.0
+_MOST_AT_ONCE: Final = 50
+#: For examples: in the form of a digest.
+_DIGEST: Final = "3f9a" * 16
+
+
+class NewVote(ApiModel):
+    """A vote on a call."""
+
+    model_config = example(verdict="approve", digest=_DIGEST, reason="As agreed.")
+
+    verdict: e.Verdict
+    digest: str
+    """The digest that the reviewer was shown."""
+    reason: str = ""
+    arguments: str | None = None
+    """Raw JSON text to run instead; only with `approve`."""
+    answer: str = ""
+    """The text that the model reads in place of the tool's output; only with `answer`."""
+    is_error: bool = False
+    """With `answer`: the model reads it as the tool's error."""
+    on_behalf_of: str = ""
+    """The person in whose place, by their delegation."""
+    halt: bool = False
+    """With `deny` and `answer`: the model is not asked again before a user says something."""
+    typed: str = ""
+    """With `approve` and `break_glass`: the tool's name as the reviewer typed it, where
+    `question.confirm` is `typed`."""
+
+
+@router.post("/calls/{workspace}/{thread}/{call}/votes")
+async def vote(ref: Named, vote: NewVote, backend: InBackend, visitor: Reviewing) -> CallState:
+    """Vote on a call, in the visitor's own name. The same vote again is refused and harmless."""
+    return await _vote(ref, vote, backend, await backend.reviewer(visitor.name))
+
+
+async def _vote(ref: CallRef, vote: NewVote, backend: Backend, reviewer: Reviewer) -> CallState:
+    known = await reviewer.vote(
+        ref,
+        vote.verdict,
+        reason=vote.reason,
+        arguments=vote.arguments,
+        answer=vote.answer,
+        is_error=vote.is_error,
+        on_behalf_of=vote.on_behalf_of,
+        halt=vote.halt,
+        digest=vote.digest,
+        typed=vote.typed,
+    )
+    return await _state(backend, await seen_by_gate(backend.reading, known, _COUNTED_S))
+
+
+async def _state(backend: Backend, call: Call) -> CallState:
+    return CallState.of(call, await open_tally(backend.reading, call))
+
+
+def _name(text: str) -> str:
+    return str(CallRef.parse(text))
+
+
+class Shown(ApiModel):
+    """A call as the reviewer was shown it."""
+
+    call: Annotated[str, AfterValidator(_name)]
+    """As `workspace/thread/call`."""
+    digest: str
+
+
+class Votes(ApiModel):
+    """The same vote on several calls. Edits, answers and breaking the glass are for single ones."""
+
+    model_config = example(
+        verdict="deny",
+        calls=[{"call": "shop/order-17/refund-7", "digest": _DIGEST}],
+        reason="A test order.",
+    )
+
+    verdict: Literal["approve", "deny"]
+    calls: Annotated[list[Shown], Field(min_length=1, max_length=_MOST_AT_ONCE)]
+    reason: str = ""
+
+
+class VoteResult(ApiModel):
+    """What became of one of several votes: the call's state, or why it was not recorded."""
+
+    call: str
+    state: CallState | None = None
+    problem: Problem | None = None
+
+
+@router.post("/votes")
+async def vote_on_several(votes: Votes, backend: InBackend, visitor: Reviewing) -> list[VoteResult]:
+    """Cast the same vote on up to 50 calls: one vote for each, one result for each."""
+    reviewer = await backend.reviewer(visitor.name)
+    return await asyncio.gather(*(_one(shown, votes, backend, reviewer) for shown in votes.calls))
+
+
+async def _one(shown: Shown, votes: Votes, backend: Backend, reviewer: Reviewer) -> VoteResult:
+    vote = NewVote(verdict=votes.verdict, digest=shown.digest, reason=votes.reason)
+    try:
+        state = await _vote(CallRef.parse(shown.call), vote, backend, reviewer)
+    except ApprovalsError as problem:
+        return VoteResult(call=shown.call, problem=problem_of(problem))
+    return VoteResult(call=shown.call, state=state)
+
+
+class Revocation(ApiModel):
+    """A revocation: its reason, and the answer that the model reads in place of an output."""
+
+    reason: str = ""
+    answer: str | None = None
+    """None: the model reads that the approval was taken back, and the reason."""
+    is_error: bool = False
+    """With `answer`: the model reads it as the tool's error."""
+    halt: bool = False
+    """The model is not asked again before a user says something."""
+
+
+@router.post("/calls/{workspace}/{thread}/{call}/revoke")
+async def revoke(
+    ref: Named, revocation: Revocation, backend: InBackend, visitor: Reviewing
+) -> CallState:
+    """Take an approval back before the tool runs."""
+    reviewer = await backend.reviewer(visitor.name)
+    known = await reviewer.revoke(
+        ref,
+        reason=revocation.reason,
+        answer=revocation.answer,
+        is_error=revocation.is_error,
+        halt=revocation.halt,
+    )
+    return await _state(backend, known)
+
+
+class Reconciliation(ApiModel):
+    """What became of a call in doubt: what somebody found out, or the tool's own late result."""
+
+    happened: bool | None = None
+    """None with `late`."""
+    output: str = ""
+    """The text for the model, in place of the tool's output."""
+    late: bool = False
+    """Accept what the tool reported when the call was in doubt already."""
+
+
+@router.post("/calls/{workspace}/{thread}/{call}/reconcile")
+async def reconcile(
+    ref: Named, found: Reconciliation, backend: InBackend, visitor: Reviewing
+) -> CallState:
+    """Say what became of a call in doubt."""
+    if found.late == (found.happened is not None) or (found.late and found.output):
+        raise BadInput(
+            "say what you found out, with `happened` and `output`; or accept the tool's own late "
+            "result, with `late` alone."
+        )
+    happened: bool | None = found.happened
+    output: e.Content = found.output
+    if happened is None:
+        happened, output = late_result(await backend.reading.known_call(ref))
+    reviewer = await backend.reviewer(visitor.name)
+    known = await reviewer.reconcile(ref, happened=happened, output=output)
+    return await _state(backend, known)

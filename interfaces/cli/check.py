@@ -1,0 +1,137 @@
+"""Commands for operators: is everything as it should be, and how far behind is each consumer."""
+
+from typing import Annotated, Final
+
+import typer
+
+from ayes.consumers.webhooks.endpoints import EndpointFile
+from ayes.interfaces.cli.command import Session, command, commands
+from ayes.interfaces.cli.options import WebhooksOption
+from ayes.interfaces.cli.terminal.output import print_json, print_line
+from ayes.interfaces.cli.terminal.tables import print_table
+from ayes.ledger.nats.credentials import Store
+from ayes.ledger.nats.jetstream import JetStream
+from ayes.ops.inspection import witness
+from ayes.ops.inspection.checks import (
+    MOST,
+    MUST_NOT,
+    Check,
+    broker_checks,
+    cannot,
+    counted,
+    listed,
+    private,
+    unlike_witness,
+)
+from ayes.ops.inspection.nodes import explained
+from ayes.ops.inspection.status import ROLE, BrokerStatus
+from ayes.ops.inspection.status import status as read_status
+from ayes.schemas.errors import BrokerRefused
+
+app: Final = commands()
+
+
+@command(app)
+async def doctor(
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Check the whole log, however long it is.")
+    ] = False,
+    *,
+    session: Session,
+) -> int:
+    """Check that everything is as it should be: server, streams, consumers, permissions. Exit 1 if
+    not.
+    """
+    store, url, json = session
+    try:
+        checks = await broker_checks(store, url, deep=deep)
+    except BrokerRefused as problem:
+        if url is None:
+            raise
+        raise BrokerRefused(
+            f"`ayes doctor` needs the login of `admin`: give it in --url, or name the store with "
+            f"--store. With this login the broker answered: {problem}"
+        ) from None
+    if url is None:
+        checks += [await cannot(role, subject, Store(store)) for role, subject in MUST_NOT]
+        checks.append(private(Store(store)))
+    else:
+        checks.append(
+            Check(
+                "permissions",
+                True,
+                "not tried: one URL is one login. Give --store to try each role's.",
+            )
+        )
+    if json:
+        for one in checks:
+            print_json(one)
+    else:
+        for one in checks:
+            print_line(f"{'ok  ' if one.ok else 'BAD '}  {one.check}: {one.detail}")
+    return 0 if all(one.ok for one in checks) else 1
+
+
+@command(app)
+async def status(webhooks: WebhooksOption = None, *, session: Session) -> int:
+    """Show the size of the log, its nodes, how far each consumer is behind, what is parked and
+    pending. Exit 1 if there is an alarm.
+    """
+    own = Store(session.store) if session.url is None else None
+    connecting = JetStream.connect(session.store, url=session.url, role=ROLE, any_level=True)
+    async with connecting as port, explained(port):
+
+        async def pending() -> int:
+            return len(await port.pending.entries())
+
+        async def unlike() -> str:
+            return await unlike_witness(port, witness.place_of(session.store, session.url))
+
+        endpoints = None if webhooks is None else EndpointFile(webhooks)
+        found = await read_status(port, own, pending, unlike, endpoints)
+    if session.json:
+        print_json(found)
+    else:
+        _print_status(found)
+    return 1 if found.alarms else 0
+
+
+def _print_status(found: BrokerStatus) -> None:
+    age, pending = found.head_age_s, found.pending
+    print_line(
+        f"{found.url}   {counted(found.facts, 'fact')}, {found.bytes / 1e6:,.1f} MB   "
+        + ("the queue cannot be read" if pending is None else f"{pending:,} pending")
+        + ("" if age is None else f"   the last fact came {age:,.0f} s ago")
+    )
+    if any(one.cluster for one in found.streams):
+        for one in found.streams:
+            print_line(f"nodes   {one}")
+    print_table(
+        ("consumer", "waiting", "in hand", "again", "at", ""),
+        [
+            (
+                one.name,
+                *(f"{n:,}" for n in (one.waiting, one.in_hand, one.redelivered, one.ack_floor)),
+                one.problem,
+            )
+            for one in found.consumers
+        ],
+        (False, True, True, True, True, False),
+    )
+    for alarm in found.alarms:
+        print_line(f"ALARM {alarm}")
+    for failing in found.channels or ():
+        since = f"{failing.since:%Y-%m-%d %H:%M:%S} UTC"
+        print_line(f"channel {failing.channel} fails since {since}: {failing.why}")
+    if found.in_doubt:
+        print_line(f"in doubt: {listed(found.in_doubt)}")
+    for endpoint in found.webhooks:
+        if not endpoint.is_alarming:
+            print_line(str(endpoint))
+    for given_up in found.parked[:MOST]:
+        print_line(
+            f"parked by {given_up.consumer}: fact {given_up.seq} ({given_up.subject}), "
+            f"{given_up.reason}"
+        )
+    if (more := len(found.parked) - MOST) > 0:
+        print_line(f"parked: and {more:,} more (ayes parked ls)")

@@ -1,0 +1,51 @@
+"""Values that the shell completes: names of calls, questions, formats, workers.
+
+What takes long to import is imported when a completion asks for it.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+import typer
+
+#: Pending calls that a completion offers at most, the oldest first.
+_MOST_CALLS = 200
+
+
+def one_of(*values: str) -> Callable[[str], list[str]]:
+    """Complete one of these values."""
+    return lambda incomplete: _beginning(incomplete, values)
+
+
+def formats(incomplete: str) -> list[str]:
+    from ayes.projections.formats import FORMATS
+
+    return _beginning(incomplete, FORMATS)
+
+
+def questions(incomplete: str) -> list[tuple[str, str]]:
+    from ayes.projections.lake.queries import QUESTIONS
+
+    return [(one.name, one.title) for one in QUESTIONS.values() if one.name.startswith(incomplete)]
+
+
+def pending_calls(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """The pending calls of the broker that the command line names; none if it does not answer."""
+    from ayes.consumers import pending_client
+    from ayes.ledger.clients.services import Ledger
+    from ayes.schemas.errors import ApprovalsError
+
+    async def read() -> list[tuple[str, str]]:
+        store, url = ctx.params.get("store"), ctx.params.get("url")
+        async with Ledger.connect(store, url=url, role="observer", timeout_s=1) as ledger:
+            entries, _, _ = await pending_client.oldest(ledger, _MOST_CALLS)
+        return [(str(one.ref), one.tool) for one in entries if str(one.ref).startswith(incomplete)]
+
+    try:
+        return asyncio.run(read())
+    except (ApprovalsError, OSError):  # the shell has no place for an error
+        return []
+
+
+def _beginning(incomplete: str, values: Iterable[str]) -> list[str]:
+    return [one for one in values if one.startswith(incomplete)]

@@ -1,0 +1,138 @@
+"""The command that serves the web console and the HTTP API."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from ayes.interfaces.cli.command import command, commands
+from ayes.interfaces.cli.options import (
+    ArchiveOption,
+    JsonOption,
+    LinkKeyOption,
+    PersonOption,
+    StoreOption,
+)
+from ayes.interfaces.cli.terminal.output import print_json, print_message
+from ayes.ledger.nats.credentials import Store
+from ayes.ops.tokens import AccessFile, own_name
+from ayes.ops.traces import exporting
+from ayes.ops.workers import until_signalled
+from ayes.schemas.errors import BadInput
+
+if TYPE_CHECKING:
+    from ayes.interfaces.console.serving import Serving
+
+app: Final = commands()
+
+INSTALL: Final = "pip install 'ayes[web]'"
+
+
+@command(
+    app,
+    examples="""
+    ayes console
+    ayes console --link
+    ayes console --public-url https://ayes.example.com --sign-in oidc.toml
+    """,
+)
+@exporting()
+async def console(
+    store: StoreOption = None,
+    host: Annotated[
+        str, typer.Option("--host", metavar="ADDRESS", help="Where it listens.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port",
+            min=0,
+            max=65535,
+            help="By default the same as the last time; 8420 at first, if it is free.",
+            show_default=False,
+        ),
+    ] = None,
+    public_url: Annotated[
+        str,
+        typer.Option(
+            "--public-url",
+            metavar="URL",
+            help="Where people open it, if a proxy with TLS stands before it.",
+            show_default=False,
+        ),
+    ] = "",
+    sign_in: Annotated[
+        Path | None,
+        typer.Option(
+            "--sign-in",
+            metavar="FILE.toml",
+            help="The OpenID Connect provider at which people sign in.",
+            show_default=False,
+        ),
+    ] = None,
+    archive: ArchiveOption = None,
+    link_key: LinkKeyOption = None,
+    link: Annotated[
+        bool, typer.Option("--link", help="Print a new link to a console that runs already.")
+    ] = False,
+    name: PersonOption = "",
+    json: JsonOption = False,
+) -> None:
+    """Serve the web console and the HTTP API beside a broker, until Ctrl-C."""
+    place, person = Store(store), name or own_name()
+    if link:
+        _print_link(AccessFile(place).link_for(person), json=json)
+        return
+    if not is_installed():
+        raise BadInput(f"the console is not installed: {INSTALL}.")
+    from ayes.interfaces.console.serving import serving
+
+    async with serving(
+        place,
+        person,
+        host=host,
+        port=port,
+        public_url=public_url,
+        sign_in=sign_in,
+        archive=archive,
+        link_key=link_key,
+    ) as served:
+        await until_signalled(served.ended, ready=lambda: _greet(served, json=json))
+
+
+@asynccontextmanager
+async def beside(store: Store, person: str, port: int | None = None) -> AsyncGenerator[str]:
+    """Serve the console of a broker that this process runs. Yields a link to it; empty if it is not
+    installed.
+    """
+    if not is_installed():
+        yield ""
+        return
+    from ayes.interfaces.console.serving import serving
+
+    async with serving(store, person, port=port) as served:
+        yield served.link
+
+
+def is_installed() -> bool:
+    return all(find_spec(name) for name in ("fastapi", "uvicorn", "jinja2", "python_multipart"))
+
+
+def _greet(served: "Serving", *, json: bool) -> None:
+    if json:
+        print_json({"url": served.url, "link": served.link or None})
+        return
+    print_message(f"console  {served.link or served.url}")
+    if served.link:
+        print_message("The link works once, for ten minutes; `ayes console --link` prints another.")
+    print_message("Ctrl-C ends it.")
+
+
+def _print_link(link: str, *, json: bool) -> None:
+    if json:
+        print_json({"link": link})
+    else:
+        print_message(link)

@@ -1,0 +1,121 @@
+"""Grants: approvals given in advance, for calls like one that was seen.
+
+Each is given in the giver's own name, always has an end, and can be revoked before it.
+"""
+
+from typing import Annotated, Final
+
+import typer
+
+from ayes.interfaces.cli import completion
+from ayes.interfaces.cli.command import Session, command, commands
+from ayes.interfaces.cli.options import AsOption, NamedOption, WhyOption, WorkspaceOption
+from ayes.ops.actions.grants import GrantScope, check_scope, give_grant, grant_ref, vote_problem
+from ayes.projections.views.grant import grant_json, grant_words
+from ayes.schemas.durations import lasting_s
+from ayes.schemas.errors import BadInput
+from ayes.schemas.slots import CallRef, GrantRef
+
+app: Final = commands()
+
+
+@command(
+    app,
+    examples="""
+    ayes grant give shop/order-24/refund-1 --duration 8h --uses 5 --as ana
+    ayes grant give --tool refund -w shop --when 'args.amount < 20' --duration 7d --as ana
+    """,
+)
+async def give(
+    name: AsOption,
+    duration: Annotated[
+        str, typer.Option("--duration", metavar="DURATION", help="How long: 90s, 15m, 8h, 7d.")
+    ],
+    call: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="CALL",
+            help="Calls like this: workspace/thread/call",
+            show_default=False,
+            autocompletion=completion.pending_calls,
+        ),
+    ] = None,
+    uses: Annotated[
+        int, typer.Option("--uses", metavar="N", help="The number of calls, 1 to 1,000.")
+    ] = 1,
+    any_arguments: Annotated[
+        bool,
+        typer.Option("--any-arguments", help="With any arguments; else with exactly the call's."),
+    ] = False,
+    when: Annotated[
+        str,
+        typer.Option(
+            "--when", metavar="CONDITION", help="With arguments that meet this CEL condition."
+        ),
+    ] = "",
+    any_thread: Annotated[
+        bool, typer.Option("--any-thread", help="In any thread; else in the call's.")
+    ] = False,
+    agent: Annotated[
+        str | None,
+        typer.Option(
+            "--agent", metavar="PATTERN", help="By matching agents; else by the call's, or any."
+        ),
+    ] = None,
+    tool: Annotated[
+        str | None, typer.Option("--tool", metavar="TOOL", help="Without a call: of this tool.")
+    ] = None,
+    workspace: Annotated[
+        str | None,
+        typer.Option("-w", "--workspace", metavar="WS", help="Without a call: in this workspace."),
+    ] = None,
+    named: NamedOption = "",
+    reason: WhyOption = "",
+    *,
+    session: Session,
+) -> None:
+    """Approve calls like this one for a time, up to a number: your vote, given early. On this
+    call you vote now.
+    """
+    for_s = lasting_s("--duration", duration)
+    ref = None if call is None else CallRef.parse(call)
+    check_scope(call, tool, when, workspace or "", any_arguments=any_arguments)
+    if ref is None and workspace is None:
+        raise BadInput("in which workspace? Name it with -w, since there is no call.")
+    scope = GrantScope(tool or "", for_s, uses, when, agent, reason, any_arguments, any_thread)
+    async with session.as_reviewer(name) as ledger:
+        grant = grant_ref(ref.workspace if ref else workspace or "", name, named)
+        given, problem = await give_grant(ledger, grant, ref, scope)
+        now = ledger.now()
+    session.print(grant_json(given, now), grant_words(given, now))
+    if problem is not None:
+        raise vote_problem(grant, ref, problem)
+
+
+@command(app, "list")
+async def show_grants(workspace: WorkspaceOption = "default", *, session: Session) -> None:
+    """List the grants of a workspace, with their status, the uses that are left, and their end."""
+    async with session.connect("observer") as ledger:
+        found, now = await ledger.grants(workspace), ledger.now()
+    session.print_rows(
+        [(grant_json(one, now), grant_words(one, now)) for one in found],
+        if_none=f"No grant was ever given in {workspace}.",
+    )
+
+
+@command(app)
+async def revoke(
+    grant: Annotated[str, typer.Argument(metavar="GRANT", help="workspace/giver/name")],
+    name: AsOption,
+    reason: WhyOption = "",
+    *,
+    session: Session,
+) -> None:
+    """Revoke a grant, your own or another reviewer's."""
+    ref = GrantRef.parse(grant)
+    async with session.as_reviewer(name) as ledger:
+        revoked = await ledger.reviewer(name).revoke_grant(ref, reason=reason)
+        now = ledger.now()
+    session.print(
+        grant_json(revoked, now), f"{ref} covers no more calls. Calls approved by it stay approved."
+    )

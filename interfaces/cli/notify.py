@@ -1,0 +1,127 @@
+"""Commands about notices: try a channel; and the set-up that a notifier needs."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from ayes.consumers.notices.channels import Channel, Channels, NotSent, read_channels
+from ayes.interfaces.cli.command import Session, command, commands
+from ayes.interfaces.cli.options import ChannelsOption, JsonOption, StoreOption
+from ayes.ledger.call import Call
+from ayes.ledger.nats.credentials import Store
+from ayes.ledger.nats.link_key import link_key as key_of_links
+from ayes.ops.tokens import AccessFile
+from ayes.ops.workers import Notifying
+from ayes.projections.notices import Notice
+from ayes.projections.recipients import Notification
+from ayes.schemas.errors import BadInput, Unavailable
+from ayes.schemas.files import is_there
+from ayes.schemas.links import action_token, open_link
+
+app: Final = commands()
+
+#: The file of channels in a store.
+FILE: Final = "channels.toml"
+_TRIAL: Final = Notice(
+    "ayes: this channel works",
+    "Somebody tried this channel with `ayes notify test`. Nothing is needed of you.",
+)
+
+
+@app.callback()
+def notify() -> None:
+    """Tell people that something is needed of them."""
+
+
+@command(app, "test", examples="ayes notify test mail:ana@example.org")
+async def try_channel(
+    contact: Annotated[
+        str,
+        typer.Argument(
+            metavar="CHANNEL[:ADDRESS]",
+            help="As in [contacts] of the policy; no address if the URL has none.",
+        ),
+    ],
+    channels: ChannelsOption = None,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Send one message through a channel, once."""
+    known = channels_of(Session(store), channels)
+    name = contact.partition(":")[0]
+    if name not in known:
+        raise BadInput(f"there is no channel {name!r}. There are: {', '.join(known)}.")
+    sending = Channels({name: known[name].model_copy(update={"tries": 1})})
+
+    async def on_change(_channel: str, _why: str) -> None:
+        """Nobody else needs to know."""
+
+    try:
+        await sending.send(contact, _TRIAL, on_change)
+    except NotSent as problem:
+        raise Unavailable(f"the message was not sent. {problem}.") from None
+    finally:
+        sending.close()
+    Session(store, None, json).print({"channel": name, "sent": True}, f"{name} took the message.")
+
+
+def channels_of(session: Session, given: Path | None) -> dict[str, Channel]:
+    """The channels of the file that was named, or of the store's file.
+
+    Raises:
+        BadInput: there is none.
+        BadFile: as of `read_channels`.
+    """
+    file = given or default_file(session)
+    if file is None:
+        raise BadInput(
+            "the notifier has no channels. Name the file with --channels, or put it into the "
+            f"store as {FILE}; docs/operators.md has an example."
+        )
+    return read_channels(file)
+
+
+def default_file(session: Session) -> Path | None:
+    """The channels file of a store on this machine; None if it has none."""
+    file = Store(session.store).path / FILE
+    return file if session.url is None and is_there(file) else None
+
+
+def notifying_of(
+    session: Session, channels: Mapping[str, Channel], console_url: str, link_key: Path | None
+) -> Notifying:
+    """What the notifier sends through, and how it makes links.
+
+    Raises:
+        BadInput: there is no key for the links.
+        BadFile: the key is wrong.
+    """
+    found = Channels(channels)
+    store = Store(session.store)
+    key = b""
+    if link_key is not None or session.url is None:
+        key = key_of_links(store, link_key)
+    elif console_url:
+        raise BadInput(
+            "links to the console need its key: --link-key with a copy of links.key of its store."
+        )
+    access = AccessFile(store)
+    where: Callable[[], str] = lambda: (  # noqa: E731 - the console may start later, or move
+        console_url or (access.console_url() if session.url is None else "")
+    )
+
+    def link_to(message: Notification, call: Call) -> str:
+        """For a question a link of this person alone; else to the page of the call."""
+        if not (base := where().rstrip("/")):
+            return ""
+        asking = call.approval_request
+        if message.is_room or message.occasion not in _QUESTIONS or asking is None:
+            return f"{base}/calls/{call.ref}"
+        return open_link(base, action_token(key, message.to, call.ref, asking.digest))
+
+    return found, link_to
+
+
+_QUESTIONS: Final = ("asked", "escalated", "reminder")

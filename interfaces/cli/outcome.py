@@ -1,0 +1,70 @@
+"""The state of a call after a command: in a sentence or as JSON, and as an exit code."""
+
+from typing import Final
+
+from ayes.interfaces.cli.terminal.output import print_json, print_message
+from ayes.ledger.call import Call
+from ayes.ledger.clients.services import Ledger
+from ayes.ledger.descriptions import describe_decision
+from ayes.ledger.judging.votes import Tally
+from ayes.ops.actions.votes import open_tally, seen_by_gate
+from ayes.projections.views.call import call_json, edit_words, vote_words
+from ayes.schemas import events as e
+from ayes.schemas.slots import CallRef
+
+DENIED: Final = 5
+EXPIRED: Final = 6
+PENDING: Final = 8
+
+
+async def report_end(ledger: Ledger, ref: CallRef, wanted: type[e.Event], *, json: bool) -> int:
+    """Report the call once the gate has processed the last fact; returns the exit code."""
+    known = await ledger.known_call(ref)
+    known = await seen_by_gate(ledger, known)
+    await report(ledger, known, json=json)
+    return exit_code(known, wanted)
+
+
+async def report(ledger: Ledger, call: Call, sentence: str = "", *, json: bool) -> None:
+    """Print the state of a call; for people in this sentence, if there is one."""
+    stands = await open_tally(ledger, call)
+    if json:
+        print_json(call_json(call, stands))
+    else:
+        print_message(sentence or standing(call, stands))
+
+
+def standing(call: Call, stands: Tally | None) -> str:
+    if call.decided is not None:
+        edited = edit_words(call)
+        reason = getattr(call.decided.event, "reason", "")
+        why = (
+            f" The reason: {reason}" if isinstance(call.decided.event, e.Denied) and reason else ""
+        )
+        decision = describe_decision(call.decided, call.withdrawn)
+        return f"{call.ref}: {decision}{f', {edited}' if edited else ''}.{why}"
+    if stands is not None:
+        waits = "waits" if stands.verdict or call.withdrawn else "waits for people"
+        return f"{call.ref} {waits}: {vote_words(call, stands)}"
+    return f"{call.ref} is requested and not judged yet. Does a gate run? See ayes status."
+
+
+def exit_code(call: Call, wanted: type[e.Event]) -> int:
+    """0 if it was decided as wanted, else the code for its state."""
+    if call.decided is None:
+        return PENDING
+    if call.lapsed is not None:
+        return EXPIRED
+    if isinstance(call.decided.event, wanted) and call.revoked is None:
+        return 0
+    if call.answer is not None and wanted is e.Approved:
+        return DENIED if call.answer.is_error else 0  # the wish was met, by a person
+    if call.revoked is not None:
+        return DENIED
+    match call.decided.event:
+        case e.Expired():
+            return EXPIRED
+        case e.Denied() | e.Withdrawn() | e.Superseded():
+            return DENIED
+        case _:
+            return 1

@@ -1,0 +1,208 @@
+"""The versions of a policy: apply one, propose one, and show what was applied."""
+
+from typing import Annotated, Any, Final
+
+import typer
+
+from ayes.interfaces.cli.command import Session, command, commands
+from ayes.interfaces.cli.options import OrganisationOption, WorkspaceOption
+from ayes.interfaces.cli.outcome import PENDING
+from ayes.interfaces.cli.terminal.output import print_data, print_line, print_message
+from ayes.ledger.judging.in_force import policy_in_force
+from ayes.ops.actions.policies import _whose, changes_to
+from ayes.ops.broker.server import ensure_account
+from ayes.ops.broker.setup import apply_policy, apply_proposal, check_policy, propose_policy
+from ayes.schemas.codec import fact_json
+from ayes.schemas.errors import BadInput
+from ayes.schemas.events import PolicyApplied
+from ayes.schemas.slots import ORGANISATION, CallRef, policies
+from ayes.schemas.toml_files import read_text
+
+app: Final = commands()
+
+_ONE_OWNER: Final = (
+    "the organisation's policy holds in every workspace. Leave out -w or --organisation."
+)
+
+
+@command(
+    app,
+    examples="""
+    ayes policy apply shop.toml -w shop --dry-run
+    ayes policy apply shop.toml -w shop
+    ayes policy apply shop.toml -w shop --propose --requester olga
+    """,
+)
+async def apply(
+    file: Annotated[str | None, typer.Argument(metavar="FILE.toml", show_default=False)] = None,
+    workspace: Annotated[
+        str | None,
+        typer.Option("-w", "--workspace", metavar="WS", help="The workspace.", show_default=False),
+    ] = None,
+    organisation: OrganisationOption = False,
+    propose: Annotated[
+        bool,
+        typer.Option("--propose", help="Only propose it: somebody else must approve it first."),
+    ] = False,
+    requester: Annotated[
+        str,
+        typer.Option(
+            "--requester",
+            metavar="NAME",
+            help="With --propose: whose proposal it is; they cannot vote on it.",
+        ),
+    ] = "",
+    proposal: Annotated[
+        str | None,
+        typer.Option(
+            "--proposal",
+            metavar="CALL",
+            help="Apply an approved proposal instead of a file.",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what would change; nothing is recorded.")
+    ] = False,
+    empty: Annotated[
+        bool, typer.Option("--empty", help="The file is meant to be empty: no rule holds any more.")
+    ] = False,
+    *,
+    session: Session,
+) -> int:
+    """Make a file the policy of a workspace from now on. Pending calls stay as they were asked."""
+    if (file is None) == (proposal is None):
+        raise BadInput(
+            "a policy is applied from FILE.toml or from a proposal: give FILE.toml or --proposal."
+        )
+    if (propose and (proposal or organisation or not requester)) or (requester and not propose):
+        raise BadInput(
+            "--propose goes with FILE.toml, -w and --requester NAME, whose proposal it is; "
+            "--requester only with it."
+        )
+    if dry_run and (propose or proposal):
+        raise BadInput("--dry-run goes with FILE.toml alone. Leave out --propose or --proposal.")
+    if organisation and workspace is not None:
+        raise BadInput(_ONE_OWNER)
+    if proposal is not None:
+        await _apply_proposal(proposal, session)
+        return 0
+    if file is None or (workspace is None and not organisation):
+        raise BadInput(
+            "Name the workspace with -w, or give --organisation for the policy of all of them."
+        )
+    text = read_text(file)
+    check_policy(text, file, empty=empty)
+    if propose:
+        return await _propose(text, file, workspace or "", requester, session, empty=empty)
+    await apply_text(
+        text,
+        file,
+        workspace or "",
+        session,
+        organisation=organisation,
+        show_changes=True,
+        dry_run=dry_run,
+        empty=empty,
+    )
+    return 0
+
+
+@command(app)
+async def show(
+    workspace: WorkspaceOption = "default",
+    organisation: OrganisationOption = False,
+    version: Annotated[
+        int | None,
+        typer.Option("--version", metavar="N", help="This version; by default the one in force."),
+    ] = None,
+    *,
+    session: Session,
+) -> None:
+    """Show a policy as it was applied: the version in force, or an older one."""
+    if organisation and workspace != "default":
+        raise BadInput(_ONE_OWNER)
+    owner = ORGANISATION if organisation else workspace
+    whose = _whose(workspace, organisation=organisation)
+    async with session.connect("observer") as ledger:
+        facts = [fact for fact in await ledger.read(policies(owner)) if fact.slot.workspace]
+        if not facts:
+            raise BadInput(
+                f"there is no version of {whose}. Until one is applied, "
+                f"{'it has no effect' if organisation else 'every call is asked about'}."
+            )
+        numbered = {int(fact.slot.tail[1]): fact for fact in facts}
+        newest = policy_in_force(facts).version or max(numbered)
+        if version is not None and version not in numbered:
+            raise BadInput(
+                f"there is no version {version} of {whose}. The versions are 1 to {max(numbered)}."
+            )
+        fact = numbered[version or newest]
+    text = fact.event.text if isinstance(fact.event, PolicyApplied) else ""
+    if session.json:
+        print_data(fact_json(fact))
+    else:
+        print_message(
+            f"Version {fact.slot.tail[1]} of {whose}, applied "
+            f"{fact.recorded_at:%Y-%m-%d %H:%M:%S} UTC."
+        )
+        for one in text.rstrip("\n").split("\n"):
+            print_line(one)
+
+
+async def apply_text(
+    text: str,
+    file: str,
+    workspace: str,
+    session: Session,
+    *,
+    organisation: bool = False,
+    show_changes: bool = False,
+    dry_run: bool = False,
+    empty: bool = False,
+) -> None:
+    """Make a file's text the policy of the workspace, or of all of them; a dry run records none."""
+    role = "organisation" if organisation else "operator"
+    if session.url is None and organisation:
+        await ensure_account(session.store, role)  # stores of older versions lack this role
+    owner = ORGANISATION if organisation else workspace
+    whose: dict[str, Any] = {"organisation": True} if organisation else {"workspace": workspace}
+    async with session.connect(role) as ledger:
+        version, changes = await changes_to(ledger, owner, text, file)
+        if show_changes and not session.json:
+            for one in changes if version else ():
+                (print_line if dry_run else print_message)(one)
+        if not dry_run:
+            applied = await apply_policy(ledger, owner, text, file, empty=empty)
+    policy = _whose(workspace, organisation=organisation)
+    if not dry_run:
+        session.print(whose | {"version": applied}, f"{file} is version {applied} of {policy}.")
+    else:
+        in_force = f"Version {version} stays in force" if version else "There is no version yet"
+        session.print(
+            whose | {"in_force": version, "changes": changes},
+            f"{in_force} of {policy}. Nothing was recorded.",
+        )
+
+
+async def _propose(
+    text: str, file: str, workspace: str, requester: str, session: Session, *, empty: bool
+) -> int:
+    """Propose a version as a call that people approve. The exit code says that it is pending."""
+    async with session.connect("service") as ledger:
+        call = await propose_policy(ledger, workspace, text, file, requester, empty=empty)
+    session.print(
+        {"workspace": workspace, "proposal": str(call.ref)},
+        f"{file} is proposed for workspace {workspace!r}. Once somebody else has approved "
+        f"{call.ref}: ayes policy apply --proposal {call.ref}",
+    )
+    return PENDING
+
+
+async def _apply_proposal(proposal: str, session: Session) -> None:
+    ref = CallRef.parse(proposal)
+    async with session.connect("service") as service, session.connect("operator") as operator:
+        version = await apply_proposal(operator, service, ref)
+    session.print(
+        {"workspace": ref.workspace, "version": version},
+        f"{ref} is version {version} of {_whose(ref.workspace, organisation=False)}.",
+    )

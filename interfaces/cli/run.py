@@ -1,0 +1,430 @@
+"""Commands for operators: the workers, and rehearsals."""
+
+import asyncio
+import re
+import tempfile
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from shlex import quote
+from typing import Annotated, Final
+
+import typer
+from msgspec.structs import replace
+from rich.table import Table
+
+from ayes.consumers.delegator import SubAgent, read_agents
+from ayes.consumers.tools import Tools, load
+from ayes.consumers.webhooks import endpoints as webhook_endpoints
+from ayes.consumers.webhooks.endpoints import EndpointFile
+from ayes.interfaces.cli import completion
+from ayes.interfaces.cli.command import Session, command, commands
+from ayes.interfaces.cli.notify import channels_of, notifying_of
+from ayes.interfaces.cli.options import (
+    AcceptLogOption,
+    AcceptReasonOption,
+    AckWaitOption,
+    AgentsOption,
+    ChannelsOption,
+    ConsoleUrlOption,
+    FileFormatOption,
+    GivenStoreOption,
+    GivenUrlOption,
+    JsonOption,
+    LinkKeyOption,
+    PolicyOption,
+    RecordingOption,
+    SlackOption,
+    ToolsOption,
+    WebhooksOption,
+    WorkspaceOption,
+)
+from ayes.interfaces.cli.policy_versions import apply_text
+from ayes.interfaces.cli.terminal import output
+from ayes.interfaces.cli.terminal.output import print_json, print_message
+from ayes.interfaces.cli.terminal.progress import bar
+from ayes.ledger.clients.services import Ledger
+from ayes.ledger.nats.credentials import Store
+from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.patience import while_away
+from ayes.ops.broker.server import EmbeddedServer, ensure_account, is_running
+from ayes.ops.broker.setup import check_policy, declare_streams
+from ayes.ops.inspection import watching, witness
+from ayes.ops.rehearsal.recorded import Recording
+from ayes.ops.rehearsal.rehearse import Expected, Summary, read_recordings, refuse_other, review
+from ayes.ops.rehearsal.rehearse import rehearse as drive
+from ayes.ops.rehearsal.scripted_reviewer import script_for
+from ayes.ops.slack_settings import settings_of, slack_of
+from ayes.ops.tokens import own_name
+from ayes.ops.traces import exporting
+from ayes.ops.workers import (
+    KINDS,
+    OPTIONAL_KINDS,
+    durables,
+    reactions,
+    role_of,
+    until_signalled,
+    working,
+)
+from ayes.schemas.durations import parse_duration
+from ayes.schemas.errors import BadFile, BadInput
+from ayes.schemas.toml_files import read_text
+
+app: Final = commands()
+
+
+@command(app)
+@exporting()
+async def work(
+    kinds: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="KIND...",
+            help=", ".join((*KINDS, *OPTIONAL_KINDS)),
+            autocompletion=completion.one_of(*KINDS, *OPTIONAL_KINDS),
+        ),
+    ],
+    recording: RecordingOption = None,
+    tools: ToolsOption = None,
+    workspace: WorkspaceOption = "default",
+    channels: ChannelsOption = None,
+    console_url: ConsoleUrlOption = "",
+    link_key: LinkKeyOption = None,
+    slack: SlackOption = None,
+    ack_wait: AckWaitOption = "30s",
+    accept_log: AcceptLogOption = False,
+    reason: AcceptReasonOption = "",
+    file: WebhooksOption = None,
+    agents_file: AgentsOption = None,
+    wait: Annotated[
+        str | None,
+        typer.Option(
+            "--wait",
+            metavar="DURATION",
+            help="How long to wait for a broker at the start; by default as long as it takes.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    session: Session,
+) -> None:
+    """Run some workers in a process of their own, for a broker that runs elsewhere."""
+    ack_wait_s = ack_wait_of(ack_wait)
+    wait_s = None if wait is None else parse_duration("--wait", wait)
+    chosen = kinds_of(kinds)
+    registry = load(tools) if tools is not None else None
+    recordings = None
+    if recording is not None:
+        found, _ = _recordings(recording, None)
+        recordings = {name: one for name, (_, one) in found.items()}
+    store, url, json = session
+    notifying = asking = None
+    if "notifier" in chosen:
+        notifying = notifying_of(session, channels_of(session, channels), console_url, link_key)
+    if "slack" in chosen:
+        asking = slack_of(store, settings_of(store, url, slack), console_url, link_key)
+    endpoints = webhooks_file(file, store)
+    agents = agents_of(agents_file) if "delegator" in chosen else None
+
+    async def begin() -> tuple[AsyncExitStack, watching.Watched, asyncio.Future[None]]:
+        async with AsyncExitStack() as stack:
+            await _reach_leader(session, role_of(chosen[0]))
+            if registry is not None:
+                await declare_tools(registry, workspace, session)
+            if agents is not None:
+                await declare_agents(agents, workspace, session)
+            started = reactions(
+                chosen,
+                tools=registry,
+                recordings=recordings,
+                notifying=notifying,
+                slack=asking,
+                webhooks=endpoints,
+                agents=agents,
+            )
+            own = Store(store) if url is None and Store(store).has_login("admin") else None
+            declare = None
+            if own is not None:  # elsewhere an administrator created the consumers: `ayes setup`
+                declare = partial(
+                    declare_streams, own.path, ack_wait_s=ack_wait_s, also=durables(started)
+                )
+                await declare()
+            watched = await stack.enter_async_context(
+                witnessed(session, chosen, accept_log=accept_log, reason=reason)
+            )
+            failed = await stack.enter_async_context(
+                working(
+                    started,
+                    store=store,
+                    url=url,
+                    ack_wait_s=ack_wait_s,
+                    declare=declare,
+                    each=watched.hear,
+                )
+            )
+            return stack.pop_all(), watched, failed
+
+    # All of it: the broker or its leader may be gone again between two steps.
+    stack, watched, failed = await while_away(begin, timeout_s=wait_s)
+    async with stack:
+        await until_signalled(
+            failed, *watched.ends, ready=lambda: _report_working(chosen, json=json)
+        )
+
+
+@command(app, examples="ayes rehearse examples/recorded.jsonl --policy examples/airline.toml")
+async def rehearse(
+    file: Annotated[
+        str,
+        typer.Argument(metavar="FILE.jsonl", help="Conversations, one a line: id and messages."),
+    ],
+    form: FileFormatOption = None,
+    policy: PolicyOption = None,
+    reviewer: Annotated[
+        str,
+        typer.Option(
+            "--reviewer",
+            metavar="approve|deny|FILE.toml",
+            help="How the scripted reviewer votes.",
+            autocompletion=completion.one_of("approve", "deny"),
+        ),
+    ] = "approve",
+    workspace: WorkspaceOption = "rehearsal",
+    workers: Annotated[
+        bool,
+        typer.Option(
+            "--workers/--no-workers", help="Answer from the recording here, or in `ayes work`."
+        ),
+    ] = True,
+    ack_wait: AckWaitOption = "30s",
+    store: GivenStoreOption = None,
+    url: GivenUrlOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Drive recorded conversations through the real workers: model and tools answer as recorded."""
+    ack_wait_s = ack_wait_of(ack_wait)
+    if form is not None and not workers:
+        raise BadInput(
+            "`ayes work --recording` reads only our own form. Leave out --no-workers or --format."
+        )
+    # All three files are read before anything is recorded.
+    recorded, skipped = _recordings(file, form)
+    script = script_for(reviewer)
+    rules = None
+    if policy is not None:
+        rules = read_text(policy)
+        check_policy(rules, policy)
+    async with AsyncExitStack() as stack:
+        kinds = ["model", "executor"] if workers else []
+        # Without --store it never touches the user's own store.
+        if url is None and (store is None or not await is_running(store)):
+            store, kinds = await stack.enter_async_context(_own_server(store)), list(KINDS)
+        started = reactions(kinds, recordings={name: one for name, (_, one) in recorded.items()})
+        also = (*durables(started), "model-recorded", "executor-recorded")
+        if url is None:
+            await declare_streams(store, ack_wait_s=ack_wait_s, also=also)
+        service = await stack.enter_async_context(Ledger.connect(store, url=url, name="rehearsal"))
+        await refuse_other(service, workspace, recorded, script, rules)
+        if policy is not None and rules is not None:
+            await apply_text(rules, policy, workspace, Session(store, url))
+        role = f"reviewer-{script.name}"
+        if url is None:
+            await ensure_account(store, role)
+        failed = await stack.enter_async_context(
+            working(started, store=store, url=url, ack_wait_s=ack_wait_s)
+        )
+        person = await stack.enter_async_context(Ledger.connect(store, url=url, role=role))
+        with bar(len(recorded)) as progress:
+            task = progress.add_task("rehearsing", total=len(recorded))
+            driving = asyncio.ensure_future(
+                drive(
+                    service,
+                    workspace,
+                    recorded,
+                    progress=lambda done: progress.update(task, completed=done),
+                    stalled=lambda waiting: _report_stalled(waiting, workspace, store, url),
+                )
+            )
+            voting = asyncio.ensure_future(review(person, workspace, script))
+            try:
+                await until_signalled(driving, voting, failed)
+            finally:
+                for one in (driving, voting):
+                    one.cancel()
+                await asyncio.gather(driving, voting, return_exceptions=True)
+    if driving.cancelled():
+        print_message("Stopped. Start it again with the same --store to continue.")
+        return 130
+    _report(replace(driving.result(), skipped=skipped), json=json)
+    return BadFile.exit_code if skipped else 0
+
+
+def _recordings(path: str, form: str | None) -> tuple[dict[str, tuple[Expected, Recording]], int]:
+    """The conversations of a file, and how many of it are bad; these are named on stderr.
+
+    Raises:
+        BadFile: there is no good one.
+    """
+    skipped: list[BadFile] = []
+    recorded = read_recordings(path, form, skipped.append)
+    if not recorded:
+        raise skipped[0]
+    for wrong in skipped:
+        print_message(f"Skipped: {wrong}")
+    return recorded, len(skipped)
+
+
+def ack_wait_of(text: str) -> float:
+    return parse_duration("--ack-wait", text, least=0.5)
+
+
+def bytes_of(text: str | None) -> int | None:
+    """Read a number of bytes, such as 20GB.
+
+    Raises:
+        BadInput: it is not a number of bytes.
+    """
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d{1,15})\s*(KB|MB|GB|TB|KiB|MiB|GiB|TiB|B)?", text.strip())
+    if found is None:
+        raise BadInput(
+            f"--max-bytes {text!r} is not a number of bytes. It looks like 20GB or 500MiB."
+        )
+    number, unit = found.groups(default="B")
+    base = 1024 if "i" in unit else 1000
+    size = int(number)
+    for _ in range("BKMGT".index(unit[0])):
+        size *= base
+    return size
+
+
+async def declare_tools(tools: Tools, workspace: str, session: Session) -> None:
+    async with session.connect("executor") as ledger:
+        await tools.declare(ledger, workspace)
+
+
+async def _reach_leader(session: Session, role: str) -> None:
+    """Fail with `BrokerAway` unless there is a broker, and in a cluster a leader for the ledger."""
+    async with session.connect(role) as ledger:
+        await ledger.log.at(1)  # the leader alone answers this, and each role may ask
+
+
+def kinds_of(named: Sequence[str]) -> list[str]:
+    known = (*KINDS, *OPTIONAL_KINDS)
+    if unknown := [kind for kind in named if kind not in known]:
+        raise BadInput(
+            f"there is no worker {', '.join(map(repr, unknown))}. There are: {', '.join(known)}."
+        )
+    return list(named)
+
+
+def agents_of(file: Path | None) -> dict[str, SubAgent]:
+    """The sub-agents of a delegator.
+
+    Raises:
+        BadInput: no file is named, or it cannot be read.
+    """
+    if file is None:
+        raise BadInput("a delegator needs its sub-agents: name their file with --agents.")
+    return read_agents(file)
+
+
+async def declare_agents(agents: Mapping[str, SubAgent], workspace: str, session: Session) -> None:
+    async with session.connect("service") as ledger:
+        for tool, agent in agents.items():
+            await ledger.declare(workspace, agent.spec(tool))
+
+
+def webhooks_file(file: Path | None, store: Path | None) -> EndpointFile:
+    """The file of webhooks: the one that was named, or that of the store.
+
+    Raises:
+        BadInput: the directory of the one that was named does not exist.
+    """
+    if file is not None and not file.parent.is_dir():
+        raise BadInput(f"--webhooks {file}: {file.parent} is not a directory. Create it first.")
+    return EndpointFile(file or Store(store).path / webhook_endpoints.NAME)
+
+
+async def accepting(log: JetStream, session: Session, reason: str) -> None:
+    """Accept the log as it is, as a fact in the organisation's name."""
+    place = witness.place_of(session.store, session.url)
+    async with session.connect("organisation", own_name()) as organisation:
+        await witness.accept(log, place, organisation, reason)
+
+
+@asynccontextmanager
+async def witnessed(
+    session: Session, kinds: Sequence[str], *, accept_log: bool = False, reason: str = ""
+) -> AsyncGenerator[watching.Watched]:
+    """Refuse workers on a log that was cut, damaged or replaced, and watch it while they run; a
+    gate updates the witness.
+    """
+    is_gate = "gate" in kinds
+    role = "gate" if is_gate else role_of(kinds[0]) if kinds else "observer"
+    place = witness.place_of(session.store, session.url)
+    connecting = JetStream.connect(session.store, url=session.url, role=role, name="witness")
+    async with connecting as log:
+        if accept_log:
+            await accepting(log, session, reason)
+        if not (kinds or accept_log):
+            await witness.tell(log, place)
+            yield watching.Watched()
+            return
+        await witness.check(log, place)
+        async with watching.keeping(log, place, is_gate=is_gate) as watched:
+            yield watched
+
+
+@asynccontextmanager
+async def _own_server(store: Path | None) -> AsyncGenerator[Path]:
+    """A broker for the duration of the block, in `store` or in a temporary store."""
+    async with AsyncExitStack() as stack:
+        if store is None:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="approvals-"))
+            store = Path(folder) / "store"
+        server = await stack.enter_async_context(EmbeddedServer(store))
+        yield server.store.path
+
+
+def _report_working(kinds: Sequence[str], *, json: bool) -> None:
+    if json:
+        print_json({"workers": kinds})
+    else:
+        print_message(
+            f"working: {', '.join(kinds)}. Ctrl-C ends it, once the current work is done."
+        )
+
+
+def _report_stalled(waiting: int, workspace: str, store: Path | None, url: str | None) -> None:
+    calls = "1 call waits" if waiting == 1 else f"{waiting:,} calls wait"
+    where = (
+        " --url URL"
+        if url
+        else ""
+        if store in {None, Store().path}
+        else f" --store {quote(str(store))}"
+    )
+    print_message(
+        f"{calls} for people and nothing else happens: the script leaves this open, or more votes "
+        f"are needed. To decide by hand: ayes pending -w {workspace}{where}"
+    )
+
+
+def _report(summary: Summary, *, json: bool) -> None:
+    if json:
+        print_json(summary)
+        return
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold")
+    table.add_column(justify="right")
+    for name in Summary.__struct_fields__:
+        table.add_row(name, f"{getattr(summary, name):,}")
+    output.console().print(table)
+    if summary.seconds:
+        print_message(
+            f"{summary.facts / summary.seconds:,.0f} facts/s, "
+            f"{summary.conversations / summary.seconds:,.1f} conversations/s"
+        )

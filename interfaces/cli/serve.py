@@ -1,0 +1,53 @@
+"""The command that lets agents of other protocols ask through the ledger."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from ayes.interfaces.cli.command import Session, command, commands
+from ayes.interfaces.cli.options import BehindTlsOption, http_address
+from ayes.interfaces.cli.terminal.output import print_message
+from ayes.schemas.errors import BadInput
+
+app: Final = commands()
+
+INSTALL: Final = "pip install 'ayes[web]'"
+
+
+@app.callback()
+def serve() -> None:
+    """Let agents of other protocols ask through the ledger."""
+
+
+@command(app, examples="ayes serve aap agents.toml --http 127.0.0.1:8810")
+async def aap(
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE.toml", help="The agents that may ask; see docs/aap.md."),
+    ],
+    http: Annotated[
+        str, typer.Option("--http", metavar="HOST:PORT", help="Where to listen.")
+    ] = "127.0.0.1:8810",
+    *,
+    behind_tls: BehindTlsOption = False,
+    session: Session,
+) -> None:
+    """Serve agents that speak the Agent Approval Protocol."""
+    if find_spec("starlette") is None or find_spec("uvicorn") is None:
+        raise BadInput(f"the provider is not installed: {INSTALL}.")
+    from ayes.interfaces.aap.settings import read_settings
+
+    settings = read_settings(file)
+    host, port = http_address("--http", http)
+    from ayes.interfaces.aap.provisioning import opened
+    from ayes.interfaces.aap.routes import application
+    from ayes.interfaces.access import http_server
+
+    http_server.check_reach("--http", host, has_tls=behind_tls, how="--behind-tls")
+
+    async with session.connect("service") as ledger, opened(settings, ledger, file) as instances:
+        app = application(settings, ledger, instances)
+        print_message(f"The provider serves http://{host}:{port} until Ctrl-C.")
+        await http_server.server(app, has_signals=True, host=host, port=port).serve()

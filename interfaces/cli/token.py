@@ -1,0 +1,108 @@
+"""Commands for the tokens with which programs use the HTTP API."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Final
+
+import typer
+
+from ayes.interfaces.cli import completion
+from ayes.interfaces.cli.command import command, commands
+from ayes.interfaces.cli.options import JsonOption, StoreOption
+from ayes.interfaces.cli.terminal.output import print_json, print_line, print_message
+from ayes.ledger.nats.credentials import Store
+from ayes.ops.broker.server import adopt
+from ayes.ops.tokens import AccessFile, ApiToken
+from ayes.ops.visitors import Role
+from ayes.schemas.durations import parse_duration
+from ayes.schemas.errors import BadInput
+
+app: Final = commands()
+
+_ROLES: Final = tuple(Role)
+_LONGEST_S: Final = 366 * 86400.0
+
+
+@command(
+    app,
+    examples="""
+    ayes token add billing --role service
+    ayes token add ana --role reviewer --expires 8h
+    """,
+)
+async def add(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="The reviewer in whose name it votes; else the name of a program."
+        ),
+    ],
+    role: Annotated[
+        str,
+        typer.Option(
+            "--role",
+            metavar="ROLE",
+            help=f"What it may do: {', '.join(_ROLES)}. Each may read.",
+            autocompletion=completion.one_of(*_ROLES),
+            show_default=False,
+        ),
+    ],
+    expires: Annotated[
+        str, typer.Option("--expires", metavar="DURATION", help="After 366d at most.")
+    ] = "90d",
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Make a token for the HTTP API. It is printed once, and kept only as a hash."""
+    if role not in _ROLES:
+        raise BadInput(f"there is no role {role!r}. There are: {', '.join(_ROLES)}.")
+    lasts_s = parse_duration("--expires", expires, least=1, most=_LONGEST_S)
+    place = Store(store)
+    adopt(place)
+    secret, made = AccessFile(place).add_token(name, Role(role), timedelta(seconds=lasts_s))
+    if json:
+        print_json(_row(made) | {"token": secret})
+        return
+    print_line(secret)
+    print_message(f"{_words(made)}. It is not shown again; send it as `Authorization: Bearer`.")
+
+
+@command(app, "list")
+async def show_tokens(store: StoreOption = None, json: JsonOption = False) -> None:
+    """List the tokens, without their secrets."""
+    found = AccessFile(Store(store)).read().tokens
+    for one in found:
+        if json:
+            print_json(_row(one))
+        else:
+            print_line(_words(one))
+    if not found and not json:
+        print_message("There are no tokens. `ayes token add` makes one.")
+
+
+@command(app)
+async def revoke(
+    named: Annotated[str, typer.Argument(metavar="ID", help="As `ayes token list` shows it.")],
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Revoke a token. It is refused from the next request on."""
+    revoked = AccessFile(Store(store)).revoke(named)
+    if json:
+        print_json(_row(revoked))
+    else:
+        print_message(f"Revoked: {_words(revoked)}.")
+
+
+def _row(one: ApiToken) -> dict[str, str]:
+    return {
+        "id": one.id,
+        "name": one.name,
+        "role": one.role,
+        "created_at": one.created_at.isoformat(),
+        "expires_at": one.expires_at.isoformat(),
+    }
+
+
+def _words(one: ApiToken) -> str:
+    ends = "expired" if one.expires_at <= datetime.now(UTC) else "expires"
+    return f"{one.id}  {one.name} as {one.role}, {ends} {one.expires_at:%Y-%m-%d %H:%M} UTC"

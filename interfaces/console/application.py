@@ -1,0 +1,169 @@
+"""The application: the API, the pages, and what guards both."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import cache, partial
+from pathlib import Path
+from typing import Final
+
+from fastapi import Depends, FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi.middleware.gzip import GZipMiddleware
+from fastapi.routing import APIRoute
+from fastapi.staticfiles import StaticFiles
+from starlette.exceptions import HTTPException
+
+from ayes.consumers.supervision import keep_running
+from ayes.interfaces.access.problem_page import readable
+from ayes.interfaces.access.rendering import navigation
+from ayes.interfaces.access.security import Guard, Security
+from ayes.interfaces.access.traced import Traced
+from ayes.interfaces.api import (
+    accounts,
+    calls,
+    context,
+    counts,
+    decided,
+    edits,
+    events,
+    grants,
+    links,
+    operations,
+    policies,
+    problems,
+    requests,
+    threads,
+    tools,
+    votes,
+)
+from ayes.interfaces.api.backend import Backend, jetstream
+from ayes.interfaces.api.nats import Endpoint, answering, endpoints
+from ayes.interfaces.console.pages import accounts as accounts_page
+from ayes.interfaces.console.pages import bulk, conversations, doubt, policy, sign_in, waiting
+from ayes.interfaces.console.pages import calls as call_pages
+from ayes.interfaces.console.pages import decided as decided_page
+from ayes.interfaces.console.pages import grants as grants_page
+from ayes.interfaces.console.pages import links as links_page
+from ayes.interfaces.console.pages import operations as operations_page
+from ayes.ledger.clients.services import Ledger
+from ayes.ops.broker.accounts import API
+from ayes.schemas.errors import ApprovalsError
+
+_HERE: Final = Path(__file__).parent
+#: The resources of the API, and the pages.
+_API: Final = (
+    accounts,
+    calls,
+    context,
+    counts,
+    decided,
+    edits,
+    events,
+    grants,
+    links,
+    operations,
+    policies,
+    requests,
+    threads,
+    tools,
+    votes,
+)
+_PAGES: Final = (
+    accounts_page,
+    bulk,
+    call_pages,
+    conversations,
+    decided_page,
+    doubt,
+    grants_page,
+    links_page,
+    operations_page,
+    policy,
+    sign_in,
+    waiting,
+)
+
+
+def application(backend: Backend, security: Security) -> FastAPI:
+    """The application on open connections: the API and the pages, behind the guard."""
+    app = api(backend)
+    app.state.security = security
+    app.add_middleware(Guard, security=security)
+    for page in _PAGES:
+        app.include_router(page.router, include_in_schema=False, dependencies=[Depends(navigation)])
+    # Pages are not compressed: their length would tell about the secrets in them (BREACH).
+    app.mount("/static", GZipMiddleware(StaticFiles(directory=_HERE / "static")), name="static")
+    return app
+
+
+def api(backend: Backend | None = None) -> FastAPI:
+    """The API alone, for requests whose visitor is known. Without a backend it describes itself."""
+    app = FastAPI(
+        title="ayes",
+        version="1",
+        description="Approvals for AI agents: request, wait, vote, claim, finish, and the record.",
+        openapi_url="/api/v1/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        generate_unique_id_function=_operation_id,
+    )
+    app.state.backend = backend
+    app.add_middleware(Traced)  # behind the guard: nobody else's context is believed
+    app.add_exception_handler(ApprovalsError, readable(problems.on_error))
+    app.add_exception_handler(RequestValidationError, readable(problems.on_bad_request))
+    app.add_exception_handler(HTTPException, readable(problems.on_http_error))
+    for resource in _API:
+        app.include_router(resource.router, prefix="/api/v1", responses=problems.RESPONSES)
+    return app
+
+
+@cache
+def described() -> dict[str, Endpoint]:
+    """What the API offers over NATS. It is the same for every backend, and takes 0.3 s to make."""
+    return endpoints(api())
+
+
+def _operation_id(route: APIRoute) -> str:
+    """Such as `votes_revoke`, from which programs make the names of a client's methods."""
+    return "_".join((*map(str, route.tags[:1]), route.name))
+
+
+@asynccontextmanager
+async def console(
+    security: Security, archive: Path | None = None, link_key: Path | None = None
+) -> AsyncGenerator[FastAPI]:
+    """The application for the broker of a store, for as long as the block lasts. Meanwhile the API
+    is served over NATS too, if the store has the login for it.
+
+    Args:
+        archive: where the lake is; by default in the store. It need not be there.
+        link_key: the file of the key of links, if it is not in the store.
+    """
+    store = security.access.store
+    opening = Backend.connect(
+        store.path, archive=archive, link_key=link_key, on_removed=security.end_visits
+    )
+    async with opening as backend, AsyncExitStack() as running:
+        if API in store.read().passwords:
+            over_nats = keep_running("the API over NATS", partial(_over_nats, backend), ends=())
+            await running.enter_async_context(_in_background(over_nats))
+        yield application(backend, security)
+
+
+async def _over_nats(backend: Backend) -> None:
+    async with (
+        Ledger.connect(backend.store.path, role=API, timeout_s=None) as ledger,
+        answering(jetstream(ledger).connection.client, api(backend), described()),
+    ):
+        await asyncio.Future()
+
+
+@asynccontextmanager
+async def _in_background(work: Coroutine[None, None, None]) -> AsyncGenerator[None]:
+    task = asyncio.create_task(work, name="the API over NATS")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,68 @@
+"""Deciding several calls at once, after all of them have been shown."""
+
+import asyncio
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Form, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse
+from pydantic import ValidationError
+
+from ayes.interfaces.access.rendering import is_fragment, page
+from ayes.interfaces.api import calls, votes
+from ayes.interfaces.api.backend import InBackend
+from ayes.interfaces.api.identity import Reading, Reviewing
+from ayes.interfaces.api.votes import Shown, Votes
+from ayes.schemas.errors import BadInput
+from ayes.schemas.slots import CallRef
+
+router: Final = APIRouter()
+
+#: How many calls can be decided at once.
+MOST: Final = 50
+
+
+@router.get("/bulk")
+async def bulk(
+    request: Request,
+    backend: InBackend,
+    visitor: Reading,
+    call: Annotated[list[str] | None, Query()] = None,
+) -> HTMLResponse:
+    """List the chosen calls, each with everything that would run."""
+    chosen = list(dict.fromkeys(call or ()))
+    if not 0 < len(chosen) <= MOST:
+        raise BadInput(f"{len(chosen)} calls are selected. Select between 1 and {MOST} of them.")
+    listed = await asyncio.gather(
+        *(calls.record(CallRef.parse(one), backend, visitor) for one in chosen)
+    )
+    name = "_bulk.html" if is_fragment(request) else "bulk.html"
+    return page(request, name, visitor, calls=listed)
+
+
+@router.post("/bulk")
+async def decide(
+    request: Request,
+    backend: InBackend,
+    visitor: Reviewing,
+    verdict: Annotated[str, Form()],
+    shown: Annotated[list[str], Form()],
+    reason: Annotated[str, Form()] = "",
+) -> HTMLResponse:
+    """Vote on each of them, and report each that failed.
+
+    Args:
+        shown: each call with its digest, separated by a space.
+    """
+    given = {
+        "verdict": verdict,
+        "calls": [dict(zip(Shown.model_fields, one.split(" "), strict=False)) for one in shown],
+        "reason": reason,
+    }
+    try:
+        wanted = Votes.model_validate(given)
+    except ValidationError as problem:
+        raise RequestValidationError(problem.errors()) from None
+    results = await votes.vote_on_several(wanted, backend, visitor)
+    name = "_bulk_done.html" if is_fragment(request) else "bulk_done.html"
+    return page(request, name, visitor, results=results, verdict=wanted.verdict)

@@ -1,0 +1,380 @@
+"""The page of one call: what would run, why people are asked, the vote, and the record."""
+
+import json
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import APIRouter, Form, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from pydantic import BaseModel
+
+from ayes.interfaces.access.rendering import is_fragment, page
+from ayes.interfaces.api import calls, context, edits, problems, requests, votes
+from ayes.interfaces.api.backend import Backend, InBackend
+from ayes.interfaces.api.context import Context
+from ayes.interfaces.api.identity import Reading, Reviewing, Role, Visitor
+from ayes.interfaces.api.models import Named, Record
+from ayes.interfaces.api.votes import NewVote
+from ayes.interfaces.console.display import fields, raw_json
+from ayes.interfaces.console.display.changes import changes
+from ayes.interfaces.console.display.people import seats
+from ayes.interfaces.console.display.texts import text_of
+from ayes.interfaces.console.display.timeline import result_of, timeline
+from ayes.interfaces.console.display.values import value_of
+from ayes.interfaces.console.pages.typed import Typed, with_line_feeds
+from ayes.schemas.errors import ApprovalsError, BadInput, Refused, Unavailable
+from ayes.schemas.events import Verdict
+from ayes.schemas.slots import CallRef
+from ayes.schemas.visible import visible_json
+
+router: Final = APIRouter()
+
+#: Fields of the form of an edit, and bytes of one of them.
+_MOST_FIELDS: Final = 20_000
+_MOST_BYTES: Final = 1 << 20
+
+
+@router.get("/calls/{workspace}/{thread}/{call}")
+async def show(ref: Named, request: Request, backend: InBackend, visitor: Reading) -> HTMLResponse:
+    return await _shown(request, ref, backend, visitor)
+
+
+async def _shown(
+    request: Request, ref: CallRef, backend: Backend, visitor: Visitor, **values: Any
+) -> HTMLResponse:
+    """The page of a call, or its article alone for the pane beside the list."""
+    record = await calls.record(ref, backend, visitor)
+    led = await context.context(ref, backend, visitor)
+    # In a thread, since the page of a hostile call may take seconds.
+    return await run_in_threadpool(_composed, request, visitor, record, led, values)
+
+
+def _composed(
+    request: Request,
+    visitor: Visitor,
+    record: Record,
+    led: Context,
+    values: Mapping[str, Any],
+) -> HTMLResponse:
+    state = record.state
+    asked = state.requested_arguments if state.edited else state.arguments
+    alike = next((one for one in reversed(record.earlier) if one.tool == state.tool), None)
+    return _rendered(
+        request,
+        "call",
+        visitor,
+        record=record,
+        may={one.action: one.refusal for one in record.may},
+        asked_digest=state.requested_digest or state.digest,
+        asked=value_of(asked, earlier=alike.arguments if alike else ""),
+        raw=text_of(asked),
+        plain_raw=asked,
+        changed=changes(asked, state.arguments) if state.edited else (),
+        edits=[
+            (name, changes(asked, other), json.dumps(other)) for other, name in state.edits.items()
+        ],
+        seats=seats(record.question, record.votes, record.requester) if record.question else (),
+        messages=[(one, text_of(one.text)) for one in led.messages],
+        timeline=timeline(record.facts),
+        result=result_of(record.facts),
+        **values,
+    )
+
+
+def _rendered(request: Request, name: str, visitor: Visitor, **values: Any) -> HTMLResponse:
+    fragment = is_fragment(request) or request.query_params.get("pane") == "1"
+    layout = "call_pane.html" if fragment else "call_page.html"
+    return page(request, f"{name}.html", visitor, layout=layout, **values)
+
+
+# ---------------------------------------------------------------------------------------- votes
+
+
+class VoteForm(BaseModel):
+    """The form of a vote."""
+
+    verdict: Verdict
+    digest: str
+    reason: Typed = ""
+    answer: Typed = ""
+    is_error: bool = False
+    #: The edited arguments, as a JSON string: a browser would change line ends in the text itself.
+    edited: str = ""
+    halt: bool = False
+    #: The tool's name.
+    typed: str = ""
+
+    @property
+    def vote(self) -> NewVote:
+        return NewVote(
+            verdict=self.verdict,
+            digest=self.digest,
+            reason=self.reason,
+            answer=self.answer,
+            is_error=self.is_error,
+            arguments=_unwrapped(self.edited) if self.edited else None,
+            halt=self.halt,
+            typed=self.typed.strip(),
+        )
+
+
+@router.post("/calls/{workspace}/{thread}/{call}/vote")
+async def vote(
+    ref: Named,
+    form: Annotated[VoteForm, Form()],
+    request: Request,
+    backend: InBackend,
+    visitor: Reviewing,
+) -> Response:
+    """Vote. The same form sent again is the same vote."""
+    cast = form.vote
+    typed = form.model_dump() | {"arguments": cast.arguments or ""}
+    try:
+        await votes.vote(ref, cast, backend, visitor)
+    except Refused as problem:
+        record = await calls.record(ref, backend, visitor)
+        if not _has_cast(record, visitor, cast):
+            return await _failed(request, ref, backend, visitor, problem, typed)
+    except ApprovalsError as problem:
+        return await _failed(request, ref, backend, visitor, problem, typed)
+    said = {"ayes:voted": {"call": str(ref), "verdict": cast.verdict}}
+    return await _done(request, ref, backend, visitor, {"HX-Trigger": json.dumps(said)})
+
+
+def _has_cast(record: Record, visitor: Visitor, vote: NewVote) -> bool:
+    """Whether this very vote of the visitor is recorded already."""
+    said = (vote.verdict, vote.reason, vote.arguments, vote.answer, vote.is_error, vote.halt)
+    return any(
+        one.reviewer == visitor.name
+        and not one.void
+        and said == (one.verdict, one.reason, one.arguments, one.answer, one.is_error, one.halt)
+        for one in record.votes
+    )
+
+
+async def _done(
+    request: Request,
+    ref: CallRef,
+    backend: Backend,
+    visitor: Visitor,
+    headers: Mapping[str, str] = {},
+) -> Response:
+    if not is_fragment(request):
+        return RedirectResponse(f"/calls/{ref}", HTTPStatus.SEE_OTHER)
+    shown = await _shown(request, ref, backend, visitor)
+    shown.headers.update(headers)
+    return shown
+
+
+async def _failed(
+    request: Request,
+    ref: CallRef,
+    backend: Backend,
+    visitor: Visitor,
+    problem: ApprovalsError,
+    typed: Mapping[str, Any],
+) -> HTMLResponse:
+    """The page with what went wrong, and with what the person had typed."""
+    values = {"problem": str(problem), "typed": typed}
+    if isinstance(problem, Unavailable):  # nor can the call be read
+        path = request.url.path
+        shown = _rendered(request, "call_again", visitor, call=str(ref), path=path, **values)
+    else:
+        shown = await _shown(request, ref, backend, visitor, **values)
+    shown.status_code = problems.status_of(problem)
+    return shown
+
+
+# ----------------------------------------------------------------------------------------- edits
+
+
+@router.get("/calls/{workspace}/{thread}/{call}/edit")
+async def edit(ref: Named, request: Request, backend: InBackend, visitor: Reading) -> HTMLResponse:
+    """The form in which a reviewer changes the arguments."""
+    record = await calls.record(ref, backend, visitor)
+    return _form(request, visitor, record, fields.form(*_form_of(record)))
+
+
+@router.post("/calls/{workspace}/{thread}/{call}/edit")
+async def edited(
+    ref: Named, request: Request, backend: InBackend, visitor: Reviewing
+) -> HTMLResponse:
+    """The next step of an edit: another member or item, mistakes at their fields, or the review."""
+    record = await calls.record(ref, backend, visitor)
+    async with request.form(max_fields=_MOST_FIELDS, max_part_size=_MOST_BYTES) as submitted:
+        typed = {name: text for name, text in submitted.items() if isinstance(text, str)}
+    schema, original = _form_of(record)
+    step, basis = typed.get("step", ""), _basis(typed) or original
+    if step == "change":
+        return _form(request, visitor, record, fields.form(schema, basis))
+    if step == "raw":
+        arguments = _raw(typed.get("raw", ""), basis)
+        form = fields.form(schema, arguments if raw_json.is_readable(arguments) else basis)
+    else:
+        before = fields.form(schema, basis)
+        form = fields.filled(before, _places(typed))
+        if mistakes := fields.mistakes(form):
+            return _form(request, visitor, record, form, [*mistakes.items()])
+        arguments = fields.written(before, form)
+    if step.startswith(("add:", "remove:")):
+        return _form(request, visitor, record, fields.form(schema, _stepped(form, step, arguments)))
+    checked = await edits.check(ref, edits.Edit(arguments=arguments), backend, visitor)
+    if checked.mistakes:
+        found = [(one.pointer, one.message) for one in checked.mistakes]
+        return _form(request, visitor, record, form, found, arguments)
+    return _rendered(
+        request,
+        "call_review",
+        visitor,
+        record=record,
+        changed=changes(original, arguments),
+        same_bytes=arguments == original,
+        digest=checked.digest,
+        edited=json.dumps(arguments),
+    )
+
+
+def _form_of(record: Record) -> tuple[str, str]:
+    """The schema, and the arguments as they were requested.
+
+    Raises:
+        BadInput: there is nothing that a form could be made of.
+    """
+    state = record.state
+    asked = state.requested_arguments if state.edited else state.arguments
+    if not record.tool_schema or not raw_json.is_readable(asked):
+        raise BadInput(f"{state.call} cannot be edited: its tool is not declared.")
+    return record.tool_schema, asked
+
+
+def _form(
+    request: Request,
+    visitor: Visitor,
+    record: Record,
+    form: fields.Field,
+    mistakes: Sequence[tuple[str, str]] = (),
+    arguments: str | None = None,
+) -> HTMLResponse:
+    """The form, with each mistake at its field."""
+    raw = form.raw if arguments is None else arguments
+    shown = _rendered(
+        request,
+        "call_edit",
+        visitor,
+        record=record,
+        form=form,
+        mistakes=fields.at_fields(form, mistakes),
+        basis=json.dumps(form.raw),
+        raw=visible_json(raw) if raw_json.is_readable(raw) else raw,
+    )
+    if mistakes:
+        shown.status_code = HTTPStatus.UNPROCESSABLE_ENTITY
+    return shown
+
+
+def _places(typed: Mapping[str, str]) -> dict[str, str]:
+    """The texts of the fields by pointer; their names have `at` before it."""
+    return {name[2:]: text for name, text in typed.items() if name == "at" or name[:3] == "at/"}
+
+
+def _stepped(form: fields.Field, step: str, arguments: str) -> str:
+    """The arguments with one more member or item, or with one less."""
+    what, _, pointer = step.partition(":")
+    for field in fields.each(form):
+        if what == "remove" and field.pointer == pointer and field.optional:
+            return raw_json.replaced(arguments, field.path, None)
+        for one in field.additions:
+            if what == "add" and one.pointer == pointer:
+                return raw_json.replaced(arguments, one.path, one.raw)
+    return arguments
+
+
+def _raw(text: str, basis: str) -> str:
+    """The arguments as typed; those of before if nobody changed them."""
+    typed = with_line_feeds(text).strip()
+    return basis if typed == with_line_feeds(visible_json(basis)).strip() else typed
+
+
+def _basis(typed: Mapping[str, str]) -> str:
+    """The arguments that the form was made of; empty if the form does not say."""
+    basis = _unwrapped(typed.get("basis", '""'))
+    if basis and not raw_json.is_readable(basis):
+        raise BadInput("the form is damaged: what it edits is not JSON. Open it again.")
+    return basis
+
+
+def _unwrapped(text: str) -> str:
+    """The text of a JSON string.
+
+    Raises:
+        BadInput: it is not one.
+    """
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, str):
+        raise BadInput("the form is damaged: its arguments are not a JSON string. Open it again.")
+    return value
+
+
+# --------------------------------------------------------------------------------- what follows
+
+
+def _reviewing(visitor: Visitor) -> Visitor:
+    visitor.require(Role.REVIEWER)
+    return visitor
+
+
+class Finding(BaseModel):
+    """The form of an action that follows a request: its reason, or what somebody found out."""
+
+    reason: Typed = ""
+    #: With a revocation; empty: none.
+    answer: Typed = ""
+    is_error: bool = False
+    halt: bool = False
+    happened: bool | None = None
+    output: Typed = ""
+    late: bool = False
+
+    @property
+    def revocation(self) -> votes.Revocation:
+        return votes.Revocation(
+            reason=self.reason,
+            answer=self.answer or None,
+            is_error=self.is_error,
+            halt=self.halt,
+        )
+
+    @property
+    def reconciliation(self) -> votes.Reconciliation:
+        return votes.Reconciliation(happened=self.happened, output=self.output, late=self.late)
+
+
+@router.post("/calls/{workspace}/{thread}/{call}/{action}")
+async def act(
+    ref: Named,
+    action: Literal["withdraw", "revoke", "doubt", "reconcile"],
+    form: Annotated[Finding, Form()],
+    request: Request,
+    backend: InBackend,
+    visitor: Reading,
+) -> Response:
+    """Withdraw a request, take an approval back, or say what became of a call in doubt."""
+    try:
+        match action:
+            case "withdraw":
+                withdrawal = requests.Withdrawal(reason=form.reason)
+                await requests.withdraw(ref, withdrawal, backend, visitor)
+            case "doubt":
+                await requests.doubt(ref, requests.Doubts(reason=form.reason), backend, visitor)
+            case "revoke":
+                await votes.revoke(ref, form.revocation, backend, _reviewing(visitor))
+            case "reconcile":
+                await votes.reconcile(ref, form.reconciliation, backend, _reviewing(visitor))
+    except ApprovalsError as problem:
+        return await _failed(request, ref, backend, visitor, problem, form.model_dump())
+    return await _done(request, ref, backend, visitor)

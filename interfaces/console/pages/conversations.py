@@ -1,0 +1,67 @@
+"""The pages of conversations: the list, and one as its model read it."""
+
+from typing import Annotated, Final
+
+import msgspec
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import HTMLResponse
+
+from ayes.interfaces.access.rendering import page
+from ayes.interfaces.api import threads
+from ayes.interfaces.api.backend import Backend, InBackend
+from ayes.interfaces.api.identity import Reading, Visitor
+from ayes.interfaces.console.display.texts import text_of
+from ayes.schemas.slots import ThreadRef
+
+router: Final = APIRouter()
+
+
+@router.get("/conversations")
+async def conversations(
+    request: Request,
+    backend: InBackend,
+    visitor: Reading,
+    workspace: str = "",
+    before: threads.Before = None,
+) -> HTMLResponse:
+    found = await threads.threads(backend, visitor, workspace, before)
+    return page(
+        request,
+        "conversations.html",
+        visitor,
+        found=found,
+        is_first=before is None,
+    )
+
+
+@router.get("/conversations/{workspace}/{thread}")
+async def conversation(
+    ref: threads.Named,
+    request: Request,
+    backend: InBackend,
+    visitor: Reading,
+    before: threads.Before = None,
+    provider: Annotated[str, Query(alias="format")] = "",
+) -> HTMLResponse:
+    """One conversation; with a format, also its history as JSON, to be copied."""
+    found = await threads.conversation(ref, backend, visitor, before)
+    history = await _history(ref, backend, visitor, provider) if provider else ""
+    return page(
+        request,
+        "conversation.html",
+        visitor,
+        found=found,
+        provider=provider,
+        history=text_of(history),
+        plain_history=history,
+    )
+
+
+async def _history(ref: ThreadRef, backend: Backend, visitor: Visitor, provider: str) -> str:
+    """The messages of a provider's API as JSON, indented.
+
+    Without stored files: they may be of any number, each of 32 MiB, and a page of them takes the
+    console and the browser minutes.
+    """
+    found = await threads.history(ref, backend, visitor, provider, files=False)
+    return msgspec.json.format(bytes(found.body)).decode()

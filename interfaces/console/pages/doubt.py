@@ -1,0 +1,44 @@
+"""The page of calls in doubt: what is known of each, and what a person can say about it."""
+
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Query, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import HTMLResponse
+
+from ayes.interfaces.access.rendering import page
+from ayes.interfaces.api import calls
+from ayes.interfaces.api.backend import InBackend
+from ayes.interfaces.api.identity import Reading, Visitor
+from ayes.interfaces.api.models import CallFilter, Doubtful
+from ayes.interfaces.console.display.texts import text_of
+from ayes.interfaces.console.display.values import value_of
+
+router: Final = APIRouter()
+
+
+@router.get("/doubt")
+async def doubt(
+    request: Request, chosen: Annotated[CallFilter, Query()], backend: InBackend, visitor: Reading
+) -> HTMLResponse:
+    chosen = chosen.model_copy(update={"status": "in_doubt"})
+    found = await calls.calls(chosen, backend, visitor)
+    assert isinstance(found, Doubtful)
+    # In a thread, since the arguments of hostile calls may take seconds.
+    return await run_in_threadpool(_composed, request, visitor, found)
+
+
+def _composed(request: Request, visitor: Visitor, found: Doubtful) -> HTMLResponse:
+    return page(
+        request,
+        "doubt.html",
+        visitor,
+        found=found,
+        shown=[(one, value_of(one.arguments), text_of(one.arguments)) for one in found.calls],
+        may=lambda one: {"reconcile": "" if one.mine else _NOT_THEIRS},
+    )
+
+
+_NOT_THEIRS: Final = (
+    "Those who were asked about it can say what became of it; its requester cannot."
+)

@@ -1,0 +1,169 @@
+"""The file of a gateway: whose calls it asks about, and which MCP servers are behind it.
+
+    workspace = "desk"
+    requester = "ben"                    # on whose behalf; never one of the reviewers of the calls
+    thread = "mcp"                       # absent: mcp
+    hold = "50s"                         # how long one request waits for people; absent: 50s
+
+    [[server]]
+    name = "github"
+    command = ["github-mcp-server", "stdio"]
+    environment = { GITHUB_TOKEN = "env:GITHUB_TOKEN" }
+
+    [[server]]
+    name = "shop"
+    url = "https://shop.example/mcp"
+    headers = { Authorization = "env:SHOP_AUTHORIZATION" }
+    task_only = ["audit"]                # absent: none; refused to clients without tasks
+
+    [[client]]                           # over HTTP: who may use it, by bearer token
+    requester = "ana"
+    token = "env:ANA_TOKEN"
+
+A secret is written there, or as `env:` and the variable that has it. What a client sends for
+itself, such as a token, is never passed on to a server.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Final
+from urllib.parse import urlsplit
+
+from pydantic import Field, field_validator, model_validator
+
+from ayes.interfaces.access.file_secrets import Secrets
+from ayes.schemas.toml_files import (
+    TomlModel,
+    check_names_differ,
+    checked_token,
+    mistake,
+    read_text,
+    read_toml,
+)
+
+_DURATION: Final = re.compile(r"(\d+)(s|m)")
+_HERE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+#: The longest wait of one request: a stricter limit of most clients comes before it.
+MAX_HOLD_S: Final = 600
+
+
+class ServerFile(TomlModel):
+    """An MCP server behind the gateway: a program over stdio, or a URL."""
+
+    name: str
+    command: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    environment: dict[str, str] = Field(default_factory=dict)
+    url: str = ""
+    headers: dict[str, str] = Field(default_factory=dict)
+    #: Its tools that only clients of the tasks extension may call: nobody else could wait so long.
+    task_only: Annotated[tuple[str, ...], Field(strict=False)] = ()
+
+    @field_validator("name")
+    @classmethod
+    def _is_token(cls, name: str) -> str:
+        return checked_token("server", name)
+
+    @field_validator("url")
+    @classmethod
+    def _is_safe(cls, url: str) -> str:
+        parts = urlsplit(url)
+        if url and not parts.hostname:
+            raise ValueError(f"{url!r} is not a URL. Write it as in https://shop.example/mcp.")
+        if url and parts.scheme != "https" and parts.hostname not in _HERE:
+            raise ValueError("it must begin with https://, since credentials are sent there.")
+        return url
+
+    @model_validator(mode="after")
+    def _is_one_of_two(self) -> "ServerFile":
+        if bool(self.command) == bool(self.url):
+            raise mistake("give either a command or a url.")
+        if self.url and self.environment:
+            raise mistake("environment is for a command; a url has headers.", "environment")
+        if self.command and self.headers:
+            raise mistake("headers are for a url; a command has an environment.", "headers")
+        return self
+
+
+class ClientFile(TomlModel):
+    """Who uses the gateway over HTTP, and the bearer token that shows it."""
+
+    requester: str
+    token: str
+
+    @field_validator("requester")
+    @classmethod
+    def _is_token(cls, requester: str) -> str:
+        return checked_token("requester", requester)
+
+
+class GatewayFile(TomlModel):
+    workspace: str
+    requester: str = ""
+    thread: str = "mcp"
+    hold: str = "50s"
+    servers: Annotated[tuple[ServerFile, ...], Field(strict=False, alias="server", min_length=1)]
+    clients: Annotated[tuple[ClientFile, ...], Field(strict=False, alias="client")] = ()
+
+    @field_validator("workspace", "thread")
+    @classmethod
+    def _is_token(cls, value: str) -> str:
+        return checked_token("name", value)
+
+    @field_validator("requester")
+    @classmethod
+    def _is_requester(cls, value: str) -> str:
+        return value and checked_token("requester", value)
+
+    @field_validator("hold")
+    @classmethod
+    def _is_duration(cls, value: str) -> str:
+        if not 1 <= seconds(value) <= MAX_HOLD_S:
+            raise ValueError(f"{value!r} is not a wait of 1s to 10m. Write it as in 50s or 4m.")
+        return value
+
+    @field_validator("servers")
+    @classmethod
+    def _names_differ(cls, servers: tuple[ServerFile, ...]) -> tuple[ServerFile, ...]:
+        check_names_differ("server", servers)
+        return servers
+
+    @property
+    def hold_s(self) -> float:
+        return float(seconds(self.hold))
+
+
+def seconds(text: str) -> int:
+    """A duration such as `50s` or `4m`; -1 if it is none."""
+    found = _DURATION.fullmatch(text)
+    return -1 if found is None else int(found[1]) * (60 if found[2] == "m" else 1)
+
+
+def read_settings(path: Path, environment: Mapping[str, str] | None = None) -> GatewayFile:
+    """Read the file; secrets are in place of the variables that it names.
+
+    Raises:
+        BadFile: with the line of each mistake; or others may read a secret that is written in it.
+    """
+    text = read_text(path)
+    found = read_toml(GatewayFile, text, str(path))
+    known = os.environ if environment is None else environment
+    values = [value for one in found.servers for value in (one.environment | one.headers).values()]
+    secrets = Secrets(path, [*values, *(one.token for one in found.clients)], known)
+    filled = secrets.filled
+    servers = tuple(
+        one.model_copy(
+            update={
+                key: {name: filled(value, f"server {one.name!r}") for name, value in given.items()}
+                for key, given in (("environment", one.environment), ("headers", one.headers))
+            }
+        )
+        for one in found.servers
+    )
+    clients = tuple(
+        one.model_copy(update={"token": filled(one.token, f"client {one.requester!r}")})
+        for one in found.clients
+    )
+    secrets.check_tokens("client", [(one.requester, one.token) for one in clients])
+    return found.model_copy(update={"servers": servers, "clients": clients})

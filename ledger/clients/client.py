@@ -1,0 +1,671 @@
+"""A connection to the ledger: appending and reading facts, tools and policies.
+
+`services.py` adds the methods for services (`Ledger`), `reviewers.py` those for reviewers
+(`Reviewer`); workers need no more than this. Reading folds facts, and each action appends one.
+An event that may not follow is refused before it is sent (`validity.refusal`). Of two writers of
+one slot the broker accepts one; the other gets `SlotTaken` with the fact that was first.
+"""
+
+import asyncio
+import copy
+import functools
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
+from datetime import datetime, timedelta
+from itertools import batched
+from pathlib import Path
+from typing import Any, Concatenate, Final, Protocol, Self
+
+import msgspec
+from msgspec.structs import replace
+
+from ayes.ledger import clock, tracing
+from ayes.ledger.call import Call
+from ayes.ledger.descriptions import already_filled
+from ayes.ledger.files import kept_again, with_files_kept
+from ayes.ledger.judging.budgets import Sum, candidates, filled, giving_back
+from ayes.ledger.judging.chain import chain_above
+from ayes.ledger.judging.grants import Delegation, Grant, delegations_of, grants_of
+from ayes.ledger.judging.in_force import (
+    VoidVersion,
+    needing_approval,
+    policy_in_force,
+    policy_of,
+    subject_of,
+    tool_of,
+    void_policies,
+    void_tools,
+)
+from ayes.ledger.judging.policies import AppliedPolicy, Origin, Policies, attributed, origin
+from ayes.ledger.judging.policy_proposals import named_proposal
+from ayes.ledger.judging.policy_proposals import problem as problem_of
+from ayes.ledger.judging.votes import Tally, tally
+from ayes.ledger.lifecycle import Status
+from ayes.ledger.log import (
+    AlreadyRecorded,
+    AppendResult,
+    EventLog,
+    FactReader,
+    Overtaken,
+    Recorded,
+    SlotTaken,
+    Unconfirmed,
+)
+from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.people import People, people_of
+from ayes.ledger.validity import call_of, refusal
+from ayes.schemas import events as e
+from ayes.schemas import ids
+from ayes.schemas.codec import Fact, encode
+from ayes.schemas.content import by_digest
+from ayes.schemas.errors import (
+    AlreadyFilled,
+    BadFact,
+    BadFile,
+    BadId,
+    BadSlot,
+    BrokerAway,
+    BrokerRefused,
+    CallChanged,
+    DeadlinePassed,
+    NotAllowed,
+    NotOpen,
+    OutcomeUnknown,
+    StillPending,
+    Unavailable,
+    UnknownCall,
+    UnknownTool,
+)
+from ayes.schemas.logs import get_logger
+from ayes.schemas.slots import (
+    ORGANISATION,
+    PEOPLE,
+    POLICY,
+    ROOT,
+    TOOL,
+    CallRef,
+    DelegationRef,
+    GrantRef,
+    Slot,
+    ThreadRef,
+    declarations,
+    delegations,
+    grants,
+    policies,
+    tool_slot,
+)
+from ayes.schemas.tools import Tool, ToolSpec, declaration
+
+_log: Final = get_logger("ayes.ledger.clients.client")
+
+#: How long a reader waits for a replica to catch up with a known fact.
+_CATCH_UP_S: Final = 2.0
+#: The number of calls that are read with one request.
+_CALLS_AT_ONCE: Final = 100
+#: How often a decision is taken anew because the call changed meanwhile.
+_CHANGES: Final = 5
+#: The pause between attempts of an operation that must succeed.
+_AGAIN_S: Final = 0.5
+#: Files may have been swept if a fact is recorded so long after them, or later (`ops/files.py`).
+_LATE: Final = timedelta(hours=1)
+
+
+class _OnALog(Protocol):
+    @property
+    def log(self) -> EventLog: ...
+
+
+def as_of_the_leader[S: _OnALog, **P, R](
+    method: Callable[Concatenate[S, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[S, P], Coroutine[Any, Any, R]]:
+    """Confirm a refusal that may rest on a missing fact by the leader (docs/decisions/0026).
+
+    A fact that a replica does not have may be recorded all the same. So before the refusal is
+    raised, the method is tried once more and reads as of at least the leader's last fact. So it is,
+    some times, if the call changed while it was decided.
+    """
+
+    async def decided(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with suppress(NotOpen, NotAllowed, StillPending, CallChanged):
+            return await method(self, *args, **kwargs)
+        for _ in range(_CHANGES):
+            await self.log.last_seq()
+            with suppress(CallChanged):
+                return await method(self, *args, **kwargs)
+        return await method(self, *args, **kwargs)
+
+    functools.update_wrapper(decided, method)
+    return decided
+
+
+class LedgerClient:
+    """A connection to the ledger and the author of what it appends. The one place that appends."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        author: e.Author,
+        *,
+        now: clock.Clock = clock.now,
+        new_id: ids.NewId = ids.new_id,
+    ) -> None:
+        self.log = log
+        self.reading: FactReader = log
+        self.author = author
+        self.now = now
+        self._new_id = new_id
+        # Policies and declarations never change, so these caches stay valid.
+        #: By subject; None: the declaration is void.
+        self._tools: dict[str, Tool | None] = {}
+        #: By the subject of the newest version of a policy.
+        self._policies: dict[str, AppliedPolicy] = {}
+        #: The newest version of a policy that was read, as its sequence, by workspace.
+        self._newest: dict[str, int] = {}
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(
+        cls,
+        store: Path | str | None = None,
+        *,
+        url: str | None = None,
+        role: str = "service",
+        name: str = "",
+        timeout_s: float | None = 3.0,
+    ) -> AsyncGenerator[Self]:
+        """Connect to the broker that runs from `store`, or to the one at `url`.
+
+        Args:
+            store: a directory; None: the user's own.
+            url: or the URLs of several servers of a cluster, comma-separated.
+            role: the role of the credentials: `service`, `gate`, `reviewer-ana`, ...; see
+                docs/operators.md.
+            name: a name within the role, recorded as the author.
+            timeout_s: how long to wait for a broker; None: as long as it takes.
+
+        Raises:
+            BrokerAway: no broker answered within `timeout_s`.
+            BrokerRefused: the broker rejects these credentials.
+        """
+        opened = JetStream.connect(store, url=url, role=role, name=name, timeout_s=timeout_s)
+        async with opened as log:
+            yield cls.on(log, role, name)
+
+    @classmethod
+    def on(cls, log: EventLog, role: str, name: str = "") -> Self:
+        """The ledger on a log that is open already; role and name as in `connect`."""
+        kind, _, person = role.partition("-")
+        return cls(log, e.Author(kind=kind, name=name or person or kind))
+
+    def reading_from(self, source: FactReader) -> Self:
+        """The same ledger, but reading facts from `source`."""
+        other = copy.copy(self)
+        other.reading = source
+        return other
+
+    # ------------------------------------------------------------------------------------ appending
+
+    async def append(
+        self,
+        slot: Slot,
+        event: e.Event,
+        *,
+        cause: e.Event | None = None,
+        fallback_slot: Slot | None = None,
+        after: int | None = None,
+    ) -> AppendResult:
+        """Fill a slot, and complete the event's id, time and author.
+
+        Args:
+            cause: the event that this one reacts to: its id is recorded, and its trace continued.
+            fallback_slot: the slot to fill if another fact took the first one.
+            after: as for `EventLog.append`.
+
+        Raises:
+            BadSlot: such a fact cannot fill the slot.
+            BadInput: a file in it cannot be recorded (`ayes.ledger.files`).
+            TooLarge: it is over the limit of one fact.
+            BrokerRefused: these credentials may not write there.
+        """
+        if not isinstance(event, slot.filled_by):
+            raise BadSlot(f"a {type(event).__name__} cannot be in {slot.subject}")
+        given, begun = self.with_envelope(event, cause), self.now()
+        event = await with_files_kept(self.log, slot.workspace, given)
+        result = await self.log.append(slot, encode(event), event.id, after)
+        if self.now() - begun > _LATE and not isinstance(result, SlotTaken):
+            await kept_again(self.log, slot.workspace, given, event)
+        if isinstance(result, SlotTaken) and fallback_slot is not None:
+            fallback = await self.append(fallback_slot, event)
+            return fallback if isinstance(fallback, Unconfirmed) else result
+        return result
+
+    async def try_append(
+        self,
+        slot: Slot,
+        event: e.Event,
+        fallback_slot: Slot | None = None,
+        after: int | None = None,
+    ) -> Fact | None:
+        """Append, and return None if the event is recorded, else the fact that was first.
+
+        Raises:
+            CallChanged: there is a later revocation of the call than `after`.
+            OutcomeUnknown: no answer came.
+        """
+        match await self.append(slot, event, fallback_slot=fallback_slot, after=after):
+            case Recorded() | AlreadyRecorded():
+                return None
+            case SlotTaken(first):
+                return first
+            case Overtaken():
+                raise CallChanged(
+                    f"a revocation of {slot.call_ref} was recorded that could not be read. Nothing "
+                    "was recorded now. Do the same again."
+                )
+            case Unconfirmed(why):
+                unknown = f"nobody can say whether {slot.subject} is recorded: {why.rstrip('.')}"
+                raise OutcomeUnknown(f"{unknown}. Do the same again: it is safe.")
+
+    async def append_until_acknowledged(
+        self,
+        slot: Slot,
+        event: e.Event,
+        *,
+        cause: e.Event | None = None,
+        fallback_slot: Slot | None = None,
+    ) -> Fact | None:
+        """As `try_append`, for as long as it takes. A cancellation takes effect afterwards.
+
+        Raises:
+            BrokerRefused: these credentials may not write there.
+        """
+        writing = asyncio.create_task(
+            self._append_until_acknowledged(slot, self.with_envelope(event, cause), fallback_slot)
+        )
+        try:
+            return await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            await writing
+            raise
+
+    async def _append_until_acknowledged(
+        self, slot: Slot, event: e.Event, fallback_slot: Slot | None
+    ) -> Fact | None:
+        while True:
+            try:
+                return await self.try_append(slot, event, fallback_slot)
+            except BrokerRefused:
+                raise
+            except Unavailable as problem:
+                _log.warning("not written down yet", slot=slot.subject, problem=str(problem))
+            await asyncio.sleep(_AGAIN_S)
+
+    async def check(self, call: Call, slot: Slot, event: e.Event) -> None:
+        """Raise `validity.refusal` if this event may not be recorded next.
+
+        That a deadline has passed is for the broker's clock to say (decision 0007).
+        """
+        problem = refusal(call, slot, event, self.now())
+        if isinstance(problem, DeadlinePassed):
+            problem = refusal(call, slot, event, await self.log.clock())
+        if problem is not None:
+            raise problem
+
+    async def is_too_late(self, call: Call) -> bool:
+        """Whether the approval of a call that seems not to be started is valid no longer.
+
+        A start that was recorded just in time may be missing in what was read.
+        """
+        until = call.valid_until
+        if until is None or call.status is not Status.APPROVED:
+            return False
+        return await self.log.clock() >= until
+
+    async def append_exclusive(self, slot: Slot, event: e.Event, after: int | None = None) -> None:
+        """Fill a slot, which must be free.
+
+        Raises:
+            AlreadyFilled: another fact was first.
+            CallChanged: there is a later revocation of the call than `after`.
+            OutcomeUnknown: no answer came.
+        """
+        if (first := await self.try_append(slot, event, after=after)) is not None:
+            raise AlreadyFilled(already_filled(slot, first))
+
+    async def record(self, call: Call, slot: Slot, event: e.Event) -> Call:
+        """Record an event about a call that must be the first in its slot, and read the call back.
+
+        Raises:
+            Refused: it may not follow (`validity.refusal`), or another fact was first.
+            OutcomeUnknown: no answer came.
+        """
+        await self.check(call, slot, event)
+        await self.append_exclusive(slot, tracing.about(call, event))
+        return await self.call(call.ref, must_include=slot)
+
+    def with_envelope(self, event: e.Event, cause: e.Event | None = None) -> e.Event:
+        """The event with its id, time and author. Appending the same one again is safe."""
+        return msgspec.structs.replace(
+            event,
+            id=event.id or self._new_id(),
+            at=self.now() if event.at is msgspec.UNSET else event.at,
+            by=self.author if event.by is msgspec.UNSET else event.by,
+            cause=event.cause or (cause.id if cause else ""),
+            trace=event.trace or tracing.continued(cause.trace if cause else ""),
+        )
+
+    # -------------------------------------------------------------------------------------- reading
+
+    async def read(
+        self,
+        *refs: CallRef | ThreadRef | GrantRef | DelegationRef | Slot | str,
+        must_include: Slot | None = None,
+    ) -> tuple[Fact, ...]:
+        """Every fact about calls, threads or grants, or in slots, in log order as of one moment.
+
+        Args:
+            refs: also subjects with wildcards.
+            must_include: a slot that is known to be filled. A replica that does not have it yet
+                is asked again.
+
+        Raises:
+            BrokerAway: no replica that answers has the fact in time.
+        """
+        clock = asyncio.get_running_loop()
+        until = clock.time() + _CATCH_UP_S
+        while True:
+            subjects = (ref if isinstance(ref, str) else ref.subjects for ref in refs)
+            facts = await self.reading.read(*subjects)
+            # Mostly it is one of the last.
+            if must_include is None or any(fact.slot == must_include for fact in reversed(facts)):
+                return facts
+            if clock.time() > until:
+                behind = f"{must_include.subject} cannot be read yet; a replica is behind."
+                raise BrokerAway(behind)
+            await asyncio.sleep(0.01)
+
+    async def call(self, ref: CallRef, *, must_include: Slot | None = None) -> Call:
+        """The call that its facts make; without facts its status is UNKNOWN."""
+        return call_of(ref, await self.read(ref, must_include=must_include))
+
+    async def call_patiently(self, ref: CallRef, *, must_include: Slot) -> Call:
+        """As `call`, for as long as it takes: for a program that must know if its claim counts.
+
+        Raises:
+            BrokerRefused: these credentials may not read it.
+        """
+        while True:
+            try:
+                return await self.call(ref, must_include=must_include)
+            except BrokerRefused:
+                raise
+            except Unavailable as problem:
+                _log.warning("cannot be read yet", call=str(ref), problem=str(problem))
+            await asyncio.sleep(_AGAIN_S)
+
+    async def known_call(self, ref: CallRef) -> Call:
+        """The call, which must have been requested.
+
+        Raises:
+            UnknownCall: it was not.
+        """
+        call = await self.call(ref)
+        if call.requested is None and call.facts:
+            # Something void came first: the replica that has it may lack the request after it.
+            await self.log.last_seq()
+            call = await self.call(ref)
+        if call.requested is None:
+            raise UnknownCall(f"{ref} was never requested. `ayes pending` lists what waits.")
+        return call
+
+    async def open_questions(
+        self, thread: ThreadRef, *, must_include: Slot | None = None
+    ) -> tuple[Call, ...]:
+        """The pending calls of a thread.
+
+        Reads only the approval requests and decisions, so it is cheap in a long thread. The calls
+        have these facts alone.
+        """
+        calls_of = f"{ROOT}.{thread.workspace}.{thread.thread}.call.*"
+        refs = (must_include,) if must_include else ()
+        subjects = (f"{calls_of}.gated", f"{calls_of}.decided")
+        facts = await self.read(*subjects, *refs, must_include=must_include)
+        asked = [
+            fact.slot.call_ref for fact in facts if isinstance(fact.event, e.ApprovalRequested)
+        ]
+        calls = [call_of(ref, facts) for ref in asked if ref is not None]
+        return tuple(call for call in calls if call.decided is None)
+
+    def replay(self, start: int | datetime = 1, *subjects: str) -> AsyncGenerator[Fact]:
+        """Facts from a number or time on, up to the current end.
+
+        Args:
+            subjects: with wildcards; none for every fact.
+        """
+        return self._each(self.log.follow(subjects, start, until_end=True))
+
+    def watch(self, start: int | datetime = 1, *subjects: str) -> AsyncGenerator[Fact]:
+        """As `replay`, and then new facts, for ever."""
+        return self._each(self.log.follow(subjects, start, until_end=False))
+
+    async def _each(self, following: AsyncGenerator[list[Fact]]) -> AsyncGenerator[Fact]:
+        async with aclosing(following) as batches:
+            async for facts in batches:
+                for fact in facts:
+                    yield fact
+
+    async def policies(self, workspace: str, *, before: int | None = None) -> Policies:
+        """The policies in force: the newest readable ones. Without any, people are always asked.
+
+        Args:
+            before: as of just before that number of the log.
+        """
+        return Policies(
+            await self._in_force(workspace, before), await self._in_force(ORGANISATION, before)
+        )
+
+    async def alarms(self) -> tuple[VoidVersion, ...]:
+        """The policies and declarations that are void though newer than those in force."""
+        applied = await self.reading.read(f"{ROOT}.*.{POLICY}.*")
+        declared = await self.reading.read(f"{ROOT}.*.{TOOL}.*.*")
+        return (*void_policies(applied, await self._unapproved(applied)), *void_tools(declared))
+
+    async def grants(self, workspace: str) -> tuple[Grant, ...]:
+        """All grants of a workspace, past ones included, oldest first."""
+        return grants_of(await self.reading.read(grants(workspace)))
+
+    async def delegations(self, workspace: str) -> tuple[Delegation, ...]:
+        """All delegations of a workspace, past ones included, oldest first."""
+        return delegations_of(await self.reading.read(delegations(workspace)))
+
+    async def people(self) -> People:
+        """The people and their accounts, as of the leader's last fact."""
+        await self.log.last_seq()
+        return people_of(await self.reading.read(PEOPLE))
+
+    async def record_person(self, slot: Callable[[int], Slot], event: e.Event) -> People:
+        """Record a fact about a person in the next slot of its series; the people after it."""
+        taken, number = {fact.slot for fact in await self.reading.read(PEOPLE)}, 1
+        while slot(number) in taken or await self.try_append(slot(number), event) is not None:
+            number += 1
+        return people_of(await self.read(PEOPLE, must_include=slot(number)))
+
+    async def with_usage(
+        self, sums: Sequence[Sum], call: Call, *, must_include: Slot, is_exact: bool = False
+    ) -> tuple[Sum, ...]:
+        """Sums of budgets (`sums_of`) with what is used of them, as this call finds them.
+
+        Args:
+            is_exact: whether to read which calls give their amounts back even where there is room
+                without that.
+        """
+        ref = call.ref
+        replies = f"{ROOT}.{ref.workspace}.{ref.thread}.turn.*.replied"
+        facts = await self.read(
+            *(one.ref.subjects for one in sums),
+            *((replies,) if any(one.counts_replies for one in sums) else ()),
+            must_include,
+            must_include=must_include,
+        )
+        sums = tuple(filled(one, facts) for one in sums)
+        tight = [
+            one
+            for one in sums
+            if is_exact or not all(one.fits(ref, args) for args in candidates(call))
+        ]
+        refs = tuple(dict.fromkeys(other for one in tight for other in one.others(ref)))
+        back = frozenset[str]()
+        for some in batched(refs, _CALLS_AT_ONCE, strict=False):
+            read = await self.read(*some, must_include, must_include=must_include)
+            back |= giving_back(some, read)
+        return tuple(replace(one, given_back=back) for one in sums)
+
+    async def tally(self, call: Call) -> Tally:
+        """Count the votes on a call that people were asked about."""
+        votes = [vote.event for vote in call.votes if isinstance(vote.event, e.Voted)]
+        for_others = any(one.on_behalf_of for one in votes)
+        given = await self.delegations(call.ref.workspace) if for_others else ()
+        policies, tool = Policies(), None
+        if any(one.arguments is not None for one in votes):
+            call = await self.with_origin(call)
+            policies = await self.policies(call.ref.workspace)
+            tool = await self.tool_of(call)
+        return tally(call, policies, tool, given)
+
+    async def with_origin(self, call: Call) -> Call:
+        """The call with the requester, agent and labels that its request leaves to its thread."""
+        wish = call.wish
+        if wish.requester and wish.agent and wish.labels:
+            return call
+        return attributed(call, origin(call, await self.read(call.ref.thread_ref.opened)))
+
+    async def with_chain(self, whence: Origin) -> Origin:
+        """The origin with the calls above the thread, if it is a sub-agent's."""
+
+        async def read(ref: CallRef, opened: Slot) -> Sequence[Fact]:
+            return await self.read(ref, opened)
+
+        opened = whence.opened.event if whence.opened else None
+        if not isinstance(opened, e.ThreadOpened) or not opened.parent:
+            return whence
+        return replace(whence, chain=await chain_above(whence.opened, read))
+
+    # ---------------------------------------------------------------------------------------- tools
+
+    async def declare(self, workspace: str, spec: ToolSpec) -> e.ToolRef:
+        """Declare a tool. The same contract declared again is the same fact."""
+        version, declared = declaration(spec)
+        await self.try_append(tool_slot(workspace, spec.name, version), declared)
+        return e.ToolRef(spec.name, version, spec.run_by)
+
+    async def tool(self, workspace: str, name: str, version: str = "") -> Tool:
+        """A declared tool: this version, or the newest. Void declarations are skipped.
+
+        Raises:
+            UnknownTool: nobody declared it.
+        """
+        try:
+            declared_as = (
+                tool_slot(workspace, name, version).subject
+                if version
+                else declarations(workspace, name)
+            )
+        except BadId:
+            found = None
+        else:
+            found = await self._declared(declared_as)
+            if found is None and not version:
+                facts = await self.reading.read(declared_as)
+                found = next(filter(None, map(self._tool_in, reversed(facts))), None)
+        if found is not None:
+            return found
+        facts = await self.reading.read(declarations(workspace))
+        declared = {tool.name for tool in map(self._tool_in, facts) if tool}
+        raise UnknownTool(
+            f"no tool {name!r}{f' of version {version}' if version else ''} is declared in "
+            f"workspace {workspace!r}. Declared are: {', '.join(sorted(declared)) or 'none'}."
+        )
+
+    async def _declared(self, subjects: str) -> Tool | None:
+        if (known := self._tools.get(subjects)) is not None:
+            return known
+        fact = await self.reading.latest(subjects)
+        return None if fact is None else self._tool_in(fact)
+
+    def _tool_in(self, fact: Fact) -> Tool | None:
+        """The tool that a fact declares; None if it is void."""
+        subject = subject_of(fact)
+        if subject not in self._tools:
+            try:
+                self._tools[subject] = tool_of(fact)
+            except BadFact as problem:
+                _log.error("a declaration is void", slot=subject, problem=str(problem))
+                self._tools[subject] = None
+        return self._tools[subject]
+
+    async def tool_of(self, call: Call) -> Tool | None:
+        """The tool of a call; None if it was not offered or declared."""
+        wish = call.wish
+        if not wish.tool_version:
+            return None
+        try:
+            return await self.tool(call.ref.workspace, wish.tool, wish.tool_version)
+        except UnknownTool:
+            return None
+
+    # ------------------------------------------------------------------------------------- policies
+
+    async def _in_force(self, workspace: str, before: int | None = None) -> AppliedPolicy:
+        known = self._newest.get(workspace, 0)
+        fact = await self.reading.latest(policies(workspace))
+        if (seq := fact.seq if fact else 0) < known:
+            raise BrokerAway(f"the policy of {workspace} is fact {known:,}, which is missing here.")
+        self._newest[workspace] = max(seq, self._newest.get(workspace, 0))
+        if fact is not None and before is not None and fact.seq >= before:
+            versions = await self.read(policies(workspace), must_include=fact.slot)
+            fact = next((one for one in reversed(versions) if one.seq < before), None)
+        if fact is None:
+            return AppliedPolicy(organisation=workspace == ORGANISATION)
+        newest = subject_of(fact)
+        if newest not in self._policies:
+            # Whether a version counts depends on earlier facts alone, so the result is final.
+            unapproved = await self._unapproved((fact,))
+            try:
+                self._policies[newest] = policy_of(fact, unapproved)
+            except (BadFact, BadFile) as problem:
+                _log.error(
+                    "a policy is void; what was in force before it stays", problem=str(problem)
+                )
+                versions = await self.read(policies(workspace), must_include=fact.slot)
+                earlier = [one for one in versions if one.seq <= fact.seq]
+                self._policies[newest] = policy_in_force(
+                    earlier,
+                    organisation=workspace == ORGANISATION,
+                    unapproved=await self._unapproved(earlier),
+                )
+        return self._policies[newest]
+
+    async def _unapproved(self, facts: Sequence[Fact]) -> dict[int, str]:
+        """Why versions lack the approval that the organisation wants, by sequence."""
+        found: dict[int, str] = {}
+        if all(fact.slot.workspace == ORGANISATION for fact in facts):
+            return found
+        for fact in needing_approval(facts, await self.reading.read(policies(ORGANISATION))):
+            ref = named_proposal(fact)
+            if (why := problem_of(fact, await self.call(ref) if ref else None)) is not None:
+                found[fact.seq] = why
+        return found
+
+
+def call_ref(call: CallRef | str) -> CallRef:
+    """The reference itself, or the one that is written as `workspace/thread/call`."""
+    return call if isinstance(call, CallRef) else CallRef.parse(call)
+
+
+def same_content(event: object, wanted: e.Event) -> bool:
+    """Whether two events have the same content apart from their envelopes."""
+    if not isinstance(event, e.Event) or type(event) is not type(wanted):
+        return False
+    event, wanted = by_digest(event), by_digest(wanted)
+    own = [name for name in wanted.__struct_fields__ if name not in e.Event.__struct_fields__]
+    return all(getattr(event, name) == getattr(wanted, name) for name in own)

@@ -1,0 +1,564 @@
+"""The ledger for a reviewer: vote, grant, delegate, revoke an approval, reconcile a call in doubt.
+
+    async with Ledger.connect(role="reviewer-ana") as ledger:
+        await ledger.reviewer("ana").approve("shop/order-17/refund-1", reason="within the rules")
+
+A reviewer's name is part of each slot that they fill, and the broker lets only that person's
+credentials fill it. An event that cannot count is refused here before it is recorded; the gate
+applies the same rules when it counts the votes (`votes.py`).
+"""
+
+from datetime import datetime
+from functools import partial
+from typing import Final, get_args
+
+import msgspec
+
+from ayes.ledger import tracing
+from ayes.ledger.call import Call
+from ayes.ledger.clients.client import LedgerClient, as_of_the_leader, call_ref, same_content
+from ayes.ledger.descriptions import describe
+from ayes.ledger.judging.grants import (
+    Delegation,
+    Grant,
+    bad_delegation,
+    bad_grant,
+    delegated,
+    delegations_of,
+    grants_of,
+)
+from ayes.ledger.judging.policies import is_possible, of_edit
+from ayes.ledger.judging.votes import is_edit
+from ayes.ledger.log import EventLog
+from ayes.ledger.objections import unused
+from ayes.ledger.people import People
+from ayes.ledger.validity import evolve, may_vote
+from ayes.schemas import events as e
+from ayes.schemas import ids
+from ayes.schemas.codec import Fact
+from ayes.schemas.content import words
+from ayes.schemas.errors import AlreadyFilled, BadArguments, BadInput, NotAllowed, NotOpen
+from ayes.schemas.limits import MAX_REASON, MAX_TEXT
+from ayes.schemas.limits import check as check_size
+from ayes.schemas.slots import CallRef, DelegationRef, GrantRef, Slot, account_slot
+
+#: The number of a fact that is not recorded yet.
+_NEXT: Final = 2**63
+_VERDICTS: Final[tuple[e.Verdict, ...]] = get_args(e.Verdict.__value__)
+
+
+class Reviewer:
+    """The methods of one person. `Ledger.reviewer` makes it."""
+
+    def __init__(self, ledger: LedgerClient, name: str) -> None:
+        self._ledger = ledger
+        self.name = name
+
+    @property
+    def log(self) -> EventLog:
+        return self._ledger.log
+
+    # ------------------------------------------------------------------------------------ votes
+
+    async def approve(
+        self,
+        call: CallRef | str,
+        *,
+        reason: str = "",
+        arguments: str | None = None,
+        on_behalf_of: str = "",
+        digest: str = "",
+        typed: str = "",
+    ) -> Call:
+        """Vote to let the call run; with `arguments` (raw JSON text), with these instead.
+
+        The other parameters and the errors are those of `vote`.
+        """
+        return await self.vote(
+            call,
+            "approve",
+            reason=reason,
+            arguments=arguments,
+            on_behalf_of=on_behalf_of,
+            digest=digest,
+            typed=typed,
+        )
+
+    async def deny(
+        self,
+        call: CallRef | str,
+        *,
+        reason: str = "",
+        on_behalf_of: str = "",
+        halt: bool = False,
+        digest: str = "",
+    ) -> Call:
+        """Vote against the call; the model reads the reason. Parameters and errors as of `vote`."""
+        return await self.vote(
+            call, "deny", reason=reason, on_behalf_of=on_behalf_of, halt=halt, digest=digest
+        )
+
+    async def answer(
+        self,
+        call: CallRef | str,
+        answer: str,
+        *,
+        is_error: bool = False,
+        reason: str = "",
+        on_behalf_of: str = "",
+        halt: bool = False,
+        digest: str = "",
+    ) -> Call:
+        """Vote that the model reads this text in place of the tool's output; the tool does not run.
+
+        The other parameters and the errors are those of `vote`.
+        """
+        return await self.vote(
+            call,
+            "answer",
+            reason=reason,
+            answer=answer,
+            is_error=is_error,
+            on_behalf_of=on_behalf_of,
+            halt=halt,
+            digest=digest,
+        )
+
+    async def break_glass(
+        self, call: CallRef | str, *, reason: str, digest: str = "", typed: str = ""
+    ) -> Call:
+        """Let the call run alone, in an emergency. Parameters and errors as of `vote`."""
+        return await self.vote(call, "break_glass", reason=reason, digest=digest, typed=typed)
+
+    @as_of_the_leader
+    async def vote(
+        self,
+        call: CallRef | str,
+        verdict: e.Verdict,
+        *,
+        reason: str = "",
+        arguments: str | None = None,
+        answer: str = "",
+        is_error: bool = False,
+        on_behalf_of: str = "",
+        halt: bool = False,
+        digest: str = "",
+        typed: str = "",
+    ) -> Call:
+        """Vote on a pending call; `approve`, `deny`, `answer` and `break_glass` are shorter.
+
+        Args:
+            reason: with `deny` the model reads it; with `break_glass` it is required.
+            arguments: with `approve`: run it with these instead (raw JSON text).
+            answer: with `answer`: the text that the model reads in place of the tool's output.
+            is_error: with `answer`: the model reads it as the tool's error.
+            on_behalf_of: the person in whose place, by that person's delegation. Found by itself
+                for a reviewer who was not asked.
+            halt: with `deny` and `answer`: the model is not asked again before a user says
+                something.
+            digest: the digest that the reviewer was shown; the vote counts for that one only.
+            typed: with `approve` and `break_glass`: the tool's name as the reviewer typed it,
+                where a rule has `confirm = "typed"`.
+
+        Raises:
+            BadInput: there is no such verdict; it does not use one of the arguments; or the rule
+                wants the tool's name typed, and it is not.
+            TooLarge: reason, arguments or answer are over their limit (`ayes.schemas.limits`).
+            UnknownCall, AlreadyDecided, DeadlinePassed, NotAllowed, NotOpen: see
+                `validity.refusal`.
+            NotAllowed: nobody delegated that vote to this reviewer; the policies in force block the
+                call as edited; or the editor does not count, and nobody else can agree to the edit.
+            BadArguments: the edit breaks the tool's schema.
+            AlreadyFilled: this reviewer has voted before.
+        """
+        ref = call_ref(call)
+        if verdict not in _VERDICTS:
+            verdicts = ", ".join(_VERDICTS)
+            raise BadInput(f"{verdict!r} is not a valid verdict. The verdicts are: {verdicts}.")
+        voted = e.Voted(
+            verdict=verdict,
+            digest=digest,
+            reason=reason,
+            arguments=arguments,
+            answer=answer,
+            is_error=is_error,
+            on_behalf_of=on_behalf_of,
+            halt=halt,
+        )
+        if problem := unused(voted):
+            raise BadInput(f"{problem}. Nothing was recorded.")
+        check_size("the reason", reason, MAX_REASON)
+        check_size("the answer", answer, MAX_TEXT)
+        check_size("the edited arguments", arguments or "", MAX_TEXT)
+        known = await self._ledger.known_call(ref)
+        asked = known.approval_request.digest if known.approval_request else ""
+        voted = await self.check_vote(known, msgspec.structs.replace(voted, digest=asked))
+        if digest not in ("", voted.digest):
+            raise NotOpen(
+                f"{ref} waits with the digest {voted.digest}, not {digest}. Nothing was recorded. "
+                f"Look at what waits: ayes show {ref}"
+            )
+        _check_typed(known, verdict, typed)
+        if arguments is not None:
+            await self._check_edit(known, voted, arguments)
+        with tracing.voting(known, verdict):
+            voted = tracing.about(known, voted)
+            await self._ledger.append_exclusive(ref.vote(self.name), voted)
+        return await self._ledger.call(ref, must_include=ref.vote(self.name))
+
+    async def check_vote(self, call: Call, vote: e.Voted) -> e.Voted:
+        """Refuse a vote that could not count; its edit aside. Returns it as it is to be recorded.
+
+        Raises:
+            Refused: as of `vote`.
+        """
+        principal = vote.on_behalf_of or await self._principal(call, vote)
+        voted = msgspec.structs.replace(vote, on_behalf_of=principal)
+        await self._ledger.check(call, call.ref.vote(self.name), voted)
+        if vote.on_behalf_of:
+            await self._check_principal(call, principal)
+        if vote.verdict != "break_glass":
+            await self._check_substitutes(call)
+        return voted
+
+    async def _principal(self, call: Call, vote: e.Voted) -> str:
+        """For a reviewer who was not asked: a person who was, and delegated to them; else empty."""
+        asked = call.approval_request
+        if vote.verdict == "break_glass" or asked is None or may_vote(call, vote, self.name):
+            return ""
+        now = self._ledger.now()
+        for one in await self._ledger.delegations(call.ref.workspace):
+            behalf = msgspec.structs.replace(vote, on_behalf_of=one.ref.giver)
+            if one.holds(self.name, call.wish.tool, now) and may_vote(call, behalf, self.name):
+                return one.ref.giver
+        return ""
+
+    async def _check_principal(self, call: Call, principal: str) -> None:
+        """Refuse a vote in the place of a person who did not delegate it to this reviewer."""
+        now = self._ledger.now()
+        if not any(
+            one.ref.giver == principal and one.holds(self.name, call.wish.tool, now)
+            for one in await self._ledger.delegations(call.ref.workspace)
+        ):
+            raise NotAllowed(
+                f"{principal} gave {self.name} no vote on {call.wish.tool} that holds now. "
+                "Nothing was recorded."
+            )
+
+    async def _check_substitutes(self, call: Call) -> None:
+        """Refuse the vote of a person in whose place another has voted already."""
+        instead = [
+            vote
+            for vote in call.votes
+            if isinstance(vote.event, e.Voted) and vote.event.on_behalf_of == self.name
+        ]
+        if not instead:
+            return
+        given = await self._ledger.delegations(call.ref.workspace)
+        for vote in instead:
+            if delegated(given, call, vote):
+                raise NotAllowed(
+                    f"{vote.slot.tail[3]} has voted on {call.ref} in {self.name}'s place: "
+                    f"{describe(vote)}. Nothing was recorded."
+                )
+
+    async def _check_edit(self, call: Call, voted: e.Voted, arguments: str) -> None:
+        """Refuse arguments that break the tool's schema or with which the call could never run."""
+        ref, wish = call.ref, call.wish
+        tool = await self._ledger.tool(ref.workspace, wish.tool, wish.tool_version)
+        if problem := tool.problems(arguments):
+            raise BadArguments(problem)
+        known = await self._ledger.with_origin(call)
+        more = of_edit(await self._ledger.policies(ref.workspace), tool, known, arguments)
+        if more is None:
+            raise NotAllowed(
+                f"{ref} cannot run so: the policy in force blocks {wish.tool} with these "
+                "arguments. Nothing was recorded."
+            )
+        if not is_possible(known, more):
+            raise NotAllowed(
+                f"{ref} cannot run so: with these arguments the policy asks others than those who "
+                "were asked. Nothing was recorded. Deny it, so that it is requested anew."
+            )
+        vote = Fact(_NEXT, self._ledger.now(), ref.vote(self.name), voted)
+        assert known.approval_request
+        if known.approval_request.editor_counts or not is_edit(known, vote):
+            return
+        after = await self._ledger.tally(evolve(known, vote))
+        if isinstance(after.verdict, e.Denied):
+            raise NotAllowed(
+                f"{ref} cannot run so: the person who edits does not count, and too few others "
+                "could agree. Nothing was recorded. Deny it and say what it should be, so that it "
+                "is requested anew."
+            )
+
+    # ------------------------------------------------------------------- approvals and their end
+
+    @as_of_the_leader
+    async def revoke(
+        self,
+        call: CallRef | str,
+        *,
+        reason: str = "",
+        answer: str | None = None,
+        is_error: bool = False,
+        halt: bool = False,
+    ) -> Call:
+        """Take an approval back before the tool runs.
+
+        Args:
+            answer: the text that the model reads in place of the tool's output. Without one it
+                reads that the approval was taken back, and the reason.
+            is_error: the model reads the answer as the tool's error.
+            halt: the model is not asked again before a user says something.
+
+        Raises:
+            AlreadyFilled, NotOpen: it has started, or was never approved.
+            NotAllowed: this person may not, or asked for the call.
+            TooLarge: reason or answer are over their limit (`ayes.schemas.limits`).
+            BadInput: `is_error` without an answer.
+        """
+        ref = call_ref(call)
+        if is_error and answer is None:
+            raise BadInput("is_error is for an answer only, and there is none. Pass answer, too.")
+        check_size("the reason", reason, MAX_REASON)
+        check_size("the answer", answer or "", MAX_TEXT)
+        revoked = e.Revoked(
+            reason=reason, reviewer=self.name, answer=answer, is_error=is_error, halt=halt
+        )
+        return await self._settle(ref, ref.revoked_by(self.name), revoked)
+
+    @as_of_the_leader
+    async def reconcile(self, call: CallRef | str, *, happened: bool, output: e.Content) -> Call:
+        """Record whether a call in doubt took effect.
+
+        Args:
+            output: the result, for the model: a text, or the parts of a late result.
+
+        Raises:
+            NotOpen: it is not in doubt.
+            NotAllowed: this person may not, or asked for the call.
+            AlreadyFilled: somebody else was first.
+            TooLarge: the output is over its limit (`ayes.schemas.limits`).
+        """
+        ref = call_ref(call)
+        check_size("the output", words(output), MAX_TEXT)
+        reconciled = e.Reconciled(happened=happened, output=output, reviewer=self.name)
+        return await self._settle(ref, ref.reconciled_by(self.name), reconciled)
+
+    async def _settle(self, ref: CallRef, slot: Slot, event: e.Event) -> Call:
+        """Record the event and check that it counts: a fact in another slot may have been first."""
+        known = await self._ledger.record(await self._ledger.known_call(ref), slot, event)
+        if (void := next((one for one in known.void if one.fact.slot == slot), None)) is not None:
+            raise AlreadyFilled(f"{ref} is {known.status.replace('_', ' ')}: {void.why}.")
+        return known
+
+    # -------------------------------------------------------------------------------- in advance
+
+    @as_of_the_leader
+    async def grant(
+        self,
+        grant: GrantRef | str,
+        tool: str,
+        *,
+        for_s: float,
+        uses: int = 1,
+        arguments: str | None = None,
+        when: str = "",
+        agent: str = "*",
+        thread: str = "*",
+        reason: str = "",
+    ) -> Grant:
+        """Approve calls of a tool in advance. Repeating the same grant is safe.
+
+        It is its giver's vote, given early: if a rule asks for more people, their grants are needed
+        too. It counts when a call is judged; once people are asked, only their votes count.
+
+        Args:
+            grant: `workspace/giver/name`; the giver is this reviewer.
+            for_s: seconds from when it is recorded. There is always an end.
+            uses: the number of calls that it may let run, 1 to 1,000.
+            arguments: exactly these (raw JSON text, compared by value).
+            when: a condition on the arguments (`ayes.schemas.conditions`).
+            agent, thread: names, or patterns with `*`.
+
+        Raises:
+            BadInput: the end, the uses or the condition are not valid.
+            UnknownTool: nobody declared the tool.
+            BadArguments: they break its schema.
+            NotAllowed: no grant may cover this tool, or the giver is another person.
+            AlreadyFilled: another grant has this name.
+        """
+        ref = grant if isinstance(grant, GrantRef) else GrantRef.parse(grant)
+        self._check_giver(ref)
+        granted = e.Granted(
+            tool=tool,
+            expires_in_s=for_s,
+            uses=uses,
+            arguments=arguments,
+            when=when,
+            agent=agent,
+            thread=thread,
+            reason=reason,
+        )
+        if problem := bad_grant(granted):
+            raise BadInput(problem)
+        declared = await self._ledger.tool(ref.workspace, tool)
+        if arguments is not None and (problem := declared.problems(arguments)):
+            raise BadArguments(problem)
+        policies = await self._ledger.policies(ref.workspace)
+        if declared.declared.governs or not policies.grantable(tool):
+            says = "its declaration" if declared.declared.governs else "never_grant in the policy"
+            raise NotAllowed(
+                f"no grant may cover {tool}: people look at each call of it, as {says} says. "
+                "Nothing was recorded."
+            )
+        await self._give("grant", ref, granted)
+        [found] = grants_of(await self._ledger.read(ref, must_include=ref.given))
+        if (standing := found.standing(self._ledger.now())) != "in force":
+            raise AlreadyFilled(
+                f"there was such a grant {ref}, and it is {standing}. Choose another name."
+            )
+        return found
+
+    async def revoke_grant(self, grant: GrantRef | str, *, reason: str = "") -> Grant:
+        """Revoke a grant. Any reviewer may: it only makes things stricter.
+
+        Raises:
+            BadInput: there is no such grant.
+            AlreadyFilled: it is revoked already.
+        """
+        ref = grant if isinstance(grant, GrantRef) else GrantRef.parse(grant)
+        known = grants_of(await self._ledger.read(ref))
+        if not known:
+            raise BadInput(
+                f"there is no grant {ref}. `ayes grant list` shows those that there are."
+            )
+        if (revoked := known[0].revoked) is not None:
+            raise AlreadyFilled(f"{ref} is revoked: {describe(revoked)}. Nothing was recorded.")
+        slot = ref.revoked_by(self.name)
+        event = e.GrantRevoked(reviewer=self.name, reason=reason)
+        await self._ledger.append_exclusive(slot, event)
+        [found] = grants_of(await self._ledger.read(ref, must_include=slot))
+        return found
+
+    async def delegate(
+        self,
+        delegation: DelegationRef | str,
+        to: str,
+        *,
+        starts_at: datetime,
+        ends_at: datetime,
+        tools: tuple[str, ...] = ("*",),
+        reason: str = "",
+    ) -> Delegation:
+        """Let another person vote in this reviewer's place for a time ("Ben for Ana").
+
+        Repeating the same delegation is safe.
+
+        Args:
+            delegation: `workspace/giver/name`; the giver is this reviewer.
+            to: the other person.
+            starts_at, ends_at: with a time zone.
+            tools: names, or patterns with `*`.
+
+        Raises:
+            BadInput: it ends before it starts, is over already, is to its giver, or has times
+                without a zone.
+            BadId: `to` is not a valid name of a person.
+            NotAllowed: the giver is another person.
+            AlreadyFilled: another delegation has this name.
+        """
+        ref = (
+            delegation if isinstance(delegation, DelegationRef) else DelegationRef.parse(delegation)
+        )
+        self._check_giver(ref)
+        ids.token("reviewer", to)
+        given = e.Delegated(to=to, starts_at=starts_at, ends_at=ends_at, tools=tools, reason=reason)
+        if problem := bad_delegation(ref.giver, given, self._ledger.now()):
+            raise BadInput(problem)
+        await self._give("delegation", ref, given)
+        [found] = delegations_of(await self._ledger.read(ref, must_include=ref.given))
+        return found
+
+    async def end_delegation(
+        self, delegation: DelegationRef | str, *, reason: str = ""
+    ) -> Delegation:
+        """End a delegation before its time. Votes that were cast with it remain valid.
+
+        Raises:
+            BadInput: there is no such delegation.
+            NotAllowed: another person gave it.
+            AlreadyFilled: it was ended before.
+        """
+        ref = (
+            delegation if isinstance(delegation, DelegationRef) else DelegationRef.parse(delegation)
+        )
+        self._check_giver(ref)
+        if not delegations_of(await self._ledger.read(ref)):
+            raise BadInput(
+                f"there is no delegation {ref}. `ayes delegate list` shows those that there are."
+            )
+        await self._ledger.append_exclusive(ref.ended, e.DelegationEnded(reason=reason))
+        [found] = delegations_of(await self._ledger.read(ref, must_include=ref.ended))
+        return found
+
+    # ------------------------------------------------------------------------------------ accounts
+
+    async def bind(self, account: str) -> People:
+        """Record that an account elsewhere is this reviewer's own. Repeating it is safe.
+
+        Args:
+            account: `slack:<team>/<user>`, or `openid:<issuer>#<subject>`.
+
+        Raises:
+            NotAllowed: it is another person's, or the reviewer was removed.
+            TooLarge: it has over `MAX_REASON` characters.
+        """
+        check_size("the account", account, MAX_REASON)
+        people, event = await self._ledger.people(), e.AccountBound(account=account)
+        if account not in people.accounts and not people.is_removed(self.name):
+            people = await self._ledger.record_person(partial(account_slot, self.name), event)
+        if people.is_removed(self.name):
+            raise NotAllowed(f"{self.name} was removed, and can bind no account.")
+        if (whose := people.accounts.get(account)) != self.name:
+            raise NotAllowed(
+                f"the account {account} is {whose}'s, who bound it first. An operator can free all "
+                f"accounts of {whose}: ayes people release {whose}"
+            )
+        return people
+
+    def _check_giver(self, ref: GrantRef | DelegationRef) -> None:
+        if ref.giver != self.name:
+            only = f"only {ref.giver} can give or end {ref}, and not {self.name}"
+            raise NotAllowed(f"{only}. Nothing was recorded.")
+
+    async def _give(
+        self, what: str, ref: GrantRef | DelegationRef, given: e.Granted | e.Delegated
+    ) -> None:
+        """Record a grant or a delegation, unless the same one is recorded already."""
+        first = await self._ledger.try_append(ref.given, given)
+        if first is not None and not same_content(first.event, given):
+            raise AlreadyFilled(
+                f"there is another {what} {ref}: {describe(first)}. Choose another name."
+            )
+
+
+def _check_typed(call: Call, verdict: e.Verdict, typed: str) -> None:
+    """Refuse to let a call run without the tool's name, where the rule wants it typed; and another
+    tool's name, or one with a vote that lets nothing run.
+    """
+    asking, tool = call.approval_request, call.wish.tool
+    assert asking, "the vote was checked before"
+    runs = verdict in ("approve", "break_glass")
+    if typed and not runs:
+        only = "typed goes with approve or break_glass"
+        raise BadInput(f"{only}, and the verdict is {verdict}. Nothing was recorded.")
+    if typed not in ("", tool):
+        raise BadInput(f"{call.ref} runs {tool}, and not {typed!r}. Nothing was recorded.")
+    if runs and not typed and asking.confirm == "typed":
+        raise BadInput(
+            f"the rule {asking.rule!r} wants the name of the tool typed before {call.ref} runs. "
+            f"Nothing was recorded. Look at the call by itself, and give typed={tool!r} with the "
+            f"vote (at a terminal: --typed {tool})."
+        )

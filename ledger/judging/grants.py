@@ -1,0 +1,227 @@
+"""Grants ("calls like this, until then") and delegations ("Ben, in my place").
+
+Both are facts of the workspace, in slots under their giver's name, so only Ana's credentials can
+give in Ana's name. Their state at a moment is derived from the facts:
+
+* A grant is its giver's vote for a call that was not made yet. It covers calls from when it was
+  recorded until its end, for a number of uses. Each use is a fact in its own slot, so two gates
+  cannot both spend the last one.
+* A delegation lets another person vote in the giver's place, until its time is over or it is ended.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from operator import attrgetter
+from typing import Final
+
+from msgspec import Struct
+
+from ayes.ledger.call import Call
+from ayes.ledger.judging.policy_rules import About
+from ayes.schemas import conditions, strict_json
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.limits import MAX_GRANT_S
+from ayes.schemas.quorums import is_among
+from ayes.schemas.slots import DELEGATION, GRANT, DelegationRef, GrantRef
+
+MAX_USES: Final = 1000
+
+
+class Grant(Struct, frozen=True):
+    """A reviewer's approval in advance, and its uses."""
+
+    ref: GrantRef
+    given: Fact
+    revoked: Fact | None = None
+    #: By number.
+    used: tuple[Fact, ...] = ()
+
+    @property
+    def granted(self) -> e.Granted:
+        assert isinstance(self.given.event, e.Granted)
+        return self.given.event
+
+    @property
+    def ends_at(self) -> datetime:
+        # A recorded time may be longer than a valid one, or than any date.
+        return self.given.recorded_at + timedelta(
+            seconds=max(0.0, min(self.granted.expires_in_s, MAX_GRANT_S))
+        )
+
+    @property
+    def left(self) -> int:
+        """The number of remaining uses."""
+        return max(0, self.granted.uses - len(self.used))
+
+    def used_by(self, call: Call) -> bool:
+        """Whether this call took one of its uses."""
+        return any(
+            isinstance(fact.event, e.GrantUsed) and fact.event.call == str(call.ref)
+            for fact in self.used
+        )
+
+    def standing(self, now: datetime) -> str:
+        """Its status at this time: `in force`, `revoked`, `void`, `ended` or `used up`."""
+        if self.revoked is not None:
+            return "revoked"
+        if bad_grant(self.granted) is not None:
+            return "void"
+        if now >= self.ends_at:
+            return "ended"
+        return "in force" if self.left else "used up"
+
+
+class Delegation(Struct, frozen=True):
+    """A permission to vote in another's place, and its early end."""
+
+    ref: DelegationRef
+    given: Fact
+    ended: Fact | None = None
+
+    @property
+    def delegated(self) -> e.Delegated:
+        assert isinstance(self.given.event, e.Delegated)
+        return self.given.event
+
+    def holds(self, reviewer: str, tool: str, at: datetime, before: int | None = None) -> bool:
+        """Whether this reviewer may vote in the giver's place on a call of this tool.
+
+        Args:
+            before: as of just before that number of the log.
+        """
+        given = self.delegated
+        known = before is None or self.given.seq < before
+        ended = self.ended is not None and (before is None or self.ended.seq < before)
+        in_time = given.starts_at <= at < given.ends_at
+        return (
+            known and not ended and in_time and given.to == reviewer and is_among(tool, given.tools)
+        )
+
+
+def grants_of(facts: Iterable[Fact]) -> tuple[Grant, ...]:
+    """The grants among these facts of a workspace, oldest first."""
+    found = []
+    for places in _by_name(facts, GRANT):
+        given = places.get("given")
+        if given is not None and isinstance(given.event, e.Granted):
+            _, giver, name, _ = given.slot.tail
+            used = tuple(fact for place, fact in places.items() if place.startswith("used"))
+            ref = GrantRef(given.slot.workspace, giver, name)
+            revoked = [
+                fact for place, fact in places.items() if place.partition(".")[0] == "revoked"
+            ]
+            first = min(revoked, key=attrgetter("seq"), default=None)
+            found.append(Grant(ref, given, first, used))
+    return tuple(sorted(found, key=lambda one: one.given.seq))
+
+
+def delegations_of(facts: Iterable[Fact]) -> tuple[Delegation, ...]:
+    """The delegations among these facts of a workspace, oldest first."""
+    found = []
+    for places in _by_name(facts, DELEGATION):
+        given = places.get("given")
+        if given is not None and isinstance(given.event, e.Delegated):
+            _, giver, name, _ = given.slot.tail
+            ref = DelegationRef(given.slot.workspace, giver, name)
+            found.append(Delegation(ref, given, places.get("ended")))
+    return tuple(sorted(found, key=lambda one: one.given.seq))
+
+
+def delegated(delegations: Iterable[Delegation], call: Call, vote: Fact) -> bool:
+    """Whether a delegation held by which this vote was cast in another's place."""
+    event = vote.event
+    assert isinstance(event, e.Voted)
+    reviewer, tool = vote.slot.tail[3], call.wish.tool
+    return any(
+        one.ref.giver == event.on_behalf_of
+        and one.holds(reviewer, tool, vote.recorded_at, vote.seq)
+        for one in delegations
+    )
+
+
+def covering(grants: Iterable[Grant], about: About, now: datetime) -> tuple[Grant, ...]:
+    """The grants that certainly cover such a call, whatever their remaining uses."""
+    scope = about.scope
+    return tuple(grant for grant in grants if _covers(grant, about, scope, now))
+
+
+def _covers(grant: Grant, about: About, scope: conditions.Scope, now: datetime) -> bool:
+    granted = grant.granted
+    if bad_grant(granted) is not None:  # other clients may record one that ours would refuse
+        return False
+    in_time = grant.given.recorded_at <= now < grant.ends_at
+    if grant.revoked is not None or not in_time or granted.tool != about.tool:
+        return False
+    if not (fnmatchcase(about.agent, granted.agent) and fnmatchcase(about.thread, granted.thread)):
+        return False
+    if granted.arguments is not None and not same(granted.arguments, about.args):
+        return False
+    try:
+        return not granted.when or conditions.holds(granted.when, scope)
+    except conditions.CannotSay:
+        return False
+
+
+def same(arguments: str, value: object) -> bool:
+    """Whether raw JSON text has this value, in any order of keys; 1, 1.0 and true differ."""
+    try:
+        known = strict_json.read(arguments)
+    except ValueError:
+        return False
+    return json.dumps(known, sort_keys=True) == json.dumps(value, sort_keys=True)
+
+
+def _by_name(facts: Iterable[Fact], kind: str) -> Iterable[dict[str, Fact]]:
+    """The facts by place, for each giver and name."""
+    found: dict[tuple[str, str], dict[str, Fact]] = defaultdict(dict)
+    for fact in facts:
+        match fact.slot.tail:
+            case (found_kind, giver, name, *place) if found_kind == kind:
+                found[giver, name][".".join(place)] = fact
+            case _:
+                pass
+    return found.values()
+
+
+def bad_grant(granted: e.Granted) -> str | None:
+    """Why a grant is not valid; None if it is."""
+    if not 0 < granted.expires_in_s <= MAX_GRANT_S:
+        days = f"{MAX_GRANT_S / 86400:,.0f} days"
+        given = f"{granted.expires_in_s:g} s"
+        return f"a grant ends: between now and {days} from now. {given} is not."
+    if not 1 <= granted.uses <= MAX_USES:
+        return f"a grant has 1 to {MAX_USES:,} uses, not {granted.uses}."
+    if granted.arguments is not None and granted.when:
+        either = "a grant is for exact arguments or for those that a condition holds for"
+        return f"{either}; give one of them."
+    if granted.when:
+        return _bad_condition(granted.when)
+    return None
+
+
+@lru_cache(maxsize=4096)
+def _bad_condition(when: str) -> str | None:
+    try:
+        conditions.check(when)
+    except conditions.BadCondition as problem:
+        return str(problem)
+    return None
+
+
+def bad_delegation(giver: str, given: e.Delegated, now: datetime) -> str | None:
+    """Why a delegation is not valid; None if it is."""
+    if given.starts_at.tzinfo is None or given.ends_at.tzinfo is None:
+        return "a delegation's times need a time zone, such as UTC."
+    if given.to == giver:
+        return f"{giver} has their own vote already. Name somebody else."
+    start, end = (f"{at:%Y-%m-%d %H:%M} UTC" for at in (given.starts_at, given.ends_at))
+    if given.ends_at <= given.starts_at:
+        return f"it ends ({end}) before it starts ({start})."
+    if given.ends_at <= now:
+        return f"it was over at {end}. Give a later end."
+    return None

@@ -1,0 +1,32 @@
+"""Applying and proposing policies, by their texts."""
+
+from collections.abc import Sequence
+from difflib import unified_diff
+
+from ayes.ledger.clients.services import Ledger
+from ayes.ledger.judging.in_force import policy_in_force
+from ayes.schemas.codec import Fact
+from ayes.schemas.events import PolicyApplied
+from ayes.schemas.slots import policies
+
+
+async def changes_to(ledger: Ledger, owner: str, text: str, source: str) -> tuple[int, list[str]]:
+    """The version in force (0 if there is none), and a unified diff from it to the text."""
+    facts = await ledger.read(policies(owner))
+    version = policy_in_force(facts).version
+    return version, changes(text_of(facts, version), text, f"version {version}", source)
+
+
+def text_of(facts: Sequence[Fact], version: int) -> str:
+    """The text of that version of a policy; empty if there is none."""
+    applied = (fact.event for fact in facts if fact.slot.tail[1:] == (str(version),))
+    return next((event.text for event in applied if isinstance(event, PolicyApplied)), "")
+
+
+def changes(before: str, after: str, old: str, new: str) -> list[str]:
+    """A unified diff of two policies of these names, line by line."""
+    return [*unified_diff(before.splitlines(), after.splitlines(), old, new, lineterm="")]
+
+
+def _whose(workspace: str, *, organisation: bool) -> str:
+    return "the organisation's policy" if organisation else f"the policy of {workspace}"

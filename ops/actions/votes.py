@@ -1,0 +1,67 @@
+"""What became of a vote."""
+
+import asyncio
+import time
+from typing import Final
+
+from ayes.ledger.call import Call
+from ayes.ledger.clients.services import Ledger
+from ayes.ledger.judging.votes import Tally
+from ayes.schemas import events as e
+from ayes.schemas.errors import NotOpen
+
+#: The gate decides within milliseconds. What is not decided after this waits for something.
+GATE_S: Final = 3.0
+#: The first and the longest pause between two readings; each is 1.5 times the one before.
+_POLL_S: Final = 0.005
+_MAX_POLL_S: Final = 0.1
+
+
+async def is_for_the_gate(ledger: Ledger, call: Call) -> bool:
+    """Whether the next step is the gate's, not people's."""
+    if call.decided is not None:
+        return False
+    if call.approval_request is None or call.withdrawn is not None:
+        return True
+    return (await ledger.tally(call)).verdict is not None
+
+
+async def seen_by_gate(ledger: Ledger, call: Call, within_s: float = GATE_S) -> Call:
+    """The call once the gate has recorded an approval request or a decision, if it must; else as it
+    is when the time is up.
+    """
+    pause_s, until = _POLL_S, time.monotonic() + within_s
+    while await is_for_the_gate(ledger, call) and time.monotonic() < until:
+        await asyncio.sleep(pause_s)
+        pause_s = min(pause_s * 1.5, _MAX_POLL_S)
+        found = await ledger.call(call.ref)
+        # Another replica may lack the facts that are known here.
+        call = max(call, found, key=lambda one: len(one.facts))
+    return call
+
+
+async def open_tally(ledger: Ledger, call: Call) -> Tally | None:
+    """The state of the vote on a pending call."""
+    return (
+        await ledger.tally(call)
+        if call.approval_request is not None and call.decided is None
+        else None
+    )
+
+
+def late_result(call: Call) -> tuple[bool, e.Content]:
+    """Whether a call in doubt happened and what the model reads, as its late result has it.
+
+    Raises:
+        NotOpen: it has none, or several that differ.
+    """
+    match call.late_result:
+        case e.ToolReturned(output=output):
+            return True, output
+        case e.ToolFailed(error=text):
+            return False, text
+        case None:
+            raise NotOpen(
+                f"{call.ref} has no late result, or several that differ: see ayes show "
+                f"{call.ref}. Say what you found out: whether it happened."
+            )

@@ -1,0 +1,167 @@
+"""A fact as everybody outside sees it."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from ayes.ledger.descriptions import describe_chain
+from ayes.ledger.validity import call_of, voids
+from ayes.projections.views.call import SHORT, _asks, _quorums, changes
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.content import described, words
+from ayes.schemas.digest import call_digest
+from ayes.schemas.slots import CallRef
+from ayes.schemas.times import duration
+
+type Wishes = Mapping[CallRef, e.ToolRequested]
+
+
+def wishes_of(facts: Iterable[Fact]) -> dict[CallRef, e.ToolRequested]:
+    """The requests among these facts, by call."""
+    return {
+        ref: fact.event
+        for fact in facts
+        if isinstance(fact.event, e.ToolRequested) and (ref := fact.slot.call_ref) is not None
+    }
+
+
+def voids_of(facts: Sequence[Fact]) -> dict[int, str]:
+    """Why each of these facts of calls does not count, by sequence, judged by these facts alone."""
+    by_call: defaultdict[CallRef, list[Fact]] = defaultdict(list)
+    for fact in facts:
+        if (ref := fact.slot.call_ref) is not None:
+            by_call[ref].append(fact)
+    calls = (call_of(ref, tuple(found)) for ref, found in by_call.items())
+    return {void.fact.seq: void.why for call in calls for void in voids(call)}
+
+
+class FactRow(NamedTuple):
+    """A fact as a person reads it; its texts are not made visible yet."""
+
+    seq: int
+    time: str
+    slot: str
+    kind: str
+    by: str
+    what: str
+
+
+def fact_row(fact: Fact, *, full: bool = False, wishes: Wishes | None = None) -> FactRow:
+    event = fact.event
+    kind = event.type if isinstance(event, e.Carried) else type(event).__name__
+    by = event.by if isinstance(event, e.Event) and isinstance(event.by, e.Author) else None
+    who = "" if by is None else by.kind if by.name == by.kind else f"{by.kind} {by.name}"
+    if isinstance(event, e.Carried):
+        what = event.problem or "from a newer program"
+    else:
+        ref = fact.slot.call_ref
+        what = _what(event) + _edit(event, (wishes or {}).get(ref) if ref else None)
+    place = fact.slot.subject if full else ".".join(fact.slot.tail)
+    time = f"{fact.recorded_at:%Y-%m-%d %H:%M:%S.%f}"[:-3]
+    return FactRow(fact.seq, time, place, kind or "?", who, what)
+
+
+def _edit(event: e.Event, wish: e.ToolRequested | None) -> str:
+    """How a vote or an approval changes the arguments, and the digest of the result."""
+    if not isinstance(event, e.Voted | e.Approved) or event.arguments is None:
+        return ""
+    if wish is None:
+        return f", edited to {event.arguments}"
+    digest = call_digest(wish.tool, wish.tool_version, event.arguments)
+    return f", edited: {changes(wish.arguments, event.arguments)} (digest {digest[:SHORT]})"
+
+
+def _what(event: e.Event) -> str:
+    """The most important fields of an event, in a line."""
+    match event:
+        case e.ThreadOpened(requester=requester, model=model):
+            below = f", in the run of {event.parent}" if event.parent else ""
+            return f"for {requester}, answered by {model or 'a service'}{below}"
+        case e.Said(role=role, text=text):
+            return f"{role}: {_short(words(text))}"
+        case e.ModelReplied(parts=parts):
+            return "; ".join(_part(part) for part in parts)
+        case e.ToolRequested(tool=tool, arguments=arguments):
+            return f"{tool} {_short(arguments)}"
+        case e.ApprovalRequested(rule=rule):
+            asks = " and ".join(_asks(one) for one in _quorums(event))
+            run = f", in the run of {describe_chain(event.chain)}" if event.chain else ""
+            return f"rule {rule!r} asks {asks}{run}"
+        case e.Escalated(voters=voters):
+            return f"nobody decided in time: asks {', '.join(voters)} as well"
+        case e.GlassBroken(reviewer=reviewer, reason=reason):
+            return f"{reviewer} alone lets it run: {_short(reason)}"
+        case e.Notified(channel=channel, together=together):
+            return f"by {channel}{f', in a digest of {together}' if together > 1 else ''}"
+        case e.Posted(message=message):
+            return f"message {message}"
+        case e.Granted(tool=tool, uses=uses, expires_in_s=seconds):
+            return f"{tool}, {uses} times within {seconds:g} s"
+        case e.GrantUsed(call=call):
+            return f"by {call}"
+        case e.BudgetUsed(call=call, amount=amount):
+            return f"{amount} by {call}"
+        case e.GrantRevoked(reviewer=reviewer, call=call):
+            return f"by {reviewer}" if reviewer else f"since {call} was denied"
+        case e.Delegated(to=to, starts_at=starts_at, ends_at=ends_at):
+            return f"to {to} from {starts_at:%Y-%m-%d %H:%M} to {ends_at:%Y-%m-%d %H:%M} UTC"
+        case e.Voted(verdict=verdict, reason=reason, on_behalf_of=person):
+            said = f"{verdict}{f' for {person}' if person else ''}"
+            return f"{said}: {reason}" if reason else said
+        case (
+            e.Approved(ground=ground, rule=rule, voters=voters)
+            | e.Denied(ground=ground, rule=rule, voters=voters)
+        ):
+            behalf = event.on_behalf_of
+            who = (
+                ", ".join(f"{one} for {behalf[one]}" if one in behalf else one for one in voters)
+                or ground
+            )
+            if ground in {"grant", "broken_glass"}:
+                who += f" ({ground.replace('_', ' ')})"
+            reason = f": {event.reason}" if event.reason else ""
+            valid_s = event.valid_for_s if isinstance(event, e.Approved) else None
+            valid = "" if valid_s is None else f", valid for {duration(valid_s)}"
+            return f"by {who}, rule {rule!r}{valid}{reason}"
+        case e.ToolReturned(output=output):
+            return _short(words(output))
+        case (
+            e.ToolFailed(error=text)
+            | e.ModelFailed(error=text)
+            | e.InDoubt(text=text)
+            | e.ToolRefused(text=text)
+        ):
+            return _short(text)
+        case e.Answered(answer=str(answer)) | e.Revoked(answer=str(answer)):
+            return f"{'as an error' if event.is_error else 'answer'}: {_short(answer)}"
+        case e.Reconciled(happened=happened, output=output):
+            return f"{'happened' if happened else 'did not happen'}: {_short(words(output))}"
+        case e.Lapsed(after_s=seconds):
+            return f"the approval was valid for {duration(seconds)}"
+        case e.ToolStarted(digest=digest):
+            return f"digest {digest[:12]}…"
+        case _:
+            fields = ("reason", "answer", "model")
+            return _short(
+                next((value for name in fields if (value := getattr(event, name, ""))), "")
+            )
+
+
+def _part(part: e.Part) -> str:
+    match part:
+        case e.Text(text):
+            return _short(text)
+        case e.Refusal(text):
+            return f"refuses: {_short(text)}"
+        case e.Media():
+            return described(part)
+        case e.Wish(tool, arguments):
+            return f"wants {tool} {_short(arguments)}"
+        case e.Opaque(provider):
+            return f"({provider}'s own)"
+
+
+def _short(text: str, most: int = 100) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= most else line[: most - 1] + "…"

@@ -1,0 +1,80 @@
+"""Durations and times in options: `90s`, `15m`, `8h`, `7d`, and ISO times.
+
+A number alone is seconds, and a time without an offset is UTC; anything else is refused.
+"""
+
+import re
+from datetime import UTC, datetime
+from typing import Final
+
+from ayes.schemas.errors import BadInput
+from ayes.schemas.limits import MAX_GRANT_S
+
+_UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+#: Of a sequence number that the broker can count to.
+_MAX_DIGITS: Final = 18
+_DURATION: Final = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)([smhd]?)", re.ASCII)
+
+
+def parse_duration(option: str, text: str, *, least: float = 0, most: float | None = None) -> float:
+    """A duration in seconds; `option` is named in errors.
+
+    Raises:
+        BadInput: it is not a duration, or not within the limits.
+    """
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise BadInput(
+            f"{option} {text!r} is not a valid duration. Write a number and its unit, as in 90s, "
+            "15m, 8h or 7d; a number alone is seconds."
+        )
+    duration = float(found[1]) * _UNITS[found[2]]
+    if duration < least:
+        raise BadInput(f"{option} {text!r} is too short: {least:g}s at least.")
+    if most is not None and duration > most:
+        raise BadInput(f"{option} {text!r} is too long: {most / _UNITS['d']:g}d at most.")
+    return duration
+
+
+def lasting_s(option: str, text: str) -> float:
+    """How long a grant is to last, in seconds. It needs a unit: nobody means 8 seconds by 8.
+
+    Raises:
+        BadInput: it has none, or is not a duration within the limits.
+    """
+    if text.isdecimal():
+        raise BadInput(f"{option} {text} has no unit. Write {text}h, or another of s, m and d.")
+    return parse_duration(option, text, most=MAX_GRANT_S)
+
+
+def parse_time(option: str, text: str) -> datetime:
+    """A time, in UTC unless it names another offset; `option` is named in errors.
+
+    Raises:
+        BadInput: it is not a time.
+    """
+    try:
+        at = datetime.fromisoformat(text)
+        return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise BadInput(
+            f"{option} {text!r} is not a valid time. Write it as in 2026-11-21T08:50, in UTC, or "
+            "with an offset as in 2026-11-21T08:50+01:00."
+        ) from None
+
+
+def parse_position(option: str, text: str) -> int | datetime:
+    """A place in the log: a sequence number or a time; `option` is named in errors.
+
+    Raises:
+        BadInput: it is neither.
+    """
+    if text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS:
+        return int(text)
+    try:
+        return parse_time(option, text)
+    except BadInput:
+        raise BadInput(
+            f"{option} {text!r} is neither a sequence number nor an ISO time such as "
+            "2026-11-21T08:50:00."
+        ) from None
