@@ -49,7 +49,8 @@ from ayes.ops.actions.votes import GATE_S, late_result, open_tally, seen_by_gate
 from ayes.projections import pending as queue
 from ayes.projections.doubt import CallInDoubt
 from ayes.projections.pending import BadEntry, Entry, PendingFilter
-from ayes.projections.views.call import SHORT, late_words
+from ayes.projections.views.call import SHORT
+from ayes.projections.views.fact import late_words
 from ayes.schemas import events as e
 from ayes.schemas.errors import (
     ApprovalsError,

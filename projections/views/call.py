@@ -8,7 +8,6 @@ import msgspec
 from ayes.ledger.call import Call
 from ayes.ledger.judging.votes import Tally, asked
 from ayes.projections.pending import Entry
-from ayes.projections.views.fact import _what
 from ayes.schemas import events as e
 from ayes.schemas.people import is_excluded
 from ayes.schemas.quorums import is_among, seated
@@ -140,12 +139,6 @@ def missing(call: Call, stands: Tally) -> tuple[e.Quorum, ...]:
             if left > 0:
                 lacking[e.Quorum(others, left)] = None
     return tuple(lacking)
-
-
-def late_words(result: e.ToolReturned | e.ToolFailed) -> str:
-    """What a tool reported when its call was in doubt already."""
-    how = "returned" if isinstance(result, e.ToolReturned) else "failed with"
-    return f"It {how} later: {_what(result)}"
 
 
 def _quorums(asking: e.ApprovalRequested | Entry) -> tuple[e.Quorum, ...]:

@@ -62,6 +62,12 @@ def fact_row(fact: Fact, *, full: bool = False, wishes: Wishes | None = None) ->
     return FactRow(fact.seq, time, place, kind or "?", who, what)
 
 
+def late_words(result: e.ToolReturned | e.ToolFailed) -> str:
+    """What a tool reported when its call was in doubt already."""
+    how = "returned" if isinstance(result, e.ToolReturned) else "failed with"
+    return f"It {how} later: {_what(result)}"
+
+
 def _edit(event: e.Event, wish: e.ToolRequested | None) -> str:
     """How a vote or an approval changes the arguments, and the digest of the result."""
     if not isinstance(event, e.Voted | e.Approved) or event.arguments is None:

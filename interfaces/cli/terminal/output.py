@@ -23,8 +23,8 @@ from ayes.ledger.call import Call
 from ayes.ledger.descriptions import describe_chain
 from ayes.projections.doubt import CallInDoubt
 from ayes.projections.pending import Entry
-from ayes.projections.views.call import SHORT, _asks, _quorums, changes, late_words
-from ayes.projections.views.fact import Wishes, _short, fact_row, voids_of, wishes_of
+from ayes.projections.views.call import SHORT, _asks, _quorums, changes
+from ayes.projections.views.fact import Wishes, _short, fact_row, late_words, voids_of, wishes_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest
