@@ -7,7 +7,7 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Final
 
-import msgspec
+from msgspec import structs
 
 from ayes.ledger.call import Call, Void, attempt_of
 from ayes.ledger.descriptions import (
@@ -42,7 +42,7 @@ from ayes.schemas.slots import CLIENT, CallRef, Slot
 
 #: Sets a field of a frozen struct. Only `call_of` may, while nobody else has the call: a replay
 #: makes millions of them, and a copy for each fact would take longer than all the rest.
-_set: Final = msgspec.structs.force_setattr
+_set: Final = structs.force_setattr
 #: The places of a call that hold several facts which always count, and the fields of `Call`.
 _MULTI_FACT_PLACES: Final = {
     "vote": "votes",
@@ -66,12 +66,18 @@ _STOPPED: Final[dict[type, frozenset[str]]] = {
 
 
 def evolve(call: Call, fact: Fact) -> Call:
-    """The call with one more fact. Never raises; a fact without a place in it changes nothing."""
-    if fact.slot.call_ref != call.ref or not may_hold(fact.slot.tail[2], fact.event):
+    """The call with one more fact. Never raises; a fact without a place in it changes nothing, but
+    for the number of the last revocation, by which the broker orders starts.
+    """
+    if fact.slot.call_ref != call.ref:
         return call
-    if any(known.slot == fact.slot for known in call.facts):
-        return call
-    return call_of(call.ref, (*call.facts, fact))
+    grown = call
+    if may_hold(fact.slot.tail[2], fact.event) and all(
+        known.slot != fact.slot for known in call.facts
+    ):
+        grown = call_of(call.ref, (*call.facts, fact))
+    last = max(call.last_revocation, fact.seq if fact.slot.tail[2] == "revoked" else 0)
+    return grown if grown.last_revocation == last else structs.replace(grown, last_revocation=last)
 
 
 def may_hold(place: str, event: object) -> bool:
