@@ -35,7 +35,7 @@ test: lint       ## lint, types, folder order, every test except the benchmarks'
 	  wait $$mypy; status=$$?; echo "mypy: $$(cat $$types)"; rm -f $$types; exit $$((tests | status))
 
 screenshots: setup ## pictures of every page of the console for docs/console.md, made in a browser
-	@PYTHONPATH=$(CURDIR):$(CURDIR)/tests/support $(BIN)/python tests/browser/screenshots.py docs/pictures
+	@PYTHONPATH=$(CURDIR):$(CURDIR)/tests/support $(BIN)/python tests/promises/browser/screenshots.py docs/pictures
 
 test-bench: setup ## the tests of the benchmarks and of the pages made from their results
 	@$(BIN)/pytest -n 2 tests/bench
@@ -59,46 +59,46 @@ charts: setup    ## a chart for each workload into docs/charts, from RESULTS="be
 
 chaos: setup     ## kill, pause and cut off three nodes, one server and all programs; MINUTES=20, SEED=1, SERVERS=3 or 1 alone, REPORT=docs/faults.md
 	@status=0; for servers in $(or $(SERVERS),3 1); do \
-	  PYTHONPATH=$(CURDIR):$(CURDIR)/tests/support $(BIN)/python tests/chaos/chaos.py --servers $$servers --minutes $(or $(MINUTES),20) \
+	  PYTHONPATH=$(CURDIR):$(CURDIR)/tests/support $(BIN)/python tests/promises/chaos/chaos.py --servers $$servers --minutes $(or $(MINUTES),20) \
 	    --seed $(or $(SEED),1) $(if $(REPORT),--report $(REPORT)) || status=1; done; exit $$status
 
 kills: setup     ## kill -9 one server's programs repeatedly: with all recorded conversations, a lake sync 300 times, a notifier 200 times, agents that call agents
-	@CHAOS=1 $(BIN)/pytest tests/races/test_crash.py tests/races/test_one_server.py -n 0
+	@CHAOS=1 $(BIN)/pytest tests/promises/races/test_crash.py tests/promises/races/test_one_server.py -n 0
 	@CHAOS=1 $(BIN)/pytest tests/ops/test_rehearse.py -n 0 -k real
-	@KILLS=100 $(BIN)/pytest tests/ops/test_archivist.py -n 0 -k killed
-	@NOTIFIER_KILLS=200 $(BIN)/pytest tests/races/test_notifier_kills.py -n 0 -s
-	@SUB_AGENTS=200 $(BIN)/pytest tests/races/test_sub_agents_killed.py -n 0 -s
+	@KILLS=100 $(BIN)/pytest tests/ops/test_writer.py -n 0 -k killed
+	@NOTIFIER_KILLS=200 $(BIN)/pytest tests/promises/races/test_notifier_kills.py -n 0 -s
+	@SUB_AGENTS=200 $(BIN)/pytest tests/promises/races/test_sub_agents_killed.py -n 0 -s
 
 flips: setup     ## bytes that rot on disk: EVERY=1 byte of each fact that lives long, on one server and NODES=30 times on three nodes; then TIMES=1000 honest events on 2.15.0 and 2.15.1
-	@PYTHONPATH=.:tests/support $(BIN)/python tests/chaos/flips.py --every $(or $(EVERY),1)
-	@PYTHONPATH=.:tests/support $(BIN)/python tests/chaos/flips.py --nodes $(or $(NODES),30)
+	@PYTHONPATH=.:tests/support $(BIN)/python tests/promises/chaos/flips.py --every $(or $(EVERY),1)
+	@PYTHONPATH=.:tests/support $(BIN)/python tests/promises/chaos/flips.py --nodes $(or $(NODES),30)
 	@for version in 2.15.0 2.15.1; do NATS_SERVER_BIN=$$(.ci/nats $$version) PYTHONPATH=.:tests/support \
-	  $(BIN)/python tests/chaos/honest.py $(or $(TIMES),1000) || exit 1; done
+	  $(BIN)/python tests/promises/chaos/honest.py $(or $(TIMES),1000) || exit 1; done
 	@AYES_TEST_OLD_NATS_SERVER=$$(.ci/nats 2.14.6) $(BIN)/pytest tests/ops/test_server.py -n 0 -k older
 
 races: setup     ## every pair of endings at once, and nine calls that spend of one budget, TIMES=200 times each
-	@RACES=$(or $(TIMES),200) $(BIN)/pytest tests/races/test_races.py tests/consumers/test_budgets.py -n 0 --timeout 0
+	@RACES=$(or $(TIMES),200) $(BIN)/pytest tests/promises/races/test_races.py tests/consumers/test_budgets.py -n 0 --timeout 0
 
 power: setup     ## 20 power failures while clients write; root only, as each disk is a loop device
-	@POWER_FAILURES=$(or $(FAILURES),20) $(BIN)/pytest tests/chaos/test_power.py -n 0 -s
+	@POWER_FAILURES=$(or $(FAILURES),20) $(BIN)/pytest tests/promises/chaos/test_power.py -n 0 -s
 
 sim: setup       ## SEEDS=1000 simulated worlds of CALLS=200 on a hostile broker, then planted bugs; SEED=123 replays one
-	@PYTHONPATH=.:tests/support:tests/sim $(BIN)/python tests/sim/simulate.py --calls $(or $(CALLS),200) \
+	@PYTHONPATH=.:tests/support:tests/promises/sim $(BIN)/python tests/promises/sim/simulate.py --calls $(or $(CALLS),200) \
 	  $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),100) --bugs)
 
 conformance: setup ## what needs more than the locked environment: reference libraries in JavaScript, Go, an environment for each framework; says what it skips
 	@.ci/go || echo "Go is not installed: the test of examples/go skips" >&2
-	@CONFORMANCE=1 $(BIN)/pytest -n 2 --timeout 600 tests/ops/test_webhooks_in_javascript.py tests/projections/test_ai_sdk.py tests/projections/test_ai_sdk_ui.py \
-	  tests/docs/test_schemas.py tests/contract tests/adapters/test_mcp_conformance.py tests/adapters/test_frameworks.py tests/adapters/test_upstream.py tests/adapters/test_aap_conformance.py
+	@CONFORMANCE=1 $(BIN)/pytest -n 2 --timeout 600 tests/projections/test_ai_sdk.py tests/projections/test_ai_sdk_ui.py \
+	  tests/docs/test_schemas.py tests/promises/contract tests/adapters/test_frameworks.py
 
 properties: setup ## 20,000 examples of each property of the rules that void facts (half an hour), 1,000 of every other one
-	@$(BIN)/pytest tests/ledger/test_void.py -n 2 --timeout 0 --hypothesis-profile=properties
+	@$(BIN)/pytest tests/ledger/test_validity.py -n 2 --timeout 0 --hypothesis-profile=properties
 	@$(BIN)/pytest -m hypothesis -n 2 --timeout 0 --hypothesis-profile=many
 	@CONTENT_EXAMPLES=2000 $(BIN)/pytest tests/projections/test_content.py -n 2 --timeout 0
 
 cluster: setup   ## CALLS=5000 calls on three nodes on this machine, then a node after the other upgraded, replaced, added
 	@AYES_TEST_CALLS=$(or $(CALLS),5000) AYES_TEST_OUTAGE_S=20 $(BIN)/pytest -n 0 --timeout 900 \
-	  tests/races/test_cluster.py tests/races/test_elections.py tests/ops/test_cluster_*.py
+	  tests/promises/races/test_cluster.py tests/promises/races/test_elections.py tests/ops/test_cluster_*.py
 
 # `setup` installs uv into .venv/uv where there is none on PATH.
 .venv/tools/ready lock: export PATH := $(PATH):$(CURDIR)/.venv/uv/bin

@@ -1,6 +1,6 @@
 """The log in memory: the same behaviour without a broker, for tests and for trying things out.
 
-It passes the same tests as `JetStream` (`tests/ledger/test_port.py`), but is neither durable nor
+It passes the same tests as `JetStream` (`tests/ledger/test_log.py`), but is neither durable nor
 shared between processes. `Lagging` is the same log as seen by the client of a cluster: a replica
 that is behind may answer each read.
 """

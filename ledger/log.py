@@ -1,7 +1,7 @@
 """The interface to the broker: all that the ledger needs of a log.
 
 It has two implementations, `nats/jetstream.py` and its twin `in_memory.py`, held to the same tests
-(`tests/ledger/test_port.py`). Only the administration of the broker (`ops/`) depends on `JetStream`
+(`tests/ledger/test_log.py`). Only the administration of the broker (`ops/`) depends on `JetStream`
 itself.
 """
 

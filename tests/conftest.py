@@ -51,30 +51,30 @@ structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
 TOGETHER = {
     "lakes of the analysts": ("tests/docs/test_analysts.py",),
     "lakes of the recordings": (
-        "tests/ops/test_lake.py::test_each_recorded_call_is_a_row",
-        "tests/ops/test_lake.py::test_calls_are_what_the_events_say",
-        "tests/ops/test_lake.py::test_events_are_a_plain_replay",
-        "tests/ops/test_lake.py::test_a_lake_that_is_whole_is_verified",
+        "tests/interfaces/cli/test_lake.py::test_each_recorded_call_is_a_row",
+        "tests/interfaces/cli/test_lake.py::test_calls_are_what_the_events_say",
+        "tests/interfaces/cli/test_lake.py::test_events_are_a_plain_replay",
+        "tests/interfaces/cli/test_lake.py::test_a_lake_that_is_whole_is_verified",
     ),
     "a whole machine": (
-        "tests/races/test_crash.py",
-        "tests/chaos/test_chaos.py",
+        "tests/promises/races/test_crash.py",
+        "tests/promises/chaos/test_chaos.py",
     ),
     # The packages of the providers take seconds to import.
     "providers": (
-        "tests/consumers/test_providers_pydantic_ai.py",
+        "tests/consumers/test_pydantic_ai_model.py",
         "tests/projections/test_gemini.py::test_the_providers_own_types",
         "tests/projections/test_openai_responses.py::test_the_providers_own_types",
         "tests/projections/test_providers.py::test_anthropics_own_types",
     ),
     # One Chromium, which takes a second to start.
-    "browser": ("tests/browser/",),
+    "browser": ("tests/promises/browser/",),
     # Each file has a running `ayes up`, or two.
-    "cli": ("tests/ops/test_cli.py",),
-    "one server": ("tests/races/test_one_server.py",),
-    "people": ("tests/ops/test_people.py",),
+    "cli": ("tests/interfaces/cli/test_main.py",),
+    "one server": ("tests/promises/races/test_one_server.py",),
+    "people": ("tests/interfaces/cli/test_people.py",),
     "rehearse": ("tests/ops/test_rehearse.py",),
-    "terminal": ("tests/ops/test_terminal.py",),
+    "terminal": ("tests/interfaces/cli/test_terminal.py",),
     "transcripts": ("tests/ops/test_transcripts.py",),
 }
 

@@ -23,7 +23,12 @@ pytestmark = [
     ),
 ]
 
-SHARED = ("test_matrix.py", "test_killed_agents.py", "test_examples.py", "test_outputs.py")
+SHARED = (
+    "adapters/test_matrix.py",
+    "adapters/test_outputs.py",
+    "docs/test_examples.py",
+    "promises/races/test_killed_agents.py",
+)
 #: By adapter: its packages, its tests, and those among them that are its own.
 FRAMEWORKS = {
     "langchain": (
@@ -33,12 +38,16 @@ FRAMEWORKS = {
     ),
     "openai_agents": (
         ("openai-agents>=0.24",),
-        (*SHARED, "test_openai_agents.py"),
+        (*SHARED, "adapters/test_openai_agents.py"),
         "openai_agents",
     ),
     "claude_agent_sdk": (
         ("claude-agent-sdk>=0.2.187",),
-        ("test_examples.py", "test_claude_agent_sdk.py", "test_claude_code_gateway.py"),
+        (
+            "docs/test_examples.py",
+            "adapters/test_claude_agent_sdk.py",
+            "interfaces/mcp/test_claude_code_gateway.py",
+        ),
         "claude",
     ),
 }
@@ -70,7 +79,7 @@ def test_an_adapter_with_its_framework(adapter: str, tmp_path: Path):
     )
     if added.returncode:
         pytest.skip(f"its packages cannot be had: {added.stderr.strip().splitlines()[-1]}")
-    paths = [str(ROOT / "tests" / "adapters" / name) for name in files]
+    paths = [str(ROOT / "tests" / name) for name in files]
     ended = run(python, "-m", "pytest", "-q", "-n", "0", "-k", own, *paths)
     said = ended.stdout.splitlines()[-1] if ended.stdout else ended.stderr
     assert ended.returncode == 0, ended.stdout[-4000:]

@@ -1,4 +1,4 @@
-"""The cases of `tests/contract/repeats.json`: a call that is asked for again, and by whom.
+"""The cases of `tests/promises/contract/repeats.json`: a call that is asked for again, and by whom.
 
 A `Way` is somebody who asks for calls: the kernel, an adapter, the gateway, a client. It asks for
 the first call, which waits for people; the ledger brings that to the state of the case, as another
@@ -8,11 +8,11 @@ process would; then the way asks again.
 import json
 import uuid
 from abc import ABC, abstractmethod
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from msgspec import Struct, convert, field
+from paths import TESTS
 from shop import Shop, rule
 
 from ayes.ledger.clients.reviewers import Reviewer
@@ -22,7 +22,7 @@ from ayes.schemas.slots import CallRef, ThreadRef
 from ayes.schemas.tools import ToolSpec
 
 _FILE: Final = json.loads(
-    (Path(__file__).parents[1] / "contract" / "repeats.json").read_text(encoding="utf-8")
+    (TESTS / "promises" / "contract" / "repeats.json").read_text(encoding="utf-8")
 )
 ARGUMENTS: Final[dict[str, Any]] = _FILE["arguments"]
 POLICY: Final = rule("people", "ask", 'voters = ["ana"]', tools="*")

@@ -51,7 +51,7 @@ LANES = 3
 WRITERS_A_SLOT, PAUSE_S = 4, 0.3
 #: Seconds between two orders of a lane.
 ORDER_S = 2.0
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 RECORDED, AIRLINE = ROOT / "tests" / "data" / "small.jsonl", ROOT / "examples" / "airline.toml"
 
 

@@ -40,7 +40,7 @@ from ayes.ops.broker.server import HOST, ensure_account
 from ayes.ops.broker.setup import apply_policy, declare_streams
 from ayes.schemas.errors import ApprovalsError
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 RECORDED = ROOT / "tests" / "data" / "small.jsonl"
 PEOPLE = ["ana", "ben", "cai", "dora", "reviewer"]
 #: How long everything may take to come to its end, once all is well again.

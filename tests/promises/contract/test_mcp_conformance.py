@@ -13,12 +13,12 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
 
 import httpx2
 import npm
 import pytest
 from gateways import gateway, settings
+from paths import TESTS
 from shop import Shop
 
 from ayes.interfaces.mcp.settings import ServerFile
@@ -36,7 +36,7 @@ pytestmark = [
 ]
 
 SUITE = "@modelcontextprotocol/conformance@0.2.0-alpha.12"
-TASKS = Path(__file__).parents[1] / "support" / "mcp_tasks.py"
+TASKS = TESTS / "support" / "mcp_tasks.py"
 ALLOW = '[[rule]]\nname = "all"\ntools = ["*"]\nthen = "allow"\n'
 #: What asks people: the tools that the suite expects to become tasks at once.
 ASK = """

@@ -13,7 +13,7 @@ import bugs
 import pytest
 from checker import check
 from hostile import CALM
-from paths import ROOT
+from paths import ROOT, TESTS
 from simulate import result_of
 from world import simulate
 
@@ -44,7 +44,7 @@ def whole(*seeds: str) -> None:
     """Check these worlds."""
     for seed in seeds:
         found = result_of(seed, CALLS).violations
-        again = f"python tests/sim/simulate.py --seed {seed} --calls {CALLS}"
+        again = f"python tests/promises/sim/simulate.py --seed {seed} --calls {CALLS}"
         assert not found, "\n".join([*map(str, found[:10]), f"Again: {again}"])
 
 
@@ -72,8 +72,15 @@ def test_a_calm_world_has_no_doubts():
 
 def test_a_seed_replays_exactly():
     """The same seed is the same world, fact by fact and answer by answer, in each process."""
-    program = [sys.executable, "tests/sim/simulate.py", "--seed", "7", "--calls", str(CALLS)]
-    path = os.pathsep.join(map(str, (ROOT, ROOT / "tests/support", ROOT / "tests/sim")))
+    program = [
+        sys.executable,
+        "tests/promises/sim/simulate.py",
+        "--seed",
+        "7",
+        "--calls",
+        str(CALLS),
+    ]
+    path = os.pathsep.join(map(str, (ROOT, TESTS / "support", TESTS / "promises" / "sim")))
     first, second = (
         subprocess.run(
             program,

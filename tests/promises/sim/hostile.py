@@ -7,7 +7,7 @@ answer a read, a request or its answer may be lost, and a fact whose outcome is 
 arrive seconds later.
 
 With `CALM` it behaves like the log in memory, and is held to the same tests
-(`tests/ledger/test_port.py`).
+(`tests/ledger/test_log.py`).
 """
 
 import asyncio

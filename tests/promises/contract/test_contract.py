@@ -30,7 +30,7 @@ from ayes.schemas.tools import ToolSpec
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-CONTRACT = json.loads((ROOT / "tests" / "contract" / "cases.json").read_text())
+CONTRACT = json.loads((ROOT / "tests" / "promises" / "contract" / "cases.json").read_text())
 ACTORS = sorted({step["as"] for steps in CONTRACT["cases"].values() for step in steps})
 #: How often a step is killed and done again.
 KILLED = 0.5 if os.environ.get("CONFORMANCE") else 0.08

@@ -1,6 +1,6 @@
-"""A repeat is told from another call, everywhere alike: the cases of `tests/contract/repeats.json`.
+"""A repeat is told from another call, everywhere alike: the cases of `repeats.json`.
 
-The TypeScript client passes them in `tests/contract`.
+The TypeScript client passes them in `tests/promises/contract`.
 """
 
 from collections.abc import AsyncIterator

@@ -1,7 +1,7 @@
 """Simulate many seeds, and check each.
 
-    python tests/sim/simulate.py --seeds 1000        # seeds 1 to 1000
-    python tests/sim/simulate.py --seed 123          # one of them again, with its log and journal
+    python tests/promises/sim/simulate.py --seeds 1000  # seeds 1 to 1000
+    python tests/promises/sim/simulate.py --seed 123  # one of them again, with its log and journal
 
 A seed that breaks an invariant is printed with its violations and the command that replays it.
 """

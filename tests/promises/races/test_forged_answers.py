@@ -4,7 +4,7 @@ A permission checks the subject of a request and not its reply subject: whoever 
 can have it answer anybody whose inbox and next request they know. The forger here hears what it
 may, and names what it heard, and what might come next, as the reply subjects of its own questions.
 
-    FORGED=200 pytest tests/races/test_forged_answers.py
+    FORGED=200 pytest tests/promises/races/test_forged_answers.py
 """
 
 import asyncio

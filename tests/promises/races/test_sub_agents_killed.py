@@ -16,6 +16,7 @@ from typing import Protocol
 
 import pytest
 from delegating import ACK_WAIT_S, AGENTS, DEPTH, KINDS, POLICY, REFUND, TillFile, programs
+from paths import TESTS
 from program import Started, environment
 
 from ayes.consumers.worker import Worker
@@ -64,7 +65,7 @@ class Process:
     """A program that is a process of its own, with the account of its role."""
 
     def __init__(self, kind: str, store: Path, till: Path) -> None:
-        file = Path(__file__).parents[1] / "support" / "delegating.py"
+        file = TESTS / "support" / "delegating.py"
         silent = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
         self._process = Started(
             [sys.executable, file, kind, store, till], env=environment(), stderr=None, **silent
