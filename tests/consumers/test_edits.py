@@ -18,7 +18,7 @@ from ayes.schemas.policy import read_policy
 from ayes.schemas.slots import CallRef, policy_slot
 from ayes.schemas.tools import Tool, ToolSpec, declaration
 
-# What is tested here is the gate's; what it rests on is the contract of the log, in test_port.py.
+# What is tested here is the gate's; what it rests on is the contract of the log, in test_log.py.
 pytestmark = pytest.mark.log("memory")
 
 POLICY = """

@@ -43,7 +43,7 @@ from ayes.schemas.errors import (
 from ayes.schemas.policy import applied
 from ayes.schemas.slots import DelegationRef, policy_slot
 
-# What is tested here is the gate's; what it rests on is the contract of the log, in test_port.py.
+# What is tested here is the gate's; what it rests on is the contract of the log, in test_log.py.
 pytestmark = pytest.mark.log("memory")
 
 SOON = 0.3

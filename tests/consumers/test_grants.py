@@ -35,7 +35,7 @@ from ayes.schemas.policy import applied
 from ayes.schemas.slots import CallRef, GrantRef, ThreadRef, grants, policy_slot
 from ayes.schemas.tools import ToolSpec
 
-# What is tested here is the gate's; what it rests on is the contract of the log, in test_port.py.
+# What is tested here is the gate's; what it rests on is the contract of the log, in test_log.py.
 pytestmark = pytest.mark.log("memory")
 
 ANAS = GrantRef("shop", "ana", "small")

@@ -26,7 +26,7 @@ from ayes.schemas.codec import Fact
 from ayes.schemas.errors import Unavailable
 from ayes.schemas.slots import ORGANISATION, CallRef, ThreadRef
 
-# What is tested here is the gate's; what it rests on is the contract of the log, in test_port.py.
+# What is tested here is the gate's; what it rests on is the contract of the log, in test_log.py.
 pytestmark = pytest.mark.log("memory")
 
 ASK = rule("money", "ask", 'voters = ["ana"]')

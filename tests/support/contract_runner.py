@@ -1,5 +1,6 @@
 """Does what it reads on stdin, a step a line, with the Python client; see
-tests/promises/contract. It knows nothing of the cases and keeps nothing, so it may be killed at any moment.
+tests/promises/contract. It knows nothing of the cases and keeps nothing, so it may be killed at any
+moment.
 """
 
 import asyncio

@@ -36,7 +36,7 @@ from ayes.schemas import events as e
 from ayes.schemas.errors import BadFile, BadInput
 from ayes.schemas.slots import ThreadRef
 
-# What is tested here is the provider's; what it rests on is the contract of the log (test_port.py).
+# What is tested here is the provider's; what it rests on is the contract of the log (test_log.py).
 pytestmark = pytest.mark.log("memory")
 
 PAGE = ROOT / "docs" / "aap.md"

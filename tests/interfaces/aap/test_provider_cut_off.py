@@ -18,7 +18,7 @@ from ayes.ledger.log import EventLog
 from ayes.schemas import events as e
 from ayes.schemas.slots import ThreadRef
 
-# What is tested here is the provider's; what it rests on is the contract of the log (test_port.py).
+# What is tested here is the provider's; what it rests on is the contract of the log (test_log.py).
 pytestmark = pytest.mark.log("memory")
 
 TOKEN = "a" * 32

@@ -44,7 +44,7 @@ from ayes.schemas import events as e
 from ayes.schemas.errors import BrokerAway
 from ayes.schemas.slots import ROOT, TOOL, CallRef, ThreadRef, file_piece
 
-# What is tested here is the gateway's; what it rests on is the contract of the log (test_port.py).
+# What is tested here is the gateway's; what it rests on is the contract of the log (test_log.py).
 pytestmark = pytest.mark.log("memory")
 
 POLICY = """
