@@ -24,7 +24,7 @@ from slack_sdk.web.async_client import AsyncWebClient
 from ayes.consumers.slack.api import SlackRefused
 from ayes.consumers.slack.buttons import Button
 from ayes.consumers.slack.questions import PREFIX, SlackQuestions
-from ayes.ledger.clients.reviewers import Reviewer
+from ayes.ledger.clients.reviewers import Ballot, Reviewer
 from ayes.ledger.clients.services import Ledger
 from ayes.projections.slack_messages import APPROVE, DENY, OPEN, REASON, reason_form
 from ayes.schemas import events as e
@@ -157,8 +157,9 @@ class SlackClicks:
         """Vote; returns what the person is told, beyond what the message shows by itself."""
         name = await self._reviewer_of(button, user)
         reviewer = await self._as_reviewer(name)
+        ballot = Ballot(button.verdict, reason, digest=button.digest)
         try:
-            await reviewer.vote(button.ref, button.verdict, reason=reason, digest=button.digest)
+            await reviewer.vote(button.ref, ballot)
         except AlreadyFilled:
             if await self._has_voted(button, name):
                 return _RECORDED

@@ -12,7 +12,7 @@ from ayes.interfaces.api.identity import Reviewing
 from ayes.interfaces.api.models import CallState, Named
 from ayes.interfaces.api.problems import Problem, problem_of
 from ayes.ledger.call import Call
-from ayes.ledger.clients.reviewers import Reviewer
+from ayes.ledger.clients.reviewers import Ballot, Reviewer
 from ayes.ops.actions.votes import late_result, open_tally, seen_by_gate
 from ayes.schemas import events as e
 from ayes.schemas.errors import ApprovalsError, BadInput
@@ -58,18 +58,7 @@ async def vote(ref: Named, vote: NewVote, backend: InBackend, visitor: Reviewing
 
 
 async def _vote(ref: CallRef, vote: NewVote, backend: Backend, reviewer: Reviewer) -> CallState:
-    known = await reviewer.vote(
-        ref,
-        vote.verdict,
-        reason=vote.reason,
-        arguments=vote.arguments,
-        answer=vote.answer,
-        is_error=vote.is_error,
-        on_behalf_of=vote.on_behalf_of,
-        halt=vote.halt,
-        digest=vote.digest,
-        typed=vote.typed,
-    )
+    known = await reviewer.vote(ref, Ballot(**vote.model_dump()))
     return await _state(backend, await seen_by_gate(backend.reading, known, _COUNTED_S))
 
 

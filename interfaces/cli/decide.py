@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import aclosing
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final
 
 import typer
 from msgspec import structs
@@ -42,6 +42,7 @@ from ayes.interfaces.cli.terminal import output
 from ayes.interfaces.cli.terminal.output import print_data, print_json, print_line, print_message
 from ayes.interfaces.cli.terminal.prompt import read_line, text_or_stdin
 from ayes.ledger.call import Call
+from ayes.ledger.clients.reviewers import Ballot
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.descriptions import describe_decision
 from ayes.ledger.lifecycle import Status
@@ -202,19 +203,6 @@ async def _how(ledger: Ledger, call: str) -> str:
     return f"  {decision}, after {waited.total_seconds():,.0f} s"
 
 
-class VoteInput(NamedTuple):
-    """What a reviewer says."""
-
-    verdict: e.Verdict
-    reason: str = ""
-    arguments: str | None = None
-    answer: str = ""
-    is_error: bool = False
-    behalf: str = ""
-    halt: bool = False
-    typed: str = ""
-
-
 @command(
     app,
     examples="""
@@ -241,7 +229,7 @@ async def approve(
 ) -> int:
     """Approve a call with exactly the arguments that it shows; or all pending calls."""
     arguments = None if edit is None else text_or_stdin(edit).strip()
-    ballot = VoteInput("approve", reason, arguments=arguments, behalf=behalf, typed=typed)
+    ballot = Ballot("approve", reason, arguments=arguments, on_behalf_of=behalf, typed=typed)
     return await _vote_on_selection(selection, name, ballot, confirmation, session)
 
 
@@ -263,12 +251,12 @@ async def deny(
     session: Session,
 ) -> int:
     """Deny a call, or all pending calls."""
-    ballot = VoteInput("deny", reason, behalf=behalf, halt=halt)
+    ballot = Ballot("deny", reason, on_behalf_of=behalf, halt=halt)
     return await _vote_on_selection(selection, name, ballot, confirmation, session)
 
 
 async def _vote_on_selection(
-    selection: Selection, name: str, ballot: VoteInput, confirmation: Confirmation, session: Session
+    selection: Selection, name: str, ballot: Ballot, confirmation: Confirmation, session: Session
 ) -> int:
     call, every, *_ = selection
     chosen = PendingFilter(selection.workspace, selection.thread, selection.tool)
@@ -304,7 +292,7 @@ async def answer(
 ) -> int:
     """Answer in place of the tool, which does not run."""
     given = text_or_stdin(text)
-    ballot = VoteInput("answer", reason, answer=given, is_error=error, behalf=behalf, halt=halt)
+    ballot = Ballot("answer", reason, answer=given, is_error=error, on_behalf_of=behalf, halt=halt)
     return await vote(call, name, ballot, confirmation, session)
 
 
@@ -321,13 +309,11 @@ async def break_glass(
     """Let a call run alone, in an emergency, where the policy allows it. It is announced before it
     is decided.
     """
-    return await vote(
-        call, name, VoteInput("break_glass", reason, typed=typed), confirmation, session
-    )
+    return await vote(call, name, Ballot("break_glass", reason, typed=typed), confirmation, session)
 
 
 async def vote(
-    call: str, name: str, ballot: VoteInput, confirmation: Confirmation, session: Session
+    call: str, name: str, ballot: Ballot, confirmation: Confirmation, session: Session
 ) -> int:
     """Vote on one call: display what the log has, ask for confirmation at a terminal, and vote on
     exactly that.
@@ -351,15 +337,15 @@ async def vote(
                 if typed is None:
                     print_message("Nothing was recorded.")
                     return 1
-                ballot = ballot._replace(typed=typed)
+                ballot = structs.replace(ballot, typed=typed)
             if digest and not asked.startswith(digest.lower()):
                 asked = digest
-        await _vote(ledger, ref, name, ballot, asked)
+        await ledger.reviewer(name).vote(ref, structs.replace(ballot, digest=asked))
         return await report_end(ledger, ref, _WANTED[ballot.verdict], json=session.json)
 
 
 async def _vote_on_all(
-    name: str, ballot: VoteInput, chosen: PendingFilter, *, sure: bool, session: Session
+    name: str, ballot: Ballot, chosen: PendingFilter, *, sure: bool, session: Session
 ) -> int:
     """Cast the same vote on each pending call that was displayed; 1 if some failed, else 0."""
     if ballot.arguments is not None:
@@ -380,21 +366,6 @@ async def _vote_on_all(
         problems = [await _vote_as_shown(ledger, one, name, ballot) for one in shown]
         await _report_each(ledger, shown, problems, json=session.json)
     return 1 if any(problems) or unreadable else 0
-
-
-async def _vote(ledger: Ledger, ref: CallRef, name: str, ballot: VoteInput, digest: str) -> None:
-    await ledger.reviewer(name).vote(
-        ref,
-        ballot.verdict,
-        reason=ballot.reason,
-        arguments=ballot.arguments,
-        answer=ballot.answer,
-        is_error=ballot.is_error,
-        on_behalf_of=ballot.behalf,
-        halt=ballot.halt,
-        digest=digest,
-        typed=ballot.typed,
-    )
 
 
 async def _confirm_all(shown: Sequence[Entry], verdict: str) -> bool:
@@ -448,14 +419,14 @@ async def hear(
                 f"{workspace}. Write `approve CALL` or `deny CALL: why`, and nothing else; or "
                 "quote the question and say yes or no."
             )
-        ballot = VoteInput(found.verdict, found.reason)
+        ballot = Ballot(found.verdict, found.reason)
         if (problem := await _vote_as_shown(ledger, found.about, name, ballot)) is not None:
             raise problem
         return await report_end(ledger, found.about.ref, _WANTED[found.verdict], json=session.json)
 
 
 async def _vote_as_shown(
-    ledger: Ledger, shown: Entry, name: str, ballot: VoteInput
+    ledger: Ledger, shown: Entry, name: str, ballot: Ballot
 ) -> ApprovalsError | None:
     """Vote on exactly what was displayed; returns the error, if any."""
     try:
@@ -468,7 +439,7 @@ async def _vote_as_shown(
         ):
             raise NotOpen(f"{shown.ref} is not what was shown. Look at it by itself: ayes show.")
         # Request and approval request are facts in slots: what was compared is what is voted on.
-        await _vote(ledger, shown.ref, name, ballot, digest)
+        await ledger.reviewer(name).vote(shown.ref, structs.replace(ballot, digest=digest))
     except ApprovalsError as problem:
         return problem
     return None

@@ -19,6 +19,7 @@ from ayes.interfaces.cli.options import JsonOption
 from ayes.interfaces.cli.terminal import output
 from ayes.interfaces.cli.terminal.output import print_data, print_json, print_message
 from ayes.interfaces.cli.terminal.prompt import read_line
+from ayes.ledger.clients.reviewers import Ballot
 from ayes.ledger.clients.services import Ledger
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import apply_policy, declare_streams
@@ -201,7 +202,7 @@ async def _decided(
                     verdict, reason = answer
                     with suppress(AlreadyDecided, AlreadyFilled):  # in the browser, a moment ago
                         await person.reviewer(REVIEWER).vote(
-                            ref, verdict, reason=reason, digest=event.digest
+                            ref, Ballot(verdict, reason, digest=event.digest)
                         )
             last = thread.turns.get(thread.latest)
             if last is not None and last.replied is not None and not last.wishes:

@@ -47,6 +47,37 @@ _NEXT: Final = 2**63
 _VERDICTS: Final[tuple[e.Verdict, ...]] = get_args(e.Verdict.__value__)
 
 
+class Ballot(msgspec.Struct, frozen=True):
+    """What a reviewer says about a pending call."""
+
+    verdict: e.Verdict
+    #: With `deny` the model reads it; with `break_glass` it is required.
+    reason: str = ""
+    #: With `approve`: run it with these instead (raw JSON text).
+    arguments: str | None = None
+    #: With `answer`: the text that the model reads in place of the tool's output.
+    answer: str = ""
+    #: With `answer`: the model reads it as the tool's error.
+    is_error: bool = False
+    #: The person in whose place, by that person's delegation. Found by itself for a reviewer who
+    #: was not asked.
+    on_behalf_of: str = ""
+    #: With `deny` and `answer`: the model is not asked again before a user says something.
+    halt: bool = False
+    #: The digest that the reviewer was shown; the vote counts for that one only. Empty: any.
+    digest: str = ""
+    #: With `approve` and `break_glass`: the tool's name as the reviewer typed it, where a rule has
+    #: `confirm = "typed"`.
+    typed: str = ""
+
+    @property
+    def vote(self) -> e.Voted:
+        """The fact."""
+        fields = msgspec.structs.asdict(self)
+        del fields["typed"]
+        return e.Voted(**fields)
+
+
 class Reviewer:
     """The methods of one person. `Ledger.reviewer` makes it."""
 
@@ -61,108 +92,22 @@ class Reviewer:
     # ------------------------------------------------------------------------------------ votes
 
     async def approve(
-        self,
-        call: CallRef | str,
-        *,
-        reason: str = "",
-        arguments: str | None = None,
-        on_behalf_of: str = "",
-        digest: str = "",
-        typed: str = "",
+        self, call: CallRef | str, *, reason: str = "", arguments: str | None = None
     ) -> Call:
-        """Vote to let the call run; with `arguments` (raw JSON text), with these instead.
+        """Vote to let the call run; with `arguments` (raw JSON text), with these instead."""
+        return await self.vote(call, Ballot("approve", reason, arguments))
 
-        The other parameters and the errors are those of `vote`.
-        """
-        return await self.vote(
-            call,
-            "approve",
-            reason=reason,
-            arguments=arguments,
-            on_behalf_of=on_behalf_of,
-            digest=digest,
-            typed=typed,
-        )
-
-    async def deny(
-        self,
-        call: CallRef | str,
-        *,
-        reason: str = "",
-        on_behalf_of: str = "",
-        halt: bool = False,
-        digest: str = "",
-    ) -> Call:
-        """Vote against the call; the model reads the reason. Parameters and errors as of `vote`."""
-        return await self.vote(
-            call, "deny", reason=reason, on_behalf_of=on_behalf_of, halt=halt, digest=digest
-        )
-
-    async def answer(
-        self,
-        call: CallRef | str,
-        answer: str,
-        *,
-        is_error: bool = False,
-        reason: str = "",
-        on_behalf_of: str = "",
-        halt: bool = False,
-        digest: str = "",
-    ) -> Call:
-        """Vote that the model reads this text in place of the tool's output; the tool does not run.
-
-        The other parameters and the errors are those of `vote`.
-        """
-        return await self.vote(
-            call,
-            "answer",
-            reason=reason,
-            answer=answer,
-            is_error=is_error,
-            on_behalf_of=on_behalf_of,
-            halt=halt,
-            digest=digest,
-        )
-
-    async def break_glass(
-        self, call: CallRef | str, *, reason: str, digest: str = "", typed: str = ""
-    ) -> Call:
-        """Let the call run alone, in an emergency. Parameters and errors as of `vote`."""
-        return await self.vote(call, "break_glass", reason=reason, digest=digest, typed=typed)
+    async def deny(self, call: CallRef | str, *, reason: str = "") -> Call:
+        """Vote against the call; the model reads the reason."""
+        return await self.vote(call, Ballot("deny", reason))
 
     @as_of_the_leader
-    async def vote(
-        self,
-        call: CallRef | str,
-        verdict: e.Verdict,
-        *,
-        reason: str = "",
-        arguments: str | None = None,
-        answer: str = "",
-        is_error: bool = False,
-        on_behalf_of: str = "",
-        halt: bool = False,
-        digest: str = "",
-        typed: str = "",
-    ) -> Call:
-        """Vote on a pending call; `approve`, `deny`, `answer` and `break_glass` are shorter.
-
-        Args:
-            reason: with `deny` the model reads it; with `break_glass` it is required.
-            arguments: with `approve`: run it with these instead (raw JSON text).
-            answer: with `answer`: the text that the model reads in place of the tool's output.
-            is_error: with `answer`: the model reads it as the tool's error.
-            on_behalf_of: the person in whose place, by that person's delegation. Found by itself
-                for a reviewer who was not asked.
-            halt: with `deny` and `answer`: the model is not asked again before a user says
-                something.
-            digest: the digest that the reviewer was shown; the vote counts for that one only.
-            typed: with `approve` and `break_glass`: the tool's name as the reviewer typed it,
-                where a rule has `confirm = "typed"`.
+    async def vote(self, call: CallRef | str, ballot: Ballot) -> Call:
+        """Vote on a pending call; `approve` and `deny` are shorter.
 
         Raises:
-            BadInput: there is no such verdict; it does not use one of the arguments; or the rule
-                wants the tool's name typed, and it is not.
+            BadInput: there is no such verdict; it does not use one of the ballot's fields; or the
+                rule wants the tool's name typed, and it is not.
             TooLarge: reason, arguments or answer are over their limit (`ayes.schemas.limits`).
             UnknownCall, AlreadyDecided, DeadlinePassed, NotAllowed, NotOpen: see
                 `validity.refusal`.
@@ -172,36 +117,28 @@ class Reviewer:
             AlreadyFilled: this reviewer has voted before.
         """
         ref = call_ref(call)
-        if verdict not in _VERDICTS:
+        if ballot.verdict not in _VERDICTS:
             verdicts = ", ".join(_VERDICTS)
-            raise BadInput(f"{verdict!r} is not a valid verdict. The verdicts are: {verdicts}.")
-        voted = e.Voted(
-            verdict=verdict,
-            digest=digest,
-            reason=reason,
-            arguments=arguments,
-            answer=answer,
-            is_error=is_error,
-            on_behalf_of=on_behalf_of,
-            halt=halt,
-        )
-        if problem := unused(voted):
+            raise BadInput(
+                f"{ballot.verdict!r} is not a valid verdict. The verdicts are: {verdicts}."
+            )
+        if problem := unused(ballot.vote):
             raise BadInput(f"{problem}. Nothing was recorded.")
-        check_size("the reason", reason, MAX_REASON)
-        check_size("the answer", answer, MAX_TEXT)
-        check_size("the edited arguments", arguments or "", MAX_TEXT)
+        check_size("the reason", ballot.reason, MAX_REASON)
+        check_size("the answer", ballot.answer, MAX_TEXT)
+        check_size("the edited arguments", ballot.arguments or "", MAX_TEXT)
         known = await self._ledger.known_call(ref)
         asked = known.approval_request.digest if known.approval_request else ""
-        voted = await self.check_vote(known, msgspec.structs.replace(voted, digest=asked))
-        if digest not in ("", voted.digest):
+        voted = await self.check_vote(known, msgspec.structs.replace(ballot.vote, digest=asked))
+        if ballot.digest not in ("", voted.digest):
             raise NotOpen(
-                f"{ref} waits with the digest {voted.digest}, not {digest}. Nothing was recorded. "
-                f"Look at what waits: ayes show {ref}"
+                f"{ref} waits with the digest {voted.digest}, not {ballot.digest}. Nothing was "
+                f"recorded. Look at what waits: ayes show {ref}"
             )
-        _check_typed(known, verdict, typed)
-        if arguments is not None:
-            await self._check_edit(known, voted, arguments)
-        with tracing.voting(known, verdict):
+        _check_typed(known, ballot)
+        if ballot.arguments is not None:
+            await self._check_edit(known, voted, ballot.arguments)
+        with tracing.voting(known, ballot.verdict):
             voted = tracing.about(known, voted)
             await self._ledger.append_exclusive(ref.vote(self.name), voted)
         return await self._ledger.call(ref, must_include=ref.vote(self.name))
@@ -544,12 +481,13 @@ class Reviewer:
             )
 
 
-def _check_typed(call: Call, verdict: e.Verdict, typed: str) -> None:
+def _check_typed(call: Call, ballot: Ballot) -> None:
     """Refuse to let a call run without the tool's name, where the rule wants it typed; and another
     tool's name, or one with a vote that lets nothing run.
     """
     asking, tool = call.approval_request, call.wish.tool
     assert asking, "the vote was checked before"
+    verdict, typed = ballot.verdict, ballot.typed
     runs = verdict in ("approve", "break_glass")
     if typed and not runs:
         only = "typed goes with approve or break_glass"

@@ -15,6 +15,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ayes.consumers.model import with_bytes
 from ayes.consumers.pending_view import changes
@@ -264,7 +265,7 @@ async def review(reviewer: Ledger, workspace: str, script: Script) -> None:
             # here: nobody else would vote, and the rehearsal would wait for ever.
             with suppress(AlreadyDecided, AlreadyFilled, NotOpen, DeadlinePassed):
                 typed = entry.tool if says.verdict == "approve" else ""
-                await reviewer.reviewer(script.name).vote(entry.ref, **says._asdict(), typed=typed)
+                await reviewer.reviewer(script.name).vote(entry.ref, replace(says, typed=typed))
 
 
 #: A thread and the number of one of its turns; `None` for facts outside of turns.

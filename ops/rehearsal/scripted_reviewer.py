@@ -15,25 +15,16 @@ The first vote whose pattern matches the tool is given.
 """
 
 from fnmatch import fnmatchcase
-from typing import Annotated, Final, Literal, NamedTuple, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from ayes.ledger.clients.reviewers import Ballot
 from ayes.schemas import strict_json
 from ayes.schemas.policy import ToolPatterns
 from ayes.schemas.toml_files import TomlModel, checked_token, mistake, read_text, read_toml
 
 type Verdict = Literal["approve", "deny", "answer"]
-
-
-class ScriptedVerdict(NamedTuple):
-    """The reviewer's vote on one call."""
-
-    verdict: Verdict
-    reason: str = ""
-    answer: str = ""
-    arguments: str | None = None
-    is_error: bool = False
 
 
 class ScriptedVote(TomlModel):
@@ -103,9 +94,9 @@ def read_script(text: str, path: str) -> Script:
     return read_toml(Script, text, path)
 
 
-def vote(script: Script, tool: str) -> ScriptedVerdict | None:
+def vote(script: Script, tool: str) -> Ballot | None:
     """The reviewer's vote on a call of this tool; `None` leaves it pending."""
     for one in script.votes:
         if any(fnmatchcase(tool, pattern) for pattern in one.tools):
-            return ScriptedVerdict(one.verdict, one.reason, one.answer, one.arguments, one.is_error)
-    return ScriptedVerdict(script.otherwise) if script.otherwise else None
+            return Ballot(one.verdict, one.reason, one.arguments, one.answer, one.is_error)
+    return Ballot(script.otherwise) if script.otherwise else None

@@ -66,9 +66,9 @@ class Desk:
         assert found is not None, said.reason
         return await self.shop.ledger.known_call(CallRef.parse(found[1]))
 
-    async def approve(self, call: Call, **more: Any) -> None:
+    async def approve(self, call: Call, arguments: str | None = None) -> None:
         ana = Ledger(self.shop.log, e.Author(kind="reviewer", name="ana")).reviewer("ana")
-        await ana.approve(call.ref, **more)
+        await ana.approve(call.ref, arguments=arguments)
         await self.shop.until(call.ref.decided)
 
 

@@ -37,6 +37,7 @@ from ayes.consumers.model import ModelWorker
 from ayes.consumers.pending_projector import PendingProjector
 from ayes.consumers.worker import Worker
 from ayes.ledger.call import Call
+from ayes.ledger.clients.reviewers import Ballot
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.descriptions import describe
 from ayes.ledger.in_memory import Lagging, Memory
@@ -233,7 +234,9 @@ async def test_a_no_that_halts_waits_for_the_user(port: EventLog):
     await chain.begin()
     async with chain.at_work():
         await chain.shown()
-        await chain.ledger.reviewer("ana").deny(FIRST, reason="Ask the customer first.", halt=True)
+        await chain.ledger.reviewer("ana").vote(
+            FIRST, Ballot("deny", reason="Ask the customer first.", halt=True)
+        )
         thread = await chain.until(lambda thread: thread.call(FIRST).finished)
         await asyncio.sleep(0.1)
     decided = thread.call(FIRST).decided
@@ -257,7 +260,7 @@ async def test_an_answer_takes_the_tools_place(port: EventLog):
     await chain.begin()
     async with chain.at_work():
         await chain.shown()
-        await chain.ledger.reviewer("ana").answer(FIRST, "I did it by hand.")
+        await chain.ledger.reviewer("ana").vote(FIRST, Ballot("answer", answer="I did it by hand."))
         await chain.answered(2)
     [told] = chain.model.read(2)
     assert (told.kind, told.text, told.is_error) == ("answered", "I did it by hand.", False)
@@ -270,7 +273,9 @@ async def test_an_answer_may_be_an_error(port: EventLog):
     await chain.begin()
     async with chain.at_work():
         await chain.shown()
-        await chain.ledger.reviewer("ana").answer(FIRST, "No such order.", is_error=True)
+        await chain.ledger.reviewer("ana").vote(
+            FIRST, Ballot("answer", answer="No such order.", is_error=True)
+        )
         await chain.answered(2)
     [told] = chain.model.read(2)
     assert (told.kind, told.text) == ("answered_with_error", "No such order.")
@@ -530,7 +535,7 @@ class Click(Struct, frozen=True):
 async def click(ledger: Ledger, ref: CallRef, verdict: str) -> Click:
     name = ledger.author.name
     try:
-        await ledger.reviewer(name).vote(ref, verdict)
+        await ledger.reviewer(name).vote(ref, Ballot(verdict))
     except AlreadyDecided as late:
         return Click(name, str(late))
     return Click(name, "")

@@ -23,6 +23,7 @@ from ayes.consumers.effects import Append, SetTimer
 from ayes.consumers.executor import Executor
 from ayes.consumers.gate import Gate
 from ayes.consumers.worker import Worker
+from ayes.ledger.clients.reviewers import Ballot
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.descriptions import describe
 from ayes.ledger.lifecycle import Status
@@ -377,7 +378,7 @@ async def test_ben_votes_for_ana(shop: Shop):
         assert describe(decided).startswith("Approved by ben for ana at ")
         await shop.request(SECOND)
         await shop.asked(SECOND)
-        await shop.ledger.reviewer("ben").deny(SECOND, on_behalf_of="ana")
+        await shop.ledger.reviewer("ben").vote(SECOND, Ballot("deny", on_behalf_of="ana"))
         denied = await shop.decided(e.Denied, SECOND)
         assert (denied.voters, denied.on_behalf_of) == (("ben",), {"ben": "ana"})
 
@@ -407,7 +408,7 @@ async def _gives_no_vote(shop: Shop) -> None:
         await shop.request()
         asked = await shop.asked()
         with pytest.raises(NotAllowed, match="ana gave ben no vote on refund that holds now"):
-            await shop.ledger.reviewer("ben").approve(FIRST, on_behalf_of="ana")
+            await shop.ledger.reviewer("ben").vote(FIRST, Ballot("approve", on_behalf_of="ana"))
         with pytest.raises(NotAllowed, match="ben is none of those who may vote"):
             await shop.ledger.reviewer("ben").approve(FIRST)
         vote = e.Voted(verdict="approve", digest=asked.digest, on_behalf_of="ana")
@@ -471,7 +472,7 @@ async def test_a_word_is_not_passed_on(shop: Shop):
             ("", "cy is none of"),
         ):
             with pytest.raises(NotAllowed, match=sentence):
-                await shop.ledger.reviewer("cy").approve(FIRST, on_behalf_of=behalf)
+                await shop.ledger.reviewer("cy").vote(FIRST, Ballot("approve", on_behalf_of=behalf))
         vote = e.Voted(verdict="approve", digest=asked.digest, on_behalf_of="ana")
         await shop.ledger.append(
             FIRST.vote("cy"), vote
@@ -487,7 +488,7 @@ async def test_nobody_counts_twice_by_a_word(shop: Shop):
     async with shop.gates():
         await shop.request()
         await shop.asked()
-        await shop.ledger.reviewer("ben").approve(FIRST, on_behalf_of="ana")
+        await shop.ledger.reviewer("ben").vote(FIRST, Ballot("approve", on_behalf_of="ana"))
         with pytest.raises(
             AlreadyFilled, match=r"ben has already voted on .*: Voted by ben for ana at"
         ):
@@ -509,7 +510,7 @@ async def test_who_asks_does_not_vote_in_anybodys_place(shop: Shop):
             with pytest.raises(
                 NotAllowed, match="rita asked for shop/t1/c1, or is behind the agent that did"
             ):
-                await shop.ledger.reviewer(name).approve(FIRST, on_behalf_of=behalf)
+                await shop.ledger.reviewer(name).vote(FIRST, Ballot("approve", on_behalf_of=behalf))
 
 
 async def test_a_delegation_that_should_not_be_given_is_refused(shop: Shop):
@@ -561,8 +562,10 @@ async def test_glass_is_broken_and_the_tool_runs(port: EventLog):
     async with chain.at_work():
         await chain.shown()
         with pytest.raises(NotAllowed, match="who breaks the glass for shop/t1/1-0 must say why"):
-            await chain.ledger.reviewer("sam").break_glass(WISHED, reason=" ")
-        await chain.ledger.reviewer("sam").break_glass(WISHED, reason="the shop burns")
+            await chain.ledger.reviewer("sam").vote(WISHED, Ballot("break_glass", reason=" "))
+        await chain.ledger.reviewer("sam").vote(
+            WISHED, Ballot("break_glass", reason="the shop burns")
+        )
         thread = await chain.answered(2)
     call = thread.call(WISHED)
     assert call.decided
@@ -591,7 +594,7 @@ async def test_a_gate_that_died_after_the_announcement(shop: Shop):
     async with shop.gates():
         await shop.request()
         await shop.asked()
-    await shop.ledger.reviewer("sam").break_glass(FIRST, reason="the shop burns")
+    await shop.ledger.reviewer("sam").vote(FIRST, Ballot("break_glass", reason="the shop burns"))
     await shop.ledger.append(
         FIRST.announced, e.GlassBroken(reviewer="sam", reason="the shop burns")
     )
@@ -607,7 +610,9 @@ async def test_glass_cannot_be_broken_against_a_block(shop: Shop):
         await shop.request()
         await shop.asked()
         await shop.apply(rule("closed", "block"))
-        await shop.ledger.reviewer("sam").break_glass(FIRST, reason="the shop burns")
+        await shop.ledger.reviewer("sam").vote(
+            FIRST, Ballot("break_glass", reason="the shop burns")
+        )
         assert (await shop.decided(e.Denied)).ground == "policy"
     assert (await shop.ledger.call(FIRST)).announced is None
 
@@ -629,7 +634,7 @@ async def test_who_may_not_break_it_breaks_nothing(shop: Shop):
         ):
             with pytest.raises(NotAllowed):
                 await shop.ledger.reviewer(name).vote(
-                    FIRST, "break_glass", reason=reason, on_behalf_of=behalf
+                    FIRST, Ballot("break_glass", reason=reason, on_behalf_of=behalf)
                 )
             vote = e.Voted(
                 verdict="break_glass", digest=asked.digest, reason=reason, on_behalf_of=behalf
@@ -689,7 +694,7 @@ async def test_everybody_under_their_own_credentials(store: Path):
                 await service.request(ref, "refund", {"amount": 1}, requester="rita")
                 await shop.asked(ref)
             await ben.reviewer("ben").approve(FIRST)
-            await sam.reviewer("sam").break_glass(SECOND, reason="fire")
+            await sam.reviewer("sam").vote(SECOND, Ballot("break_glass", reason="fire"))
             assert (await shop.decided(e.Approved)).on_behalf_of == {"ben": "ana"}
             assert (await shop.decided(e.Approved, SECOND)).ground == "broken_glass"
             await service.request(THIRD, "refund", {"amount": 1}, requester="rita")

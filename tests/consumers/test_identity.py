@@ -8,6 +8,7 @@ import pytest
 from ayes.consumers.effects import Append
 from ayes.consumers.gate import Gate
 from ayes.ledger.call import Call
+from ayes.ledger.clients.reviewers import Ballot
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.judging import policy_proposals as proposals
@@ -384,7 +385,7 @@ async def test_what_is_too_long_is_refused_where_it_is_written(ledger: Ledger):
         ("the edited arguments", "approve", {"arguments": longer}),
     ):
         with pytest.raises(TooLarge, match=f"{what} has [0-9,]+ bytes, over the limit"):
-            await ledger.reviewer("ana").vote(CALL, verdict, **more)
+            await ledger.reviewer("ana").vote(CALL, Ballot(verdict, **more))
     with pytest.raises(TooLarge, match="the reason has"):
         await ledger.withdraw(CALL, long)
     assert await ledger.log.last_seq() == before

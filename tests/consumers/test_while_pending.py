@@ -24,6 +24,7 @@ from stories import REF, START, Story, question, request
 from ayes.consumers.effects import Append, CancelTimer, Effect, SetTimer
 from ayes.consumers.gate import Gate, MootCalls, said_since
 from ayes.consumers.worker import Worker
+from ayes.ledger.clients.reviewers import Ballot
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.judging.policies import Policies
@@ -803,13 +804,13 @@ async def test_what_the_model_reads_in_the_end(port: EventLog, policy: str, verd
         if policy == "supersede":
             await chain.until(lambda thread: thread.call(FIRST).decided)
             with pytest.raises(AlreadyDecided, match="Superseded at 20"):
-                await chain.ledger.reviewer("ana").vote(FIRST, verdict)
+                await chain.ledger.reviewer("ana").vote(FIRST, Ballot(verdict))
         else:
             await chain.until(
                 lambda thread: THREAD.said("m2") in [fact.slot for fact in thread.said]
             )
             assert (await chain.ledger.call(FIRST)).status is Status.PENDING
-            await chain.ledger.reviewer("ana").vote(FIRST, verdict)
+            await chain.ledger.reviewer("ana").vote(FIRST, Ballot(verdict))
         thread = await chain.answered(2)
         assert await port.pending.entries() == {}
     entries = check_history(thread)
@@ -912,7 +913,7 @@ async def test_two_reviewers_and_the_user_at_the_same_moment(store: Path):
 
         async def click(ledger: Ledger, ref: CallRef, verdict: str) -> str:
             try:
-                await ledger.reviewer(ledger.author.name).vote(ref, verdict)
+                await ledger.reviewer(ledger.author.name).vote(ref, Ballot(verdict))
             except AlreadyDecided as late:
                 return str(late)
             return ""

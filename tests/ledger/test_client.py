@@ -18,6 +18,7 @@ from brokers import running
 
 from ayes.ledger import clock
 from ayes.ledger.clients import client
+from ayes.ledger.clients.reviewers import Ballot
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.lifecycle import Status
@@ -335,10 +336,12 @@ async def test_a_vote_that_does_not_count_is_refused(
     """
     await put_to_people(desk)
     name, verdict = vote
-    await refused(desk, lambda: desk.reviewer(name).vote(CALL, verdict, **rest), kind, sentence)
+    await refused(
+        desk, lambda: desk.reviewer(name).vote(CALL, Ballot(verdict, **rest)), kind, sentence
+    )
 
 
-async def test_a_reviewer_has_a_method_for_each_verdict(desk: Ledger):
+async def test_each_verdict_is_recorded_as_the_reviewers_vote(desk: Ledger):
     """Approve, deny, answer, break the glass: each records the reviewer's vote in their own slot
     (B26).
     """
@@ -348,8 +351,8 @@ async def test_a_reviewer_has_a_method_for_each_verdict(desk: Ledger):
         await put_to_people(desk, ref)
     said = [
         await people[0].approve(refs[0], reason="fine"),
-        await people[1].deny(refs[0], reason="no", halt=True),
-        await people[0].answer(refs[1], "by hand"),
+        await people[1].vote(refs[0], Ballot("deny", reason="no", halt=True)),
+        await people[0].vote(refs[1], Ballot("answer", answer="by hand")),
     ]
     votes = [call.votes[-1] for call in said]
     assert [(vote.slot.tail[3], vote.event.verdict, vote.event.reason) for vote in votes] == [
@@ -357,7 +360,7 @@ async def test_a_reviewer_has_a_method_for_each_verdict(desk: Ledger):
     ]  # fmt: skip
     assert (votes[1].event.halt, votes[2].event.answer) == (True, "by hand")
     with pytest.raises(NotAllowed, match="glass"):
-        await people[0].break_glass(refs[2], reason="fire")
+        await people[0].vote(refs[2], Ballot("break_glass", reason="fire"))
 
 
 async def test_a_reviewer_gives_nothing_in_the_name_of_another(desk: Ledger):
@@ -908,7 +911,7 @@ async def test_what_is_answered_is_not_run(desk: Ledger):
     the answer's place (B31, B33, I6).
     """
     await put_to_people(desk)
-    await desk.reviewer("ana").answer(CALL, "I did it by hand.")
+    await desk.reviewer("ana").vote(CALL, Ballot("answer", answer="I did it by hand."))
     answered = e.Answered(
         answer="I did it by hand.", rule="money", policy_version=1, voters=("ana",)
     )

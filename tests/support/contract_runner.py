@@ -16,6 +16,7 @@ from ayes.consumers import pending_client
 from ayes.interfaces.api.content import held_in
 from ayes.interfaces.api.models import CallState
 from ayes.ledger.call import Call
+from ayes.ledger.clients.reviewers import Ballot
 from ayes.ledger.clients.services import Ledger
 from ayes.ops.actions.votes import open_tally
 from ayes.projections.pending import PendingFilter
@@ -50,7 +51,7 @@ async def step(ledger: Ledger, name: str, do: str, given: dict[str, Any]) -> Any
         case "withdraw":
             return await state(ledger, await ledger.withdraw(call, given["reason"]))
         case "decide":
-            return await state(ledger, await ledger.reviewer(name).vote(call, **given))
+            return await state(ledger, await ledger.reviewer(name).vote(call, Ballot(**given)))
         case "revoke":
             return await state(ledger, await ledger.reviewer(name).revoke(call, **given))
         case "pending":

@@ -9,7 +9,7 @@ from console_client import Site
 from pictures import png
 
 from ayes.ledger import clock
-from ayes.ledger.clients.reviewers import Reviewer
+from ayes.ledger.clients.reviewers import Ballot, Reviewer
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import Parked
 from ayes.schemas import events as e
@@ -245,7 +245,7 @@ class Scene:
         await ben.deny(denied, reason="This order was refunded in spring.")
         answered = CallRef("shop", "mail-1", "send-1")
         await self.ask(answered, "send_mail", {"to": "rita@corp.example", "subject": "Hello"})
-        await ana.answer(answered, answer="Do not write to rita. Ring her up.")
+        await ana.vote(answered, Ballot("answer", answer="Do not write to rita. Ring her up."))
         withdrawn = CallRef("shop", "order-23", "refund-1")
         await self.ask(withdrawn, "refund", {"order": "A-23", "amount": 12})
         await self.service.withdraw(withdrawn, "The customer called.")

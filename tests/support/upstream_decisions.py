@@ -27,6 +27,7 @@ from ayes.adapters.names import AskedCall
 from ayes.adapters.verdicts import Answer, Run, verdict
 from ayes.consumers.gate import Gate
 from ayes.consumers.worker import Worker
+from ayes.ledger.clients.reviewers import Ballot
 from ayes.ledger.clients.services import Ledger
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import declare_streams
@@ -99,7 +100,7 @@ class Book:
         async for _ in self._asking.ledger.watch(1, call.ref.gated.subject):
             break
         if answer:
-            await self._ana.answer(call.ref, answer)
+            await self._ana.vote(call.ref, Ballot("answer", answer=answer))
         elif approved:
             await self._ana.approve(call.ref, arguments=edit, reason=why)
         else:

@@ -108,16 +108,8 @@ class VoteForm(BaseModel):
 
     @property
     def vote(self) -> NewVote:
-        return NewVote(
-            verdict=self.verdict,
-            digest=self.digest,
-            reason=self.reason,
-            answer=self.answer,
-            is_error=self.is_error,
-            arguments=_unwrapped(self.edited) if self.edited else None,
-            halt=self.halt,
-            typed=self.typed.strip(),
-        )
+        said = self.model_dump(exclude={"edited"}) | {"typed": self.typed.strip()}
+        return NewVote(**said, arguments=_unwrapped(self.edited) if self.edited else None)
 
 
 @router.post("/calls/{workspace}/{thread}/{call}/vote")

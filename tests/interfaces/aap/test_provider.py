@@ -18,6 +18,7 @@ from ayes.interfaces.aap.routes import application
 from ayes.interfaces.aap.settings import ProviderFile
 from ayes.interfaces.aap.wire import CONTEXT, REASONING, request_id
 from ayes.ledger.call import Call
+from ayes.ledger.clients.reviewers import Ballot
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import EventLog
@@ -167,7 +168,7 @@ async def test_what_people_say_instead_reaches_the_model(world: World, how, more
     checking = asyncio.create_task(world.gate().check(wished()))
     call = await world.asked()
     if how == "answer":
-        await world.ana.answer(call.ref, more["text"])
+        await world.ana.vote(call.ref, Ballot("answer", answer=more["text"]))
     else:
         await getattr(world.ana, how)(call.ref, **more)
     said = await checking

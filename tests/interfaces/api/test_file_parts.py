@@ -7,6 +7,7 @@ import pytest
 from pictures import pdf, png
 
 from ayes.interfaces.api.content import held_in
+from ayes.ledger.clients.reviewers import Ballot
 from ayes.ledger.clients.services import Ledger
 from ayes.ops.visitors import Role, Visitor
 from ayes.schemas import events as e
@@ -43,7 +44,9 @@ def text(said):
 async def started(shop, call=CALL):
     """A call that people have approved, claimed by the program."""
     digest = await shop.ask(call)
-    await (await shop.app.state.backend.reviewer("ben")).approve(call, digest=digest)
+    await (await shop.app.state.backend.reviewer("ben")).vote(
+        call, Ballot("approve", digest=digest)
+    )
     await shop.service.decision(call, timeout_s=20)
     return await shop.service.start(call)
 

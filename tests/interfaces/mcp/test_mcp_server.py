@@ -37,6 +37,7 @@ from ayes.interfaces.mcp.wire import (
     recorded_failure,
 )
 from ayes.ledger.call import Call
+from ayes.ledger.clients.reviewers import Ballot
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import EventLog
 from ayes.projections.refusal_texts import MAY_BE_EARLIER
@@ -177,7 +178,9 @@ async def test_an_edit_and_an_answer_reach_the_model(world: World):
         await world.ana.approve((await world.asked()).ref, arguments='{"order":"A-17","amount":2}')
         edited = await asking
         asking = asyncio.create_task(agent.call_tool("refund", {"order": "A-19"}))
-        await world.ana.answer((await world.asked()).ref, '{"result": "done by hand"}')
+        await world.ana.vote(
+            (await world.asked()).ref, Ballot("answer", answer='{"result": "done by hand"}')
+        )
         answered = await asking
     assert text(edited).startswith("A reviewer changed the arguments of this call")
     assert text(edited).endswith("2 given back for A-17")

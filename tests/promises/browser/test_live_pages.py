@@ -8,6 +8,7 @@ from playwright.async_api import expect
 
 from ayes.consumers.live import LiveReply
 from ayes.ledger import clock
+from ayes.ledger.clients.reviewers import Ballot
 from ayes.ledger.clients.services import Ledger
 from ayes.schemas import events as e
 from ayes.schemas.policy import applied
@@ -115,7 +116,7 @@ async def test_what_happens_before_the_page_listens_is_not_missed(shop, visit):
     await page.route("**/api/v1/events*", lambda route: held.append(route))  # noqa: PLW0108
     await sign_in(page.context, shop, "ana")
     await page.goto(f"/calls/{CALL}")
-    await (await reviewer(shop, "ben")).approve(CALL, digest=digest)
+    await (await reviewer(shop, "ben")).vote(CALL, Ballot("approve", digest=digest))
     await shop.service.decision(CALL, timeout_s=30)
     await expect(shown(page, "pending")).to_be_visible()
     assert held

@@ -20,7 +20,7 @@ from repeats import ARGUMENTS, CASES, ID, POLICY, Case, Way, play, spec
 from typescript import packages
 
 from ayes.interfaces.console.serving import serving
-from ayes.ledger.clients.reviewers import Reviewer
+from ayes.ledger.clients.reviewers import Ballot, Reviewer
 from ayes.ledger.lifecycle import Status
 from ayes.ops.broker.server import ensure_account
 from ayes.ops.tokens import AccessFile
@@ -163,7 +163,7 @@ async def test_whatever_people_say_the_model_reads(
     policy = ASK + "editor_counts = true\n"
     async with agent(package, tmp_path, policy) as desk:
         await desk.says("ask")
-        await (await desk.reviewer()).vote(CALL, verdict, **more)
+        await (await desk.reviewer()).vote(CALL, Ballot(verdict, **more))
         await desk.shop.service.decision(CALL, timeout_s=20)
         assert said in await desk.says("resume")
         assert desk.ran == (["A-17 48"] if verdict == "approve" else [])
@@ -181,7 +181,7 @@ async def test_a_number_that_javascript_cannot_hold_does_not_run(
     async with agent(package, tmp_path, policy) as desk:
         await desk.says("ask")
         edited = f'{{"order":"A-17","amount":{amount}}}'
-        await (await desk.reviewer()).vote(CALL, "approve", arguments=edited)
+        await (await desk.reviewer()).vote(CALL, Ballot("approve", arguments=edited))
         await desk.shop.service.decision(CALL, timeout_s=20)
         said = await desk.says("resume")
         assert "JavaScript cannot hold a number in the approved arguments exactly" in said
@@ -196,7 +196,7 @@ async def test_a_number_that_javascript_holds_runs(package: Path, tmp_path: Path
     async with agent(package, tmp_path, policy) as desk:
         await desk.says("ask")
         edited = f'{{"order":"9007199254740993\\"1e999","amount":{amount}}}'
-        await (await desk.reviewer()).vote(CALL, "approve", arguments=edited)
+        await (await desk.reviewer()).vote(CALL, Ballot("approve", arguments=edited))
         await desk.shop.service.decision(CALL, timeout_s=20)
         await desk.says("resume")
         assert len(desk.ran) == 1
@@ -326,7 +326,7 @@ class Chat:
 
     async def decided(self, call: str, verdict: str = "approve", **more: str) -> None:
         ref = CallRef.parse(f"{CALL.workspace}/{CALL.thread}/{call}")
-        await (await self.desk.reviewer()).vote(ref, verdict, **more)
+        await (await self.desk.reviewer()).vote(ref, Ballot(verdict, **more))
         await self.desk.shop.service.decision(ref, timeout_s=20)
 
 

@@ -28,6 +28,7 @@ from ayes.consumers.tools import Registered, idempotency_key
 from ayes.consumers.worker import Reaction, Worker
 from ayes.ledger import clock, log
 from ayes.ledger.call import Call
+from ayes.ledger.clients.reviewers import Ballot
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.descriptions import describe, describe_decision
 from ayes.ledger.lifecycle import Status
@@ -197,7 +198,7 @@ class Shop:
 
     async def vote(self, name: str, ref: CallRef, verdict: e.Verdict, **more: Any) -> object:
         return await self.hear(
-            ref.vote(name), self.people[name].reviewer(name).vote(ref, verdict, **more)
+            ref.vote(name), self.people[name].reviewer(name).vote(ref, Ballot(verdict, **more))
         )
 
     async def call_out(self, name: str, ref: CallRef, verdict: e.Verdict, **more: Any) -> object:
@@ -703,7 +704,7 @@ async def test_glass_that_is_announced_late_changes_nothing(ledger: Ledger):
     stands (B27, B28).
     """
     gate, ref = await asked_in(ledger, ASK + 'votes_needed = 2\nbreak_glass = ["ana"]\n')
-    await ledger.reviewer("ana").break_glass(ref, reason="The shop is on fire.")
+    await ledger.reviewer("ana").vote(ref, Ballot("break_glass", reason="The shop is on fire."))
     [vote] = await ledger.read(ref.vote("ana"))
     act = await gate.load(vote)
     await ledger.withdraw(ref)

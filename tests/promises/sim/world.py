@@ -45,6 +45,7 @@ from ayes.consumers.pending_projector import PendingProjector
 from ayes.consumers.tools import Registered
 from ayes.consumers.worker import Worker
 from ayes.ledger.call import Call
+from ayes.ledger.clients.reviewers import Ballot
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import AlreadyRecorded, AppendResult, Recorded
 from ayes.ledger.replica import ReadReplica
@@ -557,7 +558,11 @@ class World:
             verdict, how = "break_glass", {"reason": "The house burns."}
         try:
             await self._do(
-                process, "vote", ref, lambda: reviewer.vote(ref, verdict, **how), verdict=verdict
+                process,
+                "vote",
+                ref,
+                lambda: reviewer.vote(ref, Ballot(verdict, **how)),
+                verdict=verdict,
             )
         except Unavailable:
             return False
