@@ -107,7 +107,7 @@ def _denied(subject: str) -> None:
         _log.warning(
             "the broker does not let the queue's worker answer requests for pending approvals, so "
             "each client reads the whole bucket. Its accounts are those of an older version: write "
-            "them anew (docs/operators.md)."
+            "them anew (docs/running.md)."
         )
 
 

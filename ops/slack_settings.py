@@ -2,7 +2,7 @@
 
     # slack.toml in the store, or --slack FILE.toml; only its owner may read it
     app_token = "env:SLACK_APP_TOKEN"   # xapp-…, with connections:write: opens the socket
-    bot_token = "env:SLACK_BOT_TOKEN"   # xoxb-…, with the scopes of docs/operators.md
+    bot_token = "env:SLACK_BOT_TOKEN"   # xoxb-…, with the scopes of docs/telling.md
     api_url = "https://slack.com/api/"  # absent: this; GovSlack has another
 
 A token is written there, or as `env:` and the variable that has it. No message and no log has one.
@@ -99,7 +99,7 @@ def settings_of(store: Path | None, url: str | None, file: Path | None) -> Slack
     if url is not None:
         raise BadInput(
             "the worker slack votes with people's own credentials, which are in a store. Name one "
-            "with --store instead of --url; docs/operators.md says what it must have."
+            "with --store instead of --url; docs/telling.md says what it must have."
         )
     if not all(map(find_spec, ("slack_bolt", "aiohttp", "cryptography"))):
         raise BadInput(f"the worker slack is not installed: {INSTALL}.")
@@ -107,7 +107,7 @@ def settings_of(store: Path | None, url: str | None, file: Path | None) -> Slack
     if path is None:
         raise BadInput(
             "the worker slack has no settings. Name the file with --slack, or put it into the "
-            f"store as {FILE}; docs/operators.md has an example."
+            f"store as {FILE}; docs/telling.md has an example."
         )
     return read_settings(path)
 

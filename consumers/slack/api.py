@@ -60,7 +60,7 @@ _ADVICE: Final = {
     "channel_not_found": "Check the id in ask_in, and invite the app with /invite in the channel.",
     "invalid_auth": "Check the token in the settings.",
     "is_archived": "The channel is archived. Name another one in ask_in.",
-    "missing_scope": "Add the scope to the app as docs/operators.md has it, and install it again.",
+    "missing_scope": "Add the scope to the app as docs/telling.md has it, and install it again.",
     "not_in_channel": "Invite the app with /invite in the channel.",
 }
 

@@ -78,7 +78,7 @@ def channels_of(session: Session, given: Path | None) -> dict[str, Channel]:
     if file is None:
         raise BadInput(
             "the notifier has no channels. Name the file with --channels, or put it into the "
-            f"store as {FILE}; docs/operators.md has an example."
+            f"store as {FILE}; docs/telling.md has an example."
         )
     return read_channels(file)
 

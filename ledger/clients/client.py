@@ -179,7 +179,7 @@ class LedgerClient:
             store: a directory; None: the user's own.
             url: or the URLs of several servers of a cluster, comma-separated.
             role: the role of the credentials: `service`, `gate`, `reviewer-ana`, ...; see
-                docs/operators.md.
+                docs/people.md.
             name: a name within the role, recorded as the author.
             timeout_s: how long to wait for a broker; None: as long as it takes.
 

@@ -409,7 +409,7 @@ class Api:
                 answer.set_exception(
                     BrokerRefused(
                         f"the credentials of {self._connection.login.user or 'nobody'!r} may not "
-                        f"write {subject}. Who may write what: docs/operators.md, or `ayes doctor`."
+                        f"write {subject}. Who may write what: docs/people.md, or `ayes doctor`."
                     )
                 )
 

@@ -1,6 +1,6 @@
 """The metrics: their names, and their values from what a monitor knows.
 
-`METRICS` is the whole list. docs/operators.md shows it, and the dashboard and the alerts of
+`METRICS` is the whole list. docs/watching.md shows it, and the dashboard and the alerts of
 `deploy/` use nothing else; tests compare them. Names and units follow Prometheus' conventions
 (https://prometheus.io/docs/practices/naming/).
 

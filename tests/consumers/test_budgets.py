@@ -618,7 +618,7 @@ async def test_a_wish_is_judged_with_the_tokens_of_its_own_reply(shop: Shop):
 
 
 async def test_nobody_breaks_the_glass_of_a_budget_that_blocks(shop: Shop):
-    """An emergency lets one person decide alone; it does not make money (docs/operators.md)."""
+    """An emergency lets one person decide alone; it does not make money (docs/policies.md)."""
     rules = rule("money", "ask", 'voters = ["ana", "ben"]', "votes_needed = 2",
                  'break_glass = ["cai"]')  # fmt: skip
     await shop.open(budget(150) + rules)

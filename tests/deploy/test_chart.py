@@ -100,7 +100,7 @@ def test_a_node_of_nats_own_chart_starts(tools, tmp_path):
     site = Store(tmp_path / "site")
     write_files(site, [f"{name}.nats-headless" for name in PODS], ["ana"])
     for name in PODS:
-        # What the Secrets of docs/operators.md have in them, where the pod mounts them.
+        # What the Secrets of docs/running.md have in them, where the pod mounts them.
         root = tmp_path / name
         folder = site.path / f"{name}.nats-headless"
         for path, source in {

@@ -61,12 +61,14 @@ PAGES = [
     ROOT / "CHANGELOG.md",
     ROOT / "SECURITY.md",
 ]
+#: For operators, by what they are about to do.
+OPERATORS = ("running.md", "people.md", "policies.md", "telling.md", "watching.md", "recovering.md")
 #: Those that somebody follows from top to bottom.
 STORIES = [
     README,
     *(
         ROOT / "docs" / name
-        for name in ("services.md", "reviewers.md", "operators.md", "cluster.md", "asking.md")
+        for name in ("services.md", "reviewers.md", *OPERATORS, "cluster.md", "asking.md")
     ),
 ]
 COMMANDS = ROOT / "docs" / "commands.md"
@@ -99,7 +101,7 @@ def written_commands() -> str:
         "",
         (
             "`ayes COMMAND --help` says the same. `--store` and `--url` say which broker; see "
-            "[operators.md](operators.md)."
+            "[running.md](running.md)."
         ),
         "",
     ]
@@ -187,7 +189,7 @@ def test_the_roles_are_as_documented():
     """Who may write what, in the operators' table, is what the broker is told."""
     told = {
         role.strip("`"): set(re.findall(r"`([^`]+)`", may))
-        for role, may in table("operators.md", "| role | may record |").items()
+        for role, may in table("people.md", "| role | may record |").items()
     }
     head = f"{slots.ROOT}.*."
 
@@ -251,11 +253,11 @@ def test_the_environment_is_as_documented():
     """Each variable that the code reads, and no other."""
     code = "\n".join(
         file.read_text()
-        for folder in ("ledger", "ops", "consumers")
+        for folder in ("ledger", "ops", "consumers", "interfaces")
         for file in (ROOT / folder).rglob("*.py")
     )
     read = set(re.findall(r"\bAYES_[A-Z_]+\b|\bNATS_SERVER_BIN\b|\bNO_COLOR\b", code))
-    assert {name.strip("`") for name in table("operators.md", "| variable | is |")} == read
+    assert {name.strip("`") for name in table("running.md", "| variable | is |")} == read
 
 
 # ---------------------------------------------------------------------------------- files they show
@@ -527,14 +529,14 @@ asyncio.run(main())
     assert code == 9, err
 
 
-@pytest.mark.parametrize("name", ["reviewers.md", "operators.md", "cluster.md", "upgrading.md"])
+@pytest.mark.parametrize("name", ["reviewers.md", *OPERATORS, "cluster.md", "upgrading.md"])
 async def test_the_page_works(shop, name):
     """Each command of the page does what the page says."""
     here, environment = shop
     if name == "reviewers.md":
         await leave_in_doubt(environment["AYES_STORE"])
     async with Ledger.connect(environment["AYES_STORE"]) as ledger:
-        if name != "operators.md":
+        if name != "telling.md":
             await follow(ROOT / "docs" / name, here, environment, ledger)
             return
         async with receiver(here) as (port, received):
@@ -697,10 +699,10 @@ async def test_the_executor_works(tmp_path):
 
 
 async def test_a_server_of_ones_own_works(tmp_path):
-    """The accounts, the configuration and the streams of docs/operators.md, on a server that is
+    """The accounts, the configuration and the streams of docs/running.md, on a server that is
     started by hand.
     """
-    page = ROOT / "docs" / "operators.md"
+    page = ROOT / "docs" / "running.md"
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     environment = dict(os.environ) | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

@@ -1197,5 +1197,5 @@ async def _consumers(port: JetStream) -> int:
     ],
 )
 def test_an_exit_code_says_whether_to_try_again(error: ApprovalsError, code: int):
-    """75, EX_TEMPFAIL: the same again may succeed. All others need somebody (docs/operators.md)."""
+    """75, EX_TEMPFAIL: the same again may succeed. All others need somebody (docs/running.md)."""
     assert error.exit_code == code

@@ -268,7 +268,7 @@ def test_names_follow_the_conventions(name):
 
 def test_the_metrics_are_as_documented():
     """The operators' table is this list."""
-    _, _, rest = (ROOT / "docs" / "operators.md").read_text().partition("| metric | type |")
+    _, _, rest = (ROOT / "docs" / "watching.md").read_text().partition("| metric | type |")
     rows = [row.split("|")[1:-1] for row in rest.split("\n\n", 1)[0].splitlines()[2:]]
     assert [tuple(cell.strip() for cell in row) for row in rows] == [
         (f"`{name}`", kind, ", ".join(f"`{one}`" for one in labels), text)
