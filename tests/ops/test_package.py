@@ -1,11 +1,15 @@
 """The distribution: one import package, and nothing in it that only the repository needs."""
 
+import ast
 import os
+import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 import venv
 import zipfile
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -13,7 +17,9 @@ from paths import ROOT
 
 from ayes.projections.lake.queries import QUESTIONS
 
-FOLDERS = ("schemas", "ledger", "projections", "consumers", "adapters", "ops")
+FOLDERS = ("schemas", "ledger", "projections", "consumers", "adapters", "ops", "interfaces")
+#: Of frameworks that are in environments of their own; the program that is adapted brings them.
+WITHOUT_EXTRA = {"agents", "claude-agent-sdk", "langchain", "langchain-core", "langgraph"}
 
 SERVICE = """
 import asyncio, sys
@@ -138,3 +144,38 @@ def test_a_project_with_folders_of_the_same_names_can_use_it(wheel: Path, tmp_pa
     first, *rest = out.splitlines()
     assert first == "A-17 is refunded"
     assert all(str(project) in line for line in rest)
+
+
+def test_what_is_imported_is_declared():
+    """Nothing is there only because another package happens to bring it."""
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = list(declared["dependencies"])
+    for extra in declared["optional-dependencies"].values():
+        wanted += extra
+    known = {_plain(re.match(r"[\w.-]+", one)[0]) for one in wanted} | WITHOUT_EXTRA
+    owners = packages_distributions()
+    missing = {
+        (name, str(file.relative_to(ROOT)))
+        for folder in FOLDERS
+        for file in (ROOT / folder).rglob("*.py")
+        for name in _imported(file)
+        if name not in sys.stdlib_module_names and name != "ayes"
+        if not known & {_plain(one) for one in owners.get(name, [name])}
+    }
+    assert missing == set()
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _imported(file: Path) -> set[str]:
+    """The packages that a file imports."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        match node:
+            case ast.Import(names=names):
+                found |= {one.name.partition(".")[0] for one in names}
+            case ast.ImportFrom(module=str(module), level=0):
+                found.add(module.partition(".")[0])
+    return found
