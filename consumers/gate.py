@@ -80,13 +80,14 @@ from ayes.ledger.judging.policies import (
 from ayes.ledger.judging.verdict import Case, beyond, decision, policy_verdict, running, verdict
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import Delivered, TimerFired
+from ayes.ledger.people import people_of
 from ayes.ledger.validity import call_of
 from ayes.projections.thread import thread_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import Unavailable
 from ayes.schemas.logs import get_logger
-from ayes.schemas.slots import ROOT, CallRef, Slot, delegations, grants
+from ayes.schemas.slots import REMOVALS, ROOT, CallRef, Slot, delegations, grants
 
 _log: Final = get_logger("ayes.consumers.gate")
 
@@ -233,15 +234,14 @@ class Gate:
             case, policies=await ledger.policies(workspace), tool=await ledger.tool_of(call)
         )
         assert call.gated
-        latest = _later(call.gated, handed)
+        latest = _later(max(call.gated, call.votes[-1], key=attrgetter("seq")), handed)
         case = await _with_budgets(ledger, case, latest)
-        if not any(map(_needs_grants, call.votes)):
-            return case
-        # A delegation was given before the vote that rests on it.
-        given = await ledger.read(
-            grants(workspace), delegations(workspace), latest, must_include=latest
-        )
-        return replace(case, grants=grants_of(given), delegations=delegations_of(given))
+        # A removal, or a delegation, was recorded before the vote that it is about.
+        rests_on = (grants(workspace), delegations(workspace))
+        subjects = rests_on if any(map(_needs_grants, call.votes)) else ()
+        given = await ledger.read(*subjects, REMOVALS, latest, must_include=latest)
+        call = replace(call, people=people_of(given))
+        return replace(case, call=call, grants=grants_of(given), delegations=delegations_of(given))
 
 
 async def _unrecorded_usage(
@@ -340,10 +340,10 @@ async def _with_budgets(ledger: Ledger, case: Case, latest: Slot) -> Case:
 
 
 async def _of_thread(ledger: Ledger, ref: CallRef, *places: str) -> tuple[Fact, ...]:
-    """The facts in these places of a thread's calls, the wish, and the grants of its workspace."""
+    """The facts in these places of a thread's calls, the wish, the grants, and the removals."""
     calls = [f"{ROOT}.{ref.workspace}.{ref.thread}.call.*.{place}" for place in places]
     return await ledger.read(
-        *calls, ref.requested, grants(ref.workspace), must_include=ref.requested
+        *calls, ref.requested, grants(ref.workspace), REMOVALS, must_include=ref.requested
     )
 
 
@@ -464,11 +464,11 @@ def _yields(call: Call) -> bool:
     return call.approval_request is not None and call.approval_request.while_pending == "supersede"
 
 
-def _later(gated: Fact, handed: Delivered) -> Slot:
+def _later(known: Fact, handed: Delivered) -> Slot:
     """The slot of the later fact: a replica that has it has all facts before it. (A timer is in
     another stream.)
     """
-    return handed.slot if isinstance(handed, Fact) and handed.seq > gated.seq else gated.slot
+    return handed.slot if isinstance(handed, Fact) and handed.seq > known.seq else known.slot
 
 
 def _supersession_subjects(ref: CallRef) -> tuple[str, ...]:

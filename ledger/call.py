@@ -9,6 +9,7 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from ayes.ledger.lifecycle import LEADS_TO, Status
+from ayes.ledger.people import People
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest
@@ -57,6 +58,8 @@ class Call(Struct, frozen=True):
     last_revocation: int = 0
     #: Facts of a newer program. Their meaning is unknown here, so nobody may act on such a call.
     newer: tuple[Fact, ...] = ()
+    #: Who was removed: not of the facts about the call, but of what counting its votes needs.
+    people: People = People()
 
     @property
     def status(self) -> Status:

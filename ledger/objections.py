@@ -23,6 +23,7 @@ type VoteFlaw = Literal[
     "decided",
     "deadline",
     "excluded",
+    "removed",
     "stranger",
     "glass_for_another",
     "unused",
@@ -56,7 +57,7 @@ class Objection(Struct, frozen=True):
     """Why a vote does not count."""
 
     flaw: VoteFlaw
-    #: The person who is excluded; for other flaws the person whose vote it would be.
+    #: The person who is excluded or removed; for other flaws the person whose vote it would be.
     person: str
 
 
@@ -73,7 +74,8 @@ def objection(
     """Return the first reason why a vote does not count; None if it counts.
 
     1. people were not asked before it, the call was decided before it, or the deadline had passed;
-    2. the reviewer, or the person in whose place they vote, is excluded or was not asked;
+    2. the reviewer, or the person in whose place they vote, is excluded, was removed before it, or
+       was not asked;
     3. it would let the call run and holds an instruction that its verdict does not use, or breaks
        the glass without a reason;
     4. that person did not delegate the vote to the reviewer;
@@ -136,6 +138,8 @@ def objection_to_voter(
     for name in dict.fromkeys((reviewer, principal)):
         if is_excluded(name, asking.excluded, asking.people):
             return Objection("excluded", name)
+        if call.people.is_removed(name, before):
+            return Objection("removed", name)
     if vote.verdict != "break_glass":
         is_asked = is_among(principal, call.voters(before))
     elif principal != reviewer:
@@ -170,6 +174,8 @@ def refused_vote(call: Call, vote: e.Voted, reviewer: str, now: datetime) -> Ref
             return DeadlinePassed(f"{expired}. Nothing was recorded.")
         case "excluded":
             return NotAllowed(_excluded_text(call, who, "does not count"))
+        case "removed":
+            return NotAllowed(f"{who} was removed, so no vote of theirs counts.")
         case "glass_for_another":
             never = "nobody may break the glass in another's place"
             return NotAllowed(f"{never}. {reviewer} may do it only in their own.")

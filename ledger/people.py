@@ -4,6 +4,9 @@ An account with which somebody votes or signs in belongs to the person who bound
 person's own credentials. In the order of the log the first one who binds an account has it, until
 the organisation says that the name stands for nobody, or for somebody else, from there on. What a
 workspace says counts for nothing here.
+
+Nothing runs on what is recorded in the name of a removed person: votes, grants and delegations do
+not count. So it does not matter that a broker still accepts the old password.
 """
 
 from collections.abc import Iterable
@@ -25,11 +28,23 @@ class People(Struct, frozen=True):
 
     #: By account: the reviewer who bound it.
     accounts: dict[str, str] = {}
-    #: In the form of `plain`.
-    removed: frozenset[str] = frozenset()
+    #: By name in the form of `plain`: the additions and removals, in the order of the log.
+    changes: dict[str, tuple[Fact, ...]] = {}
 
-    def is_removed(self, name: str) -> bool:
-        return plain(name) in self.removed
+    @property
+    def removed(self) -> tuple[str, ...]:
+        """The names that stand for nobody, in the form of `plain`."""
+        return tuple(filter(self.is_removed, self.changes))
+
+    def is_removed(self, name: str, before: int | None = None) -> bool:
+        """Whether a name stands for nobody; with `before`, just before that number of the log."""
+        return self.removal(name, before) is not None
+
+    def removal(self, name: str, before: int | None = None) -> Fact | None:
+        """The fact by which a name stands for nobody; None if it stands for somebody."""
+        changes = reversed(self.changes.get(plain(name), ()))
+        last = next((one for one in changes if before is None or one.seq < before), None)
+        return last if last is not None and isinstance(last.event, e.PersonRemoved) else None
 
     def of(self, name: str, beginning: str = "") -> tuple[str, ...]:
         """The accounts of a person that begin so, in the order in which they were bound."""
@@ -43,19 +58,17 @@ class People(Struct, frozen=True):
 def people_of(facts: Iterable[Fact]) -> People:
     """The people and their accounts, by all facts about them in the order of the log."""
     accounts: dict[str, str] = {}
-    removed: set[str] = set()
+    changes: dict[str, tuple[Fact, ...]] = {}
     for fact in facts:
         if fact.slot.tail[:1] != (PERSON,):
             continue
         name = fact.slot.tail[1]
         match fact.event:
-            case e.AccountBound(account=account) if plain(name) not in removed:
+            case e.AccountBound(account=account) if not People(changes=changes).is_removed(name):
                 accounts.setdefault(account, name)
-            case e.PersonAdded() | e.PersonRemoved() as change:
+            case e.PersonAdded() | e.PersonRemoved():
                 accounts = {
                     one: whose for one, whose in accounts.items() if plain(whose) != plain(name)
                 }
-                removed.discard(plain(name))
-                if isinstance(change, e.PersonRemoved):
-                    removed.add(plain(name))
-    return People(accounts, frozenset(removed))
+                changes[plain(name)] = (*changes.get(plain(name), ()), fact)
+    return People(accounts, changes)

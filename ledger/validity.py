@@ -206,6 +206,8 @@ def _void_vote(call: Call, fact: Fact, vote: e.Voted) -> str | None:
     found = objection(call, vote, reviewer, fact.recorded_at, seq=fact.seq)
     if found is None:
         return None
+    if found.flaw == "removed":
+        return f"{found.person} was removed before it"
     return VOID_VOTE.get(found.flaw, f"{vote.on_behalf_of or reviewer} may not cast it")
 
 

@@ -462,6 +462,8 @@ def delegations(workspace: str) -> str:
 
 #: The wildcard over all facts about people and their accounts.
 PEOPLE: Final = f"{ROOT}.{ORGANISATION}.{PERSON}.>"
+#: The same without their accounts: the additions and removals.
+REMOVALS: Final = f"{ROOT}.{ORGANISATION}.{PERSON}.*.*"
 
 
 def person_slot(name: str, number: int) -> Slot:

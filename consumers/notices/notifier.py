@@ -139,7 +139,7 @@ class Notifier:
         if call.requested is None or call.newer:
             return None  # nobody may act on it; a newer notifier will
         call = await ledger.with_origin(call)
-        delegations = await ledger.delegations(ref.workspace)
+        call, delegations = await ledger.with_given(call)
         now = await ledger.log.clock()
         self._began = self._began or now
         is_old = (self._began - handed.recorded_at).total_seconds() > _BACKLOG_S

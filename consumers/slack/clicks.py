@@ -200,7 +200,7 @@ class SlackClicks:
         given = (await self._ledger.policies(button.ref.workspace)).reviewers_of(*accounts)
         bound = [people.accounts[accounts[0]]] if accounts[0] in people.accounts else []
         names = {plain(one): one for one in (*given, *bound)}
-        if len(names) != 1 or people.is_removed(*names):
+        if len(names) != 1 or any(map(people.is_removed, names)):
             problem = "to several people" if len(names) > 1 else "to no reviewer"
             raise NotAllowed(
                 f"Your Slack account {accounts[0]} belongs {problem}, so nothing was recorded. "

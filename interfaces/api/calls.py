@@ -111,6 +111,7 @@ async def record(ref: Named, backend: InBackend, visitor: Reading) -> Record:
     ledger = backend.reading
     facts = recorded(await ledger.read(ref))  # first, so that the rest is not older than they are
     known = await ledger.with_origin(await ledger.known_call(ref))
+    known, _ = await ledger.with_given(known) if known.votes else (known, ())
     assert known.requested, "`known_call` raises otherwise"
     wish, tool, doubt = (
         known.wish,

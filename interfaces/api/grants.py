@@ -10,7 +10,6 @@ from pydantic import Field
 from ayes.interfaces.api.backend import InBackend
 from ayes.interfaces.api.base import ApiModel
 from ayes.interfaces.api.identity import Reading, Reviewing
-from ayes.interfaces.api.mine import by_workspace
 from ayes.ledger.judging import grants as ledger_grants
 from ayes.ops.actions.grants import (
     GrantScope,
@@ -25,7 +24,15 @@ from ayes.projections.views.grant import delegation_json, grant_json
 from ayes.schemas.errors import BadInput
 from ayes.schemas.ids import token
 from ayes.schemas.limits import MAX_GRANT_S
-from ayes.schemas.slots import DELEGATION, GRANT, ROOT, CallRef, DelegationRef, GrantRef
+from ayes.schemas.slots import (
+    DELEGATION,
+    GRANT,
+    REMOVALS,
+    ROOT,
+    CallRef,
+    DelegationRef,
+    GrantRef,
+)
 
 router: Final = APIRouter(tags=["grants"])
 
@@ -88,13 +95,9 @@ async def grants(
     limit: Limit = 200,
 ) -> Grants:
     """The grants of a workspace, or of all. Reads every fact about them."""
-    facts = await backend.reading.read(_subjects(workspace, GRANT))
+    facts = await backend.reading.read(_subjects(workspace, GRANT), REMOVALS)
     now = backend.reading.now()
-    every = [
-        GrantState.of(one, now)
-        for own in by_workspace(facts).values()
-        for one in ledger_grants.grants_of(own)
-    ]
+    every = [GrantState.of(one, now) for one in ledger_grants.grants_of(facts)]
     chosen = [one for one in every if standing in {"", one.standing}]
     page, following = _page(chosen, after, limit)
     in_force = sum(one.standing == "in force" for one in every)
@@ -230,13 +233,9 @@ async def delegations(
     limit: Limit = 200,
 ) -> Delegations:
     """The delegations of a workspace, or of all. Reads every fact about them."""
-    facts = await backend.reading.read(_subjects(workspace, DELEGATION))
+    facts = await backend.reading.read(_subjects(workspace, DELEGATION), REMOVALS)
     now = backend.reading.now()
-    found = [
-        DelegationState.of(one, now)
-        for own in by_workspace(facts).values()
-        for one in ledger_grants.delegations_of(own)
-    ]
+    found = [DelegationState.of(one, now) for one in ledger_grants.delegations_of(facts)]
     page, following = _page(found, after, limit)
     return Delegations(delegations=page, next=following)
 

@@ -1,15 +1,13 @@
 """Which pending calls are for a visitor to decide: in their own place, or in another person's."""
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from ayes.interfaces.api.identity import Role, Visitor
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.judging.grants import delegations_of
 from ayes.projections.pending import Entry
-from ayes.schemas.codec import Fact
-from ayes.schemas.slots import DELEGATION, ROOT, CallRef
+from ayes.schemas.slots import DELEGATION, REMOVALS, ROOT, CallRef
 
 #: Whether a pending call is for the visitor to decide.
 type Mine = Callable[[Entry], bool]
@@ -22,25 +20,19 @@ async def mine_of(ledger: Ledger, visitor: Visitor) -> Mine:
     if Role.REVIEWER not in visitor.roles:
         return lambda _entry: False
     name, now = visitor.name, ledger.now()
-    facts = by_workspace(await ledger.read(_DELEGATIONS))
-    given = {workspace: delegations_of(found) for workspace, found in facts.items()}
+    every = delegations_of(await ledger.read(_DELEGATIONS, REMOVALS))
+    given = [one for one in every if one.delegated.to == name]
 
     def mine(entry: Entry) -> bool:
         return entry.asks(name) or any(
-            one.holds(name, entry.tool, now)
+            one.ref.workspace == entry.workspace
+            and one.holds(name, entry.tool, now)
             and entry.asks(one.ref.giver)
             and not entry.excludes(name)
-            for one in given.get(entry.workspace, ())
+            for one in given
         )
 
     return mine
-
-
-def by_workspace(facts: Iterable[Fact]) -> dict[str, list[Fact]]:
-    found: defaultdict[str, list[Fact]] = defaultdict(list)
-    for fact in facts:
-        found[fact.slot.workspace].append(fact)
-    return found
 
 
 async def voted(ledger: Ledger, visitor: Visitor, calls: Sequence[CallRef]) -> frozenset[CallRef]:

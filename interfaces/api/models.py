@@ -15,6 +15,7 @@ from ayes.interfaces.api.content import HeldFile, held_in_content
 from ayes.ledger.call import Call
 from ayes.ledger.judging.votes import Tally
 from ayes.ledger.lifecycle import Status
+from ayes.ledger.validity import voids
 from ayes.projections.doubt import CallInDoubt
 from ayes.projections.history import Outcome, told
 from ayes.projections.pending import Entry, PageCursor, PendingFilter
@@ -510,9 +511,9 @@ def _recorded(fact: Fact, void: str, wishes: Wishes) -> RecordedFact:
 
 
 def ballots(call: Call) -> list[Ballot]:
-    voids = voids_of(call.facts)
+    why = {one.fact.seq: one.why for one in voids(call)}
     return [
-        Ballot.of(vote, voids.get(vote.seq, ""))
+        Ballot.of(vote, why.get(vote.seq, ""))
         for vote in call.votes
         if isinstance(vote.event, e.Voted)
     ]

@@ -59,14 +59,14 @@ async def add(name: NameArgument, reason: WhyOption = "", *, session: Session) -
 
 @command(app, examples="ayes people remove ana --reason 'Has left.'")
 async def remove(name: NameArgument, reason: WhyOption = "", *, session: Session) -> None:
-    """Remove a person: no vote of theirs is recorded from here on. Earlier ones stay valid."""
+    """Remove a person: no vote of theirs counts from here on. Earlier ones stay valid."""
     is_done = await people.remove(_store(session), name, reason)
     rest = (
         "Connections, sessions, tokens and accounts have ended."
         if is_done
         else "This broker lists its users: write accounts.conf of each server without "
         f"{REVIEWER}{name} (`ayes cluster files`; a local cluster: start it again) and reload "
-        "them. Until then the old password is accepted."
+        "them. Until then the old password is accepted, and what it records lets nothing run."
     )
     session.print({"name": name, "ended": is_done}, f"{name} is removed. {rest}")
 

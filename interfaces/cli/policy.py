@@ -283,7 +283,7 @@ async def explanation(ledger: Ledger, ref: CallRef) -> Explained:
     names_requester, call = bool(call.wish.requester), attributed(call, whence)
     policies = await ledger.policies(ref.workspace)
     tool = await ledger.tool_of(call)
-    delegations = await ledger.delegations(ref.workspace) if call.votes else ()
+    call, delegations = await ledger.with_given(call) if call.votes else (call, ())
     grants = await ledger.grants(ref.workspace)
     sums = sums_of(policies, call)
     return explained(

@@ -81,6 +81,7 @@ from ayes.schemas.slots import (
     ORGANISATION,
     PEOPLE,
     POLICY,
+    REMOVALS,
     ROOT,
     TOOL,
     CallRef,
@@ -384,9 +385,18 @@ class LedgerClient:
                 raise BrokerAway(behind)
             await asyncio.sleep(0.01)
 
-    async def call(self, ref: CallRef, *, must_include: Slot | None = None) -> Call:
-        """The call that its facts make; without facts its status is UNKNOWN."""
-        return call_of(ref, await self.read(ref, must_include=must_include))
+    async def call(
+        self, ref: CallRef, *, must_include: Slot | None = None, is_voted_on: bool = False
+    ) -> Call:
+        """The call that its facts make; without facts its status is UNKNOWN.
+
+        Args:
+            is_voted_on: read with it who was removed.
+        """
+        more = (REMOVALS,) if is_voted_on else ()
+        facts = await self.read(ref, *more, must_include=must_include)
+        call = call_of(ref, facts)
+        return replace(call, people=people_of(facts)) if is_voted_on else call
 
     async def call_patiently(self, ref: CallRef, *, must_include: Slot) -> Call:
         """As `call`, for as long as it takes: for a program that must know if its claim counts.
@@ -403,17 +413,17 @@ class LedgerClient:
                 _log.warning("cannot be read yet", call=str(ref), problem=str(problem))
             await asyncio.sleep(_AGAIN_S)
 
-    async def known_call(self, ref: CallRef) -> Call:
-        """The call, which must have been requested.
+    async def known_call(self, ref: CallRef, *, is_voted_on: bool = False) -> Call:
+        """The call, which must have been requested; `is_voted_on` as for `call`.
 
         Raises:
             UnknownCall: it was not.
         """
-        call = await self.call(ref)
+        call = await self.call(ref, is_voted_on=is_voted_on)
         if call.requested is None and call.facts:
             # Something void came first: the replica that has it may lack the request after it.
             await self.log.last_seq()
-            call = await self.call(ref)
+            call = await self.call(ref, is_voted_on=is_voted_on)
         if call.requested is None:
             raise UnknownCall(f"{ref} was never requested. `ayes pending` lists what waits.")
         return call
@@ -472,11 +482,11 @@ class LedgerClient:
 
     async def grants(self, workspace: str) -> tuple[Grant, ...]:
         """All grants of a workspace, past ones included, oldest first."""
-        return grants_of(await self.reading.read(grants(workspace)))
+        return grants_of(await self.reading.read(grants(workspace), REMOVALS))
 
     async def delegations(self, workspace: str) -> tuple[Delegation, ...]:
         """All delegations of a workspace, past ones included, oldest first."""
-        return delegations_of(await self.reading.read(delegations(workspace)))
+        return delegations_of(await self.reading.read(delegations(workspace), REMOVALS))
 
     async def people(self) -> People:
         """The people and their accounts, as of the leader's last fact."""
@@ -523,14 +533,18 @@ class LedgerClient:
     async def tally(self, call: Call) -> Tally:
         """Count the votes on a call that people were asked about."""
         votes = [vote.event for vote in call.votes if isinstance(vote.event, e.Voted)]
-        for_others = any(one.on_behalf_of for one in votes)
-        given = await self.delegations(call.ref.workspace) if for_others else ()
+        call, given = await self.with_given(call) if votes else (call, ())
         policies, tool = Policies(), None
         if any(one.arguments is not None for one in votes):
             call = await self.with_origin(call)
             policies = await self.policies(call.ref.workspace)
             tool = await self.tool_of(call)
         return tally(call, policies, tool, given)
+
+    async def with_given(self, call: Call) -> tuple[Call, tuple[Delegation, ...]]:
+        """The call with who was removed, and the delegations: its votes rest on both."""
+        facts = await self.reading.read(delegations(call.ref.workspace), REMOVALS)
+        return replace(call, people=people_of(facts)), delegations_of(facts)
 
     async def with_origin(self, call: Call) -> Call:
         """The call with the requester, agent and labels that its request leaves to its thread."""

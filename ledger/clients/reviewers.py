@@ -40,7 +40,7 @@ from ayes.schemas.content import words
 from ayes.schemas.errors import AlreadyFilled, BadArguments, BadInput, NotAllowed, NotOpen
 from ayes.schemas.limits import MAX_REASON, MAX_TEXT
 from ayes.schemas.limits import check as check_size
-from ayes.schemas.slots import CallRef, DelegationRef, GrantRef, Slot, account_slot
+from ayes.schemas.slots import REMOVALS, CallRef, DelegationRef, GrantRef, Slot, account_slot
 
 #: The number of a fact that is not recorded yet.
 _NEXT: Final = 2**63
@@ -127,7 +127,7 @@ class Reviewer:
         check_size("the reason", ballot.reason, MAX_REASON)
         check_size("the answer", ballot.answer, MAX_TEXT)
         check_size("the edited arguments", ballot.arguments or "", MAX_TEXT)
-        known = await self._ledger.known_call(ref)
+        known = await self._ledger.known_call(ref, is_voted_on=True)
         asked = known.approval_request.digest if known.approval_request else ""
         voted = await self.check_vote(known, msgspec.structs.replace(ballot.vote, digest=asked))
         if ballot.digest not in ("", voted.digest):
@@ -351,7 +351,7 @@ class Reviewer:
                 "Nothing was recorded."
             )
         await self._give("grant", ref, granted)
-        [found] = grants_of(await self._ledger.read(ref, must_include=ref.given))
+        [found] = grants_of(await self._ledger.read(ref, REMOVALS, must_include=ref.given))
         if (standing := found.standing(self._ledger.now())) != "in force":
             raise AlreadyFilled(
                 f"there was such a grant {ref}, and it is {standing}. Choose another name."
@@ -415,7 +415,7 @@ class Reviewer:
         if problem := bad_delegation(ref.giver, given, self._ledger.now()):
             raise BadInput(problem)
         await self._give("delegation", ref, given)
-        [found] = delegations_of(await self._ledger.read(ref, must_include=ref.given))
+        [found] = delegations_of(await self._ledger.read(ref, REMOVALS, must_include=ref.given))
         return found
 
     async def end_delegation(

@@ -150,7 +150,8 @@ def explained(
     """Explain a requested call.
 
     Args:
-        call: with requester, agent and labels of its thread (`policies.attributed`).
+        call: with requester, agent and labels of its thread (`policies.attributed`), and with who
+            was removed (`with_given`).
         policies: those in force now.
         tool: the declaration; None if there is none.
         grants: the grants that the call used, as `giver/grant`.
@@ -324,6 +325,8 @@ def _flaw(call: Call, cast: CastVote) -> str:
     match cast.objection.flaw:
         case "excluded" if asking is not None:
             return f"{who} {_why_excluded(who, call.wish, asking)}"
+        case "removed":
+            return f"{who} was removed before it"
         case "stranger" if cast.vote.verdict != "break_glass":
             return f"{who} was not asked"
         case "stranger" | "glass_for_another":

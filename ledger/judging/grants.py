@@ -7,6 +7,8 @@ give in Ana's name. Their state at a moment is derived from the facts:
   recorded until its end, for a number of uses. Each use is a fact in its own slot, so two gates
   cannot both spend the last one.
 * A delegation lets another person vote in the giver's place, until its time is over or it is ended.
+
+Neither counts if its giver had been removed by then, so they are read together with the removals.
 """
 
 import json
@@ -22,6 +24,7 @@ from msgspec import Struct
 
 from ayes.ledger.call import Call
 from ayes.ledger.judging.policy_rules import About
+from ayes.ledger.people import people_of
 from ayes.schemas import conditions, strict_json
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
@@ -37,6 +40,7 @@ class Grant(Struct, frozen=True):
 
     ref: GrantRef
     given: Fact
+    #: Also a removal of its giver that came before it.
     revoked: Fact | None = None
     #: By number.
     used: tuple[Fact, ...] = ()
@@ -81,6 +85,7 @@ class Delegation(Struct, frozen=True):
 
     ref: DelegationRef
     given: Fact
+    #: Also a removal of its giver that came before it.
     ended: Fact | None = None
 
     @property
@@ -104,8 +109,9 @@ class Delegation(Struct, frozen=True):
 
 
 def grants_of(facts: Iterable[Fact]) -> tuple[Grant, ...]:
-    """The grants among these facts of a workspace, oldest first."""
-    found = []
+    """The grants among these facts, oldest first."""
+    facts = tuple(facts)
+    found, people = [], people_of(facts)
     for places in _by_name(facts, GRANT):
         given = places.get("given")
         if given is not None and isinstance(given.event, e.Granted):
@@ -116,19 +122,21 @@ def grants_of(facts: Iterable[Fact]) -> tuple[Grant, ...]:
                 fact for place, fact in places.items() if place.partition(".")[0] == "revoked"
             ]
             first = min(revoked, key=attrgetter("seq"), default=None)
-            found.append(Grant(ref, given, first, used))
+            found.append(Grant(ref, given, people.removal(giver, given.seq) or first, used))
     return tuple(sorted(found, key=lambda one: one.given.seq))
 
 
 def delegations_of(facts: Iterable[Fact]) -> tuple[Delegation, ...]:
-    """The delegations among these facts of a workspace, oldest first."""
-    found = []
+    """The delegations among these facts, oldest first."""
+    facts = tuple(facts)
+    found, people = [], people_of(facts)
     for places in _by_name(facts, DELEGATION):
         given = places.get("given")
         if given is not None and isinstance(given.event, e.Delegated):
             _, giver, name, _ = given.slot.tail
             ref = DelegationRef(given.slot.workspace, giver, name)
-            found.append(Delegation(ref, given, places.get("ended")))
+            ended = people.removal(giver, given.seq) or places.get("ended")
+            found.append(Delegation(ref, given, ended))
     return tuple(sorted(found, key=lambda one: one.given.seq))
 
 
@@ -177,12 +185,12 @@ def same(arguments: str, value: object) -> bool:
 
 
 def _by_name(facts: Iterable[Fact], kind: str) -> Iterable[dict[str, Fact]]:
-    """The facts by place, for each giver and name."""
-    found: dict[tuple[str, str], dict[str, Fact]] = defaultdict(dict)
+    """The facts by place, for each workspace, giver and name."""
+    found: dict[tuple[str, str, str], dict[str, Fact]] = defaultdict(dict)
     for fact in facts:
         match fact.slot.tail:
             case (found_kind, giver, name, *place) if found_kind == kind:
-                found[giver, name][".".join(place)] = fact
+                found[fact.slot.workspace, giver, name][".".join(place)] = fact
             case _:
                 pass
     return found.values()

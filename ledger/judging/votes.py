@@ -80,7 +80,8 @@ def tally(
     """Count the votes on a call that people were asked about.
 
     Args:
-        call: with requester, agent and labels of its thread (`policies.attributed`).
+        call: with requester, agent and labels of its thread (`policies.attributed`), and with who
+            was removed.
         policies: those in force, by which edits are judged.
         tool: the declaration; if None, no edit may run.
         delegations: those of the workspace.

@@ -8,6 +8,7 @@ import asyncio
 import itertools
 from contextlib import aclosing
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from ayes.consumers.effects import Append, SetTimer
 from ayes.consumers.executor import Executor
 from ayes.consumers.gate import Gate
 from ayes.consumers.worker import Worker
+from ayes.interfaces.cli.policy import explanation
 from ayes.ledger.clients.reviewers import Ballot
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.descriptions import describe
@@ -42,7 +44,7 @@ from ayes.schemas.errors import (
     Refused,
 )
 from ayes.schemas.policy import applied
-from ayes.schemas.slots import DelegationRef, policy_slot
+from ayes.schemas.slots import DelegationRef, person_slot, policy_slot
 
 # What is tested here is the gate's; what it rests on is the contract of the log, in test_log.py.
 pytestmark = pytest.mark.log("memory")
@@ -442,6 +444,33 @@ async def test_a_word_that_was_ended_gives_no_vote(shop: Shop):
         await shop.ledger.reviewer("ana").end_delegation(ANAS)
     await _gives_no_vote(shop)
     assert (await shop.decided(e.Approved, SECOND)).on_behalf_of == {"ben": "ana"}
+
+
+@pytest.mark.log("memory", "jetstream")
+@pytest.mark.parametrize("is_given_before", [True, False])
+async def test_a_removed_person_has_no_word_to_give(shop: Shop, is_given_before: bool):
+    """Neither does Ben vote for Ana on what she said before she was removed, nor after it (B40)."""
+    await shop.open(asking(voters='"ana", "cy"'))
+    if is_given_before:
+        await delegate(shop)
+    await shop.ledger.record_person(partial(person_slot, "ana"), e.PersonRemoved())
+    if not is_given_before:
+        await delegate(shop)
+    async with shop.gates():
+        await shop.request()
+        asked = await shop.asked()
+        for name, behalf in (("ana", ""), ("ben", "ana")):
+            ballot = Ballot("approve", on_behalf_of=behalf)
+            with pytest.raises(NotAllowed, match="ana was removed, so no vote of theirs counts"):
+                await shop.ledger.reviewer(name).vote(FIRST, ballot)
+        vote = e.Voted(verdict="approve", digest=asked.digest, on_behalf_of="ana")
+        await shop.ledger.append(FIRST.vote("ben"), vote)
+        await shop.ledger.reviewer("cy").vote(FIRST, Ballot("deny"))
+        assert (await shop.decided(e.Denied)).voters == ("cy",)
+    assert [one.flaw for one in (await explanation(shop.ledger, FIRST)).votes] == [
+        "ana was removed before it",
+        "",
+    ]
 
 
 async def test_a_word_given_after_the_vote_gives_none(shop: Shop):

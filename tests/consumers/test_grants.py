@@ -7,6 +7,7 @@ With a real gate, on the log in memory and on a real broker.
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,14 @@ from ayes.schemas.errors import (
     UnknownTool,
 )
 from ayes.schemas.policy import applied
-from ayes.schemas.slots import CallRef, GrantRef, ThreadRef, grants, policy_slot
+from ayes.schemas.slots import (
+    CallRef,
+    GrantRef,
+    ThreadRef,
+    grants,
+    person_slot,
+    policy_slot,
+)
 from ayes.schemas.tools import ToolSpec
 
 # What is tested here is the gate's; what it rests on is the contract of the log, in test_log.py.
@@ -114,6 +122,26 @@ async def test_a_revoked_grant_covers_nothing_more(shop: Shop):
         await shop.request(SECOND)
         await shop.asked(SECOND)
     assert (await shop.ledger.call(FIRST)).status is Status.APPROVED
+
+
+async def test_a_grant_that_a_removed_person_gives_covers_nothing(shop: Shop):
+    """By any program with the old password. One given before the removal stays, until it is
+    revoked; one given after the name was added again counts (B40, I6).
+    """
+    ana, told = shop.ledger.reviewer("ana"), shop.ledger.record_person
+    await ana.grant(ANAS, "refund", for_s=60)
+    await told(partial(person_slot, "ana"), e.PersonRemoved())
+    with pytest.raises(AlreadyFilled, match="it is revoked"):
+        await ana.grant("shop/ana/late", "refund", for_s=60)
+    async with shop.gates():
+        await shop.request()
+        assert (await shop.decided(e.Approved)).grants == ("ana/small",)
+        await shop.request(SECOND)
+        await shop.asked(SECOND)
+        await told(partial(person_slot, "ana"), e.PersonAdded())
+        await ana.grant("shop/ana/new", "refund", for_s=60)
+        await shop.request(THIRD)
+        assert (await shop.decided(e.Approved, THIRD)).grants == ("ana/new",)
 
 
 @pytest.mark.log("memory", "jetstream")

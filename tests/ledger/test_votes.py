@@ -12,12 +12,14 @@ from stories import REF, START, Story, question, request
 
 from ayes.ledger.call import Call
 from ayes.ledger.judging.votes import Tally, asked, count_votes, counted
+from ayes.ledger.people import people_of
 from ayes.ledger.validity import call_of, voids
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest
 from ayes.schemas.events import Quorum, Stage
 from ayes.schemas.quorums import filled, met
+from ayes.schemas.slots import person_slot
 
 CALL = REF.wish(1, 0)
 WISH = e.Wish(tool="refund", arguments='{"order":"A-17"}')
@@ -372,6 +374,47 @@ def test_a_person_has_said_it_by_any_of_their_accounts(who, said):
     }
     verdict = count_votes(told(asking, (who, said)), delegated=lambda _: True).verdict
     assert isinstance(verdict, e.Denied)
+
+
+GONE, BACK = e.PersonRemoved(), e.PersonAdded()
+
+
+@pytest.mark.parametrize(
+    ("who", "said", "changes", "why"),
+    [
+        ("ana", YES, {("ana", 3): GONE}, "ana was removed before it"),
+        (
+            "ana",
+            vote("break_glass", reason="fire"),
+            {("ana", 3): GONE},
+            "ana was removed before it",
+        ),
+        ("ana", NO, {("ana", 3): GONE}, "ana was removed before it"),
+        ("ANA", YES, {("ana", 3): GONE}, "ANA was removed before it"),
+        ("zoe", vote(on_behalf_of="ana"), {("zoe", 3): GONE}, "zoe was removed before it"),
+        ("zoe", vote(on_behalf_of="ana"), {("ana", 3): GONE}, "ana was removed before it"),
+        ("ana", YES, {("ana", 2): BACK, ("ana", 3): GONE}, "ana was removed before it"),
+        ("ana", YES, {("ana", 2): GONE, ("ana", 3): BACK}, ""),
+        ("ana", YES, {("ana", 5): GONE}, ""),
+        ("ana", YES, {("ben", 3): GONE}, ""),
+    ],
+)
+def test_no_vote_counts_that_is_recorded_after_its_person_was_removed(who, said, changes, why):
+    """By the order of the log: earlier votes count, and later ones until the name is added again,
+    whoever still knows the password (B40).
+    """
+    asking = replace(question(WISH), voters=("*",), may_break_glass=("*",))
+    told = [(CALL.requested, ASKED), (CALL.gated, asking), (CALL.vote(who), said)]
+    facts = [
+        Fact(seq, START, slot, event) for seq, (slot, event) in zip((1, 2, 4), told, strict=True)
+    ]
+    people = people_of(
+        Fact(seq, START, person_slot(name, number), event)
+        for number, ((name, seq), event) in enumerate(changes.items(), 1)
+    )
+    call = replace(call_of(CALL, facts), people=people)
+    assert [one.why for one in voids(call)] == ([why] if why else [])
+    assert (count_votes(call, delegated=lambda _: True).verdict is None) is bool(why)
 
 
 #: No longer can enough people say the same.

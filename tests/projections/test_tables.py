@@ -426,7 +426,7 @@ def _within(call: Call, facts: list[Fact]) -> Call:
     names = [
         name
         for name in call.__struct_fields__
-        if name not in ("ref", "void", "newer", "last_revocation")
+        if name not in ("ref", "void", "newer", "last_revocation", "people")
     ]
     changes = {name: kept(value) for name in names if (value := getattr(call, name))}
     return msgspec.structs.replace(call, **changes)

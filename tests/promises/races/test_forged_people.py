@@ -1,0 +1,270 @@
+"""People whom others would pass for, by raw clients with real logins (decision 0054): an operator
+who claims their accounts, a visitor who gives their name, a person who was removed, and the next
+account with their name at a provider.
+
+    FORGED=200 pytest tests/promises/races/test_forged_people.py
+"""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import nats.errors
+import pytest
+import pytest_asyncio
+from brokers import running
+from cluster import cluster
+from nats.aio.client import Client
+from slack_stand_in import APP_TOKEN, BOT_TOKEN, CHANNEL, SlackStandIn, slack_stand_in
+
+from ayes.consumers.slack.api import SlackApi
+from ayes.consumers.slack.questions import SlackQuestions
+from ayes.interfaces.access.security import Security
+from ayes.interfaces.api.accounts import admit
+from ayes.interfaces.api.backend import Backend
+from ayes.interfaces.cli.policy import explanation
+from ayes.interfaces.console.application import console
+from ayes.ledger.clients.services import Ledger
+from ayes.ledger.nats.credentials import Store
+from ayes.ops.actions import people
+from ayes.ops.tokens import AccessFile
+from ayes.ops.visitors import Role, Visitor
+from ayes.ops.workers import reactions, working
+from ayes.projections.slack_messages import APPROVE
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact, encode
+from ayes.schemas.errors import NotAllowed
+from ayes.schemas.policy import applied
+from ayes.schemas.slots import ORGANISATION, CallRef, DelegationRef, GrantRef, Slot, policy_slot
+from ayes.schemas.tools import ToolSpec
+
+#: On the loop that the brokers of this file live in.
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+TRIES = int(os.environ.get("FORGED", "2"))
+NAMES = ("ana", "ben", "cy", "dan", "kim", "rita")
+POLICY = f"""
+[[rule]]
+name = "payments"
+tools = ["pay"]
+then = "ask"
+voters = ["ana", "ben"]
+votes_needed = 2
+ask_in = ["slack:{CHANNEL}"]
+
+[[rule]]
+name = "refunds"
+tools = ["refund"]
+then = "ask"
+voters = ["ana", "ben", "cy"]
+votes_needed = 2
+
+[[rule]]
+name = "small ones"
+tools = ["tip"]
+then = "ask"
+voters = ["ana"]
+"""
+CLAIMED = '[people]\nana = ["slack:U0EVIL1"]\nben = ["slack:U0EVIL2"]\n# {number}\n'
+ISSUER = "https://provider.example"
+
+
+class Bank:
+    """A ledger whose organisation says who is asked, with all that people decide in."""
+
+    def __init__(self, store: Store, slack: SlackStandIn, stack: AsyncExitStack) -> None:
+        self.store = store
+        self.slack = slack
+        self._stack = stack
+        self._ledgers: dict[str, Ledger] = {}
+
+    async def ledger(self, role: str) -> Ledger:
+        if role not in self._ledgers:
+            connecting = Ledger.connect(self.store.path, role=role, timeout_s=20)
+            self._ledgers[role] = await self._stack.enter_async_context(connecting)
+        return self._ledgers[role]
+
+    async def asked(self, tool: str, name: str) -> CallRef:
+        """A call that the gate put to people, and did not decide."""
+        ref = CallRef("bank", f"{tool}-{name.replace(' ', '-')}", "c")
+        await (await self.ledger("service")).request(ref, tool, "{}", requester="rita")
+        assert isinstance((await self.first(ref.gated, ref.decided)).event, e.ApprovalRequested)
+        return ref
+
+    async def first(self, *slots: Slot) -> Fact:
+        async with asyncio.timeout(60):
+            async for fact in (await self.ledger("service")).watch(1, *(s.subject for s in slots)):
+                return fact
+        raise AssertionError
+
+    async def message(self, ref: CallRef) -> dict[str, Any]:
+        await self.first(ref.posted(CHANNEL))
+        [found] = [one for one in self.slack.messages[CHANNEL] if str(ref) in one["text"]]
+        return found
+
+    async def forge(self, role: str, slot: Slot, event: e.Event) -> None:
+        """Record what another program records with this login."""
+        event = (await self.ledger("service")).with_envelope(event)
+        async with raw(self.store, role) as client:
+            answer = await client.request(slot.subject, encode(event), timeout=20)
+        assert "error" not in json.loads(answer.data), answer.data
+
+
+@asynccontextmanager
+async def raw(store: Store, role: str) -> AsyncIterator[Client]:
+    """nats-py with this login, and nothing of ours."""
+    login, client = store.login(role), Client()
+    await client.connect(
+        login.servers,
+        user=login.user,
+        password=login.password,
+        tls=login.tls() if login.ca else None,
+        inbox_prefix=f"_INBOX.{role}._".encode(),
+    )
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["one server", "three nodes"])
+async def bank(request: Any, tmp_path_factory: Any) -> AsyncIterator[Bank]:
+    path: Path = tmp_path_factory.mktemp("bank")
+    async with AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        if request.param == "one server":
+            server = await enter(running(path / "store"))
+            for name in NAMES:
+                await server.ensure_account(f"reviewer-{name}")
+            store = server.store
+        else:
+            store = (await enter(cluster(path, *NAMES))).store
+        slack = await enter(slack_stand_in())
+        bank = Bank(store, slack, stack)
+        above, service = await bank.ledger("organisation"), await bank.ledger("service")
+        await above.append(policy_slot(ORGANISATION, 1), applied(POLICY))
+        for name in ("pay", "refund", "tip"):
+            spec = ToolSpec(name=name, schema='{"type":"object"}', run_by="client")
+            await service.declare("bank", spec)
+        chat = SlackQuestions(SlackApi(BOT_TOKEN, APP_TOKEN, slack.url), bytes(32), lambda: "")
+        started = [*reactions(["gate", "queue"]), ("slack", chat)]
+        await enter(working(started, store=store.path))
+        await enter(console(Security(AccessFile(store), "http://127.0.0.1:8420")))
+        await slack.until(lambda: slack.sockets)
+        yield bank
+
+
+async def test_a_workspaces_policy_gives_nobody_an_account(bank: Bank):
+    """An operator claims accounts of ana and ben with a raw version of the workspace's policy: its
+    two clicks are no votes (B40).
+    """
+    for number in range(1, TRIES + 1):
+        claim = applied(CLAIMED.format(number=number))
+        await bank.forge("operator", policy_slot("bank", number), claim)
+        ref = await bank.asked("pay", str(number))
+        message = await bank.message(ref)
+        bank.slack.whispers.clear()
+        for user in ("U0EVIL1", "U0EVIL2"):
+            await bank.slack.click(message, APPROVE, user)
+        told = await bank.slack.until(lambda: bank.slack.whispers[1:] and bank.slack.whispers)
+        assert all("belongs to no reviewer" in text for _, _, text in told)
+        known = await (await bank.ledger("service")).known_call(ref)
+        assert (known.votes, known.decided) == ((), None)
+
+
+@pytest.mark.parametrize("role", ["observer", "operator"])
+async def test_a_name_of_ones_own_is_nobodys(bank: Bank, role: str):
+    """A visitor over NATS calls himself rita, whose call it is, and ana, who is asked (B27, I8)."""
+    for number in range(TRIES):
+        ref = await bank.asked("refund", f"{role}-{number}")
+        digest = (await (await bank.ledger("service")).known_call(ref)).wish.digest
+        vote = {"verdict": "approve", "digest": digest}
+        async with raw(bank.store, role) as client:
+            for name, endpoint, more in (("rita", "withdraw", {}), ("ana", "decide", vote)):
+                subject = f"approvals.{role}.{name}.{endpoint}"
+                found = await answered(client, subject, {"call": str(ref)} | more)
+                assert (found["status"], found["type"]) == (403, "urn:ayes:error:NotAllowed")
+        known = await (await bank.ledger("service")).known_call(ref)
+        assert (known.votes, known.withdrawn) == ((), None)
+
+
+async def answered(client: Client, subject: str, body: dict[str, Any]) -> dict[str, Any]:
+    """The answer of the console, once it serves."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                answer = await client.request(subject, json.dumps(body).encode(), timeout=20)
+            except nats.errors.NoRespondersError:
+                await asyncio.sleep(0.02)
+                continue
+            return json.loads(answer.data)
+
+
+@pytest.mark.parametrize("how", ["herself", "by her delegate", "by a grant"])
+async def test_a_removed_person_decides_nothing_with_the_old_password(bank: Bank, how: str):
+    """The broker accepts it, as one that lists its users does: what it records lets nothing run,
+    and people who are still there decide (B40).
+    """
+    ana, dan = await bank.ledger("reviewer-ana"), "reviewer-dan"
+    now = ana.now()
+    span = {"starts_at": now - timedelta(hours=1), "ends_at": now + timedelta(days=1)}
+    if how == "by her delegate":
+        await ana.reviewer("ana").delegate("bank/ana/leave", "dan", **span)
+    for number in range(TRIES):
+        name = f"{how}-{number}"
+        if how != "by a grant":
+            ref = await bank.asked("refund", name)
+            digest = (await ana.known_call(ref)).wish.digest
+            vote = e.Voted(verdict="approve", digest=digest)
+        await people.say(bank.store, "ana", e.PersonRemoved())
+        if how == "by a grant":
+            granted = e.Granted(tool="tip", expires_in_s=600, uses=9)
+            await bank.forge("reviewer-ana", GrantRef("bank", "ana", f"g{number}").given, granted)
+            await bank.asked("tip", name)
+        elif how == "herself":
+            await bank.forge("reviewer-ana", ref.vote("ana"), vote)
+        else:
+            given = e.Delegated(to="dan", tools=("*",), **span)
+            late = DelegationRef("bank", "ana", f"d{number}")
+            await bank.forge("reviewer-ana", late.given, given)
+            for_ana = e.Voted(verdict="approve", digest=digest, on_behalf_of="ana")
+            await bank.forge(dan, ref.vote("dan"), for_ana)
+        if how != "by a grant":
+            for voter in ("ben", "cy"):
+                await (await bank.ledger(f"reviewer-{voter}")).reviewer(voter).approve(ref)
+            decided = (await bank.first(ref.decided)).event
+            assert isinstance(decided, e.Approved)
+            assert decided.voters == ("ben", "cy")
+            flaws = [one.flaw for one in (await explanation(ana, ref)).votes]
+            assert flaws == ["ana was removed before it", "", ""]
+        await people.say(bank.store, "ana", e.PersonAdded())
+
+
+async def test_a_name_at_a_provider_is_whose_it_was_first(bank: Bank):
+    """Two accounts that are called kim sign in at two consoles at once: one of them is kim, and
+    stays so until the name is released (B27, B40).
+    """
+    visitor = Visitor("kim", frozenset({Role.REVIEWER}))
+    async with Backend.connect(bank.store.path) as one, Backend.connect(bank.store.path) as other:
+
+        async def is_let_in(backend: Backend, subject: str) -> bool:
+            try:
+                await admit(backend, visitor, ISSUER, subject)
+            except NotAllowed:
+                return False
+            return True
+
+        async def both(first: Backend, second: Backend) -> list[bool]:
+            asked = (is_let_in(first, "kim-1"), is_let_in(second, "kim-2"))
+            return await asyncio.gather(*asked)
+
+        for _ in range(TRIES):
+            found = await both(one, other)
+            assert sorted(found) == [False, True]
+            assert await both(other, one) == found
+            await people.say(bank.store, "kim", e.PersonAdded())
