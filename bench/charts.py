@@ -189,11 +189,7 @@ def main() -> None:
     except ApprovalsError as problem:
         sys.exit(str(problem))
     except ModuleNotFoundError as missing:
-        sys.exit(
-            f"charts need {missing.name}, which is not installed. It comes with the extra "
-            "`reports`: "
-            "pip install 'ayes[reports]'."
-        )
+        sys.exit(f"charts need {missing.name}, which is not installed. `make setup` installs it.")
 
 
 if __name__ == "__main__":

@@ -97,7 +97,6 @@ _CHAPTERS: Final[dict[str, dict[str, _Entry]]] = {
     "Analyse": {
         "sql": _Entry("sql", "Query the lake in SQL; a query can only read."),
         "ask": _Entry("ask", "Ask the lake a saved question."),
-        "report": _Entry("report", "Write the lake as one page with plots."),
         "lake": _Entry("lake", "Write and verify the lake: the log as tables.", is_group=True),
     },
 }

@@ -365,13 +365,13 @@ def test_a_line_that_is_no_result_is_told_with_its_place(tmp_path):
 
 
 @pytest.mark.parametrize("missing", ["altair", "vl_convert"])
-def test_what_is_missing_is_told_with_the_extra_that_brings_it(missing, tmp_path, monkeypatch):
+def test_what_is_missing_is_named_with_what_brings_it(missing, tmp_path, monkeypatch):
     """Its name and what to install; nothing is drawn."""
     lines = tmp_path / "results.jsonl"
     lines.write_bytes(msgspec.json.encode(LINES[0]))
     monkeypatch.setitem(sys.modules, missing, None)
     monkeypatch.setattr(sys, "argv", ["charts", str(lines), str(tmp_path / "charts")])
-    with pytest.raises(SystemExit, match=rf"need {missing}, .* pip install 'ayes\[reports\]'"):
+    with pytest.raises(SystemExit, match=f"need {missing}, .*`make setup`"):
         charts.main()
     assert not (tmp_path / "charts").exists()
 

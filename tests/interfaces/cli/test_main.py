@@ -1357,7 +1357,6 @@ def test_the_help_loads_nothing_heavy():
     once.
     """
     heavy = (
-        "altair",
         "cel",
         "duckdb",
         "jsonschema_rs",
@@ -1366,7 +1365,6 @@ def test_the_help_loads_nothing_heavy():
         "pyarrow",
         "pydantic",
         "pydantic_ai",
-        "vl_convert",
     )
     imported = f"[name for name in {heavy!r} if name in sys.modules]"
     script = f"import sys, ayes.interfaces.cli.main; print({imported})"
