@@ -75,7 +75,6 @@ TOGETHER = {
     "people": ("tests/interfaces/cli/test_people.py",),
     "rehearse": ("tests/ops/test_rehearse.py",),
     "terminal": ("tests/interfaces/cli/test_terminal.py",),
-    "transcripts": ("tests/ops/test_transcripts.py",),
 }
 
 

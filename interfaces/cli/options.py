@@ -232,16 +232,6 @@ FormatOption = Annotated[
         autocompletion=completion.formats,
     ),
 ]
-FileFormatOption = Annotated[
-    str | None,
-    typer.Option(
-        "--format",
-        metavar="PROVIDER",
-        help=f"The form of a file of another system: {_FORMATS}",
-        show_default=False,
-        autocompletion=completion.formats,
-    ),
-]
 UntilOption = Annotated[
     str | None,
     typer.Option("--until", metavar="SEQ|TIME", help="Stop there: a number, or an ISO time (UTC)."),

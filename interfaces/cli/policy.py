@@ -9,7 +9,6 @@ import typer
 from ayes.interfaces.cli.command import Session, command
 from ayes.interfaces.cli.options import (
     CallArgument,
-    FileFormatOption,
     JsonOption,
     LabelsOption,
     OnlyWorkspaceOption,
@@ -174,7 +173,6 @@ async def backtest(
             help="The tool calls of this file instead of the ledger's; needs no broker.",
         ),
     ] = None,
-    form: FileFormatOption = None,
     since: Annotated[
         str | None,
         typer.Option(
@@ -205,9 +203,7 @@ async def backtest(
                 "--since is about the ledger's calls. Conversations of a file have no times."
             )
         beside = trying.Beside(None) if organisation else trying.NOTHING_BESIDE
-        report = trying.backtest(policy, trying.wishes_in(on, form, workspace), beside)
-    elif form is not None:
-        raise BadInput("--format is the form of a file: add --on FILE.")
+        report = trying.backtest(policy, trying.wishes_in(on, workspace), beside)
     else:
         async with session.connect("observer") as ledger:
             report, unreadable = await trying.backtest_ledger(

@@ -28,7 +28,6 @@ from ayes.interfaces.cli.options import (
     AgentsOption,
     ChannelsOption,
     ConsoleUrlOption,
-    FileFormatOption,
     GivenStoreOption,
     GivenUrlOption,
     JsonOption,
@@ -116,7 +115,7 @@ async def work(
     registry = load(tools) if tools is not None else None
     recordings = None
     if recording is not None:
-        found, _ = _recordings(recording, None)
+        found, _ = _recordings(recording)
         recordings = {name: one for name, (_, one) in found.items()}
     store, url, json = session
     notifying = asking = None
@@ -179,7 +178,6 @@ async def rehearse(
         str,
         typer.Argument(metavar="FILE.jsonl", help="Conversations, one a line: id and messages."),
     ],
-    form: FileFormatOption = None,
     policy: PolicyOption = None,
     reviewer: Annotated[
         str,
@@ -204,12 +202,8 @@ async def rehearse(
 ) -> int:
     """Drive recorded conversations through the real workers: model and tools answer as recorded."""
     ack_wait_s = ack_wait_of(ack_wait)
-    if form is not None and not workers:
-        raise BadInput(
-            "`ayes work --recording` reads only our own form. Leave out --no-workers or --format."
-        )
     # All three files are read before anything is recorded.
-    recorded, skipped = _recordings(file, form)
+    recorded, skipped = _recordings(file)
     script = script_for(reviewer)
     rules = None
     if policy is not None:
@@ -260,14 +254,14 @@ async def rehearse(
     return BadFile.exit_code if skipped else 0
 
 
-def _recordings(path: str, form: str | None) -> tuple[dict[str, tuple[Expected, Recording]], int]:
+def _recordings(path: str) -> tuple[dict[str, tuple[Expected, Recording]], int]:
     """The conversations of a file, and how many of it are bad; these are named on stderr.
 
     Raises:
         BadFile: there is no good one.
     """
     skipped: list[BadFile] = []
-    recorded = read_recordings(path, form, skipped.append)
+    recorded = read_recordings(path, skipped.append)
     if not recorded:
         raise skipped[0]
     for wrong in skipped:

@@ -35,7 +35,6 @@ from ayes.ledger.judging.budgets import day_of, key_of, tokens_of
 from ayes.ledger.judging.policies import AppliedPolicy, Policies, PolicyDecision, evaluate
 from ayes.ledger.judging.policy_rules import NO_RULE, About, RuleMatch
 from ayes.ledger.judging.verdict import question, unanswerable
-from ayes.ops.rehearsal.transcripts import read_transcripts
 from ayes.projections.formats.conversation import (
     ConversationStep,
     RecordedReply,
@@ -497,22 +496,18 @@ def _most_first(counts: dict[str, Counts]) -> dict[str, Counts]:
 # ---------------------------------------------------------------------------------- a file's wishes
 
 
-def wishes_in(path: str, form: str | None = None, workspace: str = "") -> Iterator[CandidateCall]:
+def wishes_in(path: str, workspace: str = "") -> Iterator[CandidateCall]:
     """Every tool call of a file of conversations, which is read whole first.
 
     Args:
-        form: one of `ayes.projections.formats.FORMATS`; `None` for our own
-            (`ayes.projections.formats.conversation`).
         workspace: the workspace in which they are judged.
 
     Raises:
-        BadInput: there is no such form.
         BadFile: with the line of the first mistake.
     """
-    read = read_conversations(path) if form is None else read_transcripts(path, form)
     return (
         CandidateCall(wish.tool, wish.arguments, workspace=workspace, thread=one.id, before=before)
-        for one in read
+        for one in read_conversations(path)
         for before, wish in enumerate(_wishes(one.steps))
     )
 

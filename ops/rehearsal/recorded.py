@@ -70,37 +70,32 @@ def recording(
     steps: Sequence[recorded.ConversationStep],
     path: str,
     place: str,
-    *,
-    as_it_came: bool = False,
 ) -> Recording:
-    """Cut a conversation into turns.
+    """Cut a conversation into turns: one user's message before a reply, system messages only at the
+    very beginning.
 
     Args:
-        place: its place in the file at `path`; empty if it is the whole file.
-        as_it_came: with any messages between two replies. Otherwise only a user's message is
-            allowed there, and system messages only at the very beginning.
+        place: its place in the file at `path`.
 
     Raises:
         BadFile: it is not a sequence of turns, so no live conversation could go the same way.
     """
 
     def refuse(problem: str) -> BadFile:
-        return BadFile(path, place and f"{place} ({name})", f"{problem} It cannot be rehearsed.")
+        return BadFile(path, f"{place} ({name})", f"{problem} It cannot be rehearsed.")
 
     exchanges: list[Exchange] = []
     said: list[recorded.Spoken] = []
     for step in steps:
         match step:
             case recorded.Spoken(role):
-                if as_it_came:
-                    pass
-                elif said and said[-1].role == "user":
+                if said and said[-1].role == "user":
                     raise refuse(
                         "something is said after a user's message and before the model answers."
                     )
-                elif exchanges and exchanges[-1].outputs:
+                if exchanges and exchanges[-1].outputs:
                     raise refuse("a tool's output is followed by something said, not by the model.")
-                elif exchanges and role == "system":
+                if exchanges and role == "system":
                     raise refuse("a system message is in the middle of it.")
                 said.append(step)
             case recorded.RecordedReply():

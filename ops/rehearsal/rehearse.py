@@ -12,7 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -32,13 +32,8 @@ from ayes.ops.rehearsal.recorded import (
     recording,
 )
 from ayes.ops.rehearsal.scripted_reviewer import Script, vote
-from ayes.ops.rehearsal.transcripts import Transcript, payload_of, read_transcripts
-from ayes.projections.formats import FORMATS, Payload
-from ayes.projections.formats.conversation import (
-    RecordedConversation,
-    read_conversations,
-    refused,
-)
+from ayes.projections.formats import openai_chat
+from ayes.projections.formats.conversation import read_conversations, refused
 from ayes.projections.history import history
 from ayes.projections.pending import Entry
 from ayes.projections.thread import Thread, thread_of
@@ -73,7 +68,7 @@ class Summary(Struct, frozen=True):
     denied: int = 0
     #: Calls that are closed, whether they ran or not.
     finished: int = 0
-    #: Conversations whose history, written in the recording's form, is as `Expected`.
+    #: Conversations whose history is written as the messages of the file.
     identical: int = 0
     different: int = 0
     #: Conversations of the file that cannot be rehearsed.
@@ -82,46 +77,27 @@ class Summary(Struct, frozen=True):
     seconds: float = 0.0
 
 
-class Expected(Struct, frozen=True):
-    """The payload that a conversation's history must be written as.
-
-    For our own form these are the messages of the file. A transcript in another form may express
-    one thing in several ways, so its steps are written by the same writer, without a ledger. What
-    the form cannot carry is then missing on both sides, which is not a difference.
-    """
-
-    form: str
-    payload: Payload
+#: The messages that a conversation's history must be written as: those of the file.
+type Expected = list[dict[str, Any]]
 
 
 def read_recordings(
-    path: str, form: str | None = None, skipped: Callable[[BadFile], None] = refused
+    path: str, skipped: Callable[[BadFile], None] = refused
 ) -> dict[str, tuple[Expected, Recording]]:
     """Read and check a whole file, by conversation id.
 
     Args:
-        form: one of `FORMATS`; `None` for our own (`ayes.projections.formats.conversation`).
         skipped: given the mistake of each bad conversation, which is left out if it returns.
 
     Raises:
         BadFile: with the line of the first mistake; nothing was recorded.
     """
     found: dict[str, tuple[Expected, Recording]] = {}
-    if form is None:
-        read: Sequence[RecordedConversation | Transcript] = read_conversations(path, skipped)
-    else:
-        read = read_transcripts(path, form, skipped)
-    for one in read:
+    for one in read_conversations(path, skipped):
         try:
-            cut = recording(one.id, one.steps, path, one.place, as_it_came=form is not None)
+            found[one.id] = one.messages, recording(one.id, one.steps, path, one.place)
         except BadFile as wrong:
             skipped(wrong)
-            continue
-        if isinstance(one, RecordedConversation):
-            expected = Expected("openai-chat", {"messages": one.messages})
-        else:
-            expected = Expected(form or "", payload_of(one.steps, form or ""))
-        found[one.id] = expected, cut
     return found
 
 
@@ -400,7 +376,7 @@ async def _result(service: Ledger, ref: ThreadRef, expected: Expected) -> Summar
     facts = await service.read(ref)
     thread = thread_of(ref, facts)
     entries = await with_bytes(service, ref, history(thread).entries)
-    same = FORMATS[expected.form].write(entries) == expected.payload
+    same = openai_chat.write(entries)["messages"] == expected
     calls: Sequence[Call] = tuple(thread.calls.values())
     gated = [call for call in calls if call.gated is not None]
     return Summary(

@@ -1,8 +1,7 @@
-"""The formats of the model providers: a writer, a checker and a reader for each.
+"""The formats of the model providers: a writer and a checker for each.
 
 A writer is a pure function of the entries. A checker takes the payload of any program, and finds a
-broken history before the provider answers 400 and the conversation is stuck. A reader turns a
-provider's conversation into our steps, so that transcripts of any system can become facts.
+broken history before the provider answers 400 and the conversation is stuck.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +17,6 @@ from ayes.projections.formats import (
 )
 from ayes.projections.formats.ai_sdk import ui as ai_sdk_ui
 from ayes.projections.formats.common import FormatProblem, Payload
-from ayes.projections.formats.conversation import ConversationStep
 from ayes.projections.history import Entry
 from ayes.schemas.errors import BadInput
 
@@ -28,24 +26,21 @@ __all__ = ["FORMATS", "Format", "FormatProblem", "Payload", "format_named"]
 class Format(NamedTuple):
     write: Callable[[Sequence[Entry]], Payload]
     check: Callable[[Payload | Sequence[Any]], list[FormatProblem]]
-    read: Callable[[Payload | Sequence[Any]], tuple[ConversationStep, ...]]
 
 
 FORMATS: Final[dict[str, Format]] = {
-    "openai-chat": Format(openai_chat.write, openai_chat.check, openai_chat.read),
-    "openai-responses": Format(
-        openai_responses.write, openai_responses.check, openai_responses.read
-    ),
-    "anthropic": Format(anthropic.write, anthropic.check, anthropic.read),
-    "gemini": Format(gemini.write, gemini.check, gemini.read),
-    "ai-sdk": Format(ai_sdk.write, ai_sdk_ui.check_either, ai_sdk_ui.read_either),
-    "pydantic-ai": Format(pydantic_ai.write, pydantic_ai.check, pydantic_ai.read),
-    "ai-sdk-ui": Format(ai_sdk_ui.write, ai_sdk_ui.check, ai_sdk_ui.read),
+    "openai-chat": Format(openai_chat.write, openai_chat.check),
+    "openai-responses": Format(openai_responses.write, openai_responses.check),
+    "anthropic": Format(anthropic.write, anthropic.check),
+    "gemini": Format(gemini.write, gemini.check),
+    "ai-sdk": Format(ai_sdk.write, ai_sdk_ui.check_either),
+    "pydantic-ai": Format(pydantic_ai.write, pydantic_ai.check),
+    "ai-sdk-ui": Format(ai_sdk_ui.write, ai_sdk_ui.check),
 }
 
 
 def format_named(name: str) -> Format:
-    """The writer, checker and reader of that name.
+    """The writer and checker of that name.
 
     Raises:
         BadInput: there is none.

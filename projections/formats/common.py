@@ -24,7 +24,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import Struct, structs
@@ -111,40 +111,6 @@ def find_messages(
     if from_text is not None and isinstance(payload, dict) and isinstance(found, str):
         return [from_text(found)]
     return list(found) if isinstance(found, Sequence) and not isinstance(found, str | bytes) else []
-
-
-def messages_of(payload: Any) -> list[Any]:
-    """The messages of a payload, or of a bare list.
-
-    Raises:
-        BadInput: it is neither.
-    """
-    found = payload.get("messages") if isinstance(payload, dict) else payload
-    if not isinstance(found, Sequence) or isinstance(found, str | bytes):
-        raise BadInput(
-            "this is not a list of messages, and not an object that has one under 'messages'."
-        )
-    return list(found)
-
-
-def checked_messages(
-    payload: Any, check: Callable[[list[Any]], list[FormatProblem]], rules: Container[int]
-) -> list[Any]:
-    """The messages of a payload that a reader can read unambiguously.
-
-    Args:
-        payload: an object with `messages`, or a list of them.
-        check: the format's checker.
-        rules: the rules that a readable payload keeps. The others are about sending it.
-
-    Raises:
-        BadInput: it has no messages, or breaks one of these rules; the text is the first problem.
-    """
-    messages = messages_of(payload)
-    for problem in check(messages) if messages else ():
-        if problem.rule in rules:
-            raise BadInput(str(problem))
-    return messages
 
 
 def append_or_merge(messages: list[JsonObject], message: JsonObject, *, by: str, into: str) -> None:
@@ -297,30 +263,6 @@ def as_text(value: Any) -> str:
     return value if isinstance(value, str) else cited(value)
 
 
-def text_content(at: int, content: Any) -> str:
-    """The text of content that can only be text: a string, or parts of type text as paragraphs.
-
-    Raises:
-        BadInput: it holds something else; names the message, `at`.
-    """
-    if isinstance(content, str):
-        return content
-    texts = [_part_text(at, part) for part in content] if isinstance(content, list) else []
-    if not texts:
-        raise unreadable(at, "the content is neither text nor a list of texts.")
-    return "\n\n".join(texts)
-
-
-def _part_text(at: int, part: Any) -> str:
-    match part:
-        case {"type": "text", "text": str(found)}:
-            return found
-        case {"type": kind}:
-            raise unreadable(at, f"a part of type {cited(kind)} cannot be kept: only text can.")
-        case _:
-            raise unreadable(at, "a part of the content is not an object with a type.")
-
-
 def unreadable(at: int, sentence: str, unit: str = "message") -> BadInput:
     """The error for a message that cannot be read, by its index; `unit` is its provider's word."""
     return BadInput(f"{unit} {at}: {sentence}")
@@ -357,19 +299,6 @@ def arguments_object(arguments: str) -> JsonObject:
         return {}
     value = parse_json(arguments)
     return value if isinstance(value, dict) else {MALFORMED: arguments}
-
-
-def arguments_text(at: int, arguments: Any) -> str:
-    """The raw text of arguments: unwrapped if `arguments_object` wrapped it, otherwise their JSON.
-
-    Raises:
-        BadInput: they cannot be written as JSON; names the message, `at`.
-    """
-    match arguments:
-        case {"malformed_arguments": str(raw)} if arguments_object(raw) == arguments:
-            return raw
-        case _:
-            return checked_json_text(at, arguments)
 
 
 def parse_json(text: str) -> Any:

@@ -108,24 +108,6 @@ def read_conversations(
     return conversations
 
 
-def read_messages(messages: Sequence[Any]) -> tuple[ConversationStep, ...]:
-    """The messages of one conversation in our words, one for each.
-
-    Raises:
-        BadInput: with the index of the first message that cannot be kept.
-    """
-    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
-        raise BadInput(f"messages must be a list, not {type(messages).__name__}.")
-    try:
-        return _steps(_Messages.model_validate({"messages": list(messages)}).messages)
-    except ValidationError as wrong:
-        place, problem = next(mistakes(wrong))
-        where = f"message {place[1]}: " if len(place) > 1 else ""
-        raise BadInput(f"{where}{problem}") from None
-    except _Mistake as wrong:
-        raise BadInput(f"message {(wrong.message or 1) - 1}: {wrong.problem}") from None
-
-
 # ----------------------------------------------------------------------------- what a line may hold
 
 
@@ -165,10 +147,6 @@ type _Message = Annotated[_Said | _Replied | _Returned, Field(discriminator="rol
 
 
 type _AtLeastOne = Annotated[tuple[_Message, ...], Field(strict=False, min_length=1)]
-
-
-class _Messages(TomlModel):
-    messages: _AtLeastOne
 
 
 class _Line(TomlModel):

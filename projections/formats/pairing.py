@@ -1,17 +1,16 @@
-"""Pairs calls with their results: for the writers, the checkers and the readers.
+"""Pairs calls with their results: for the writers and the checkers.
 
 A wish and its outcome are two entries of a history, and two messages of most payloads. Providers
-refuse half a pair. So writers take their pairs from `pair_turns`, most checkers use `CallPairing`,
-and most readers `PairedSteps`. (Gemini's checker pairs by order and name, a `UIMessage` holds a
-pair in one part, and a recording is in order: `conversation`.)
+refuse half a pair. So writers take their pairs from `pair_turns`, and most checkers use
+`CallPairing`. (Gemini's checker pairs by order and name, and a `UIMessage` holds a pair in one
+part.)
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import Struct
 
-from ayes.projections.formats.common import Problems, unreadable
-from ayes.projections.formats.conversation import ConversationStep, Output, RecordedReply, Spoken
+from ayes.projections.formats.common import Problems
 from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User
 from ayes.schemas.content import words
 from ayes.schemas.events import Wish
@@ -166,68 +165,3 @@ class CallPairing:
                 more = "Wait for it, and send the turn whole."
                 self._problems.add(self._rules.missing, at, f"{wrong} {more}")
         self.turn, self._answered = {}, set()
-
-
-class PairedSteps:
-    """The steps of a conversation: after each reply its outputs, in the order of its calls.
-
-    Texts between the outputs of a reply are moved behind them.
-
-    Args:
-        steps: those before the messages.
-        unit: the provider's word for a message.
-        optional_ids: several calls may have no id; their outputs are in order.
-    """
-
-    def __init__(
-        self,
-        steps: Iterable[ConversationStep] = (),
-        *,
-        unit: str = "message",
-        optional_ids: bool = False,
-    ) -> None:
-        self._steps = list(steps)
-        self._unit = unit
-        self._optional_ids = optional_ids
-        #: The last reply's calls, and their outputs so far.
-        self._turn: list[tuple[Wish, Output | None]] = []
-        self._said: list[Spoken] = []
-
-    @property
-    def waiting(self) -> list[Wish]:
-        """The last reply's calls without an output."""
-        return [wish for wish, output in self._turn if output is None]
-
-    def add_reply(self, at: int, reply: RecordedReply) -> None:
-        """Add the reply in the message at that index.
-
-        Raises:
-            BadInput: two of its calls have the same id.
-        """
-        self._end_turn()
-        ids = [wish.provider_id for wish in reply.wishes]
-        for id_ in ids:
-            if ids.count(id_) > 1 and (id_ or not self._optional_ids):
-                raise unreadable(at, f"two calls have the same id {id_!r}.", self._unit)
-        self._steps.append(reply)
-        self._turn = [(wish, None) for wish in reply.wishes]
-
-    def add_output(self, output: Output) -> None:
-        """Add the output of the first open call with its id."""
-        ids = [wish.provider_id if known is None else None for wish, known in self._turn]
-        at = ids.index(output.provider_id)
-        self._turn[at] = (self._turn[at][0], output)
-
-    def add_said(self, said: Spoken) -> None:
-        self._said.append(said)
-
-    def finish(self) -> tuple[ConversationStep, ...]:
-        """Return all steps. Every call must have its output."""
-        self._end_turn()
-        return tuple(self._steps)
-
-    def _end_turn(self) -> None:
-        assert not self.waiting, f"{self.waiting[0]} has no output"
-        self._steps += [output for _wish, output in self._turn if output is not None]
-        self._steps += self._said
-        self._turn, self._said = [], []

@@ -779,7 +779,7 @@ def check_history(thread: Thread, *, messages: int = 1) -> list[Entry]:
     assert len(outcomes) == len(thread.wishes(1))
     assert list(entries).index(User(NEW)) > max(outcomes)
     assert isinstance(entries[min(outcomes) - 1], Assistant)
-    for name, (write, check, _read) in FORMATS.items():
+    for name, (write, check) in FORMATS.items():
         assert check(write(entries)) == [], name
     return list(entries)
 

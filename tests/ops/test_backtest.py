@@ -25,8 +25,6 @@ from ayes.ledger.judging.policies import AppliedPolicy, Policies
 from ayes.ledger.judging.verdict import Case, verdict
 from ayes.ops.audit import backtest as trying
 from ayes.ops.audit.backtest import CandidateCall, Counts, backtest, backtest_ledger, wishes_in
-from ayes.ops.rehearsal.transcripts import payload_of
-from ayes.projections.formats.conversation import read_conversations
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest
@@ -147,18 +145,6 @@ def test_arguments_that_no_tool_could_take_are_invalid_and_never_judged():
     assert report.by_tool["calculate"] == counts(allowed=1, invalid=1)
     assert (report.calls, report.asked, report.allowed, report.invalid) == (7, 4, 2, 1)
     assert sum(one.calls for one in report.by_rule.values()) == report.calls - report.invalid
-
-
-def test_another_systems_transcripts_are_tried_as_our_own_form_is(tmp_path):
-    """The same conversation in Anthropic's form has the same wishes."""
-    [one] = [one for one in read_conversations(SMALL) if one.id == "two-at-once"]
-    theirs, ours = tmp_path / "theirs.jsonl", tmp_path / "ours.jsonl"
-    theirs.write_text(json.dumps(payload_of(one.steps, "anthropic")) + "\n")
-    ours.write_text(json.dumps({"id": one.id, "messages": one.messages}) + "\n")
-    rules = policy(AIRLINE.read_text())
-    assert backtest(rules, wishes_in(str(theirs), "anthropic")) == backtest(
-        rules, wishes_in(str(ours))
-    )
 
 
 def test_a_recording_is_taken_to_be_of_the_workspace_that_is_named():
@@ -642,8 +628,6 @@ BAD = [
         ["--on", "nowhere.jsonl"],
         "nowhere.jsonl: cannot be read",
     ),
-    ("no such form", FINE, "{}\n", ["--on", "talks.jsonl", "--format", "x"], "'x'"),
-    ("a form without a file", FINE, None, ["--format", "anthropic"], "add --on FILE"),
     ("neither a number nor a time", FINE, None, ["--since", "yesterday"], "--since 'yesterday'"),
     ("times of a file", FINE, "{}\n", ["--on", "talks.jsonl", "--since", "1"], "have no times"),
     ("no workspace", FINE, None, ["-w", "a.b"], "workspace 'a.b'"),
@@ -666,7 +650,6 @@ async def test_bad_input_is_told_in_a_sentence(
         await command.backtest(
             "policy.toml",
             on=given.get("--on"),
-            form=given.get("--format"),
             since=given.get("--since"),
             workspace=given.get("-w", ""),
             session=Session(tmp_path / "no-store", json=True),

@@ -1,4 +1,4 @@
-"""Histories as the Vercel AI SDK takes them: written, checked, read, and held against the npm
+"""Histories as the Vercel AI SDK takes them: written, checked, and held against the npm
 package itself.
 """
 
@@ -12,10 +12,8 @@ from hypothesis import given, settings
 from stories import facts_of, lives
 
 from ayes.projections.formats import ai_sdk
-from ayes.projections.formats.conversation import Output, RecordedReply, Spoken
 from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User
 from ayes.schemas import events as e
-from ayes.schemas.errors import BadInput
 
 REASONING = {
     "type": "reasoning",
@@ -164,28 +162,21 @@ def test_only_a_denial_is_a_denial(kind, output):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "input_", "again"),
+    ("arguments", "input_"),
     [
-        ('{"a": {"b": [1, null]}}', {"a": {"b": [1, None]}}, '{"a":{"b":[1,null]}}'),
-        (" ", {}, "{}"),
-        ("{", {"malformed_arguments": "{"}, "{"),
-        ("[1]", {"malformed_arguments": "[1]"}, "[1]"),
-        ('{"a":1,"a":2}', {"malformed_arguments": '{"a":1,"a":2}'}, '{"a":1,"a":2}'),
-        ("[" * 99_999, {"malformed_arguments": "[" * 99_999}, "[" * 99_999),
-        (
-            '{"malformed_arguments":"{}"}',
-            {"malformed_arguments": "{}"},
-            '{"malformed_arguments":"{}"}',
-        ),
+        ('{"a": {"b": [1, null]}}', {"a": {"b": [1, None]}}),
+        (" ", {}),
+        ("{", {"malformed_arguments": "{"}),
+        ("[1]", {"malformed_arguments": "[1]"}),
+        ('{"a":1,"a":2}', {"malformed_arguments": '{"a":1,"a":2}'}),
+        ("[" * 99_999, {"malformed_arguments": "[" * 99_999}),
+        ('{"malformed_arguments":"{}"}', {"malformed_arguments": "{}"}),
     ],
 )
-def test_malformed_arguments_wedge_no_conversation(arguments, input_, again):
-    """What is no object, or two objects, is wrapped whole and comes back as it was (B17)."""
+def test_malformed_arguments_wedge_no_conversation(arguments, input_):
+    """What is no object, or two objects, is wrapped whole (B17)."""
     messages = written(*ended("returned", arguments=arguments))
     assert messages[0]["content"][0]["input"] == input_
-    reply = ai_sdk.read(messages)[0]
-    assert isinstance(reply, RecordedReply)
-    assert reply.wishes[0].arguments == again
 
 
 @pytest.mark.parametrize(
@@ -334,65 +325,3 @@ def test_what_is_right_is_taken():
         {"role": "assistant", "content": "hi"},
     ]
     assert ai_sdk.check(messages) == []
-
-
-# ------------------------------------------------------------------------------------------ reading
-
-
-def test_a_conversation_of_the_sdk_is_read():
-    """Outputs in the order of their calls, settled approvals left behind, what the SDK could not
-    parse as its text.
-    """
-    assert ai_sdk.read(
-        [
-            SYSTEM,
-            {"role": "user", "content": [SAYS, SAYS]},
-            calling(REASONING, SAYS, call("a", input={"x": 1}), asks(), call("b", input='{"x"')),
-            tool(done("b", output={"type": "json", "value": {"ok": True}})),
-            tool(answers(approved=False), done("a", output={"type": "execution-denied"})),
-            {"role": "assistant", "content": "hi"},
-        ]
-    ) == (
-        Spoken("system", "be kind"),
-        Spoken("user", "hi\n\nhi"),
-        RecordedReply(
-            (
-                e.Opaque("ai-sdk", json.dumps(REASONING, separators=(",", ":"))),
-                e.Text("hi"),
-                e.Wish("refund", '{"x":1}', "a"),
-                e.Wish("refund", '{"x"', "b"),
-            )
-        ),
-        Output("a", "refund", "`refund` did not run: it was denied.", is_error=True),
-        Output("b", "refund", '{"ok":true}'),
-        RecordedReply((e.Text("hi"),)),
-    )
-
-
-@pytest.mark.parametrize(
-    ("place", "messages"),
-    [
-        ("message 1: 'a' has no result", [HELLO, calling(call())]),
-        ("message 1: the result of 'a'", [HELLO, tool(done())]),
-        ("message 0: the approval 'p' is open", [calling(call(), asks()), tool(done())]),
-        ("message 0: a message is an object with", [{"role": "model", "parts": [{"text": "hi"}]}]),
-        (
-            "message 0: `tool_calls` is a field",
-            [{"role": "assistant", "content": "", "tool_calls": []}],
-        ),
-        ("message 0: the type of a part is one of text, file", [calling({"type": "tool_use"})]),
-        (
-            "message 0: a file cannot be kept",
-            [{"role": "user", "content": [{"type": "image", "image": ""}]}],
-        ),
-        ("message 0: a tool-call that the provider", [calling(call(providerExecuted=True))]),
-        ("message 0: two calls have the same id", [calling(call(), call()), tool(done())]),
-    ],
-)
-def test_what_cannot_be_read_is_refused(place, messages):
-    """Half a pair, a part that nobody knows, another form: a sentence with the index, and nothing
-    guessed.
-    """
-    with pytest.raises(BadInput) as refused:
-        ai_sdk.read(messages)
-    assert str(refused.value).startswith(place)

@@ -1,4 +1,4 @@
-"""Histories as the Vercel AI SDK shows them: written, checked, read, and held against the npm
+"""Histories as the Vercel AI SDK shows them: written, checked, and held against the npm
 package itself.
 """
 
@@ -21,7 +21,6 @@ from stories import (
     approval,
     disorder,
     facts_of,
-    facts_told,
     life,
     lives,
     question,
@@ -32,11 +31,9 @@ from ayes.ledger.clients.services import Ledger
 from ayes.projections import refusal_texts
 from ayes.projections.formats import FORMATS, ai_sdk
 from ayes.projections.formats.ai_sdk import ui as ai_sdk_ui
-from ayes.projections.formats.conversation import Output, RecordedReply, Spoken
 from ayes.projections.history import Assistant, Note, System, User
 from ayes.projections.thread import thread_of
 from ayes.schemas import events as e
-from ayes.schemas.errors import BadInput
 from ayes.schemas.slots import CallRef, ThreadRef
 
 SOURCE = {"type": "source-url", "sourceId": "s", "url": "https://x"}
@@ -724,43 +721,6 @@ def test_the_sdk_makes_of_it_what_is_written_for_models():
         assert settled(told) == settled(model)
 
 
-def test_the_sdk_reads_it_as_it_is_read_here():
-    """Steps, reasoning, files and outputs of a chat: read here and written for models, they are
-    what the SDK sends.
-    """
-    messages = [
-        message("system", SAYS, SAYS, id_="m1"),
-        message("user", SAYS, id_="m2"),
-        saying(
-            {"type": "data-x", "data": 1},
-            {"type": "step-start"},
-            {
-                "type": "reasoning",
-                "id": "r",
-                "text": "hm",
-                "providerMetadata": {"a": {"s": "c2ln"}},
-            },
-            {"type": "file", "url": "data:,x", "mediaType": "text/plain", "filename": "x"},
-            part("a", approval=GRANTED, input={"x": 1}),
-            SAYS,
-            part("b", state="output-error"),
-            {"type": "step-start"},
-            SOURCE,
-            {"type": "step-start"},
-            part(
-                "c", state="output-denied", approval={"id": "q", "approved": False, "reason": "no"}
-            ),
-            {"type": "step-start"},
-            SAYS,
-            {"type": "step-start"},
-            SOURCE,
-        ),
-    ]
-    (told,) = asked(installed(), SCRIPT, [messages])
-    here = ai_sdk.write(entries_of(facts_told(ai_sdk_ui.read(messages))))["messages"]
-    assert settled(told) == settled(here)
-
-
 def damaged(value: object) -> Iterator[object]:
     """The value with any one thing in it taken out, or something odd put in its place."""
     inner = (
@@ -812,114 +772,15 @@ def test_what_the_sdk_refuses_is_refused_here():
             assert not rules & {23, 26}, (list_, ai_sdk_ui.check(list_))
 
 
-# ------------------------------------------------------------------------------------------ reading
-
-
-def test_a_chat_is_read():
-    """Each step of a message is a reply with its outputs; what is for people stays with it; the
-    rest is as it was.
-    """
-    thought = {"type": "reasoning", "text": "hm", "providerMetadata": {"a": {"s": 1}}}
-    image = {"type": "file", "url": "data:,x", "mediaType": "text/plain"}
-    assert ai_sdk_ui.read(
-        [
-            message("system", SAYS, SAYS, id_="m1"),
-            message("user", SAYS, SAYS, id_="m2"),
-            saying(
-                SOURCE,
-                {"type": "step-start"},
-                thought,
-                part("a", input={"x": 1}, output={"ok": True}),
-                SAYS,
-                {**DYNAMIC, "toolCallId": "b", "approval": GRANTED},
-                {"type": "step-start"},
-                image,
-                less(part("c", state="output-error", rawInput='{"x"'), "input"),
-                part("d", state="output-denied", approval={"id": "q", "approved": False}),
-                part(
-                    "e",
-                    state="output-denied",
-                    approval={"id": "r", "approved": False, "reason": "no"},
-                ),
-                {"type": "step-start"},
-            ),
-            saying(id_="m4"),
-        ]
-    ) == (
-        Spoken("system", "hihi"),
-        Spoken("user", "hi\n\nhi"),
-        RecordedReply(
-            (
-                e.Opaque("ai-sdk-ui", json.dumps(SOURCE, separators=(",", ":"))),
-                e.Opaque(
-                    "ai-sdk", '{"type":"reasoning","text":"hm","providerOptions":{"a":{"s":1}}}'
-                ),
-                e.Wish("refund", '{"x":1}', "a"),
-                e.Text("hi"),
-                e.Wish("refund", "{}", "b"),
-            )
-        ),
-        Output("a", "refund", '{"ok":true}'),
-        Output("b", "refund", "x"),
-        RecordedReply(
-            (
-                e.Opaque("ai-sdk", '{"type":"file","data":"data:,x","mediaType":"text/plain"}'),
-                e.Wish("refund", '{"x"', "c"),
-                e.Wish("refund", "{}", "d"),
-                e.Wish("refund", "{}", "e"),
-            )
-        ),
-        Output("c", "refund", "x", is_error=True),
-        Output("d", "refund", "`refund` did not run: it was denied.", is_error=True),
-        Output("e", "refund", "no", is_error=True),
-        RecordedReply(()),
-    )
-
-
-@pytest.mark.parametrize(
-    ("sentence", "messages"),
-    [
-        ("message 1: the approval of 'a' is open. Wait for it",
-         [HELLO, saying(part(state="approval-requested"))]),
-        ("message 1: 'a' is still in approval-responded. Wait for its result",
-         [HELLO, saying(part(state="approval-responded"))]),
-        ("message 1: 'a' is still in input-available. Wait for its result",
-         [HELLO, saying(part(state="input-available"))]),
-        ("message 1: 'a' is still in input-streaming. Wait for its result",
-         [HELLO, saying(part(state="input-streaming"))]),
-        ("message 1: the output of 'a' is preliminary. Wait",
-         [HELLO, saying(part(preliminary=True))]),
-        ("message 1: `content` is a field of another form", [HELLO, {**HELLO, "content": "hi"}]),
-        ("message 0: the type of a part is one of text,", [saying({"type": "tool_use"})]),
-        ("message 0: a tool-<name> part has role user", [message("user", SAYS, part())]),
-        ("message 0: the data URL of the file cannot be kept",
-         [message("user", {"type": "file", "url": "data:,x", "mediaType": "a"})]),
-        ("message 0: a part of type 'data-x' cannot be kept",
-         [message("user", SAYS, {"type": "data-x", "data": 1})]),
-        ("message 0: a call that the provider ran itself", [saying(part(providerExecuted=True))]),
-        ("message 0: 'a' has no input",
-         [saying(less(part(state="output-error"), "input"))]),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_read_is_refused(sentence, messages):
-    """What waits, a part that nobody knows, another form: a sentence with the index, and nothing
-    guessed (B1).
-    """
-    with pytest.raises(BadInput) as refused:
-        ai_sdk_ui.read(messages)
-    assert str(refused.value).startswith(sentence)
-
-
 # ---------------------------------------------------------------------------------- under its names
 
 
 @pytest.mark.parametrize("name", ["ai-sdk", "ai-sdk-ui"])
 def test_either_name_takes_what_is_shown(name):
-    """UIMessages are judged and read as such by whoever says `ai-sdk` too."""
-    _write, check, read = FORMATS[name]
+    """UIMessages are judged as such with the name `ai-sdk` too."""
+    _write, check = FORMATS[name]
     messages = written(User("hi"), *ended("denied"))
     assert check(messages) == check({"messages": messages}) == []
-    assert read(messages) == read({"messages": messages}) == ai_sdk_ui.read(messages)
     problems = check([HELLO, saying(part(state="input-available"))])
     assert [(one.rule, one.message) for one in problems] == [(27, 1)]
 
@@ -931,7 +792,6 @@ def test_each_form_is_judged_by_its_own_rules():
     model = {"role": "user", "content": "hi"}
     either, shown = FORMATS["ai-sdk"], FORMATS["ai-sdk-ui"]
     assert either.check([model]) == []
-    assert either.read([model]) == (Spoken("user", "hi"),)
     for messages, found in (
         ([HELLO, model], [(21, 1)]),
         ([model, HELLO], [(15, 1)]),

@@ -23,8 +23,8 @@ from formats import entries_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
-from stories import REF, disorder, facts_told
-from test_every_format import EVERY, FIELD, MERGING, as_read, written
+from stories import REF, disorder
+from test_every_format import EVERY, FIELD, MERGING, written
 
 from ayes.projections.formats import FORMATS
 from ayes.projections.history import Assistant, Outcome, User, digest, history
@@ -62,18 +62,6 @@ def test_a_growing_history_with_files_begins_the_same(name, data):
         shorter = written(name, before)
         same = shorter[:-1] if name in MERGING else shorter
         assert written(name, whole)[: len(same)] == same
-
-
-@EVERY
-@settings(max_examples=EXAMPLES)
-@given(data=st.data())
-def test_files_that_were_read_are_written_the_same(name, data):
-    """A conversation with files becomes facts, and is written back byte for byte (B18)."""
-    write, _check, read = FORMATS[name]
-    payload = write(entries_of(data.draw(lives_with_content(name))))
-    if payload[FIELD.get(name, "messages")]:
-        again = write(entries_of(facts_told(read(payload))))
-        assert json.dumps(again) == json.dumps(as_read(name, payload))
 
 
 # ------------------------------------------------------------------------- the providers' own types
@@ -184,7 +172,6 @@ def test_a_citation_goes_back_to_its_provider_unchanged():
         payload = written(name, entries)
         [block] = payload[-1]["content"]
         assert (block.get("citations") or block.get("annotations")) == [raw]
-        assert written(name, entries_of(facts_told(FORMATS[name].read(payload)))) == payload
         for other in set(FORMATS) - {name}:
             told = json.dumps(FORMATS[other].write(entries))
             assert "[Sources: 'It', 'https://example.org']" in told
@@ -205,8 +192,10 @@ def test_how_closely_a_model_looks_at_a_document_is_kept():
     """Responses has a detail for the pages of a PDF, without the one for images alone."""
     data = {"filename": "a.pdf", "file_data": "data:application/pdf;base64,aGk=", "detail": "high"}
     message = {"type": "message", "role": "user", "content": [{"type": "input_file", **data}]}
-    write, check, read = FORMATS["openai-responses"]
-    assert write(entries_of(facts_told(read([message])))) == {"input": [message]}
+    write, check = FORMATS["openai-responses"]
+    source = e.Inline("aGk=")
+    media = e.Media("application/pdf", source, name="a.pdf", detail="high")
+    assert write((User((media,)),)) == {"input": [message]}
     data["detail"] = "original"
     wrong = {**message, "content": [{"type": "input_file", **data}]}
     assert [problem.rule for problem in check([wrong])] == [16]

@@ -1,14 +1,11 @@
-"""What holds for every format: of what is written, of what is judged, and of what is read."""
+"""What holds for every format: of what is written, and of what is judged."""
 
 import json
-from contextlib import suppress
 from functools import cache
 
 import pytest
 from formats import (
-    CARRIES,
     THINKING,
-    carried,
     conversations,
     entries_of,
     own_lives,
@@ -18,14 +15,13 @@ from formats import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
-from stories import REF, disorder, facts_told, lives
+from stories import REF, disorder
 
 from ayes.projections.formats import FORMATS
 from ayes.projections.formats.conversation import Output
 from ayes.projections.history import Assistant, Outcome, User, history
 from ayes.projections.thread import thread_of
 from ayes.schemas import events as e
-from ayes.schemas.errors import BadInput
 
 EVERY = pytest.mark.parametrize("name", FORMATS)
 #: The field of the payload with the messages, where it is not `messages`.
@@ -46,27 +42,6 @@ NONE_THERE = {
 
 def written(name: str, entries) -> list[dict]:
     return FORMATS[name].write(entries)[FIELD.get(name, "messages")]
-
-
-def as_read(name: str, payload: dict) -> dict:
-    """The payload without the names of speakers and the kinds of errors, which are not read."""
-    payload = json.loads(json.dumps(payload))
-    text = json.dumps(payload)
-    match name:
-        case "openai-chat":
-            for message in payload["messages"]:
-                if message["role"] != "tool":
-                    message.pop("name", None)
-        case "ai-sdk":
-            denial, error = '"type": "execution-denied", "reason"', '"type": "error-text", "value"'
-            payload = json.loads(text.replace(denial, error))
-        case "pydantic-ai":
-            payload = json.loads(text.replace('"outcome": "denied"', '"outcome": "failed"'))
-        case "ai-sdk-ui":
-            for part in (part for message in payload["messages"] for part in message["parts"]):
-                if part.get("state") == "output-denied":
-                    part |= {"state": "output-error", "errorText": part.pop("approval")["reason"]}
-    return payload
 
 
 # --------------------------------------------------------------------------------- what is written
@@ -115,54 +90,19 @@ def test_a_growing_history_is_written_with_the_same_beginning(name, data):
         assert written(name, whole)[: len(same)] == same
 
 
-# ------------------------------------------------------------------------------------ out and in
-
-
 @EVERY
-@given(data=st.data())
-def test_what_was_read_is_written_the_same(name, data):
-    """A conversation that becomes facts again gives the same bytes, opaque parts of the format and
-    all (B18, I11).
+def test_recorded_conversations_go_out_whole(name):
+    """150 real GPT-4o conversations: nothing is wrong with them, and every output stands in the
+    payload, in its order (B1, B20).
     """
-    write, _check, read = FORMATS[name]
-    payload = write(entries_of(data.draw(own_lives(name))))
-    if payload[FIELD.get(name, "messages")]:
-        again = write(entries_of(facts_told(read(payload))))
-        assert json.dumps(again) == json.dumps(as_read(name, payload))
-
-
-@pytest.mark.parametrize("name", CARRIES)
-@given(facts=lives())
-def test_what_was_written_is_read_back(name, facts):
-    """Every text, call and output comes back in its order; what a format cannot carry is what its
-    module lists.
-    """
-    entries = entries_of(facts)
-    if messages := written(name, entries):
-        system = {"systemInstruction": FORMATS[name].write(entries).get("systemInstruction")}
-        payload = {FIELD[name]: messages, **system} if name in FIELD else messages
-        assert FORMATS[name].read(payload) == carried(name, entries)
-
-
-@EVERY
-def test_recorded_conversations_go_out_and_in_again(name):
-    """150 real GPT-4o conversations: nothing is wrong with them, every output comes back, repeated
-    ids are minted again, and they are written the same when they are told again (B1, B20).
-    """
-    write, check, read = FORMATS[name]
+    write, check = FORMATS[name]
     for conversation in conversations():
-        entries = recorded_entries(conversation)
-        payload = write(entries)
+        payload = write(recorded_entries(conversation))
         assert check(payload) == []
-        steps = read(payload)
-        if name in CARRIES:
-            assert steps == carried(name, entries)
-        outputs, recorded = (
-            [(step.tool, step.text.strip()) for step in told if isinstance(step, Output)]
-            for told in (steps, conversation.steps)
-        )
-        assert outputs == recorded
-        assert write(entries_of(facts_told(steps))) == payload
+        text, at = json.dumps(payload), 0
+        for step in conversation.steps:
+            if isinstance(step, Output):
+                at = text.index(json.dumps(step.text)[1:-1], at)
 
 
 # --------------------------------------------------------------------------------- what is no good
@@ -203,31 +143,24 @@ def odd(name: str) -> st.SearchStrategy:
 
 @EVERY
 @given(data=st.data())
-def test_any_json_is_checked_and_read_or_refused(name, data):
-    """Whatever it is given, a checker names problems and a reader says `BadInput`; neither
-    breaks.
-    """
+def test_any_json_is_checked(name, data):
+    """Whatever it is given, a checker names problems and does not break."""
     value = data.draw(odd(name))
     for one in (value, [value], {FIELD.get(name, "messages"): [value]}):
         assert all(problem.sentence for problem in FORMATS[name].check(one))
-        with suppress(BadInput):
-            FORMATS[name].read(one)
 
 
 @EVERY
 @given(data=st.data())
 def test_whatever_is_wrong_somewhere_is_found_or_harmless(name, data):
-    """One value of a good payload is exchanged for any other: nothing fails, and what can still be
-    read can be sent again (B14, B17).
+    """One value of a good payload is exchanged for any other: the checker does not break (B14,
+    B17).
     """
-    write, check, read = FORMATS[name]
+    write, check = FORMATS[name]
     payload = json.loads(json.dumps(write(entries_of(data.draw(own_lives(name))) or ENTRIES)))
     holder, key = data.draw(st.sampled_from(list(places(payload))))
     holder[key] = data.draw(odd(name))
     assert isinstance(check(payload), list)
-    with suppress(BadInput):
-        again = write(entries_of(facts_told(read(payload))))
-        assert not again[FIELD.get(name, "messages")] or check(again) == []
 
 
 @EVERY
@@ -243,16 +176,11 @@ def test_no_nesting_is_too_deep_to_be_judged(name):
             holder, key = list(places(payload))[place]
             holder[key] = value
             broken.append([problem.rule for problem in FORMATS[name].check(payload)])
-            # Recordings are read by pydantic, which fails to draw such a value in its own error.
-            with suppress(BadInput):
-                _ = name == "openai-chat" or FORMATS[name].read(payload)
         assert broken[0] == broken[1], key
 
 
 @EVERY
 @pytest.mark.parametrize("payload", [None, 5, "hi", {"other": []}])
 def test_no_list_is_no_conversation(name, payload):
-    """A reader says that there is no list, where a checker says that there is no message."""
-    with pytest.raises(BadInput, match=r"not a list of messages|there is no"):
-        FORMATS[name].read(payload)
+    """A checker says that there is no message."""
     assert [problem.rule for problem in FORMATS[name].check(payload)] == [NONE_THERE[name]]

@@ -1,4 +1,4 @@
-"""Histories for Gemini: what is written, what is turned down, and what is read back."""
+"""Histories for Gemini: what is written, and what is turned down."""
 
 import importlib
 import json
@@ -11,15 +11,9 @@ from pydantic import ValidationError as PydanticError
 from stories import Story
 
 from ayes.projections.formats.common import BLANK, MALFORMED
-from ayes.projections.formats.conversation import (
-    Output,
-    RecordedReply,
-    Spoken,
-)
-from ayes.projections.formats.gemini import FOREIGN, check, read, write
+from ayes.projections.formats.gemini import FOREIGN, check, write
 from ayes.projections.history import Entry, Note, System, User
 from ayes.schemas import events as e
-from ayes.schemas.errors import BadInput
 
 SIGNED = {"thoughtSignature": "c2ln"}
 THOUGHT = {"text": "hm", "thought": True}
@@ -177,13 +171,10 @@ def test_a_made_up_tool_name_spoils_nothing(made_up, written):
 @pytest.mark.parametrize(
     "raw", ["{", "[1]", "null", '{"a":1,"a":2}', '{"a":NaN}', '{"a":"\\ud800"}']
 )
-def test_arguments_that_are_no_object_are_wrapped_and_unwrapped(raw):
-    """What the model wrote is sent as the text it is, and comes back as that text (B17)."""
+def test_arguments_that_are_no_object_are_wrapped(raw):
+    """What the model wrote is sent as the text it is (B17)."""
     sent = contents(*turn(1, wish(arguments=raw)))
     assert sent[1]["parts"][0]["functionCall"]["args"] == {MALFORMED: raw}
-    assert read(sent)[1].wishes[0].arguments == raw
-    wrapped = json.dumps({MALFORMED: "{}"}, separators=(",", ":"))
-    assert read(contents(*turn(1, wish(arguments=wrapped))))[1].wishes[0].arguments == wrapped
 
 
 @pytest.mark.parametrize("ending", ["denied", "expired", "withdrawn", "superseded"])
@@ -314,13 +305,11 @@ def test_a_name_that_cannot_be_sent_is_named(name):
     "system", [{"parts": []}, {"parts": [says("")]}, {"parts": [RAN]}, 1, {"text": "x"}]
 )
 def test_a_system_instruction_is_a_content_of_texts(system):
-    """Rule 15 is named at the first content, and such an instruction is not read."""
+    """Rule 15 is named at the first content."""
     assert [
         (found.rule, found.message)
         for found in check({"systemInstruction": system, "contents": [HELLO]})
     ] == [(15, 0)]
-    with pytest.raises(BadInput, match="systemInstruction"):
-        read({"systemInstruction": system, "contents": [HELLO]})
 
 
 def test_what_is_right_is_taken():
@@ -359,80 +348,3 @@ def test_what_is_right_is_taken():
         == []
     )
     assert check({"contents": "hi", "system_instruction": "be kind"}) == []
-    assert read({"contents": "hi", "system_instruction": "be kind"}) == (
-        Spoken("system", "be kind"),
-        Spoken("user", "hi"),
-    )
-
-
-# ------------------------------------------------------------------------------------- what is read
-
-
-def test_what_the_provider_sends_is_read():
-    """Signatures, thoughts and responses of any shape become our words, and the dummy signature
-    does not (B18).
-    """
-    assert read(
-        [
-            HELLO,
-            model(THOUGHT, says("ok", **SIGNED), call(id="a"), call("b", signature=FOREIGN)),
-            user(response(told={"output": 1}, id="a"), response("b", told={"error": {"code": 5}})),
-        ]
-    ) == (
-        Spoken("user", "hi"),
-        RecordedReply(
-            (
-                ours(THOUGHT),
-                ours(SIGNED),
-                e.Text("ok"),
-                ours(SIGNED),
-                e.Wish("refund", "{}", "a"),
-                e.Wish("b", "{}"),
-            )
-        ),
-        Output("a", "refund", '{"output":1}'),
-        Output("", "b", '{"error":{"code":5}}', is_error=True),
-    )
-
-
-@pytest.mark.parametrize(
-    ("sent", "sentence"),
-    [
-        ([], "no content"),
-        ({"messages": [HELLO]}, "no content"),
-        ([{"role": "user", "content": "hi"}], "content 0: it is not a content"),
-        ([{"role": "assistant", "parts": [says()]}], "content 0: it is not a content"),
-        ([HELLO, model(call())], "content 1: a call of 'refund' has no response"),
-        (
-            [HELLO, model(call()), HELLO],
-            "content 2: a call of 'refund' has no response before the text",
-        ),
-        (
-            [HELLO, model(call()), model(says())],
-            "content 2: a call of 'refund' has no response before",
-        ),
-        (
-            [HELLO, model(call(), call("b")), user(response())],
-            "content 2: a call of 'b' has no response",
-        ),
-        ([user(response())], "content 0: the response of 'refund' does not follow its call"),
-        ([HELLO, model(call(), call("b")), user(response("b"), response())], "content 2: .* Sort"),
-        ([HELLO, model(call(id="a")), user(response(id="b"))], "content 2: .* Sort"),
-        ([HELLO, model(call(id="a"), call(id="a"))], "content 1: two calls"),
-        ([HELLO, model(call(args=[]))], "content 1: a call needs"),
-        ([HELLO, model(call(name=""))], "content 1: a call needs"),
-        (
-            [HELLO, model(call()), user(response(told="x"))],
-            "content 2: a response is not an object",
-        ),
-        ([user({"inlineData": {}})], "content 0: `inlineData` has no form"),
-        ([HELLO, model({"fileData": {}})], "content 1: a part of the model's"),
-        ([user(says("\ud800"))], "content 0: it cannot be written"),
-    ],
-)
-def test_what_cannot_be_read_is_refused_by_content(sent, sentence):
-    """Half a pair, another provider's shape or an image: a sentence with the content, and nothing
-    guessed (B14).
-    """
-    with pytest.raises(BadInput, match=sentence):
-        read(sent)

@@ -1,4 +1,4 @@
-"""Histories for OpenAI Responses: what is written, what is turned down, and what is read back."""
+"""Histories for OpenAI Responses: what is written, and what is turned down."""
 
 import importlib
 import json
@@ -10,15 +10,9 @@ from pydantic import TypeAdapter
 from pydantic import ValidationError as PydanticError
 from stories import Story
 
-from ayes.projections.formats.conversation import (
-    Output,
-    RecordedReply,
-    Spoken,
-)
-from ayes.projections.formats.openai_responses import check, read, write
+from ayes.projections.formats.openai_responses import check, write
 from ayes.projections.history import Assistant, Entry, Note, System, User
 from ayes.schemas import events as e
-from ayes.schemas.errors import BadInput
 
 THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"}
 SEARCH = {
@@ -352,76 +346,3 @@ def test_what_is_right_is_taken():
     assert check([APPROVAL_REQUEST, APPROVAL]) == []
     assert check({"input": [output(), APPROVAL], "previous_response_id": "resp_1"}) == []
     assert check([says(content=[{"type": "input_text", "text": "x"}]), says("developer")]) == []
-
-
-# ------------------------------------------------------------------------------------- what is read
-
-
-def test_what_the_provider_sends_is_read():
-    """Instructions, parts, item ids and reasoning become our words, and go back as they came
-    (B18).
-    """
-    message = says("assistant", [{"type": "output_text", "text": "ok"}], type="message", id="msg_1")
-    refusal = says("assistant", [{"type": "refusal", "refusal": "no"}])
-    several = says(
-        "developer", [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]
-    )
-    done = output(text=[{"type": "input_text", "text": "x"}, {"type": "input_text", "text": "y"}])
-    assert read(
-        {
-            "instructions": "be kind",
-            "input": [several, THOUGHT, message, refusal, call(id="fc_1"), done],
-        }
-    ) == (
-        Spoken("system", "be kind"),
-        Spoken("system", "a"),
-        Spoken("system", "b"),
-        RecordedReply(
-            (
-                ours(THOUGHT),
-                ours({"id": "msg_1"}),
-                e.Text("ok"),
-                e.Refusal("no"),
-                ours({"id": "fc_1"}),
-                e.Wish("refund", "{}", "a"),
-            )
-        ),
-        Output("a", "refund", "x\n\ny"),
-    )
-
-
-@pytest.mark.parametrize(
-    ("sent", "sentence"),
-    [
-        ([], "no item"),
-        ({"messages": [says()]}, "no item"),
-        ({"contents": []}, "no item"),
-        ({"input": [says()], "previous_response_id": "resp_1"}, "with the provider"),
-        ({"input": [says()], "instructions": [says()]}, "`instructions`"),
-        ([{"role": "user", "parts": []}], "item 0: there is no text"),
-        ([{"role": "tool", "content": "x"}], "item 0: it is not an item"),
-        (
-            [says(), {"type": "item_reference", "id": "rs_1"}],
-            "item 1: an item of type item_reference",
-        ),
-        ([says(), call()], "item 1: the call 'a' has no output"),
-        ([call(), says()], "item 1: the call 'a' has no output before"),
-        ([call(), call("b"), output(), says()], "item 3: the call 'b' has no output before"),
-        ([call(), call("b"), output("b"), output()], "item 2: 'b' is answered before 'a'"),
-        ([call(), output(), output()], "item 2: the output of 'a'"),
-        ([output()], "item 0: the output of 'a'"),
-        ([call(), call()], "item 1: two calls"),
-        ([call(""), output("")], "item 0: a call needs"),
-        ([call(arguments={})], "item 0: a call needs"),
-        ([says(content=[{"type": "input_image"}])], "item 0: a file in it has no form"),
-        ([says(content=[{"type": "input_text", "text": 1}])], "item 0: only text"),
-        ([says(content=None)], "item 0: there is no text"),
-        ([says(content="\ud800")], "item 0: it cannot be written"),
-    ],
-)
-def test_what_cannot_be_read_is_refused_by_item(sent, sentence):
-    """Half a pair, another provider's shape or an unknown item: a sentence with the item, and
-    nothing guessed (B14).
-    """
-    with pytest.raises(BadInput, match=sentence):
-        read(sent)

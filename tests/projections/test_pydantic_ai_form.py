@@ -1,4 +1,4 @@
-"""Histories as the JSON of pydantic-ai's messages: written, checked, read, and held against the
+"""Histories as the JSON of pydantic-ai's messages: written, checked, and held against the
 library's own types.
 """
 
@@ -7,17 +7,15 @@ import subprocess
 import sys
 
 import pytest
-from formats import THINKING, entries_of, wish
+from formats import entries_of, wish
 from hypothesis import given
 from msgspec.structs import replace
 from pydantic_ai.messages import ModelMessagesTypeAdapter
-from stories import facts_told, lives
+from stories import lives
 
 from ayes.projections.formats import pydantic_ai
-from ayes.projections.formats.conversation import Output, RecordedReply, Spoken
 from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User
 from ayes.schemas import events as e
-from ayes.schemas.errors import BadInput
 
 THOUGHT = {"content": "hm", "signature": "c2ln", "part_kind": "thinking"}
 
@@ -37,9 +35,7 @@ def ended(kind: str, text="done") -> list[Entry]:
 
 @given(lives())
 def test_the_library_takes_it_and_gives_it_back(facts):
-    """Its adapter loads what is written and dumps the same, with defaults and times beside it; that
-    is read alike.
-    """
+    """Its adapter loads what is written and dumps the same, with defaults and times beside it."""
     messages = written(*entries_of(facts))
     dumped = ModelMessagesTypeAdapter.dump_python(
         ModelMessagesTypeAdapter.validate_json(json.dumps(messages)), mode="json"
@@ -47,7 +43,6 @@ def test_the_library_takes_it_and_gives_it_back(facts):
     assert within(messages, dumped)
     if messages:
         assert pydantic_ai.check(dumped) == []
-    assert pydantic_ai.read(dumped) == pydantic_ai.read(messages)
 
 
 def within(less, more) -> bool:
@@ -172,71 +167,6 @@ def test_an_opaque_part_that_is_none_is_left_out(data):
 
 
 SIGNED = {"thought_signature": "c2ln"}
-
-
-@pytest.mark.parametrize(
-    "parts",
-    [
-        [{**THOUGHT, "provider_name": "anthropic"}],
-        [{**THOUGHT, "provider_name": "bedrock", "id": None}],
-        [
-            {**THOUGHT, "provider_name": "openai", "id": "rs_1"},
-            {"part_kind": "text", "content": "x"},
-        ],
-        [{"part_kind": "text", "content": "x", "id": "msg_1", "provider_name": "openai"}],
-        [
-            {
-                "part_kind": "text",
-                "content": "x",
-                "provider_details": SIGNED,
-                "provider_name": "google",
-            }
-        ],
-        [
-            {
-                "part_kind": "text",
-                "content": "x",
-                "provider_details": {"n": 1},
-                "provider_name": "mistral",
-            }
-        ],
-        [
-            {
-                "part_kind": "text",
-                "content": "x",
-                "provider_details": {"n": 1},
-                "citations": [{"sources": []}],
-            }
-        ],
-        [{"part_kind": "builtin-tool-call", "tool_name": "web_search", "provider_name": "openai"}],
-        [{**THOUGHT, "provider_name": "openai"}] * 2,
-    ],
-)
-def test_whose_a_part_is_survives(parts):
-    """Signatures, ids and details come back on the part that they came with, under the name of who
-    gave them.
-    """
-    hello = {"part_kind": "user-prompt", "content": "hi"}
-    messages = [{"kind": "request", "parts": [hello]}, {"kind": "response", "parts": parts}]
-    steps = pydantic_ai.read(messages)
-    again = written(*entries_of(facts_told(steps)))
-    assert within_all(again[1]["parts"], parts)
-
-
-def within_all(parts, given) -> bool:
-    """Are they the same, but for what is null?"""
-    return parts == given or [
-        {name: value for name, value in part.items() if value is not None} for part in given
-    ] == [{name: value for name, value in part.items() if value is not None} for part in parts]
-
-
-def test_what_a_response_says_of_all_its_parts_is_said_of_each():
-    """A part without a provider is its response's (B7)."""
-    response = {"kind": "response", "parts": [THOUGHT], "provider_name": "anthropic"}
-    [reply] = pydantic_ai.read([response])
-    assert reply == RecordedReply(
-        (e.Opaque("anthropic", json.dumps(THINKING, separators=(",", ":"))),)
-    )
 
 
 def test_what_belongs_to_a_lost_call_is_lost_with_it():
@@ -415,69 +345,3 @@ def test_what_is_right_is_taken():
         response(),
     ]
     assert pydantic_ai.check(messages) == []
-
-
-# ------------------------------------------------------------------------------------------ reading
-
-
-def test_a_conversation_of_the_library_is_read():
-    """Instructions once and where they change, returns in the order of their calls, arguments as
-    their text.
-    """
-    assert pydantic_ai.read(
-        [
-            request(HELLO, instructions="be kind"),
-            response(THOUGHT, call("a", args={"x": 1}), call("b", args=None)),
-            request(
-                {"part_kind": "user-prompt", "content": ["and", "now?"]},
-                done("b", content={"ok": True}),
-                {**RETRY, "tool_name": "refund"},
-                instructions="be kind",
-            ),
-            response(SAYS),
-            request(HELLO, instructions="be quick"),
-        ]
-    ) == (
-        Spoken("system", "be kind"),
-        Spoken("user", "hi"),
-        RecordedReply(
-            (
-                e.Opaque("pydantic-ai", json.dumps(THOUGHT, separators=(",", ":"))),
-                e.Wish("refund", '{"x":1}', "a"),
-                e.Wish("refund", "{}", "b"),
-            )
-        ),
-        Output("a", "refund", "no", is_error=True),
-        Output("b", "refund", '{"ok":true}'),
-        Spoken("user", "and\n\nnow?"),
-        RecordedReply((e.Text("hi"),)),
-        Spoken("system", "be quick"),
-        Spoken("user", "hi"),
-    )
-
-
-@pytest.mark.parametrize(
-    ("place", "messages"),
-    [
-        ("message 1: 'a' has no return", [request(HELLO), response(call())]),
-        ("message 1: the return of 'a'", [request(HELLO), request(done())]),
-        ("message 0: a message is an object of kind", [{"role": "user", "content": "hi"}]),
-        (
-            "message 0: in a request, the kind of a part is one of",
-            [request({"part_kind": "dance"})],
-        ),
-        (
-            "message 0: a file of kind 'image-url' has no form",
-            [request({**HELLO, "content": [{"kind": "image-url"}]})],
-        ),
-        ("message 1: a retry-prompt", [request(HELLO), request(RETRY)]),
-        ("message 0: two calls have the same id", [response(call(), call()), request(done())]),
-    ],
-)
-def test_what_cannot_be_read_is_refused(place, messages):
-    """Half a pair, a part that nobody knows, another form: a sentence with the index, and nothing
-    guessed.
-    """
-    with pytest.raises(BadInput) as refused:
-        pydantic_ai.read(messages)
-    assert str(refused.value).startswith(place)

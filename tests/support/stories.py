@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import strategies as st
 
 from ayes.ledger.log import Bucket
-from ayes.projections.formats.conversation import ConversationStep, Output, RecordedReply, Spoken
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest
@@ -288,22 +287,3 @@ def disorder(draw, facts: list[Fact]) -> list[Fact]:
     """The same facts in any order, some of them twice."""
     again = draw(st.lists(st.sampled_from(facts), max_size=10))
     return draw(st.permutations([*facts, *again]))
-
-
-def facts_told(steps: tuple[ConversationStep, ...]) -> list[Fact]:
-    """The facts of a thread with this conversation."""
-    story, turn, answered = Story(), 0, 0
-    wishes: tuple[e.Wish, ...] = ()
-    for step in steps:
-        match step:
-            case Spoken(role, text):
-                story.say(text, role)
-            case RecordedReply(parts):
-                turn, answered, wishes = turn + 1, 0, step.wishes
-                story.turn(turn, *parts)
-            case Output(provider_id, tool, text, is_error):
-                wish = wishes[answered]
-                assert (provider_id, tool) == (wish.provider_id, wish.tool)
-                story.live(turn, answered, wish, "failed" if is_error else "returned", text)
-                answered += 1
-    return story.facts

@@ -4,7 +4,6 @@ Its other form, `UIMessage`, is in `ui`, which also says why `--format ai-sdk` t
 """
 
 from ayes.projections.formats.ai_sdk.check import check
-from ayes.projections.formats.ai_sdk.read import read
 from ayes.projections.formats.ai_sdk.write import write
 
-__all__ = ["check", "read", "write"]
+__all__ = ["check", "write"]

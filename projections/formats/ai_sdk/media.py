@@ -5,18 +5,11 @@ In `ModelMessage` lists a file's `data` is base64 or a URL, and the items of an 
 is lost.
 """
 
-from typing import Any
-
 from ayes.projections.formats.common import (
-    UNKNOWN_TYPE,
     JsonObject,
     data_url,
-    from_data_url,
     is_taken,
-    unreadable,
 )
-from ayes.schemas.content import problem_of
-from ayes.schemas.errors import BadInput
 from ayes.schemas.events import Inline, Linked, Media
 
 
@@ -64,51 +57,3 @@ def ui_part_of(media: Media) -> JsonObject:
     """A file of a `UIMessage`."""
     url = data_url(media) if isinstance(media.source, Inline) else _where(media)
     return {"type": "file", "mediaType": media.media_type, **_named(media), "url": url}
-
-
-def read_media(at: int, part: JsonObject) -> Media:
-    """The file of a part or an item.
-
-    Raises:
-        BadInput: it cannot be kept.
-    """
-    kind = part.get("mediaType")
-    match part:
-        case {"type": "file" | "image", "url": str(where)} | {"type": "file", "data": str(where)}:
-            media = _found(at, where, kind)
-        case {"type": "image", "image": str(where)}:
-            media = _found(at, where, kind or "image/*")
-        case {"type": "file-data" | "image-data" | "media", "data": str(where)}:
-            media = _found(at, where, kind)
-        case {"type": "image-url", "url": str(where)}:
-            media = _found(at, where, "image/*")
-        case {"type": "file-url", "url": str(where)}:
-            media = _found(at, where, UNKNOWN_TYPE)
-        case _:
-            raise unreadable(at, f"a part of type {part['type']!r} cannot be kept.")
-    name = part.get("filename")
-    media = Media(media.media_type, media.source, name if isinstance(name, str) else "")
-    if (wrong := problem_of(media)) or not takes(media):
-        raise unreadable(at, f"a file cannot be kept: {wrong or 'it is of no known form.'}")
-    return media
-
-
-def media_in(at: int, part: JsonObject) -> Media | None:
-    """The file of a model's part; None if only its form can hold it."""
-    if "providerOptions" in part or "providerMetadata" in part:
-        return None
-    try:
-        return read_media(at, part)
-    except BadInput:
-        return None
-
-
-def _found(at: int, where: str, kind: Any) -> Media:
-    """The file behind base64, a link, or a data URL, whose own media type counts."""
-    if where.startswith("data:"):
-        return from_data_url(at, where)
-    if not isinstance(kind, str):
-        raise unreadable(at, "a file has no `mediaType`.")
-    if where.startswith(("https://", "http://")):
-        return Media(kind, Linked(where))
-    return Media(kind, Inline(where))

@@ -1,7 +1,6 @@
-"""Histories for Anthropic Messages: the writer, the checker and the reader."""
+"""Histories for Anthropic Messages: the writer and the checker."""
 
 from ayes.projections.formats.anthropic.check import check
-from ayes.projections.formats.anthropic.read import read
 from ayes.projections.formats.anthropic.write import write
 
-__all__ = ["check", "read", "write"]
+__all__ = ["check", "write"]

@@ -1,8 +1,7 @@
-"""Histories for Gemini's `generateContent`: the writer, the checker and the reader."""
+"""Histories for Gemini's `generateContent`: the writer and the checker."""
 
 from ayes.projections.formats.gemini.check import check
 from ayes.projections.formats.gemini.parts import FOREIGN
-from ayes.projections.formats.gemini.read import read
 from ayes.projections.formats.gemini.write import write
 
-__all__ = ["FOREIGN", "check", "read", "write"]
+__all__ = ["FOREIGN", "check", "write"]

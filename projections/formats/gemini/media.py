@@ -7,9 +7,8 @@ of a file is lost. In a function's response, files are beside its text: images, 
 
 from typing import Any, Final
 
-from ayes.projections.formats.common import UNKNOWN_TYPE, JsonObject, unreadable
-from ayes.projections.formats.gemini.parts import NAME, inner, is_base64, standard
-from ayes.schemas.content import problem_of
+from ayes.projections.formats.common import UNKNOWN_TYPE, JsonObject
+from ayes.projections.formats.gemini.parts import NAME, inner, is_base64
 from ayes.schemas.events import Inline, Linked, Media, Uploaded
 
 IMAGES: Final = ("image/png", "image/jpeg", "image/webp", "image/heic", "image/heif")
@@ -66,29 +65,6 @@ def part_of(media: Media) -> JsonObject:
             return {"fileData": {**kind, "fileUri": uri}}
         case _:
             raise AssertionError("not taken")
-
-
-def read_media(at: int, part: JsonObject) -> Media:
-    """The file of a part.
-
-    Raises:
-        BadInput: it cannot be kept.
-    """
-    field = "inlineData" if "inlineData" in part else "fileData"
-    found = inner(part, field)
-    kind = found.get("mimeType", found.get("mime_type", UNKNOWN_TYPE))
-    match found.get("data"), found.get("fileUri", found.get("file_uri")):
-        case str(data), None if isinstance(kind, str):
-            media = Media(kind, Inline(standard(data)))
-        case None, str(uri) if isinstance(kind, str):
-            google = uri.startswith(_GOOGLES)
-            media = Media(kind, Uploaded(NAME, uri) if google else Linked(uri))
-        case _:
-            raise unreadable(at, f"`{field}` has no form that is known.", "content")
-    if (wrong := problem_of(media)) or not takes(media):
-        why = wrong or "the provider does not take it."
-        raise unreadable(at, f"a file cannot be kept: {why}", "content")
-    return media
 
 
 def _kind_of(found: JsonObject) -> Any:

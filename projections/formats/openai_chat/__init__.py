@@ -1,7 +1,6 @@
 """Histories for OpenAI Chat Completions, and for the many servers that speak it."""
 
 from ayes.projections.formats.openai_chat.check import check
-from ayes.projections.formats.openai_chat.read import read
 from ayes.projections.formats.openai_chat.write import write
 
-__all__ = ["check", "read", "write"]
+__all__ = ["check", "write"]

@@ -1,7 +1,6 @@
 """Histories for OpenAI Responses: one flat list of items, none nested in a message."""
 
 from ayes.projections.formats.openai_responses.check import check
-from ayes.projections.formats.openai_responses.read import read
 from ayes.projections.formats.openai_responses.write import write
 
-__all__ = ["check", "read", "write"]
+__all__ = ["check", "write"]

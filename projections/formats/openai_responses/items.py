@@ -34,7 +34,7 @@ OUTPUT_TYPES: Final = {
     "shell_call": "shell_call_output",
     "apply_patch_call": "apply_patch_call_output",
 }
-_KINDS: Final = frozenset(
+KINDS: Final = frozenset(
     {
         "message",
         *KEPT,
@@ -89,7 +89,7 @@ def kind_of(item: Any) -> str | None:
     if not isinstance(item, dict):
         return None
     kind = item.get("type", "message")
-    if not isinstance(kind, str) or kind not in _KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         return None
     if kind == "message" and not (isinstance(item.get("role"), str) and item["role"] in _ROLES):
         return None

@@ -5,7 +5,6 @@ The library itself is not needed here.
 """
 
 from ayes.projections.formats.pydantic_ai.check import check
-from ayes.projections.formats.pydantic_ai.read import read
 from ayes.projections.formats.pydantic_ai.write import write
 
-__all__ = ["check", "read", "write"]
+__all__ = ["check", "write"]
