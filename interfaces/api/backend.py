@@ -86,7 +86,7 @@ class Backend:
         """Connect to the broker of this store, and load the list of pending calls.
 
         Args:
-            archive: where the lake is; by default_directory in the store. It need not be there.
+            archive: where the lake is; by default `archive` in the store. It need not be there.
             link_key: the file of the key of links, if it is not in the store.
             on_removed: is told of each person who was removed or released, and when; also again.
 

@@ -32,7 +32,7 @@ async def ask(
         str | None,
         typer.Argument(
             metavar="NAME",
-            help="The question; by default_directory all are listed.",
+            help="The question; by default all are listed.",
             show_default=False,
             autocompletion=completion.questions,
         ),
