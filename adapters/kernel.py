@@ -32,6 +32,7 @@ from ayes.ledger.lifecycle import Status
 from ayes.ledger.tool_runner import ToolFunction, in_a_thread
 from ayes.projections import refusal_texts
 from ayes.schemas import events as e
+from ayes.schemas.backoff import Backoff
 from ayes.schemas.errors import (
     AlreadyFilled,
     BadArguments,
@@ -39,7 +40,6 @@ from ayes.schemas.errors import (
     BrokerAway,
     NotOpen,
     Unavailable,
-    WaitTimedOut,
 )
 from ayes.schemas.slots import CallRef, ThreadRef
 from ayes.schemas.toml_files import mistakes
@@ -48,10 +48,7 @@ from ayes.schemas.tools import ToolSpec
 #: How long the ledger may take to answer before nothing runs.
 ANSWER_S: Final = 15.0
 #: The pause before a call is read again that another task or process has just taken.
-_AGAIN_S: Final = 0.05
-_MAX_AGAIN_S: Final = 1.0
-#: A gate that has nothing else to do has judged a request by then.
-_FIRST_LOOK_S: Final = 0.002
+_AGAIN: Final = Backoff(0.05, 1.0)
 #: How long the gate may take to judge a request before the agent pauses.
 _JUDGED_S: Final = 2.0
 
@@ -147,7 +144,7 @@ class Kernel:
             return of_earlier(await self._read(call))
         version = (await self.declare(spec)).version
         call = await self.wait(call)
-        pause_s, waited_s = _AGAIN_S, 0.0
+        pauses, waited_s = _AGAIN.pauses(), 0.0
         while True:
             try:
                 return await self.run(call, run, version=version, output=output)
@@ -155,9 +152,9 @@ class Kernel:
                 # It was claimed or revoked meanwhile, or another task here claims it.
                 if waited_s > self.answer_s:
                     raise
+            pause_s = next(pauses)
             await asyncio.sleep(pause_s)
             waited_s += pause_s
-            pause_s = min(pause_s * 2, _MAX_AGAIN_S)
             call = await self.wait(await self.look(call.ref))
 
     async def run(
@@ -294,22 +291,10 @@ class Kernel:
         Raises:
             Unavailable: the ledger does not answer.
         """
-        call = await judged(call, self.look)
+        call = await judged(self.ledger, call)
         if self.patience_s <= 0:
             return call
-        clock = asyncio.get_running_loop()
-        until = clock.time() + self.patience_s
-        if isinstance(verdict(call), Wait):
-            try:
-                call = await self.ledger.decision(call.ref, timeout_s=self.patience_s)
-            except WaitTimedOut:
-                return await self.look(call.ref)
-        pause_s = _AGAIN_S
-        while call.status is Status.RUNNING and clock.time() < until:
-            await asyncio.sleep(min(pause_s, max(0.0, until - clock.time())))
-            pause_s = min(pause_s * 1.5, _MAX_AGAIN_S)
-            call = await self.look(call.ref)
-        return call
+        return await self.ledger.until(call, _is_settled, self.patience_s)
 
     async def with_bytes(self, call: Call) -> Call:
         """The call with the bytes of the stored files in its output (`outputs.with_bytes`).
@@ -375,17 +360,18 @@ class Kernel:
             raise BrokerAway(f"{late} {then or 'Nothing has run.'}") from None
 
 
-async def judged(call: Call, look: Callable[[CallRef], Awaitable[Call]]) -> Call:
+async def judged(ledger: Ledger, call: Call) -> Call:
     """The call once the gate has judged it, or after a moment: no agent should pause for a call
     that is allowed.
+
+    Raises:
+        Unavailable: the ledger does not answer.
     """
-    clock = asyncio.get_running_loop()
-    until, pause_s = clock.time() + _JUDGED_S, _FIRST_LOOK_S
-    while call.status is Status.REQUESTED and clock.time() < until:
-        await asyncio.sleep(pause_s)
-        pause_s = min(pause_s * 1.5, _MAX_AGAIN_S)
-        call = await look(call.ref)
-    return call
+    return await ledger.until(call, lambda one: one.status is not Status.REQUESTED, _JUDGED_S)
+
+
+def _is_settled(call: Call) -> bool:
+    return call.status is not Status.RUNNING and not isinstance(verdict(call), Wait)
 
 
 def _is_end(call: Call, outcome: e.ToolReturned | e.ToolFailed | e.InDoubt) -> bool:

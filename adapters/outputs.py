@@ -13,7 +13,6 @@ A tool that has run must not look like one that failed, and its call must not st
 cannot be recorded is replaced by words, and a file that the store does not take is too.
 """
 
-import asyncio
 import hashlib
 from collections.abc import Callable
 from typing import Any, Final
@@ -25,6 +24,7 @@ from msgspec.structs import replace
 from ayes.ledger.call import Call
 from ayes.ledger.files import fetched, keep_media
 from ayes.ledger.log import EventLog
+from ayes.ledger.patience import while_away
 from ayes.schemas import events as e
 from ayes.schemas.codec import MAX_BYTES
 from ayes.schemas.content import (
@@ -37,7 +37,7 @@ from ayes.schemas.content import (
     to_store,
     with_files,
 )
-from ayes.schemas.errors import BadInput, BrokerRefused, LedgerFull, Unavailable
+from ayes.schemas.errors import BadInput, BrokerAway, BrokerRefused, LedgerFull, OutcomeUnknown
 from ayes.schemas.logs import get_logger
 
 _log: Final = get_logger("ayes.adapters.outputs")
@@ -46,8 +46,6 @@ _log: Final = get_logger("ayes.adapters.outputs")
 #: them.
 MAX_OUTPUT: Final = MAX_BYTES // 4
 _BEGINNING: Final = 1_000
-#: The pause between attempts to store a file while the broker is away.
-_AGAIN_S: Final = 0.5
 
 #: The file that an item of a result is; None if it is none. It may raise BadInput for a file that
 #: cannot be recorded as one.
@@ -143,17 +141,15 @@ async def kept(log: EventLog, workspace: str, content: e.Content) -> e.Content:
 
 
 async def _kept(log: EventLog, workspace: str, media: e.Media) -> e.Media | e.Text:
-    while True:
-        try:
-            return await keep_media(log, workspace, media)
-        except (BadInput, BrokerRefused, LedgerFull) as problem:
-            _log.warning("a file is not stored", file=described(media), problem=str(problem))
-            assert isinstance(media.source, e.Inline)
-            digest = hashlib.sha256(decoded(media.source) or b"").hexdigest()
-            return e.Text(f"{described(media)} could not be stored. Its SHA-256 is {digest}.")
-        except Unavailable as problem:
-            _log.warning("a file is not stored yet", problem=str(problem))
-        await asyncio.sleep(_AGAIN_S)
+    try:
+        return await while_away(
+            lambda: keep_media(log, workspace, media), of=(BrokerAway, OutcomeUnknown)
+        )
+    except (BadInput, BrokerRefused, LedgerFull) as problem:
+        _log.warning("a file is not stored", file=described(media), problem=str(problem))
+        assert isinstance(media.source, e.Inline)
+        digest = hashlib.sha256(decoded(media.source) or b"").hexdigest()
+        return e.Text(f"{described(media)} could not be stored. Its SHA-256 is {digest}.")
 
 
 async def with_bytes(log: EventLog, call: Call) -> Call:

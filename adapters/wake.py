@@ -16,6 +16,7 @@ from typing import Final
 from ayes.adapters.kernel import Kernel
 from ayes.adapters.states import Saved, States
 from ayes.adapters.verdicts import Wait, verdict
+from ayes.schemas.backoff import Backoff
 from ayes.schemas.errors import Unavailable
 from ayes.schemas.logs import get_logger
 from ayes.schemas.slots import ROOT, CallRef
@@ -23,7 +24,7 @@ from ayes.schemas.slots import ROOT, CallRef
 _log: Final = get_logger("ayes.adapters.wake")
 
 #: The pause before a conversation is tried again whose resume found no broker.
-_AGAIN_S: Final = 1.0
+_AGAIN: Final = Backoff(1.0, 30.0)
 
 #: Continues a conversation: saves its next state, or removes it when it has ended.
 type Resume = Callable[[Saved], Awaitable[None]]
@@ -56,14 +57,14 @@ async def wake(kernel: Kernel, states: States, resume: Resume) -> None:
 
     async def resume_one(thread: str) -> None:
         async with locks[thread]:
-            while True:
+            for pause_s in _AGAIN.pauses():
                 try:
                     every = {saved.thread: saved for saved in await states.saved()}
                     if thread in every and await is_due(kernel, every[thread]):
                         await resume(every[thread])
                 except Unavailable as problem:
                     _log.warning("will be resumed later", thread=thread, problem=str(problem))
-                    await asyncio.sleep(_AGAIN_S)
+                    await asyncio.sleep(pause_s)
                 except Exception:  # noqa: BLE001 - an agent may raise anything, and the others go on
                     _log.exception("cannot be resumed", thread=thread)
                     return

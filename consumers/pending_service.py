@@ -24,6 +24,7 @@ from ayes.ledger.clients.services import Ledger
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.micro_service import one_line, registered
 from ayes.projections.pending import Page
+from ayes.schemas.backoff import Backoff
 from ayes.schemas.errors import BadInput, TooLarge
 from ayes.schemas.logs import get_logger
 
@@ -32,8 +33,7 @@ _log: Final = get_logger("ayes.consumers.pending_service")
 #: How long a request waits for the view to catch up.
 _CATCH_UP_S: Final = 2.0
 #: The pause before a lost view is rebuilt; each failure doubles it.
-_AGAIN_S: Final = 1.0
-_MAX_PAUSE_S: Final = 60.0
+_PAUSES: Final = Backoff(1.0, 60.0)
 #: Bytes of a message around the entries of a page.
 _ENVELOPE_BYTES: Final = 1_024
 
@@ -58,18 +58,17 @@ class PendingService:
         self._view: PendingView | None = None
 
     async def run(self) -> None:
-        again_s = _AGAIN_S
+        pauses = _PAUSES.pauses()
         while True:
             try:
                 async with PendingView(self._ledger) as view:
-                    self._view, again_s = view, _AGAIN_S
+                    self._view, pauses = view, _PAUSES.pauses()
                     await view.lost()
             except Exception as problem:  # noqa: BLE001 - the bucket can still be read
                 _log.warning("the view is lost and will be rebuilt", problem=str(problem))
             finally:
                 self._view = None
-            await asyncio.sleep(again_s)
-            again_s = min(again_s * 2, _MAX_PAUSE_S)
+            await asyncio.sleep(next(pauses))
 
     async def answer(self, request: Request) -> None:
         try:

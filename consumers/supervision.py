@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from ayes.schemas.backoff import Backoff
 from ayes.schemas.errors import BrokerRefused
 from ayes.schemas.logs import get_logger
 
 _log: Final = get_logger("ayes.consumers.supervision")
 
-#: The pause before the first restart; each failure doubles it.
-AGAIN_S: Final = 0.25
-MAX_PAUSE_S: Final = 30.0
+#: The pauses before a restart.
+PAUSES: Final = Backoff(0.25, 30.0)
 
 
 async def keep_running(
@@ -23,7 +23,7 @@ async def keep_running(
     """Run it until it returns. Errors of the types in `ends` are raised: only an operator can fix
     them, so a restart would not help.
     """
-    again_s = AGAIN_S
+    pauses = PAUSES.pauses()
     clock = asyncio.get_running_loop()
     while True:
         begun = clock.time()
@@ -32,8 +32,9 @@ async def keep_running(
         except ends:
             raise
         except Exception as problem:  # noqa: BLE001 - the rest of the process goes on in any case
-            if clock.time() - begun > MAX_PAUSE_S:
-                again_s = AGAIN_S  # it has worked in between
+            if clock.time() - begun > PAUSES.most_s:
+                pauses = PAUSES.pauses()  # it has worked in between
+            again_s = next(pauses)
             _log.error(
                 "a task failed and is started again",
                 task=name,
@@ -41,4 +42,3 @@ async def keep_running(
                 again_s=again_s,
             )
         await asyncio.sleep(again_s)
-        again_s = min(again_s * 2, MAX_PAUSE_S)

@@ -36,6 +36,7 @@ from typing import Final
 from msgspec import Struct
 
 from ayes.ledger.clients.services import Ledger
+from ayes.ledger.patience import while_away
 from ayes.ledger.tool_runner import (
     NOT_DONE,
     EffectUnknown,
@@ -61,8 +62,6 @@ __all__ = [
 _log: Final = get_logger("ayes.consumers.tools")
 #: How long an executor tries to declare its tools while the broker does not answer.
 DECLARE_S: Final = 60.0
-#: The pause between two tries.
-_AGAIN_S: Final = 0.5
 
 
 class Registered(Struct, frozen=True):
@@ -166,19 +165,18 @@ def _check_lookup(name: str, function: Callable[..., object], lookup: ToolFuncti
 
 
 async def _declared(ledger: Ledger, workspace: str, spec: ToolSpec, until: float) -> ToolRef:
-    while True:
-        try:
-            return await ledger.declare(workspace, spec)
-        except BrokerRefused:
-            raise
-        except Unavailable as problem:
-            if asyncio.get_running_loop().time() >= until:
-                raise OutcomeUnknown(
-                    f"it is not known whether tool {spec.name} is declared in {workspace}: "
-                    f"{problem} Start this again when the broker answers: it is safe."
-                ) from None
-            _log.warning("not declared yet", tool=spec.name, problem=str(problem))
-        await asyncio.sleep(_AGAIN_S)
+    left_s = max(0.0, until - asyncio.get_running_loop().time())
+    try:
+        return await while_away(
+            lambda: ledger.declare(workspace, spec), timeout_s=left_s, of=Unavailable
+        )
+    except BrokerRefused:
+        raise
+    except Unavailable as problem:
+        raise OutcomeUnknown(
+            f"it is not known whether tool {spec.name} is declared in {workspace}: {problem} "
+            "Start this again when the broker answers: it is safe."
+        ) from None
 
 
 def load(place: str) -> Tools:

@@ -70,6 +70,7 @@ from ayes.ledger.log import (
 from ayes.ledger.replica import ReadReplica
 from ayes.ledger.subscriptions import ACK_WAIT_S, DURABLES, LEDGER
 from ayes.ledger.tool_runner import not_recorded
+from ayes.schemas.backoff import Backoff
 from ayes.schemas.codec import Fact, fact_of
 from ayes.schemas.errors import (
     BadInput,
@@ -101,8 +102,9 @@ _MAX_LOADS: Final = 50
 #: Loads without a pause. Each later load has one, up to a limit that doubles each time: if many
 #: deliveries compete for the slots of a series, all but one have to read it again.
 _HURRIED_LOADS: Final = 4
-_PAUSE_S: Final = 0.05
-_MAX_PAUSE_S: Final = 2.0
+_LOADS: Final = Backoff(0.05, 2.0)
+#: The pauses before a delivery comes again.
+_RETRIES: Final = Backoff(0.4, 30.0)
 #: How long a draining worker waits for work in progress.
 DRAIN_S: Final = 30.0
 
@@ -303,13 +305,13 @@ class Worker[S, W]:
         except Unavailable as problem:
             _log.warning("will be tried again", problem=str(problem), tries=delivery.tries)
             if not isinstance(problem, BrokerRefused) or self._failed(place) < MAX_TRIES:
-                await delivery.retry(_backoff_s(delivery.tries))
+                await delivery.retry(_RETRIES.pause_s(delivery.tries))
                 return
             reason = str(problem)
         except Exception as problem:  # noqa: BLE001 - a delivery may fail in any way; it ends parked
             _log.exception("could not be handled", tries=delivery.tries)
             if self._failed(place) < MAX_TRIES:
-                await delivery.retry(_backoff_s(delivery.tries))
+                await delivery.retry(_RETRIES.pause_s(delivery.tries))
                 return
             reason = f"{type(problem).__name__}: {problem}"
         finally:
@@ -321,7 +323,7 @@ class Worker[S, W]:
             except Unavailable as problem:
                 # It stays with the broker, whose monitor counts what is in hand.
                 _log.error("cannot be parked, will be tried again", problem=str(problem))
-                await delivery.retry(_backoff_s(delivery.tries))
+                await delivery.retry(_RETRIES.pause_s(delivery.tries))
                 return
         await delivery.ack()
 
@@ -603,9 +605,5 @@ def _where(handed: Delivered | Parked | Mark) -> dict[str, object]:
 
 def _pause_s(place: tuple[str, int], load: int) -> float:
     """A pause before a load, different for each delivery, so that they do not collide again."""
-    most = min(_MAX_PAUSE_S, _PAUSE_S * 2.0 ** (load - _HURRIED_LOADS))
+    most = _LOADS.pause_s(load - _HURRIED_LOADS + 1)
     return most * crc32(f"{place} {load}".encode()) / 2**32
-
-
-def _backoff_s(tries: int) -> float:
-    return float(min(30.0, 0.2 * 2**tries))

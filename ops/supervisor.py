@@ -24,6 +24,7 @@ from ayes.ledger.subscriptions import LEDGER
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.inspection.guard import guard
 from ayes.ops.inspection.health import CLOSED, former_limit, free_bytes, takes_writes
+from ayes.schemas.backoff import Backoff
 from ayes.schemas.errors import BrokerAway, Unavailable
 from ayes.schemas.logs import get_logger
 
@@ -32,7 +33,7 @@ _log: Final = get_logger("ayes.ops.supervisor")
 #: How often the broker is started again within `WITHIN_S`; the pause doubles each time.
 MOST: Final = 5
 WITHIN_S: Final = 300.0
-_PAUSE_S: Final = 0.25
+_PAUSES: Final = Backoff(0.25, 60.0)
 #: How often writing is tried.
 EVERY_S: Final = 2.0
 #: How long the broker may take to change the limit of the log; what it misses is tried again.
@@ -120,7 +121,7 @@ class Supervisor:
             most=MOST,
             last_output=words.partition("\n")[0],
         )
-        await asyncio.sleep(_PAUSE_S * 2 ** (recently - 1))
+        await asyncio.sleep(_PAUSES.pause_s(recently))
         await self._restart()
 
     async def _restart(self) -> None:

@@ -21,7 +21,6 @@ message would be, and the others never wait for it.
 import asyncio
 import logging
 import os
-import random
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
@@ -34,6 +33,7 @@ from urllib.parse import quote
 from pydantic import Field, field_validator
 
 from ayes.projections.notices import Notice
+from ayes.schemas.backoff import Backoff
 from ayes.schemas.errors import BadFile, BadInput
 from ayes.schemas.logs import get_logger
 from ayes.schemas.toml_files import TomlModel, checked_token, read_text, read_toml
@@ -43,7 +43,7 @@ _log: Final = get_logger("ayes.consumers.notices.channels")
 
 INSTALL: Final = "install ayes[notify]"
 #: The longest pause before the next try.
-MAX_PAUSE_S: Final = 60.0
+PAUSES: Final = Backoff(1.0, 60.0, jitter=0.5)
 _MAX_WHY: Final = 300
 _ADDRESS: Final = "{address}"
 _ENVIRONMENT: Final = "env:"
@@ -109,22 +109,12 @@ def read_channels(
     return found
 
 
-def pause_s(tries: int) -> float:
-    """How long to wait after that many failed tries: doubling, and never the same for all."""
-    return min(MAX_PAUSE_S, 2.0 ** (tries - 1)) * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
-
-
 class Channels:
     """Sends notices, and knows which channels fail."""
 
-    def __init__(
-        self,
-        channels: Mapping[str, Channel],
-        *,
-        pause_s: Callable[[int], float] = pause_s,
-    ) -> None:
+    def __init__(self, channels: Mapping[str, Channel], *, pauses: Backoff = PAUSES) -> None:
         self._lines = {name: _Line(channel) for name, channel in channels.items()}
-        self._pause_s = pause_s
+        self._pauses = pauses
 
     async def send(self, contact: str, notice: Notice, on_change: OnChange) -> None:
         """Send one message, trying as often as its channel says.
@@ -148,7 +138,7 @@ class Channels:
                 return
             _log.warning("a notice was not sent", channel=name, problem=problem, tries=tries)
             if tries < line.channel.tries:
-                await asyncio.sleep(self._pause_s(tries))
+                await asyncio.sleep(self._pauses.pause_s(tries))
         raise NotSent(f"{name}: {problem}")
 
     def close(self) -> None:

@@ -23,7 +23,6 @@ from ayes.schemas.errors import (
     Refused,
     UnknownCall,
     UnknownTool,
-    WaitTimedOut,
 )
 from ayes.schemas.slots import CLIENT, ThreadRef
 from ayes.schemas.times import after
@@ -87,7 +86,7 @@ class Provider:
         except AlreadyFilled:
             used = f"the key {key!r} was used for another request. Use a new one."
             raise Conflict("idempotency_conflict", used) from None
-        call = await judged(call, self._ledger.known_call)
+        call = await judged(self._ledger, call)
         return self._written(call), not known
 
     async def get(self, request_id: str, wait_s: float) -> bytes:
@@ -98,8 +97,8 @@ class Provider:
         """
         call = await self._known(request_id)
         if wait_s > 0 and wire.status(call) == "pending":
-            with suppress(WaitTimedOut):
-                call = await self._ledger.decision(call.ref, timeout_s=min(wait_s, MAX_WAIT_S))
+            wait_s = min(wait_s, MAX_WAIT_S)
+            call = await self._ledger.until(call, lambda one: one.decided is not None, wait_s)
         return self._written(call)
 
     async def cancel(self, request_id: str) -> bytes:

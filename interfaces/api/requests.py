@@ -18,7 +18,7 @@ from ayes.ledger.clients.client import same_content
 from ayes.ledger.lifecycle import Status
 from ayes.ops.actions.votes import open_tally
 from ayes.schemas import events as e
-from ayes.schemas.errors import AlreadyFilled, BadInput, WaitTimedOut
+from ayes.schemas.errors import AlreadyFilled, BadInput
 from ayes.schemas.limits import MAX_INTERVAL_S
 
 router: Final = APIRouter(tags=["requests"])
@@ -108,11 +108,8 @@ async def decision(
 ) -> Decision:
     """The decision, once there is one; at the latest after `timeout_s` seconds (long polling)."""
     known = await backend.reading.known_call(ref)
-    if known.decided is None and timeout_s:
-        try:
-            known = await backend.reading.decision(ref, timeout_s=timeout_s)
-        except WaitTimedOut:
-            known = await backend.reading.known_call(ref)
+    if timeout_s:
+        known = await backend.reading.until(known, lambda one: one.decided is not None, timeout_s)
     return Decision(decided=known.decided is not None, state=await _state(backend, known))
 
 

@@ -18,6 +18,7 @@ import json
 from collections import defaultdict
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -58,7 +59,6 @@ from ayes.schemas.errors import (
     ApprovalsError,
     BadInput,
     NotOpen,
-    WaitTimedOut,
 )
 from ayes.schemas.logs import get_logger
 from ayes.schemas.slots import CallRef
@@ -72,12 +72,10 @@ ROUNDS: Final = 9
 PROGRESS_S: Final = 15.0
 #: How long a call of which nobody is asked may take before a client of tasks is given one.
 TASK_AFTER_S: Final = 2.0
-_POLL_S: Final = 0.25
 #: The versions of a server's tools that are declared a day, and their bytes together. Of 490 tools
 #: of ten real servers the largest has 85 KB, and all together have 2.4 MB.
 VERSIONS_A_DAY: Final = TOOLS_MOST
 BYTES_A_DAY: Final = 16 * 2**20
-_WAITS: Final = frozenset({Status.REQUESTED, Status.PENDING})
 
 
 class _Sought(NamedTuple):
@@ -230,7 +228,8 @@ class Ladder:
                     return {"resultType": "task", **task(call, given, "working")}
                 if loop.time() >= until:
                     return self._later(client, call, state)
-                call = await self._next(call, soon)
+                left_s = max(0.01, soon - loop.time())
+                call = await self._ledger.until(call, partial(_has_moved, call), left_s)
 
     async def _running(self, client: Client, call: Call) -> Running | None:
         """The run of a call in this gateway, begun now if it may run; None if there is none.
@@ -249,18 +248,6 @@ class Ladder:
                 raise NotOpen(text)
             case _:
                 return None
-
-    async def _next(self, call: Call, until: float) -> Call:
-        """The call after something may have happened to it."""
-        left_s = max(0.01, until - asyncio.get_running_loop().time())
-        if call.status not in _WAITS:
-            await asyncio.sleep(min(_POLL_S, left_s))
-            return await self._ledger.known_call(call.ref)
-        # A task is given as soon as people are asked, so the question is looked for as well.
-        try:
-            return await self._ledger.decision(call.ref, timeout_s=min(_POLL_S * 2, left_s))
-        except WaitTimedOut:
-            return await self._ledger.known_call(call.ref)
 
     async def _ended(self, client: Client, call: Call) -> Json | None:
         """The result of a call that has ended; None if it goes on.
@@ -373,7 +360,7 @@ class Ladder:
     async def cancel_task(self, client: Client, params: Json) -> Json:
         """Answer `tasks/cancel`: withdraw a call that waits. One that was approved goes on."""
         call, _ = await self._task(client, params)
-        if call.status in _WAITS:
+        if call.status in (Status.REQUESTED, Status.PENDING):
             with suppress(AlreadyDecided, AlreadyFilled, NotOpen):
                 await self._ledger.withdraw(call.ref, "its client cancelled the task")
         return {"resultType": "complete"}
@@ -412,3 +399,7 @@ def _bad_id() -> MCPError:
         INVALID_PARAMS,
         "there is no such call of yours: give the id exactly as it came with the pending result",
     )
+
+
+def _has_moved(before: Call, now: Call) -> bool:
+    return now.status is not before.status

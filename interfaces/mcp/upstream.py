@@ -40,6 +40,7 @@ from ayes import __version__
 from ayes.interfaces.mcp.settings import ServerFile
 from ayes.interfaces.mcp.streams import BeforeExec, http_client, program, website
 from ayes.interfaces.mcp.wire import CAPABILITIES, SUBSCRIPTION, Json
+from ayes.schemas.backoff import Backoff
 from ayes.schemas.logs import get_logger
 
 _log: Final = get_logger("ayes.interfaces.mcp.upstream")
@@ -54,8 +55,8 @@ _SILENT_S: Final = 3600.0
 _NOT_MCP: Final = "what the server says of itself is not a valid result of MCP"
 #: A server that lives for less does not start again at once.
 _SHORT_S: Final = 60.0
-#: The longest pause between two attempts to reach a server.
-_PAUSE_S: Final = 60.0
+#: The pauses between attempts to reach a server, after the first, which comes at once.
+_PAUSES: Final = Backoff(1.0, 60.0)
 
 #: How the messages of errors begin that the library makes of an answer without a JSON-RPC message
 #: (mcp 2.3, client/streamable_http.py), as of a proxy that gave up. A server that says the same
@@ -337,7 +338,7 @@ class Upstream:
 
     async def _keep(self) -> None:
         loop = asyncio.get_running_loop()
-        pause_s = 0.0
+        tries = 0
         while True:
             self._wanted.clear()
             self._began = loop.time()
@@ -361,10 +362,11 @@ class Upstream:
                     self.problem = "the server ended"
                 else:
                     self._settled.clear()
-                    pause_s = 0.0
+                    tries = 0
             with suppress(TimeoutError):
+                pause_s = _PAUSES.pause_s(tries) if tries else 0
                 await asyncio.wait_for(self._wanted.wait(), pause_s)
-            pause_s = min(max(1.0, 2 * pause_s), _PAUSE_S)
+            tries += 1
 
     def _tell(self) -> None:
         self._settled.set()

@@ -52,6 +52,7 @@ from ayes.ledger.log import (
     Unconfirmed,
 )
 from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.patience import while_away
 from ayes.ledger.people import People, people_of
 from ayes.ledger.validity import call_of, refusal
 from ayes.schemas import events as e
@@ -65,7 +66,6 @@ from ayes.schemas.errors import (
     BadId,
     BadSlot,
     BrokerAway,
-    BrokerRefused,
     CallChanged,
     DeadlinePassed,
     NotAllowed,
@@ -105,8 +105,6 @@ _CATCH_UP_S: Final = 2.0
 _CALLS_AT_ONCE: Final = 100
 #: How often a decision is taken anew because the call changed meanwhile.
 _CHANGES: Final = 5
-#: The pause between attempts of an operation that must succeed.
-_AGAIN_S: Final = 0.5
 #: Files may have been swept if a fact is recorded so long after them, or later (`ops/files.py`).
 _LATE: Final = timedelta(hours=1)
 
@@ -280,26 +278,15 @@ class LedgerClient:
         Raises:
             BrokerRefused: these credentials may not write there.
         """
+        stamped = self.with_envelope(event, cause)
         writing = asyncio.create_task(
-            self._append_until_acknowledged(slot, self.with_envelope(event, cause), fallback_slot)
+            while_away(lambda: self.try_append(slot, stamped, fallback_slot), of=Unavailable)
         )
         try:
             return await asyncio.shield(writing)
         except asyncio.CancelledError:
             await writing
             raise
-
-    async def _append_until_acknowledged(
-        self, slot: Slot, event: e.Event, fallback_slot: Slot | None
-    ) -> Fact | None:
-        while True:
-            try:
-                return await self.try_append(slot, event, fallback_slot)
-            except BrokerRefused:
-                raise
-            except Unavailable as problem:
-                _log.warning("not written down yet", slot=slot.subject, problem=str(problem))
-            await asyncio.sleep(_AGAIN_S)
 
     async def check(self, call: Call, slot: Slot, event: e.Event) -> None:
         """Raise `validity.refusal` if this event may not be recorded next.
@@ -404,14 +391,7 @@ class LedgerClient:
         Raises:
             BrokerRefused: these credentials may not read it.
         """
-        while True:
-            try:
-                return await self.call(ref, must_include=must_include)
-            except BrokerRefused:
-                raise
-            except Unavailable as problem:
-                _log.warning("cannot be read yet", call=str(ref), problem=str(problem))
-            await asyncio.sleep(_AGAIN_S)
+        return await while_away(lambda: self.call(ref, must_include=must_include), of=Unavailable)
 
     async def known_call(self, ref: CallRef, *, is_voted_on: bool = False) -> Call:
         """The call, which must have been requested; `is_voted_on` as for `call`.

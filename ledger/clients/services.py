@@ -11,6 +11,7 @@ after a crash or a lost answer: the slots tell what was done already.
 
 import asyncio
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -23,10 +24,12 @@ from ayes.ledger.clients.reviewers import Reviewer
 from ayes.ledger.descriptions import FLAWS, already_filled, describe, describe_decision
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import EventLog
+from ayes.ledger.patience import while_away
 from ayes.ledger.subscriptions import ACK_WAIT_S
 from ayes.ledger.tool_runner import ToolFunction, not_recorded, run_tool
 from ayes.schemas import events as e
 from ayes.schemas import ids
+from ayes.schemas.backoff import Backoff
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest
 from ayes.schemas.errors import (
@@ -34,7 +37,7 @@ from ayes.schemas.errors import (
     AlreadyFilled,
     BadArguments,
     BadInput,
-    BrokerRefused,
+    BrokerAway,
     CallChanged,
     NotOpen,
     Refused,
@@ -50,10 +53,8 @@ from ayes.schemas.tools import Tool
 
 _log: Final = get_logger("ayes.ledger.clients.services")
 
-#: The first and the longest pause between polls for a decision; each is 1.5 times the one before.
-#: So a decision is noticed late by half of the time that it took, or by a second.
-_POLL_S: Final = 0.002
-_MAX_POLL_S: Final = 1.0
+#: What is waited for is noticed late by half of the time that it took, or by a second.
+_POLLS: Final = Backoff(0.002, 1.0, growth=1.5)
 #: How long a service may be silent before a call that it runs is in doubt, as an executor.
 LEASE_S: Final = ACK_WAIT_S
 #: The first renewal of a claim comes so long after it, or after a third of a shorter lease.
@@ -170,27 +171,50 @@ class Ledger(LedgerClient):
             UnknownCall: it was never requested.
             WaitTimedOut: nobody decided in time. It stays open.
         """
+        ref = call_ref(call)
+        late = f"after {timeout_s:g} s. It stays open." if timeout_s is not None else ""
+        try:
+            known = await self.until(ref, lambda one: one.decided is not None, timeout_s)
+        except BrokerAway:
+            raise WaitTimedOut(f"{ref} cannot be read, since no broker answers, {late}") from None
+        if known.decided is None:
+            raise WaitTimedOut(f"{ref} is not decided {late}")
+        return known
+
+    async def until(
+        self,
+        call: Call | CallRef,
+        is_so: Callable[[Call], bool],
+        timeout_s: float | None = None,
+    ) -> Call:
+        """The call as soon as this is true of it, or as it is when the time is up.
+
+        Raises:
+            UnknownCall: it was never requested.
+            BrokerRefused: these credentials may not read it.
+            BrokerAway: it cannot be read, and the time is up.
+        """
         # Polled and not followed: each follower needs one of the stream's limited consumers.
-        ref, known = call_ref(call), None
-        wait_s = _POLL_S
+        ref, known = (call.ref, call) if isinstance(call, Call) else (call, None)
+        pauses = _POLLS.pauses()
         try:
             async with asyncio.timeout(timeout_s):
-                while True:
-                    try:
-                        known = known or await self.known_call(ref)
-                        if known.decided is not None:
-                            return known
-                        if (decided := await self.log.latest(ref.decided.subject)) is not None:
-                            return await self.call(ref, must_include=decided.slot)
-                    except BrokerRefused:
-                        raise
-                    except Unavailable as problem:
-                        _log.debug("waits for the broker", call=str(ref), problem=str(problem))
-                    await asyncio.sleep(wait_s)
-                    wait_s = min(wait_s * 1.5, _MAX_POLL_S)
+                if known is None:
+                    known = await while_away(partial(self.known_call, ref), of=Unavailable)
+                while not is_so(known):
+                    await asyncio.sleep(next(pauses))
+                    known = await while_away(partial(self._newer, known), of=Unavailable)
         except TimeoutError:
-            state = "is not decided" if known else "cannot be read, since no broker answers,"
-            raise WaitTimedOut(f"{ref} {state} after {timeout_s:g} s. It stays open.") from None
+            if known is None:
+                raise BrokerAway(f"{ref} cannot be read: no broker answers.") from None
+        return known
+
+    async def _newer(self, known: Call) -> Call:
+        """The call with all that is recorded about it by now."""
+        last = await self.log.latest(known.ref.subjects)
+        if last is None or last.seq <= known.facts[-1].seq:
+            return known
+        return await self.call(known.ref, must_include=last.slot)
 
     async def run(
         self, call: CallRef | str, function: ToolFunction, *, lease_s: float = LEASE_S

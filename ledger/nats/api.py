@@ -30,6 +30,7 @@ from ayes.ledger.nats.protocol import (
     subscription_number,
     write,
 )
+from ayes.schemas.backoff import Backoff
 from ayes.schemas.errors import BrokerAway, BrokerRefused
 from ayes.schemas.logs import get_logger
 from ayes.schemas.slots import matches
@@ -38,7 +39,7 @@ _log: Final = get_logger("ayes.ledger.nats.api")
 #: How long one answer may take.
 PATIENCE_S: Final = 5.0
 #: The pause before a read is sent again, perhaps to another replica; it doubles each time.
-AGAIN_S: Final = 0.3
+PAUSES: Final = Backoff(0.3, 60.0)
 _NOBODY: Final = b"503"
 #: Errors that pass by themselves, by their number in nats-server's `server/errors.json`: incomplete
 #: results, not assigned to this server yet, temporarily unavailable (no leader), not the leader,
@@ -218,7 +219,7 @@ class Api:
         raw = b"" if body is None else msgspec.json.encode(body)
         fits = functools.partial(_is_answer, subject, body or {})
         patience_s = patience_s or PATIENCE_S
-        until, pause_s = asyncio.get_running_loop().time() + patience_s, AGAIN_S
+        until, pauses = asyncio.get_running_loop().time() + patience_s, PAUSES.pauses()
         while True:
             reply = await self.ask(f"$JS.API.{subject}", raw, patience_s, repeat=repeat, fits=fits)
             answer: dict[str, Any] = msgspec.json.decode(reply.data)
@@ -227,12 +228,12 @@ class Api:
             problem = ApiError(subject, error)
             if problem.err_code not in PASSING:
                 raise problem
+            pause_s = next(pauses)
             if asyncio.get_running_loop().time() + pause_s > until:
                 raise self._passing(
                     subject, problem.description, no_leader=problem.err_code == _NO_META_LEADER
                 )
             await asyncio.sleep(pause_s)
-            pause_s *= 2
 
     async def publish(
         self,
@@ -316,7 +317,8 @@ class Api:
         asked: set[asyncio.Future[NatsReply]] = set()
         now = asyncio.get_running_loop().time
         until = now() + patience_s
-        again_s = AGAIN_S if repeat else patience_s
+        pauses = (PAUSES if repeat else Backoff(patience_s)).pauses()
+        again_s = next(pauses)
         try:
             while (left := until - now()) > 0:
                 asked.add(await once())
@@ -330,7 +332,7 @@ class Api:
                     # Nobody may listen for a moment: during a reload of accounts or an election.
                     await asyncio.sleep(0.05)
                 else:
-                    again_s *= 2
+                    again_s = next(pauses)
             raise self._passing(subject, f"no answer within {patience_s:g} s")
         finally:
             for one in asked:

@@ -1,7 +1,5 @@
 """What became of a vote."""
 
-import asyncio
-import time
 from typing import Final
 
 from ayes.ledger.call import Call
@@ -12,9 +10,6 @@ from ayes.schemas.errors import NotOpen
 
 #: The gate decides within milliseconds. What is not decided after this waits for something.
 GATE_S: Final = 3.0
-#: The first and the longest pause between two readings; each is 1.5 times the one before.
-_POLL_S: Final = 0.005
-_MAX_POLL_S: Final = 0.1
 
 
 async def is_for_the_gate(ledger: Ledger, call: Call) -> bool:
@@ -30,14 +25,11 @@ async def seen_by_gate(ledger: Ledger, call: Call, within_s: float = GATE_S) -> 
     """The call once the gate has recorded an approval request or a decision, if it must; else as it
     is when the time is up.
     """
-    pause_s, until = _POLL_S, time.monotonic() + within_s
-    while await is_for_the_gate(ledger, call) and time.monotonic() < until:
-        await asyncio.sleep(pause_s)
-        pause_s = min(pause_s * 1.5, _MAX_POLL_S)
-        found = await ledger.call(call.ref)
-        # Another replica may lack the facts that are known here.
-        call = max(call, found, key=lambda one: len(one.facts))
-    return call
+    if not await is_for_the_gate(ledger, call):
+        return call
+    return await ledger.until(
+        call, lambda now: now.decided is not None or now.gated != call.gated, max(within_s, 0)
+    )
 
 
 async def open_tally(ledger: Ledger, call: Call) -> Tally | None:

@@ -24,6 +24,7 @@ from ayes.ledger.subscriptions import DURABLES
 from ayes.ops.inspection.status import failing_channels
 from ayes.projections.notices import Notice
 from ayes.schemas import events as e
+from ayes.schemas.backoff import Backoff
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import BadFile
 from ayes.schemas.slots import ROOT, CallRef
@@ -67,7 +68,7 @@ url = "ntfy://{self.push.place}/{{address}}"
 """
         )
         file.chmod(0o600)
-        return Channels(read_channels(file), pause_s=lambda _tries: SOON_S)
+        return Channels(read_channels(file), pauses=Backoff(SOON_S))
 
     async def until(self, inbox: Inbox, count: int) -> Inbox:
         return await asyncio.to_thread(inbox.until, count)

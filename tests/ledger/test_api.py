@@ -21,6 +21,7 @@ from ayes.ledger.nats import api, ordered_consumer
 from ayes.ledger.nats.api import PASSING, ApiError
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.protocol import settled, write
+from ayes.schemas.backoff import Backoff
 from ayes.schemas.errors import BrokerAway, BrokerRefused
 from ayes.schemas.slots import CallRef
 
@@ -68,8 +69,8 @@ def answerer(given: Iterator[dict[str, Any] | None]):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "AGAIN_S", 0.02)
-    monkeypatch.setattr(patience, "AGAIN_S", 0.02)
+    monkeypatch.setattr(api, "PAUSES", Backoff(0.02, 1.0))
+    monkeypatch.setattr(patience, "PAUSES", Backoff(0.02, 1.0))
 
 
 async def test_an_error_that_passes_is_waited_out(tmp_path: Path):

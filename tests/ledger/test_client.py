@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from brokers import running
 
-from ayes.ledger import clock
+from ayes.ledger import clock, patience
 from ayes.ledger.clients import client
 from ayes.ledger.clients.reviewers import Ballot
 from ayes.ledger.clients.services import Ledger
@@ -29,6 +29,7 @@ from ayes.ledger.nats.streams import info
 from ayes.ledger.subscriptions import LEDGER
 from ayes.ops.broker.server import EmbeddedServer, ensure_account
 from ayes.schemas import events as e
+from ayes.schemas.backoff import Backoff
 from ayes.schemas.codec import Fact
 from ayes.schemas.content import attached
 from ayes.schemas.digest import call_digest
@@ -251,6 +252,20 @@ async def test_waiting_for_a_decision(desk: Ledger):
     await desk.append(CALL.decided, e.Withdrawn())
     assert {(await one).status for one in waiting} == {Status.WITHDRAWN}
     assert (await desk.decision("shop/t1/refund-1")).status is Status.WITHDRAWN
+
+
+async def test_waiting_until_something_is_true_of_a_call(desk: Ledger):
+    """The call is returned as soon as it is so, or as it is when the time is up."""
+    await desk.declare("shop", REFUND)
+    call = await desk.request(CALL, "refund", {"order": "A-17"}, requester="rita")
+    assert await desk.until(call, lambda one: one.requested is not None, 20) == call
+    waiting = asyncio.create_task(desk.until(CALL, lambda one: one.withdrawn is not None, 20))
+    await desk.withdraw(CALL)
+    withdrawn = await waiting
+    assert withdrawn.withdrawn is not None
+    assert await desk.until(call, lambda one: one.finished is not None, 0.05) == withdrawn
+    with pytest.raises(UnknownCall):
+        await desk.until(THREAD.call("nobody"), lambda _: True, 20)
 
 
 # ------------------------------------------------------------------------------------------- voting
@@ -580,7 +595,7 @@ async def test_a_result_is_written_down_however_long_it_takes(monkeypatch: pytes
     """The tool has run, so its result gets into the ledger: through silence, and through being
     cancelled (I7).
     """
-    monkeypatch.setattr(client, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(patience, "PAUSES", Backoff(0.01))
     silent = Silent(times=3)
     desk = Ledger(silent, e.Author(kind="service", name="tests"))
     await desk.declare("shop", REFUND)

@@ -15,14 +15,13 @@ from typing import Any
 
 import pytest
 
-from ayes.consumers import tools
 from ayes.consumers.effects import Append, WritePending
 from ayes.consumers.executor import Executor, Registered
 from ayes.consumers.gate import Gate
 from ayes.consumers.pending_projector import PendingProjector
 from ayes.consumers.tools import Tools
 from ayes.consumers.worker import Worker
-from ayes.ledger.clients import client
+from ayes.ledger import patience
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.in_memory import Lagging, Memory
 from ayes.ledger.lifecycle import Status
@@ -33,6 +32,7 @@ from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.subscriptions import DURABLES
 from ayes.projections import pending
 from ayes.schemas import events as e
+from ayes.schemas.backoff import Backoff
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import (
     AlreadyFilled,
@@ -357,7 +357,7 @@ async def test_an_executor_reads_its_claim_for_as_long_as_it_takes(monkeypatch: 
     """Reads that fail after an executor's claim delay the run, and leave no call claimed and never
     run (D3).
     """
-    monkeypatch.setattr(client, "_AGAIN_S", 0)
+    monkeypatch.setattr(patience, "PAUSES", Backoff(0))
     log = Flaky()
     desk = await approved(log, run_by="executor")
     log.fail = 5
@@ -397,7 +397,7 @@ async def test_tools_are_declared_until_it_is_known(monkeypatch: pytest.MonkeyPa
     """An executor does not end because the broker could not say at once whether its tools are
     declared (D11).
     """
-    monkeypatch.setattr(tools, "_AGAIN_S", 0)
+    monkeypatch.setattr(patience, "PAUSES", Backoff(0))
     registry = Tools()
     registry.add(name="refund")(refund)
     desk = ledger_on(Unsure(3))

@@ -20,6 +20,7 @@ from ayes.ledger.replica import ReadReplica
 from ayes.ops.broker.accounts import ROLES, permissions
 from ayes.ops.broker.server import ensure_account
 from ayes.ops.workers import reactions, working
+from ayes.schemas.backoff import Backoff
 from ayes.schemas.codec import fact_of
 from ayes.schemas.errors import BrokerRefused
 from ayes.schemas.events import Carried, Said
@@ -254,7 +255,7 @@ async def test_a_failing_task_ends_no_worker(store: Path, monkeypatch: pytest.Mo
             often.set()
         raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
 
-    monkeypatch.setattr(supervision, "AGAIN_S", 0.01)
+    monkeypatch.setattr(supervision, "PAUSES", Backoff(0.01))
     monkeypatch.setattr(pending_service, "serve", failing)
     monkeypatch.setattr(ReadReplica, "run", failing)
     async with Ledger.connect(store) as service:
@@ -269,7 +270,7 @@ async def test_a_failing_task_ends_no_worker(store: Path, monkeypatch: pytest.Mo
 
 async def test_what_an_operator_must_mend_ends_a_worker(monkeypatch: pytest.MonkeyPatch):
     """A refusal is raised at once; any other error is told of and tried again, later each time."""
-    monkeypatch.setattr(supervision, "AGAIN_S", 0.001)
+    monkeypatch.setattr(supervision, "PAUSES", Backoff(0.001))
     problems = [
         ValueError("odd"),
         LookupError("odd"),

@@ -36,6 +36,7 @@ from ayes.ops import supervisor
 from ayes.ops.inspection import guard, watching
 from ayes.ops.inspection.health import Health, takes_writes
 from ayes.schemas import events as e
+from ayes.schemas.backoff import Backoff
 from ayes.schemas.errors import BrokerAway, LedgerFull
 
 #: How long processes are stopped: `make chaos` has them stopped for 30 s.
@@ -141,7 +142,7 @@ def test_a_broker_may_end_while_up_starts(tmp_path, within, monkeypatch, step):
 def test_a_broker_that_ends_too_often_is_left_with_its_last_words(tmp_path, within, monkeypatch):
     """They are the last that `up` prints, and the program ends (D7)."""
     monkeypatch.setattr(supervisor, "MOST", 1)
-    monkeypatch.setattr(supervisor, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(supervisor, "_PAUSES", Backoff(0))
     store = tmp_path / "store"
 
     def crash():
@@ -176,7 +177,7 @@ async def test_what_up_reads_beside_its_workers_does_not_end_it(
 
         return answer
 
-    monkeypatch.setattr(supervision, "AGAIN_S", 0.01)
+    monkeypatch.setattr(supervision, "PAUSES", Backoff(0.01))
     monkeypatch.setattr(supervisor, "EVERY_S", 0.01)
     async with (
         running(tmp_path / "store") as server,
