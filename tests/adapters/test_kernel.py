@@ -12,7 +12,7 @@ from shop import REFUND, Shop
 from ayes.adapters.kernel import Kernel, Raised, Ran
 from ayes.adapters.names import AskedCall, id_names
 from ayes.adapters.verdicts import Answer, Run, Say, Wait, verdict
-from ayes.ledger.clients.reviewers import Reviewer
+from ayes.ledger.clients.reviewers import Ballot, Reviewer
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import EventLog
@@ -63,9 +63,9 @@ class Desk:
     async def asked(self, ref: CallRef) -> None:
         await self.shop.until(ref.gated)
 
-    async def decide(self, ref: CallRef, how: str = "approve", **more: Any) -> None:
+    async def decide(self, ref: CallRef, how: e.Verdict = "approve", **more: Any) -> None:
         await self.asked(ref)
-        await getattr(self.ana, how)(ref, **more)
+        await self.ana.vote(ref, Ballot(how, **more))
         await self.shop.until(ref.decided)
 
     async def status(self, ref: CallRef) -> Status:

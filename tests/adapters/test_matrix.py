@@ -19,7 +19,7 @@ from shop import Shop, ToolSpec
 
 from ayes.adapters.kernel import Kernel
 from ayes.adapters.names import AskedCall, id_names, numbered
-from ayes.ledger.clients.reviewers import Reviewer
+from ayes.ledger.clients.reviewers import Ballot, Reviewer
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import EventLog
@@ -51,9 +51,9 @@ class World:
     def ana(self) -> Reviewer:
         return Ledger(self.log, e.Author(kind="reviewer", name="ana")).reviewer("ana")
 
-    async def decide(self, ref: CallRef = REF, how: str = "approve", **more: Any) -> None:
+    async def decide(self, ref: CallRef = REF, how: e.Verdict = "approve", **more: Any) -> None:
         await self.shop.until(ref.gated)
-        await getattr(self.ana, how)(ref, **more)
+        await self.ana.vote(ref, Ballot(how, **more))
         await self.shop.until(ref.decided)
 
     async def status(self, ref: CallRef = REF) -> Status:
