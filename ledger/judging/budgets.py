@@ -19,7 +19,7 @@ once, before it requests the calls that the reply wishes for.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
 from hashlib import sha256
@@ -166,52 +166,44 @@ def usage_of(
     assert isinstance(reply.event, e.ModelReplied)
     ref, tokens = reply.slot.thread_ref, tokens_of(reply.event.usage)
     turn, found = f"{ref}/{_TURN}{reply.slot.tail[1]}", list[tuple[Sum, e.BudgetUsed]]()
-    whose = opened.requester if opened else ""
-    for one in (policies.organisation, policies.workspace):
-        for budget in one.policy.budgets if tokens else ():
-            key = key_of(
-                budget,
-                thread=ref.thread,
-                agent=opened.agent if opened else "",
-                requester=policies.person_of(whose, organisation=one.organisation),
-                day=day_of(reply.recorded_at),
+    for into in sums(
+        policies,
+        ref.workspace,
+        ref.thread,
+        agent=opened.agent if opened else "",
+        requester=opened.requester if opened else "",
+        day=day_of(reply.recorded_at),
+    ):
+        if tokens and into.budget.amount == TOKENS and not into.counts_replies:
+            used = e.BudgetUsed(
+                call=turn, amount=str(tokens), key=into.key, organisation=into.organisation
             )
-            into = Sum(budget, ref.workspace, key, one.organisation)
-            if budget.amount == TOKENS and not into.counts_replies:
-                used = e.BudgetUsed(
-                    call=turn, amount=str(tokens), key=key, organisation=one.organisation
-                )
-                found.append((into, used))
+            found.append((into, used))
     return tuple(found)
 
 
 def sums_of(policies: Policies, call: Call) -> tuple[Sum, ...]:
     """The sums of both policies that this call would spend of, not filled yet."""
     assert call.requested
-    found, day = list[Sum](), day_of(call.requested.recorded_at)
-    for one in (policies.organisation, policies.workspace):
-        whose = policies.person_of(call.wish.requester, organisation=one.organisation)
-        for budget in one.policy.budgets:
-            if is_among(call.wish.tool, budget.tools):
-                key = key_of(
-                    budget,
-                    thread=call.ref.thread,
-                    agent=call.wish.agent,
-                    requester=whose,
-                    day=day,
-                )
-                found.append(Sum(budget, call.ref.workspace, key, one.organisation))
-    return tuple(found)
+    wish, ref, day = call.wish, call.ref, day_of(call.requested.recorded_at)
+    theirs = sums(
+        policies, ref.workspace, ref.thread, agent=wish.agent, requester=wish.requester, day=day
+    )
+    return tuple(one for one in theirs if is_among(wish.tool, one.budget.tools))
 
 
-def key_of(budget: Budget, *, thread: str, agent: str, requester: str, day: str) -> tuple[str, ...]:
-    """Which sum of the budget a call belongs to: whenever a gate looks, it is the same one.
-
-    Args:
-        requester: the person (`Policies.person_of`), who has one sum by every name.
+def sums(
+    policies: Policies, workspace: str, thread: str, *, agent: str, requester: str, day: str
+) -> Iterator[Sum]:
+    """One sum of each budget of both policies, the organisation's first, not filled yet: whenever
+    a gate looks, it is the same one. A person has one sum by every name (`Policies.person_of`).
     """
-    values = {"thread": thread, "agent": agent, "requester": requester, "day": day}
-    return tuple(values[one] for one in budget.per)
+    for one in (policies.organisation, policies.workspace):
+        person = policies.person_of(requester, organisation=one.organisation)
+        values = {"thread": thread, "agent": agent, "requester": person, "day": day}
+        for budget in one.policy.budgets:
+            key = tuple(values[name] for name in budget.per)
+            yield Sum(budget, workspace, key, one.organisation)
 
 
 def tokens_of(usage: e.Usage) -> int:

@@ -6,9 +6,8 @@ A `Case` is a call and all facts by which it is judged. Three functions judge it
 * `verdict` adds the earlier calls of the thread, and grants.
 * `decision` adds later facts: votes, a withdrawal, the deadline, a user's message.
 
-Nothing here reads a clock or the log, so the same case always gives the same result, to the gate
-and to the explanation of a call. The backtest of a policy has a way of its own; it shares what is
-asked of people, and what nobody could answer.
+Nothing here reads a clock or the log, so the same case always gives the same result, to the gate,
+to the backtest of a policy and to the explanation of a call.
 """
 
 from collections.abc import Collection

@@ -21,37 +21,37 @@ conversations, for which no broker is needed (both at the end). The rules of thi
 
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cache
 from operator import itemgetter
 from typing import Final, Literal
 
 from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
+from ayes.ledger.call import Call
 from ayes.ledger.clients.services import Ledger
-from ayes.ledger.judging.budgets import day_of, key_of, tokens_of
-from ayes.ledger.judging.policies import AppliedPolicy, Policies, PolicyDecision, evaluate
-from ayes.ledger.judging.policy_rules import NO_RULE, About, RuleMatch
-from ayes.ledger.judging.verdict import question, unanswerable
+from ayes.ledger.judging.budgets import Sum, day_of, sums, tokens_of
+from ayes.ledger.judging.policies import AppliedPolicy, Policies, PolicyDecision, ThreadUsage
+from ayes.ledger.judging.policy_rules import NO_RULE, RuleMatch
+from ayes.ledger.judging.verdict import Case, PolicyVerdict, beyond, policy_verdict, verdict
 from ayes.projections.formats.conversation import (
     ConversationStep,
     RecordedReply,
     read_conversations,
 )
 from ayes.schemas import events as e
-from ayes.schemas import strict_json
-from ayes.schemas.amounts import amount_at, total
+from ayes.schemas.amounts import total, written
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest
 from ayes.schemas.durations import parse_position
 from ayes.schemas.errors import BadFact
 from ayes.schemas.events import Shadow
 from ayes.schemas.ids import token
-from ayes.schemas.policy import TOKENS, Budget, Policy, Then
+from ayes.schemas.policy import TOKENS, Policy, Then
 from ayes.schemas.quorums import is_among
-from ayes.schemas.slots import ORGANISATION, POLICY, ROOT, TOOL
+from ayes.schemas.slots import ORGANISATION, POLICY, ROOT, TOOL, CallRef, policy_slot
 from ayes.schemas.tools import Tool
 
 type Outcome = Literal["asked", "allowed", "blocked", "invalid"]
@@ -67,6 +67,12 @@ LEFT_OUT: Final = (
     "the agents above a sub-agent",
     "with --since, what came before it in the limits of threads and budgets",
 )
+#: The time of all calls, on which no verdict depends without grants.
+_AT: Final = datetime(2026, 1, 1, tzinfo=UTC)
+#: For names that a conversation lacks.
+_NONE: Final = "none"
+#: The call that stands for all earlier ones in a sum of a budget.
+_EARLIER: Final = "backtest/earlier/calls"
 #: Verdicts that are cached at most.
 _MAX_CACHED: Final = 100_000
 _OUTCOMES: Final[dict[Then, Outcome]] = {"ask": "asked", "allow": "allowed", "block": "blocked"}
@@ -246,11 +252,12 @@ class Backtest:
         self._policies = cache(self._policies_of)
         self._labels = cache(self._labels_of)
         self._conditional = cache(self._is_conditional)
-        self._cached: dict[tuple[object, ...], tuple[_CandidateVerdict, PolicyDecision]] = {}
-        #: What the calls spent, by workspace, whose budget it is, its name, and which of its sums.
+        self._limited = cache(self._has_limits)
+        self._tool = cache(_tool_of)
+        self._people = cache(self._people_of)
+        self._cached: dict[tuple[object, ...], tuple[PolicyVerdict, _CandidateVerdict]] = {}
+        #: What the calls spent of each sum.
         self._spent: dict[tuple[object, ...], Decimal] = {}
-        #: Whether enough people may vote, by the question.
-        self._answerable: dict[tuple[object, ...], bool] = {}
 
     def take(self, one: CandidateCall | TokensUsed) -> None:
         """Judge a call, or count what a reply used: the calls after it were decided later."""
@@ -260,12 +267,8 @@ class Backtest:
             self._judge(one)
 
     def _judge(self, wished: CandidateCall) -> None:
-        policies = self._policies(wished.workspace)
+        policies = self._policies(wished.workspace, named=bool(wished.requester))
         said = self._verdict_on(policies, wished)
-        most = policies.limit("calls_per_thread")
-        if said.outcome != "invalid" and most is not None and wished.before >= most:
-            said = _over_limit("calls_per_thread", said)
-        said = self._within_budgets(policies, wished, said)
         key = (wished.tool, wished.actual, said)
         if said.outcome == "asked" and policies.limit("questions_per_thread") is not None:
             place = (wished.workspace, wished.thread)
@@ -275,44 +278,24 @@ class Backtest:
             self._changes.add(wished.workspace, wished.thread, wished.call, key)
 
     def _use(self, used: TokensUsed) -> None:
-        policies = self._policies(used.workspace)
-        for organisation, policy in enumerate(_both(policies)):
-            for one in policy.budgets:
-                if one.amount == TOKENS:
-                    key = _sum_of(policies, one, used, organisation=bool(organisation))
-                    self._spent[key] = self._spent.get(key, Decimal(0)) + used.tokens
+        for one in self._sums(self._policies(used.workspace, named=bool(used.requester)), used):
+            if one.budget.amount == TOKENS:
+                self._spend(one, Decimal(used.tokens))
 
-    def _within_budgets(
-        self, policies: Policies, wished: CandidateCall, said: _CandidateVerdict
-    ) -> _CandidateVerdict:
-        """The verdict after the budgets, of which the call then spends."""
-        if said.outcome not in {"asked", "allowed"}:
-            return said
-        costs: dict[tuple[object, ...], Decimal] = {}
-        beyond: list[Budget] = []
-        for organisation, policy in enumerate(_both(policies)):
-            for one in policy.budgets:
-                if not is_among(wished.tool, one.tools):
-                    continue
-                key = _sum_of(policies, one, wished, organisation=bool(organisation))
-                spent = self._spent.get(key, Decimal(0))
-                if one.amount == TOKENS:
-                    if spent >= one.limit:
-                        beyond.append(one)
-                    continue
-                cost = amount_at(wished.arguments, one.amount)
-                if cost is None or (cost > 0 and total((spent, cost)) > one.limit):
-                    beyond.append(one)
-                if cost is not None:
-                    costs[key] = total((spent, cost))
-        if blocking := [one for one in beyond if one.then == "block"]:
-            return _over_limit(f"budget {blocking[0].name}", said)
-        if beyond and said.outcome == "allowed":
-            rule = f"(limit) budget {beyond[0].name}"
-            said = _CandidateVerdict("asked", rule, said.uncertain, said.shadows)
-        if said.outcome == "allowed" or wished.actual in _LET_RUN:
-            self._spent |= costs
-        return said
+    def _spend(self, one: Sum, amount: Decimal) -> None:
+        self._spent[_place(one)] = total((self._spent.get(_place(one), Decimal(0)), amount))
+
+    def _sums(self, policies: Policies, of: CandidateCall | TokensUsed) -> Iterator[Sum]:
+        """The sums of budgets that are its, with what was spent of them so far."""
+        for one in sums(
+            policies, of.workspace, of.thread, agent=of.agent, requester=of.requester, day=of.day
+        ):
+            if spent := self._spent.get(_place(one)):
+                earlier = e.BudgetUsed(call=_EARLIER, amount=written(spent), key=one.key)
+                fact = Fact(0, _AT, policy_slot(of.workspace, 0), earlier)
+                yield replace(one, used=(fact,), tokens=int(spent))
+            else:
+                yield one
 
     def report(self) -> Report:
         rules = self._policy.rules
@@ -349,7 +332,7 @@ class Backtest:
         """
         counts, changes = self._counts.copy(), self._changes.copy()
         for (workspace, thread), asked in self._asked.items():
-            most = self._policies(workspace).limit("questions_per_thread")
+            most = self._policies(workspace, named=True).limit("questions_per_thread")
             assert most is not None
             asked.sort(key=itemgetter(0))
             for number, (_, (tool, happened, said), call) in enumerate(asked):
@@ -358,78 +341,135 @@ class Backtest:
                 changes.add(workspace, thread, call, (tool, happened, judged))
         return counts, changes
 
-    def _policies_of(self, workspace: str) -> Policies:
+    def _policies_of(self, workspace: str, *, named: bool) -> Policies:
+        """The policies for a call of which the requester is named; or for one whose thread, which
+        is not read, or whose file names nobody.
+        """
         own, over = self._policy, self._beside.organisation
         if over is None:
             own, over = self._beside.workspaces.get(workspace, Policy()), self._policy
+        if not named:
+            own, over = (
+                one.model_copy(update={"unmapped_requesters": "exclude_nobody"})
+                for one in (own, over)
+            )
         return Policies(AppliedPolicy(0, own), AppliedPolicy(0, over, organisation=True))
 
     def _labels_of(self, workspace: str) -> list[str]:
         """The labels that occur in a rule: only those can make a difference."""
-        both = _both(self._policies(workspace))
+        both = _both(self._policies(workspace, named=True))
         return sorted({name for policy in both for rule in policy.rules for name in rule.labels})
 
     def _is_conditional(self, workspace: str, tool: str) -> bool:
-        both = _both(self._policies(workspace))
+        both = _both(self._policies(workspace, named=True))
         return any(rule.when for policy in both for rule in policy.about(tool))
 
+    def _has_limits(self, workspace: str) -> bool:
+        """Whether a verdict depends on more than the call."""
+        policies = self._policies(workspace, named=True)
+        limited = policies.limit("calls_per_thread") is not None
+        return limited or any(policy.budgets for policy in _both(policies))
+
+    def _people_of(self, workspace: str, requester: str, agent: str) -> tuple[object, ...]:
+        """What depends on who asks: whether the requester is known, and who may not vote."""
+        policies = self._policies(workspace, named=bool(requester))
+        return policies.is_known(requester), policies.excluded(requester, agent)
+
     def _verdict_on(self, policies: Policies, wished: CandidateCall) -> _CandidateVerdict:
-        if not (_is_object(wished.arguments) if wished.fits is None else wished.fits):
+        tool = self._tool(wished.tool, governs=wished.governs)
+        fits = tool.problems(wished.arguments) is None if wished.fits is None else wished.fits
+        if not fits:
             return _INVALID
-        if wished.requester and not policies.is_known(wished.requester):
-            return _INVALID
-        said, ruling = self._ruled(policies, wished)
-        if said.outcome == "asked" and not self._can_be_answered(policies, ruling, wished):
-            return _CandidateVerdict("blocked", said.rule, said.uncertain, said.shadows)
+        by_policies, said = self._by_policies(policies, wished, tool)
+        if said is _INVALID or not self._limited(wished.workspace):
+            return said
+        budgets = (
+            one for one in self._sums(policies, wished) if is_among(wished.tool, one.budget.tools)
+        )
+        past = ThreadUsage(calls=wished.before, questions=0, unjudged=0, denied=None, repeats=0)
+        case = replace(
+            _case(policies, wished, tool),
+            past=past,
+            budgets=tuple(budgets),
+            by_policies=by_policies,
+        )
+        says = verdict(case, _AT)
+        limited = isinstance(says, e.Denied) and says.ground == "limit"
+        if limited or _outcome(says) != said.outcome:
+            rule = f"(limit) {_limit(case, says)}"
+            uncertain = said.uncertain and isinstance(says, e.ApprovalRequested)
+            said = _CandidateVerdict(_outcome(says), rule, uncertain, said.shadows)
+        if said.outcome == "allowed" or (said.outcome == "asked" and wished.actual in _LET_RUN):
+            for one in case.budgets:
+                self._spend(one, one.cost(wished.arguments) or Decimal(0))
         return said
 
-    def _ruled(
-        self, policies: Policies, wished: CandidateCall
-    ) -> tuple[_CandidateVerdict, PolicyDecision]:
-        tool, workspace = wished.tool, wished.workspace
-        if self._conditional(workspace, tool):
-            return self._judged(policies, wished, strict_json.read(wished.arguments))
-        labels = map(wished.labels.get, self._labels(workspace))
-        key = (tool, wished.agent, workspace, wished.governs, *labels)
-        if (found := self._cached.get(key)) is None:
-            found = self._judged(policies, wished, None)
-            if len(self._cached) < _MAX_CACHED:
+    def _by_policies(
+        self, policies: Policies, wished: CandidateCall, tool: Tool
+    ) -> tuple[PolicyVerdict, _CandidateVerdict]:
+        """The verdict of the policies alone, also as the report has it."""
+        place = wished.workspace
+        people = self._people(place, wished.requester, wished.agent)
+        labels = map(wished.labels.get, self._labels(place))
+        key = (wished.tool, wished.agent, place, wished.governs, people, *labels)
+        if self._conditional(place, wished.tool) or (found := self._cached.get(key)) is None:
+            by_policies = policy_verdict(_case(policies, wished, tool))
+            found = by_policies, self._worded(by_policies)
+            if not self._conditional(place, wished.tool) and len(self._cached) < _MAX_CACHED:
                 self._cached[key] = found
         return found
 
-    def _judged(
-        self, policies: Policies, wished: CandidateCall, args: object
-    ) -> tuple[_CandidateVerdict, PolicyDecision]:
-        about = About(
-            tool=wished.tool,
-            args=args,
-            agent=wished.agent,
-            requester=wished.requester,
-            workspace=wished.workspace,
-            thread=wished.thread,
-            labels=wished.labels,
-        )
-        ruling = evaluate(policies, about)
+    def _worded(self, by_policies: PolicyVerdict) -> _CandidateVerdict:
+        ruling, outcome = by_policies.ruling, _outcome(by_policies.says)
+        if outcome == "invalid":
+            return _INVALID
         judged = ruling.judged
-        outcome = _OUTCOMES["ask" if judged.then == "allow" and wished.governs else judged.then]
-        is_candidates = ruling.by.policy is self._policy
+        is_candidates = ruling.by.organisation == (self._beside.organisation is None)
         rule = judged.rule.name if is_candidates or judged.rule is NO_RULE else _other(ruling)
-        return _CandidateVerdict(outcome, rule, _is_uncertain(judged), ruling.shadows), ruling
+        return _CandidateVerdict(outcome, rule, _is_uncertain(judged), ruling.shadows)
 
-    def _can_be_answered(
-        self, policies: Policies, ruling: PolicyDecision, wished: CandidateCall
-    ) -> bool:
-        """Whether enough people may vote, without those who are excluded."""
-        judged, (requester, agent) = ruling.judged, (wished.requester, wished.agent)
-        other = ruling.beside.rule.name if ruling.beside is not None else ""
-        rules = (ruling.by.organisation, judged.rule.name, judged.then, other)
-        key = (wished.workspace, *rules, requester, agent)
-        if (found := self._answerable.get(key)) is None:
-            asking = question(policies, ruling, digest="", requester=requester, agents=(agent,))
-            found = not unanswerable(asking)
-            if len(self._answerable) < _MAX_CACHED:
-                self._answerable[key] = found
-        return found
+
+def _case(policies: Policies, wished: CandidateCall, tool: Tool) -> Case:
+    """The call as the gate would find it, with a tool that takes any object."""
+    wish = e.ToolRequested(
+        tool=wished.tool,
+        arguments=wished.arguments,
+        digest=call_digest(wished.tool, tool.version, wished.arguments),
+        tool_version=tool.version,
+        requester=wished.requester,
+        agent=wished.agent,
+        labels=wished.labels,
+    )
+    names = (wished.workspace, wished.thread, wished.call)
+    ref = CallRef(*(name or _NONE for name in names))
+    return Case(Call(ref, requested=Fact(0, _AT, ref.requested, wish)), policies, tool)
+
+
+def _tool_of(name: str, *, governs: bool) -> Tool:
+    return Tool(
+        name, "", e.ToolDeclared(description="", schema='{"type":"object"}', governs=governs)
+    )
+
+
+def _outcome(says: e.Approved | e.Denied | e.ApprovalRequested) -> Outcome:
+    match says:
+        case e.Approved():
+            return "allowed"
+        case e.ApprovalRequested():
+            return "asked"
+        case e.Denied(ground="invalid"):
+            return "invalid"
+        case e.Denied():
+            return "blocked"
+
+
+def _limit(case: Case, says: e.Event) -> str:
+    """The limit because of which a verdict is not that of the policies alone."""
+    most, over = case.policies.limit("calls_per_thread"), beyond(case)
+    assert case.past
+    if isinstance(says, e.Denied) and most is not None and case.past.calls >= most:
+        return "calls_per_thread"
+    return f"budget {over[0].budget.name}"
 
 
 class _Changes:
@@ -456,13 +496,8 @@ def _both(policies: Policies) -> tuple[Policy, Policy]:
     return policies.workspace.policy, policies.organisation.policy
 
 
-def _sum_of(
-    policies: Policies, budget: Budget, of: CandidateCall | TokensUsed, *, organisation: bool
-) -> tuple[object, ...]:
-    """Which of the sums it is: the budget's, and whose."""
-    person = policies.person_of(of.requester, organisation=organisation)
-    whose = key_of(budget, thread=of.thread, agent=of.agent, requester=person, day=of.day)
-    return (of.workspace, organisation, budget.name, *whose)
+def _place(one: Sum) -> tuple[object, ...]:
+    return one.workspace, one.organisation, one.budget.name, one.key
 
 
 def _over_limit(name: str, said: _CandidateVerdict) -> _CandidateVerdict:
@@ -480,13 +515,6 @@ def _is_uncertain(judged: RuleMatch) -> bool:
     that of the rule.
     """
     return judged.then == "ask" and judged.reason != judged.rule.reason
-
-
-def _is_object(arguments: str) -> bool:
-    try:
-        return isinstance(strict_json.read(arguments), dict)
-    except strict_json.BadJson:
-        return False
 
 
 def _most_first(counts: dict[str, Counts]) -> dict[str, Counts]:
