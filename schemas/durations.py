@@ -10,10 +10,16 @@ from typing import Final
 from ayes.schemas.errors import BadInput
 from ayes.schemas.limits import MAX_GRANT_S
 
-_UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 #: Of a sequence number that the broker can count to.
 _MAX_DIGITS: Final = 18
-_DURATION: Final = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)([smhd]?)", re.ASCII)
+_DURATION: Final = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)([smhd])", re.ASCII)
+
+
+def seconds(text: str) -> float | None:
+    """The seconds of a duration with its unit, such as `30s` or `24h`; None if it is not one."""
+    found = _DURATION.fullmatch(text)
+    return None if found is None else float(found[1]) * _UNITS[found[2]]
 
 
 def parse_duration(option: str, text: str, *, least: float = 0, most: float | None = None) -> float:
@@ -22,13 +28,12 @@ def parse_duration(option: str, text: str, *, least: float = 0, most: float | No
     Raises:
         BadInput: it is not a duration, or not within the limits.
     """
-    found = _DURATION.fullmatch(text)
-    if found is None:
+    duration = seconds(text if text[-1:] in _UNITS else f"{text}s")
+    if duration is None:
         raise BadInput(
             f"{option} {text!r} is not a valid duration. Write a number and its unit, as in 90s, "
             "15m, 8h or 7d; a number alone is seconds."
         )
-    duration = float(found[1]) * _UNITS[found[2]]
     if duration < least:
         raise BadInput(f"{option} {text!r} is too short: {least:g}s at least.")
     if most is not None and duration > most:

@@ -12,10 +12,11 @@ from typing import Final
 from ayes.adapters.kernel import judged
 from ayes.adapters.names import thread_name
 from ayes.interfaces.aap import wire
-from ayes.interfaces.aap.settings import InstanceFile, seconds
+from ayes.interfaces.aap.settings import InstanceFile
 from ayes.ledger.call import Call
 from ayes.ledger.clients.services import Ledger
 from ayes.schemas import events as e
+from ayes.schemas.durations import seconds
 from ayes.schemas.errors import (
     AlreadyFilled,
     BadId,

@@ -18,9 +18,10 @@ from starlette.routing import Route
 from ayes.interfaces.aap import wire
 from ayes.interfaces.aap.provider import MAX_WAIT_S, Conflict, Provider
 from ayes.interfaces.aap.provisioning import NotVerified, Provisioning
-from ayes.interfaces.aap.settings import ProviderFile, ProvisionerFile, seconds
+from ayes.interfaces.aap.settings import ProviderFile, ProvisionerFile
 from ayes.ledger.clients.services import Ledger
 from ayes.schemas.codec import MAX_BYTES
+from ayes.schemas.durations import seconds
 from ayes.schemas.errors import ApprovalsError, BadInput, Refused, Unavailable, UnknownCall
 from ayes.schemas.logs import get_logger
 

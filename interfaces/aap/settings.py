@@ -15,7 +15,6 @@ token = "env:PROVISIONER_TOKEN"
 """
 
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final, Self
@@ -23,6 +22,7 @@ from typing import Annotated, Final, Self
 from pydantic import Field, field_validator, model_validator
 
 from ayes.interfaces.access.file_secrets import Secrets
+from ayes.schemas.durations import seconds
 from ayes.schemas.toml_files import (
     TomlModel,
     check_names_differ,
@@ -31,8 +31,6 @@ from ayes.schemas.toml_files import (
     read_toml,
 )
 
-_DURATION: Final = re.compile(r"([0-9]{1,6})(s|m|h|d)", re.ASCII)
-_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 #: The longest time without an outcome.
 _MAX_OUTCOME_S: Final = 30 * 86_400
 
@@ -79,8 +77,7 @@ class ProviderFile(TomlModel):
     @field_validator("outcome_within")
     @classmethod
     def _is_duration(cls, value: str) -> str:
-        found = seconds(value)
-        if found is None or not 1 <= found <= _MAX_OUTCOME_S:
+        if not 1 <= (seconds(value) or 0) <= _MAX_OUTCOME_S:
             raise ValueError(f"{value!r} is not a time of 1s to 30d. Write it as in 15m or 1h.")
         return value
 
@@ -98,15 +95,7 @@ class ProviderFile(TomlModel):
 
     @property
     def outcome_within_s(self) -> float:
-        found = seconds(self.outcome_within)
-        assert found, "it was checked"
-        return found
-
-
-def seconds(text: str) -> float | None:
-    """A duration of the protocol, such as `30s`, `10m` or `24h`; None if it is none."""
-    found = _DURATION.fullmatch(text)
-    return None if found is None else float(int(found[1]) * _UNITS[found[2]])
+        return seconds(self.outcome_within) or 0.0
 
 
 def read_settings(path: Path, environment: Mapping[str, str] | None = None) -> ProviderFile:

@@ -25,7 +25,6 @@ itself, such as a token, is never passed on to a server.
 """
 
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final
@@ -34,6 +33,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator, model_validator
 
 from ayes.interfaces.access.file_secrets import Secrets
+from ayes.schemas.durations import seconds
 from ayes.schemas.toml_files import (
     TomlModel,
     check_names_differ,
@@ -43,7 +43,6 @@ from ayes.schemas.toml_files import (
     read_toml,
 )
 
-_DURATION: Final = re.compile(r"(\d+)(s|m)")
 _HERE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 #: The longest wait of one request: a stricter limit of most clients comes before it.
 MAX_HOLD_S: Final = 600
@@ -119,7 +118,7 @@ class GatewayFile(TomlModel):
     @field_validator("hold")
     @classmethod
     def _is_duration(cls, value: str) -> str:
-        if not 1 <= seconds(value) <= MAX_HOLD_S:
+        if not 1 <= (seconds(value) or 0) <= MAX_HOLD_S:
             raise ValueError(f"{value!r} is not a wait of 1s to 10m. Write it as in 50s or 4m.")
         return value
 
@@ -131,13 +130,7 @@ class GatewayFile(TomlModel):
 
     @property
     def hold_s(self) -> float:
-        return float(seconds(self.hold))
-
-
-def seconds(text: str) -> int:
-    """A duration such as `50s` or `4m`; -1 if it is none."""
-    found = _DURATION.fullmatch(text)
-    return -1 if found is None else int(found[1]) * (60 if found[2] == "m" else 1)
+        return seconds(self.hold) or 0.0
 
 
 def read_settings(path: Path, environment: Mapping[str, str] | None = None) -> GatewayFile:
