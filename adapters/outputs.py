@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from ayes.ledger.call import Call
 from ayes.ledger.files import fetched, keep_media
-from ayes.ledger.log import EventLog
+from ayes.ledger.log import Files
 from ayes.ledger.patience import while_away
 from ayes.schemas import events as e
 from ayes.schemas.codec import MAX_BYTES
@@ -124,7 +124,7 @@ def _summary(about: dict[str, Any]) -> str:
     return msgspec.json.encode({"recorded": "a summary of the result", **about}).decode()
 
 
-async def kept(log: EventLog, workspace: str, content: e.Content) -> e.Content:
+async def kept(log: Files, workspace: str, content: e.Content) -> e.Content:
     """The content with its large files in the store.
 
     A store that has no room, or takes no files from this program, must not keep a call open whose
@@ -140,7 +140,7 @@ async def kept(log: EventLog, workspace: str, content: e.Content) -> e.Content:
     )
 
 
-async def _kept(log: EventLog, workspace: str, media: e.Media) -> e.Media | e.Text:
+async def _kept(log: Files, workspace: str, media: e.Media) -> e.Media | e.Text:
     try:
         return await while_away(
             lambda: keep_media(log, workspace, media), of=(BrokerAway, OutcomeUnknown)
@@ -152,7 +152,7 @@ async def _kept(log: EventLog, workspace: str, media: e.Media) -> e.Media | e.Te
         return e.Text(f"{described(media)} could not be stored. Its SHA-256 is {digest}.")
 
 
-async def with_bytes(log: EventLog, call: Call) -> Call:
+async def with_bytes(log: Files, call: Call) -> Call:
     """The call with the bytes of the stored files in its output.
 
     Raises:

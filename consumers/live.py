@@ -25,7 +25,7 @@ from typing import Final, Self
 import msgspec
 
 from ayes.ledger.clients.services import Ledger
-from ayes.ledger.log import EventLog, LiveMessages
+from ayes.ledger.log import Live, LiveMessages
 from ayes.projections.live import (
     MAX_CHARACTERS,
     Discarded,
@@ -72,7 +72,7 @@ def live_subject(thread: ThreadRef, turn: int) -> str:
 class LiveReply:
     """Publishes the text of one attempt of a turn while the model gives it."""
 
-    def __init__(self, log: EventLog, subject: str, attempt: int) -> None:
+    def __init__(self, log: Live, subject: str, attempt: int) -> None:
         self._log = log
         self._subject = subject
         self._attempt = attempt

@@ -17,7 +17,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from ayes.ledger.log import EventLog
+from ayes.ledger.log import Files
 from ayes.schemas import events as e
 from ayes.schemas.content import (
     decoded,
@@ -37,7 +37,7 @@ _log: Final = get_logger("ayes.ledger.files")
 PIECE_BYTES: Final = 512 * 1024
 
 
-async def keep(log: EventLog, workspace: str, data: bytes, place: str = "") -> e.Stored:
+async def keep(log: Files, workspace: str, data: bytes, place: str = "") -> e.Stored:
     """Store a file. Storing it again changes nothing.
 
     Args:
@@ -57,7 +57,7 @@ async def keep(log: EventLog, workspace: str, data: bytes, place: str = "") -> e
     return stored
 
 
-async def fetch(log: EventLog, workspace: str, stored: e.Stored) -> bytes:
+async def fetch(log: Files, workspace: str, stored: e.Stored) -> bytes:
     """The bytes of a stored file.
 
     Raises:
@@ -86,7 +86,7 @@ async def fetch(log: EventLog, workspace: str, stored: e.Stored) -> bytes:
     return bytes(data)
 
 
-async def with_files_kept[E: e.Event](log: EventLog, workspace: str, event: E) -> E:
+async def with_files_kept[E: e.Event](log: Files, workspace: str, event: E) -> E:
     """The event as it is recorded: its large files are stored and referred to.
 
     Raises:
@@ -110,7 +110,7 @@ async def with_files_kept[E: e.Event](log: EventLog, workspace: str, event: E) -
     return with_files(event, kept) if kept else event
 
 
-async def keep_media(log: EventLog, workspace: str, media: e.Media) -> e.Media:
+async def keep_media(log: Files, workspace: str, media: e.Media) -> e.Media:
     """Store a file that has its bytes, and return the reference to it.
 
     Raises:
@@ -123,7 +123,7 @@ async def keep_media(log: EventLog, workspace: str, media: e.Media) -> e.Media:
     return replace(media, source=await keep(log, workspace, data))
 
 
-async def kept_again(log: EventLog, workspace: str, given: e.Event, recorded: e.Event) -> None:
+async def kept_again(log: Files, workspace: str, given: e.Event, recorded: e.Event) -> None:
     """Store the files of an event once more, where its fact says, unless they are there: they may
     have been swept, if more than a day passed before it was recorded.
 
@@ -137,9 +137,7 @@ async def kept_again(log: EventLog, workspace: str, given: e.Event, recorded: e.
             await keep(log, workspace, data, after.source.place)
 
 
-async def fetched(
-    log: EventLog, workspace: str, files: Iterable[e.Media]
-) -> dict[e.Media, e.Media]:
+async def fetched(log: Files, workspace: str, files: Iterable[e.Media]) -> dict[e.Media, e.Media]:
     """The stored files among these, each with its bytes.
 
     One that is missing or damaged is left out: it stays a reference, which every form describes, so

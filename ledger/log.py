@@ -262,8 +262,106 @@ class LiveMessages:
         return message
 
 
-class EventLog(FactReader, Protocol):
-    """The log, for one reader and writer (docs/decisions/0026).
+class Deliveries(Protocol):
+    """What the broker hands to durable consumers: facts, and timers; and what they gave up."""
+
+    def deliveries(self, durable: str) -> AbstractAsyncContextManager[AsyncIterator[Delivery]]:
+        """The deliveries to a durable consumer. After closing, those in hand stay valid."""
+        ...
+
+    async def set_timer(self, call: CallRef, at: datetime, trace: str = "") -> None: ...
+
+    async def cancel_timer(self, call: CallRef) -> None: ...
+
+    async def park(self, parked: Parked) -> bool:
+        """Store a parked delivery. With a number it replaces that entry: False if it is gone.
+
+        Raises:
+            LedgerFull: its consumer has as many as it may. No entry gives way to another.
+        """
+        ...
+
+    async def parked(self, consumer: str = "*", *, whole: bool = False) -> list[Parked]:
+        """The open parked deliveries, oldest first; with `whole` also those settled or dropped."""
+        ...
+
+    async def parked_at(self, number: int) -> Parked | None:
+        """The parked delivery of that number; None if it has changed since."""
+        ...
+
+    async def mark(self, mark: Mark) -> None:
+        """Note the operator's word about an entry, unless it has changed since. One that belongs to
+        no consumer is deleted.
+
+        Raises:
+            BadInput: the reason is too long.
+        """
+        ...
+
+    async def progress(self, durable: str) -> Progress | None:
+        """The progress of a durable subscription to the facts; None if it does not exist."""
+        ...
+
+
+class Buckets(Protocol):
+    """The values that are kept beside the facts, and can be made again out of them."""
+
+    @property
+    def pending(self) -> Bucket: ...
+
+    @property
+    def running(self) -> Bucket:
+        """Claims that services renew, and the index of `consumers/doubt.py`."""
+        ...
+
+
+class Files(Protocol):
+    """The store of the files in calls and results (`ledger/files.py`)."""
+
+    def file_place(self, digest: str) -> str:
+        """A place for a file in the store, as `Stored.place`: no other role may fill it, and no
+        other process can know it before. The same for the same bytes, for an hour at most.
+        """
+        ...
+
+    async def keep_piece(self, subject: str, piece: bytes) -> bool:
+        """Store a piece of a file (`ledger/files.py`); False if its place was filled before.
+
+        Raises:
+            LedgerFull: the store of files has no room.
+            Unavailable: not acknowledged.
+        """
+        ...
+
+    async def piece(self, subject: str) -> bytes | None:
+        """A piece of a file, as the leader has it; None if there is none."""
+        ...
+
+
+class Live(Protocol):
+    """Messages that are not stored: replies of models while they are made."""
+
+    async def publish_live(self, subject: str, body: bytes) -> None:
+        """Publish to the subscribers of this moment. The message is not stored, and no subscriber
+        is waited for; while the connection is slow, the call waits.
+
+        Raises:
+            Unavailable: the broker is away; the message is lost.
+        """
+        ...
+
+    def subscribe_live(self, subject: str) -> AbstractAsyncContextManager[LiveMessages]:
+        """The messages on this subject from now on. Some are missing after a lost connection, or if
+        they are not read as fast as they arrive.
+
+        Raises:
+            Unavailable: the connection is closed.
+        """
+        ...
+
+
+class EventLog(FactReader, Deliveries, Buckets, Files, Live, Protocol):
+    """The log and what belongs to it, for one reader and writer (docs/decisions/0026).
 
     The leader answers `latest`, so it is current. A replica that is behind may answer `read`: the
     result includes all that this client knows to be recorded, by an append, a delivery, a read or
@@ -302,10 +400,6 @@ class EventLog(FactReader, Protocol):
         """
         ...
 
-    async def progress(self, durable: str) -> Progress | None:
-        """The progress of a durable subscription to the facts; None if it does not exist."""
-        ...
-
     @property
     def server_version(self) -> str:
         """The version of the broker, such as `2.15.0`."""
@@ -330,58 +424,6 @@ class EventLog(FactReader, Protocol):
         """
         ...
 
-    def deliveries(self, durable: str) -> AbstractAsyncContextManager[AsyncIterator[Delivery]]:
-        """The deliveries to a durable consumer. After closing, those in hand stay valid."""
-        ...
-
-    async def set_timer(self, call: CallRef, at: datetime, trace: str = "") -> None: ...
-
-    async def cancel_timer(self, call: CallRef) -> None: ...
-
-    async def park(self, parked: Parked) -> bool:
-        """Store a parked delivery. With a number it replaces that entry: False if it is gone.
-
-        Raises:
-            LedgerFull: its consumer has as many as it may. No entry gives way to another.
-        """
-        ...
-
-    async def parked(self, consumer: str = "*", *, whole: bool = False) -> list[Parked]:
-        """The open parked deliveries, oldest first; with `whole` also those settled or dropped."""
-        ...
-
-    async def parked_at(self, number: int) -> Parked | None:
-        """The parked delivery of that number; None if it has changed since."""
-        ...
-
-    async def mark(self, mark: Mark) -> None:
-        """Note the operator's word about an entry, unless it has changed since. One that belongs to
-        no consumer is deleted.
-
-        Raises:
-            BadInput: the reason is too long.
-        """
-        ...
-
-    def file_place(self, digest: str) -> str:
-        """A place for a file in the store, as `Stored.place`: no other role may fill it, and no
-        other process can know it before. The same for the same bytes, for an hour at most.
-        """
-        ...
-
-    async def keep_piece(self, subject: str, piece: bytes) -> bool:
-        """Store a piece of a file (`ledger/files.py`); False if its place was filled before.
-
-        Raises:
-            LedgerFull: the store of files has no room.
-            Unavailable: not acknowledged.
-        """
-        ...
-
-    async def piece(self, subject: str) -> bytes | None:
-        """A piece of a file, as the leader has it; None if there is none."""
-        ...
-
     async def ask(self, subject: str, body: bytes, patience_s: float) -> bytes:
         """Return the answer of a service (NATS ADR-32).
 
@@ -389,30 +431,4 @@ class EventLog(FactReader, Protocol):
             BrokerAway: no such service is there, or it did not answer within `patience_s`.
             BrokerRefused: the service reports an error, or these credentials may not ask it.
         """
-        ...
-
-    async def publish_live(self, subject: str, body: bytes) -> None:
-        """Publish to the subscribers of this moment. The message is not stored, and no subscriber
-        is waited for; while the connection is slow, the call waits.
-
-        Raises:
-            Unavailable: the broker is away; the message is lost.
-        """
-        ...
-
-    def subscribe_live(self, subject: str) -> AbstractAsyncContextManager[LiveMessages]:
-        """The messages on this subject from now on. Some are missing after a lost connection, or if
-        they are not read as fast as they arrive.
-
-        Raises:
-            Unavailable: the connection is closed.
-        """
-        ...
-
-    @property
-    def pending(self) -> Bucket: ...
-
-    @property
-    def running(self) -> Bucket:
-        """Claims that services renew, and the index of `consumers/doubt.py`."""
         ...
