@@ -8,8 +8,6 @@
 A token is written there, or as `env:` and the variable that has it. No message and no log has one.
 """
 
-import os
-from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -20,9 +18,10 @@ from pydantic import ValidationInfo, field_validator
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.link_key import link_key as key_of_links
 from ayes.ops.tokens import AccessFile
-from ayes.schemas.errors import BadFile, BadInput
+from ayes.schemas.errors import BadInput
 from ayes.schemas.files import is_there
-from ayes.schemas.toml_files import TomlModel, read_text, read_toml
+from ayes.schemas.settings import Secret, read_settings
+from ayes.schemas.toml_files import TomlModel
 
 if TYPE_CHECKING:
     from ayes.consumers.slack.questions import SlackQuestions
@@ -30,23 +29,22 @@ if TYPE_CHECKING:
 #: The file in a store.
 FILE: Final = "slack.toml"
 INSTALL: Final = "pip install 'ayes[slack]'"
-_ENVIRONMENT: Final = "env:"
 _BEGINS: Final = {"app_token": "xapp-", "bot_token": "xoxb-"}
 _HERE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class SlackSettings(TomlModel):
-    app_token: str
-    bot_token: str
+    app_token: Secret
+    bot_token: Secret
     api_url: str = "https://slack.com/api/"
 
     @field_validator("app_token", "bot_token")
     @classmethod
     def _is_the_right_one(cls, token: str, info: ValidationInfo) -> str:
         wanted = _BEGINS[str(info.field_name)]
-        if not token.startswith((wanted, _ENVIRONMENT)):
+        if not token.startswith(wanted):
             # Without citing it: it may be another secret.
-            raise ValueError(f"it must begin with {wanted}, or with env: and name a variable.")
+            raise ValueError(f"it must begin with {wanted}.")
         return token
 
     @field_validator("api_url")
@@ -56,31 +54,6 @@ class SlackSettings(TomlModel):
         if parts.scheme != "https" and parts.hostname not in _HERE:
             raise ValueError("it must begin with https://, since the tokens are sent there.")
         return f"{url.rstrip('/')}/"
-
-
-def read_settings(path: Path, environment: Mapping[str, str] | None = None) -> SlackSettings:
-    """Read a settings file; the tokens are in place of the variables that it names.
-
-    Raises:
-        BadFile: it cannot be read, others may read it, or something in it is wrong.
-    """
-    text = read_text(path)
-    if path.stat().st_mode & 0o077:
-        raise BadFile(
-            str(path), "", f"others may read it, and it has tokens in it: chmod 600 {path}."
-        )
-    found = read_toml(SlackSettings, text, str(path))
-    known = os.environ if environment is None else environment
-    tokens = {}
-    for name, begins in _BEGINS.items():
-        written = getattr(found, name)
-        variable = written.removeprefix(_ENVIRONMENT)
-        token = known.get(variable, "") if written.startswith(_ENVIRONMENT) else written
-        if not token.startswith(begins):
-            what = "does not begin with " + begins if token else "is not set"
-            raise BadFile(str(path), name, f"the variable {variable} {what}.")
-        tokens[name] = token
-    return found.model_copy(update=tokens)
 
 
 def settings_file(store: Path | None, url: str | None) -> Path | None:
@@ -109,7 +82,7 @@ def settings_of(store: Path | None, url: str | None, file: Path | None) -> Slack
             "the worker slack has no settings. Name the file with --slack, or put it into the "
             f"store as {FILE}; docs/telling.md has an example."
         )
-    return read_settings(path)
+    return read_settings(SlackSettings, path)
 
 
 def slack_of(

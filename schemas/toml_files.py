@@ -57,8 +57,8 @@ def read_text(path: str | Path) -> str:
         ) from None
 
 
-def read_toml[M: TomlModel](model: type[M], text: str, path: str) -> M:
-    """Read a TOML file into `model`.
+def read_toml[M: TomlModel](model: type[M], text: str, path: str, context: object = None) -> M:
+    """Read a TOML file into `model`; its validators get the context.
 
     Raises:
         BadFile: with the line of the first mistake; the others follow in the message.
@@ -69,7 +69,7 @@ def read_toml[M: TomlModel](model: type[M], text: str, path: str) -> M:
     except (ValueError, RecursionError) as problem:
         raise BadFile(path, *_syntax_mistake(text, problem)) from None
     try:
-        return model.model_validate(data)
+        return model.model_validate(data, context=context)
     except ValidationError as problem:
         found = list(mistakes(problem))
     told = [

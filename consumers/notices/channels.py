@@ -20,13 +20,11 @@ message would be, and the others never wait for it.
 
 import asyncio
 import logging
-import os
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
@@ -34,9 +32,10 @@ from pydantic import Field, field_validator
 
 from ayes.projections.notices import Notice
 from ayes.schemas.backoff import Backoff
-from ayes.schemas.errors import BadFile, BadInput
+from ayes.schemas.errors import BadInput
 from ayes.schemas.logs import get_logger
-from ayes.schemas.toml_files import TomlModel, checked_token, read_text, read_toml
+from ayes.schemas.settings import Secret, read_settings
+from ayes.schemas.toml_files import TomlModel, checked_token
 from ayes.schemas.visible import visible
 
 _log: Final = get_logger("ayes.consumers.notices.channels")
@@ -46,16 +45,26 @@ INSTALL: Final = "install ayes[notify]"
 PAUSES: Final = Backoff(1.0, 60.0, jitter=0.5)
 _MAX_WHY: Final = 300
 _ADDRESS: Final = "{address}"
-_ENVIRONMENT: Final = "env:"
 
 
 class Channel(TomlModel):
     """One way out."""
 
-    url: str
+    url: Secret
     timeout_s: Annotated[float, Field(gt=0, le=300)] = 10.0
     tries: Annotated[int, Field(ge=1, le=20)] = 5
     at_once: Annotated[int, Field(ge=1, le=64)] = 8
+
+    @field_validator("url")
+    @classmethod
+    def _is_understood(cls, url: str) -> str:
+        if _service(url, "x", 1) is None:
+            scheme = url.partition("://")[0] if "://" in url else "?"
+            raise ValueError(
+                f"apprise does not understand the URL, which begins with {scheme}://. "
+                "github.com/caronc/apprise/wiki has the form of each."
+            )
+        return url
 
 
 class ChannelsFile(TomlModel):
@@ -77,36 +86,14 @@ class NotSent(Exception):
 type OnChange = Callable[[str, str], Awaitable[None]]
 
 
-def read_channels(
-    path: Path, environment: Mapping[str, str] = MappingProxyType(os.environ)
-) -> dict[str, Channel]:
+def read_channels(path: Path, environment: Mapping[str, str] | None = None) -> dict[str, Channel]:
     """Read a channels file; the URLs are complete, except for the address.
 
     Raises:
         BadFile: it cannot be read, others may read it, or something in it is wrong.
         BadInput: apprise is not installed.
     """
-    text = read_text(path)
-    if path.stat().st_mode & 0o077:
-        raise BadFile(
-            str(path), "", f"others may read it, and it has passwords in it: chmod 600 {path}."
-        )
-    found: dict[str, Channel] = {}
-    for name, channel in read_toml(ChannelsFile, text, str(path)).channels.items():
-        url = _url(channel.url, environment)
-        if not url:
-            variable = channel.url.removeprefix(_ENVIRONMENT)
-            raise BadFile(str(path), f"channel {name!r}", f"the variable {variable} is not set.")
-        if _service(url, "x", channel.timeout_s) is None:
-            scheme = url.partition("://")[0] if "://" in url else "?"
-            raise BadFile(
-                str(path),
-                f"channel {name!r}",
-                f"apprise does not understand the URL, which begins with {scheme}://. "
-                "github.com/caronc/apprise/wiki has the form of each.",
-            )
-        found[name] = channel.model_copy(update={"url": url})
-    return found
+    return read_settings(ChannelsFile, path, environment).channels
 
 
 class Channels:
@@ -182,12 +169,6 @@ class _Line:
             return False
         self._reported = bool(problem)
         return True
-
-
-def _url(url: str, environment: Mapping[str, str]) -> str:
-    if url.startswith(_ENVIRONMENT):
-        return environment.get(url.removeprefix(_ENVIRONMENT), "")
-    return url
 
 
 def _try(url: str, address: str, timeout_s: float, notice: Notice) -> str:

@@ -14,21 +14,16 @@ requester = "ben"          # on whose behalf they ask
 token = "env:PROVISIONER_TOKEN"
 """
 
-import os
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Final, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from ayes.interfaces.access.file_secrets import Secrets
 from ayes.schemas.durations import seconds
+from ayes.schemas.settings import Token, check_tokens_differ
 from ayes.schemas.toml_files import (
     TomlModel,
     check_names_differ,
     checked_token,
-    read_text,
-    read_toml,
 )
 
 #: The longest time without an outcome.
@@ -40,7 +35,7 @@ class InstanceFile(TomlModel):
 
     name: str
     requester: str
-    token: str
+    token: Token
 
     @field_validator("name", "requester")
     @classmethod
@@ -52,7 +47,7 @@ class ProvisionerFile(TomlModel):
     """A program that makes instances over HTTP, and on whose behalf these ask."""
 
     requester: str
-    token: str
+    token: Token
 
     @field_validator("requester")
     @classmethod
@@ -91,33 +86,10 @@ class ProviderFile(TomlModel):
     def _somebody_asks(self) -> Self:
         if not self.instances and not self.provisioners:
             raise ValueError("nobody may ask. Add an [[instance]] or a [[provisioner]].")
+        tokens = [one.token for one in self.instances]
+        check_tokens_differ("agent", tokens + [one.token for one in self.provisioners])
         return self
 
     @property
     def outcome_within_s(self) -> float:
         return seconds(self.outcome_within) or 0.0
-
-
-def read_settings(path: Path, environment: Mapping[str, str] | None = None) -> ProviderFile:
-    """Read the file; secrets are in place of the variables that it names.
-
-    Raises:
-        BadFile: with the line of each mistake; or others may read a secret that is written in it.
-    """
-    found = read_toml(ProviderFile, read_text(path), str(path))
-    known = os.environ if environment is None else environment
-    tokens = [*(one.token for one in found.instances), *(one.token for one in found.provisioners)]
-    secrets = Secrets(path, tokens, known)
-    instances = tuple(
-        one.model_copy(update={"token": secrets.filled(one.token, f"instance {one.name!r}")})
-        for one in found.instances
-    )
-    provisioners = tuple(
-        one.model_copy(
-            update={"token": secrets.filled(one.token, f"provisioner {one.requester!r}")}
-        )
-        for one in found.provisioners
-    )
-    named = [(one.name, one.token) for one in instances]
-    secrets.check_tokens("token", named + [(one.requester, one.token) for one in provisioners])
-    return found.model_copy(update={"instances": instances, "provisioners": provisioners})

@@ -13,6 +13,7 @@ from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.link_key import link_key as key_of_links
 from ayes.ops.broker.processes import die_with_parent
 from ayes.schemas.errors import BadInput
+from ayes.schemas.settings import read_settings
 
 app: Final = commands()
 
@@ -55,9 +56,9 @@ async def gateway(
     """Serve MCP servers' tools so that every call is judged by the policy first."""
     if find_spec("mcp") is None:
         raise BadInput(f"the gateway is not installed: {INSTALL}.")
-    from ayes.interfaces.mcp.settings import read_settings
+    from ayes.interfaces.mcp.settings import GatewayFile
 
-    settings = read_settings(file)
+    settings = read_settings(GatewayFile, file)
     host, port = http_address("--http", http) if http else ("", 0)
     if not settings.requester and not (http and settings.clients):
         raise BadInput(

@@ -10,6 +10,7 @@ from ayes.interfaces.cli.command import Session, command, commands
 from ayes.interfaces.cli.options import BehindTlsOption, http_address
 from ayes.interfaces.cli.terminal.output import print_message
 from ayes.schemas.errors import BadInput
+from ayes.schemas.settings import read_settings
 
 app: Final = commands()
 
@@ -37,9 +38,9 @@ async def aap(
     """Serve agents that speak the Agent Approval Protocol."""
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
         raise BadInput(f"the provider is not installed: {INSTALL}.")
-    from ayes.interfaces.aap.settings import read_settings
+    from ayes.interfaces.aap.settings import ProviderFile
 
-    settings = read_settings(file)
+    settings = read_settings(ProviderFile, file)
     host, port = http_address("--http", http)
     from ayes.interfaces.aap.provisioning import opened
     from ayes.interfaces.aap.routes import application

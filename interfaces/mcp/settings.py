@@ -24,23 +24,18 @@ A secret is written there, or as `env:` and the variable that has it. What a cli
 itself, such as a token, is never passed on to a server.
 """
 
-import os
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Final
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from ayes.interfaces.access.file_secrets import Secrets
 from ayes.schemas.durations import seconds
+from ayes.schemas.settings import Secret, Token, check_tokens_differ
 from ayes.schemas.toml_files import (
     TomlModel,
     check_names_differ,
     checked_token,
     mistake,
-    read_text,
-    read_toml,
 )
 
 _HERE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -53,9 +48,9 @@ class ServerFile(TomlModel):
 
     name: str
     command: Annotated[tuple[str, ...], Field(strict=False)] = ()
-    environment: dict[str, str] = Field(default_factory=dict)
+    environment: dict[str, Secret] = Field(default_factory=dict)
     url: str = ""
-    headers: dict[str, str] = Field(default_factory=dict)
+    headers: dict[str, Secret] = Field(default_factory=dict)
     #: Its tools that only clients of the tasks extension may call: nobody else could wait so long.
     task_only: Annotated[tuple[str, ...], Field(strict=False)] = ()
 
@@ -89,7 +84,7 @@ class ClientFile(TomlModel):
     """Who uses the gateway over HTTP, and the bearer token that shows it."""
 
     requester: str
-    token: str
+    token: Token
 
     @field_validator("requester")
     @classmethod
@@ -128,35 +123,12 @@ class GatewayFile(TomlModel):
         check_names_differ("server", servers)
         return servers
 
+    @field_validator("clients")
+    @classmethod
+    def _tokens_differ(cls, clients: tuple[ClientFile, ...]) -> tuple[ClientFile, ...]:
+        check_tokens_differ("client", [one.token for one in clients])
+        return clients
+
     @property
     def hold_s(self) -> float:
         return seconds(self.hold) or 0.0
-
-
-def read_settings(path: Path, environment: Mapping[str, str] | None = None) -> GatewayFile:
-    """Read the file; secrets are in place of the variables that it names.
-
-    Raises:
-        BadFile: with the line of each mistake; or others may read a secret that is written in it.
-    """
-    text = read_text(path)
-    found = read_toml(GatewayFile, text, str(path))
-    known = os.environ if environment is None else environment
-    values = [value for one in found.servers for value in (one.environment | one.headers).values()]
-    secrets = Secrets(path, [*values, *(one.token for one in found.clients)], known)
-    filled = secrets.filled
-    servers = tuple(
-        one.model_copy(
-            update={
-                key: {name: filled(value, f"server {one.name!r}") for name, value in given.items()}
-                for key, given in (("environment", one.environment), ("headers", one.headers))
-            }
-        )
-        for one in found.servers
-    )
-    clients = tuple(
-        one.model_copy(update={"token": filled(one.token, f"client {one.requester!r}")})
-        for one in found.clients
-    )
-    secrets.check_tokens("client", [(one.requester, one.token) for one in clients])
-    return found.model_copy(update={"servers": servers, "clients": clients})

@@ -432,7 +432,7 @@ async def test_waiting_behind_a_failure_is_sharing_it(inboxes: Inboxes, tmp_path
     ("text", "mode", "said"),
     [
         ("", 0o600, "line 1: 'channel' is missing."),
-        ('[channel.x]\nurl = "what"', 0o600, "channel 'x': apprise does not understand the URL"),
+        ('[channel.x]\nurl = "what"', 0o600, "line 2: 'url': apprise does not understand the URL"),
         ('[channel.x]\nurl = "env:NOT_SET"', 0o600, "the variable NOT_SET is not set."),
         ('[channel.x]\nurl = "json://h"\nfoo = 1', 0o600, "unknown key 'foo'"),
         ('[channel.x]\nurl = "json://h"\ntries = 0', 0o600, "'tries' should be greater than"),

@@ -28,12 +28,13 @@ from shop import Shop
 from ayes.interfaces.aap.instances import InstancesFile
 from ayes.interfaces.aap.provisioning import opened
 from ayes.interfaces.aap.routes import application
-from ayes.interfaces.aap.settings import ProviderFile, read_settings
+from ayes.interfaces.aap.settings import ProviderFile
 from ayes.ledger import clock
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import EventLog
 from ayes.schemas import events as e
 from ayes.schemas.errors import BadFile, BadInput
+from ayes.schemas.settings import read_settings
 from ayes.schemas.slots import ThreadRef
 
 # What is tested here is the provider's; what it rests on is the contract of the log (test_log.py).
@@ -291,11 +292,13 @@ def test_the_settings_of_the_page(tmp_path: Path):
     """Both blocks together are a file of a provider."""
     file = tmp_path / "agents.toml"
     file.write_text("".join(one.text for one in blocks(PAGE, "toml")))
-    found = read_settings(file, {"SUPPORT_BOT_TOKEN": OTHER, "PROVISIONER_TOKEN": PROVISIONER})
+    found = read_settings(
+        ProviderFile, file, {"SUPPORT_BOT_TOKEN": OTHER, "PROVISIONER_TOKEN": PROVISIONER}
+    )
     assert [(one.requester, one.token) for one in found.provisioners] == [("ben", PROVISIONER)]
     same = {"SUPPORT_BOT_TOKEN": OTHER, "PROVISIONER_TOKEN": OTHER}
     with pytest.raises(BadFile, match="have the same token"):
-        read_settings(file, same)
+        read_settings(ProviderFile, file, same)
 
 
 async def test_a_listed_instance_takes_no_name(world: World):

@@ -23,12 +23,13 @@ from running import working
 
 from ayes.consumers.gate import Gate
 from ayes.consumers.worker import Worker
-from ayes.interfaces.aap.settings import read_settings
+from ayes.interfaces.aap.settings import ProviderFile
 from ayes.ledger.call import Call
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
 from ayes.schemas.errors import BadFile
 from ayes.schemas.policy import applied
+from ayes.schemas.settings import read_settings
 from ayes.schemas.slots import ThreadRef, policy_slot
 
 PAGE = ROOT / "docs" / "aap.md"
@@ -167,4 +168,4 @@ def test_a_bad_file_is_refused_in_one_sentence(tmp_path: Path, text: str, said: 
     file.write_text(text)
     file.chmod(0o644)
     with pytest.raises(BadFile, match=said):
-        read_settings(file, {"SHORT": "short"})
+        read_settings(ProviderFile, file, {"SHORT": "short"})

@@ -10,9 +10,10 @@ from pages import blocks
 from paths import ROOT
 
 from ayes.interfaces.mcp import names
-from ayes.interfaces.mcp.settings import read_settings
+from ayes.interfaces.mcp.settings import GatewayFile
 from ayes.interfaces.mcp.wire import recorded, spec_of_tool, without_tasks
 from ayes.schemas.errors import BadFile, BadInput
+from ayes.schemas.settings import read_settings
 from ayes.schemas.slots import CallRef
 from ayes.schemas.tool_names import is_tool_name
 from ayes.schemas.tools import Tool, declaration
@@ -49,7 +50,7 @@ def test_each_mistake_in_the_file_is_one_sentence(tmp_path: Path, text: str, sai
     file.touch(mode=0o600)
     file.write_text(text)
     with pytest.raises(BadFile) as raised:
-        read_settings(file, {})
+        read_settings(GatewayFile, file, {})
     assert said in str(raised.value)
     assert str(raised.value).startswith(str(file))
 
@@ -60,9 +61,11 @@ def test_a_file_with_a_secret_in_it_is_its_owners_alone(tmp_path: Path):
     file.write_text(f'{HEAD}{SERVER}environment = {{ A = "secret" }}\n')
     file.chmod(0o644)
     with pytest.raises(BadFile, match="chmod 600"):
-        read_settings(file, {})
+        read_settings(GatewayFile, file, {})
     file.write_text(f'{HEAD}{SERVER}environment = {{ A = "env:KNOWN" }}\n')
-    assert read_settings(file, {"KNOWN": "secret"}).servers[0].environment == {"A": "secret"}
+    assert read_settings(GatewayFile, file, {"KNOWN": "secret"}).servers[0].environment == {
+        "A": "secret"
+    }
 
 
 def test_the_file_in_the_docs_is_valid(tmp_path: Path):
@@ -70,7 +73,7 @@ def test_the_file_in_the_docs_is_valid(tmp_path: Path):
     [shown] = blocks(ROOT / "docs" / "mcp.md", "toml")
     (tmp_path / "gateway.toml").write_text(shown.text)
     known = {"GITHUB_TOKEN": "a", "SHOP_AUTHORIZATION": "b"}
-    found = read_settings(tmp_path / "gateway.toml", known)
+    found = read_settings(GatewayFile, tmp_path / "gateway.toml", known)
     assert [one.name for one in found.servers] == ["github", "shop"]
 
 
