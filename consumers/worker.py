@@ -104,7 +104,7 @@ _MAX_LOADS: Final = 50
 _HURRIED_LOADS: Final = 4
 _LOADS: Final = Backoff(0.05, 2.0)
 #: The pauses before a delivery comes again.
-_RETRIES: Final = Backoff(0.4, 30.0)
+RETRIES: Final = Backoff(0.4, 30.0)
 #: How long a draining worker waits for work in progress.
 DRAIN_S: Final = 30.0
 
@@ -305,13 +305,13 @@ class Worker[S, W]:
         except Unavailable as problem:
             _log.warning("will be tried again", problem=str(problem), tries=delivery.tries)
             if not isinstance(problem, BrokerRefused) or self._failed(place) < MAX_TRIES:
-                await delivery.retry(_RETRIES.pause_s(delivery.tries))
+                await delivery.retry(RETRIES.pause_s(delivery.tries))
                 return
             reason = str(problem)
         except Exception as problem:  # noqa: BLE001 - a delivery may fail in any way; it ends parked
             _log.exception("could not be handled", tries=delivery.tries)
             if self._failed(place) < MAX_TRIES:
-                await delivery.retry(_RETRIES.pause_s(delivery.tries))
+                await delivery.retry(RETRIES.pause_s(delivery.tries))
                 return
             reason = f"{type(problem).__name__}: {problem}"
         finally:
@@ -323,7 +323,7 @@ class Worker[S, W]:
             except Unavailable as problem:
                 # It stays with the broker, whose monitor counts what is in hand.
                 _log.error("cannot be parked, will be tried again", problem=str(problem))
-                await delivery.retry(_RETRIES.pause_s(delivery.tries))
+                await delivery.retry(RETRIES.pause_s(delivery.tries))
                 return
         await delivery.ack()
 

@@ -24,8 +24,10 @@ class Backoff(Struct, frozen=True):
     def pause_s(self, tries: int) -> float:
         """The pause after so many tries, from 1 on."""
         grown_s = self.first_s * self.growth ** min(tries - 1, _MAX_GROWTHS)
-        varied = random.uniform(1 - self.jitter, 1)  # noqa: S311 - not a secret
-        return min(grown_s, self.most_s or self.first_s) * varied
+        pause_s = min(grown_s, self.most_s or self.first_s)
+        if not self.jitter:
+            return pause_s
+        return pause_s * random.uniform(1 - self.jitter, 1)  # noqa: S311 - not a secret
 
     def pauses(self) -> Iterator[float]:
         """The pauses, without end."""

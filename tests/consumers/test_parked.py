@@ -27,6 +27,7 @@ from ayes.ledger.subscriptions import DURABLES, PARKED, PARKED_BYTES, PARKED_MOS
 from ayes.ops.broker.accounts import ROLES
 from ayes.schemas import codec
 from ayes.schemas import events as e
+from ayes.schemas.backoff import Backoff
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import LedgerFull
 from ayes.schemas.slots import CallRef, ThreadRef
@@ -74,7 +75,7 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_module, "_backoff_s", lambda tries: 0.0)
+    monkeypatch.setattr(worker_module, "RETRIES", Backoff(0))
 
 
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:

@@ -23,6 +23,7 @@ from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import AppendResult, Delivered, Delivery, EventLog, Unconfirmed
 from ayes.schemas import events as e
+from ayes.schemas.backoff import Backoff
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest
 from ayes.schemas.errors import BrokerAway
@@ -170,7 +171,7 @@ def as_(name: str, port: EventLog | Watched) -> Ledger:
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retries do not wait."""
-    monkeypatch.setattr(worker_module, "_backoff_s", lambda _tries: 0.01)
+    monkeypatch.setattr(worker_module, "RETRIES", Backoff(0.01))
 
 
 # ------------------------------------------------------------------------------------ acknowledging
