@@ -51,7 +51,7 @@ class Paused:
         self.resumed.append(saved.thread)
 
     async def until(self, *threads: str) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while sorted(self.resumed) != sorted(threads):  # noqa: ASYNC110 - a list has no event
                 await asyncio.sleep(0.01)
 

@@ -564,7 +564,7 @@ async def test_tokens_of_an_agent_and_a_day(shop: Shop):
 async def used(shop: Shop, number: int) -> None:
     """Wait until the only sum has so many facts."""
     pattern = f"{ROOT}.shop.{BUDGET}.talk.*.{number}"
-    async with asyncio.timeout(20), aclosing(shop.ledger.watch(1, pattern)) as facts:
+    async with asyncio.timeout(60), aclosing(shop.ledger.watch(1, pattern)) as facts:
         await anext(facts)
 
 

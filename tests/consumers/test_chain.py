@@ -594,7 +594,7 @@ async def test_two_reviewers_at_the_same_moment_five_hundred_times(store: Path):
 
 
 async def _seen(ledger: Ledger, count: int, slot: str) -> None:
-    async with asyncio.timeout(30), aclosing(ledger.watch(1, f"ledger.*.*.call.*.{slot}")) as facts:
+    async with asyncio.timeout(60), aclosing(ledger.watch(1, f"ledger.*.*.call.*.{slot}")) as facts:
         async for _ in facts:
             count -= 1
             if not count:

@@ -196,7 +196,7 @@ async def test_a_tool_of_the_same_name_elsewhere_is_left_alone(shop: Shop):
     await shop.ledger.declare("bank", ToolSpec(name="ask_helper", schema='{"type":"object"}'))
     async with shop.gates(), delegating(shop):
         await shop.ledger.request(theirs, "ask_helper", {"task": "Count it."}, requester="rita")
-        await shop.ledger.decision(theirs, timeout_s=10)
+        await shop.ledger.decision(theirs, timeout_s=60)
         await shop.ledger.start(theirs)
         await ask(shop)
         await shop.until(FIRST.below.said(TASK))

@@ -64,7 +64,7 @@ async def names(ledger: Ledger) -> list[str]:
 
 async def eventually_in_doubt(ledger: Ledger) -> list[CallInDoubt]:
     """The calls in doubt once there are any: when a lease has ended, which no event tells."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not (found := await in_doubt(ledger)):  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.02)
     return found
@@ -145,7 +145,7 @@ async def test_a_service_that_renews_its_claim_is_alive_however_long_it_runs(des
         return "paid"
 
     running = asyncio.create_task(desk.run(call, pay, lease_s=0.6))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not await _is_renewed_after(desk, call, 0.6):  # noqa: ASYNC110 - none is announced
             await asyncio.sleep(0.02)
         await indexed(desk, index=index)
@@ -352,7 +352,7 @@ async def test_void_starts_and_results_are_found_for_a_week(desk, monkeypatch):
 
 
 async def _written(desk: Ledger, key: str) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while key not in await desk.log.running.entries():  # noqa: ASYNC110 - rarely written
             await asyncio.sleep(0.02)
 

@@ -195,7 +195,7 @@ async def test_escalate_more_people_are_asked(shop: Shop):
         call = await shop.ledger.call(FIRST)
         assert call.gated
         assert escalated.recorded_at >= call.gated.recorded_at + timedelta(seconds=SOON)
-        async with asyncio.timeout(20), aclosing(told(shop.log.pending)) as changes:
+        async with asyncio.timeout(60), aclosing(told(shop.log.pending)) as changes:
             async for _, value in changes:
                 if value and (entry := pending.decode(value)).asked_as_well:
                     break

@@ -302,7 +302,7 @@ async def test_a_tool_whose_output_cannot_be_recorded_has_failed():
     running = asyncio.create_task(worker.run())
     for slot, event in APPROVED:
         await ledger.append(slot, event)
-    async with asyncio.timeout(20), aclosing(ledger.watch(1, CALL.finished.subject)) as ends:
+    async with asyncio.timeout(60), aclosing(ledger.watch(1, CALL.finished.subject)) as ends:
         end = await anext(ends)
     worker.stop()
     await running
@@ -341,7 +341,7 @@ async def test_an_older_executor_hands_on_to_the_one_that_can_run_it(
     await handed_on.wait()
     new = Worker(ledger, Executor({"refund": ONCE}))
     running.append(asyncio.create_task(new.run()))
-    async with asyncio.timeout(20), aclosing(ledger.watch(1, CALL.finished.subject)) as ends:
+    async with asyncio.timeout(60), aclosing(ledger.watch(1, CALL.finished.subject)) as ends:
         end = await anext(ends)
     for worker in (old, new):
         worker.stop()
@@ -408,7 +408,7 @@ async def test_what_is_claimed_runs_and_what_waits_can_be_revoked():
     finally:
         release.set()
         async with (
-            asyncio.timeout(20),
+            asyncio.timeout(60),
             aclosing(ledger.watch(1, "ledger.*.*.call.*.finished")) as ends,
         ):
             kinds = [type((await anext(ends)).event) for _ in calls]
@@ -523,7 +523,7 @@ async def test_an_executor_that_is_not_shown_a_revocation_starts_nothing():
     worker = Worker(ledger, Executor({"refund": Registered(ONCE.spec, ran.append)}))
     running = asyncio.create_task(worker.run())
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             ended = await anext(ledger.watch(1, CALL.finished.subject))
     finally:
         worker.stop()

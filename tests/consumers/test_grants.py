@@ -390,7 +390,7 @@ async def test_eight_at_once_and_two_gates(store: Path, uses: int):
 async def _either(ledger: Ledger, ref: CallRef) -> str:
     """Wait until the gate has said something; where it stands."""
     async with (
-        asyncio.timeout(20),
+        asyncio.timeout(60),
         aclosing(ledger.watch(1, ref.gated.subject, ref.decided.subject)) as facts,
     ):
         async for fact in facts:

@@ -164,7 +164,7 @@ async def numbered(shop: Shop, count: int) -> list[CallRef]:
 async def judged(shop: Shop, ref: CallRef) -> None:
     """Wait until the gate has said something."""
     places = (ref.gated.subject, ref.decided.subject)
-    async with asyncio.timeout(20), aclosing(shop.ledger.watch(1, *places)) as facts:
+    async with asyncio.timeout(60), aclosing(shop.ledger.watch(1, *places)) as facts:
         async for _ in facts:
             return
 

@@ -219,12 +219,12 @@ async def test_an_executor_that_was_killed_is_followed_by_one_that_asks(
     (tmp_path / "shop_tools.py").write_text(TOOLS)
     async with Ledger.connect(store, role="admin") as ledger:
         first = await _executor(store, tmp_path)
-        async with asyncio.timeout(30), aclosing(ledger.watch(1, "ledger.shop._tool.>")) as facts:
+        async with asyncio.timeout(60), aclosing(ledger.watch(1, "ledger.shop._tool.>")) as facts:
             await anext(facts)
         wish = (await ledger.request(CALL, "pay", {"order": order}, requester="ben")).wish
         yes = e.Approved(digest=wish.digest, ground="policy", rule="freely", policy_version=1)
         await tell(ledger, [(CALL.decided, yes)])
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not (tmp_path / "runs").exists():  # noqa: ASYNC110 - a file announces nothing
                 await asyncio.sleep(0.02)
         first.send_signal(signal.SIGKILL)

@@ -79,7 +79,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not await holds():  # noqa: ASYNC110 - what it asks is not in this process
             await asyncio.sleep(0.01)
 

@@ -63,7 +63,7 @@ async def open_desk(store: Path | None = None, *, url: str | None = None) -> Asy
 
 async def asks(ledger: Ledger, most: int = 50, chosen: PendingFilter = NO_FILTER) -> pending.Listed:
     """What the desk answers, and nothing else; waits until there is one."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             try:
                 return await pending_client._asked(ledger, most, chosen)
@@ -111,17 +111,17 @@ async def plain_client(store: Path, role: str) -> AsyncIterator[Client]:
 
 async def answered(client: Client, body: bytes) -> bytes:
     """What a plain client is answered, once there is somebody who does."""
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while True:
             with suppress(nats.errors.NoRespondersError):
-                answer = await client.request(SUBJECT, body, timeout=5)
+                answer = await client.request(SUBJECT, body, timeout=60)
                 assert not answer.headers, answer.headers
                 return answer.data
 
 
 async def refused(client: Client, body: bytes) -> tuple[str, str]:
     """Code and sentence of an error; nothing is said beside it."""
-    answer = await client.request(SUBJECT, body, timeout=5)
+    answer = await client.request(SUBJECT, body, timeout=60)
     assert answer.data == b""
     headers = answer.headers or {}
     return headers["Nats-Service-Error-Code"], headers["Nats-Service-Error"]
@@ -325,7 +325,7 @@ async def test_an_answer_that_cannot_be_read_is_as_good_as_none(
 
         await other.subscribe(SUBJECT, cb=answer)
         answers.append(b"it can be reached")  # from another account only after a moment
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while answers:
                 with suppress(Unavailable):
                     await observer.log.ask(SUBJECT, b"", 30)
@@ -416,7 +416,7 @@ async def test_whoever_keeps_the_queue_answers(store: Path, admin: Ledger, obser
 
 async def stats(client: Client, desks: int) -> dict[str, int]:
     """How many requests each desk has had, by its id; waits until there are so many desks."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             inbox = client.new_inbox()
             answers = await client.subscribe(inbox)
@@ -470,7 +470,7 @@ async def pages_after(
     """From then on the desk answers with what is there, or not at all; and soon it answers."""
     await away()
     refusals = 0
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             try:
                 oldest, waiting, _ = await pending_client._asked(observer, 50, NO_FILTER)
@@ -543,7 +543,7 @@ async def test_a_desk_without_its_bucket_says_so(store: Path, admin: Ledger, obs
     requests = admin.log.api
     await requests.ask("$JS.API.STREAM.DELETE.KV_pending", b"")
     async with open_desk(store), plain_client(store, "observer") as client:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not (told := await _told(client)):  # noqa: ASYNC110 - until it is there
                 await asyncio.sleep(0.02)
         assert told == ("503", "the view is loading. Ask again soon, or read the bucket.")
@@ -619,21 +619,21 @@ async def test_any_client_can_look_for_it(store: Path, admin: Ledger, observer: 
         await asks(observer)
         await refused(client, b"no")
         for verb, kind in (("PING", "ping"), ("INFO", "info"), ("STATS", "stats")):
-            found = json.loads((await client.request(f"$SRV.{verb}", b"", timeout=10)).data)
+            found = json.loads((await client.request(f"$SRV.{verb}", b"", timeout=60)).data)
             assert found["type"] == f"io.nats.micro.v1.{kind}_response"
             assert found["name"] == SERVICE
             assert len(found["version"].split(".")) == 3
             for subject in (f"$SRV.{verb}.{SERVICE}", f"$SRV.{verb}.{SERVICE}.{found['id']}"):
                 assert (
-                    json.loads((await client.request(subject, b"", timeout=10)).data)["id"]
+                    json.loads((await client.request(subject, b"", timeout=60)).data)["id"]
                     == found["id"]
                 )
-        info = json.loads((await client.request(f"$SRV.INFO.{SERVICE}", b"", timeout=10)).data)
+        info = json.loads((await client.request(f"$SRV.INFO.{SERVICE}", b"", timeout=60)).data)
         assert [(one["name"], one["subject"], one["queue_group"]) for one in info["endpoints"]] == [
             ("oldest", SUBJECT, "q")
         ]
         [endpoint] = json.loads(
-            (await client.request(f"$SRV.STATS.{SERVICE}", b"", timeout=10)).data
+            (await client.request(f"$SRV.STATS.{SERVICE}", b"", timeout=60)).data
         )["endpoints"]
         assert (endpoint["num_requests"] >= 2, endpoint["num_errors"] >= 1) == (True, True)
         assert endpoint["last_error"].startswith("400:not a valid request")

@@ -142,13 +142,13 @@ class Site:
         return [one for one in self.slack.messages[CHANNEL] if one["text"].endswith(f": {ref}")]
 
     async def fact(self, slot):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             async for found in self.service.watch(1, slot.subject):
                 return found
         raise AssertionError
 
     async def parked(self, ref):
-        async with Ledger.connect(self.store, role="operator") as operator, asyncio.timeout(30):
+        async with Ledger.connect(self.store, role="operator") as operator, asyncio.timeout(60):
             while True:
                 for one in await operator.log.parked():
                     if ref.thread in one.subject:

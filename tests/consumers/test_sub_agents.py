@@ -51,7 +51,7 @@ async def opened(shop: Shop) -> None:
 async def delegated(shop: Shop, ref: CallRef, agent: str = "helper") -> ThreadRef:
     """Make a call and open a thread in its run."""
     await shop.ledger.request(ref, "delegate", {})
-    await shop.ledger.decision(ref, timeout_s=10)
+    await shop.ledger.decision(ref, timeout_s=60)
     call = await shop.ledger.start(ref)
     thread, event = thread_below(call, agent=agent)
     await shop.ledger.append(thread.opened, event)
@@ -163,7 +163,7 @@ async def test_what_a_request_leaves_to_its_thread_is_that_of_the_thread(shop: S
     await opened(shop)
     async with shop.gates():
         await shop.request(FIRST, "{}", "delegate", requester="")
-        await shop.ledger.decision(FIRST, timeout_s=10)
+        await shop.ledger.decision(FIRST, timeout_s=60)
         await shop.ledger.start(FIRST)
         event = e.ThreadOpened(requester="rita", agent="helper", parent=str(FIRST))
         await shop.ledger.append(FIRST.below.opened, event)
@@ -240,7 +240,7 @@ async def test_after_a_withdrawal_the_model_of_a_sub_agent_is_not_asked(shop: Sh
     )
     async with shop.gates(), working(asking, closing):
         await shop.ledger.request(FIRST, "delegate", {})
-        await shop.ledger.decision(FIRST, timeout_s=10)
+        await shop.ledger.decision(FIRST, timeout_s=60)
         call = await shop.ledger.start(FIRST)
         thread, event = thread_below(call, agent="helper", model="test:m")
         refund = (await shop.ledger.tool("shop", "refund")).version
@@ -261,7 +261,7 @@ async def test_a_thread_that_only_has_the_name_of_one_below_is_left_alone(shop: 
     async with shop.gates():
         await shop.ledger.append(FIRST.below.opened, e.ThreadOpened(requester="rita"))
         await shop.ledger.request(FIRST, "delegate", {})
-        await shop.ledger.decision(FIRST, timeout_s=10)
+        await shop.ledger.decision(FIRST, timeout_s=60)
         await shop.ledger.start(FIRST)
         ref = await ask(shop, FIRST.below.call("pay"))
         await shop.asked(ref)
@@ -290,7 +290,7 @@ async def test_a_call_that_runs_and_has_nothing_below_is_not_withdrawn(shop: Sho
     await opened(shop)
     async with shop.gates():
         await shop.ledger.request(FIRST, "delegate", {})
-        await shop.ledger.decision(FIRST, timeout_s=10)
+        await shop.ledger.decision(FIRST, timeout_s=60)
         await shop.ledger.start(FIRST)
         with pytest.raises(AlreadyDecided, match="no sub-agent asks in its run"):
             await shop.ledger.withdraw(FIRST)
@@ -315,7 +315,7 @@ async def test_a_parent_is_not_believed(shop: Shop):
     await opened(shop)
     async with shop.gates():
         await shop.ledger.request(FIRST, "delegate", {})
-        await shop.ledger.decision(FIRST, timeout_s=10)
+        await shop.ledger.decision(FIRST, timeout_s=60)
         below = FIRST.below
         # Not a call; another workspace's; not the thread that belongs to the call.
         assert "is not a call" in await forged(shop, ThreadRef("shop", "f1"), "shop/t1")
@@ -339,7 +339,7 @@ async def test_a_thread_that_was_opened_before_the_call_ran_is_not_below_it(shop
     await opened(shop)
     async with shop.gates():
         await shop.ledger.request(FIRST, "delegate", {})
-        await shop.ledger.decision(FIRST, timeout_s=10)
+        await shop.ledger.decision(FIRST, timeout_s=60)
         event = e.ThreadOpened(requester="rita", agent="helper", parent=str(FIRST))
         await shop.ledger.append(FIRST.below.opened, event)
         await shop.ledger.start(FIRST)
@@ -352,7 +352,7 @@ async def test_a_sub_agent_cannot_ask_in_another_name(shop: Shop):
     await opened(shop)
     async with shop.gates():
         await shop.ledger.request(FIRST, "delegate", {})
-        await shop.ledger.decision(FIRST, timeout_s=10)
+        await shop.ledger.decision(FIRST, timeout_s=60)
         await shop.ledger.start(FIRST)
         why = await forged(shop, FIRST.below, str(FIRST), requester="ben")
         assert why.endswith("was opened for 'ben', and shop/t1/c1 was requested for 'rita'.")
@@ -366,6 +366,6 @@ async def test_a_chain_has_an_end(shop: Shop):
         await shop.asked(await ask(shop, threads[-1].call("pay")))
         deepest = threads[-1].call("next")
         await shop.ledger.request(deepest, "delegate", {})
-        await shop.ledger.decision(deepest, timeout_s=10)
+        await shop.ledger.decision(deepest, timeout_s=60)
         await shop.ledger.start(deepest)
         assert "more than 16 calls" in await forged(shop, deepest.below, str(deepest))

@@ -91,14 +91,14 @@ def texts(receiver: Receiver) -> list[str]:
 
 
 async def until(there) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not there():  # noqa: ASYNC110 - files tell nobody
             await asyncio.sleep(0.02)
 
 
 async def parked_when(admin: Ledger, seq: int, is_so) -> list[Parked]:
     """The entries about this fact, once they are so."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             found = [one for one in await admin.log.parked("webhooks") if one.seq == seq]
             if is_so(found):
@@ -314,7 +314,7 @@ async def test_a_dead_endpoint_does_not_delay_the_others(broker, admin, file, wo
     """One that accepts connections and never answers: the facts of the others pass it."""
     async with receiving() as silent, receiving() as other, at_work(broker, file, drain_s=0):
         silent.answer = lambda _request: None
-        added(file, silent, workspace, timeout_s=20.0)
+        added(file, silent, workspace, timeout_s=60)
         added(file, other, workspace, "other")
         names = [f"m{number}" for number in range(200)]
         begun = asyncio.get_running_loop().time()

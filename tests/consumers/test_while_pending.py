@@ -357,7 +357,7 @@ class Desk:
             await running
 
     async def until(self, slot: Slot) -> Fact:
-        async with asyncio.timeout(20), aclosing(self.ledger.watch(1, slot.subject)) as facts:
+        async with asyncio.timeout(60), aclosing(self.ledger.watch(1, slot.subject)) as facts:
             async for fact in facts:
                 return fact
         raise AssertionError
@@ -502,7 +502,7 @@ async def test_said_and_looked_at_before_the_question(desk: Desk, monkeypatch: p
 
     async def meanwhile() -> None:
         await desk.hear()
-        await asyncio.wait_for(handled.wait(), 20)
+        await asyncio.wait_for(handled.wait(), 60)
 
     monkeypatch.setattr(Gate, "load", looked)
     desk.log.before[FIRST.gated] = meanwhile

@@ -69,7 +69,7 @@ def kinds(facts: Sequence[Fact]) -> list[str]:
 
 async def finished(ledger: Ledger, *refs: CallRef) -> list[e.Event]:
     """Wait until these calls are finished; hand back how."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         found: dict[CallRef, e.Event] = {}
         async for fact in ledger.watch(1, *(ref.finished.subject for ref in refs)):
             ref = fact.slot.call_ref
@@ -83,7 +83,7 @@ async def finished(ledger: Ledger, *refs: CallRef) -> list[e.Event]:
 
 async def until(there: Callable[[], bool] | Callable[[], Awaitable[bool]]) -> None:
     """For what nobody announces."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             found = there()
             if found if isinstance(found, bool) else await found:
@@ -316,7 +316,7 @@ async def test_what_cannot_be_handled_is_parked_and_the_others_go_on(
         await ledger.append(ref.requested, requested(number))
     stumbling = Stumbling(calls[0])
     async with working(Worker(ledger, stumbling, concurrency=1)):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             async for fact in ledger.watch(1, "ledger.*.*.call.*.decided"):
                 if fact.slot == calls[-1].decided:
                     break

@@ -320,7 +320,7 @@ async def up(here: Path, *options: str) -> AsyncIterator[dict[str, str]]:
     with process:
         try:
             assert process.stdout
-            ready = await asyncio.wait_for(asyncio.to_thread(process.stdout.readline), 20)
+            ready = await asyncio.wait_for(asyncio.to_thread(process.stdout.readline), 60)
             assert ready, (here / "up.log").read_text()
             yield environment
         finally:
@@ -333,7 +333,7 @@ async def run(
     cwd: Path,
     environment: dict[str, str],
     *,
-    within_s: float = 20,
+    within_s: float = 60,
     typed: str = "",
 ) -> tuple[int, str, str]:
     """Its exit code and what it wrote. `ayes` and the blocks of a page are forked: 40 starts a page
@@ -398,7 +398,7 @@ async def run_python(
         assert code == 0, f"{block}\n{out}{err}"
         return
     compiled = compile(block.text, str(block), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         waiting = eval(compiled, names)
         if inspect.iscoroutine(waiting):
             await waiting
@@ -616,7 +616,7 @@ async def waits_for_people(call: str, environment: dict[str, str]) -> bool:
 
 
 async def until(there: Callable[[], Any]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not await there():  # noqa: ASYNC110 - another process tells nobody
             await asyncio.sleep(0.1)
 
@@ -664,17 +664,17 @@ async def test_another_language_can_do_it(shop):
     )
     async with ana_approves(store), Ledger.connect(store, role="observer") as observer:
         for subject, payload in sent:
-            answer = json.loads((await client.request(subject, payload, timeout=10)).data)
+            answer = json.loads((await client.request(subject, payload, timeout=60)).data)
             assert answer["stream"] == "LEDGER", answer
             if subject.endswith("requested"):
-                await observer.decision("shop/order-17/refund-8", timeout_s=10)
+                await observer.decision("shop/order-17/refund-8", timeout_s=60)
         call = await observer.call(CallRef.parse("shop/order-17/refund-8"))
         assert call.status == "returned"
         assert call.wish.digest == json.loads(sent[1][1])["digest"]
         again = json.loads((await client.request(sent[-1][0], sent[-1][1])).data)
         assert again["error"]["err_code"] == 10077
         missing = await client.request(
-            "$JS.API.DIRECT.GET.LEDGER.ledger.shop.order-17.call.refund-9.decided", b"", timeout=10
+            "$JS.API.DIRECT.GET.LEDGER.ledger.shop.order-17.call.refund-9.decided", b"", timeout=60
         )
         assert (missing.headers or {})["Status"] == "404"
     await client.close()
@@ -692,7 +692,7 @@ async def test_the_executor_works(tmp_path):
             call = await ledger.request(
                 "shop/order-17/letter-1", "send_letter", {"to": "ben", "text": "Sorry."}
             )
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 async for fact in ledger.watch(1, call.ref.finished.subject):
                     assert fact.event.output == "sent 6 characters to ben"
                     break

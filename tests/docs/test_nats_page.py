@@ -37,7 +37,7 @@ async def test_plain_nats_py_does_a_whole_approval(tmp_path):
         await ensure_account(shop.server.store, "reviewer-ana")
         async with (
             Ledger.connect(shop.server.store.path, role="observer") as observer,
-            asyncio.timeout(30),
+            asyncio.timeout(60),
         ):
             while True:  # it starts beside the console
                 with suppress(BrokerAway):

@@ -46,7 +46,7 @@ async def answering(
     """The log on a broker that gives these answers, by subject, in this order; None: none."""
     async with (
         bare(path, config) as url,
-        JetStream.connect(url=url, timeout_s=20, any_level=True) as log,
+        JetStream.connect(url=url, timeout_s=60, any_level=True) as log,
     ):
         client = Client()
         await client.connect(url)
@@ -139,7 +139,7 @@ async def test_a_consumer_is_requested_again_before_its_reader_gives_up(
         with pytest.raises(BrokerRefused, match="does not let LEDGER be followed: just not"):
             async with aclosing(log.raw(1, until_end=True)) as batches:
                 await anext(batches)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(asked) < 3:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
     assert len(set(asked)) == 3
@@ -178,7 +178,7 @@ async def replying(
     """The log on a broker that gives each request on the subject these replies: head and data."""
     async with (
         bare(path) as url,
-        JetStream.connect(url=url, timeout_s=20, any_level=True) as log,
+        JetStream.connect(url=url, timeout_s=60, any_level=True) as log,
     ):
         client = Client()
         await client.connect(url)
@@ -394,7 +394,7 @@ async def test_flow_control_is_answered_on_its_own_subjects_only(tmp_path: Path)
         await log.api.tell("the.end", b"")
         heard = []
         while not heard or heard[-1] != "the.end":
-            heard.append((await everything.next_msg(timeout=20)).subject)
+            heard.append((await everything.next_msg(timeout=60)).subject)
         await client.close()
     written = [subject for subject in heard if subject.startswith(("ledger.", "$JS.FC."))]
     assert written == ["$JS.FC.LEDGER.x.1"]
@@ -415,4 +415,4 @@ async def test_live_text_is_not_what_the_broker_answered(tmp_path: Path):
             line = " ".join([*words, *map(str, sizes)]).encode()
             text = b"real" if not (reply or head) else b"fake"
             await write(log.connection.client, line + b"\r\n" + head + text + b"\r\n")
-        assert await asyncio.wait_for(messages.get(), 20) == b"real"
+        assert await asyncio.wait_for(messages.get(), 60) == b"real"

@@ -1116,7 +1116,7 @@ class Seen:
 
     async def until(self, count: int) -> Sequence[int]:
         """Wait for so many facts; their numbers."""
-        async with asyncio.timeout(15), self._grown:
+        async with asyncio.timeout(60), self._grown:
             await self._grown.wait_for(lambda: len(self.facts) >= count)
         return [fact.seq for fact in self.facts]
 

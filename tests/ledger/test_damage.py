@@ -115,7 +115,7 @@ READS: dict[str, tuple[str, Callable[[Ledger], Awaitable[Any]]]] = {
     "a delegation": ("rot delegation", lambda ledger: ledger.delegations("shop")),
     "its end too": ("rot return", lambda ledger: ledger.delegations("shop")),
     "a request": ("wish", lambda ledger: ledger.known_call(CALL)),
-    "a decision": ("rot decision", lambda ledger: ledger.decision(CALL, timeout_s=20)),
+    "a decision": ("rot decision", lambda ledger: ledger.decision(CALL, timeout_s=60)),
     "a revocation": ("rot stop", lambda ledger: ledger.start(CALL)),
     "its slot": ("rot stop", _again),
 }
@@ -183,7 +183,7 @@ async def test_a_worker_ends_at_a_fact_that_cannot_be_read(rotten):
     async with rotten("rot policy 2") as ledger:
         ref = CallRef("shop", "t9", "r-1")
         gate = reactions(["gate"])
-        async with asyncio.timeout(30), working(gate, store=rotten.path) as ended:
+        async with asyncio.timeout(60), working(gate, store=rotten.path) as ended:
             await ledger.request(ref, "refund", {}, requester="rita")
             with pytest.raises(LogDamaged, match=r"shop\._policy\.2 is counted"):
                 await ended

@@ -287,7 +287,7 @@ async def test_what_is_lost_on_its_way_is_read_again(
             return straight(subject, take_some)
 
         monkeypatch.setattr(ledger.log.api, "straight", lossy)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             assert [fact.seq async for fact in ledger.replay()] == list(range(1, 11))
     assert delivered > 10
 
@@ -314,7 +314,7 @@ async def test_a_log_that_was_made_anew_is_not_followed_on(
         with pytest.raises(
             BrokerRefused, match=f"LEDGER ends at {left}, and 3 was read from it before"
         ):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await anext(facts)
 
 
@@ -519,7 +519,7 @@ async def test_a_log_says_which_it_is_and_how_far_its_readers_are(port: EventLog
 
 
 async def _comes_to(port: EventLog, progress: Progress) -> bool:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while await port.progress("gate") != progress:  # noqa: ASYNC110 - nothing tells of it
             await asyncio.sleep(0.02)
     return True

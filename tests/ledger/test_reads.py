@@ -202,7 +202,7 @@ async def test_ask_wait_and_run_whatever_replicas_answer(seed: int):
             ref.decided,
             e.Approved(digest=known.wish.digest, ground="policy", rule="r", policy_version=1),
         )
-        _, decided = await asyncio.gather(deciding, desk.decision(ref, timeout_s=20))
+        _, decided = await asyncio.gather(deciding, desk.decision(ref, timeout_s=60))
         assert decided.status is Status.APPROVED
         await desk.run(ref, lambda number=number: ran.append(number))
     assert ran == list(range(10))
@@ -365,7 +365,7 @@ async def test_an_executor_reads_its_claim_for_as_long_as_it_takes(monkeypatch: 
     spec = SPEC.model_copy(update={"run_by": "executor"})
     worker = Worker(desk, Executor({"refund": Registered(spec, lambda: ran.append(1))}))
     running = asyncio.create_task(worker.run())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         async for _ in desk.watch(1, CALL.finished.subject):
             break
     worker.stop()

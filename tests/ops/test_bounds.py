@@ -35,7 +35,7 @@ async def api(ledger, subject, **body):
     """A request to JetStream, as anybody with a client of their own makes it."""
     client = ledger.log.connection.client
     return json.loads(
-        (await client.request(f"$JS.API.{subject}", msgspec.json.encode(body), timeout=5)).data
+        (await client.request(f"$JS.API.{subject}", msgspec.json.encode(body), timeout=60)).data
     )
 
 
@@ -102,7 +102,7 @@ async def test_an_observer_cannot_lock_readers_out(store, admin, observer, docto
     assert set(refused) == {"maximum consumers limit reached"}
     async with Ledger.connect(store) as service, working(reactions(["gate"]), store=store):
         await service.append(CALL.requested, request(WISH))
-        waiting = asyncio.create_task(service.decision(CALL, timeout_s=20))
+        waiting = asyncio.create_task(service.decision(CALL, timeout_s=60))
         await service.append(CALL.withdrawn, e.Withdrawn())
         assert (await waiting).decided is not None
     found = await doctor()
@@ -279,7 +279,7 @@ async def test_fifty_open_batches_keep_nobody_from_theirs(store, doctor):
         for number in range(60):
             headers = {"Nats-Batch-Id": f"b{number}", "Nats-Batch-Sequence": "1"}
             answer = await client.request(
-                REF.said(f"m{number}").subject, b"{}", headers=headers, timeout=10
+                REF.said(f"m{number}").subject, b"{}", headers=headers, timeout=60
             )
             assert answer.data == b""
     assert (await doctor())["batches"]["ok"]
@@ -300,7 +300,7 @@ async def test_what_changes_while_it_runs_is_an_alarm(store, admin, capsys, monk
         try:
             config = await config_of(admin, LEDGER)
             await api(admin, f"STREAM.UPDATE.{LEDGER}", **config | {"allow_atomic": False})
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while not logs:  # noqa: ASYNC110 - a log line wakes nobody
                     await asyncio.sleep(0.01)
             expected = "stream LEDGER: allow_atomic is None, declared is True"

@@ -60,7 +60,7 @@ def status(store, capsys):
 async def api(admin, subject, **body):
     """A request to JetStream, as an administrator with a client of their own makes it."""
     answer = await admin.log.connection.client.request(
-        f"$JS.API.{subject}", msgspec.json.encode(body), timeout=10
+        f"$JS.API.{subject}", msgspec.json.encode(body), timeout=60
     )
     told = json.loads(answer.data)
     assert "error" not in told, told

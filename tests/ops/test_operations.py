@@ -148,7 +148,7 @@ async def wire(tmp_path: Path) -> AsyncIterator[tuple[Wire, Path, Path]]:
 
 async def settled(store: Path) -> None:
     """Wait until all that was handed out is acknowledged."""
-    async with Ledger.connect(store, role="admin") as admin, asyncio.timeout(20):
+    async with Ledger.connect(store, role="admin") as admin, asyncio.timeout(60):
         for durable in ("gate", "executor"):
             while await left(admin, durable):  # noqa: ASYNC110 - nobody is told of it
                 await asyncio.sleep(0.01)
@@ -246,7 +246,7 @@ async def test_who_appends_at_every_pass_keeps_nobody_waiting(wire):
         first = service.append(thread.said("first"), e.Said(role="user", text="Me, please."))
         waiting = appending.create_task(first)
         number = 0
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not waiting.done():
                 number += 1
                 said = service.append(

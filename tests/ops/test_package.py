@@ -139,7 +139,7 @@ def test_a_project_with_folders_of_the_same_names_can_use_it(wheel: Path, tmp_pa
         out, _ = service.communicate(timeout=60)
     finally:
         up.terminate()
-        up.communicate(timeout=30)
+        up.communicate(timeout=60)
     assert service.returncode == 0
     first, *rest = out.splitlines()
     assert first == "A-17 is refunded"

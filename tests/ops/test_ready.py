@@ -89,7 +89,7 @@ async def test_a_long_tool_is_no_stall(store, admin, monkeypatch, consumer, slot
         found = await progress(admin.log, consumer)
         assert (found.in_hand, found.frozen) == (1, consumer == "gate")
         await delivery.ack()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (await progress(admin.log, consumer)).in_hand:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert not (await progress(admin.log, consumer)).frozen
@@ -135,7 +135,7 @@ async def test_ready_is_when_gate_and_queue_run(store, admin, ready):
 
 
 async def until(ready, answer):
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while await ready() != answer:  # noqa: ASYNC110 - nobody reports a subscription
             await asyncio.sleep(0.02)
 
@@ -144,7 +144,7 @@ async def test_a_workers_own_login_is_enough_to_ask_for_it(store, capsys):
     """A probe next to a worker needs no other password than the worker's."""
     login = Store(store).login("gate")
     url = login.url.replace("//", f"//{login.user}:{login.password}@")
-    async with working(reactions(["gate"]), store=store), asyncio.timeout(20):
+    async with working(reactions(["gate"]), store=store), asyncio.timeout(60):
         wanted = ready_command.WantedOptions(["gate"])
         while await ready_command.ready(wanted, Session(None, url)):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
@@ -199,7 +199,7 @@ async def requested(store):
 
 def get(url):
     try:
-        with urllib.request.urlopen(url, timeout=20) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as refused:
         return refused.code, refused.read().decode()
@@ -290,7 +290,7 @@ async def test_ready_asks_for_every_consumer_of_a_role(
         await setup_command.setup(session=Session(store, json=True))
         capsys.readouterr()
         await until(ready, (0, ""))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (await admin.call(CALL)).decided is None:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 

@@ -404,7 +404,7 @@ def test_stopped_and_started_again_it_goes_on(store, workspace, tmp_path):
     with started("rehearse", SMALL, "--reviewer", hesitant, *options) as process:
         wait_for(store, ThreadRef(workspace, "two-at-once").wish(2, 1).gated)
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
     assert "Start it again with the same --store to continue." in err
     ended = rehearsed(store, workspace)
@@ -453,7 +453,7 @@ def test_it_says_that_calls_wait_for_people(tmp_path, script, rules, as_json):
             wait_for(store, ThreadRef("rehearsal", "same-id-twice").call(call).gated)
             hand = ("approve", f"rehearsal/same-id-twice/{call}", "--as", "hand")
             assert approvals(*hand, "--store", store).code == 0
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     identical = (
         json.loads(out)["identical"]
@@ -525,7 +525,7 @@ def test_another_rehearsal_leaves_its_threads_alone(store, workspace, tmp_path, 
         for call in (thread.wish(2, 0), thread.wish(2, 1)):
             wait_for(store, call.gated)
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
     # Decided while nobody rehearses: what follows is handed to whoever comes next.
     for call in (thread.wish(2, 0), thread.wish(2, 1)):
         approve(store, call)

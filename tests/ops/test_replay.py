@@ -90,7 +90,7 @@ def plain(expected):
 
 async def everything(admin):
     """What each stream holds: nothing may be added by looking."""
-    answer = await admin.log.connection.client.request("$JS.API.STREAM.LIST", b"", timeout=10)
+    answer = await admin.log.connection.client.request("$JS.API.STREAM.LIST", b"", timeout=60)
     return {
         one["config"]["name"]: (one["state"]["messages"], one["state"]["last_seq"])
         for one in json.loads(answer.data)["streams"]
@@ -205,7 +205,7 @@ async def _keys(bucket):
     """Its keys. nats-py finds none if the broker has sent every entry before it has read the first
     (`KeyValue.watch`), so a bucket with entries is asked again.
     """
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (await bucket.status()).values:
             with suppress(NoKeysError):
                 return await bucket.keys()
@@ -315,7 +315,7 @@ async def test_what_differs_is_named_and_put_right(store, admin, project):
         code, out, err = await project("pending", swap=True)
         assert code == 0
         assert "swapped: the live queue is what the log gives; 5 entries were not" in err
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(seen) < len(differing):  # noqa: ASYNC110 - it is the watcher who waits for something
                 await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)
@@ -475,11 +475,11 @@ async def reconfigured(admin, **changes):
     """An administrator changes the log's stream, with a client of their own."""
     client = admin.log.connection.client
     config = json.loads(
-        (await client.request(f"$JS.API.STREAM.INFO.{LEDGER}", b"", timeout=10)).data
+        (await client.request(f"$JS.API.STREAM.INFO.{LEDGER}", b"", timeout=60)).data
     )["config"]
     body = msgspec.json.encode(config | changes)
     answer = json.loads(
-        (await client.request(f"$JS.API.STREAM.UPDATE.{LEDGER}", body, timeout=10)).data
+        (await client.request(f"$JS.API.STREAM.UPDATE.{LEDGER}", body, timeout=60)).data
     )
     assert "error" not in answer, answer
 
@@ -490,7 +490,7 @@ async def taken_out(admin, slot):
     """
     await reconfigured(admin, discard="old", discard_new_per_subject=False)
     raw = msgspec.json.encode(e.Said(role="user", text="another"))
-    answer = await admin.log.connection.client.request(slot.subject, raw, timeout=10)
+    answer = await admin.log.connection.client.request(slot.subject, raw, timeout=60)
     assert "error" not in json.loads(answer.data)
 
 

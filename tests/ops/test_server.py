@@ -49,7 +49,7 @@ import asyncio, sys
 from ayes.ledger.clients.services import Ledger
 
 async def main():
-    async with Ledger.connect(sys.argv[1], role="gate", timeout_s=20) as ledger:
+    async with Ledger.connect(sys.argv[1], role="gate", timeout_s=60) as ledger:
         await ledger.log.last_seq()
 
 asyncio.run(main())
@@ -85,7 +85,7 @@ async def make_ledger(store):
     }
     async with connected(store.login("admin")) as admin:
         made = await admin.request(
-            "$JS.API.STREAM.CREATE.LEDGER", json.dumps(config).encode(), timeout=10
+            "$JS.API.STREAM.CREATE.LEDGER", json.dumps(config).encode(), timeout=60
         )
         assert "error" not in json.loads(made.data)
         work = {
@@ -95,7 +95,7 @@ async def make_ledger(store):
         }
         body = {"stream_name": "LEDGER", "config": work | {"ack_policy": "explicit"}}
         made = await admin.request(
-            "$JS.API.CONSUMER.CREATE.LEDGER.gate", json.dumps(body).encode(), timeout=10
+            "$JS.API.CONSUMER.CREATE.LEDGER.gate", json.dumps(body).encode(), timeout=60
         )
         assert "error" not in json.loads(made.data)
 
@@ -249,13 +249,13 @@ async def test_a_restart_is_the_same_broker(store):
         await make_ledger(store)
         ana = await server.ensure_account("reviewer-ana")
         async with connected(ana) as client:
-            await client.request("ledger.shop.t1.call.1-0.vote.ana", b"{}", timeout=10)
+            await client.request("ledger.shop.t1.call.1-0.vote.ana", b"{}", timeout=60)
     async with EmbeddedServer(store.path) as server:
         assert server.url == before
         assert store.login("reviewer-ana") == ana
         async with connected(ana) as client:
             found = await client.request(
-                "$JS.API.DIRECT.GET.LEDGER.ledger.shop.t1.call.1-0.vote.ana", timeout=10
+                "$JS.API.DIRECT.GET.LEDGER.ledger.shop.t1.call.1-0.vote.ana", timeout=60
             )
             assert found.data == b"{}"
 
@@ -357,7 +357,7 @@ async def test_killing_the_parent_ends_the_server(store):
         child = int(await parent.stdout.readline())
         await make_ledger(store)
         async with connected(store.login("service")) as client:
-            await client.request("ledger.shop.t1.call.1-0.requested", b"kept", timeout=10)
+            await client.request("ledger.shop.t1.call.1-0.requested", b"kept", timeout=60)
         assert running(child)
         parent.kill()
     async with EmbeddedServer(
@@ -367,7 +367,7 @@ async def test_killing_the_parent_ends_the_server(store):
         assert server.pid != child
         async with connected(store.login("observer")) as client:
             found = await client.request(
-                "$JS.API.DIRECT.GET.LEDGER.ledger.shop.t1.call.1-0.requested", timeout=10
+                "$JS.API.DIRECT.GET.LEDGER.ledger.shop.t1.call.1-0.requested", timeout=60
             )
             assert found.data == b"kept"
 
@@ -449,7 +449,7 @@ async def test_people_come_while_everybody_subscribes(store):
                 async with connected(login) as client:
                     vote = f"ledger.shop.t1.call.c.vote.p{number}"
                     assert "error" not in json.loads(
-                        (await client.request(vote, b"{}", timeout=10)).data
+                        (await client.request(vote, b"{}", timeout=60)).data
                     )
         finally:
             stop.set()
@@ -507,12 +507,12 @@ async def test_another_process_adds_a_reviewer(store):
                 async with connected(store.login(person)) as client:
                     name = person.removeprefix("reviewer-")
                     ack = await client.request(
-                        f"ledger.shop.t1.call.1-0.vote.{name}", b"{}", timeout=10
+                        f"ledger.shop.t1.call.1-0.vote.{name}", b"{}", timeout=60
                     )
                     assert "error" not in json.loads(ack.data)
-                    assert (await handed.next_msg(timeout=5)).subject.endswith(name)
-                await asking.request(f"ledger.shop.t1.call.{person}.requested", b"{}", timeout=10)
-                await (await handed.next_msg(timeout=5)).ack_sync(timeout=10)
+                    assert (await handed.next_msg(timeout=60)).subject.endswith(name)
+                await asking.request(f"ledger.shop.t1.call.{person}.requested", b"{}", timeout=60)
+                await (await handed.next_msg(timeout=60)).ack_sync(timeout=60)
             assert not lost
 
 
@@ -525,7 +525,7 @@ async def test_many_join_at_once(store):
         assert logins == again
         for login in logins:
             async with connected(login) as client:
-                await client.request("$JS.API.INFO", timeout=10)
+                await client.request("$JS.API.INFO", timeout=60)
 
 
 async def test_no_account_without_a_broker(store):

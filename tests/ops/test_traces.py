@@ -71,7 +71,7 @@ def at_work(
 
 
 async def until(ledger: Ledger, slot: Slot) -> None:
-    async with asyncio.timeout(30), aclosing(ledger.watch(1, slot.subject)) as facts:
+    async with asyncio.timeout(60), aclosing(ledger.watch(1, slot.subject)) as facts:
         await anext(facts)
 
 

@@ -294,7 +294,7 @@ async def test_foreign_bytes_are_void(store, admin, replay, subject, raw):
     ever (B14, R4).
     """
     await tell(admin, [(REF.opened, e.ThreadOpened(requester="rita"))])
-    answer = await admin.log.connection.client.request(subject, raw, timeout=10)
+    answer = await admin.log.connection.client.request(subject, raw, timeout=60)
     assert json.loads(answer.data)["seq"] == 2
     rebuilt = await rebuild(admin)
     (void,) = rebuilt.void
@@ -325,7 +325,7 @@ async def _in_queue(admin):
 
 async def _at_rest(admin):
     """Wait until the queue's worker has looked at its entry once more, and mends nothing now."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             seen = await admin.log.progress("queue")
             if not seen.waiting and not seen.in_hand:

@@ -473,7 +473,7 @@ async def test_the_whole_log_is_read_while_workers_run(
         node = await log.leader()
         async with watching.keeping(other, place, is_gate=False) as beside:
             async with watching.keeping(log, place) as watched:
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(60):
                     await asyncio.wait(watched.ends, return_when=asyncio.FIRST_EXCEPTION)
                 ended = [str(one.exception()) for one in watched.ends if one.done()]
                 assert f"fact 4 cannot be read, on node {node}" in ended[0]
@@ -496,7 +496,7 @@ async def test_how_far_the_log_was_read_is_told(damaged: Path, capsys, monkeypat
         JetStream.connect(damaged, role="gate") as log,
     ):
         await declare_streams(damaged)
-        async with watching.keeping(log, place) as watched, asyncio.timeout(30):
+        async with watching.keeping(log, place) as watched, asyncio.timeout(60):
             while (read := await witness.reading(log)) is None or read.until < 91:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
             assert not any(one.done() for one in watched.ends)

@@ -173,7 +173,7 @@ class World:
             env=environment(PYTHONPATH=os.environ.get("PYTHONPATH", "")),
             stderr=subprocess.DEVNULL,
         )
-        async with asyncio.timeout(60), httpx.AsyncClient(timeout=10) as http:
+        async with asyncio.timeout(60), httpx.AsyncClient(timeout=60) as http:
             while True:
                 with suppress(httpx.TransportError):
                     await http.get(self.provider_url)

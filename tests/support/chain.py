@@ -128,7 +128,7 @@ class Chain:
     async def until(self, there: Callable[[Thread], object]) -> Thread:
         """Follow the thread until the condition holds."""
         seen: list[Fact] = []
-        async with asyncio.timeout(20), aclosing(self.ledger.watch(1, THREAD.subjects)) as facts:
+        async with asyncio.timeout(60), aclosing(self.ledger.watch(1, THREAD.subjects)) as facts:
             async for fact in facts:
                 seen.append(fact)
                 thread = thread_of(THREAD, seen)
@@ -142,7 +142,7 @@ class Chain:
 
     async def shown(self, count: int = 1) -> list[pending.Entry]:
         """Wait until N approvals are open in the queue."""
-        async with asyncio.timeout(20), aclosing(told(self.log.pending)) as changes:
+        async with asyncio.timeout(60), aclosing(told(self.log.pending)) as changes:
             found: dict[str, pending.Entry] = {}
             async for key, value in changes:
                 found.pop(key, None)

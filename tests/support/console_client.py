@@ -118,7 +118,7 @@ async def site(path, policy: str = POLICY, *tools: ToolSpec) -> AsyncIterator[Si
 
 async def listed(client: httpx.AsyncClient, count: int) -> dict[str, Any]:
     """The page of pending calls, once there are so many."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             answer = await client.get("/api/v1/calls?status=pending")
             # The list may be loading.

@@ -74,7 +74,7 @@ async def serving(app: Any) -> AsyncIterator[str]:
     server = uvicorn.Server(config)
     running = asyncio.create_task(server.serve())
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not server.started:  # noqa: ASYNC110 - it has no event
                 await asyncio.sleep(0.01)
         yield f"http://127.0.0.1:{port}/mcp"

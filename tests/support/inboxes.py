@@ -37,7 +37,7 @@ class Inbox(list[Received]):
     def to(self, name: str) -> list[Received]:
         return [one for one in self if one.to == name]
 
-    def until(self, count: int, within_s: float = 30.0) -> "Inbox":
+    def until(self, count: int, within_s: float = 60) -> "Inbox":
         """Wait in a thread until so many have come."""
         end = time.monotonic() + within_s
         while len(self) < count:

@@ -30,7 +30,7 @@ class Somebody:
         self._denied.clear()
         raw = body if isinstance(body, bytes) else json.dumps(body or {}).encode()
         asking = asyncio.ensure_future(
-            self.client.request(subject, raw, timeout=5, headers=headers)
+            self.client.request(subject, raw, timeout=60, headers=headers)
         )
         denial = asyncio.ensure_future(self._denied.wait())
         await asyncio.wait((asking, denial), return_when=asyncio.FIRST_COMPLETED)
@@ -51,14 +51,14 @@ class Somebody:
         """
         self.problems.clear()
         await self.client.publish(subject, b"", reply=self.client.new_inbox())
-        await self.client.request("$JS.API.INFO", timeout=5)
+        await self.client.request("$JS.API.INFO", timeout=60)
         return not self.denied(subject)
 
     async def may_hear(self, subject, queue=""):
         """Whether the broker accepts a subscription."""
         self.problems.clear()
         await self.client.subscribe(subject, queue=queue)
-        await self.client.request("$JS.API.INFO", timeout=5)
+        await self.client.request("$JS.API.INFO", timeout=60)
         return not self.problems
 
 

@@ -213,7 +213,7 @@ def started(
         finally:
             if process.poll() is None:
                 process.terminate()
-                process.communicate(timeout=20)
+                process.communicate(timeout=60)
 
 
 @asynccontextmanager
@@ -391,7 +391,7 @@ def until_listed(store: Path, call: CallRef, *, listed: bool = True) -> None:
     """
 
     async def changed() -> None:
-        async with Ledger.connect(store) as ledger, asyncio.timeout(30):
+        async with Ledger.connect(store) as ledger, asyncio.timeout(60):
             key = str(call).replace("/", ".")
             while (key in await ledger.log.pending.entries()) is not listed:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
@@ -415,7 +415,7 @@ async def entry_of(bucket: Bucket, key: str) -> tuple[bytes, int]:
     """An entry of the queue and its revision, once the queue's worker has written it: some time
     after the gate's fact.
     """
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             value, revision = await bucket.get(key)
             if value:

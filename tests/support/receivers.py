@@ -69,7 +69,7 @@ class Receiver:
     def types(self) -> list[str]:
         return [one.event["type"].removeprefix("ayes.") for one in self.posts]
 
-    async def until(self, there: Callable[[], object], within_s: float = 30) -> None:
+    async def until(self, there: Callable[[], object], within_s: float = 60) -> None:
         """Wait until this holds; it is asked after each request."""
         async with asyncio.timeout(within_s), self._came:
             await self._came.wait_for(there)

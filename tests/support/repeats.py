@@ -124,7 +124,7 @@ async def _reach(state: str, ref: CallRef, way: Way, ledger: Ledger, ana: Review
         await ana.deny(ref, reason="Not now.")
     else:
         await ana.approve(ref)
-    await ledger.decision(ref, timeout_s=20)
+    await ledger.decision(ref, timeout_s=60)
     if state in ("denied", "approved"):
         return
     await way.starts(ledger, ref)

@@ -17,5 +17,5 @@ async def working(*workers: Worker[Any, Any]) -> AsyncIterator[list[asyncio.Task
     finally:
         for worker in workers:
             worker.stop()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await asyncio.gather(*running)

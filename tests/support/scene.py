@@ -180,7 +180,7 @@ class Scene:
         return await self.site.app.state.backend.reviewer(name)
 
     async def until(self, slot: Slot) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             async for _ in self.service.watch(1, slot.subject):
                 return
 
@@ -188,7 +188,7 @@ class Scene:
         """Request a call, and wait until people are asked or the policy has decided."""
         text = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
         await self.service.request(ref, tool, text, requester="rita", **more)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             async for _ in self.service.watch(1, ref.gated.subject, ref.decided.subject):
                 return
 
@@ -237,7 +237,7 @@ class Scene:
         await self.ask(EDITED, "refund", {"order": "A-21", "amount": 90, "reason": "damaged"})
         less = '{"order":"A-21","amount":45,"reason":"damaged"}'
         await ana.approve(EDITED, arguments=less, reason="Half of it is damaged.")
-        await self.service.decision(EDITED, timeout_s=20)
+        await self.service.decision(EDITED, timeout_s=60)
         await self.service.start(EDITED)
         await self.service.finish(EDITED, output="45 euros were paid.")
         denied = CallRef("shop", "order-22", "refund-1")
@@ -250,12 +250,12 @@ class Scene:
         await self.ask(withdrawn, "refund", {"order": "A-23", "amount": 12})
         await self.service.withdraw(withdrawn, "The customer called.")
         for ref in (denied, answered, withdrawn):
-            await self.service.decision(ref, timeout_s=20)
+            await self.service.decision(ref, timeout_s=60)
 
     async def _doubtful(self) -> None:
         await self.ask(DOUBTFUL, "payout", {"invoice": "I-2044"})
         await (await self.reviewer("ben")).approve(DOUBTFUL)
-        await self.service.decision(DOUBTFUL, timeout_s=20)
+        await self.service.decision(DOUBTFUL, timeout_s=60)
         await self.service.start(DOUBTFUL)
         await self.service.doubt(DOUBTFUL, "The connection to the bank broke after the order.")
 

@@ -74,7 +74,7 @@ class Shop:
             yield
 
     async def until(self, slot: Slot) -> Fact:
-        async with asyncio.timeout(20), aclosing(self.ledger.watch(1, slot.subject)) as facts:
+        async with asyncio.timeout(60), aclosing(self.ledger.watch(1, slot.subject)) as facts:
             async for fact in facts:
                 return fact
         raise AssertionError

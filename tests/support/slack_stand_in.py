@@ -56,7 +56,7 @@ class SlackStandIn:
         self._changed = asyncio.Condition()
         self._last = 1_700_000_000_000_000
 
-    async def until[T](self, found: Callable[[], T], timeout_s: float = 30) -> T:
+    async def until[T](self, found: Callable[[], T], timeout_s: float = 60) -> T:
         """What this returns, once it is true."""
         async with asyncio.timeout(timeout_s), self._changed:
             await self._changed.wait_for(found)
@@ -156,7 +156,7 @@ class SlackStandIn:
                     "retry_reason": "timeout" if attempt else "",
                 }
             )
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 await acked
             took.append(time.monotonic() - begun)
         return took

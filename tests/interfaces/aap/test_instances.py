@@ -79,7 +79,7 @@ class Agent:
         await send({"type": "http.response.body", "body": b""})
 
     async def until_woken(self, times: int = 1) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while len(self.woken) < times:  # noqa: ASYNC110 - another task changes it
                 await asyncio.sleep(0.02)
 
@@ -196,7 +196,7 @@ async def test_a_receiver_is_told_for_seven_days(world: World):
         decided = await world.shop.until(ThreadRef("shop", "aap-desk-bot").call(old.id).decided)
         async with world.provider(later=timedelta(days=8)) as url:
             agent.receiver.client = client = AsyncClient(url, made.token)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while world.told(made.instance_id) < decided.seq:  # noqa: ASYNC110 - of a file
                     await asyncio.sleep(0.02)
             agent.answers = True
@@ -219,11 +219,11 @@ async def test_killed_between_a_decision_and_its_webhook(tmp_path: Path):
             asked = await client.create(BODY, target)
             ref = ThreadRef("shop", "aap-desk-bot").call(asked.id)
             agent.answers = False
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while (await made.ledger.call(ref)).gated is None:  # noqa: ASYNC110 - the gate's
                     await asyncio.sleep(0.02)
             await ana.approve(ref)
-            await made.ledger.decision(ref, timeout_s=30)
+            await made.ledger.decision(ref, timeout_s=60)
             await made.kill(target)
             agent.answers = True
             await agent.until_woken(number + 1)

@@ -86,7 +86,7 @@ class World:
 
     async def asked(self) -> Call:
         """The one call that people are asked about, once they are."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not (waiting := await self.shop.ledger.open_questions(THREAD)):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         [call] = waiting

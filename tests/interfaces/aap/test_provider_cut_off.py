@@ -33,7 +33,7 @@ def client(log: Any) -> AsyncClient:
     """The released client of a provider in this process."""
     ledger = Ledger(log, e.Author(kind="service", name="provider"))
     transport = httpx.ASGITransport(application(SETTINGS, ledger))
-    http = httpx.AsyncClient(transport=transport, timeout=30)
+    http = httpx.AsyncClient(transport=transport, timeout=60)
     return AsyncClient("http://localhost", TOKEN, http=http)
 
 

@@ -70,7 +70,7 @@ async def provider(store: Path, port: int) -> AsyncIterator[asyncio.subprocess.P
         sys.executable, *line, "--store", str(store), env=ours, stderr=subprocess.DEVNULL
     )
     try:
-        async with asyncio.timeout(30), httpx.AsyncClient() as http:
+        async with asyncio.timeout(60), httpx.AsyncClient() as http:
             while True:
                 try:
                     answer = await http.get(f"http://127.0.0.1:{port}/v1/requests/x")
@@ -87,7 +87,7 @@ async def provider(store: Path, port: int) -> AsyncIterator[asyncio.subprocess.P
 
 
 async def asked(ledger: Ledger) -> Call:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not (waiting := await ledger.open_questions(THREAD)):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     [call] = waiting

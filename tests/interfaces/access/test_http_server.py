@@ -42,7 +42,7 @@ async def connected(port, sent=b""):
 async def rest(reader):
     """All that still comes, once the server has closed the connection."""
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             return await reader.read()
     except ConnectionResetError:
         return b""
@@ -82,7 +82,7 @@ async def test_one_address_has_so_many_connections(monkeypatch):
         assert await rest(reader) == b""
         writer.close()
         held.pop()[1].close()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             answer = b""
             while not answer:
                 reader, writer = await connected(port, HEAD + b"Connection: close\r\n\r\n")

@@ -471,7 +471,7 @@ async def test_a_stream_ends_with_its_session(shop, client, streams):
     shop.visitor = Visitor("eva", frozenset({Role.AUDITOR}))
     answer = await reading(client)
     shop.security.sessions.end(shop.secret_of(shop.visitor))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         assert (await answer).status_code == 200
         await streams.acquire()
 
@@ -480,6 +480,6 @@ async def test_a_stream_ends_with_the_console(shop, client, streams):
     """So that nobody's open page delays Ctrl-C."""
     answer = await reading(client)
     shop.security.end()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         assert (await answer).status_code == 200
         await streams.acquire()

@@ -118,7 +118,7 @@ async def test_what_a_sub_agent_asks_shows_the_calls_above(shop, client):
         vote = {"verdict": "approve", "digest": fact.event.digest}
         break
     await client.post(f"/api/v1/calls/{root}/votes", json=vote)
-    await shop.service.decision(root, timeout_s=10)
+    await shop.service.decision(root, timeout_s=60)
     below, opened = thread_below(await shop.service.start(root), agent="helper")
     await shop.service.append(below.opened, opened)
     await shop.ask(str(below.call("refund-1")))
@@ -140,7 +140,7 @@ async def test_a_call_that_runs_can_be_withdrawn_if_something_was_asked_in_its_r
     digest = await shop.ask("shop/order-17/refund-1")
     vote = {"verdict": "approve", "digest": digest}
     await client.post("/api/v1/calls/shop/order-17/refund-1/votes", json=vote)
-    await shop.service.decision("shop/order-17/refund-1", timeout_s=10)
+    await shop.service.decision("shop/order-17/refund-1", timeout_s=60)
     call = await shop.service.start("shop/order-17/refund-1")
     able, why_not = await may(client, call.ref)
     assert "withdraw" not in able

@@ -21,7 +21,7 @@ async def online(shop):
         hooks = {"request": [shop._sign]}
         async with (
             served(shop.app, listener, shop.security),
-            httpx.AsyncClient(base_url=shop.security.url, event_hooks=hooks, timeout=20) as client,
+            httpx.AsyncClient(base_url=shop.security.url, event_hooks=hooks, timeout=60) as client,
         ):
             yield client
 
@@ -38,7 +38,7 @@ class Stream:
     async def next(self, *kinds):
         """The next event of these kinds: its id, its kind, its data."""
         found = {}
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             async for line in self._lines:
                 if line:
                     name, _, value = line.partition(": ")
@@ -102,7 +102,7 @@ async def test_a_broker_that_goes_away_and_comes_back(shop, online):
         await shop.server.restart()
         while (await events.next("broker"))[2]["broker"] == "down":
             pass
-        await asyncio.wait_for(asking, 30)
+        await asyncio.wait_for(asking, 60)
         while len(events.came) < 4:
             await events.next(*OF_CALLS)
         seen = events.came

@@ -182,7 +182,7 @@ class Room:
 async def received(client, until):
     """The sequences that a client receives, up to one; a reset as negative number."""
     found = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         async for together in client:
             found += [
                 one.seq if isinstance(one, FeedEvent) else -one.seq

@@ -47,7 +47,7 @@ async def started(shop, call=CALL):
     await (await shop.app.state.backend.reviewer("ben")).vote(
         call, Ballot("approve", digest=digest)
     )
-    await shop.service.decision(call, timeout_s=20)
+    await shop.service.decision(call, timeout_s=60)
     return await shop.service.start(call)
 
 

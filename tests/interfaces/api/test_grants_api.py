@@ -17,7 +17,7 @@ DAYS = {"starts_at": "2026-01-01T00:00:00Z", "ends_at": "2999-01-01T00:00:00Z"}
 
 
 async def decided(shop, call):
-    return await shop.service.decision(call, timeout_s=20)
+    return await shop.service.decision(call, timeout_s=60)
 
 
 async def test_a_grant_for_calls_like_one_is_given_used_and_revoked(shop, client):

@@ -102,9 +102,9 @@ async def test_long_work_is_done_beside_the_event_loop_and_ends_with_its_caller(
             ended.append(True)
 
     caller = asyncio.create_task(in_thread(work))
-    await asyncio.wait_for(begun.wait(), 20)
+    await asyncio.wait_for(begun.wait(), 60)
     caller.cancel()
-    await asyncio.wait({caller}, timeout=20)
+    await asyncio.wait({caller}, timeout=60)
     assert caller.cancelled()
     assert ended == [True]
 
@@ -131,7 +131,7 @@ async def test_a_version_that_needs_approval_is_proposed_and_then_applied(shop, 
     shop.visitor = Visitor("ben", frozenset({Role.REVIEWER}))
     vote = {"verdict": "approve", "digest": digest}
     assert (await client.post(f"/api/v1/calls/{ref}/votes", json=vote)).status_code == 200
-    assert (await shop.service.decision(ref, timeout_s=20)).status == "approved"
+    assert (await shop.service.decision(ref, timeout_s=60)).status == "approved"
     shop.visitor = Visitor("ana", frozenset(Role))
     assert "Apply shop/policy/v2-" in (await client.get("/policy/shop")).text
     assert (await client.post(apply)).json()["version"] == 2

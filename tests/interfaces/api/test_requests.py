@@ -33,7 +33,7 @@ async def test_a_service_requests_waits_runs_and_reports(shop, client):
     await client.put(PATH, json=REFUND)
     undecided = await client.get(f"{PATH}/decision")
     assert (undecided.status_code, undecided.json()["decided"]) == (200, False)
-    waiting = asyncio.create_task(client.get(f"{PATH}/decision?timeout_s=20"))
+    waiting = asyncio.create_task(client.get(f"{PATH}/decision?timeout_s=60"))
     await approved(shop, client)
     assert (await waiting).json()["decided"] is True
     claimed = (await client.post(f"{PATH}/claim", json={"claim": str(uuid4())})).json()
@@ -55,7 +55,7 @@ async def test_a_requester_says_how_long_they_wait(shop, client):
     await client.put(PATH, json=REFUND | {"expires_in_s": 0.2})
     again = await client.put(PATH, json=REFUND | {"expires_in_s": 3600})
     assert again.status_code == 200
-    assert (await client.get(f"{PATH}/decision?timeout_s=20")).json()["decided"]
+    assert (await client.get(f"{PATH}/decision?timeout_s=60")).json()["decided"]
     facts = (await client.get(PATH)).json()["facts"]
     assert "Expired" in [one["event"]["type"] for one in facts]
 
@@ -104,7 +104,7 @@ async def refused_to_others(shop, client, claim):
 
 async def doubted(client, *, since):
     """The call in doubt, once its service was last heard of after this time."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             listed = (await client.get("/api/v1/calls?status=in_doubt")).json()["calls"]
             for one in listed:

@@ -107,7 +107,7 @@ async def test_a_conversation_is_its_messages_turns_and_folded_calls(shop, clien
         shop.visitor = Visitor(name, frozenset({Role.REVIEWER}))
         voted = await client.post(f"/api/v1/calls/{ref}/votes", json=vote)
         assert voted.status_code == 200, voted.text
-    await shop.service.decision(ref, timeout_s=20)
+    await shop.service.decision(ref, timeout_s=60)
     await shop.service.start(ref)
     await shop.service.finish(ref, output="400 given back")
     found = (await client.get(THREAD)).json()
@@ -222,14 +222,14 @@ async def test_a_reply_is_followed_as_it_is_given(shop, client):
         await ledger.append(thread.opened, e.ThreadOpened(requester="rita"))
         async with LiveReply.of(model, thread, 1, 1) as live:
             speaking = asyncio.create_task(_speak(live, ledger, thread))
-            answer = await client.get("/api/v1/threads/shop/live-1/reply", timeout=30)
+            answer = await client.get("/api/v1/threads/shop/live-1/reply", timeout=60)
             await speaking
     events = [block.split("\n")[0] for block in answer.text.strip().split("\n\n")]
     assert events[-1] == "event: ended"
     assert (events[0], set(events[1:-1])) == ("event: turn", {"event: text"})
     said = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
     assert "".join(one.get("text", "") for one in said) == "On its way."
-    missing = await client.get("/api/v1/threads/shop/never/reply", timeout=30)
+    missing = await client.get("/api/v1/threads/shop/never/reply", timeout=60)
     assert missing.status_code == 404
 
 
@@ -241,7 +241,7 @@ async def test_a_client_that_was_cut_off_follows_the_same_turn(shop, client):
         await ledger.append(thread.asked(1, 1), e.ModelAsked(model="test:m"))
         await ledger.append(thread.replied(1), e.ModelReplied(parts=(e.Text("On its way."),)))
     cut = {"Last-Event-ID": "1"}
-    answer = await client.get("/api/v1/threads/shop/live-2/reply", headers=cut, timeout=30)
+    answer = await client.get("/api/v1/threads/shop/live-2/reply", headers=cut, timeout=60)
     events = [block.splitlines() for block in answer.text.strip().split("\n\n")]
     assert [event[0] for event in events] == ["event: turn", "event: text", "event: ended"]
     assert all("id: 1" in event for event in events)
@@ -255,22 +255,22 @@ async def test_a_visitor_follows_only_so_many_replies_at_a_time(shop, client, mo
     name, followed = shop.visitor.name, shop.app.state.backend.followed
     async with Ledger.connect(shop.server.store.path, role="admin") as ledger:
         await ledger.append(thread.opened, e.ThreadOpened(requester="rita"))
-        following = [asyncio.create_task(client.get(where, timeout=30)) for _ in range(2)]
-        async with asyncio.timeout(20):
+        following = [asyncio.create_task(client.get(where, timeout=60)) for _ in range(2)]
+        async with asyncio.timeout(60):
             while followed[name] < 2:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         refused = await client.get(where)
         assert (refused.status_code, refused.json()["type"]) == (503, "urn:ayes:error:Unavailable")
         shop.visitor = Visitor("ben", frozenset({Role.REVIEWER}))
-        following.append(asyncio.create_task(client.get(where, timeout=30)))
-        async with asyncio.timeout(20):
+        following.append(asyncio.create_task(client.get(where, timeout=60)))
+        async with asyncio.timeout(60):
             while not followed["ben"]:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         await ledger.append(thread.asked(1, 1), e.ModelAsked(model="test:m"))
         await ledger.append(thread.replied(1), e.ModelReplied(parts=(e.Text("Yes."),)))
         assert [(await one).status_code for one in following] == [200] * 3
     assert not followed
-    assert (await client.get(f"{where}?turn=1", timeout=30)).status_code == 200
+    assert (await client.get(f"{where}?turn=1", timeout=60)).status_code == 200
 
 
 async def test_many_requests_at_once_follow_no_more_replies(shop, client, monkeypatch):
@@ -281,8 +281,8 @@ async def test_many_requests_at_once_follow_no_more_replies(shop, client, monkey
     followed, most = shop.app.state.backend.followed, 0
     async with Ledger.connect(shop.server.store.path, role="admin") as ledger:
         await ledger.append(thread.opened, e.ThreadOpened(requester="rita"))
-        asking = [asyncio.create_task(client.get(where, timeout=30)) for _ in range(20)]
-        async with asyncio.timeout(20):
+        asking = [asyncio.create_task(client.get(where, timeout=60)) for _ in range(20)]
+        async with asyncio.timeout(60):
             while sum(not one.done() for one in asking) > 2 and most <= 2:
                 await asyncio.sleep(0.01)
                 most = max(most, followed[shop.visitor.name])

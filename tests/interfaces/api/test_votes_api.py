@@ -67,11 +67,11 @@ async def test_an_answer_and_a_revocation_can_stop_the_model(shop, client):
     stop = {"answer": "No.", "is_error": True, "halt": True}
     vote = {"verdict": "answer", "digest": digest} | stop
     assert (await client.post(f"{PATH}/votes", json=vote)).status_code == 200
-    decided = await shop.service.decision(CALL, timeout_s=20)
+    decided = await shop.service.decision(CALL, timeout_s=60)
     assert (decided.halts, decided.answer.is_error) == (True, True)
     other = "shop/order-17/refund-2"
     await approve(client, await shop.ask(other), path=f"/api/v1/calls/{other}")
-    await shop.service.decision(other, timeout_s=20)
+    await shop.service.decision(other, timeout_s=60)
     revoked = await client.post(f"/api/v1/calls/{other}/revoke", json=stop)
     assert revoked.status_code == 200, revoked.text
     assert (await shop.service.known_call(CallRef.parse(other))).halts

@@ -109,7 +109,7 @@ async def requested(ledger, call=CALL, tool=REFUND, arguments='{"amount":480}'):
 async def until(ledger, place, call=CALL):
     """The call, once this is recorded about it."""
     subject = f"{call.subjects.removesuffix('>')}{place}"
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         async for fact in ledger.watch(1, subject):
             return await ledger.call(call, must_include=fact.slot)
     raise AssertionError("watching never ends by itself")

@@ -378,7 +378,7 @@ def test_what_is_recorded_is_in_the_catalog_about_a_second_later(broker):
         assert (ended.code, ended.problem["error"]) == (1, "Unavailable")
         assert "another process" in ended.problem["message"]
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=60)
         assert process.returncode == 0, err
         assert json.loads(out)["until"] == last_seq(broker)
         assert "Traceback" not in err
@@ -393,7 +393,7 @@ def test_stopped_in_the_midst_of_it_nothing_is_lost(broker):
         with following(broker) as process:
             time.sleep(wait_s)
             process.send_signal(signal.SIGTERM)
-            _, err = process.communicate(timeout=20)
+            _, err = process.communicate(timeout=60)
             assert "Traceback" not in err
     assert synced(broker)["until"] == last_seq(broker)
     assert verified(broker).code == 0
@@ -433,7 +433,7 @@ def test_analysts_ask_without_pause_while_facts_come_in(broker):
         _until_shown(lake, last_seq(broker), 20)
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=60)
         assert process.returncode == 0, err
     assert verified(broker).code == 0
 

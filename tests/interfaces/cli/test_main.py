@@ -286,8 +286,8 @@ def test_demo_shows_a_call_from_wish_to_result_by_itself():
     """
     begun = time.monotonic()
     with started("demo", "--json") as machine, started("demo", "-v") as person:
-        facts, words = machine.communicate(timeout=30)
-        shown, told = person.communicate(timeout=30)
+        facts, words = machine.communicate(timeout=60)
+        shown, told = person.communicate(timeout=60)
         assert (machine.returncode, person.returncode) == (0, 0), words + told
     assert time.monotonic() - begun < 15
     *lines, last = [json.loads(line) for line in facts.splitlines()]
@@ -737,7 +737,7 @@ def test_withdrawn_while_it_runs(shop, within, call):
     async def delegated():
         async with Ledger.connect(shop) as ledger:
             await ledger.request(call, "look", FIVE, requester="rita")
-            await ledger.decision(call, timeout_s=20)
+            await ledger.decision(call, timeout_s=60)
             thread, opened = thread_below(await ledger.start(call), agent="helper")
             await ledger.append(thread.opened, opened)
 

@@ -87,7 +87,7 @@ async def over_stdio(line: list[str]) -> AsyncIterator[Client]:
 
 
 async def until(find: Any) -> Any:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not (found := await find()):  # noqa: ASYNC110 - another program changes it
             await asyncio.sleep(0.05)
         return found
@@ -125,7 +125,7 @@ async def over_http(line: list[str]) -> AsyncIterator[tuple[str, asyncio.subproc
 
     async def serves() -> bool:
         try:
-            async with httpx2.AsyncClient(timeout=10) as http:
+            async with httpx2.AsyncClient(timeout=60) as http:
                 return bool((await http.get(url)).status_code)
         except httpx2.TransportError:
             return False
@@ -139,7 +139,7 @@ async def over_http(line: list[str]) -> AsyncIterator[tuple[str, asyncio.subproc
 
 
 async def _call(url: str, tool: str, arguments: dict[str, Any], headers: Any = None) -> Any:
-    async with httpx2.AsyncClient(timeout=30, headers=headers) as http:
+    async with httpx2.AsyncClient(timeout=60, headers=headers) as http:
         from mcp.client.streamable_http import streamable_http_client
 
         async with Client(streamable_http_client(url, http_client=http)) as agent:
@@ -233,7 +233,7 @@ async def test_over_http_a_token_says_on_whose_behalf(ledger: Ledger, store: Pat
         f"[[client]]\nrequester = '{name}'\ntoken = '{token}'\n" for name, token in TOKENS.items()
     )
     async with over_http(command(store, journal, clients=clients)) as (url, _):
-        async with httpx2.AsyncClient(timeout=10) as http:
+        async with httpx2.AsyncClient(timeout=60) as http:
             for sent in ({}, {"Authorization": "Bearer x"}, {"Authorization": TOKENS["ben"]}):
                 assert (await http.post(url, json={}, headers=sent)).status_code == 401
         for name, token in TOKENS.items():

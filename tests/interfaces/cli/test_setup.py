@@ -99,7 +99,7 @@ async def test_a_consumer_keeps_its_place_and_its_seal(store, admin, setup):
     await admin.try_append(CALL.requested, request(WISH))
     async with admin.log.deliveries("gate") as deliveries:
         await (await anext(deliveries)).ack()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not (await consumer(admin))["ack_floor"]["stream_seq"]:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     await filtered(admin, DURABLES["gate"].subjects[0], "ledger.elsewhere.>")

@@ -67,7 +67,7 @@ async def test_a_vote_from_the_page_decides(shop, client):
     digest = await shop.ask("shop/order-17/refund-1")
     voted = await client.post(f"{CALL}/vote", data=form("approve", digest))
     assert (voted.status_code, voted.headers["location"]) == (303, CALL)
-    decided = await shop.service.decision("shop/order-17/refund-1", timeout_s=20)
+    decided = await shop.service.decision("shop/order-17/refund-1", timeout_s=60)
     assert decided.status == "approved"
     said = words(await page(client))
     assert "Approved by ana" in said
@@ -80,7 +80,7 @@ async def test_the_same_form_sent_again_is_one_vote(shop, client):
     sent = form("deny", digest, reason="Not\r\ntwice.")
     answers = await asyncio.gather(*(client.post(f"{CALL}/vote", data=sent) for _ in range(3)))
     assert [one.status_code for one in answers] == [303, 303, 303]
-    known = await shop.service.decision("shop/order-17/refund-1", timeout_s=20)
+    known = await shop.service.decision("shop/order-17/refund-1", timeout_s=60)
     assert [(vote.event.verdict, vote.event.reason) for vote in known.votes] == [
         ("deny", "Not\ntwice.")
     ]
@@ -90,7 +90,7 @@ async def test_the_slower_of_two_is_told_who_was_first(shop, client):
     """And keeps what they typed (B27, B28)."""
     digest = await shop.ask("shop/order-17/refund-1")
     await client.post(f"{CALL}/vote", data=form("approve", digest))
-    await shop.service.decision("shop/order-17/refund-1", timeout_s=20)
+    await shop.service.decision("shop/order-17/refund-1", timeout_s=60)
     shop.visitor = Visitor("ben", frozenset({Role.REVIEWER}))
     late = await client.post(f"{CALL}/vote", data=form("deny", digest, reason="Far too much."))
     assert late.status_code == 409
@@ -113,7 +113,7 @@ async def test_who_may_not_vote_is_told_why(shop, client):
     assert (await client.post(f"{CALL}/vote", data=form("approve", digest))).status_code == 403
     withdrawn = await client.post(f"{CALL}/withdraw", data={"reason": "Never mind."})
     assert withdrawn.status_code == 303
-    known = await shop.service.decision("shop/order-17/refund-1", timeout_s=20)
+    known = await shop.service.decision("shop/order-17/refund-1", timeout_s=60)
     assert isinstance(known.decided.event, Withdrawn)
 
 
@@ -169,7 +169,7 @@ async def test_an_edit_is_reviewed_and_sent(shop, client):
     assert "Edit by ana amount 480 → 100 Approve the edit" in words(offered)
     again = html.unescape(re.search(r'name="edited" value="([^"]*)"', offered)[1])
     await client.post(f"{CALL}/vote", data=form("approve", digest, edited=again))
-    known = await shop.service.decision("shop/order-17/refund-1", timeout_s=20)
+    known = await shop.service.decision("shop/order-17/refund-1", timeout_s=60)
     assert known.arguments == '{"order":"A-17","amount":100}'
     said = words(await page(client))
     assert "What was asked" in said
@@ -258,7 +258,7 @@ async def test_facts_stand_as_recorded(shop, client):
     """Each fact with its number and its JSON; one that does not count, with the reason (I12)."""
     digest = await shop.ask("shop/order-17/refund-1")
     await client.post(f"{CALL}/vote", data=form("approve", digest, reason="It is due."))
-    known = await shop.service.decision("shop/order-17/refund-1", timeout_s=20)
+    known = await shop.service.decision("shop/order-17/refund-1", timeout_s=60)
     text = await page(client)
     said = words(text)
     for fact in known.facts:
@@ -275,7 +275,7 @@ async def test_facts_stand_as_recorded(shop, client):
 async def test_an_approval_is_revoked_from_its_page(shop, client):
     digest = await shop.ask("shop/order-17/refund-1")
     await client.post(f"{CALL}/vote", data=form("approve", digest))
-    await shop.service.decision("shop/order-17/refund-1", timeout_s=20)
+    await shop.service.decision("shop/order-17/refund-1", timeout_s=60)
     assert f'action="{CALL}/revoke"' in await page(client)
     revoked = await client.post(f"{CALL}/revoke", data={"reason": "A mistake."})
     assert revoked.status_code == 303
@@ -289,7 +289,7 @@ async def test_a_call_is_answered_from_its_page_even_when_it_is_approved(shop, c
     """As an error too, in the reviewer's own words."""
     digest = await shop.ask("shop/order-17/refund-1")
     await client.post(f"{CALL}/vote", data=form("approve", digest))
-    await shop.service.decision("shop/order-17/refund-1", timeout_s=20)
+    await shop.service.decision("shop/order-17/refund-1", timeout_s=60)
     said = {"answer": "No such order.", "is_error": "true"}
     assert (await client.post(f"{CALL}/revoke", data=said)).status_code == 303
     assert "as an error: No such order." in words(await page(client))
@@ -299,7 +299,7 @@ async def test_a_call_is_answered_from_its_page_even_when_it_is_approved(shop, c
     other = await shop.ask("shop/order-17/refund-2")
     cast = form("answer", other) | said
     assert (await client.post("/calls/shop/order-17/refund-2/vote", data=cast)).status_code == 303
-    decided = await shop.service.decision("shop/order-17/refund-2", timeout_s=20)
+    decided = await shop.service.decision("shop/order-17/refund-2", timeout_s=60)
     assert (decided.answer.answer, decided.answer.is_error) == ("No such order.", True)
 
 
@@ -320,11 +320,11 @@ async def test_the_tools_name_is_typed_where_a_rule_wants_it(tmp_path):
         bulk = await client.post("/api/v1/votes", json={"verdict": "approve", "calls": shown})
         assert "wants the name of the tool typed" in bulk.json()[0]["problem"]["detail"]
         await client.post(f"{CALL}/vote", data=form("approve", digest, typed="refund\r\n"))
-        known = await shop.service.decision("shop/order-17/refund-1", timeout_s=20)
+        known = await shop.service.decision("shop/order-17/refund-1", timeout_s=60)
         assert known.status == "approved"
         other = await shop.ask("shop/order-18/refund-1")
         await client.post("/calls/shop/order-18/refund-1/vote", data=form("deny", other))
-        denied = await shop.service.decision("shop/order-18/refund-1", timeout_s=20)
+        denied = await shop.service.decision("shop/order-18/refund-1", timeout_s=60)
         assert isinstance(denied.decided.event, Denied)
 
 

@@ -12,7 +12,7 @@ async def decided(shop, client):
         "/api/v1/calls/shop/order-17/refund-1/votes",
         json={"verdict": "deny", "digest": digest, "reason": "<b>not this one</b>"},
     )
-    call = await shop.service.decision("shop/order-17/refund-1", timeout_s=20)
+    call = await shop.service.decision("shop/order-17/refund-1", timeout_s=60)
     assert call.status in {"denied", "refused"}
 
 

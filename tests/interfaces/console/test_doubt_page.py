@@ -25,7 +25,7 @@ async def doubtful(shop, client):
     """A refund that was approved and started, and nobody knows how it ended."""
     digest = await shop.ask(REF)
     await client.post(f"{CALL}/vote", data={"verdict": "approve", "digest": digest})
-    await shop.service.decision(REF, timeout_s=20)
+    await shop.service.decision(REF, timeout_s=60)
     await shop.service.start(REF)
     await shop.service.doubt(REF, "The bank did not answer.")
 

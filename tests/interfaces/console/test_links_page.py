@@ -39,7 +39,7 @@ def link_of(shop, person, ref, digest):
 
 async def opened(client, link):
     """What a link leads to, once the list, which follows the log, has its call."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             if (answer := await client.get(link)).status_code == 303:
                 return answer
@@ -73,7 +73,7 @@ async def test_a_link_leads_its_person_to_the_call_until_it_ends(shop, client):
         for one in (bens, wrong_digest, wrong_call, never)
     ]
     await (await shop.app.state.backend.reviewer("ben")).deny(CALL)
-    await shop.service.decision(CALL, timeout_s=20)
+    await shop.service.decision(CALL, timeout_s=60)
     await listed(client, 1)
     # The header counts what waits, of which there is less now.
     refused += [alike(await client.get(one), one.split("/")[-1]) for one in (link, never, bens)]
@@ -119,7 +119,7 @@ async def test_the_list_alone_opens_nothing(shop, client):
     shown = {key(one.ref): encode(one) for one in backend.waiting.oldest()}
     behind.apply(Change(shown, whole=True))
     await (await backend.reviewer("ben")).deny(ref)
-    await shop.service.decision(ref, timeout_s=20)
+    await shop.service.decision(ref, timeout_s=60)
     kept, backend._waiting = backend._waiting, behind
     try:
         answer = await client.get(link_of(shop, "ana", ref, digest))

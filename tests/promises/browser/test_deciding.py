@@ -29,7 +29,7 @@ async def approve(page: Page, call: str = CALL) -> None:
 
 
 async def decision(shop, call: str = CALL) -> str:
-    known = await shop.service.decision(call, timeout_s=30)
+    known = await shop.service.decision(call, timeout_s=60)
     return type(known.decided.event).__name__
 
 

@@ -49,6 +49,6 @@ async def test_a_double_click_decides_one_call(shop, visit):
     page = await visit()
     await page.locator(f'article[data-call="{FIRST}"][data-ready] [data-key=a]').dblclick()
     await expect(page.locator(f'article[data-call="{SECOND}"][data-ready]')).to_be_visible()
-    assert (await shop.service.decision(FIRST, timeout_s=30)).status == "approved"
+    assert (await shop.service.decision(FIRST, timeout_s=60)).status == "approved"
     await expect(page.locator('[data-count="waiting"]')).to_have_text("1")
     assert (await shop.service.known_call(CallRef.parse(SECOND))).status == "pending"

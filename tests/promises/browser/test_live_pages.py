@@ -48,7 +48,7 @@ async def test_lists_change_by_themselves(shop, visit):
         await operator.append(policy_slot("shop", 2), applied(POLICY))
     await expect(policy.get_by_role("heading", name="Version 2")).to_be_visible()
     await ben.approve(CALL)
-    await shop.service.decision(CALL, timeout_s=30)
+    await shop.service.decision(CALL, timeout_s=60)
     await expect(decided.get_by_text(CALL)).to_be_visible()
     # What the reader has unfolded stays so.
     cycle = conversation.locator("details.cycle[open]")
@@ -97,7 +97,7 @@ async def test_a_form_in_a_list_stays(shop, visit):
     why = row.get_by_label("Why")
     await why.press_sequentially(REASON)
     await shop.service.request(CALL, "refund", {"order": "A-1", "amount": 1}, requester="rita")
-    assert (await shop.service.decision(CALL, timeout_s=30)).status == "approved"
+    assert (await shop.service.decision(CALL, timeout_s=60)).status == "approved"
     await ana.grant("shop/ana/second", "refund", for_s=3600, uses=3, when="args.amount < 20")
     await expect(page.get_by_text("shop/ana/second", exact=True)).to_be_visible()
     await expect(why).to_have_value(REASON)
@@ -117,7 +117,7 @@ async def test_what_happens_before_the_page_listens_is_not_missed(shop, visit):
     await sign_in(page.context, shop, "ana")
     await page.goto(f"/calls/{CALL}")
     await (await reviewer(shop, "ben")).vote(CALL, Ballot("approve", digest=digest))
-    await shop.service.decision(CALL, timeout_s=30)
+    await shop.service.decision(CALL, timeout_s=60)
     await expect(shown(page, "pending")).to_be_visible()
     assert held
     for route in held:
@@ -153,7 +153,7 @@ async def test_nothing_moves_below_the_pointer(shop, visit):
     await article.locator("[data-key=a]").hover()
     await page.evaluate("window.before = document.querySelector('article.call')")
     await (await reviewer(shop, "ben")).approve(CALL)
-    await shop.service.decision(CALL, timeout_s=30)
+    await shop.service.decision(CALL, timeout_s=60)
     await expect(page.locator('[data-count="waiting"]')).to_have_text("0")
     assert await page.evaluate("window.before.isConnected")
     await page.mouse.move(0, 0)

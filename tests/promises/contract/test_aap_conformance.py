@@ -101,7 +101,7 @@ async def test_woken_after_it_was_killed(tmp_path, environments):
         assert await made.ask("A-17") == "paused"
         await made.kill("agent")
         thread = ThreadRef("shop", "aap-desk-bot")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not (waiting := await made.ledger.open_questions(thread)):  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
         [call] = waiting

@@ -122,7 +122,7 @@ async def test_it_asks_and_goes_on_in_another_process(package: Path, tmp_path: P
         assert "It still waits for people." in await desk.says("resume")
         assert desk.ran == []
         await (await desk.reviewer()).approve(CALL)
-        await desk.shop.service.decision(CALL, timeout_s=20)
+        await desk.shop.service.decision(CALL, timeout_s=60)
         assert "480 given back for order A-17" in await desk.says("resume")
         assert desk.ran == ["A-17 480"]
         # Again, from the messages of before the answer: the recorded result, and no second run.
@@ -142,7 +142,7 @@ async def test_an_approval_from_the_browser_is_refused(package: Path, tmp_path: 
         # Of other arguments than those that people approve.
         (desk.here / "messages.json").write_text(json.dumps(before))
         await (await desk.reviewer()).approve(CALL)
-        await desk.shop.service.decision(CALL, timeout_s=20)
+        await desk.shop.service.decision(CALL, timeout_s=60)
         desk.forge(amount=99_000)
         assert "did not run yet: the call waits for approval" in await desk.says("trusting")
         assert desk.ran == []
@@ -164,7 +164,7 @@ async def test_whatever_people_say_the_model_reads(
     async with agent(package, tmp_path, policy) as desk:
         await desk.says("ask")
         await (await desk.reviewer()).vote(CALL, Ballot(verdict, **more))
-        await desk.shop.service.decision(CALL, timeout_s=20)
+        await desk.shop.service.decision(CALL, timeout_s=60)
         assert said in await desk.says("resume")
         assert desk.ran == (["A-17 48"] if verdict == "approve" else [])
 
@@ -182,7 +182,7 @@ async def test_a_number_that_javascript_cannot_hold_does_not_run(
         await desk.says("ask")
         edited = f'{{"order":"A-17","amount":{amount}}}'
         await (await desk.reviewer()).vote(CALL, Ballot("approve", arguments=edited))
-        await desk.shop.service.decision(CALL, timeout_s=20)
+        await desk.shop.service.decision(CALL, timeout_s=60)
         said = await desk.says("resume")
         assert "JavaScript cannot hold a number in the approved arguments exactly" in said
         assert desk.ran == []
@@ -197,7 +197,7 @@ async def test_a_number_that_javascript_holds_runs(package: Path, tmp_path: Path
         await desk.says("ask")
         edited = f'{{"order":"9007199254740993\\"1e999","amount":{amount}}}'
         await (await desk.reviewer()).vote(CALL, Ballot("approve", arguments=edited))
-        await desk.shop.service.decision(CALL, timeout_s=20)
+        await desk.shop.service.decision(CALL, timeout_s=60)
         await desk.says("resume")
         assert len(desk.ran) == 1
 
@@ -327,7 +327,7 @@ class Chat:
     async def decided(self, call: str, verdict: str = "approve", **more: str) -> None:
         ref = CallRef.parse(f"{CALL.workspace}/{CALL.thread}/{call}")
         await (await self.desk.reviewer()).vote(ref, Ballot(verdict, **more))
-        await self.desk.shop.service.decision(ref, timeout_s=20)
+        await self.desk.shop.service.decision(ref, timeout_s=60)
 
 
 @asynccontextmanager

@@ -181,7 +181,7 @@ async def played(run: Runner, steps: list[dict[str, Any]], thread: str, luck: ra
         found = await run.done(asked)
         if "until" in step:
             ends = [filled(step[name], kept) for name in ("until", "or") if name in step]
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while not any(fits(found.get("ok"), one) for one in ends):
                     found = await run.done(asked)
         where = f"step {number} of {thread}: {asked}: {found}"

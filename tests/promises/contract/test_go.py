@@ -92,7 +92,7 @@ async def begun(program: Path, server: EmbeddedServer, url: str = "") -> Refund:
 
 async def waits(shop: Site) -> None:
     """Wait until people are asked."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         async for _ in shop.service.watch(1, CALL.gated.subject):
             return
 
@@ -138,7 +138,7 @@ async def test_a_call_that_another_process_claimed_is_not_run(program: Path, tmp
         await waits(shop)
         await refund.killed()
         await (await reviewer(shop)).approve(CALL)
-        await shop.service.decision(CALL, timeout_s=20)
+        await shop.service.decision(CALL, timeout_s=60)
         await shop.service.start(CALL)
         assert (
             await (await begun(program, shop.server)).ended() == f"{CALL} is running: {CLAIMED}\n"
@@ -176,7 +176,7 @@ async def test_it_is_killed_between_claim_and_result(program: Path, tmp_path: Pa
             await waits(shop)
             person = await reviewer(shop)
             await person.approve(CALL)
-            await asyncio.wait_for(cable.reached.wait(), 30)
+            await asyncio.wait_for(cable.reached.wait(), 60)
             await refund.killed()
         assert (
             await (await begun(program, shop.server)).ended() == f"{CALL} is running: {CLAIMED}\n"

@@ -89,7 +89,7 @@ async def everything() -> AsyncIterator[str]:
     )
     url = f"http://127.0.0.1:{port}/mcp"
     try:
-        async with asyncio.timeout(30), httpx2.AsyncClient() as http:
+        async with asyncio.timeout(60), httpx2.AsyncClient() as http:
             while True:
                 assert process.returncode is None, (
                     f"{folder} has no mcp_everything_server that starts"

@@ -106,7 +106,7 @@ class Bank:
             await client.publish(slot.subject, encode(stamped))
             await client.flush()
             # The broker says what it denies before it answers the next request.
-            await client.request("$JS.API.INFO", timeout=5)
+            await client.request("$JS.API.INFO", timeout=60)
             return "denied" if any(slot.subject.lower() in one for one in denials) else "stored"
 
 

@@ -55,15 +55,15 @@ async def test_nobody_is_told_that_what_was_acknowledged_is_missing(tmp_path: Pa
         stores = [node.store.path for node in running.nodes]
         services = [
             await stack.enter_async_context(
-                Ledger.connect(store, name=f"desk{number}", timeout_s=20)
+                Ledger.connect(store, name=f"desk{number}", timeout_s=60)
             )
             for number, store in enumerate(stores)
         ]
         ana = await stack.enter_async_context(
-            Ledger.connect(stores[2], role="reviewer-ana", timeout_s=20)
+            Ledger.connect(stores[2], role="reviewer-ana", timeout_s=60)
         )
         operator = await stack.enter_async_context(
-            Ledger.connect(stores[0], role="operator", timeout_s=20)
+            Ledger.connect(stores[0], role="operator", timeout_s=60)
         )
         await operator.append(policy_slot("load", 1), applied(POLICY))
         for spec in SPECS:
@@ -83,7 +83,7 @@ async def test_nobody_is_told_that_what_was_acknowledged_is_missing(tmp_path: Pa
         assert problems == {}
         calls = [await services[0].call(ref) for ref in refs]
         assert Counter(call.status for call in calls) == {"returned": len(refs)}
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while await left(operator):  # noqa: ASYNC110 - nobody is told of it
                 await asyncio.sleep(0.05)
         assert await operator.log.pending.entries() == {}

@@ -47,8 +47,8 @@ async def test_workers_and_readers_outlive_the_loss_of_two_nodes(tmp_path: Path)
     ):
         stores = [node.store.path for node in running.nodes]
         enter = stack.enter_async_context
-        desk = await enter(Ledger.connect(stores[0], timeout_s=20))
-        operator = await enter(Ledger.connect(stores[0], role="operator", timeout_s=20))
+        desk = await enter(Ledger.connect(stores[0], timeout_s=60))
+        operator = await enter(Ledger.connect(stores[0], role="operator", timeout_s=60))
         await operator.append(policy_slot("shop", 1), applied(POLICY))
         registry = tools()
         await registry.declare(await enter(Ledger.connect(stores[0], role="executor")), "shop")
@@ -83,7 +83,7 @@ async def test_a_node_that_is_silently_away_keeps_nobody_from_reading(tmp_path: 
     """
     async with cluster(tmp_path) as running, asyncio.timeout(110):
         node, *_, silent = running.nodes
-        async with Ledger.connect(node.store.path, role="admin", timeout_s=20) as admin:
+        async with Ledger.connect(node.store.path, role="admin", timeout_s=60) as admin:
             for key in ("a", "b"):
                 await admin.log.pending.overwrite(key, key.encode())
             await admin.append(policy_slot("shop", 1), applied(POLICY))
@@ -108,13 +108,13 @@ async def test_a_change_of_leader_loses_no_acknowledgement_of_a_webhook(tmp_path
     are sent again to the next one, so that no receiver gets twice what it has taken.
     """
     async with cluster(tmp_path) as running, asyncio.timeout(110):
-        async with JetStream.connect(running.store.path, role="admin", timeout_s=20) as log:
+        async with JetStream.connect(running.store.path, role="admin", timeout_s=60) as log:
             what = "CONSUMER.INFO.LEDGER.webhooks"
             leader = (await log.api.call(what))["cluster"]["leader"]
         dies = next(one for one in running.nodes if one.name == leader)
         other = next(one for one in running.nodes if one is not dies)
         async with (
-            Ledger.connect(other.store.path, role="admin", timeout_s=20) as admin,
+            Ledger.connect(other.store.path, role="admin", timeout_s=60) as admin,
             admin.log.deliveries("webhooks") as deliveries,
         ):
             for number in range(20):

@@ -50,7 +50,7 @@ class Bank:
 
     async def ledger(self, role: str) -> Ledger:
         if role not in self._ledgers:
-            connecting = Ledger.connect(self.store.path, role=role, timeout_s=20)
+            connecting = Ledger.connect(self.store.path, role=role, timeout_s=60)
             self._ledgers[role] = await self._stack.enter_async_context(connecting)
         return self._ledgers[role]
 

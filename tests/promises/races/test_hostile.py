@@ -262,7 +262,7 @@ async def test_a_failing_task_ends_no_worker(store: Path, monkeypatch: pytest.Mo
         await service.declare(SHOP, ToolSpec(name="pay", schema='{"type":"object"}'))
     async with working(reactions(["gate", "queue"]), store=store) as ended:
         await judged(store, POISON)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await often.wait()
         await judged(store, ThreadRef(SHOP, "other"))
         assert not ended.done()

@@ -38,7 +38,7 @@ CALLS_A_KILL = 2
 #: How long an endpoint takes to answer, so that there is always a message in flight.
 SLOW_S = 0.02
 #: How long a slow machine may need until a process sends its first message.
-PATIENCE_S = 5.0
+PATIENCE_S = 60.0
 #: Messages that one process sends at the same time.
 AT_ONCE = 2
 
