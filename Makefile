@@ -28,11 +28,18 @@ demo: .venv/demo ## a small agent asks, a person decides, the tool runs: under 1
 
 # The types take most of a minute of one core without mypy's cache. They are checked beside the
 # tests, in time that those leave, and what is wrong with them stands below the tests' summary.
-test: lint       ## lint, types, folder order, every test except the benchmarks', in a browser too if there is one (about 8 minutes on two cores)
+test: lint       ## lint, types, folder order, every test that is not long, in a browser too if there is one: under 6 minutes on two cores
 	@types=$$(mktemp); trap 'kill $$mypy 2>/dev/null; rm -f $$types; exit 130' INT TERM; \
 	  nice $(BIN)/mypy >$$types 2>&1 & mypy=$$!; \
 	  $(BIN)/pytest -n 4; tests=$$?; \
 	  wait $$mypy; status=$$?; echo "mypy: $$(cat $$types)"; rm -f $$types; exit $$((tests | status))
+
+quick: setup     ## the tests of schemas, ledger, projections and consumers that need no broker: under 40 s
+	@$(BIN)/pytest -n 2 --quick -rfE tests/schemas tests/ledger tests/projections tests/consumers
+
+test-long: setup ## what takes long: each race 80 times, whole simulations, killed programs, three nodes, every page in every theme (20 minutes)
+	@$(BIN)/pytest -n 2 -m long --timeout 900
+	@RACES=80 $(BIN)/pytest -n 2 --timeout 900 tests/promises/races/test_races.py
 
 screenshots: setup ## pictures of every page of the console for docs/console.md, made in a browser
 	@PYTHONPATH=$(CURDIR):$(CURDIR)/tests/support $(BIN)/python tests/promises/browser/screenshots.py docs/pictures
@@ -63,11 +70,11 @@ chaos: setup     ## kill, pause and cut off three nodes, one server and all prog
 	    --seed $(or $(SEED),1) $(if $(REPORT),--report $(REPORT)) || status=1; done; exit $$status
 
 kills: setup     ## kill -9 one server's programs repeatedly: with all recorded conversations, a lake sync 300 times, a notifier 200 times, agents that call agents
-	@CHAOS=1 $(BIN)/pytest tests/promises/races/test_crash.py tests/promises/races/test_one_server.py -n 0
-	@CHAOS=1 $(BIN)/pytest tests/ops/test_rehearse.py -n 0 -k real
-	@KILLS=100 $(BIN)/pytest tests/ops/test_writer.py -n 0 -k killed
-	@NOTIFIER_KILLS=200 $(BIN)/pytest tests/promises/races/test_notifier_kills.py -n 0 -s
-	@SUB_AGENTS=200 $(BIN)/pytest tests/promises/races/test_sub_agents_killed.py -n 0 -s
+	@CHAOS=1 $(BIN)/pytest -m "" tests/promises/races/test_crash.py tests/promises/races/test_one_server.py -n 0
+	@CHAOS=1 $(BIN)/pytest -m "" tests/ops/test_rehearse.py -n 0 -k real
+	@KILLS=100 $(BIN)/pytest -m "" tests/ops/test_writer.py -n 0 -k killed
+	@NOTIFIER_KILLS=200 $(BIN)/pytest -m "" tests/promises/races/test_notifier_kills.py -n 0 -s
+	@SUB_AGENTS=200 $(BIN)/pytest -m "" tests/promises/races/test_sub_agents_killed.py -n 0 -s
 
 flips: setup     ## bytes that rot on disk: EVERY=1 byte of each fact that lives long, on one server and NODES=30 times on three nodes; then TIMES=1000 honest events on 2.15.0 and 2.15.1
 	@PYTHONPATH=.:tests/support $(BIN)/python tests/promises/chaos/flips.py --every $(or $(EVERY),1)
@@ -77,10 +84,10 @@ flips: setup     ## bytes that rot on disk: EVERY=1 byte of each fact that lives
 	@AYES_TEST_OLD_NATS_SERVER=$$(.ci/nats 2.14.6) $(BIN)/pytest tests/ops/test_server.py -n 0 -k older
 
 races: setup     ## every pair of endings at once, and nine calls that spend of one budget, TIMES=200 times each
-	@RACES=$(or $(TIMES),200) $(BIN)/pytest tests/promises/races/test_races.py tests/consumers/test_budgets.py -n 0 --timeout 0
+	@RACES=$(or $(TIMES),200) $(BIN)/pytest -m "" tests/promises/races/test_races.py tests/consumers/test_budgets.py -n 0 --timeout 0
 
 power: setup     ## 20 power failures while clients write; root only, as each disk is a loop device
-	@POWER_FAILURES=$(or $(FAILURES),20) $(BIN)/pytest tests/promises/chaos/test_power.py -n 0 -s
+	@POWER_FAILURES=$(or $(FAILURES),20) $(BIN)/pytest -m "" tests/promises/chaos/test_power.py -n 0 -s
 
 sim: setup       ## SEEDS=1000 simulated worlds of CALLS=200 on a hostile broker, then planted bugs; SEED=123 replays one
 	@PYTHONPATH=.:tests/support:tests/promises/sim $(BIN)/python tests/promises/sim/simulate.py --calls $(or $(CALLS),200) \
@@ -88,16 +95,16 @@ sim: setup       ## SEEDS=1000 simulated worlds of CALLS=200 on a hostile broker
 
 conformance: setup ## what needs more than the locked environment: reference libraries in JavaScript, Go, an environment for each framework; says what it skips
 	@.ci/go || echo "Go is not installed: the test of examples/go skips" >&2
-	@CONFORMANCE=1 $(BIN)/pytest -n 2 --timeout 600 tests/projections/test_ai_sdk.py tests/projections/test_ai_sdk_ui.py \
+	@CONFORMANCE=1 $(BIN)/pytest -m "" -n 2 --timeout 600 tests/projections/test_ai_sdk.py tests/projections/test_ai_sdk_ui.py \
 	  tests/docs/test_schemas.py tests/promises/contract tests/adapters/test_frameworks.py
 
 properties: setup ## 20,000 examples of each property of the rules that void facts (half an hour), 1,000 of every other one
 	@$(BIN)/pytest tests/ledger/test_validity.py -n 2 --timeout 0 --hypothesis-profile=properties
 	@$(BIN)/pytest -m hypothesis -n 2 --timeout 0 --hypothesis-profile=many
-	@CONTENT_EXAMPLES=2000 $(BIN)/pytest tests/projections/test_content.py -n 2 --timeout 0
+	@CONTENT_EXAMPLES=2000 $(BIN)/pytest -m "" tests/projections/test_content.py -n 2 --timeout 0
 
 cluster: setup   ## CALLS=5000 calls on three nodes on this machine, then a node after the other upgraded, replaced, added
-	@AYES_TEST_CALLS=$(or $(CALLS),5000) AYES_TEST_OUTAGE_S=20 $(BIN)/pytest -n 0 --timeout 900 \
+	@AYES_TEST_CALLS=$(or $(CALLS),5000) AYES_TEST_OUTAGE_S=20 $(BIN)/pytest -m "" -n 0 --timeout 900 \
 	  tests/promises/races/test_cluster.py tests/promises/races/test_elections.py tests/ops/test_cluster_*.py
 
 # `setup` installs uv into .venv/uv where there is none on PATH.
@@ -110,7 +117,7 @@ IMAGE := dev web notify webhooks slack mcp metrics otel
 	@VIRTUAL_ENV=.venv/tools uv pip sync --quiet --require-hashes .ci/tools.txt && touch .venv/tools/ready
 
 images: .venv/tools/ready ## build the container image, and start image, compose file, units and chart as far as this machine can; BASE=image
-	@AYES_IMAGE_BASE=$(BASE) $(BIN)/pytest -n 0 -s --timeout 1800 tests/deploy
+	@AYES_IMAGE_BASE=$(BASE) $(BIN)/pytest -m "" -n 0 -s --timeout 1800 tests/deploy
 
 sbom: .venv/tools/ready ## what the container image is made of, as CycloneDX, into dist/
 	@mkdir -p dist && .venv/tools/bin/cyclonedx-py requirements requirements.image.lock --pyproject pyproject.toml \
@@ -134,4 +141,4 @@ lock: setup      ## resolve pyproject.toml again into requirements.lock
 clean:           ## remove .venv and caches
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
-.PHONY: help setup demo test test-bench check lint bench growth charts screenshots chaos conformance flips kills races power sim properties cluster images sbom site lock clean
+.PHONY: help setup demo test quick test-long test-bench check lint bench growth charts screenshots chaos conformance flips kills races power sim properties cluster images sbom site lock clean

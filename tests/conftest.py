@@ -7,6 +7,7 @@ disturb another.
 import functools
 import gc
 import os
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from pathlib import Path
@@ -41,6 +42,8 @@ settings.load_profile("any machine")
 #: `make properties`.
 settings.register_profile("properties", max_examples=20_000)
 settings.register_profile("many", max_examples=1_000)
+#: `make quick`.
+settings.register_profile("quick", settings.get_profile("any machine"), max_examples=10)
 
 # Silent: a test about log lines captures them with structlog.testing.capture_logs.
 structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
@@ -141,6 +144,40 @@ async def store(tmp_path: Path, ack_wait_s: float) -> AsyncIterator[Path]:
     """The store of a running broker."""
     async with running(tmp_path / "store", ack_wait_s) as server:
         yield server.store.path
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="only tests without another process")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("quick"):
+        settings.load_profile("quick")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With `--quick` leave out what has a broker; what starts one by itself is skipped then."""
+    if not config.getoption("quick"):
+        return
+    kept = []
+    for item in items:
+        assert isinstance(item, pytest.Function)
+        given = item.callspec.params if hasattr(item, "callspec") else {}
+        if given.get("port") != "jetstream" and not {"store", "within"} & set(item.fixturenames):
+            kept.append(item)
+    items[:] = kept
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_process(request: pytest.FixtureRequest) -> Iterator[None]:
+    def started(*_: Any, **__: Any) -> None:
+        pytest.skip("`make quick` starts no program")
+
+    with pytest.MonkeyPatch.context() as patch:
+        if request.config.getoption("quick"):
+            patch.setattr(subprocess.Popen, "__init__", started)
+        yield
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from asking_agent import POLICY
 from brokers import running
+from long import sampled
 from pages import blocks
 from paths import ROOT
 from running import working
@@ -59,7 +60,7 @@ async def printed(example: str, folder: Path) -> str:
     return output.decode().strip()
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
+@pytest.mark.parametrize("example", sampled(EXAMPLES, "anthropic_loop"))
 async def test_the_example_asks_and_goes_on_after_a_restart(example, shop, tmp_path):
     """B84: it says what it waits for; after the approval another process runs the tool."""
     written, package = EXAMPLES[example]

@@ -90,9 +90,7 @@ async def three_nodes(path: Path) -> AsyncIterator[Path]:
     "elsewhere",
     [
         one_server,
-        pytest.param(
-            three_nodes, marks=pytest.mark.skipif(not WHOLE, reason="`make cluster` runs it")
-        ),
+        pytest.param(three_nodes, marks=pytest.mark.long),
     ],
 )
 async def test_a_log_in_use_is_backed_up_and_goes_on_elsewhere(tmp_path, elsewhere):

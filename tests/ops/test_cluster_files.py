@@ -40,6 +40,7 @@ def can_have_a_network() -> bool:
 
 @pytest.mark.skipif(not can_have_a_network(), reason="a network namespace needs root")
 @pytest.mark.timeout(300)
+@pytest.mark.long
 def test_what_the_page_describes_works(tmp_path):
     """Three servers from the files, on the ports that they name: an upgrade of a running node, and
     a node whose disk is lost, while a service records facts; none of them is missing at the end.

@@ -58,6 +58,7 @@ def test_its_directory_is_a_store_for_every_command(ready):
     assert approvals("doctor", store=store).code == 0
 
 
+@pytest.mark.long
 async def test_a_node_that_was_killed_comes_back(ready):
     """On its port and with its part of the log; meanwhile the others take facts."""
     url, pid = ready["nodes"]["n2"].values()
@@ -145,6 +146,7 @@ def test_a_number_of_nodes_without_a_use_is_refused(tmp_path, size):
         LocalCluster(tmp_path, size=size)
 
 
+@pytest.mark.long
 async def test_it_starts_again_with_what_it_had(tmp_path):
     """Passwords, authority and ports outlast a stop; a new reviewer gets an account."""
     async with LocalCluster(tmp_path / "store", people=["ana"], sync="2m") as first:

@@ -162,6 +162,7 @@ def test_nodes_have_one_time(ahead_s, said):
     assert bool(skewed(ahead_s)) == bool(said)
 
 
+@pytest.mark.long
 async def test_the_clock_of_each_node_is_looked_at(tmp_path, capsys, monkeypatch):
     """Each of three answers, whichever leads, to an operator as to an administrator; one whose
     clock is wrong is named by `status` and `doctor`.

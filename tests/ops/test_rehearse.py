@@ -637,6 +637,7 @@ def own(tmp_path):
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.long
 def test_approved_each_real_history_is_the_recorded_one(own, workspace, real):
     """All finished, all identical, and the log bears it out; some use a tool-call id twice (B20,
     I11).
@@ -662,6 +663,7 @@ def test_approved_each_real_history_is_the_recorded_one(own, workspace, real):
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.long
 def test_denied_no_real_tool_runs_and_every_real_conversation_ends(own, workspace, real):
     """Each of the calls is refused once, none of the six tools is started, every history is valid
     (B1, B2).

@@ -18,6 +18,7 @@ from pathlib import Path
 import duckdb
 import pytest
 from lakes import SMALL, rehearsed, synced
+from long import sampled
 from paths import DATA
 from program import (
     AYES,
@@ -73,7 +74,7 @@ def asked(lake: Path, query: str) -> list[tuple]:
         return db.execute(query).fetchall()
 
 
-@pytest.fixture(scope="module", params=["small", "real"])
+@pytest.fixture(scope="module", params=sampled(["small", "real"], "small"))
 def recorded(request, tmp_path_factory) -> tuple[Path, Path, Path]:
     """The recorded file, the store of a broker that is running, after the rehearsal, and the lake
     of it.

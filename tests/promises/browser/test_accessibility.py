@@ -3,6 +3,7 @@
 import pytest
 import pytest_asyncio
 from browser import DESK, PHONE, Problems, opened, served, sign_in, violations
+from long import sampled
 from playwright.async_api import expect
 from scene import FIRST_POLICY, PAGES, POLICY, TOOLS, Scene
 
@@ -80,7 +81,7 @@ async def assert_usable(page):
             assert not found, (size, theme, found)
 
 
-@pytest.mark.parametrize("name", PAGES | OTHERS)
+@pytest.mark.parametrize("name", sampled(PAGES | OTHERS, "waiting", "call", "decided"))
 async def test_everybody_can_use_the_page(tabs, name):
     """What is shown can be seen, read and reached by everybody."""
     tabs.problems.expected = {404} if name in {"ended link", "no such page"} else set()
@@ -99,6 +100,7 @@ async def test_everybody_can_use_the_page(tabs, name):
     ],
     ids=["same", "other", "bad"],
 )
+@pytest.mark.long
 async def test_everybody_can_use_the_trial_of_a_policy(tabs, text, shown):
     """Its result, or what is wrong with it."""
     page = tabs.ana

@@ -22,6 +22,7 @@ async def test_no_bit_that_rots_loosens_anything(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.long
 async def test_a_node_that_rots_is_named_when_it_leads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -36,6 +37,7 @@ async def test_a_node_that_rots_is_named_when_it_leads(
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.long
 async def test_an_honest_log_alarms_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Stops, kills, rebuilt indexes, restores, moves and changes of settings: no alarm (seals 10,
     0b).

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from drivers import DRIVERS, Driver
 from gateways import client, gateway, settings, shop_server
+from long import sampled
 from msgspec import Raw, json
 from repeats import ARGUMENTS, CASES, ID, PAID, POLICY, Case, Way, author, play, spec
 from shop import Shop
@@ -288,7 +289,7 @@ class OfGateway(Way):
         return None if "has not run yet: it waits" in text else text
 
 
-@every_case
+@pytest.mark.parametrize("name", sampled(CASES, "waiting, resumed"))
 async def test_the_mcp_gateway(name: str, shop: Shop, tmp_path: Path):
     """A client that sends an id again is not asked which turn it is: the model reads so (B20)."""
     await played(name, OfGateway(shop, tmp_path / "journal"), shop)

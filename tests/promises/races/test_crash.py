@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from long import sampled
 from paths import AIRLINE as POLICY
 from paths import DATA
 from program import AYES, Started, environment
@@ -167,6 +168,7 @@ def expected(recordings: Path) -> dict[str, int]:
     }
 
 
+@pytest.mark.long
 async def test_the_whole_of_it_killed_and_started_again(recordings: Path, tmp_path: Path):
     """Broker, workers and driver in one process, killed in the midst: started again it ends with
     the same histories (B53, I7).
@@ -220,7 +222,9 @@ async def _kill_after(store: Path, facts: int, process: Program) -> None:
     await kill(process)
 
 
-@pytest.mark.parametrize("victim", ["gate", "queue", "model", "executor", "up", "rehearse"])
+@pytest.mark.parametrize(
+    "victim", sampled(["gate", "queue", "model", "executor", "up", "rehearse"], "executor")
+)
 async def test_any_one_of_them_killed(victim: str, recordings: Path, tmp_path: Path):
     """Each in a process of its own; one is killed again and again, the others go on, and it ends
     the same (B53, I6, I7).

@@ -6,6 +6,7 @@ import signal
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 
+import pytest
 from cluster import cluster
 
 from ayes.consumers.pending_view import PendingView
@@ -36,6 +37,7 @@ def tools() -> Tools:
     return registry
 
 
+@pytest.mark.long
 async def test_workers_and_readers_outlive_the_loss_of_two_nodes(tmp_path: Path):
     """Two of three nodes are killed and come back: no worker ends, and whoever waits for a
     decision, watches the log or shows the queue goes on by itself (D4, B53).
@@ -103,6 +105,7 @@ async def test_a_node_that_is_silently_away_keeps_nobody_from_reading(tmp_path: 
                 os.kill(silent.pid, signal.SIGCONT)
 
 
+@pytest.mark.long
 async def test_a_change_of_leader_loses_no_acknowledgement_of_a_webhook(tmp_path: Path):
     """The node that leads the consumer dies with the acknowledgements that were sent to it: they
     are sent again to the next one, so that no receiver gets twice what it has taken.

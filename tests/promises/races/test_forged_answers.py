@@ -20,6 +20,7 @@ import pytest
 import pytest_asyncio
 from brokers import running
 from cluster import cluster
+from long import sampled
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
@@ -55,7 +56,9 @@ class Bank:
         return self._ledgers[role]
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["one server", "three nodes"])
+@pytest_asyncio.fixture(
+    scope="module", loop_scope="module", params=sampled(["one server", "three nodes"], "one server")
+)
 async def bank(request: Any, tmp_path_factory: Any) -> AsyncIterator[Bank]:
     path: Path = tmp_path_factory.mktemp("bank")
     is_one = request.param == "one server"

@@ -11,6 +11,7 @@ import pytest
 from asking_agent import POLICY
 from brokers import running
 from drivers import DRIVERS
+from long import sampled
 from paths import ROOT
 from running import working
 from shop import Shop
@@ -42,7 +43,7 @@ async def told(*arguments: Any) -> Any:
     return json.loads(printed)
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("driver", sampled(DRIVERS, DRIVERS[0]))
 async def test_killed_in_the_middle_of_its_tool(driver, tmp_path):
     """It asks and ends. Approved, another process runs the tool and is killed in it. The next one
     tells the model that nobody knows, and runs nothing.

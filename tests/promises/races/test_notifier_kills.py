@@ -91,6 +91,7 @@ async def live(store: Path, channels: Path, web: Inbox, dice: random.Random) -> 
     return Life(killed_at)
 
 
+@pytest.mark.long
 async def test_killed_at_any_moment_it_tells_everybody(web: Inbox, tmp_path: Path):
     """Every message is sent at least once. One that is repeated was in flight when a process was
     killed: there is a kill between any two of it, and none comes after its fact (B54).

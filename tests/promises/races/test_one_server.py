@@ -201,6 +201,7 @@ async def test_what_up_reads_beside_its_workers_does_not_end_it(
 # ------------------------------------------------------------------------------- few files, memory
 
 
+@pytest.mark.long
 async def test_a_broker_without_file_descriptors_is_reported(site):
     """With 24 of them it can open no more. `up` reports it with the broker's own reason; open
     connections go on, and so does all else when there are more again.
@@ -216,6 +217,7 @@ async def test_a_broker_without_file_descriptors_is_reported(site):
     assert approvals("status", store=site.store).code == 0
 
 
+@pytest.mark.long
 async def test_a_broker_without_memory_is_started_again(site):
     """It may take 40 MB more and ends; what was acknowledged is there afterwards (D7)."""
     async with Ledger.connect(site.store) as ledger:
@@ -281,6 +283,7 @@ async def test_clocks_that_are_an_hour_off_change_nothing(port, hours):
 # ------------------------------------------------------------------------------------------- pauses
 
 
+@pytest.mark.long
 async def test_readers_that_are_stopped_go_on_where_they_were(tmp_path):
     """`watch` and the gate are stopped while facts come; then each fact is printed once, in order,
     and each call is decided.

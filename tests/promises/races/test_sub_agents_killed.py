@@ -161,6 +161,7 @@ async def test_killed_at_any_moment_each_run_resumes_once(
     await _each_resumes_once(port, lambda kind: Task(port, kind, till), till, pause_s)
 
 
+@pytest.mark.long
 async def test_killed_processes_resume_each_run_once(
     store: Path, tmp_path: Path, ack_wait_s: float
 ):
