@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paths import AIRLINE
 
+from ayes.ledger.clients.reviewers import Ballot
 from ayes.ledger.judging.policy_rules import NO_RULE, STRICTNESS, About, covers, judge
-from ayes.ops.rehearsal.scripted_reviewer import ScriptedVerdict, read_script, script_for, vote
+from ayes.ops.rehearsal.scripted_reviewer import read_script, script_for, vote
 from ayes.schemas import conditions
 from ayes.schemas.errors import BadFile
 from ayes.schemas.events import Quorum, Shadow, Stage
@@ -747,12 +748,12 @@ answer = "Ask again tomorrow."
         (
             SCRIPT,
             "book_reservation",
-            ScriptedVerdict("approve", "Within the budget.", "", '{"seats": 1}'),
+            Ballot("approve", "Within the budget.", '{"seats": 1}'),
         ),
-        (SCRIPT, "cancel_reservation", ScriptedVerdict("answer", "", "Ask again tomorrow.", None)),
-        (SCRIPT, "send_certificate", ScriptedVerdict("deny")),
+        (SCRIPT, "cancel_reservation", Ballot("answer", answer="Ask again tomorrow.")),
+        (SCRIPT, "send_certificate", Ballot("deny")),
         ("", "book_reservation", None),
-        ('otherwise = "approve"', "book_reservation", ScriptedVerdict("approve")),
+        ('otherwise = "approve"', "book_reservation", Ballot("approve")),
     ],
 )
 def test_first_matching_vote_is_given(text, tool, ballot):
@@ -764,8 +765,8 @@ def test_first_matching_vote_is_given(text, tool, ballot):
 
 def test_built_in_reviewers_say_one_thing():
     """`approve` and `deny` need no file; anything else is a file's name."""
-    assert vote(script_for("approve"), "x") == ScriptedVerdict("approve")
-    assert vote(script_for("deny"), "x") == ScriptedVerdict("deny")
+    assert vote(script_for("approve"), "x") == Ballot("approve")
+    assert vote(script_for("deny"), "x") == Ballot("deny")
     assert script_for("approve").name == "reviewer"
     with pytest.raises(BadFile, match="aprove: cannot be read"):
         script_for("aprove")
