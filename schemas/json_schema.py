@@ -8,10 +8,13 @@ classes and the comments before their fields.
 
 import inspect
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, Final
 
 import msgspec
+import msgspec.inspect as inspect_types
 
 from ayes.schemas import events as e
 
@@ -69,14 +72,49 @@ def components(ref_template: str) -> dict[str, dict[str, Any]]:
     Args:
         ref_template: how schemas refer to each other, with `{name}`.
     """
-    _, found = msgspec.json.schema_components([e.AnyEvent.__value__], ref_template=ref_template)
-    comments = _comments()
-    for name, schema in found.items():
-        described = comments.get("Event", {}) if name in e.TYPES else {}
-        for field, text in (described | comments.get(name, {})).items():
-            if (known := schema.get("properties", {}).get(field)) is not None:
-                schema["properties"][field] = _described(known, text)
+    found = schemas([e.AnyEvent.__value__], ref_template)
     return {name: _plain(schema) for name, schema in sorted(found.items())}
+
+
+def schemas(types: Sequence[object], ref_template: str) -> dict[str, dict[str, Any]]:
+    """The schema of each struct that these types are made of, by name."""
+    _, found = msgspec.json.schema_components(types, ref_template=ref_template)
+    for struct in _structs_in(inspect_types.multi_type_info(types), set()):
+        schema = found[struct.cls.__name__]
+        _mark_times(schema, struct)
+        describe(schema, struct.cls)
+    return found
+
+
+def _mark_times(schema: dict[str, Any], struct: inspect_types.StructType) -> None:
+    """Msgspec says only that times are texts."""
+    for field in struct.fields:
+        kind, known = field.type, schema["properties"][field.encode_name]
+        kinds = kind.types if isinstance(kind, inspect_types.UnionType) else (kind,)
+        if any(isinstance(one, inspect_types.DateTimeType) for one in kinds):
+            for one in known.get("anyOf", [known]):
+                if one.get("type") == "string":
+                    one["format"] = "date-time"
+
+
+def _structs_in(part: object, seen: set[int]) -> Iterator[inspect_types.StructType]:
+    match part:
+        case tuple():
+            for one in part:
+                yield from _structs_in(one, seen)
+        case inspect_types.Type() | inspect_types.Field() if id(part) not in seen:
+            seen.add(id(part))
+            if isinstance(part, inspect_types.StructType):
+                yield part
+            yield from _structs_in(msgspec.structs.astuple(part), seen)
+
+
+def describe(schema: dict[str, Any], kind: type) -> None:
+    """Add the comments before the fields of a class to its schema, as their descriptions."""
+    properties = schema.get("properties", {})
+    for field, text in field_texts(kind).items():
+        if field in properties:
+            properties[field] = _described(properties[field], text)
 
 
 def _described(schema: dict[str, Any], text: str) -> dict[str, Any]:
@@ -96,11 +134,23 @@ def _plain(part: Any) -> Any:
             return part
 
 
-def _comments() -> dict[str, dict[str, str]]:
-    """The comment of each field, by class."""
+def field_texts(kind: type) -> dict[str, str]:
+    """The comment before each field of a class and its bases (`#: ...`), by field."""
+    found: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        if base.__module__.startswith("ayes."):
+            found |= _comments(base.__module__).get(base.__name__, {})
+    return found
+
+
+@cache
+def _comments(module: str) -> dict[str, dict[str, str]]:
+    """The comments before fields, by class. They are read from the source: while a program runs,
+    nobody needs them.
+    """
     found: dict[str, dict[str, str]] = {}
     kind, said = "", list[str]()
-    for line in inspect.getsource(e).splitlines():
+    for line in inspect.getsource(sys.modules[module]).splitlines():
         match = _LINE.match(line)
         assert match is not None, "every line matches"
         if match["kind"]:

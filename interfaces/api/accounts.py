@@ -3,28 +3,28 @@
 import time
 from typing import Final
 
-from fastapi import APIRouter
+from msgspec import Struct
 
 from ayes.interfaces.api.backend import Backend, InBackend
-from ayes.interfaces.api.base import ApiModel
+from ayes.interfaces.api.base import ApiModel, ApiRouter
 from ayes.interfaces.api.identity import Reviewing
 from ayes.ledger.people import OPENID
 from ayes.ops.visitors import Role, Visitor
 from ayes.schemas.errors import BadInput, NotAllowed
 from ayes.schemas.links import account_of
 
-router: Final = APIRouter(tags=["accounts"])
+router: Final = ApiRouter(tags=["accounts"])
 
 
-class Account(ApiModel):
+class Account(Struct, frozen=True):
     """An account elsewhere, such as `slack:T0456/U0789`."""
 
     account: str
 
 
 class Code(ApiModel):
+    #: As a chat has shown it to the person whose account it is.
     code: str
-    """As a chat has shown it to the person whose account it is."""
 
 
 @router.post("/accounts")

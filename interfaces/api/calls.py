@@ -2,32 +2,20 @@
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import Query
+from msgspec import Struct
 
 from ayes.interfaces.api import decided, doubts
 from ayes.interfaces.api.backend import InBackend
+from ayes.interfaces.api.base import ApiRouter
 from ayes.interfaces.api.decided import DecidedPage
+from ayes.interfaces.api.doubts import Doubtful
 from ayes.interfaces.api.identity import Reading
 from ayes.interfaces.api.mine import Mine, mine_of, voted
-from ayes.interfaces.api.models import (
-    CallFilter,
-    CallState,
-    Doubt,
-    Doubtful,
-    EarlierCall,
-    Named,
-    PendingCall,
-    Question,
-    Record,
-    Waiting,
-    ballots,
-    cursor_text,
-    earlier_call,
-    recorded,
-)
-from ayes.interfaces.api.permissions import permissions
+from ayes.interfaces.api.permissions import Permission, permissions
+from ayes.interfaces.api.queries import CallQuery, Named, cursor_text
 from ayes.interfaces.api.search import DecidedFilter
 from ayes.ledger.call import Call
 from ayes.ledger.clients.services import Ledger
@@ -35,10 +23,14 @@ from ayes.ledger.lifecycle import Status
 from ayes.ledger.validity import call_of
 from ayes.ops.actions.votes import open_tally
 from ayes.projections.pending import Entry, decode
+from ayes.projections.views import call as views
+from ayes.projections.views.doubt import Doubt
+from ayes.projections.views.doubt import doubt as doubt_view
+from ayes.projections.views.fact import RecordedFact, recorded
 from ayes.schemas.errors import BadInput
 from ayes.schemas.slots import ROOT, CallRef
 
-router: Final = APIRouter(tags=["calls"])
+router: Final = ApiRouter(tags=["calls"])
 
 #: Bytes of the entries of a page.
 _MOST_BYTES: Final = 4 << 20
@@ -46,9 +38,22 @@ _MOST_BYTES: Final = 4 << 20
 _EARLIER: Final = 10
 
 
+class Waiting(Struct, frozen=True, kw_only=True):
+    """A page of pending calls."""
+
+    status: Literal["pending"] = "pending"
+    calls: list[views.PendingCall]
+    #: The number of matching calls, on this page and on others.
+    waiting: int
+    #: The cursor of the next page; None on the last one.
+    next: str | None
+    #: Why entries of the queue are left out, which cannot be read. Only on the first page.
+    unreadable: list[str] = []
+
+
 @router.get("/calls")
 async def calls(
-    chosen: Annotated[CallFilter, Query()], backend: InBackend, visitor: Reading
+    chosen: Annotated[CallQuery, Query()], backend: InBackend, visitor: Reading
 ) -> Waiting | Doubtful | DecidedPage:
     """The calls of a status, page by page. `/decided` has more filters for decided calls."""
     match chosen.status:
@@ -71,7 +76,7 @@ async def calls(
             return await decided.page(backend, found, chosen.order, chosen.after, chosen.limit)
 
 
-async def waiting(chosen: CallFilter, backend: InBackend, visitor: Reading) -> Waiting:
+async def waiting(chosen: CallQuery, backend: InBackend, visitor: Reading) -> Waiting:
     """The pending calls."""
     ledger = backend.reading
     mine = await mine_of(ledger, visitor)
@@ -85,7 +90,7 @@ async def waiting(chosen: CallFilter, backend: InBackend, visitor: Reading) -> W
     )
     entries = list(map(decode, page.entries))
     done = await voted(ledger, visitor, [one.ref for one in entries if mine(one)])
-    listed = [PendingCall.of(one, mine=mine(one), voted=one.ref in done) for one in entries]
+    listed = [views.pending_call(one, mine=mine(one), voted=one.ref in done) for one in entries]
     return Waiting(
         calls=[one for one in listed if one.mine or not chosen.mine],
         waiting=page.waiting,
@@ -94,7 +99,7 @@ async def waiting(chosen: CallFilter, backend: InBackend, visitor: Reading) -> W
     )
 
 
-def _fits(chosen: CallFilter, mine: Mine, now: datetime) -> Callable[[Entry], bool] | None:
+def _fits(chosen: CallQuery, mine: Mine, now: datetime) -> Callable[[Entry], bool] | None:
     """The conditions besides workspace, thread and tool; None if there are none."""
     if not (chosen.rule or chosen.mine or chosen.overdue):
         return None
@@ -103,6 +108,37 @@ def _fits(chosen: CallFilter, mine: Mine, now: datetime) -> Callable[[Entry], bo
         and (not chosen.mine or mine(entry))
         and (not chosen.overdue or (entry.due_at is not None and entry.due_at <= now))
     )
+
+
+class Record(Struct, frozen=True):
+    """A call with every fact about it, in the order of the log."""
+
+    state: views.CallState
+    #: The person on whose behalf it was requested, who never decides about it.
+    requester: str
+    agent: str
+    labels: dict[str, str]
+    tool_version: str
+    #: The tool's description and JSON Schema (raw text); empty if it is not declared.
+    tool_description: str
+    tool_schema: str
+    #: The group of executors that runs it; `client` if the requesting program does.
+    run_by: str
+    requested_at: datetime
+    #: None: the policy decided alone, or has not judged it yet.
+    question: views.Question | None
+    votes: list[views.RecordedVote]
+    doubt: Doubt | None
+    #: Every action, with the reason why the visitor may not take it.
+    may: list[Permission]
+    #: The calls of the same thread before it, oldest first; the ten newest of them.
+    earlier: list[views.EarlierCall]
+    facts: list[RecordedFact]
+
+    @property
+    def seq(self) -> int:
+        """The last fact that is included for certain."""
+        return self.facts[-1].seq if self.facts else 0
 
 
 @router.get("/calls/{workspace}/{thread}/{call}")
@@ -119,7 +155,7 @@ async def record(ref: Named, backend: InBackend, visitor: Reading) -> Record:
         await doubts.doubt_about(ledger, known),
     )
     return Record(
-        state=CallState.of(known, await open_tally(ledger, known)),
+        state=views.call_state(known, await open_tally(ledger, known)),
         requester=wish.requester,
         agent=wish.agent,
         labels=wish.labels,
@@ -128,16 +164,16 @@ async def record(ref: Named, backend: InBackend, visitor: Reading) -> Record:
         tool_schema=tool.declared.schema if tool else "",
         run_by=wish.run_by,
         requested_at=known.requested.recorded_at,
-        question=Question.of(known),
-        votes=ballots(known),
-        doubt=Doubt.of(doubt) if doubt else None,
+        question=views.question(known),
+        votes=views.recorded_votes(known),
+        doubt=doubt_view(doubt) if doubt else None,
         may=await permissions(ledger, known, visitor, doubt),
         earlier=await _earlier(ledger, known),
         facts=facts,
     )
 
 
-async def _earlier(ledger: Ledger, call: Call) -> list[EarlierCall]:
+async def _earlier(ledger: Ledger, call: Call) -> list[views.EarlierCall]:
     """The newest calls of the thread that were requested before this one."""
     assert call.requested
     thread = f"{ROOT}.{call.ref.workspace}.{call.ref.thread}"
@@ -145,4 +181,4 @@ async def _earlier(ledger: Ledger, call: Call) -> list[EarlierCall]:
     before = [one.slot.call_ref for one in requests if one.seq < call.requested.seq]
     refs: list[CallRef] = [ref for ref in before[-_EARLIER:] if ref is not None]
     facts = await ledger.read(*refs) if refs else ()
-    return [earlier_call(known) for ref in refs if (known := call_of(ref, facts)).requested]
+    return [views.earlier_call(known) for ref in refs if (known := call_of(ref, facts)).requested]

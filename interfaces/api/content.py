@@ -1,16 +1,13 @@
-"""Texts and files, as programs send them and as visitors are shown them (docs/decisions/0048)."""
+"""Texts and files as programs send them (docs/decisions/0048)."""
 
-from collections.abc import Iterable, Sequence
-from hashlib import sha256
-from typing import Annotated, Final, Literal, Self
+from collections.abc import Sequence
+from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag
 
 from ayes.interfaces.api.base import ApiModel
 from ayes.schemas import events as e
-from ayes.schemas.content import content_of, decoded, files_in, is_sound, parts_of
-
-# ------------------------------------------------------------------------------------------- sent
+from ayes.schemas.content import content_of
 
 
 class TextPart(ApiModel):
@@ -28,8 +25,8 @@ class InlineFile(ApiModel):
     """The bytes themselves. More than 64 KiB are stored beside the log, and referred to."""
 
     kept: Literal["inline"]
+    #: Base64 (RFC 4648, section 4), with padding.
     data: str
-    """Base64 (RFC 4648, section 4), with padding."""
 
     @property
     def source(self) -> e.Source:
@@ -40,12 +37,12 @@ class StoredFile(ApiModel):
     """Bytes that the workspace's store of files has already."""
 
     kept: Literal["stored"]
+    #: The SHA-256 of the bytes.
     digest: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-    """The SHA-256 of the bytes."""
+    #: The number of bytes.
     size: Annotated[int, Field(ge=0)]
-    """The number of bytes."""
+    #: Where it is stored, as the fact that it was recorded with says.
     place: str = ""
-    """Where it is stored, as the fact that it was recorded with says."""
 
     @property
     def source(self) -> e.Source:
@@ -67,8 +64,8 @@ class UploadedFile(ApiModel):
     """Bytes that were uploaded to the model's provider."""
 
     kept: Literal["uploaded"]
+    #: `anthropic`, `openai` or `google`.
     provider: str
-    """`anthropic`, `openai` or `google`."""
     id: str
 
     @property
@@ -80,15 +77,15 @@ class FilePart(ApiModel):
     """An image or another file."""
 
     part: Literal["media"]
+    #: Such as `image/png` (RFC 6838).
     media_type: str
-    """Such as `image/png` (RFC 6838)."""
     source: Annotated[
         InlineFile | StoredFile | LinkedFile | UploadedFile, Field(discriminator="kept")
     ]
+    #: The file's name.
     name: str = ""
-    """The file's name."""
+    #: How closely the model looks at an image, in the words of its provider.
     detail: str = ""
-    """How closely the model looks at an image, in the words of its provider."""
 
     @property
     def event_part(self) -> e.Media:
@@ -111,56 +108,3 @@ type GivenContent = Annotated[
 def as_recorded(given: str | Sequence[TextPart | FilePart]) -> e.Content:
     """The content in the form in which it is recorded."""
     return given if isinstance(given, str) else content_of(part.event_part for part in given)
-
-
-# ------------------------------------------------------------------------------------------ shown
-
-
-#: Not SVG, which may hold scripts and links.
-_PICTURES: Final = {"image/png", "image/jpeg", "image/gif", "image/webp"}
-
-
-class HeldFile(ApiModel):
-    """A file that the ledger has, and gives by its digest."""
-
-    digest: str
-    """The SHA-256 of its bytes."""
-    media_type: str
-    name: str
-    size: int
-    """The number of bytes."""
-    place: str = ""
-    """Where the store of files has it, to refer to it again; empty if it is in the fact."""
-
-    @property
-    def is_picture(self) -> bool:
-        """Whether a browser shows it, and cannot run anything in it."""
-        return self.media_type in _PICTURES
-
-    @classmethod
-    def of(cls, media: e.Media) -> Self | None:
-        """None for a link, for a file at a provider, and for what no file can be."""
-        match media.source:
-            case e.Stored(digest=digest, size=size, place=place) as stored if is_sound(stored):
-                pass
-            case e.Inline() as inline if (data := decoded(inline)) is not None:
-                digest, size, place = sha256(data).hexdigest(), len(data), ""
-            case _:
-                return None
-        return cls(
-            digest=digest, media_type=media.media_type, name=media.name, size=size, place=place
-        )
-
-
-def held_files(files: Iterable[e.Media]) -> list[HeldFile]:
-    """Those among the files that the ledger has."""
-    return [held for media in files if (held := HeldFile.of(media)) is not None]
-
-
-def held_in(event: e.AnyEvent | e.Carried | None) -> list[HeldFile]:
-    """Those in a message, an output or a model's reply."""
-    return held_files(files_in(event)) if isinstance(event, e.Event) else []
-
-
-def held_in_content(content: e.Content) -> list[HeldFile]:
-    return held_files(part for part in parts_of(content) if isinstance(part, e.Media))

@@ -4,40 +4,39 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Final
 
-from fastapi import APIRouter
+from msgspec import Struct
 
 from ayes.interfaces.api.backend import InBackend
-from ayes.interfaces.api.base import ApiModel
-from ayes.interfaces.api.content import HeldFile, held_files, held_in
+from ayes.interfaces.api.base import ApiRouter
 from ayes.interfaces.api.identity import Reading
-from ayes.interfaces.api.models import Named
+from ayes.interfaces.api.queries import Named
 from ayes.ledger.clients.services import Ledger
+from ayes.projections.views.content import HeldFile, held_files, held_in
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact, fact_of
 from ayes.schemas.content import spoken, words
 from ayes.schemas.slots import ROOT, ThreadRef
 
-router: Final = APIRouter(tags=["calls"])
+router: Final = ApiRouter(tags=["calls"])
 
 
-class EarlierMessage(ApiModel):
+class EarlierMessage(Struct, frozen=True):
     """A message of a conversation, or what its model wrote."""
 
     seq: int
     recorded_at: datetime
+    #: `user`, `system`, `note` or `assistant`.
     role: str
-    """`user`, `system`, `note` or `assistant`."""
     name: str
+    #: Its files in words.
     text: str
-    """Its files in words."""
     files: list[HeldFile]
 
 
-class Context(ApiModel):
+class Context(Struct, frozen=True):
+    #: In the order of the log: the user's last message before the call, those after it, and the
+    #: model's words in the reply that wished for the call.
     messages: list[EarlierMessage]
-    """In the order of the log: the user's last message before the call, those after it, and the
-    model's words in the reply that wished for the call.
-    """
 
 
 @router.get("/calls/{workspace}/{thread}/{call}/context")

@@ -4,23 +4,23 @@ import time
 from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
-from fastapi import APIRouter
+from msgspec import Struct
 
 from ayes.consumers.doubt import in_doubt
 from ayes.interfaces.api import calls
 from ayes.interfaces.api.backend import Backend, InBackend
-from ayes.interfaces.api.base import ApiModel
+from ayes.interfaces.api.base import ApiRouter
 from ayes.interfaces.api.identity import Reading
-from ayes.interfaces.api.models import CallFilter
+from ayes.interfaces.api.queries import CallQuery
 from ayes.schemas.slots import ORGANISATION, POLICY, ROOT
 
-router: Final = APIRouter(tags=["calls"])
+router: Final = ApiRouter(tags=["calls"])
 
 #: For how long the slower of the numbers are not read again.
 _KEPT_S: Final = 3.0
 
 
-class HeaderCounts(ApiModel):
+class HeaderCounts(Struct, frozen=True):
     """Numbers of calls, in one workspace or in all."""
 
     #: Calls that wait for people.
@@ -45,10 +45,8 @@ _read: Final[WeakKeyDictionary[Backend, dict[str, _Read]]] = WeakKeyDictionary()
 @router.get("/counts")
 async def counts(backend: InBackend, visitor: Reading, workspace: str = "") -> HeaderCounts:
     """How many calls wait, how many of them the visitor may decide, and how many are in doubt."""
-    every = await calls.waiting(CallFilter(workspace=workspace, limit=1), backend, visitor)
-    mine = await calls.waiting(
-        CallFilter(workspace=workspace, limit=1, mine=True), backend, visitor
-    )
+    every = await calls.waiting(CallQuery(workspace=workspace, limit=1), backend, visitor)
+    mine = await calls.waiting(CallQuery(workspace=workspace, limit=1, mine=True), backend, visitor)
     slower = await _slower(backend, workspace)
     return HeaderCounts(
         waiting=every.waiting,

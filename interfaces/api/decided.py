@@ -2,22 +2,23 @@
 
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
-from typing import Annotated, Final, Literal, Self, get_args
+from typing import Annotated, Final, Literal, get_args
 
-from fastapi import APIRouter, Depends, Query
+import msgspec
+from fastapi import Depends, Query
 from fastapi.responses import StreamingResponse
+from msgspec import Struct
 from pydantic import AfterValidator, BeforeValidator
 
 from ayes.interfaces.api.backend import Backend, InBackend
-from ayes.interfaces.api.base import ApiModel
+from ayes.interfaces.api.base import ApiRouter
 from ayes.interfaces.api.identity import Reading
-from ayes.interfaces.api.search import DecidedFilter, DecisionKind, Order, rule_of, search
-from ayes.ledger.call import Call
+from ayes.interfaces.api.search import DecidedFilter, DecisionKind, Order, search
 from ayes.ledger.lifecycle import Status
-from ayes.projections.views.call import is_edited
+from ayes.projections.views.call import DecidedCall, decided_call
 from ayes.schemas.errors import BadInput
 
-router: Final = APIRouter(tags=["calls"])
+router: Final = ApiRouter(tags=["calls"])
 
 #: Calls of a page, unless the request says how many, and of a step of an export.
 _PAGE: Final = 50
@@ -26,69 +27,12 @@ _STEP: Final = 200
 DECISIONS: Final[tuple[str, ...]] = get_args(DecisionKind.__value__)
 
 
-class DecidedCall(ApiModel):
-    """A call that was decided, as it is now."""
-
-    call: str
-    """As `workspace/thread/call`."""
-    workspace: str
-    thread: str
-    tool: str
-    arguments: str
-    """Those that run: the approved ones, if a reviewer changed them."""
-    edited: bool
-    verdict: str
-    status: str
-    """What became of it since."""
-    rule: str
-    """The rule that decided, or by which people were asked."""
-    ground: str
-    by: tuple[str, ...]
-    """The people on whose votes the decision rests, and in whose place some of them voted."""
-    on_behalf_of: dict[str, str]
-    reason: str
-    requester: str
-    agent: str
-    requested_at: datetime
-    decided_at: datetime
-    finished_at: datetime | None
-    seq: int
-    """The position of the decision in the log."""
-
-    @classmethod
-    def of(cls, call: Call) -> Self:
-        assert call.requested, "only requested calls are found"
-        assert call.decided, "only decided calls are found"
-        wish, decision = call.wish, call.decided.event
-        return cls(
-            call=str(call.ref),
-            workspace=call.ref.workspace,
-            thread=call.ref.thread,
-            tool=wish.tool,
-            arguments=call.arguments,
-            edited=is_edited(call),
-            verdict=type(decision).__name__.lower(),
-            status=call.status,
-            rule=rule_of(call),
-            ground=getattr(decision, "ground", ""),
-            by=getattr(decision, "voters", ()),
-            on_behalf_of=getattr(decision, "on_behalf_of", {}),
-            reason=getattr(decision, "reason", ""),
-            requester=wish.requester,
-            agent=wish.agent,
-            requested_at=call.requested.recorded_at,
-            decided_at=call.decided.recorded_at,
-            finished_at=call.finished.recorded_at if call.finished else None,
-            seq=call.decided.seq,
-        )
-
-
-class DecidedPage(ApiModel):
+class DecidedPage(Struct, frozen=True):
     """Decided calls that were found. A page with `next` may be short, even empty."""
 
     calls: list[DecidedCall]
+    #: The cursor with which the search goes on; None: there is nothing more.
     next: str | None
-    """The cursor with which the search goes on; None: there is nothing more."""
 
 
 def _in_utc(at: datetime) -> datetime:
@@ -161,16 +105,16 @@ async def page(
     position = _cursor(after) if after else None
     found = await search(backend.reading, backend.lake, chosen, order, position, limit)
     return DecidedPage(
-        calls=[DecidedCall.of(call) for call in found.calls],
+        calls=[decided_call(call) for call in found.calls],
         next=None if found.next is None else str(found.next),
     )
 
 
 async def _lines(
     backend: Backend, chosen: DecidedFilter, order: Order, found: DecidedPage
-) -> AsyncGenerator[str]:
+) -> AsyncGenerator[bytes]:
     while True:
-        yield "".join(f"{call.model_dump_json()}\n" for call in found.calls)
+        yield msgspec.json.Encoder().encode_lines(found.calls)
         if found.next is None:
             return
         found = await page(backend, chosen, order, found.next, _STEP)

@@ -2,25 +2,39 @@
 
 from collections.abc import Sequence
 from itertools import batched
-from typing import Final
+from typing import Final, Literal
+
+from msgspec import Struct
 
 from ayes.consumers.doubt import in_doubt
 from ayes.interfaces.api.backend import InBackend
 from ayes.interfaces.api.identity import Reading, Role, Visitor
-from ayes.interfaces.api.models import CallFilter, Doubtful, DoubtfulCall, cursor_text
+from ayes.interfaces.api.queries import CallQuery, cursor_text
 from ayes.ledger.call import Call
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.objections import may_reconcile
 from ayes.ledger.validity import call_of
 from ayes.projections.doubt import CallInDoubt, doubt_of
 from ayes.projections.pending import PageCursor, key
+from ayes.projections.views.doubt import DoubtfulCall, doubtful_call
 from ayes.schemas.slots import CallRef
 
 #: Calls read with one request.
 _TOGETHER: Final = 50
 
 
-async def doubtful(chosen: CallFilter, backend: InBackend, visitor: Reading) -> Doubtful:
+class Doubtful(Struct, frozen=True, kw_only=True):
+    """A page of calls in doubt."""
+
+    status: Literal["in_doubt"] = "in_doubt"
+    calls: list[DoubtfulCall]
+    #: The number of matching calls, on this page and on others.
+    in_doubt: int
+    #: The cursor of the next page; None on the last one.
+    next: str | None
+
+
+async def doubtful(chosen: CallQuery, backend: InBackend, visitor: Reading) -> Doubtful:
     """The calls in doubt, ordered by the time since when they are."""
     found = filter(chosen.pending.fits, await in_doubt(backend.reading, chosen.workspace))
     listed = await _listed(backend.reading, list(found), visitor)
@@ -41,24 +55,16 @@ async def _listed(
     ledger: Ledger, found: Sequence[CallInDoubt], visitor: Visitor
 ) -> list[DoubtfulCall]:
     listed: list[DoubtfulCall] = []
+    is_reviewer = Role.REVIEWER in visitor.roles
     for together in batched(found, _TOGETHER, strict=False):
         refs = list(map(_ref, together))
         facts = await ledger.read(*refs)
         known = [call_of(ref, facts) for ref in refs]
-        listed += [_doubtful(*pair, visitor) for pair in zip(together, known, strict=True)]
+        listed += [
+            doubtful_call(one, call, mine=is_reviewer and may_reconcile(call, visitor.name))
+            for one, call in zip(together, known, strict=True)
+        ]
     return listed
-
-
-def _doubtful(found: CallInDoubt, call: Call, visitor: Visitor) -> DoubtfulCall:
-    return DoubtfulCall.of(
-        found,
-        call=str(call.ref),
-        workspace=found.workspace,
-        thread=found.thread,
-        tool=found.tool,
-        arguments=call.arguments,
-        mine=Role.REVIEWER in visitor.roles and may_reconcile(call, visitor.name),
-    )
 
 
 def _place(one: DoubtfulCall) -> tuple[int, str]:

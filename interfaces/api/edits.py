@@ -2,36 +2,36 @@
 
 from typing import Final
 
-from fastapi import APIRouter
+from msgspec import Struct
 
 from ayes.interfaces.api.backend import InBackend
-from ayes.interfaces.api.base import ApiModel
+from ayes.interfaces.api.base import ApiModel, ApiRouter
 from ayes.interfaces.api.identity import Reading
-from ayes.interfaces.api.models import Named
+from ayes.interfaces.api.queries import Named
 from ayes.schemas.digest import call_digest
 from ayes.schemas.errors import UnknownTool
 
-router: Final = APIRouter(tags=["calls"])
+router: Final = ApiRouter(tags=["calls"])
 
 
 class Edit(ApiModel):
+    #: Raw JSON text.
     arguments: str
-    """Raw JSON text."""
 
 
-class EditMistake(ApiModel):
+class EditMistake(Struct, frozen=True):
     """A value that does not fit the tool's schema."""
 
+    #: Its place as a JSON pointer (RFC 6901); empty: the whole.
     pointer: str
-    """Its place as a JSON pointer (RFC 6901); empty: the whole."""
     message: str
 
 
-class CheckedEdit(ApiModel):
+class CheckedEdit(Struct, frozen=True):
+    #: What an approval of these arguments would be bound to; empty if they do not fit.
     digest: str
-    """What an approval of these arguments would be bound to; empty if they do not fit."""
+    #: Empty if they fit the schema. The policy is asked when somebody votes for them.
     mistakes: list[EditMistake]
-    """Empty if they fit the schema. The policy is asked when somebody votes for them."""
 
 
 @router.post("/calls/{workspace}/{thread}/{call}/check")

@@ -5,11 +5,12 @@ from contextlib import aclosing
 from typing import Annotated, Final
 
 import msgspec
-from fastapi import APIRouter, Header, Query
+from fastapi import Header, Query
 from fastapi.responses import StreamingResponse
 from fastapi.sse import format_sse_event
 
 from ayes.interfaces.api.backend import InBackend
+from ayes.interfaces.api.base import ApiRouter
 from ayes.interfaces.api.feed import (
     EventFilter,
     Feed,
@@ -21,7 +22,7 @@ from ayes.interfaces.api.feed import (
 )
 from ayes.interfaces.api.identity import Reading
 
-router: Final = APIRouter(tags=["events"])
+router: Final = ApiRouter(tags=["events"])
 
 #: The last sequence that NATS can have.
 _MOST: Final = 2**64 - 1

@@ -2,13 +2,14 @@
 
 import re
 from datetime import datetime
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Final, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import Query
+from msgspec import Struct
 from pydantic import Field
 
 from ayes.interfaces.api.backend import InBackend
-from ayes.interfaces.api.base import ApiModel
+from ayes.interfaces.api.base import ApiModel, ApiRouter
 from ayes.interfaces.api.identity import Reading, Reviewing
 from ayes.ledger.judging import grants as ledger_grants
 from ayes.ops.actions.grants import (
@@ -20,7 +21,7 @@ from ayes.ops.actions.grants import (
     grant_ref,
     vote_problem,
 )
-from ayes.projections.views.grant import delegation_json, grant_json
+from ayes.projections.views.grant import DelegationState, GrantState, delegation_state, grant_state
 from ayes.schemas.errors import BadInput
 from ayes.schemas.ids import token
 from ayes.schemas.limits import MAX_GRANT_S
@@ -34,48 +35,14 @@ from ayes.schemas.slots import (
     GrantRef,
 )
 
-router: Final = APIRouter(tags=["grants"])
+router: Final = ApiRouter(tags=["grants"])
 
 _CURSOR: Final = re.compile(r"([01])-([0-9]{1,18})", re.ASCII)
 
 Limit = Annotated[int, Query(ge=1, le=1000)]
 
 
-class GrantState(ApiModel):
-    """An approval in advance."""
-
-    #: As `workspace/giver/name`.
-    grant: str
-    standing: Literal["in force", "revoked", "void", "ended", "used up"]
-    tool: str
-    #: Exactly these, raw JSON text; None: see `when`.
-    arguments: str | None
-    #: Those that meet this condition (CEL); empty: any.
-    when: str
-    #: Patterns with `*`.
-    agent: str
-    thread: str
-    uses: int
-    left: int
-    #: The calls that it approved.
-    used_by: tuple[str, ...]
-    #: The last time that it approved one.
-    used_at: datetime | None
-    given_at: datetime
-    ends_at: datetime
-    reason: str
-    #: Who revoked it, or the call whose denial did; empty if nobody did.
-    revoked_by: str
-    seq: int
-
-    @classmethod
-    def of(cls, grant: ledger_grants.Grant, now: datetime) -> Self:
-        used_at = max((fact.recorded_at for fact in grant.used), default=None)
-        more = {"used_at": used_at, "seq": grant.given.seq}
-        return cls.model_validate(grant_json(grant, now) | more)
-
-
-class Grants(ApiModel):
+class Grants(Struct, frozen=True):
     """A page of grants: those in force first, then the newest."""
 
     grants: list[GrantState]
@@ -90,14 +57,14 @@ async def grants(
     backend: InBackend,
     _visitor: Reading,
     workspace: str = "",
-    standing: Literal["", "in force", "revoked", "void", "ended", "used up"] = "",
+    standing: ledger_grants.GrantStanding | Literal[""] = "",
     after: str = "",
     limit: Limit = 200,
 ) -> Grants:
     """The grants of a workspace, or of all. Reads every fact about them."""
     facts = await backend.reading.read(_subjects(workspace, GRANT), REMOVALS)
     now = backend.reading.now()
-    every = [GrantState.of(one, now) for one in ledger_grants.grants_of(facts)]
+    every = [grant_state(one, now) for one in ledger_grants.grants_of(facts)]
     chosen = [one for one in every if standing in {"", one.standing}]
     page, following = _page(chosen, after, limit)
     in_force = sum(one.standing == "in force" for one in every)
@@ -124,7 +91,7 @@ def _page[T: GrantState | DelegationState](
     return rest[:limit], f"{int(_place(last)[0])}-{last.seq}" if last else None
 
 
-def _place(one: "GrantState | DelegationState") -> tuple[bool, int]:
+def _place(one: GrantState | DelegationState) -> tuple[bool, int]:
     return one.standing not in {"in force", "to come"}, -one.seq
 
 
@@ -175,7 +142,7 @@ async def give(new: NewGrant, backend: InBackend, visitor: Reviewing) -> GrantSt
     given, problem = await give_grant(ledger, grant, like, scope)
     if problem is not None:
         raise vote_problem(grant, like, problem)
-    return GrantState.of(given, ledger.now())
+    return grant_state(given, ledger.now())
 
 
 class Reason(ApiModel):
@@ -190,33 +157,13 @@ async def revoke(
     ledger = await backend.as_reviewer(visitor.name)
     ref = GrantRef(workspace, giver, name)
     revoked = await ledger.reviewer(visitor.name).revoke_grant(ref, reason=why.reason)
-    return GrantState.of(revoked, ledger.now())
+    return grant_state(revoked, ledger.now())
 
 
 # ------------------------------------------------------------------------------------- delegations
 
 
-class DelegationState(ApiModel):
-    """A permission to vote in the giver's place."""
-
-    #: As `workspace/giver/name`.
-    delegation: str
-    standing: Literal["to come", "in force", "ended"]
-    to: str
-    starts_at: datetime
-    ends_at: datetime
-    #: Names, or patterns with `*`.
-    tools: tuple[str, ...]
-    reason: str
-    seq: int
-
-    @classmethod
-    def of(cls, delegation: ledger_grants.Delegation, now: datetime) -> Self:
-        seq = delegation.given.seq
-        return cls.model_validate(delegation_json(delegation, now) | {"seq": seq})
-
-
-class Delegations(ApiModel):
+class Delegations(Struct, frozen=True):
     """A page of delegations: those that are not over first, then the newest."""
 
     delegations: list[DelegationState]
@@ -235,7 +182,7 @@ async def delegations(
     """The delegations of a workspace, or of all. Reads every fact about them."""
     facts = await backend.reading.read(_subjects(workspace, DELEGATION), REMOVALS)
     now = backend.reading.now()
-    found = [DelegationState.of(one, now) for one in ledger_grants.delegations_of(facts)]
+    found = [delegation_state(one, now) for one in ledger_grants.delegations_of(facts)]
     page, following = _page(found, after, limit)
     return Delegations(delegations=page, next=following)
 
@@ -268,7 +215,7 @@ async def delegate(new: NewDelegation, backend: InBackend, visitor: Reviewing) -
         tools=new.tools,
         reason=new.reason,
     )
-    return DelegationState.of(given, ledger.now())
+    return delegation_state(given, ledger.now())
 
 
 @router.post("/delegations/{workspace}/{giver}/{name}/end")
@@ -279,4 +226,4 @@ async def end(
     ledger = await backend.as_reviewer(visitor.name)
     ref = DelegationRef(workspace, giver, name)
     ended = await ledger.reviewer(visitor.name).end_delegation(ref, reason=why.reason)
-    return DelegationState.of(ended, ledger.now())
+    return delegation_state(ended, ledger.now())

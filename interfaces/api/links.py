@@ -2,24 +2,24 @@
 
 from typing import Final
 
-from fastapi import APIRouter
+from msgspec import Struct
 
 from ayes.interfaces.api.backend import InBackend
-from ayes.interfaces.api.base import ApiModel
+from ayes.interfaces.api.base import ApiRouter
 from ayes.interfaces.api.identity import Reading
 from ayes.ledger.call import Call
 from ayes.ledger.lifecycle import Status
 from ayes.schemas.errors import UnknownCall
 from ayes.schemas.links import find_call
 
-router: Final = APIRouter(tags=["links"])
+router: Final = ApiRouter(tags=["links"])
 
 
-class LinkedCall(ApiModel):
+class LinkedCall(Struct, frozen=True):
     """The call of a link."""
 
+    #: As `workspace/thread/call`.
     call: str
-    """As `workspace/thread/call`."""
 
 
 @router.get("/links/{token}")

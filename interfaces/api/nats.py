@@ -222,7 +222,7 @@ async def answer_to(api: FastAPI, subject: str, payload: bytes, trace: str = "")
         return _failure(HTTPStatus.NOT_FOUND, f"there is no {unknown} at {subject}.", 2)
     except BadInput as problem:
         found = problem_of(problem)
-        return Answer(found.status, found.model_dump_json().encode())
+        return Answer(found.status, msgspec.json.encode(found))
     return await _called(api, scope, body)
 
 

@@ -1,79 +1,42 @@
 """What operators look after: the broker, the workers, and what was parked."""
 
 from datetime import datetime
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Final
 
-from fastapi import APIRouter, Query
-from msgspec import to_builtins
+from fastapi import Query
+from msgspec import Struct
+from msgspec.structs import asdict
 from pydantic import Field
 
+from ayes.consumers.webhooks.endpoints import EndpointStatus
 from ayes.interfaces.api.backend import CONSOLE, InBackend, jetstream
-from ayes.interfaces.api.base import ApiModel
+from ayes.interfaces.api.base import ApiModel, ApiRouter
 from ayes.interfaces.api.identity import Operating, Reading
-from ayes.ledger import log
-from ayes.ledger.nats.streams import uses
-from ayes.ops.actions.parked import fact_json, marked, parked_json, with_fact
+from ayes.ledger.log import Parked
+from ayes.ledger.nats.streams import Use, uses
+from ayes.ops.actions.parked import fact_json, marked, standing, with_fact
+from ayes.ops.inspection.nodes import Copies
+from ayes.ops.inspection.progress import ConsumerStatus
+from ayes.ops.inspection.status import FailingChannel
 
-router: Final = APIRouter(tags=["operations"])
+router: Final = ApiRouter(tags=["operations"])
 
 
-class Consumer(ApiModel):
+class Consumer(ConsumerStatus, frozen=True, kw_only=True):
     """The progress of the workers of one kind."""
 
-    name: str
-    exists: bool
-    #: Whether it was created here, or every ledger has it.
-    needed: bool
-    #: Until when an administrator has paused it; empty if it is not paused.
-    paused_until: str
-    #: Whether a worker is subscribed.
-    listening: bool
-    #: Deliveries that no worker has received yet, and those that are not acknowledged.
-    waiting: int
-    in_hand: int
-    redelivered: int
-    #: The fact up to which everything is acknowledged.
-    ack_floor: int
-    quiet_s: float
-    frozen: bool
-    used: bool
     #: What a person should look at; empty if nothing.
     problem: str
 
 
-class ReplicaState(ApiModel):
-    node: str
-    away: bool
-    current: bool
-    #: Messages that it lacks.
-    lag: int
-    silent_s: float
-
-
-class StreamCopies(ApiModel):
-    """The copies of a stream on the nodes of a cluster."""
-
-    stream: str
-    #: Empty for a server by itself.
-    cluster: str
-    #: Empty: there is none at the moment.
-    leader: str
-    wanted: int
-    replicas: list[ReplicaState]
-
-
-class StreamUse(ApiModel):
+class StreamUse(Use, frozen=True, kw_only=True):
     """The used share of one limit of a stream."""
 
-    stream: str
-    #: `bytes` or `consumers`.
-    what: str
-    taken: int
-    most: int
+    #: Whether so much of it is used that an operator should act.
     is_alarming: bool
 
 
-class ParkedDelivery(ApiModel):
+class ParkedDelivery(Struct, frozen=True):
     """A delivery that a consumer gave up on."""
 
     #: Its name in `retry` and `drop`; it changes with each change.
@@ -93,41 +56,23 @@ class ParkedDelivery(ApiModel):
     #: What the operator said when dropping it.
     said: str
 
-    @classmethod
-    def of(cls, one: log.Parked) -> Self:
-        found = parked_json(one)
-        more = {
-            "is_open": one.is_open and one.mark is None and one.state == "parked",
-            "said": one.mark.reason if one.mark else "",
-        }
-        return cls.model_validate({name: found.get(name) for name in cls.model_fields} | more)
+
+def _parked(one: Parked) -> ParkedDelivery:
+    return ParkedDelivery(
+        number=one.number,
+        consumer=one.consumer,
+        seq=one.seq,
+        subject=one.subject,
+        reason=one.reason,
+        tries=one.tries,
+        parked_at=one.parked_at,
+        standing=standing(one),
+        is_open=one.is_open and one.mark is None and one.state == "parked",
+        said=one.mark.reason if one.mark else "",
+    )
 
 
-class FailingChannelOfNotices(ApiModel):
-    """A channel through which the notifier reached nobody when it last tried."""
-
-    channel: str
-    since: datetime
-    why: str
-
-
-class Webhook(ApiModel):
-    """An endpoint that facts are sent to, and how it is doing."""
-
-    name: str
-    #: `not verified`, `in step`, `behind`, `failing` or `gone`.
-    standing: str
-    #: Why its last request failed; empty if it did not.
-    problem: str
-    failing_since: datetime | None
-    last_success: datetime | None
-    #: The first fact that it may lack; None: none.
-    behind_from: int | None
-    #: The facts that were parked because of it.
-    parked: list[int]
-
-
-class Operations(ApiModel):
+class Operations(Struct, frozen=True):
     """The state of the broker, the workers and the queue."""
 
     url: str
@@ -146,17 +91,17 @@ class Operations(ApiModel):
     #: By call, why a start or result of the last week is void; None if they cannot be read.
     void_runs: dict[str, str] | None
     consumers: list[Consumer]
-    streams: list[StreamCopies]
+    streams: list[Copies]
     room: list[StreamUse]
     #: Of the store's disk.
     free_bytes: int | None
     #: The channels of notices that fail; None if they cannot be read.
-    channels: list[FailingChannelOfNotices] | None
+    channels: list[FailingChannel] | None
     #: One sentence each.
     alarms: list[str]
     parked: list[ParkedDelivery]
     #: The endpoints of the store's file of webhooks.
-    webhooks: list[Webhook]
+    webhooks: list[EndpointStatus]
 
 
 @router.get("/operations")
@@ -165,24 +110,29 @@ async def operations(backend: InBackend, _visitor: Reading) -> Operations:
     found = await backend.status()
     room = await uses(jetstream(backend.reading).api)
     oldest = next(iter(backend.waiting.oldest(1)), None) if found.pending else None
-    return Operations.model_validate(
-        to_builtins(found)
-        | {
-            "consumers": [_with(one, problem=one.problem) for one in found.consumers],
-            "room": [_with(one, is_alarming=one.is_alarming) for one in room],
-            "parked": [ParkedDelivery.of(one) for one in found.parked],
-            "oldest": str(oldest.ref) if oldest else None,
-            "oldest_since": oldest.gated_at if oldest else None,
-        }
+    return Operations(
+        url=found.url,
+        facts=found.facts,
+        last_seq=found.last_seq,
+        bytes=found.bytes,
+        head_age_s=found.head_age_s,
+        pending=found.pending,
+        oldest=str(oldest.ref) if oldest else None,
+        oldest_since=oldest.gated_at if oldest else None,
+        in_doubt=found.in_doubt,
+        void_runs=found.void_runs,
+        consumers=[Consumer(**asdict(one), problem=one.problem) for one in found.consumers],
+        streams=found.streams,
+        room=[StreamUse(**asdict(one), is_alarming=one.is_alarming) for one in room],
+        free_bytes=found.free_bytes,
+        channels=found.channels,
+        alarms=found.alarms,
+        parked=list(map(_parked, found.parked)),
+        webhooks=found.webhooks,
     )
 
 
-def _with(found: object, **properties: object) -> dict[str, Any]:
-    """A struct as a dict, with properties that are not among its fields."""
-    return {**to_builtins(found), **properties}
-
-
-class ParkedList(ApiModel):
+class ParkedList(Struct, frozen=True):
     """A page of parked deliveries, oldest first."""
 
     parked: list[ParkedDelivery]
@@ -190,7 +140,7 @@ class ParkedList(ApiModel):
     next: int | None = None
 
 
-class ParkedFact(ApiModel):
+class ParkedFact(Struct, frozen=True):
     """A parked delivery with the fact that it is about."""
 
     parked: ParkedDelivery
@@ -213,7 +163,7 @@ async def parked(
     operator = await backend.operator(CONSOLE)
     found = [one for one in await operator.log.parked(whole=whole) if one.number > after]
     following = found[limit - 1].number if len(found) > limit else None
-    return ParkedList(parked=[ParkedDelivery.of(one) for one in found[:limit]], next=following)
+    return ParkedList(parked=[_parked(one) for one in found[:limit]], next=following)
 
 
 @router.get("/operations/parked/{number}")
@@ -222,7 +172,7 @@ async def parked_one(number: int, backend: InBackend, _visitor: Reading) -> Park
     one, fact = await with_fact(await backend.operator(CONSOLE), number)
     found = fact_json(fact) if fact else {}
     return ParkedFact(
-        parked=ParkedDelivery.of(one),
+        parked=_parked(one),
         recorded_at=found.get("recorded_at"),
         payload=found.get("payload"),
         payload_base64=found.get("payload_base64"),
@@ -245,7 +195,7 @@ async def retry(chosen: ParkedFilter, backend: InBackend, visitor: Operating) ->
     """Have their consumers handle them again. All are checked before the first is marked."""
     operator = await backend.operator(visitor.name)
     return ParkedList(
-        parked=[ParkedDelivery.of(one) async for one in marked(operator, "retry", chosen.numbers)]
+        parked=[_parked(one) async for one in marked(operator, "retry", chosen.numbers)]
     )
 
 
@@ -254,4 +204,4 @@ async def drop(chosen: Dropped, backend: InBackend, visitor: Operating) -> Parke
     """Take them off the list, once somebody has seen them. Their facts stay in the log."""
     operator = await backend.operator(visitor.name)
     found = marked(operator, "drop", chosen.numbers, chosen.reason)
-    return ParkedList(parked=[ParkedDelivery.of(one) async for one in found])
+    return ParkedList(parked=[_parked(one) async for one in found])

@@ -3,11 +3,12 @@ before.
 """
 
 from collections.abc import Awaitable, Callable
+from typing import Literal
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ayes.interfaces.api.identity import Role, Visitor
-from ayes.interfaces.api.models import Action, Permission
 from ayes.ledger.call import Call
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
@@ -15,6 +16,28 @@ from ayes.projections.doubt import CallInDoubt
 from ayes.schemas import events as e
 from ayes.schemas.errors import BadInput, NotAllowed, NotOpen, Refused
 from ayes.schemas.people import person
+
+#: What a visitor may do about a call.
+type Action = Literal[
+    "approve",
+    "deny",
+    "answer",
+    "edit",
+    "break_glass",
+    "revoke",
+    "reconcile",
+    "withdraw",
+    "doubt",
+]
+
+
+class Permission(Struct, frozen=True):
+    """Whether the visitor may do something about the call now."""
+
+    #: `edit` approves it with other arguments; `doubt` records that nobody knows how it ended.
+    action: Action
+    #: Why not, in a sentence; empty if they may.
+    refusal: str
 
 
 async def permissions(
@@ -51,7 +74,7 @@ async def permissions(
         "withdraw": await _refusal(lambda: check_withdrawal(ledger, call, visitor)),
         "doubt": await _refusal(lambda: check_doubt(ledger, call, visitor, doubt)),
     }
-    return [Permission(action=action, refusal=refusal) for action, refusal in refusals.items()]
+    return [Permission(action, refusal) for action, refusal in refusals.items()]
 
 
 async def _required(visitor: Visitor, check: Callable[[], Awaitable[object]]) -> None:

@@ -1,14 +1,13 @@
 """Policies: what is in force, what was before, and a trial of another one on the real past."""
 
 from datetime import datetime, timedelta
-from typing import Annotated, Final, Self
+from typing import Annotated, Final
 
-from fastapi import APIRouter
-from msgspec import to_builtins
+from msgspec import Struct
 from pydantic import Field
 
 from ayes.interfaces.api.backend import Backend, InBackend
-from ayes.interfaces.api.base import ApiModel
+from ayes.interfaces.api.base import ApiModel, ApiRouter
 from ayes.interfaces.api.identity import Operating, Reading
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.judging import policy_proposals
@@ -24,7 +23,7 @@ from ayes.schemas.errors import BadInput, NotAllowed
 from ayes.schemas.policy import Policy, read_policy
 from ayes.schemas.slots import ORGANISATION, POLICY, ROOT, TOOL, CallRef, ThreadRef, policies
 
-router: Final = APIRouter(tags=["policies"])
+router: Final = ApiRouter(tags=["policies"])
 
 #: How errors name a policy that was sent.
 _SOURCE: Final = "the policy"
@@ -32,7 +31,7 @@ _SOURCE: Final = "the policy"
 PolicyText = Annotated[str, Field(max_length=256_000)]
 
 
-class Version(ApiModel):
+class Version(Struct, frozen=True):
     """A version of a policy, without its text."""
 
     version: int
@@ -45,19 +44,19 @@ class Version(ApiModel):
     void: str
     seq: int
 
-    @classmethod
-    def of(cls, fact: Fact, voids: dict[int, str]) -> Self:
-        return cls(
-            version=int(fact.slot.tail[1]),
-            applied_at=fact.recorded_at,
-            by=fact_row(fact).by,
-            proposal=getattr(fact.event, "proposal", ""),
-            void=voids.get(fact.seq, ""),
-            seq=fact.seq,
-        )
+
+def _version(fact: Fact, voids: dict[int, str]) -> Version:
+    return Version(
+        version=int(fact.slot.tail[1]),
+        applied_at=fact.recorded_at,
+        by=fact_row(fact).by,
+        proposal=getattr(fact.event, "proposal", ""),
+        void=voids.get(fact.seq, ""),
+        seq=fact.seq,
+    )
 
 
-class Versions(ApiModel):
+class Versions(Struct, frozen=True):
     """The versions of a workspace's policy, or the organisation's, newest first."""
 
     workspace: str
@@ -88,7 +87,7 @@ async def versions(workspace: str, backend: InBackend, _visitor: Reading) -> Ver
         workspace=workspace,
         in_force=own.version,
         needs_approval=_needs_approval(workspace, in_force.organisation.policy),
-        versions=[Version.of(fact, voids) for fact in reversed(facts)],
+        versions=[_version(fact, voids) for fact in reversed(facts)],
     )
 
 
@@ -105,7 +104,7 @@ def _needs_approval(workspace: str, organisation: Policy) -> bool:
     return workspace != ORGANISATION and organisation.policies_need_approval
 
 
-class VersionText(ApiModel):
+class VersionText(Struct, frozen=True):
     """The text of a version, and how it differs from the one before."""
 
     version: int
@@ -153,49 +152,16 @@ class Candidate(ApiModel):
     days: int = Field(default=30, ge=1, le=366)
 
 
-class VerdictCounts(ApiModel):
-    calls: int
-    asked: int
-    allowed: int
-    blocked: int
-    #: Their arguments do not fit the tool's schema.
-    invalid: int
-
-
-class ChangedVerdict(ApiModel):
-    """A call of which the candidate says something else than the gate said."""
-
-    #: As `workspace/thread/call`.
-    call: str
-    tool: str
-    #: What really happened to it.
-    actual: str
-    #: What the candidate says: `asked`, `allowed`, `blocked` or `invalid`, and by which rule.
-    outcome: str
-    rule: str
-
-
-class Trial(VerdictCounts):
+class Trial(backtest.Findings, frozen=True, kw_only=True):
     """The verdicts of a policy on the calls of the last days."""
 
     days: int
-    #: The version in force that it was compared with (0: none), and how its text differs.
+    #: The version in force that it was compared with; 0: none.
     in_force: int
+    #: How its text differs from that version.
     differences: list[str]
-    #: Among those asked: a condition could not be evaluated.
-    uncertain: int
-    #: The most called first.
-    by_tool: dict[str, VerdictCounts]
-    by_rule: dict[str, VerdictCounts]
-    #: The candidate's verdicts by what really happened.
-    actual: dict[str, VerdictCounts]
-    #: The calls of which the gate said something else, and the last 200 of them.
-    changed: int
-    changes: list[ChangedVerdict]
     #: Requests that this program cannot read; they are not counted.
     unreadable: int
-    #: What the trial ignores.
-    left_out: tuple[str, ...]
 
 
 @router.post("/policies/{workspace}/try")
@@ -211,14 +177,13 @@ async def attempt(
     refusal = f"{visitor.name} is trying a policy already. Wait for its result."
     async with backend.busy.once(("trial", visitor.name), refusal):
         report, unreadable = await in_thread(lambda: _backtest(backend, workspace, candidate))
-    found = to_builtins(report)
-    del found["shadows"]
+    found = {name: getattr(report, name) for name in backtest.Findings.__struct_fields__}
     return Trial(
+        **found,
         days=candidate.days,
         in_force=in_force,
         differences=differences,
         unreadable=unreadable,
-        **found,
     )
 
 
@@ -253,12 +218,12 @@ class NewPolicy(ApiModel):
     text: PolicyText
 
 
-class Applied(ApiModel):
+class Applied(Struct, frozen=True):
     workspace: str
     version: int
 
 
-class Proposed(ApiModel):
+class Proposed(Struct, frozen=True):
     workspace: str
     #: The call that people approve or deny, as `workspace/thread/call`.
     proposal: str
@@ -286,7 +251,7 @@ async def apply(workspace: str, new: NewPolicy, backend: InBackend, visitor: Ope
     return Applied(workspace=workspace, version=version)
 
 
-class Proposal(ApiModel):
+class Proposal(Struct, frozen=True):
     """A policy that somebody proposed."""
 
     #: The call that people approve or deny, as `workspace/thread/call`.

@@ -5,10 +5,10 @@ from typing import Any, Final
 
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict
+from msgspec import Struct
 from starlette.exceptions import HTTPException
 
+from ayes.interfaces.api.base import StructResponse
 from ayes.schemas import errors as x
 
 MEDIA_TYPE: Final = "application/problem+json"
@@ -35,17 +35,15 @@ STATUS: Final[dict[type[Exception], HTTPStatus]] = {
 }
 
 
-class Problem(BaseModel):
+class Problem(Struct, frozen=True):
     """A problem, as RFC 9457 defines it; `type` names a class of `ayes.schemas.errors`."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     type: str
     title: str
     status: int
     detail: str
+    #: The exit code that the command line has for it.
     exit_code: int = 1
-    """The exit code that the command line has for it."""
 
 
 def status_of(problem: x.ApprovalsError) -> HTTPStatus:
@@ -56,7 +54,7 @@ def problem_of(problem: x.ApprovalsError) -> Problem:
     return _problem(type(problem).__name__, status_of(problem), str(problem), problem.exit_code)
 
 
-async def on_error(_request: Request, problem: Exception) -> JSONResponse:
+async def on_error(_request: Request, problem: Exception) -> StructResponse:
     """Answer one of our own errors."""
     assert isinstance(problem, x.ApprovalsError)
     found = problem_of(problem)
@@ -64,7 +62,7 @@ async def on_error(_request: Request, problem: Exception) -> JSONResponse:
     return _respond(found, headers)
 
 
-async def on_bad_request(_request: Request, problem: Exception) -> JSONResponse:
+async def on_bad_request(_request: Request, problem: Exception) -> StructResponse:
     """Answer a request that does not fit the API's schema, naming the first mistake."""
     assert isinstance(problem, RequestValidationError)
     first = problem.errors()[0]
@@ -75,7 +73,7 @@ async def on_bad_request(_request: Request, problem: Exception) -> JSONResponse:
     return respond("BadInput", HTTPStatus.UNPROCESSABLE_ENTITY, said, 2)
 
 
-async def on_http_error(_request: Request, problem: Exception) -> JSONResponse:
+async def on_http_error(_request: Request, problem: Exception) -> StructResponse:
     """Answer what the framework refuses: an unknown path, a method that is not allowed."""
     assert isinstance(problem, HTTPException)
     status = HTTPStatus(problem.status_code)
@@ -88,7 +86,7 @@ def respond(
     detail: str,
     exit_code: int,
     headers: dict[str, str] | None = None,
-) -> JSONResponse:
+) -> StructResponse:
     return _respond(_problem(kind, status, detail, exit_code), headers)
 
 
@@ -103,5 +101,5 @@ def _problem(kind: str, status: HTTPStatus, detail: str, exit_code: int) -> Prob
     )
 
 
-def _respond(problem: Problem, headers: dict[str, str] | None) -> JSONResponse:
-    return JSONResponse(problem.model_dump(), problem.status, headers, media_type=MEDIA_TYPE)
+def _respond(problem: Problem, headers: dict[str, str] | None) -> StructResponse:
+    return StructResponse(problem, problem.status, headers, media_type=MEDIA_TYPE)

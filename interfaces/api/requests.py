@@ -3,25 +3,27 @@
 from typing import Annotated, Final
 from uuid import UUID
 
-from fastapi import APIRouter, Header, Query
+from fastapi import Header, Query
+from msgspec import Struct
 from pydantic import Field
 
 from ayes.interfaces.api.backend import Backend, InBackend
-from ayes.interfaces.api.base import ApiModel, example
+from ayes.interfaces.api.base import ApiModel, ApiRouter, example
 from ayes.interfaces.api.content import GivenContent, as_recorded
 from ayes.interfaces.api.doubts import doubt_about
 from ayes.interfaces.api.identity import Reading, Serving
-from ayes.interfaces.api.models import CallState, Named
 from ayes.interfaces.api.permissions import check_doubt, check_withdrawal
+from ayes.interfaces.api.queries import Named
 from ayes.ledger.call import Call
 from ayes.ledger.clients.client import same_content
 from ayes.ledger.lifecycle import Status
 from ayes.ops.actions.votes import open_tally
+from ayes.projections.views.call import CallState, call_state
 from ayes.schemas import events as e
 from ayes.schemas.errors import AlreadyFilled, BadInput
 from ayes.schemas.limits import MAX_INTERVAL_S
 
-router: Final = APIRouter(tags=["requests"])
+router: Final = ApiRouter(tags=["requests"])
 
 #: The longest wait for a decision; a client asks again.
 _MAX_WAIT_S: Final = 60.0
@@ -36,25 +38,22 @@ class Request(ApiModel):
         tool="refund", arguments='{"order": "A-17", "amount": 480}', requester="ben"
     )
 
+    #: A tool that is declared in the workspace.
     tool: str
-    """A tool that is declared in the workspace."""
+    #: Raw JSON text, as model providers deliver it. It is kept byte for byte, and the digest is
+    #: over these bytes.
     arguments: str = "{}"
-    """Raw JSON text, as model providers deliver it. It is kept byte for byte, and the digest is
-    over these bytes.
-    """
+    #: The person on whose behalf; by default that of the thread, else the token's name. They never
+    #: decide about it, so it must be a reviewer's name or an account that the policy lists.
     requester: str = ""
-    """The person on whose behalf; by default that of the thread, else the token's name. They never
-    decide about it, so it must be a reviewer's name or an account that the policy lists.
-    """
+    #: The agent that makes the call.
     agent: str = ""
-    """The agent that makes the call."""
+    #: Rules may match them.
     labels: dict[str, str] = Field(default_factory=dict)
-    """Rules may match them."""
+    #: How long the requester waits for people, in seconds from when the request is recorded. The
+    #: policy may ask them for a shorter time, and never for a longer one. If the request is
+    #: repeated, the time of the first one counts.
     expires_in_s: float | None = Field(None, gt=0, le=MAX_INTERVAL_S, allow_inf_nan=False)
-    """How long the requester waits for people, in seconds from when the request is recorded. The
-    policy may ask them for a shorter time, and never for a longer one. If the request is repeated,
-    the time of the first one counts.
-    """
 
 
 @router.put("/calls/{workspace}/{thread}/{call}")
@@ -89,10 +88,10 @@ async def request(
 
 
 async def _state(backend: Backend, call: Call) -> CallState:
-    return CallState.of(call, await open_tally(backend.reading, call))
+    return call_state(call, await open_tally(backend.reading, call))
 
 
-class Decision(ApiModel):
+class Decision(Struct, frozen=True):
     """Whether the call is decided, and its state."""
 
     decided: bool
@@ -136,12 +135,11 @@ class Claim(ApiModel):
 
     model_config = example(claim="4f6ad0ae-7a1b-4b53-9c9a-0f5c4e8a2d11")
 
+    #: A UUID that only this run of the tool has. Send the same one again if the answer was lost.
     claim: UUID
-    """A UUID that only this run of the tool has. Send the same one again if the answer was lost."""
+    #: If the claim is not renewed for so many seconds, the call is in doubt; 0: only once somebody
+    #: says so.
     lease_s: Annotated[float, Field(ge=0, le=_MAX_LEASE_S, allow_inf_nan=False)] = 0
-    """If the claim is not renewed for so many seconds, the call is in doubt; 0: only once somebody
-    says so.
-    """
 
 
 @router.post("/calls/{workspace}/{thread}/{call}/claim")
@@ -159,8 +157,8 @@ class Renewal(ApiModel):
 
     model_config = example(claim="4f6ad0ae-7a1b-4b53-9c9a-0f5c4e8a2d11")
 
+    #: That of its claim.
     claim: UUID
-    """That of its claim."""
 
 
 @router.post("/calls/{workspace}/{thread}/{call}/renew")
@@ -177,10 +175,10 @@ class Result(ApiModel):
 
     model_config = example(output="480 given back")
 
+    #: The tool's output, for the model: a text, or texts and files in their order.
     output: GivenContent | None = None
-    """The tool's output, for the model: a text, or texts and files in their order."""
+    #: Or the error that it raised.
     error: str | None = None
-    """Or the error that it raised."""
 
 
 @router.post("/calls/{workspace}/{thread}/{call}/finish")

@@ -29,6 +29,7 @@ from ayes.ledger.validity import call_of
 from ayes.ops.lake.catalog import connect
 from ayes.ops.lake.sync import log_of
 from ayes.ops.lake.writer import read_manifest
+from ayes.projections.views.call import rule_of
 from ayes.schemas.errors import BadInput
 from ayes.schemas.ids import token
 from ayes.schemas.slots import ROOT, CallRef, ThreadRef
@@ -117,13 +118,6 @@ class DecidedFilter(Struct, frozen=True):
                 where.append(sql)
                 values.append(value)
         return " AND ".join(where), values
-
-
-def rule_of(call: Call) -> str:
-    """The rule that decided, or by which people were asked."""
-    decision = call.decided.event if call.decided else None
-    asking = call.approval_request
-    return getattr(decision, "rule", "") or (asking.rule if asking else "")
 
 
 class Found(NamedTuple):

@@ -5,43 +5,42 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from datetime import datetime
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Final, Literal
 from urllib.parse import quote
 
 import msgspec
-from fastapi import APIRouter, Depends, Header, Path, Query, Response
+from fastapi import Depends, Header, Path, Query, Response
 from fastapi.sse import format_sse_event
-from pydantic import Field
+from msgspec import Struct
 
 from ayes.consumers.live import current_turn, follow_reply
 from ayes.consumers.model import with_bytes
 from ayes.interfaces.api.backend import Backend, InBackend, jetstream
-from ayes.interfaces.api.base import ApiModel
-from ayes.interfaces.api.content import GivenContent, HeldFile, as_recorded, held_in
+from ayes.interfaces.api.base import ApiModel, ApiRouter
+from ayes.interfaces.api.content import GivenContent, as_recorded
 from ayes.interfaces.api.events import STREAMING, EventStream
 from ayes.interfaces.api.identity import Reading, Serving
 from ayes.interfaces.api.windows import newest_first
-from ayes.ledger.call import Call
 from ayes.ledger.clients.services import Ledger
-from ayes.ledger.descriptions import describe_decision
 from ayes.ledger.files import fetch
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.projections import timeline
 from ayes.projections.formats import FORMATS, format_named
 from ayes.projections.history import history as history_of
-from ayes.projections.history import outcome
 from ayes.projections.live import Discarded, Ended, Fragment
-from ayes.projections.thread import Thread, is_settled, thread_of
-from ayes.projections.views.fact import fact_row, voids_of
+from ayes.projections.thread import Thread, thread_of
+from ayes.projections.views import thread as views
+from ayes.projections.views.content import held_file
+from ayes.projections.views.fact import fact_row
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
-from ayes.schemas.content import decoded, files_in, spoken, words
+from ayes.schemas.content import decoded, files_in, words
 from ayes.schemas.errors import Unavailable, UnknownCall
 from ayes.schemas.ids import token
 from ayes.schemas.slots import ROOT, ThreadRef
 from ayes.schemas.visible import visible
 
-router: Final = APIRouter(tags=["threads"])
+router: Final = ApiRouter(tags=["threads"])
 
 #: Facts after which a page ends, however many threads were found; `next` goes on from there.
 _MOST: Final = 20_000
@@ -66,7 +65,7 @@ Named = Annotated[ThreadRef, Depends(_named)]
 Before = Annotated[int | None, Query(ge=0, lt=2**63)]
 
 
-class ListedThread(ApiModel):
+class ListedThread(Struct, frozen=True):
     """A conversation in a list."""
 
     #: As `workspace/thread`.
@@ -84,7 +83,7 @@ class ListedThread(ApiModel):
     waiting: int
 
 
-class Threads(ApiModel):
+class Threads(Struct, frozen=True):
     """A page of conversations, the one with the newest activity first."""
 
     threads: list[ListedThread]
@@ -169,107 +168,7 @@ def _last_words(message: Fact | None) -> str:
 # ------------------------------------------------------------------------------------- one of them
 
 
-class ThreadMessage(ApiModel):
-    """A message to the model."""
-
-    kind: Literal["message"] = "message"
-    seq: int
-    at: datetime
-    #: `system`, `user` or `note`; empty if it cannot be read.
-    role: str
-    name: str
-    #: Its files in words.
-    text: str
-    files: list[HeldFile]
-
-
-class ThreadReply(ApiModel):
-    """A turn of the model. Its calls follow it."""
-
-    kind: Literal["reply"] = "reply"
-    turn: int
-    #: None while the model is asked.
-    seq: int | None
-    at: datetime | None
-    texts: list[str]
-    #: Whether the model has refused, in its provider's own form for that.
-    refused: bool
-    files: list[HeldFile]
-    #: Why there is no reply; empty if there is one.
-    failure: str
-
-
-class Step(ApiModel):
-    """A fact about a call, in words."""
-
-    seq: int
-    at: datetime
-    fact: str
-    by: str
-    words: str
-    #: Why it does not count; empty if it does.
-    void: str
-
-
-class ThreadCycle(ApiModel):
-    """A call from the wish to the result, as one item."""
-
-    kind: Literal["call"] = "call"
-    #: As `workspace/thread/call`.
-    call: str
-    tool: str
-    #: As requested, raw JSON text; of a model's wish also text that is none.
-    arguments: str
-    #: What runs instead; None if no reviewer changed it.
-    edited: str | None
-    status: str
-    #: Who decided, how and when; empty while it is open.
-    decided: str
-    #: What the model reads as the result; None while there is none.
-    result: str | None
-    is_error: bool
-    #: Those that the tool returned.
-    files: list[HeldFile]
-    steps: list[Step]
-
-    @classmethod
-    def of(cls, item: timeline.Cycle) -> Self:
-        call, wish = item.call, item.wish or _as_wish(item.call)
-        end = outcome(call, wish) if is_settled(call) else None
-        decision = call.decided.event if call.decided else None
-        voids = voids_of(call.facts)
-        return cls(
-            call=str(call.ref),
-            tool=wish.tool,
-            arguments=wish.arguments,
-            edited=decision.arguments if isinstance(decision, e.Approved) else None,
-            status=str(call.status),
-            decided=describe_decision(call.decided, call.withdrawn) if call.decided else "",
-            result=words(end.text) if end else None,
-            is_error=end.is_error if end else False,
-            files=held_in(call.finished.event if call.finished else None),
-            steps=[_step(fact, voids.get(fact.seq, "")) for fact in call.facts],
-        )
-
-
-def _as_wish(call: Call) -> e.Wish:
-    """The request of a service, as a model would have wished for it."""
-    if call.requested is None:  # only void facts
-        return e.Wish("", "")
-    return e.Wish(call.wish.tool, call.wish.arguments)
-
-
-def _step(fact: Fact, void: str) -> Step:
-    row = fact_row(fact)
-    return Step(
-        seq=row.seq, at=fact.recorded_at, fact=row.kind, by=row.by, words=row.what, void=void
-    )
-
-
-type Item = Annotated[ThreadMessage | ThreadReply | ThreadCycle, Field(discriminator="kind")]
-
-
-class Conversation(ApiModel):
+class Conversation(Struct, frozen=True):
     """A thread in the order in which its model reads it."""
 
     #: As `workspace/thread`.
@@ -279,7 +178,7 @@ class Conversation(ApiModel):
     #: `provider:name`; empty if a service runs its own loop.
     model: str
     opened_at: datetime | None
-    items: list[Item]
+    items: list[views.ThreadItem]
     #: The cursor of the page with the items before these; None if these are the first.
     previous: int | None
     #: The call before whose turn the history stops, since the model gets no call without its
@@ -308,7 +207,7 @@ async def conversation(
         agent=getattr(opened, "agent", ""),
         model=getattr(opened, "model", ""),
         opened_at=thread.opened.recorded_at if thread.opened else None,
-        items=[shown(one) for one in items[-limit:]],
+        items=[views.thread_item(one) for one in items[-limit:]],
         previous=len(items) - limit if len(items) > limit else None,
         stopped_at=str(stopped_at) if stopped_at else None,
         formats=list(FORMATS),
@@ -320,50 +219,6 @@ async def _known(backend: Backend, ref: ThreadRef) -> Thread:
     if not facts:
         raise UnknownCall(f"nothing was ever recorded in {ref}.")
     return thread_of(ref, facts)
-
-
-def shown(item: timeline.Item) -> ThreadMessage | ThreadReply | ThreadCycle:
-    """An item as the API returns it."""
-    match item:
-        case timeline.Message(fact):
-            return _message(fact)
-        case timeline.Reply(turn):
-            end = turn.replied
-            parts = turn.reply.parts if turn.reply else ()
-            return ThreadReply(
-                turn=turn.number,
-                seq=end.seq if end else None,
-                at=end.recorded_at if end else None,
-                texts=[text for part in parts if (text := spoken(part)) is not None],
-                refused=any(isinstance(part, e.Refusal) for part in parts),
-                files=held_in(turn.reply),
-                failure=_failure(end.event) if end else "",
-            )
-        case timeline.Cycle():
-            return ThreadCycle.of(item)
-
-
-def _message(fact: Fact) -> ThreadMessage:
-    said = fact.event if isinstance(fact.event, e.Said) else e.Said(role="note", text="")
-    return ThreadMessage(
-        seq=fact.seq,
-        at=fact.recorded_at,
-        role=said.role if said is fact.event else "",
-        name=said.name,
-        text=words(said.text),
-        files=held_in(said),
-    )
-
-
-def _failure(end: e.AnyEvent | e.Carried) -> str:
-    """Why a turn has no reply; empty if it has one."""
-    match end:
-        case e.ModelFailed(error=error):
-            return error or "the model failed without a reason"
-        case e.Carried(problem=problem):
-            return problem or "the reply is of a newer program"
-        case _:
-            return ""
 
 
 @router.get(
@@ -415,7 +270,7 @@ async def file(
         for fact in facts
         if isinstance(fact.event, e.Event)
         for media in files_in(fact.event)
-        if (held := HeldFile.of(media)) is not None
+        if (held := held_file(media)) is not None
     )
     found = next((one for one in files if one[1].digest == digest), None)
     if found is None:
@@ -425,7 +280,7 @@ async def file(
         case e.Stored() as stored:
             data = await fetch(backend.reading.log, ref.workspace, stored)
         case _:
-            assert isinstance(media.source, e.Inline), "`HeldFile.of`"
+            assert isinstance(media.source, e.Inline), "`held_file`"
             data = decoded(media.source) or b""
     # No character of it may hide its ending, and a browser refuses a header without end.
     name = quote(visible(held.name)[-_NAME:] or f"{digest[:12]}.bin", safe="")
@@ -499,7 +354,7 @@ async def _reply_events(ledger: Ledger, ref: ThreadRef, turn: int) -> AsyncGener
                 case Ended(end=e.ModelReplied()):
                     yield _sse(turn, "ended", {})
                 case Ended(end=end):
-                    yield _sse(turn, "failed", {"error": _failure(end)})
+                    yield _sse(turn, "failed", {"error": views.failure(end)})
 
 
 def _sse(turn: int, name: str, data: dict[str, str | int]) -> bytes:
@@ -519,9 +374,11 @@ class NewMessage(ApiModel):
 
 
 @router.post("/threads/{workspace}/{thread}/messages")
-async def say(ref: Named, new: NewMessage, backend: InBackend, visitor: Serving) -> ThreadMessage:
+async def say(
+    ref: Named, new: NewMessage, backend: InBackend, visitor: Serving
+) -> views.ThreadMessage:
     """Add a message to a conversation. Repeating it is safe."""
     service = await backend.service(visitor.author)
     text = as_recorded(new.text)
     said = await service.say(ref, text, message=new.message, role=new.role, name=new.name)
-    return _message(said)
+    return views.thread_message(said)

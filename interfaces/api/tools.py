@@ -1,22 +1,22 @@
 """The tools that services declared."""
 
 from datetime import datetime
-from typing import Final, Self
+from typing import Final
 
-from fastapi import APIRouter
+from msgspec import Struct
 
 from ayes.interfaces.api.backend import InBackend
-from ayes.interfaces.api.base import ApiModel
+from ayes.interfaces.api.base import ApiRouter
 from ayes.interfaces.api.identity import Reading
 from ayes.ops.actions.tools import newest_tools
 from ayes.projections.views.fact import fact_row
 from ayes.schemas import tools as declared_tools
 from ayes.schemas.codec import Fact
 
-router: Final = APIRouter(tags=["tools"])
+router: Final = ApiRouter(tags=["tools"])
 
 
-class DeclaredTool(ApiModel):
+class DeclaredTool(Struct, frozen=True):
     """A tool in its newest version."""
 
     name: str
@@ -34,24 +34,24 @@ class DeclaredTool(ApiModel):
     #: Who declared it, by its own account.
     by: str
 
-    @classmethod
-    def of(cls, tool: declared_tools.Tool, fact: Fact) -> Self:
-        declared = tool.declared
-        return cls(
-            name=tool.name,
-            version=tool.version,
-            description=declared.description,
-            json_schema=declared.schema,
-            run_by=declared.run_by,
-            repeatable=declared.repeatable,
-            governs=declared.governs,
-            declared_at=fact.recorded_at,
-            by=fact_row(fact).by,
-        )
+
+def _declared(tool: declared_tools.Tool, fact: Fact) -> DeclaredTool:
+    declared = tool.declared
+    return DeclaredTool(
+        name=tool.name,
+        version=tool.version,
+        description=declared.description,
+        json_schema=declared.schema,
+        run_by=declared.run_by,
+        repeatable=declared.repeatable,
+        governs=declared.governs,
+        declared_at=fact.recorded_at,
+        by=fact_row(fact).by,
+    )
 
 
 @router.get("/tools/{workspace}")
 async def tools(workspace: str, backend: InBackend, _visitor: Reading) -> list[DeclaredTool]:
     """The tools of a workspace, by name."""
     newest = await newest_tools(backend.reading, workspace)
-    return [DeclaredTool.of(tool, fact) for tool, fact in newest.values()]
+    return [_declared(tool, fact) for tool, fact in newest.values()]

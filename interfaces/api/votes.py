@@ -3,22 +3,23 @@
 import asyncio
 from typing import Annotated, Final, Literal
 
-from fastapi import APIRouter
+from msgspec import Struct
 from pydantic import AfterValidator, Field
 
 from ayes.interfaces.api.backend import Backend, InBackend
-from ayes.interfaces.api.base import ApiModel, example
+from ayes.interfaces.api.base import ApiModel, ApiRouter, example
 from ayes.interfaces.api.identity import Reviewing
-from ayes.interfaces.api.models import CallState, Named
 from ayes.interfaces.api.problems import Problem, problem_of
+from ayes.interfaces.api.queries import Named
 from ayes.ledger.call import Call
 from ayes.ledger.clients.reviewers import Ballot, Reviewer
 from ayes.ops.actions.votes import late_result, open_tally, seen_by_gate
+from ayes.projections.views.call import CallState, call_state
 from ayes.schemas import events as e
 from ayes.schemas.errors import ApprovalsError, BadInput
 from ayes.schemas.slots import CallRef
 
-router: Final = APIRouter(tags=["votes"])
+router: Final = ApiRouter(tags=["votes"])
 
 #: How long a vote waits for its consequence. Without a gate, the call is still pending then.
 _COUNTED_S: Final = 1.0
@@ -33,22 +34,22 @@ class NewVote(ApiModel):
     model_config = example(verdict="approve", digest=_DIGEST, reason="As agreed.")
 
     verdict: e.Verdict
+    #: The digest that the reviewer was shown.
     digest: str
-    """The digest that the reviewer was shown."""
     reason: str = ""
+    #: Raw JSON text to run instead; only with `approve`.
     arguments: str | None = None
-    """Raw JSON text to run instead; only with `approve`."""
+    #: The text that the model reads in place of the tool's output; only with `answer`.
     answer: str = ""
-    """The text that the model reads in place of the tool's output; only with `answer`."""
+    #: With `answer`: the model reads it as the tool's error.
     is_error: bool = False
-    """With `answer`: the model reads it as the tool's error."""
+    #: The person in whose place, by their delegation.
     on_behalf_of: str = ""
-    """The person in whose place, by their delegation."""
+    #: With `deny` and `answer`: the model is not asked again before a user says something.
     halt: bool = False
-    """With `deny` and `answer`: the model is not asked again before a user says something."""
+    #: With `approve` and `break_glass`: the tool's name as the reviewer typed it, where
+    #: `question.confirm` is `typed`.
     typed: str = ""
-    """With `approve` and `break_glass`: the tool's name as the reviewer typed it, where
-    `question.confirm` is `typed`."""
 
 
 @router.post("/calls/{workspace}/{thread}/{call}/votes")
@@ -63,7 +64,7 @@ async def _vote(ref: CallRef, vote: NewVote, backend: Backend, reviewer: Reviewe
 
 
 async def _state(backend: Backend, call: Call) -> CallState:
-    return CallState.of(call, await open_tally(backend.reading, call))
+    return call_state(call, await open_tally(backend.reading, call))
 
 
 def _name(text: str) -> str:
@@ -73,8 +74,8 @@ def _name(text: str) -> str:
 class Shown(ApiModel):
     """A call as the reviewer was shown it."""
 
+    #: As `workspace/thread/call`.
     call: Annotated[str, AfterValidator(_name)]
-    """As `workspace/thread/call`."""
     digest: str
 
 
@@ -92,7 +93,7 @@ class Votes(ApiModel):
     reason: str = ""
 
 
-class VoteResult(ApiModel):
+class VoteResult(Struct, frozen=True):
     """What became of one of several votes: the call's state, or why it was not recorded."""
 
     call: str
@@ -120,12 +121,12 @@ class Revocation(ApiModel):
     """A revocation: its reason, and the answer that the model reads in place of an output."""
 
     reason: str = ""
+    #: None: the model reads that the approval was taken back, and the reason.
     answer: str | None = None
-    """None: the model reads that the approval was taken back, and the reason."""
+    #: With `answer`: the model reads it as the tool's error.
     is_error: bool = False
-    """With `answer`: the model reads it as the tool's error."""
+    #: The model is not asked again before a user says something.
     halt: bool = False
-    """The model is not asked again before a user says something."""
 
 
 @router.post("/calls/{workspace}/{thread}/{call}/revoke")
@@ -147,12 +148,12 @@ async def revoke(
 class Reconciliation(ApiModel):
     """What became of a call in doubt: what somebody found out, or the tool's own late result."""
 
+    #: None with `late`.
     happened: bool | None = None
-    """None with `late`."""
+    #: The text for the model, in place of the tool's output.
     output: str = ""
-    """The text for the model, in place of the tool's output."""
+    #: Accept what the tool reported when the call was in doubt already.
     late: bool = False
-    """Accept what the tool reported when the call was in doubt already."""
 
 
 @router.post("/calls/{workspace}/{thread}/{call}/reconcile")

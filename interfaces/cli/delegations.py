@@ -16,7 +16,7 @@ from ayes.interfaces.cli.options import (
     WorkspaceOption,
 )
 from ayes.ops.actions.grants import check_patterns, delegation_ref
-from ayes.projections.views.grant import delegation_json, delegation_words
+from ayes.projections.views.grant import delegation_state, delegation_words
 from ayes.schemas.durations import parse_time
 from ayes.schemas.errors import NotAllowed
 from ayes.schemas.ids import token
@@ -63,7 +63,7 @@ async def give(
             reason=reason,
         )
         now = ledger.now()
-    session.print(delegation_json(given, now), delegation_words(given, now))
+    session.print(delegation_state(given, now), delegation_words(given, now))
 
 
 @command(app, "list")
@@ -72,7 +72,7 @@ async def show_delegations(workspace: WorkspaceOption = "default", *, session: S
     async with session.connect("observer") as ledger:
         found, now = await ledger.delegations(workspace), ledger.now()
     session.print_rows(
-        [(delegation_json(one, now), delegation_words(one, now)) for one in found],
+        [(delegation_state(one, now), delegation_words(one, now)) for one in found],
         if_none=f"Nobody ever delegated anything in {workspace}.",
     )
 
@@ -92,4 +92,4 @@ async def end(
     async with session.as_reviewer(name) as ledger:
         ended = await ledger.reviewer(name).end_delegation(ref, reason=reason)
         now = ledger.now()
-    session.print(delegation_json(ended, now), f"{ref} has ended. Votes cast by it remain valid.")
+    session.print(delegation_state(ended, now), f"{ref} has ended. Votes cast by it remain valid.")

@@ -11,7 +11,7 @@ from ayes.interfaces.cli import completion
 from ayes.interfaces.cli.command import Session, command, commands
 from ayes.interfaces.cli.options import AsOption, NamedOption, WhyOption, WorkspaceOption
 from ayes.ops.actions.grants import GrantScope, check_scope, give_grant, grant_ref, vote_problem
-from ayes.projections.views.grant import grant_json, grant_words
+from ayes.projections.views.grant import grant_state, grant_words
 from ayes.schemas.durations import lasting_s
 from ayes.schemas.errors import BadInput
 from ayes.schemas.slots import CallRef, GrantRef
@@ -87,7 +87,7 @@ async def give(
         grant = grant_ref(ref.workspace if ref else workspace or "", name, named)
         given, problem = await give_grant(ledger, grant, ref, scope)
         now = ledger.now()
-    session.print(grant_json(given, now), grant_words(given, now))
+    session.print(grant_state(given, now), grant_words(given, now))
     if problem is not None:
         raise vote_problem(grant, ref, problem)
 
@@ -98,7 +98,7 @@ async def show_grants(workspace: WorkspaceOption = "default", *, session: Sessio
     async with session.connect("observer") as ledger:
         found, now = await ledger.grants(workspace), ledger.now()
     session.print_rows(
-        [(grant_json(one, now), grant_words(one, now)) for one in found],
+        [(grant_state(one, now), grant_words(one, now)) for one in found],
         if_none=f"No grant was ever given in {workspace}.",
     )
 
@@ -117,5 +117,6 @@ async def revoke(
         revoked = await ledger.reviewer(name).revoke_grant(ref, reason=reason)
         now = ledger.now()
     session.print(
-        grant_json(revoked, now), f"{ref} covers no more calls. Calls approved by it stay approved."
+        grant_state(revoked, now),
+        f"{ref} covers no more calls. Calls approved by it stay approved.",
     )

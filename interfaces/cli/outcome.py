@@ -8,7 +8,7 @@ from ayes.ledger.clients.services import Ledger
 from ayes.ledger.descriptions import describe_decision
 from ayes.ledger.judging.votes import Tally
 from ayes.ops.actions.votes import open_tally, seen_by_gate
-from ayes.projections.views.call import call_json, edit_words, vote_words
+from ayes.projections.views.call import call_state, edit_words, vote_words
 from ayes.schemas import events as e
 from ayes.schemas.slots import CallRef
 
@@ -29,7 +29,7 @@ async def report(ledger: Ledger, call: Call, sentence: str = "", *, json: bool) 
     """Print the state of a call; for people in this sentence, if there is one."""
     stands = await open_tally(ledger, call)
     if json:
-        print_json(call_json(call, stands))
+        print_json(call_state(call, stands))
     else:
         print_message(sentence or standing(call, stands))
 

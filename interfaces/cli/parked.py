@@ -10,7 +10,7 @@ from ayes.interfaces.cli.options import NumberArgument, NumbersArgument, WhyOpti
 from ayes.interfaces.cli.terminal.output import print_json, print_line, print_message
 from ayes.ledger.log import Parked
 from ayes.ledger.subscriptions import OPERATOR
-from ayes.ops.actions.parked import _name, _stands, fact_json, marked, parked_json, with_fact
+from ayes.ops.actions.parked import _name, fact_json, marked, parked_json, standing, with_fact
 
 app: Final = commands()
 
@@ -80,6 +80,6 @@ def _in_words(one: Parked) -> str:
     why = f" ({one.mark.reason})" if one.mark is not None and one.mark.reason else ""
     tried = f"tried {one.tries} times, " if one.tries > 1 else ""
     return (
-        f"{one.number:>4}  {_stands(one)}{why}  {what}{one.subject}  {one.reason}  "
+        f"{one.number:>4}  {standing(one)}{why}  {what}{one.subject}  {one.reason}  "
         f"({tried}{one.parked_at:%Y-%m-%d %H:%M:%S} UTC)"
     )

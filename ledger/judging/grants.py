@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from operator import attrgetter
-from typing import Final
+from typing import Final, Literal
 
 from msgspec import Struct
 
@@ -33,6 +33,9 @@ from ayes.schemas.quorums import is_among
 from ayes.schemas.slots import DELEGATION, GRANT, DelegationRef, GrantRef
 
 MAX_USES: Final = 1000
+
+
+type GrantStanding = Literal["in force", "revoked", "void", "ended", "used up"]
 
 
 class Grant(Struct, frozen=True):
@@ -69,8 +72,8 @@ class Grant(Struct, frozen=True):
             for fact in self.used
         )
 
-    def standing(self, now: datetime) -> str:
-        """Its status at this time: `in force`, `revoked`, `void`, `ended` or `used up`."""
+    def standing(self, now: datetime) -> GrantStanding:
+        """Its status at this time."""
         if self.revoked is not None:
             return "revoked"
         if bad_grant(self.granted) is not None:

@@ -57,7 +57,7 @@ async def with_fact(ledger: Ledger, number: int) -> tuple[Parked, RawMessage | N
 
 def _check(what: str, one: Parked) -> None:
     if not one.is_open:
-        raise BadInput(f"{_name(one)} is {_stands(one)} already: there is nothing to {what}.")
+        raise BadInput(f"{_name(one)} is {standing(one)} already: there is nothing to {what}.")
     if one.state == "again":
         raise BadInput(f"{_name(one)} is being tried again. Wait for the result: ayes parked ls")
     if what == "retry" and not one.consumer:
@@ -74,7 +74,7 @@ def _name(one: Parked) -> str:
     )
 
 
-def _stands(one: Parked) -> str:
+def standing(one: Parked) -> str:
     if one.state == "parked" and one.mark is not None:
         return "dropped" if one.mark.what == "drop" else "to be tried again"
     return {"parked": "parked", "again": "being tried again", "settled": "settled"}[one.state]
@@ -82,7 +82,7 @@ def _stands(one: Parked) -> str:
 
 def parked_json(one: Parked) -> dict[str, Any]:
     """A parked delivery and what became of it."""
-    return structs.asdict(one) | {"standing": _stands(one)}
+    return structs.asdict(one) | {"standing": standing(one)}
 
 
 def fact_json(fact: RawMessage) -> dict[str, Any]:

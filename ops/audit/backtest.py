@@ -176,13 +176,14 @@ class Counts(Struct):
         setattr(self, outcome, getattr(self, outcome) + calls)
 
 
-class Report(Struct, frozen=True):
-    """The result. Each call is in exactly one of asked, allowed, blocked and invalid."""
+class Findings(Struct, frozen=True, kw_only=True):
+    """The verdicts. Each call is in exactly one of asked, allowed, blocked and invalid."""
 
     calls: int
     asked: int
     allowed: int
     blocked: int
+    #: Not judged: their arguments break the tool's schema.
     invalid: int
     #: Among those asked: a condition could not be evaluated.
     uncertain: int
@@ -192,15 +193,21 @@ class Report(Struct, frozen=True):
     #: matched; then those of the other policy that counted, and limits of threads. Without invalid
     #: calls.
     by_rule: dict[str, Counts]
-    #: The verdicts of rules without effect, if they matched.
-    shadows: dict[str, Counts]
     #: The candidate's verdicts by what really happened. Empty for conversations.
     actual: dict[str, Counts]
     #: Inputs of the gate that were ignored.
     left_out: tuple[str, ...] = LEFT_OUT
-    #: The calls of which the gate said something else, and the last `MAX_CHANGES` of them.
+    #: How many calls there are of which the gate said something else.
     changed: int = 0
+    #: The last `MAX_CHANGES` of them.
     changes: tuple[ChangedCall, ...] = ()
+
+
+class Report(Findings, frozen=True, kw_only=True):
+    """The result."""
+
+    #: The verdicts of rules without effect, if they matched.
+    shadows: dict[str, Counts]
 
 
 class Beside(Struct, frozen=True):

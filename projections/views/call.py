@@ -1,14 +1,21 @@
 """A call as everybody outside sees it."""
 
 import shlex
+from collections.abc import Iterable
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from ayes.ledger.call import Call
 from ayes.ledger.judging.votes import Tally, asked
+from ayes.ledger.validity import voids
+from ayes.projections.history import told
 from ayes.projections.pending import Entry
+from ayes.projections.views.content import HeldFile, held_in_content
 from ayes.schemas import events as e
+from ayes.schemas.content import words
 from ayes.schemas.people import is_excluded
 from ayes.schemas.quorums import is_among, seated
 from ayes.schemas.visible import visible
@@ -18,44 +25,368 @@ _fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 SHORT: Final = 12
 
 
-def call_json(call: Call, stands: Tally | None = None) -> dict[str, Any]:
+class AskedQuorum(Struct, frozen=True):
+    """People of whom some must agree."""
+
+    #: Names, or patterns with `*`.
+    voters: tuple[str, ...]
+    votes_needed: int
+
+
+class CallAbove(Struct, frozen=True):
+    """A call in whose run something is asked."""
+
+    #: As `workspace/thread/call`.
+    call: str
+    tool: str
+    #: The agent that made the call.
+    agent: str
+
+
+class ModelResult(Struct, frozen=True):
+    """What the model reads as the result of a call."""
+
+    #: Its files in words.
+    text: str
+    is_error: bool
+    files: list[HeldFile]
+
+
+class CallState(Struct, frozen=True, kw_only=True):
+    """A call: its request, its status, the vote and the decision."""
+
+    #: As `workspace/thread/call`.
+    call: str
+    status: str
+    tool: str
+    #: Those that run: the approved ones, if a reviewer changed them.
+    arguments: str
+    digest: str
+    #: Whether it was put to people, whatever came of it.
+    asked: bool = False
+    #: The kind of its decision, such as `Denied`; None: it is not decided.
+    decision: str | None
+    decided_at: datetime | None
+    #: The people on whose votes the decision rests.
+    voters: tuple[str, ...]
+    #: In whose place some of them voted, by voter.
+    on_behalf_of: dict[str, str]
+    #: Why it was decided so: `votes`, `grant`, `policy` and others.
+    ground: str
+    #: The grants that the decision used, as `giver/grant`.
+    grants: tuple[str, ...]
+    reason: str
+    #: Whether it was approved with other arguments than those requested, which follow then.
+    edited: bool = False
+    requested_arguments: str = ""
+    requested_digest: str = ""
+    #: The approvals of a call that waits for people, and how many it needs; else None.
+    votes: int | None = None
+    votes_needed: int | None = None
+    #: The people who approve it as it is.
+    agree: tuple[str, ...] = ()
+    #: The quorums that are incomplete, each with those who can complete it.
+    missing: tuple[AskedQuorum, ...] = ()
+    #: Other arguments that were voted for, each with its editor.
+    edits: dict[str, str] = {}
+    #: When it expires, if it waits for people; None: never.
+    expires_at: datetime | None = None
+    #: Until when the approval lets the call start; None: for ever, or it is not approved.
+    valid_until: datetime | None = None
+    #: Of a call that has ended or will not run: a recorded result, an answer, or why it did not
+    #: run.
+    result: ModelResult | None = None
+
+
+def call_state(call: Call, stands: Tally | None = None) -> CallState:
     """A call, its status and its decision; while it is open, the state of the vote."""
     wish = call.wish
     decision = call.decided.event if call.decided else None
-    found: dict[str, Any] = {
-        "call": str(call.ref),
-        "status": str(call.status),
-        "tool": wish.tool,
-        "arguments": call.arguments,
-        "digest": call.digest,
-        "decision": type(decision).__name__ if decision else None,
-        "decided_at": call.decided.recorded_at if call.decided else None,
-        "voters": getattr(decision, "voters", ()),
-        "on_behalf_of": getattr(decision, "on_behalf_of", {}),
-        "ground": getattr(decision, "ground", ""),
-        "grants": getattr(decision, "grants", ()),
-        "reason": getattr(decision, "reason", ""),
-        "valid_until": call.valid_until,
-    }
+    more: dict[str, Any] = {}
     if is_edited(call):
-        found |= {
+        more |= {
             "edited": True,
             "requested_arguments": wish.arguments,
             "requested_digest": wish.digest,
         }
     if stands is not None and not decision:
-        found |= {
+        more |= {
             "votes": stands.approvals,
             "votes_needed": stands.needed,
             "agree": stands.people,
-            "missing": [
-                {"voters": one.voters, "votes_needed": one.votes_needed}
-                for one in missing(call, stands)
-            ],
+            "missing": _quorums_shown(missing(call, stands)),
             "edits": stands.edits,
             "expires_at": call.deadline,
         }
-    return found
+    ended = told(call, e.Wish(wish.tool, wish.arguments))
+    return CallState(
+        call=str(call.ref),
+        status=str(call.status),
+        tool=wish.tool,
+        arguments=call.arguments,
+        digest=call.digest,
+        asked=call.gated is not None,
+        decision=type(decision).__name__ if decision else None,
+        decided_at=call.decided.recorded_at if call.decided else None,
+        voters=getattr(decision, "voters", ()),
+        on_behalf_of=getattr(decision, "on_behalf_of", {}),
+        ground=getattr(decision, "ground", ""),
+        grants=getattr(decision, "grants", ()),
+        reason=getattr(decision, "reason", ""),
+        valid_until=call.valid_until,
+        result=ModelResult(words(ended.text), ended.is_error, held_in_content(ended.text))
+        if ended
+        else None,
+        **more,
+    )
+
+
+def _quorums_shown(quorums: Iterable[e.Quorum]) -> tuple[AskedQuorum, ...]:
+    return tuple(AskedQuorum(one.voters, one.votes_needed) for one in quorums)
+
+
+class PendingCall(Struct, frozen=True):
+    """A call that waits for people."""
+
+    #: As `workspace/thread/call`.
+    call: str
+    workspace: str
+    thread: str
+    tool: str
+    #: Byte for byte what would run.
+    arguments: str
+    #: A vote must name it, so that it is about these bytes.
+    digest: str
+    #: Why the entry must not be decided by; empty if it may.
+    flaw: str
+    rule: str
+    reason: str
+    requester: str
+    agent: str
+    #: Names, or patterns with `*`.
+    voters: tuple[str, ...]
+    excluded: tuple[str, ...]
+    votes_needed: int
+    #: The other quorums that must agree too.
+    also: tuple[AskedQuorum, ...]
+    requested_at: datetime
+    gated_at: datetime
+    expires_at: datetime | None
+    due_at: datetime | None
+    #: The people asked later, because nobody decided in time.
+    asked_as_well: tuple[str, ...]
+    #: The calls in whose runs it is asked, the outermost first.
+    chain: tuple[CallAbove, ...]
+    #: The position of the approval request in the log.
+    seq: int
+    #: Whether the visitor was asked, or a person who delegated to them, and has not voted.
+    mine: bool
+    #: Whether the visitor has voted, and others are missing.
+    voted: bool
+
+
+def pending_call(entry: Entry, *, mine: bool, voted: bool) -> PendingCall:
+    return _copied(
+        PendingCall,
+        entry,
+        call=str(entry.ref),
+        also=_quorums_shown((*entry.also, *entry.besides)),
+        chain=_above(entry.chain or ()),
+        mine=mine and not voted,
+        voted=voted,
+    )
+
+
+def _above(chain: Iterable[e.Link]) -> tuple[CallAbove, ...]:
+    return tuple(CallAbove(one.call, one.tool, one.agent) for one in chain)
+
+
+def _copied[T: Struct](kind: type[T], of: object, **other: Any) -> T:
+    """A struct with the fields of this object, except the other ones."""
+    same = {name: getattr(of, name) for name in kind.__struct_fields__ if name not in other}
+    return kind(**same, **other)
+
+
+class Question(Struct, frozen=True):
+    """Why people are asked, and whom; frozen when they are asked."""
+
+    #: A vote must name it, so that it is about these bytes.
+    digest: str
+    rule: str
+    policy_version: int
+    #: Whether rule and version are the organisation's, and not the workspace's.
+    organisation: bool
+    #: The rule's reason.
+    reason: str
+    #: Names, or patterns with `*`.
+    voters: tuple[str, ...]
+    #: The requester, and the people behind the agent, whose votes never count.
+    excluded: tuple[str, ...]
+    votes_needed: int
+    #: The other quorums that must agree too.
+    also: tuple[AskedQuorum, ...]
+    denials_needed: int
+    may_break_glass: tuple[str, ...]
+    #: Whether somebody who edits counts towards their edit.
+    editor_counts: bool
+    #: How long an approval will be valid; None: for ever.
+    valid_for_s: float | None
+    #: `typed`: whoever approves it types the name of the tool.
+    confirm: e.Confirm | None
+    #: The people asked later, because nobody decided in time.
+    asked_as_well: tuple[str, ...]
+    #: The calls in whose runs it is asked, the outermost first.
+    chain: tuple[CallAbove, ...]
+    asked_at: datetime
+    #: When more people are asked or it expires; None if neither happens.
+    due_at: datetime | None
+    #: None if it never expires.
+    expires_at: datetime | None
+
+
+def question(call: Call) -> Question | None:
+    """None: nobody was asked."""
+    asking = call.approval_request
+    if asking is None or call.gated is None:
+        return None
+    return _copied(
+        Question,
+        asking,
+        also=_quorums_shown((*asking.also, *asking.besides)),
+        asked_as_well=call.escalated_to(),
+        chain=_above(asking.chain),
+        asked_at=call.gated.recorded_at,
+        due_at=call.due,
+        expires_at=call.deadline,
+    )
+
+
+class RecordedVote(Struct, frozen=True):
+    """A vote, in the order of the log."""
+
+    reviewer: str
+    verdict: e.Verdict
+    reason: str
+    #: The edit, as raw JSON text; None if there is none.
+    arguments: str | None
+    #: What the model reads in place of the tool's output.
+    answer: str
+    #: Whether the model is to read the answer as the tool's error.
+    is_error: bool
+    #: Whether the model is to wait for a user.
+    halt: bool
+    #: The person in whose place they voted; empty: in their own.
+    on_behalf_of: str
+    voted_at: datetime
+    seq: int
+    #: Why it does not count; empty if it does.
+    void: str
+
+
+def recorded_votes(call: Call) -> list[RecordedVote]:
+    whys = {one.fact.seq: one.why for one in voids(call)}
+    return [
+        _copied(
+            RecordedVote,
+            vote.event,
+            reviewer=vote.slot.tail[3],
+            voted_at=vote.recorded_at,
+            seq=vote.seq,
+            void=whys.get(vote.seq, ""),
+        )
+        for vote in call.votes
+        if isinstance(vote.event, e.Voted)
+    ]
+
+
+class EarlierCall(Struct, frozen=True):
+    """A call that was requested before in the same thread."""
+
+    #: As `workspace/thread/call`.
+    call: str
+    tool: str
+    #: Those that ran, or would have.
+    arguments: str
+    status: str
+    #: The kind of its decision, such as `Denied`; None: it is not decided.
+    decision: str | None
+    #: Who voted for its decision.
+    voters: tuple[str, ...]
+    requested_at: datetime
+
+
+def earlier_call(call: Call) -> EarlierCall:
+    assert call.requested
+    at = call.requested.recorded_at
+    return _copied(EarlierCall, call_state(call), requested_at=at)
+
+
+class DecidedCall(Struct, frozen=True):
+    """A call that was decided, as it is now."""
+
+    #: As `workspace/thread/call`.
+    call: str
+    workspace: str
+    thread: str
+    tool: str
+    #: Those that run: the approved ones, if a reviewer changed them.
+    arguments: str
+    #: Whether a reviewer changed them.
+    edited: bool
+    #: How it was decided: `approved`, `denied`, `answered`, `expired` and others.
+    verdict: str
+    #: What became of it since.
+    status: str
+    #: The rule that decided, or by which people were asked.
+    rule: str
+    #: Why it was decided so: `votes`, `grant`, `policy` and others.
+    ground: str
+    #: The people on whose votes the decision rests.
+    by: tuple[str, ...]
+    #: In whose place some of them voted, by voter.
+    on_behalf_of: dict[str, str]
+    reason: str
+    requester: str
+    agent: str
+    requested_at: datetime
+    decided_at: datetime
+    finished_at: datetime | None
+    #: The position of the decision in the log.
+    seq: int
+
+
+def decided_call(call: Call) -> DecidedCall:
+    assert call.requested, "only requested calls are found"
+    assert call.decided, "only decided calls are found"
+    wish, decision = call.wish, call.decided.event
+    return DecidedCall(
+        call=str(call.ref),
+        workspace=call.ref.workspace,
+        thread=call.ref.thread,
+        tool=wish.tool,
+        arguments=call.arguments,
+        edited=is_edited(call),
+        verdict=type(decision).__name__.lower(),
+        status=call.status,
+        rule=rule_of(call),
+        ground=getattr(decision, "ground", ""),
+        by=getattr(decision, "voters", ()),
+        on_behalf_of=getattr(decision, "on_behalf_of", {}),
+        reason=getattr(decision, "reason", ""),
+        requester=wish.requester,
+        agent=wish.agent,
+        requested_at=call.requested.recorded_at,
+        decided_at=call.decided.recorded_at,
+        finished_at=call.finished.recorded_at if call.finished else None,
+        seq=call.decided.seq,
+    )
+
+
+def rule_of(call: Call) -> str:
+    """The rule that decided, or by which people were asked."""
+    decision = call.decided.event if call.decided else None
+    asking = call.approval_request
+    return getattr(decision, "rule", "") or (asking.rule if asking else "")
 
 
 def is_edited(call: Call) -> bool:

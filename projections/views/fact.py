@@ -2,7 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Struct
 
 from ayes.ledger.descriptions import describe_chain
 from ayes.ledger.validity import call_of, voids
@@ -60,6 +64,54 @@ def fact_row(fact: Fact, *, full: bool = False, wishes: Wishes | None = None) ->
     place = fact.slot.subject if full else ".".join(fact.slot.tail)
     time = f"{fact.recorded_at:%Y-%m-%d %H:%M:%S.%f}"[:-3]
     return FactRow(fact.seq, time, place, kind or "?", who, what)
+
+
+class RecordedFact(Struct, frozen=True, kw_only=True):
+    """A fact as it stands in the log."""
+
+    seq: int
+    recorded_at: datetime
+    subject: str
+    #: The event, with its kind in `type`; of one that this program cannot read, the kind alone.
+    event: dict[str, Any] | None = None
+    #: The bytes of an event that this program cannot read, as text.
+    raw: str = ""
+    #: Why it cannot read them.
+    problem: str = ""
+    #: Why it does not count; empty if it does.
+    void: str = ""
+    #: Its author, by its own account: kind and name.
+    by: str
+    #: Its most important fields in a line; long ones are shortened here, and whole in `event`.
+    what: str
+
+
+def recorded(facts: Sequence[Fact]) -> list[RecordedFact]:
+    """Facts as they stand in the log, in words too, with the reason of each that does not count."""
+    voids, wishes = voids_of(facts), wishes_of(facts)
+    return [_recorded(fact, voids.get(fact.seq, ""), wishes) for fact in facts]
+
+
+def _recorded(fact: Fact, void: str, wishes: Wishes) -> RecordedFact:
+    row, event = fact_row(fact, wishes=wishes), fact.event
+    more: dict[str, Any]
+    if isinstance(event, e.Carried):  # it may have any form, and be nested as deeply as it likes
+        more = {
+            "event": {"type": event.type} if event.type else None,
+            "raw": event.raw.decode(errors="replace"),
+            "problem": event.problem or "it is of a newer program",
+        }
+    else:
+        more = {"event": msgspec.to_builtins(event)}
+    return RecordedFact(
+        seq=fact.seq,
+        recorded_at=fact.recorded_at,
+        subject=fact.slot.subject,
+        void=void,
+        by=row.by,
+        what=row.what,
+        **more,
+    )
 
 
 def late_words(result: e.ToolReturned | e.ToolFailed) -> str:

@@ -1,35 +1,65 @@
 """Grants and delegations as everybody outside sees them."""
 
 from datetime import datetime
-from typing import Any
+from typing import Literal
 
-from ayes.ledger.judging.grants import Delegation, Grant
+from msgspec import Struct
+
+from ayes.ledger.judging.grants import Delegation, Grant, GrantStanding
 from ayes.schemas import events as e
 
+type DelegationStanding = Literal["to come", "in force", "ended"]
 
-def grant_json(grant: Grant, now: datetime) -> dict[str, Any]:
-    """A grant: what it covers, its status, and the calls that used it."""
+
+class GrantState(Struct, frozen=True):
+    """An approval in advance."""
+
+    #: As `workspace/giver/name`.
+    grant: str
+    standing: GrantStanding
+    tool: str
+    #: Exactly these, raw JSON text; None: see `when`.
+    arguments: str | None
+    #: Those that meet this condition (CEL); empty: any.
+    when: str
+    #: Patterns with `*`.
+    agent: str
+    thread: str
+    uses: int
+    left: int
+    #: The calls that it approved.
+    used_by: list[str]
+    #: The last time that it approved one.
+    used_at: datetime | None
+    given_at: datetime
+    ends_at: datetime
+    reason: str
+    #: Who revoked it, or the call whose denial did; empty if nobody did.
+    revoked_by: str
+    seq: int
+
+
+def grant_state(grant: Grant, now: datetime) -> GrantState:
     granted = grant.granted
     revoked = grant.revoked.event if grant.revoked else None
-    uses = [fact.event.call for fact in grant.used if isinstance(fact.event, e.GrantUsed)]
-    return {
-        "grant": str(grant.ref),
-        "standing": grant.standing(now),
-        "tool": granted.tool,
-        "arguments": granted.arguments,
-        "when": granted.when,
-        "agent": granted.agent,
-        "thread": granted.thread,
-        "uses": granted.uses,
-        "left": grant.left,
-        "used_by": uses,
-        "given_at": grant.given.recorded_at,
-        "ends_at": grant.ends_at,
-        "reason": granted.reason,
-        "revoked_by": revoked.reviewer or revoked.call
-        if isinstance(revoked, e.GrantRevoked)
-        else "",
-    }
+    return GrantState(
+        grant=str(grant.ref),
+        standing=grant.standing(now),
+        tool=granted.tool,
+        arguments=granted.arguments,
+        when=granted.when,
+        agent=granted.agent,
+        thread=granted.thread,
+        uses=granted.uses,
+        left=grant.left,
+        used_by=[fact.event.call for fact in grant.used if isinstance(fact.event, e.GrantUsed)],
+        used_at=max((fact.recorded_at for fact in grant.used), default=None),
+        given_at=grant.given.recorded_at,
+        ends_at=grant.ends_at,
+        reason=granted.reason,
+        revoked_by=revoked.reviewer or revoked.call if isinstance(revoked, e.GrantRevoked) else "",
+        seq=grant.given.seq,
+    )
 
 
 def grant_words(grant: Grant, now: datetime) -> str:
@@ -47,17 +77,33 @@ def grant_words(grant: Grant, now: datetime) -> str:
     )
 
 
-def delegation_json(delegation: Delegation, now: datetime) -> dict[str, Any]:
+class DelegationState(Struct, frozen=True):
+    """A permission to vote in the giver's place."""
+
+    #: As `workspace/giver/name`.
+    delegation: str
+    standing: DelegationStanding
+    to: str
+    starts_at: datetime
+    ends_at: datetime
+    #: Names, or patterns with `*`.
+    tools: tuple[str, ...]
+    reason: str
+    seq: int
+
+
+def delegation_state(delegation: Delegation, now: datetime) -> DelegationState:
     given = delegation.delegated
-    return {
-        "delegation": str(delegation.ref),
-        "standing": _delegation_standing(delegation, now),
-        "to": given.to,
-        "starts_at": given.starts_at,
-        "ends_at": given.ends_at,
-        "tools": given.tools,
-        "reason": given.reason,
-    }
+    return DelegationState(
+        delegation=str(delegation.ref),
+        standing=_delegation_standing(delegation, now),
+        to=given.to,
+        starts_at=given.starts_at,
+        ends_at=given.ends_at,
+        tools=given.tools,
+        reason=given.reason,
+        seq=delegation.given.seq,
+    )
 
 
 def delegation_words(delegation: Delegation, now: datetime) -> str:
@@ -70,7 +116,7 @@ def delegation_words(delegation: Delegation, now: datetime) -> str:
     )
 
 
-def _delegation_standing(delegation: Delegation, now: datetime) -> str:
+def _delegation_standing(delegation: Delegation, now: datetime) -> DelegationStanding:
     given = delegation.delegated
     if delegation.ended is not None or now >= given.ends_at:
         return "ended"

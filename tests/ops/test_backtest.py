@@ -591,7 +591,7 @@ async def test_the_json_is_one_object_with_these_keys(store, capsys, tmp_path):
         told = json.loads(capsys.readouterr().out)
         assert list(told) == [
             *("calls", "asked", "allowed", "blocked", "invalid", "uncertain"),
-            *("by_tool", "by_rule", "shadows", "actual", "left_out", "changed", "changes"),
+            *("by_tool", "by_rule", "actual", "left_out", "changed", "changes", "shadows"),
         ]
         for one in told["by_rule"].values():
             assert list(one) == ["calls", "asked", "allowed", "blocked", "invalid"]

@@ -13,13 +13,13 @@ from typing import Any
 import msgspec
 
 from ayes.consumers import pending_client
-from ayes.interfaces.api.content import held_in
-from ayes.interfaces.api.models import CallState
 from ayes.ledger.call import Call
 from ayes.ledger.clients.reviewers import Ballot
 from ayes.ledger.clients.services import Ledger
 from ayes.ops.actions.votes import open_tally
 from ayes.projections.pending import PendingFilter
+from ayes.projections.views.call import call_state
+from ayes.projections.views.content import held_in
 from ayes.schemas import events as e
 from ayes.schemas.content import words
 from ayes.schemas.errors import ApprovalsError, WaitTimedOut
@@ -63,14 +63,14 @@ async def step(ledger: Ledger, name: str, do: str, given: dict[str, Any]) -> Any
         case "say":
             said = (await ledger.say(thread, **given)).event
             assert isinstance(said, e.Said)
-            files = [file.model_dump() for file in held_in(said)]
+            files = msgspec.to_builtins(held_in(said))
             return {"text": words(said.text), "role": said.role, "files": files}
     raise AssertionError(f"no case has {do}")
 
 
 async def state(ledger: Ledger, call: Call) -> dict[str, Any]:
     known = await ledger.known_call(call.ref)
-    return CallState.of(known, await open_tally(ledger, known)).model_dump(mode="json")
+    return msgspec.to_builtins(call_state(known, await open_tally(ledger, known)))
 
 
 async def main() -> None:

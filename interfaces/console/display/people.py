@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
-from ayes.interfaces.api.models import AskedQuorum, Ballot, Question
+from ayes.projections.views.call import AskedQuorum, Question, RecordedVote
 from ayes.schemas.people import is_excluded, plain
 from ayes.schemas.quorums import is_among
 
@@ -35,9 +35,9 @@ class Seats(NamedTuple):
         return any(voter.name == "*" for voter in self.voters)
 
 
-def seats(question: Question, ballots: Sequence[Ballot], requester: str) -> tuple[Seats, ...]:
+def seats(question: Question, ballots: Sequence[RecordedVote], requester: str) -> tuple[Seats, ...]:
     """Each quorum, with the people who fill it; then those who were asked as well."""
-    own = AskedQuorum(voters=question.voters, votes_needed=question.votes_needed)
+    own = AskedQuorum(question.voters, question.votes_needed)
     return tuple(
         Seats(one.votes_needed, _voters(one.voters, question, ballots, requester))
         for one in (own, *question.also)
@@ -45,7 +45,7 @@ def seats(question: Question, ballots: Sequence[Ballot], requester: str) -> tupl
 
 
 def _voters(
-    names: Sequence[str], question: Question, ballots: Sequence[Ballot], requester: str
+    names: Sequence[str], question: Question, ballots: Sequence[RecordedVote], requester: str
 ) -> tuple[Voter, ...]:
     said = {one.on_behalf_of or one.reviewer: one for one in ballots if not one.void}
     # Those who voted through a pattern are named beside it.
@@ -53,7 +53,7 @@ def _voters(
     return tuple(_voter(name, said.get(name), question, requester) for name in (*names, *joined))
 
 
-def _voter(name: str, ballot: Ballot | None, question: Question, requester: str) -> Voter:
+def _voter(name: str, ballot: RecordedVote | None, question: Question, requester: str) -> Voter:
     if ballot is not None:
         proxy = f" by {ballot.reviewer}" if ballot.on_behalf_of else ""
         return Voter(name, "voted", f"{_SAID[ballot.verdict]}{proxy}")

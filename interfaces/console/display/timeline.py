@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from ayes.interfaces.api.models import RecordedFact
 from ayes.interfaces.console.display.texts import ShownText, text_of
+from ayes.projections.views.fact import RecordedFact
 from ayes.schemas.content import words
 from ayes.schemas.events import Content
 

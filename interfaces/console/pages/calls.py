@@ -13,9 +13,10 @@ from pydantic import BaseModel
 from ayes.interfaces.access.rendering import is_fragment, page
 from ayes.interfaces.api import calls, context, edits, problems, requests, votes
 from ayes.interfaces.api.backend import Backend, InBackend
+from ayes.interfaces.api.calls import Record
 from ayes.interfaces.api.context import Context
 from ayes.interfaces.api.identity import Reading, Reviewing, Role, Visitor
-from ayes.interfaces.api.models import Named, Record
+from ayes.interfaces.api.queries import Named
 from ayes.interfaces.api.votes import NewVote
 from ayes.interfaces.console.display import fields, raw_json
 from ayes.interfaces.console.display.changes import changes

@@ -9,8 +9,9 @@ from fastapi.responses import HTMLResponse
 from ayes.interfaces.access.rendering import page
 from ayes.interfaces.api import calls
 from ayes.interfaces.api.backend import InBackend
+from ayes.interfaces.api.doubts import Doubtful
 from ayes.interfaces.api.identity import Reading, Visitor
-from ayes.interfaces.api.models import CallFilter, Doubtful
+from ayes.interfaces.api.queries import CallQuery
 from ayes.interfaces.console.display.texts import text_of
 from ayes.interfaces.console.display.values import value_of
 
@@ -19,7 +20,7 @@ router: Final = APIRouter()
 
 @router.get("/doubt")
 async def doubt(
-    request: Request, chosen: Annotated[CallFilter, Query()], backend: InBackend, visitor: Reading
+    request: Request, chosen: Annotated[CallQuery, Query()], backend: InBackend, visitor: Reading
 ) -> HTMLResponse:
     chosen = chosen.model_copy(update={"status": "in_doubt"})
     found = await calls.calls(chosen, backend, visitor)

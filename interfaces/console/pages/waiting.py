@@ -12,14 +12,14 @@ from ayes.interfaces.access.rendering import is_fragment, page
 from ayes.interfaces.api import calls
 from ayes.interfaces.api.backend import InBackend
 from ayes.interfaces.api.identity import Reading
-from ayes.interfaces.api.models import CallFilter
+from ayes.interfaces.api.queries import CallQuery
 
 router: Final = APIRouter()
 
 
 @router.get("/")
 async def waiting(
-    request: Request, backend: InBackend, visitor: Reading, chosen: Annotated[CallFilter, Query()]
+    request: Request, backend: InBackend, visitor: Reading, chosen: Annotated[CallQuery, Query()]
 ) -> HTMLResponse:
     """The list; without the frame of the page for console.js."""
     found = await calls.waiting(chosen, backend, visitor)

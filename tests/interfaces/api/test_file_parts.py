@@ -6,10 +6,10 @@ from hashlib import sha256
 import pytest
 from pictures import pdf, png
 
-from ayes.interfaces.api.content import held_in
 from ayes.ledger.clients.reviewers import Ballot
 from ayes.ledger.clients.services import Ledger
 from ayes.ops.visitors import Role, Visitor
+from ayes.projections.views.content import held_in
 from ayes.schemas import events as e
 from ayes.schemas.content import attached, by_digest
 from ayes.schemas.errors import AlreadyFilled

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from stories import Story, facts_of
 
 from ayes.consumers.live import LiveReply
-from ayes.interfaces.api.threads import ThreadCycle, shown
 from ayes.ledger.clients.services import Ledger
 from ayes.ops.visitors import Role, Visitor
 from ayes.projections.formats import FORMATS
 from ayes.projections.history import history
 from ayes.projections.thread import thread_of
 from ayes.projections.timeline import timeline
+from ayes.projections.views.thread import ThreadCycle, thread_item
 from ayes.schemas import events as e
 from ayes.schemas.content import attached
 from ayes.schemas.events import Text
@@ -202,10 +202,10 @@ async def test_an_empty_list_says_how_a_conversation_begins(client):
 
 @given(logs(ThreadRef("acme", "t1")))
 @settings(max_examples=25, deadline=None)
-def test_whatever_is_recorded_can_be_shown(raws):
+def test_whatever_is_recorded_can_be_thread_item(raws):
     """Void facts, facts of newer programs and broken bytes are items like others (B14, I12)."""
     thread = thread_of(ThreadRef("acme", "t1"), [fact(raw) for raw in raws])
-    items = [shown(item) for item in timeline(thread)]
+    items = [thread_item(item) for item in timeline(thread)]
     recorded = {one.seq for call in thread.calls.values() for one in call.facts}
     steps = [step.seq for item in items if isinstance(item, ThreadCycle) for step in item.steps]
     assert sorted(steps) == sorted(recorded)

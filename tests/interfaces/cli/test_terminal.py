@@ -25,7 +25,7 @@ from ayes.ledger.validity import call_of
 from ayes.ops.audit.replay import until as read_until
 from ayes.ops.broker.setup import apply_policy
 from ayes.projections import pending
-from ayes.projections.views.call import call_json, changes
+from ayes.projections.views.call import call_state, changes
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact, encode
 from ayes.schemas.digest import call_digest
@@ -277,18 +277,18 @@ def test_an_edit_is_told_with_what_it_changed(capsys):
         assert f"edited: amount 5 → 4 (digest {digest[:12]})" in told
     output.print_facts(story.facts[3:], output.console())
     assert f"edited to {edit}" in capsys.readouterr().out
-    told = call_json(call_of(ref, tuple(story.facts)))
-    assert (told["arguments"], told["digest"], told["edited"]) == (edit, digest, True)
-    assert (told["requested_arguments"], told["requested_digest"]) == (
+    told = call_state(call_of(ref, tuple(story.facts)))
+    assert (told.arguments, told.digest, told.edited) == (edit, digest, True)
+    assert (told.requested_arguments, told.requested_digest) == (
         wish.arguments,
         request(wish).digest,
     )
     plain = call_of(
         ref, tuple(Fact(n, START, *one) for n, one in enumerate(life(ref, wish, "denied"), 1))
     )
-    told = call_json(plain)
-    assert told["digest"] == request(wish).digest
-    assert "edited" not in told
+    told = call_state(plain)
+    assert told.digest == request(wish).digest
+    assert not told.edited
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,97 @@
+"""Which calls a request is about: one that its path names, or those that its query selects."""
+
+import re
+from typing import Annotated, Final, Literal
+
+from fastapi import Depends, Path
+from pydantic import Field
+
+from ayes.consumers.pending_client import PageRequest
+from ayes.interfaces.api.base import ApiModel
+from ayes.ledger.lifecycle import Status
+from ayes.projections.pending import PageCursor, PendingFilter
+from ayes.schemas.errors import BadInput
+from ayes.schemas.slots import CallRef
+
+#: A part of a call's name, as `ayes.schemas.ids` has it. Our own check says what is wrong with one.
+_ID: Final = Path(
+    description="1 to 64 characters of A-Z a-z 0-9 _ -, the first no _",
+    json_schema_extra={"pattern": "^[A-Za-z0-9-][A-Za-z0-9_-]{0,63}$"},
+)
+
+
+def _named(
+    workspace: Annotated[str, _ID], thread: Annotated[str, _ID], call: Annotated[str, _ID]
+) -> CallRef:
+    return CallRef(workspace, thread, call)
+
+
+#: The parameter of a handler whose path names a call: `{workspace}/{thread}/{call}`.
+Named = Annotated[CallRef, Depends(_named)]
+
+
+class CallQuery(ApiModel):
+    """Which calls to list. An empty field matches everything."""
+
+    #: As it is now; `decided` for all calls that are decided.
+    status: Status | Literal["decided"] = Status.PENDING
+    order: Literal["oldest", "newest"] = "oldest"
+    workspace: str = ""
+    #: As `workspace/thread`.
+    thread: str = ""
+    #: A name, or a pattern with `*` and `?`.
+    tool: str = ""
+    #: The rule that asks or has decided; not for calls in doubt.
+    rule: str = ""
+    #: Only those that the visitor may decide; only for pending calls and those in doubt.
+    mine: bool = False
+    #: Only those that nobody decided in time; only for pending calls.
+    overdue: bool = False
+    #: `next` of the page before.
+    after: str = ""
+    limit: int = Field(default=50, ge=1, le=200)
+
+    def only(self, *names: str) -> None:
+        """Refuse conditions that calls of this status do not have, except these.
+
+        Raises:
+            BadInput: there is another one.
+        """
+        other = {"rule", "mine", "overdue"}.difference(names)
+        for name in sorted(other):
+            if getattr(self, name):
+                raise BadInput(
+                    f"{name} does not select calls with the status {self.status}. Leave it out."
+                )
+
+    @property
+    def pending(self) -> PendingFilter:
+        """The filter by workspace, thread and tool.
+
+        Raises:
+            BadInput: it is not a valid name of a workspace or thread.
+        """
+        return PageRequest(self.workspace, self.thread, self.tool).chosen
+
+    @property
+    def cursor(self) -> PageCursor | None:
+        """The cursor; None for the first page.
+
+        Raises:
+            BadInput: it is not one that a page has.
+        """
+        if not self.after:
+            return None
+        if (found := _CURSOR.fullmatch(self.after)) is None:
+            raise BadInput(
+                f"after={self.after[:100]!r} is not a cursor. Take `next` of the page before."
+            )
+        return PageCursor(int(found[1]), found[2])
+
+
+_CURSOR: Final = re.compile(r"([0-9]{1,18})-([A-Za-z0-9_.-]{1,256})", re.ASCII)
+
+
+def cursor_text(cursor: PageCursor | None) -> str | None:
+    """A cursor as the API writes it."""
+    return f"{cursor.seq}-{cursor.key}" if cursor else None
