@@ -66,7 +66,9 @@ class Author(Struct, frozen=True, omit_defaults=True, gc=False):
     The broker vouches for the subject alone: only Ana's credentials can publish to `vote.ana`.
     """
 
+    #: Such as `gate`, `executor` or `reviewer`.
     kind: str
+    #: Its name.
     name: str
 
 
@@ -107,6 +109,7 @@ class ThreadOpened(Event, frozen=True, tag="ThreadOpened"):
     model: str = ""
     #: The tools that the model is offered, fixed for the thread.
     tools: tuple[ToolRef, ...] = ()
+    #: After how many turns the model is not asked any more.
     max_turns: int = 100
     #: About how many of the newest history entries are sent to the model; 0: all.
     history_limit: int = 0
@@ -137,6 +140,7 @@ class Stored(Struct, frozen=True, tag_field="kept", tag="stored", omit_defaults=
 class Linked(Struct, frozen=True, tag_field="kept", tag="linked", gc=False):
     """Bytes that the model's provider fetches. The ledger does not keep them."""
 
+    #: Where they are.
     url: str
 
 
@@ -145,6 +149,7 @@ class Uploaded(Struct, frozen=True, tag_field="kept", tag="uploaded", gc=False):
 
     #: As in `Opaque.provider`.
     provider: str
+    #: Its id there.
     id: str
 
 
@@ -156,6 +161,7 @@ class Media(Struct, frozen=True, tag_field="part", tag="media", omit_defaults=Tr
 
     #: Such as `image/png` (RFC 6838), or `image/*` if only the kind is known.
     media_type: str
+    #: The bytes, or where they are.
     source: Source
     #: The file's name.
     name: str = ""
@@ -166,12 +172,15 @@ class Media(Struct, frozen=True, tag_field="part", tag="media", omit_defaults=Tr
 class Citation(Struct, frozen=True, omit_defaults=True):
     """A source of a model's text."""
 
+    #: Where the source is.
     url: str = ""
+    #: The title of the source.
     title: str = ""
     #: The cited passage.
     quote: str = ""
     #: As in `Opaque`: the citation in the form of its provider, which alone understands it all.
     provider: str = ""
+    #: In the form of its provider.
     data: str = ""
 
 
@@ -188,8 +197,10 @@ type Content = str | tuple[Text | Media, ...]
 class Said(Event, frozen=True, tag="Said"):
     """A message to the model. A `note` is from the system, in the course of the conversation."""
 
+    #: Who speaks.
     role: Literal["system", "user", "note"]
     text: Content
+    #: The author, if a thread has several users.
     name: str = ""
 
 
@@ -218,7 +229,9 @@ class Wish(Struct, frozen=True, tag_field="part", tag="wish", omit_defaults=True
 class Opaque(Struct, frozen=True, tag_field="part", tag="opaque"):
     """Data that only its provider understands (a thinking signature, ...), kept verbatim."""
 
+    #: Such as `anthropic` or `openai`.
     provider: str
+    #: In the form of that provider.
     data: str
 
 
@@ -226,17 +239,22 @@ type Part = Text | Media | Refusal | Wish | Opaque
 
 
 class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
+    #: Of what the model was sent.
     input_tokens: int = 0
+    #: Of its reply.
     output_tokens: int = 0
 
 
 class ModelReplied(Event, frozen=True, tag="ModelReplied"):
     """The model's reply: its text and its wishes, in its order."""
 
+    #: In the order of the reply.
     parts: tuple[Part, ...]
     attempt: int = 1
     model: str = ""
+    #: The tokens that it took.
     usage: Usage = Usage()
+    #: Why the model stopped, in its provider's words.
     finish_reason: str = ""
     #: SHA-256 over the neutral history that the model was sent, as proof of what it saw.
     history_digest: str = ""
@@ -280,6 +298,7 @@ class Shadow(Struct, frozen=True):
     """The verdict of a shadow rule, which had no effect."""
 
     rule: str
+    #: What it would have said.
     then: Literal["allow", "ask", "block"]
 
 
@@ -296,6 +315,7 @@ class Quorum(Struct, frozen=True, omit_defaults=True, gc=False):
 class Stage(Struct, frozen=True, omit_defaults=True, gc=False):
     """People who are asked in addition if nobody has decided in the time before."""
 
+    #: Names, or patterns with `*`.
     voters: tuple[str, ...]
     #: Counted from when the broker recorded that they are asked. None: never expires.
     expires_in_s: float | None = None
@@ -326,6 +346,7 @@ class ApprovalRequested(Event, frozen=True, tag="ApprovalRequested"):
     votes_needed: int = 1
     #: Counted from when the broker recorded this. None: never expires.
     expires_in_s: float | None = None
+    #: What happens to a message of the user meanwhile.
     while_pending: WhilePending = "queue"
     shadows: tuple[Shadow, ...] = ()
     #: Quorums that must be met too. Nobody counts in two of them.
@@ -336,6 +357,7 @@ class ApprovalRequested(Event, frozen=True, tag="ApprovalRequested"):
     denials_needed: int = 1
     #: What happens after `expires_in_s`.
     on_timeout: OnTimeout = "deny"
+    #: Who is asked in addition, stage by stage, if nobody decides.
     stages: tuple[Stage, ...] = ()
     #: Each of them alone may let it run in an emergency, with a reason.
     may_break_glass: tuple[str, ...] = ()
@@ -363,6 +385,7 @@ class Escalated(Event, frozen=True, tag="Escalated"):
     It has no effect if it is recorded after a decision.
     """
 
+    #: Those who are asked in addition: names, or patterns with `*`.
     voters: tuple[str, ...]
     #: Counted from when the broker recorded this. None: never expires.
     expires_in_s: float | None = None
@@ -415,10 +438,12 @@ class Approved(Event, frozen=True, tag="Approved"):
     #: The grants that it rests on, `giver/grant`.
     grants: tuple[str, ...] = ()
     organisation: bool = False
-    #: If nobody was asked: people who may neither revoke nor reconcile, in addition to the
-    #: requester; and those who may, names or patterns. Empty: any reviewer.
+    #: If nobody was asked: the people who may neither revoke nor reconcile it, in addition to the
+    #: requester.
     excluded: tuple[str, ...] = ()
+    #: If nobody was asked: the people who may revoke it; names or patterns. Empty: any reviewer.
     may_revoke: tuple[str, ...] = ()
+    #: If nobody was asked: the people who may reconcile it; names or patterns. Empty: any reviewer.
     may_reconcile: tuple[str, ...] = ()
     #: How long the call may be started, counted from when the broker recorded this. None: for ever.
     valid_for_s: float | None = None
@@ -443,6 +468,7 @@ class Denied(Event, frozen=True, tag="Denied"):
 class Answered(Event, frozen=True, tag="Answered"):
     """A person answered in place of the tool."""
 
+    #: What the model reads in place of the tool's output.
     answer: str
     rule: str
     policy_version: int
@@ -512,6 +538,7 @@ class Lapsed(Event, frozen=True, tag="Lapsed"):
 class Declined(Event, frozen=True, tag="Declined"):
     """The executor will not run the call. It takes the claim's slot, so that nobody else does."""
 
+    #: Why not.
     why: Literal["unknown_tool", "digest_mismatch", "people_were_asked"]
 
 
@@ -535,7 +562,9 @@ class ToolFailed(Event, frozen=True, tag="ToolFailed"):
 class ToolRefused(Event, frozen=True, tag="ToolRefused"):
     """The tool did not run; the model reads `text` instead of an output."""
 
+    #: Why it did not run.
     ending: Ending
+    #: What the model reads instead of an output.
     text: str
 
 
@@ -543,6 +572,7 @@ class InDoubt(Event, frozen=True, tag="InDoubt"):
     """The tool was started and nobody knows how it ended. A person must look; it is not retried."""
 
     attempt: int
+    #: Why nobody knows.
     text: str
 
 
@@ -571,6 +601,7 @@ class Posted(Event, frozen=True, tag="Posted"):
 class Reconciled(Event, frozen=True, tag="Reconciled"):
     """A person found out what happened to a call in doubt."""
 
+    #: Whether the tool took effect.
     happened: bool
     #: For the model.
     output: Content
@@ -584,6 +615,7 @@ class PolicyApplied(Event, frozen=True, tag="PolicyApplied"):
     """A policy is in force from here on. The text is that of the TOML file."""
 
     text: str
+    #: The SHA-256 of the text.
     digest: str
     #: `workspace/thread/call` of the proposal that people approved; empty if nobody was asked.
     proposal: str = ""
@@ -611,6 +643,7 @@ class Granted(Event, frozen=True, tag="Granted"):
     tool: str
     #: Counted from when the broker recorded this. There is always an end.
     expires_in_s: float
+    #: How many calls it approves.
     uses: int = 1
     #: Exactly these arguments (raw JSON text, compared by value); None: any that `when` holds for.
     arguments: str | None = None
@@ -618,6 +651,7 @@ class Granted(Event, frozen=True, tag="Granted"):
     when: str = ""
     #: Names, or patterns with `*`.
     agent: str = "*"
+    #: A thread's id, or a pattern with `*`.
     thread: str = "*"
     reason: str = ""
 
@@ -659,6 +693,7 @@ class BudgetUsed(Event, frozen=True, tag="BudgetUsed"):
 class Delegated(Event, frozen=True, tag="Delegated"):
     """Another person may vote in the giver's place. The subject names the giver."""
 
+    #: The person who may vote.
     to: str
     starts_at: Annotated[datetime, Meta(tz=True)]
     ends_at: Annotated[datetime, Meta(tz=True)]
@@ -698,11 +733,13 @@ class PersonRemoved(Event, frozen=True, tag="PersonRemoved"):
 class LogAccepted(Event, frozen=True, tag="LogAccepted"):
     """A person goes on with a log that lacks facts, or is another one than was seen before."""
 
-    #: Its last fact then, and the number of those up to it that can be read.
+    #: Its last fact then.
     size: int
+    #: The number of facts up to it that can be read.
     facts: int
-    #: The identity of the log, and the witness's digest of these facts.
+    #: The identity of the log.
     log: str
+    #: The witness's digest of these facts.
     digest: str
     reason: str = ""
 

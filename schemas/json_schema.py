@@ -24,6 +24,77 @@ DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _LINE: Final = re.compile(r"class (?P<kind>\w+)|    #: ?(?P<comment>.*)|    (?P<field>\w+):|.*")
 
 
+#: Names that mean the same in every class, for fields without a comment of their own.
+EVERYWHERE: Final = {
+    "after": "The cursor: `next` of the page before.",
+    "after_s": "After how many seconds.",
+    "agent": "The agent that makes the call.",
+    "allowed": "How many would run without a question.",
+    "asked_at": "When people were asked.",
+    "at": "When the broker recorded it.",
+    "attempt": "The attempt, counted from 1.",
+    "before": "The cursor: `next` or `previous` of another page.",
+    "blocked": "How many the policy would deny.",
+    "by": "The author, by its own account.",
+    "call": "As `workspace/thread/call`.",
+    "claimed_at": "When it was claimed.",
+    "decided_at": "When it was decided; None: it is not.",
+    "denials_needed": "How many denials deny it.",
+    "description": "What it does, in the words of whoever declared it.",
+    "digest": "The SHA-256 of the call: the tool, the tool's version and the arguments.",
+    "due_at": "When more people are asked or it expires; None if neither happens.",
+    "ends_at": "When it ends.",
+    "error": "The error, as a text.",
+    "excluded": "The people whose votes never count.",
+    "expires_at": "When it expires; None: never.",
+    "files": "The files in it that the ledger has.",
+    "finished_at": "When its run ended; None: it has not.",
+    "ground": "Why it was decided so: `policy`, `people`, `grant` and others.",
+    "is_error": "Whether the model reads it as an error.",
+    "kept": "Where the bytes are.",
+    "kind": "What it is.",
+    "labels": "Labels of the request, which rules may match.",
+    "limit": "How many a page has at most.",
+    "may_break_glass": "The people who may let it run alone: names, or patterns with `*`.",
+    "media_type": "Such as `image/png` (RFC 6838).",
+    "model": "As `provider:name`.",
+    "next": "The cursor of the next page; None on the last one.",
+    "on_behalf_of": "In whose place some of the voters voted, by voter.",
+    "order": "Which come first.",
+    "organisation": "Whether rule and version are the organisation's, and not the workspace's.",
+    "part": "What kind of part it is.",
+    "policy_version": "The version of the policy.",
+    "provider_id": "The provider's id of the call.",
+    "reason": "Why, in its author's words; may be empty.",
+    "recorded_at": "When the broker recorded it.",
+    "requested_at": "When it was requested.",
+    "requester": "The person on whose behalf it is.",
+    "reviewer": "The person who did it.",
+    "rule": "The rule of the policy; empty if none is behind it.",
+    "run_by": "The group of executors that runs it; `client` if the requesting program does.",
+    "seq": "The position of its fact in the log.",
+    "shadows": "The verdicts of rules without effect.",
+    "since": "Since when.",
+    "standing": "Its status.",
+    "starts_at": "When it begins.",
+    "status": "What became of the call so far.",
+    "stream": "The name of the stream.",
+    "subject": "The subject of the fact.",
+    "text": "The text.",
+    "thread": "The id of the thread in its workspace.",
+    "tool": "The name of the tool.",
+    "tool_version": "The version of the tool's declaration.",
+    "turn": "The turn of the model, counted from 1.",
+    "type": "The kind of the fact.",
+    "verdict": "What the vote says.",
+    "version": "The number of the version.",
+    "void": "Why it does not count; empty if it does.",
+    "voters": "The people on whose votes it rests.",
+    "votes_needed": "How many of them must agree.",
+    "workspace": "The name of the workspace.",
+}
+
+
 def document(*names: str) -> dict[str, Any]:
     """One schema for any of these events, by default for all: exactly one fits, by its `type`."""
     any_of = {
@@ -111,10 +182,10 @@ def _structs_in(part: object, seen: set[int]) -> Iterator[inspect_types.StructTy
 
 def describe(schema: dict[str, Any], kind: type) -> None:
     """Add the comments before the fields of a class to its schema, as their descriptions."""
-    properties = schema.get("properties", {})
-    for field, text in field_texts(kind).items():
-        if field in properties:
-            properties[field] = _described(properties[field], text)
+    properties, texts = schema.get("properties", {}), field_texts(kind)
+    for field, known in properties.items():
+        if text := texts.get(field):
+            properties[field] = _described(known, text)
 
 
 def _described(schema: dict[str, Any], text: str) -> dict[str, Any]:
@@ -135,8 +206,8 @@ def _plain(part: Any) -> Any:
 
 
 def field_texts(kind: type) -> dict[str, str]:
-    """The comment before each field of a class and its bases (`#: ...`), by field."""
-    found: dict[str, str] = {}
+    """What each field of a class is: the comment before it (`#: ...`), in the class or a base."""
+    found: dict[str, str] = {**EVERYWHERE}
     for base in reversed(kind.__mro__):
         if base.__module__.startswith("ayes."):
             found |= _comments(base.__module__).get(base.__name__, {})

@@ -116,12 +116,15 @@ class Standing(Struct, frozen=True, omit_defaults=True):
 class EndpointStatus(Struct, frozen=True):
     """An endpoint for operators: how it is doing, without its URL and secret."""
 
+    #: The name of the endpoint.
     name: str
     #: `not verified`, `in step`, `behind`, `failing` or `gone`.
     standing: str
     #: Why its last request failed; empty if it did not.
     problem: str
+    #: Since when its requests fail; None: they do not.
     failing_since: datetime | None
+    #: When it last took a fact; None: never.
     last_success: datetime | None
     #: The first fact that it may lack; None: none.
     behind_from: int | None

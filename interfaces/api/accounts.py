@@ -19,6 +19,7 @@ router: Final = ApiRouter(tags=["accounts"])
 class Account(Struct, frozen=True):
     """An account elsewhere, such as `slack:T0456/U0789`."""
 
+    #: Such as `slack:T0456/U0789`, or `openid:<issuer>#<subject>`.
     account: str
 
 

@@ -13,10 +13,9 @@ each operation that records has a reply.
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-import msgspec
-
 from ayes import __version__
 from ayes.interfaces.api.nats import Endpoint
+from ayes.interfaces.api.problems import Problem
 from ayes.ledger.files import PIECE_BYTES
 from ayes.ledger.nats.streams import STORED
 from ayes.ops.broker.accounts import (
@@ -324,7 +323,10 @@ def _messages(endpoints: Mapping[str, Endpoint]) -> dict[str, Any]:
         {
             "type": "object",
             "required": ["stream", "seq"],
-            "properties": {"stream": {"type": "string"}, "seq": number},
+            "properties": {
+                "stream": {"type": "string", "description": json_schema.EVERYWHERE["stream"]},
+                "seq": number,
+            },
         },
     )
     found["refused"] = _message(
@@ -335,17 +337,19 @@ def _messages(endpoints: Mapping[str, Endpoint]) -> dict[str, Any]:
             "properties": {
                 "error": {
                     "type": "object",
+                    "description": "As the broker has it.",
                     "properties": {
-                        "code": {"type": "integer"},
+                        "code": {"type": "integer", "description": "Its class, as in HTTP."},
                         "err_code": {"type": "integer", "description": "10071: the slot is taken."},
-                        "description": {"type": "string"},
+                        "description": {"type": "string", "description": "In words."},
                     },
                 }
             },
         },
     )
-    [piece] = msgspec.json.schema_components([Piece])[1].values()
-    found["live_piece"] = _message("A part of the text of a reply, and where it begins.", piece)
+    own = json_schema.schemas([Piece, Problem], "#/{name}")
+    about_piece = "A part of the text of a reply, and where it begins."
+    found["live_piece"] = _message(about_piece, own["Piece"])
     found["file_piece"] = {
         "summary": f"{PIECE_BYTES:,} bytes of a file; the last piece may have fewer.",
         "contentType": "application/octet-stream",
@@ -353,17 +357,7 @@ def _messages(endpoints: Mapping[str, Endpoint]) -> dict[str, Any]:
     }
     found["api_problem"] = _message(
         "An error: a problem of RFC 9457, with its status and detail in the headers of ADR-32.",
-        {
-            "type": "object",
-            "required": ["type", "title", "status", "detail"],
-            "properties": {
-                "type": {"type": "string"},
-                "title": {"type": "string"},
-                "status": {"type": "integer"},
-                "detail": {"type": "string"},
-                "exit_code": {"type": "integer"},
-            },
-        },
+        own["Problem"],
     )
     return found
 

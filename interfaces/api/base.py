@@ -20,6 +20,31 @@ from pydantic_core import CoreSchema
 from ayes.schemas import json_schema
 
 _REF: Final = "#/components/schemas/{name}"
+#: What parameters are that have no description of their own.
+_PARAMETERS: Final = {
+    "after": "The cursor: `next` of the page before.",
+    "all": "Also what was settled or dropped since.",
+    "call": "As `workspace/thread/call`.",
+    "digest": "The SHA-256 of its bytes.",
+    "files": "Whether stored files come with their bytes.",
+    "format": "The form of a provider: one of the conversation's `formats`.",
+    "giver": "The person who gave it.",
+    "idempotency-key": "Not needed. If it is there, it must be the name of the call.",
+    "last-event-id": "The id of the last event that the client has.",
+    "mine": "Only those that the visitor may decide; only for pending calls and those in doubt.",
+    "name": "Its name.",
+    "number": "The number of the delivery.",
+    "overdue": "Only those that nobody decided in time; only for pending calls.",
+    "rule": "The rule that asks or has decided; not for calls in doubt.",
+    "standing": "Only grants of this status; empty: all.",
+    "status": "As it is now; `decided` for all calls that are decided.",
+    "thread": "As `workspace/thread`; empty: all.",
+    "timeout_s": "How long to wait for the decision, in seconds.",
+    "token": "The end of the link.",
+    "tool": "A name, or a pattern with `*` and `?`.",
+    "verdict": "How it was decided; empty: in any way.",
+    "workspace": "The name of a workspace; empty: all.",
+}
 
 
 class ApiModel(BaseModel):
@@ -90,6 +115,10 @@ class Api(FastAPI):
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:
             document = super().openapi()
+            for path in document["paths"].values():
+                for operation in path.values():
+                    for parameter in operation.get("parameters", ()):
+                        _describe_parameter(parameter)
             found = json_schema.schemas(self._answers, _REF)
             for schema in found.values():
                 _has_all_fields(schema)
@@ -104,3 +133,11 @@ def _has_all_fields(schema: dict[str, Any]) -> None:
         for one in fields.values():
             one.pop("default", None)
         schema |= {"required": list(fields), "additionalProperties": False}
+
+
+def _describe_parameter(parameter: dict[str, Any]) -> None:
+    name, schema = parameter["name"], parameter["schema"]
+    if "description" not in schema:
+        own = {} if parameter["in"] == "path" and name in {"workspace", "thread"} else _PARAMETERS
+        text = own.get(name) or json_schema.EVERYWHERE.get(name, "")
+        parameter["description"] = schema["description"] = text

@@ -42,6 +42,7 @@ class Waiting(Struct, frozen=True, kw_only=True):
     """A page of pending calls."""
 
     status: Literal["pending"] = "pending"
+    #: Those of the page.
     calls: list[views.PendingCall]
     #: The number of matching calls, on this page and on others.
     waiting: int
@@ -113,26 +114,31 @@ def _fits(chosen: CallQuery, mine: Mine, now: datetime) -> Callable[[Entry], boo
 class Record(Struct, frozen=True):
     """A call with every fact about it, in the order of the log."""
 
+    #: The call as it is.
     state: views.CallState
     #: The person on whose behalf it was requested, who never decides about it.
     requester: str
     agent: str
     labels: dict[str, str]
     tool_version: str
-    #: The tool's description and JSON Schema (raw text); empty if it is not declared.
+    #: The tool's description; empty if it is not declared.
     tool_description: str
+    #: The JSON Schema of its arguments, raw text; empty if it is not declared.
     tool_schema: str
     #: The group of executors that runs it; `client` if the requesting program does.
     run_by: str
     requested_at: datetime
     #: None: the policy decided alone, or has not judged it yet.
     question: views.Question | None
+    #: The votes, in the order of the log.
     votes: list[views.RecordedVote]
+    #: Why nobody knows how it ended; None: it is not in doubt.
     doubt: Doubt | None
     #: Every action, with the reason why the visitor may not take it.
     may: list[Permission]
     #: The calls of the same thread before it, oldest first; the ten newest of them.
     earlier: list[views.EarlierCall]
+    #: Every fact about it.
     facts: list[RecordedFact]
 
     @property

@@ -53,6 +53,7 @@ class LinkedFile(ApiModel):
     """Bytes that the model's provider fetches. The ledger never fetches them."""
 
     kept: Literal["linked"]
+    #: Where it is.
     url: str
 
     @property
@@ -66,6 +67,7 @@ class UploadedFile(ApiModel):
     kept: Literal["uploaded"]
     #: `anthropic`, `openai` or `google`.
     provider: str
+    #: Its id there.
     id: str
 
     @property
@@ -79,6 +81,7 @@ class FilePart(ApiModel):
     part: Literal["media"]
     #: Such as `image/png` (RFC 6838).
     media_type: str
+    #: The bytes, or where they are.
     source: Annotated[
         InlineFile | StoredFile | LinkedFile | UploadedFile, Field(discriminator="kept")
     ]

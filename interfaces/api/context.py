@@ -27,6 +27,7 @@ class EarlierMessage(Struct, frozen=True):
     recorded_at: datetime
     #: `user`, `system`, `note` or `assistant`.
     role: str
+    #: The author, if a thread has several users; of a reply the model.
     name: str
     #: Its files in words.
     text: str

@@ -30,6 +30,7 @@ DECISIONS: Final[tuple[str, ...]] = get_args(DecisionKind.__value__)
 class DecidedPage(Struct, frozen=True):
     """Decided calls that were found. A page with `next` may be short, even empty."""
 
+    #: Those of the page.
     calls: list[DecidedCall]
     #: The cursor with which the search goes on; None: there is nothing more.
     next: str | None
@@ -47,8 +48,8 @@ _Time = Annotated[
 
 def _filter(
     workspace: str = "",
-    thread: Annotated[str, Query(description="As `workspace/thread`.")] = "",
-    tool: Annotated[str, Query(description="A name, or a pattern with `*` and `?`.")] = "",
+    thread: str = "",
+    tool: str = "",
     rule: str = "",
     verdict: DecisionKind | Literal[""] = "",
     status: Annotated[Status | Literal[""], Query(description="As it is now.")] = "",

@@ -27,6 +27,7 @@ class Doubtful(Struct, frozen=True, kw_only=True):
     """A page of calls in doubt."""
 
     status: Literal["in_doubt"] = "in_doubt"
+    #: Those of the page.
     calls: list[DoubtfulCall]
     #: The number of matching calls, on this page and on others.
     in_doubt: int

@@ -24,6 +24,7 @@ class EditMistake(Struct, frozen=True):
 
     #: Its place as a JSON pointer (RFC 6901); empty: the whole.
     pointer: str
+    #: What is wrong with it.
     message: str
 
 

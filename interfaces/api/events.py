@@ -45,8 +45,8 @@ async def events(
     backend: InBackend,
     _visitor: Reading,
     workspace: str = "",
-    thread: Annotated[str, Query(description="As `workspace/thread`.")] = "",
-    call: Annotated[str, Query(description="As `workspace/thread/call`.")] = "",
+    thread: str = "",
+    call: str = "",
     after: Annotated[int | None, Query(ge=0, le=_MOST)] = None,
     last_event_id: Annotated[int | None, Header(ge=0, le=_MOST)] = None,
 ) -> EventStream:

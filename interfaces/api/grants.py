@@ -45,6 +45,7 @@ Limit = Annotated[int, Query(ge=1, le=1000)]
 class Grants(Struct, frozen=True):
     """A page of grants: those in force first, then the newest."""
 
+    #: Those of the page.
     grants: list[GrantState]
     #: How many are in force, on this page and on others.
     in_force: int
@@ -106,11 +107,13 @@ class NewGrant(ApiModel):
 
     #: As `workspace/thread/call`.
     call: str | None = None
-    #: Without a call: which workspace, which tool.
+    #: Without a call: the workspace.
     workspace: str = ""
+    #: Without a call: the tool.
     tool: str | None = None
     #: How long it lasts; a year at most.
     for_s: float = Field(gt=0, le=MAX_GRANT_S)
+    #: How many calls it approves.
     uses: int = Field(default=1, ge=1, le=ledger_grants.MAX_USES)
     #: Calls with any arguments; else with exactly those of the call, or those of `when`.
     any_arguments: bool = False
@@ -166,6 +169,7 @@ async def revoke(
 class Delegations(Struct, frozen=True):
     """A page of delegations: those that are not over first, then the newest."""
 
+    #: Those of the page.
     delegations: list[DelegationState]
     #: The cursor of the next page; None on the last one.
     next: str | None
@@ -191,10 +195,12 @@ class NewDelegation(ApiModel):
     """The visitor lets somebody vote in their place for a time."""
 
     workspace: str
+    #: The person who may vote.
     to: str
     #: With an offset from UTC.
     starts_at: datetime
     ends_at: datetime
+    #: Names, or patterns with `*`.
     tools: tuple[str, ...] = ("*",)
     #: Its name; chosen at random if empty. With one, giving the same delegation again is safe.
     name: str = ""

@@ -43,11 +43,13 @@ class ParkedDelivery(Struct, frozen=True):
     number: int
     #: Empty: it belongs to none, and can only be dropped.
     consumer: str
-    #: The fact, and its place in the log.
+    #: The position of the fact in the log.
     seq: int
     subject: str
     reason: str
+    #: How often it was tried.
     tries: int
+    #: When it was parked.
     parked_at: datetime
     #: What became of it, in words.
     standing: str
@@ -75,23 +77,31 @@ def _parked(one: Parked) -> ParkedDelivery:
 class Operations(Struct, frozen=True):
     """The state of the broker, the workers and the queue."""
 
+    #: The broker that answers.
     url: str
+    #: The number of facts.
     facts: int
+    #: The number of the last fact.
     last_seq: int
+    #: The bytes of the log.
     bytes: int
     #: Seconds since the last fact; None in an empty log.
     head_age_s: float | None
     #: Calls that wait for people; None if the queue cannot be read.
     pending: int | None
-    #: The call that waits for longest, as `workspace/thread/call`, and since when.
+    #: The call that waits for longest, as `workspace/thread/call`.
     oldest: str | None
+    #: Since when it waits.
     oldest_since: datetime | None
     #: Calls in doubt, as `workspace/thread/call`; None if they cannot be read.
     in_doubt: list[str] | None
     #: By call, why a start or result of the last week is void; None if they cannot be read.
     void_runs: dict[str, str] | None
+    #: The consumers of the workers.
     consumers: list[Consumer]
+    #: The copies of each stream.
     streams: list[Copies]
+    #: The use of each limit of the streams.
     room: list[StreamUse]
     #: Of the store's disk.
     free_bytes: int | None
@@ -99,6 +109,7 @@ class Operations(Struct, frozen=True):
     channels: list[FailingChannel] | None
     #: One sentence each.
     alarms: list[str]
+    #: What consumers gave up on.
     parked: list[ParkedDelivery]
     #: The endpoints of the store's file of webhooks.
     webhooks: list[EndpointStatus]
@@ -135,6 +146,7 @@ async def operations(backend: InBackend, _visitor: Reading) -> Operations:
 class ParkedList(Struct, frozen=True):
     """A page of parked deliveries, oldest first."""
 
+    #: Those of the page.
     parked: list[ParkedDelivery]
     #: The cursor of the next page; None on the last one.
     next: int | None = None
@@ -143,11 +155,13 @@ class ParkedList(Struct, frozen=True):
 class ParkedFact(Struct, frozen=True):
     """A parked delivery with the fact that it is about."""
 
+    #: The delivery.
     parked: ParkedDelivery
     #: None if no fact of the log belongs to it.
     recorded_at: datetime | None
     #: The fact's payload as the log has it; None as before, or if it is not UTF-8.
     payload: str | None
+    #: The payload that is not UTF-8, in Base64; else None.
     payload_base64: str | None
 
 
@@ -182,6 +196,7 @@ async def parked_one(number: int, backend: InBackend, _visitor: Reading) -> Park
 class ParkedFilter(ApiModel):
     """Parked deliveries by their numbers."""
 
+    #: The numbers, as `number` has them.
     numbers: list[Annotated[int, Field(ge=0, lt=2**63)]] = Field(min_length=1, max_length=200)
 
 

@@ -35,6 +35,7 @@ class Version(Struct, frozen=True):
     """A version of a policy, without its text."""
 
     version: int
+    #: When it was applied.
     applied_at: datetime
     #: Who applied it, by their own account, as `operator NAME`.
     by: str
@@ -64,6 +65,7 @@ class Versions(Struct, frozen=True):
     in_force: int
     #: Whether a version needs the approval of a second person.
     needs_approval: bool
+    #: Each of them.
     versions: list[Version]
 
 
@@ -155,6 +157,7 @@ class Candidate(ApiModel):
 class Trial(backtest.Findings, frozen=True, kw_only=True):
     """The verdicts of a policy on the calls of the last days."""
 
+    #: How far back the calls go.
     days: int
     #: The version in force that it was compared with; 0: none.
     in_force: int

@@ -38,9 +38,13 @@ STATUS: Final[dict[type[Exception], HTTPStatus]] = {
 class Problem(Struct, frozen=True):
     """A problem, as RFC 9457 defines it; `type` names a class of `ayes.schemas.errors`."""
 
+    #: `urn:ayes:error:` and the name of the class.
     type: str
+    #: The status in words.
     title: str
+    #: The status of the response.
     status: int
+    #: What is wrong, and what to do about it.
     detail: str
     #: The exit code that the command line has for it.
     exit_code: int = 1

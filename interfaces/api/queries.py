@@ -31,23 +31,16 @@ Named = Annotated[CallRef, Depends(_named)]
 
 
 class CallQuery(ApiModel):
-    """Which calls to list. An empty field matches everything."""
+    """Which calls to list (the parameters in `base.py`). An empty field matches everything."""
 
-    #: As it is now; `decided` for all calls that are decided.
     status: Status | Literal["decided"] = Status.PENDING
     order: Literal["oldest", "newest"] = "oldest"
     workspace: str = ""
-    #: As `workspace/thread`.
     thread: str = ""
-    #: A name, or a pattern with `*` and `?`.
     tool: str = ""
-    #: The rule that asks or has decided; not for calls in doubt.
     rule: str = ""
-    #: Only those that the visitor may decide; only for pending calls and those in doubt.
     mine: bool = False
-    #: Only those that nobody decided in time; only for pending calls.
     overdue: bool = False
-    #: `next` of the page before.
     after: str = ""
     limit: int = Field(default=50, ge=1, le=200)
 

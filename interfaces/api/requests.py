@@ -94,7 +94,9 @@ async def _state(backend: Backend, call: Call) -> CallState:
 class Decision(Struct, frozen=True):
     """Whether the call is decided, and its state."""
 
+    #: Whether it is decided.
     decided: bool
+    #: The call as it is.
     state: CallState
 
 

@@ -74,9 +74,11 @@ class ListedThread(Struct, frozen=True):
     requester: str
     #: The last message, cut after 200 characters; empty if there is none.
     said: str
-    #: The last fact: its kind, and the rest in words.
+    #: The kind of its last fact.
     latest: str
+    #: The last fact in words.
     latest_words: str
+    #: When that was recorded.
     active_at: datetime
     seq: int
     #: Calls of it that wait for people.
@@ -86,6 +88,7 @@ class ListedThread(Struct, frozen=True):
 class Threads(Struct, frozen=True):
     """A page of conversations, the one with the newest activity first."""
 
+    #: Those of the page.
     threads: list[ListedThread]
     #: The cursor of the next page; None on the last one. A page may have few threads, or none, and
     #: a next one.
@@ -177,7 +180,9 @@ class Conversation(Struct, frozen=True):
     agent: str
     #: `provider:name`; empty if a service runs its own loop.
     model: str
+    #: When it was opened; None: it was not.
     opened_at: datetime | None
+    #: Messages, turns and calls, in order.
     items: list[views.ThreadItem]
     #: The cursor of the page with the items before these; None if these are the first.
     previous: int | None
@@ -368,6 +373,7 @@ class NewMessage(ApiModel):
     text: GivenContent
     #: Its id in the thread, chosen by its author: the same message again is recorded once.
     message: str
+    #: `note`: from the system, in the course of the conversation.
     role: Literal["system", "user", "note"] = "user"
     #: The author, if a thread has several users.
     name: str = ""

@@ -19,6 +19,7 @@ router: Final = ApiRouter(tags=["tools"])
 class DeclaredTool(Struct, frozen=True):
     """A tool in its newest version."""
 
+    #: The name of the tool.
     name: str
     version: str
     description: str
@@ -30,6 +31,7 @@ class DeclaredTool(Struct, frozen=True):
     repeatable: bool
     #: Whether it can change policy; people are asked about each call then.
     governs: bool
+    #: When this version was declared.
     declared_at: datetime
     #: Who declared it, by its own account.
     by: str

@@ -89,6 +89,7 @@ class Votes(ApiModel):
     )
 
     verdict: Literal["approve", "deny"]
+    #: The calls, each as the reviewer was shown it.
     calls: Annotated[list[Shown], Field(min_length=1, max_length=_MOST_AT_ONCE)]
     reason: str = ""
 
@@ -97,7 +98,9 @@ class VoteResult(Struct, frozen=True):
     """What became of one of several votes: the call's state, or why it was not recorded."""
 
     call: str
+    #: The call after the vote; None: it was not recorded.
     state: CallState | None = None
+    #: Why it was not recorded; None: it was.
     problem: Problem | None = None
 
 

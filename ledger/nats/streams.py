@@ -548,7 +548,9 @@ class Use(Struct, frozen=True):
     stream: str
     #: `bytes` or `consumers`.
     what: str
+    #: How much of it is used.
     taken: int
+    #: The limit.
     most: int
 
     @property

@@ -156,6 +156,7 @@ class ChangedCall(Struct, frozen=True):
     tool: str
     #: What really happened to it.
     actual: str
+    #: What the candidate says.
     outcome: Outcome
     #: The candidate's rule.
     rule: str
@@ -164,7 +165,9 @@ class ChangedCall(Struct, frozen=True):
 class Counts(Struct):
     """Numbers of calls by the candidate's verdict."""
 
+    #: The number of calls.
     calls: int = 0
+    #: How many would be put to people.
     asked: int = 0
     allowed: int = 0
     blocked: int = 0
@@ -179,7 +182,9 @@ class Counts(Struct):
 class Findings(Struct, frozen=True, kw_only=True):
     """The verdicts. Each call is in exactly one of asked, allowed, blocked and invalid."""
 
+    #: The number of calls.
     calls: int
+    #: How many would be put to people.
     asked: int
     allowed: int
     blocked: int

@@ -31,7 +31,9 @@ _ANSWER_S: Final = 1.0
 class Replica(Struct, frozen=True):
     """A copy of a stream on a node, as its leader sees it."""
 
+    #: The name of the node.
     node: str
+    #: Whether the node does not answer.
     away: bool
     #: Whether it has all that is committed.
     current: bool = True
@@ -51,6 +53,7 @@ class Copies(Struct, frozen=True):
     leader: str
     #: How many there should be.
     wanted: int
+    #: The copies on other nodes.
     replicas: tuple[Replica, ...] = ()
 
     @property

@@ -23,7 +23,9 @@ ESSENTIAL: Final = ("gate", "queue")
 class ConsumerStatus(Struct, frozen=True):
     """The progress of one durable consumer."""
 
+    #: The name of the consumer.
     name: str
+    #: Whether the broker has it.
     exists: bool = False
     #: Whether it was created here, or every ledger has it.
     needed: bool = False
@@ -35,6 +37,7 @@ class ConsumerStatus(Struct, frozen=True):
     waiting: int = 0
     #: Deliveries that are not acknowledged yet.
     in_hand: int = 0
+    #: Deliveries that were sent again.
     redelivered: int = 0
     #: The fact up to which everything is acknowledged.
     ack_floor: int = 0

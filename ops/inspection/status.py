@@ -32,8 +32,10 @@ ROLE: Final = "operator"
 class FailingChannel(Struct, frozen=True):
     """A channel of notices whose last try failed."""
 
+    #: The name of the channel.
     channel: str
     since: datetime
+    #: What went wrong.
     why: str
 
 

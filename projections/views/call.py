@@ -71,17 +71,20 @@ class CallState(Struct, frozen=True, kw_only=True):
     voters: tuple[str, ...]
     #: In whose place some of them voted, by voter.
     on_behalf_of: dict[str, str]
-    #: Why it was decided so: `votes`, `grant`, `policy` and others.
+    #: Why it was decided so: `policy`, `people`, `grant` and others.
     ground: str
     #: The grants that the decision used, as `giver/grant`.
     grants: tuple[str, ...]
     reason: str
-    #: Whether it was approved with other arguments than those requested, which follow then.
+    #: Whether it was approved with other arguments than those requested.
     edited: bool = False
+    #: If it was: the requested arguments.
     requested_arguments: str = ""
+    #: If it was: the digest of the request.
     requested_digest: str = ""
-    #: The approvals of a call that waits for people, and how many it needs; else None.
+    #: The approvals of a call that waits for people; else None.
     votes: int | None = None
+    #: How many approvals it needs; None if it does not wait for people.
     votes_needed: int | None = None
     #: The people who approve it as it is.
     agree: tuple[str, ...] = ()
@@ -170,6 +173,7 @@ class PendingCall(Struct, frozen=True):
     #: The other quorums that must agree too.
     also: tuple[AskedQuorum, ...]
     requested_at: datetime
+    #: When people were asked.
     gated_at: datetime
     expires_at: datetime | None
     due_at: datetime | None
@@ -277,6 +281,7 @@ class RecordedVote(Struct, frozen=True):
     halt: bool
     #: The person in whose place they voted; empty: in their own.
     on_behalf_of: str
+    #: When the broker recorded it.
     voted_at: datetime
     seq: int
     #: Why it does not count; empty if it does.
@@ -339,7 +344,7 @@ class DecidedCall(Struct, frozen=True):
     status: str
     #: The rule that decided, or by which people were asked.
     rule: str
-    #: Why it was decided so: `votes`, `grant`, `policy` and others.
+    #: Why it was decided so: `policy`, `people`, `grant` and others.
     ground: str
     #: The people on whose votes the decision rests.
     by: tuple[str, ...]

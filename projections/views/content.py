@@ -19,6 +19,7 @@ class HeldFile(Struct, frozen=True):
     #: The SHA-256 of its bytes.
     digest: str
     media_type: str
+    #: The file's name; may be empty.
     name: str
     #: The number of bytes.
     size: int

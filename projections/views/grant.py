@@ -24,13 +24,17 @@ class GrantState(Struct, frozen=True):
     when: str
     #: Patterns with `*`.
     agent: str
+    #: A pattern with `*`.
     thread: str
+    #: How many calls it approves.
     uses: int
+    #: How many more it approves.
     left: int
     #: The calls that it approved.
     used_by: list[str]
     #: The last time that it approved one.
     used_at: datetime | None
+    #: When it was given.
     given_at: datetime
     ends_at: datetime
     reason: str
@@ -83,6 +87,7 @@ class DelegationState(Struct, frozen=True):
     #: As `workspace/giver/name`.
     delegation: str
     standing: DelegationStanding
+    #: The person who may vote.
     to: str
     starts_at: datetime
     ends_at: datetime

@@ -30,6 +30,7 @@ class ThreadMessage(_Item, frozen=True, tag="message"):
     at: datetime
     #: `system`, `user` or `note`; empty if it cannot be read.
     role: str
+    #: The author, if a thread has several users.
     name: str
     #: Its files in words.
     text: str
@@ -43,6 +44,7 @@ class ThreadReply(_Item, frozen=True, tag="reply"):
     #: None while the model is asked.
     seq: int | None
     at: datetime | None
+    #: What it says.
     texts: list[str]
     #: Whether the model has refused, in its provider's own form for that.
     refused: bool
@@ -56,8 +58,10 @@ class Step(Struct, frozen=True):
 
     seq: int
     at: datetime
+    #: The kind of the fact.
     fact: str
     by: str
+    #: Its most important fields.
     words: str
     #: Why it does not count; empty if it does.
     void: str
@@ -81,6 +85,7 @@ class ThreadCycle(_Item, frozen=True, tag="call"):
     is_error: bool
     #: Those that the tool returned.
     files: list[HeldFile]
+    #: The facts about it, in the order of the log.
     steps: list[Step]
 
 

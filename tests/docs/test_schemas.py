@@ -19,7 +19,7 @@ from paths import ROOT
 from program import approvals
 
 from ayes.interfaces.api import asyncapi
-from ayes.interfaces.console.application import described
+from ayes.interfaces.console.application import api, described
 from ayes.ops.broker.accounts import OTHER_SUBJECTS, STORING, WRITERS
 from ayes.projections.live import Piece
 from ayes.schemas import codec, json_schema
@@ -102,6 +102,30 @@ def test_what_is_no_fact_does_not(validator):
 def test_the_files_are_those_that_the_code_makes():
     """`python tests/docs/test_schemas.py` writes them anew."""
     assert {path: path.read_text() for path in written()} == written()
+
+
+def undescribed(part: Any, place: str = "") -> list[str]:
+    """The properties of a document, and the parameters of its operations, without a description."""
+    found: list[str] = []
+    match part:
+        case {"properties": dict(properties), **_others} if not place.endswith("/properties"):
+            found += [f"{place}/{n}" for n, one in properties.items() if not one.get("description")]
+        case {"in": _, "name": name, **others} if not others.get("description"):
+            found.append(f"{place}/{name}")
+    inside = part.items() if isinstance(part, dict) else enumerate(part)
+    for name, one in inside:
+        if isinstance(one, dict | list):
+            found += undescribed(one, f"{place}/{name}")
+    return found
+
+
+@pytest.mark.parametrize("document", [api().openapi(), *map(json.loads, written().values())])
+def test_every_property_has_a_description(document):
+    """From the comment before its field; or, for a name that is the same everywhere, from
+    `json_schema.EVERYWHERE`.
+    """
+    assert undescribed(document) == []
+    assert undescribed({"properties": {"tool": {"type": "string"}}}) == ["/tool"]
 
 
 def test_the_command_prints_them():
