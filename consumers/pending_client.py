@@ -11,15 +11,15 @@ when more people are asked, moves to its end. So the queue's worker, which keeps
 from typing import Annotated, Final
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta
+from msgspec.structs import asdict, replace
 
 from ayes.ledger.clients.services import Ledger
 from ayes.projections import pending
-from ayes.projections.pending import NO_FILTER, Entry, Listed, Page, PageCursor, PendingFilter
+from ayes.projections.call_filter import NO_FILTER, CallFilter
+from ayes.projections.pending import Entry, Listed, Page, PageCursor
 from ayes.schemas.errors import Unavailable
-from ayes.schemas.ids import token
 from ayes.schemas.logs import get_logger
-from ayes.schemas.slots import ThreadRef
 
 _log: Final = get_logger("ayes.consumers.pending_client")
 
@@ -33,35 +33,15 @@ MOST: Final = 1_000
 PATIENCE_S: Final = 0.5
 
 
-class PageRequest(Struct, frozen=True, forbid_unknown_fields=True):
+class PageRequest(CallFilter, frozen=True, forbid_unknown_fields=True):
     """A request. An empty field matches everything."""
 
-    workspace: str = ""
-    #: As workspace/thread.
-    thread: str = ""
-    #: A name, or a pattern with `*` and `?`.
-    tool: str = ""
     most: Annotated[int, Meta(ge=1, le=MOST)] = 50
     #: The cursor of the previous page.
     after: PageCursor | None = None
 
-    @property
-    def chosen(self) -> PendingFilter:
-        """The filter of this request.
 
-        Raises:
-            BadInput: it is not a valid name of a workspace or thread.
-        """
-        if self.workspace:
-            token("workspace", self.workspace)
-        if self.thread:
-            ThreadRef.parse(self.thread)
-        return PendingFilter(self.workspace, self.thread, self.tool)
-
-
-async def oldest(
-    ledger: Ledger, most: int | None = None, chosen: PendingFilter = NO_FILTER
-) -> Listed:
+async def oldest(ledger: Ledger, most: int | None = None, chosen: CallFilter = NO_FILTER) -> Listed:
     """The matching entries, oldest first, at most `most` or all; how many match; and the entries
     that cannot be read.
     """
@@ -73,12 +53,14 @@ async def oldest(
     return await _read(ledger, most, chosen)
 
 
-async def _asked(ledger: Ledger, most: int, chosen: PendingFilter) -> Listed:
+async def _asked(ledger: Ledger, most: int, chosen: CallFilter) -> Listed:
     """Reads page after page: one suffices unless its entries are large."""
-    page = await _page(ledger, PageRequest(*chosen, most=most))
+    asked = PageRequest(**asdict(chosen), most=most)
+    page = await _page(ledger, asked)
     waiting, entries, unreadable = page.waiting, _entries(page), list(page.unreadable)
     while page.more and page.entries and len(entries) < most:
-        page = await _page(ledger, PageRequest(*chosen, most=most - len(entries), after=page.after))
+        asked = replace(asked, most=most - len(entries), after=page.after)
+        page = await _page(ledger, asked)
         entries += _entries(page)
     return Listed(entries, waiting, unreadable)
 
@@ -92,6 +74,6 @@ async def _page(ledger: Ledger, asked: PageRequest) -> Page:
     return msgspec.json.decode(answer, type=Page)
 
 
-async def _read(ledger: Ledger, most: int | None, chosen: PendingFilter) -> Listed:
+async def _read(ledger: Ledger, most: int | None, chosen: CallFilter) -> Listed:
     """Reads the bucket. The key of an entry names its call, so only those returned are decoded."""
     return pending.oldest(await ledger.log.pending.entries(), most, chosen)

@@ -83,7 +83,7 @@ class PendingService:
         await request.respond(msgspec.json.encode(page))
 
     async def _page(self, asked: PageRequest) -> Page:
-        chosen = asked.chosen
+        chosen = asked.checked()
         view = self._view
         if view is None:
             raise ServiceError("503", "the view is loading. Ask again soon, or read the bucket.")

@@ -17,13 +17,12 @@ from typing import Self
 
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import Change
+from ayes.projections.call_filter import NO_FILTER, CallFilter
 from ayes.projections.pending import (
-    NO_FILTER,
     BadEntry,
     Entry,
     Page,
     PageCursor,
-    PendingFilter,
     PendingIndex,
 )
 
@@ -59,7 +58,7 @@ class PendingView:
         if problem is None and isinstance(ended, Exception):
             raise ended
 
-    def oldest(self, most: int | None = None, chosen: PendingFilter = NO_FILTER) -> list[Entry]:
+    def oldest(self, most: int | None = None, chosen: CallFilter = NO_FILTER) -> list[Entry]:
         """The matching entries, oldest first: at most `most`, or all."""
         self._check()
         return self._waiting.oldest(most, chosen)
@@ -68,7 +67,7 @@ class PendingView:
         self._check()
         return len(self._waiting)
 
-    def unreadable(self, chosen: PendingFilter = NO_FILTER) -> list[BadEntry]:
+    def unreadable(self, chosen: CallFilter = NO_FILTER) -> list[BadEntry]:
         """The values of the bucket that are not valid entries."""
         self._check()
         return self._waiting.unreadable(chosen)
@@ -77,7 +76,7 @@ class PendingView:
         self,
         most: int,
         room: int,
-        chosen: PendingFilter = NO_FILTER,
+        chosen: CallFilter = NO_FILTER,
         after: PageCursor | None = None,
         *,
         fits: Callable[[Entry], bool] | None = None,

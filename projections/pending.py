@@ -11,7 +11,6 @@ Entries are ordered by their approval requests, oldest first, and never change p
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from fnmatch import fnmatchcase
 from functools import lru_cache
 from itertools import islice
 from typing import Final, NamedTuple
@@ -23,7 +22,7 @@ from ayes.ledger.call import Call
 from ayes.ledger.lifecycle import EVENTS_BY_PLACE, Status
 from ayes.ledger.log import Change
 from ayes.ledger.validity import call_of
-from ayes.projections.doubt import CallInDoubt
+from ayes.projections.call_filter import NO_FILTER, CallFilter
 from ayes.projections.fold import Key, ProjectedRow, Projection
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest
@@ -192,30 +191,6 @@ def key(ref: CallRef) -> str:
     return f"{ref.workspace}.{ref.thread}.{ref.call}"
 
 
-class PendingFilter(NamedTuple):
-    """Selects pending calls. An empty field selects all."""
-
-    workspace: str = ""
-    thread: str = ""
-    #: A name, or a pattern with `*` and `?`.
-    tool: str = ""
-
-    def fits(self, entry: Entry | CallInDoubt) -> bool:
-        return self.covers(f"{entry.workspace}.{entry.thread}.{entry.call}") and (
-            not self.tool or fnmatchcase(entry.tool, self.tool)
-        )
-
-    def covers(self, key: str) -> bool:
-        """Whether the key is of this workspace and thread."""
-        names = key.split(".")
-        return (not self.workspace or self.workspace == names[0]) and (
-            not self.thread or self.thread == "/".join(names[:2])
-        )
-
-
-NO_FILTER: Final = PendingFilter()
-
-
 class PageCursor(Struct, frozen=True, forbid_unknown_fields=True):
     """The position of an entry: by its approval request, then by key."""
 
@@ -248,7 +223,7 @@ class Listed(NamedTuple):
 
 
 def oldest(
-    values: Mapping[str, bytes], most: int | None = None, chosen: PendingFilter = NO_FILTER
+    values: Mapping[str, bytes], most: int | None = None, chosen: CallFilter = NO_FILTER
 ) -> Listed:
     """The matching entries of the bucket, oldest first."""
     index = PendingIndex()
@@ -271,7 +246,7 @@ class PendingIndex:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def oldest(self, most: int | None = None, chosen: PendingFilter = NO_FILTER) -> list[Entry]:
+    def oldest(self, most: int | None = None, chosen: CallFilter = NO_FILTER) -> list[Entry]:
         """The matching entries, oldest first: at most `most`, or all."""
         if chosen == NO_FILTER:
             return self._entries[:most]
@@ -281,7 +256,7 @@ class PendingIndex:
         self,
         most: int,
         room: int,
-        chosen: PendingFilter = NO_FILTER,
+        chosen: CallFilter = NO_FILTER,
         after: PageCursor | None = None,
         *,
         fits: Callable[[Entry], bool] | None = None,
@@ -336,7 +311,7 @@ class PendingIndex:
         begin = 0 if after is None else bisect_right(self._ages, _age(after))
         return places[bisect_left(places, begin) :]
 
-    def unreadable(self, chosen: PendingFilter = NO_FILTER) -> list[BadEntry]:
+    def unreadable(self, chosen: CallFilter = NO_FILTER) -> list[BadEntry]:
         """The unreadable values of the bucket, by key."""
         return [one for key, one in sorted(self._bad.items()) if chosen.covers(key)]
 

@@ -282,7 +282,6 @@ class ToolRequested(Event, frozen=True, tag="ToolRequested"):
     requester: str = ""
     agent: str = ""
     provider_id: str = ""
-    #: The group of executors that runs it; `client` if the requesting program does.
     run_by: str = "client"
     #: Those of the thread; rules may match them.
     labels: dict[str, str] = {}

@@ -46,7 +46,6 @@ class Waiting(Struct, frozen=True, kw_only=True):
     calls: list[views.PendingCall]
     #: The number of matching calls, on this page and on others.
     waiting: int
-    #: The cursor of the next page; None on the last one.
     next: str | None
     #: Why entries of the queue are left out, which cannot be read. Only on the first page.
     unreadable: list[str] = []
@@ -84,7 +83,7 @@ async def waiting(chosen: CallQuery, backend: InBackend, visitor: Reading) -> Wa
     page = backend.waiting.page(
         chosen.limit,
         _MOST_BYTES,
-        chosen.pending,
+        chosen.chosen,
         chosen.cursor,
         fits=_fits(chosen, mine, ledger.now()),
         newest_first=chosen.order == "newest",
@@ -101,12 +100,11 @@ async def waiting(chosen: CallQuery, backend: InBackend, visitor: Reading) -> Wa
 
 
 def _fits(chosen: CallQuery, mine: Mine, now: datetime) -> Callable[[Entry], bool] | None:
-    """The conditions besides workspace, thread and tool; None if there are none."""
-    if not (chosen.rule or chosen.mine or chosen.overdue):
+    """The conditions that are about the visitor and the time; None if there are none."""
+    if not (chosen.mine or chosen.overdue):
         return None
     return lambda entry: (
-        (not chosen.rule or entry.rule == chosen.rule)
-        and (not chosen.mine or mine(entry))
+        (not chosen.mine or mine(entry))
         and (not chosen.overdue or (entry.due_at is not None and entry.due_at <= now))
     )
 
@@ -125,7 +123,6 @@ class Record(Struct, frozen=True):
     tool_description: str
     #: The JSON Schema of its arguments, raw text; empty if it is not declared.
     tool_schema: str
-    #: The group of executors that runs it; `client` if the requesting program does.
     run_by: str
     requested_at: datetime
     #: None: the policy decided alone, or has not judged it yet.

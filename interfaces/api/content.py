@@ -79,7 +79,6 @@ class FilePart(ApiModel):
     """An image or another file."""
 
     part: Literal["media"]
-    #: Such as `image/png` (RFC 6838).
     media_type: str
     #: The bytes, or where they are.
     source: Annotated[

@@ -15,7 +15,7 @@ from ayes.interfaces.api.base import ApiRouter
 from ayes.interfaces.api.identity import Reading
 from ayes.interfaces.api.search import DecidedFilter, DecisionKind, Order, search
 from ayes.ledger.lifecycle import Status
-from ayes.projections.views.call import DecidedCall, decided_call
+from ayes.projections.views.call import DecidedCall
 from ayes.schemas.errors import BadInput
 
 router: Final = ApiRouter(tags=["calls"])
@@ -106,7 +106,7 @@ async def page(
     position = _cursor(after) if after else None
     found = await search(backend.reading, backend.lake, chosen, order, position, limit)
     return DecidedPage(
-        calls=[decided_call(call) for call in found.calls],
+        calls=found.calls,
         next=None if found.next is None else str(found.next),
     )
 

@@ -31,13 +31,12 @@ class Doubtful(Struct, frozen=True, kw_only=True):
     calls: list[DoubtfulCall]
     #: The number of matching calls, on this page and on others.
     in_doubt: int
-    #: The cursor of the next page; None on the last one.
     next: str | None
 
 
 async def doubtful(chosen: CallQuery, backend: InBackend, visitor: Reading) -> Doubtful:
     """The calls in doubt, ordered by the time since when they are."""
-    found = filter(chosen.pending.fits, await in_doubt(backend.reading, chosen.workspace))
+    found = filter(chosen.chosen.fits, await in_doubt(backend.reading, chosen.workspace))
     listed = await _listed(backend.reading, list(found), visitor)
     newest_first, after = chosen.order == "newest", chosen.cursor
     fitting = sorted(

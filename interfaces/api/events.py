@@ -60,7 +60,7 @@ async def events(
     `listed`: the list of waiting calls has changed. `broker`, every 2 s and when it changes:
     whether the broker answers. `reset`: events are missing here, so read your lists again.
     """
-    chosen = EventFilter(workspace, thread, call)
+    chosen = EventFilter(workspace, thread, call=call)
     position = after if last_event_id is None else last_event_id
     return EventStream(_encoded(backend.feed, chosen, position), headers=STREAMING)
 

@@ -33,6 +33,7 @@ from ayes.ledger.descriptions import author_of
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.patience import while_away
 from ayes.ledger.validity import call_of, voids
+from ayes.projections.call_filter import CallFilter
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import Unavailable
@@ -81,7 +82,6 @@ class FeedEvent(Struct, frozen=True):
     seq: int
     #: `changed`: anything that is not one of the other kinds. Read again what is shown of it.
     type: Kind
-    #: As `workspace/thread/call`.
     call: str
     workspace: str
     thread: str
@@ -119,21 +119,14 @@ class ListChanged(Struct, frozen=True):
 type Sent = FeedEvent | Heartbeat | Reset | ListChanged
 
 
-class EventFilter(Struct, frozen=True):
-    """Selects events. An empty field selects all."""
+class EventFilter(CallFilter, frozen=True):
+    """Selects events."""
 
-    workspace: str = ""
-    #: As `workspace/thread`.
-    thread: str = ""
     #: As `workspace/thread/call`.
     call: str = ""
 
-    def fits(self, event: FeedEvent) -> bool:
-        return (
-            self.workspace in {"", event.workspace}
-            and self.thread in {"", f"{event.workspace}/{event.thread}"}
-            and self.call in {"", event.call}
-        )
+    def selects(self, event: FeedEvent) -> bool:
+        return self.fits(event) and self.call in {"", event.call}
 
 
 ALL: Final = EventFilter()
@@ -279,7 +272,7 @@ class Feed:
                     found.append(Reset(position := last))
                 new = self._later_than(position)
                 position = new[-1].seq if new else position
-                found += [event for event in new if chosen.fits(event)]
+                found += [event for event in new if chosen.selects(event)]
             if listed is not self._listed:
                 found.append(listed := self._listed)
             if told != self._broker or clock.time() >= due:

@@ -49,7 +49,6 @@ class Grants(Struct, frozen=True):
     grants: list[GrantState]
     #: How many are in force, on this page and on others.
     in_force: int
-    #: The cursor of the next page; None on the last one.
     next: str | None
 
 
@@ -105,7 +104,6 @@ def _cursor(text: str) -> tuple[bool, int]:
 class NewGrant(ApiModel):
     """A grant for calls like `call`, or for a tool of a workspace."""
 
-    #: As `workspace/thread/call`.
     call: str | None = None
     #: Without a call: the workspace.
     workspace: str = ""
@@ -171,7 +169,6 @@ class Delegations(Struct, frozen=True):
 
     #: Those of the page.
     delegations: list[DelegationState]
-    #: The cursor of the next page; None on the last one.
     next: str | None
 
 

@@ -18,7 +18,6 @@ router: Final = ApiRouter(tags=["links"])
 class LinkedCall(Struct, frozen=True):
     """The call of a link."""
 
-    #: As `workspace/thread/call`.
     call: str
 
 

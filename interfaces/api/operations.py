@@ -148,7 +148,6 @@ class ParkedList(Struct, frozen=True):
 
     #: Those of the page.
     parked: list[ParkedDelivery]
-    #: The cursor of the next page; None on the last one.
     next: int | None = None
 
 

@@ -6,10 +6,10 @@ from typing import Annotated, Final, Literal
 from fastapi import Depends, Path
 from pydantic import Field
 
-from ayes.consumers.pending_client import PageRequest
 from ayes.interfaces.api.base import ApiModel
 from ayes.ledger.lifecycle import Status
-from ayes.projections.pending import PageCursor, PendingFilter
+from ayes.projections.call_filter import CallFilter
+from ayes.projections.pending import PageCursor
 from ayes.schemas.errors import BadInput
 from ayes.schemas.slots import CallRef
 
@@ -58,13 +58,13 @@ class CallQuery(ApiModel):
                 )
 
     @property
-    def pending(self) -> PendingFilter:
-        """The filter by workspace, thread and tool.
+    def chosen(self) -> CallFilter:
+        """Those by workspace, thread, tool and rule.
 
         Raises:
-            BadInput: it is not a valid name of a workspace or thread.
+            BadInput: one is not a valid name.
         """
-        return PageRequest(self.workspace, self.thread, self.tool).chosen
+        return CallFilter(self.workspace, self.thread, self.tool, self.rule).checked()
 
     @property
     def cursor(self) -> PageCursor | None:

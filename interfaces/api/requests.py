@@ -46,7 +46,6 @@ class Request(ApiModel):
     #: The person on whose behalf; by default that of the thread, else the token's name. They never
     #: decide about it, so it must be a reviewer's name or an account that the policy lists.
     requester: str = ""
-    #: The agent that makes the call.
     agent: str = ""
     #: Rules may match them.
     labels: dict[str, str] = Field(default_factory=dict)

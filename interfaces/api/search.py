@@ -12,26 +12,22 @@ import asyncio
 from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 from datetime import datetime
-from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from itertools import batched
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from msgspec import Struct
-
 from ayes.interfaces.api.backend import jetstream
 from ayes.interfaces.api.windows import newest_first, oldest_first
-from ayes.ledger.call import Call
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.validity import call_of
 from ayes.ops.lake.catalog import connect
 from ayes.ops.lake.sync import log_of
 from ayes.ops.lake.writer import read_manifest
-from ayes.projections.views.call import rule_of
+from ayes.projections.call_filter import CallFilter
+from ayes.projections.views.call import DecidedCall, decided_call
 from ayes.schemas.errors import BadInput
-from ayes.schemas.ids import token
 from ayes.schemas.slots import ROOT, CallRef, ThreadRef
 
 type Order = Literal["newest", "oldest"]
@@ -47,19 +43,13 @@ _MOST_BYTES: Final = 4 << 20
 _ROWS: Final = 500
 
 
-class DecidedFilter(Struct, frozen=True):
-    """Selects decided calls. An empty field selects all.
+class DecidedFilter(CallFilter, frozen=True):
+    """Selects decided calls.
 
     Raises:
         BadId: `workspace` or `thread` is not valid.
     """
 
-    workspace: str = ""
-    #: As `workspace/thread`.
-    thread: str = ""
-    #: A name, or a pattern with `*` and `?`.
-    tool: str = ""
-    rule: str = ""
     verdict: DecisionKind | Literal[""] = ""
     #: As it is now.
     status: str = ""
@@ -72,30 +62,23 @@ class DecidedFilter(Struct, frozen=True):
     until: datetime | None = None
 
     def __post_init__(self) -> None:
-        _ = self.subjects  # before the lake is asked, which would find nothing
+        self.checked()  # before the lake is asked, which would find nothing
 
-    def fits(self, call: Call) -> bool:
-        if call.decided is None or call.requested is None:
-            return False
-        wish, decision = call.wish, call.decided.event
+    def selects(self, call: DecidedCall) -> bool:
         return (
-            self.workspace in {"", call.ref.workspace}
-            and self.thread in {"", str(call.ref.thread_ref)}
-            and (not self.tool or fnmatchcase(wish.tool, self.tool))
-            and self.rule in {"", rule_of(call)}
-            and self.verdict in {"", type(decision).__name__.lower()}
+            self.fits(call)
+            and self.verdict in {"", call.verdict}
             and self.status in {"", call.status}
-            and (not self.by or self.by in getattr(decision, "voters", ()))
-            and self.requester in {"", wish.requester}
-            and (self.since is None or call.decided.recorded_at >= self.since)
-            and (self.until is None or call.decided.recorded_at < self.until)
+            and (not self.by or self.by in call.by)
+            and self.requester in {"", call.requester}
+            and (self.since is None or call.decided_at >= self.since)
+            and (self.until is None or call.decided_at < self.until)
         )
 
     @property
     def subjects(self) -> str:
         """The decisions in the log among which it selects."""
-        workspace = token("workspace", self.workspace) if self.workspace else "*"
-        thread = "*"
+        workspace, thread = self.workspace or "*", "*"
         if self.thread:
             ref = ThreadRef.parse(self.thread)
             workspace, thread = ref.workspace, ref.thread
@@ -121,7 +104,7 @@ class DecidedFilter(Struct, frozen=True):
 
 
 class Found(NamedTuple):
-    calls: list[Call]
+    calls: list[DecidedCall]
     #: The decision behind which the search goes on; None: there is nothing more.
     next: int | None
 
@@ -153,17 +136,18 @@ async def search(
     """
     clock = asyncio.get_running_loop()
     late, room = clock.time() + _PATIENCE_S, _MOST_BYTES
-    found: list[Call] = []
+    found: list[DecidedCall] = []
     reached = 0
     async with aclosing(_candidates(ledger, lake, chosen, order, after)) as candidates:
         async for some in candidates:
             for together in batched(some.calls, _TOGETHER, strict=False):
-                for call in filter(chosen.fits, await _read(ledger, [ref for _, ref in together])):
+                known = await _read(ledger, [ref for _, ref in together])
+                for call in filter(chosen.selects, known):
                     room -= len(call.arguments)
                     if found and (len(found) == limit or room < 0):
                         return Found(found, reached)
                     found.append(call)
-                    reached = call.decided.seq if call.decided else reached
+                    reached = call.seq
                 if clock.time() > late:
                     return Found(found, together[-1][0])
             if clock.time() > late:
@@ -171,9 +155,11 @@ async def search(
     return Found(found, None)
 
 
-async def _read(ledger: Ledger, refs: Collection[CallRef]) -> list[Call]:
+async def _read(ledger: Ledger, refs: Collection[CallRef]) -> list[DecidedCall]:
+    """Those of these calls that are decided."""
     facts = await ledger.read(*refs)
-    return [call_of(ref, facts) for ref in refs]
+    calls = (call_of(ref, facts) for ref in refs)
+    return [decided_call(call) for call in calls if call.requested and call.decided]
 
 
 async def _candidates(

@@ -25,7 +25,6 @@ class DeclaredTool(Struct, frozen=True):
     description: str
     #: JSON Schema of the arguments, raw text.
     json_schema: str
-    #: The group of executors that runs it; `client` if the requesting program does.
     run_by: str
     #: Whether it may run again after a crash.
     repeatable: bool

@@ -74,7 +74,6 @@ def _name(text: str) -> str:
 class Shown(ApiModel):
     """A call as the reviewer was shown it."""
 
-    #: As `workspace/thread/call`.
     call: Annotated[str, AfterValidator(_name)]
     digest: str
 

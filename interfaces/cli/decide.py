@@ -48,8 +48,9 @@ from ayes.ledger.descriptions import describe_decision
 from ayes.ledger.lifecycle import Status
 from ayes.ops.actions.votes import GATE_S, late_result, open_tally, seen_by_gate
 from ayes.projections import pending as queue
+from ayes.projections.call_filter import NO_FILTER, CallFilter
 from ayes.projections.doubt import CallInDoubt
-from ayes.projections.pending import BadEntry, Entry, PendingFilter
+from ayes.projections.pending import BadEntry, Entry
 from ayes.projections.views.call import SHORT
 from ayes.projections.views.fact import late_words
 from ayes.schemas import events as e
@@ -60,7 +61,7 @@ from ayes.schemas.errors import (
     NotOpen,
 )
 from ayes.schemas.ids import token
-from ayes.schemas.slots import CallRef, ThreadRef
+from ayes.schemas.slots import CallRef
 
 app: Final = commands()
 
@@ -120,7 +121,7 @@ async def pending(
             await _watch_pending(ledger, workspace, json=session.json)
             return
         entries, waiting, unreadable = await pending_client.oldest(
-            ledger, limit, PendingFilter(workspace)
+            ledger, limit, CallFilter(workspace)
         )
     _warn_unreadable(unreadable, json=session.json)
     if session.json:
@@ -259,11 +260,11 @@ async def _vote_on_selection(
     selection: Selection, name: str, ballot: Ballot, confirmation: Confirmation, session: Session
 ) -> int:
     call, every, *_ = selection
-    chosen = PendingFilter(selection.workspace, selection.thread, selection.tool)
+    chosen = CallFilter(selection.workspace, selection.thread, selection.tool)
     if (call is None) != every:
         raise BadInput("name one CALL, or give --all for all pending calls.")
     if call is not None:
-        if any(chosen):
+        if chosen != NO_FILTER:
             raise BadInput("--tool, --workspace and --thread go with --all, not with one CALL.")
         return await vote(call, name, ballot, confirmation, session)
     if confirmation.digest or ballot.typed:
@@ -345,15 +346,12 @@ async def vote(
 
 
 async def _vote_on_all(
-    name: str, ballot: Ballot, chosen: PendingFilter, *, sure: bool, session: Session
+    name: str, ballot: Ballot, chosen: CallFilter, *, sure: bool, session: Session
 ) -> int:
     """Cast the same vote on each pending call that was displayed; 1 if some failed, else 0."""
     if ballot.arguments is not None:
         raise BadInput("--edit is for one call. Name it instead of giving --all.")
-    if chosen.workspace:
-        token("workspace", chosen.workspace)
-    if chosen.thread:
-        ThreadRef.parse(chosen.thread)
+    chosen.checked()
     async with session.as_reviewer(name) as ledger:
         shown, _, unreadable = await pending_client.oldest(ledger, chosen=chosen)
         _warn_unreadable(unreadable, json=session.json)
@@ -409,7 +407,7 @@ async def hear(
     why`.
     """
     async with session.as_reviewer(name) as ledger:
-        chosen = PendingFilter(token("workspace", workspace))
+        chosen = CallFilter(token("workspace", workspace))
         waiting, _, unreadable = await pending_client.oldest(ledger, chosen=chosen)
         _warn_unreadable(unreadable, json=session.json)
         found = chat_vote.parse_vote(text_or_stdin(message), waiting)

@@ -36,7 +36,6 @@ class AskedQuorum(Struct, frozen=True):
 class CallAbove(Struct, frozen=True):
     """A call in whose run something is asked."""
 
-    #: As `workspace/thread/call`.
     call: str
     tool: str
     #: The agent that made the call.
@@ -55,7 +54,6 @@ class ModelResult(Struct, frozen=True):
 class CallState(Struct, frozen=True, kw_only=True):
     """A call: its request, its status, the vote and the decision."""
 
-    #: As `workspace/thread/call`.
     call: str
     status: str
     tool: str
@@ -71,7 +69,6 @@ class CallState(Struct, frozen=True, kw_only=True):
     voters: tuple[str, ...]
     #: In whose place some of them voted, by voter.
     on_behalf_of: dict[str, str]
-    #: Why it was decided so: `policy`, `people`, `grant` and others.
     ground: str
     #: The grants that the decision used, as `giver/grant`.
     grants: tuple[str, ...]
@@ -151,7 +148,6 @@ def _quorums_shown(quorums: Iterable[e.Quorum]) -> tuple[AskedQuorum, ...]:
 class PendingCall(Struct, frozen=True):
     """A call that waits for people."""
 
-    #: As `workspace/thread/call`.
     call: str
     workspace: str
     thread: str
@@ -218,7 +214,6 @@ class Question(Struct, frozen=True):
     digest: str
     rule: str
     policy_version: int
-    #: Whether rule and version are the organisation's, and not the workspace's.
     organisation: bool
     #: The rule's reason.
     reason: str
@@ -242,7 +237,6 @@ class Question(Struct, frozen=True):
     #: The calls in whose runs it is asked, the outermost first.
     chain: tuple[CallAbove, ...]
     asked_at: datetime
-    #: When more people are asked or it expires; None if neither happens.
     due_at: datetime | None
     #: None if it never expires.
     expires_at: datetime | None
@@ -284,7 +278,6 @@ class RecordedVote(Struct, frozen=True):
     #: When the broker recorded it.
     voted_at: datetime
     seq: int
-    #: Why it does not count; empty if it does.
     void: str
 
 
@@ -307,7 +300,6 @@ def recorded_votes(call: Call) -> list[RecordedVote]:
 class EarlierCall(Struct, frozen=True):
     """A call that was requested before in the same thread."""
 
-    #: As `workspace/thread/call`.
     call: str
     tool: str
     #: Those that ran, or would have.
@@ -329,7 +321,6 @@ def earlier_call(call: Call) -> EarlierCall:
 class DecidedCall(Struct, frozen=True):
     """A call that was decided, as it is now."""
 
-    #: As `workspace/thread/call`.
     call: str
     workspace: str
     thread: str
@@ -344,7 +335,6 @@ class DecidedCall(Struct, frozen=True):
     status: str
     #: The rule that decided, or by which people were asked.
     rule: str
-    #: Why it was decided so: `policy`, `people`, `grant` and others.
     ground: str
     #: The people on whose votes the decision rests.
     by: tuple[str, ...]

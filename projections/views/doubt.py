@@ -39,7 +39,6 @@ class Doubt(Struct, frozen=True):
 class DoubtfulCall(Doubt, frozen=True):
     """A call in doubt."""
 
-    #: As `workspace/thread/call`.
     call: str
     workspace: str
     thread: str

@@ -78,7 +78,6 @@ class RecordedFact(Struct, frozen=True, kw_only=True):
     raw: str = ""
     #: Why it cannot read them.
     problem: str = ""
-    #: Why it does not count; empty if it does.
     void: str = ""
     #: Its author, by its own account: kind and name.
     by: str

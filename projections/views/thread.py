@@ -63,14 +63,12 @@ class Step(Struct, frozen=True):
     by: str
     #: Its most important fields.
     words: str
-    #: Why it does not count; empty if it does.
     void: str
 
 
 class ThreadCycle(_Item, frozen=True, tag="call"):
     """A call from the wish to the result, as one item."""
 
-    #: As `workspace/thread/call`.
     call: str
     tool: str
     #: As requested, raw JSON text; of a model's wish also text that is none.

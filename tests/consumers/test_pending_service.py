@@ -41,7 +41,8 @@ from ayes.ops.broker.accounts import Callout, Permissions, accounts_config, perm
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.workers import reactions, working
 from ayes.projections import pending
-from ayes.projections.pending import NO_FILTER, Page, PendingFilter
+from ayes.projections.call_filter import NO_FILTER, CallFilter
+from ayes.projections.pending import Page
 from ayes.schemas.errors import BrokerAway, BrokerRefused, Unavailable
 
 AYES = Path(sys.executable).with_name("ayes")
@@ -61,7 +62,7 @@ async def open_desk(store: Path | None = None, *, url: str | None = None) -> Asy
                 await serving
 
 
-async def asks(ledger: Ledger, most: int = 50, chosen: PendingFilter = NO_FILTER) -> pending.Listed:
+async def asks(ledger: Ledger, most: int = 50, chosen: CallFilter = NO_FILTER) -> pending.Listed:
     """What the desk answers, and nothing else; waits until there is one."""
     async with asyncio.timeout(60):
         while True:
@@ -131,13 +132,13 @@ async def refused(client: Client, body: bytes) -> tuple[str, str]:
 
 CHOICES = [
     NO_FILTER,
-    PendingFilter("shop"),
-    PendingFilter(thread="acme/t1"),
-    PendingFilter("shop", "acme/t1"),
-    PendingFilter(tool="ship*"),
-    PendingFilter("acme", tool="refund"),
-    PendingFilter("nobody"),
-    PendingFilter("sho"),
+    CallFilter("shop"),
+    CallFilter(thread="acme/t1"),
+    CallFilter("shop", "acme/t1"),
+    CallFilter(tool="ship*"),
+    CallFilter("acme", tool="refund"),
+    CallFilter("nobody"),
+    CallFilter("sho"),
 ]
 
 
@@ -173,7 +174,7 @@ async def test_the_desk_and_the_bucket_say_the_same(store: Path, admin: Ledger, 
                 assert found == await pending_client._read(observer, most, chosen), (chosen, most)
         oldest, waiting, _ = await asks(observer, 3)
         assert ([one.seq for one in oldest], waiting) == ([1, 2, 3], 51)
-        assert await pending_client.oldest(observer, 5, PendingFilter("acme.t1")) == ([], 0, [])
+        assert await pending_client.oldest(observer, 5, CallFilter("acme.t1")) == ([], 0, [])
         # More than a page has are read, with and without a limit.
         for most in (None, 1_001):
             assert await pending_client.oldest(observer, most) == await pending_client._read(
@@ -688,4 +689,6 @@ async def test_on_a_broker_of_an_older_version_the_bucket_is_read(
 
 def test_a_request_says_only_what_it_wants():
     """What is left out is as in the documentation."""
-    assert msgspec.json.decode(b"{}", type=PageRequest) == PageRequest("", "", "", 50, None)
+    assert msgspec.json.decode(b"{}", type=PageRequest) == PageRequest(
+        workspace="", thread="", tool="", rule="", most=50, after=None
+    )

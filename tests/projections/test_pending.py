@@ -13,6 +13,7 @@ from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import Change
 from ayes.ledger.validity import call_of, may_vote
 from ayes.projections import pending
+from ayes.projections.call_filter import NO_FILTER, CallFilter
 from ayes.projections.fold import ProjectionState
 from ayes.projections.thread import thread_of
 from ayes.schemas import events as e
@@ -253,12 +254,12 @@ def written(seq: int, stage: int = 0) -> tuple[str, bytes]:
 
 
 CHOICES = [
-    pending.NO_FILTER,
-    pending.PendingFilter("shop"),
-    pending.PendingFilter(thread="acme/t1"),
-    pending.PendingFilter(tool="ship*"),
-    pending.PendingFilter("acme", tool="refund"),
-    pending.PendingFilter("nobody"),
+    NO_FILTER,
+    CallFilter("shop"),
+    CallFilter(thread="acme/t1"),
+    CallFilter(tool="ship*"),
+    CallFilter("acme", tool="refund"),
+    CallFilter("nobody"),
 ]
 
 
@@ -405,12 +406,12 @@ def test_an_entry_that_no_page_can_hold_is_named():
 def test_a_key_says_whose_an_entry_is(key, covered):
     """By whole names, and a key that is none belongs to nobody."""
     choices = {
-        "every": pending.NO_FILTER,
-        "workspace": pending.PendingFilter("acme"),
-        "thread": pending.PendingFilter(thread="acme/t1"),
-        "both": pending.PendingFilter("acme", "acme/t1"),
-        "neither": pending.PendingFilter("shop", "acme/t1"),
-        "dotted": pending.PendingFilter("acme.t1"),
+        "every": NO_FILTER,
+        "workspace": CallFilter("acme"),
+        "thread": CallFilter(thread="acme/t1"),
+        "both": CallFilter("acme", "acme/t1"),
+        "neither": CallFilter("shop", "acme/t1"),
+        "dotted": CallFilter("acme.t1"),
     }
     assert {name for name, chosen in choices.items() if chosen.covers(key)} == covered
 

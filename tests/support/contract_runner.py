@@ -17,7 +17,7 @@ from ayes.ledger.call import Call
 from ayes.ledger.clients.reviewers import Ballot
 from ayes.ledger.clients.services import Ledger
 from ayes.ops.actions.votes import open_tally
-from ayes.projections.pending import PendingFilter
+from ayes.projections.call_filter import CallFilter
 from ayes.projections.views.call import call_state
 from ayes.projections.views.content import held_in
 from ayes.schemas import events as e
@@ -55,7 +55,7 @@ async def step(ledger: Ledger, name: str, do: str, given: dict[str, Any]) -> Any
         case "revoke":
             return await state(ledger, await ledger.reviewer(name).revoke(call, **given))
         case "pending":
-            found = await pending_client.oldest(ledger, 50, PendingFilter(thread=thread))
+            found = await pending_client.oldest(ledger, 50, CallFilter(thread=thread))
             calls = [{"digest": one.digest, "arguments": one.arguments} for one in found.entries]
             return {"waiting": found.waiting, "calls": calls}
         case "show":

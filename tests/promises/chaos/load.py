@@ -38,7 +38,7 @@ from ayes.ops.broker.accounts import REVIEWER, slots_of
 from ayes.ops.broker.setup import apply_policy
 from ayes.ops.rehearsal.rehearse import read_recordings, rehearse, review
 from ayes.ops.rehearsal.scripted_reviewer import script_for
-from ayes.projections.pending import PendingFilter
+from ayes.projections.call_filter import CallFilter
 from ayes.schemas import events as e
 from ayes.schemas.codec import encode
 from ayes.schemas.errors import ApprovalsError, BrokerAway, Refused, Unavailable
@@ -189,7 +189,7 @@ async def reviewer(program: Program) -> None:
         person, done = ledger.reviewer(program.name), set[CallRef]()
         while not program.ends.is_set():
             with suppress(ApprovalsError):
-                for entry in (await oldest(ledger, 200, PendingFilter(WORKSPACE))).entries:
+                for entry in (await oldest(ledger, 200, CallFilter(WORKSPACE))).entries:
                     ref = entry.ref
                     if program.name in entry.voters and ref not in done:
                         verdict = "deny" if program.dice.random() < 0.12 else "approve"
