@@ -33,6 +33,7 @@ from typing import Any
 
 import nats
 import pytest
+from long import sampled
 from pages import CLI, Block, blocks, parse, piped
 from paths import ROOT
 from program import AYES, Started
@@ -500,6 +501,7 @@ async def follow(
                     await run_line(line, here, environment)
 
 
+@pytest.mark.long
 async def test_the_services_page_works(shop):
     """docs/services.md, while ana approves."""
     here, environment = shop
@@ -529,7 +531,10 @@ asyncio.run(main())
     assert code == 9, err
 
 
-@pytest.mark.parametrize("name", ["reviewers.md", *OPERATORS, "cluster.md", "upgrading.md"])
+@pytest.mark.parametrize(
+    "name",
+    sampled(["reviewers.md", *OPERATORS, "cluster.md", "upgrading.md"], "reviewers.md"),
+)
 async def test_the_page_works(shop, name):
     """Each command of the page does what the page says."""
     here, environment = shop
@@ -565,6 +570,7 @@ async def receiver(here: Path) -> AsyncIterator[tuple[str, Callable[[], list[str
             process.terminate()
 
 
+@pytest.mark.long
 async def test_the_analysts_page_works(shop):
     """docs/asking.md, after some calls were approved and denied."""
     here, environment = shop

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import time
 from contextlib import asynccontextmanager, suppress
 
 import httpx
@@ -153,9 +152,10 @@ async def test_a_broker_that_is_away_is_not_ready(tmp_path, monkeypatch):
         os.kill(server.pid, signal.SIGSTOP)
         try:
             assert await probe.until("did not answer") == 503
-            begin = time.monotonic()
+            # A scrape that waited for the broker would have to wait for ever.
+            monkeypatch.setattr(monitor_module, "_PATIENCE_S", 3600.0)
             metrics = await probe.metrics()
-            assert time.monotonic() - begin < 2, "a scrape does not wait for the broker"
+            monkeypatch.setattr(monitor_module, "_PATIENCE_S", 1.0)
             assert (metrics["ayes_ready",], metrics["ayes_broker_up",]) == (0, 0)
             assert metrics["ayes_facts_total", "Said"] == 1
             assert ("ayes_consumer_waiting_deliveries", "gate") not in metrics

@@ -60,9 +60,9 @@ def test_ten_thousand_pending_calls_are_searched_quickly():
     token = action_token(KEY, "ana", waiting[-1][0], DIGEST)
     took = []
     for _ in range(5):
-        begun = time.perf_counter()
+        begun = time.process_time()
         assert find_call(KEY, "ana", token, waiting) == waiting[-1][0]
-        took.append(time.perf_counter() - begun)
+        took.append(time.process_time() - begun)
     assert min(took) < 1
 
 

@@ -174,6 +174,7 @@ async def test_a_server_that_hangs_ends_with_its_gateway(
     await until(gone)
 
 
+@pytest.mark.long
 async def test_a_gateway_that_is_killed_runs_nothing_twice(
     ledger: Ledger, store: Path, journal: Path
 ):

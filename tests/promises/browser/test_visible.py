@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from long import sampled
 from playwright.async_api import Page, expect
 
 from ayes.schemas.tools import ToolSpec
@@ -63,7 +64,7 @@ async def outside(page: Page, path: str, width: int) -> list[str]:
     return await page.evaluate(OUTSIDE)
 
 
-@pytest.mark.parametrize("shape", ARGUMENTS)
+@pytest.mark.parametrize("shape", sampled(ARGUMENTS, "deep"))
 async def test_no_value_lies_outside_of_the_screen(shop, visit, shape):
     """At each width of a screen, beside the list and on a page of its own, 20 and 98 levels deep,
     under long keys and among 500: each name and value is within its card, and nothing scrolls

@@ -24,7 +24,7 @@ from ayes.schemas.slots import CallRef, ThreadRef, policy_slot
 from ayes.schemas.tools import ToolSpec
 
 #: How many calls are asked for; `make cluster` takes more.
-CALLS = int(os.environ.get("AYES_TEST_CALLS", "500"))
+CALLS = int(os.environ.get("AYES_TEST_CALLS", "100"))
 #: How many of them at once.
 AT_ONCE = 32
 POLICY = """

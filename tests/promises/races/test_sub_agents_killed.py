@@ -19,6 +19,7 @@ from delegating import ACK_WAIT_S, AGENTS, DEPTH, KINDS, POLICY, REFUND, TillFil
 from paths import TESTS
 from program import Started, environment
 
+from ayes.consumers import worker
 from ayes.consumers.worker import Worker
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
@@ -36,7 +37,7 @@ THREADS = int(os.environ.get("SUB_AGENTS", "3"))
 
 pytestmark = [
     pytest.mark.parametrize("ack_wait_s", [ACK_WAIT_S]),
-    pytest.mark.timeout(3600 if THREADS > 10 else 240),
+    pytest.mark.timeout(3600 if THREADS > 10 else 300),
 ]
 
 
@@ -52,8 +53,8 @@ class Task:
     def __init__(self, port: EventLog, kind: str, till: TillFile) -> None:
         [(role, reaction)] = programs(kind, till)
         ledger = Ledger(port, e.Author(kind=role, name=kind))
-        worker = Worker(ledger, reaction, ack_wait_s=ACK_WAIT_S, drain_s=0)
-        self._task = asyncio.create_task(worker.run())
+        running = Worker(ledger, reaction, ack_wait_s=ACK_WAIT_S, drain_s=0).run()
+        self._task = asyncio.create_task(running)
 
     async def kill(self) -> None:
         assert not self._task.done(), "it has ended by itself"
@@ -150,13 +151,14 @@ async def ended(ledger: Ledger, ref: ThreadRef) -> Thread:
 
 @pytest.mark.log("memory", "jetstream")
 async def test_killed_at_any_moment_each_run_resumes_once(
-    port: EventLog, tmp_path: Path, ack_wait_s: float
+    port: EventLog, tmp_path: Path, ack_wait_s: float, monkeypatch: pytest.MonkeyPatch
 ):
     """Each call has one thread below it, one task and one result; the results come back through all
     levels; the chain is shown; the root's requester approves nothing (I1, I2, I7).
     """
+    # However often a delivery dies with its worker on a busy machine, it is not parked.
+    monkeypatch.setattr(worker, "MAX_DELIVERIES", 100_000)
     till = TillFile(tmp_path / "till")
-    # Slower than a broker delivers, or every delivery dies until it is parked.
     pause_s = 0.05 if isinstance(port, JetStream) else 0.0005
     await _each_resumes_once(port, lambda kind: Task(port, kind, till), till, pause_s)
 
@@ -186,7 +188,7 @@ async def _each_resumes_once(
     withdrawn = {f"root-{number}" for number in range(THREADS) if number % 3 == 2}
     deciding = asyncio.create_task(decide(ledger, withdrawn))
     try:
-        async with mortal(start, dice, pause_s) as kills, asyncio.timeout(50 + 5 * THREADS):
+        async with mortal(start, dice, pause_s) as kills, asyncio.timeout(200 + 5 * THREADS):
             refs = []
             for number in range(THREADS):
                 refs.append(await opened(ledger, number))
