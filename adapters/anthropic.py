@@ -27,8 +27,8 @@ import msgspec
 
 from ayes.adapters.kernel import Kernel, Raised, Ran, calling
 from ayes.adapters.names import AskedCall
+from ayes.adapters.next_step import Answer, Say, Wait
 from ayes.adapters.outputs import output_of
-from ayes.adapters.verdicts import Answer, Say, Wait
 from ayes.ledger.tool_runner import format_exception
 from ayes.projections import refusal_texts
 from ayes.projections.formats.anthropic.media import read_media, takes

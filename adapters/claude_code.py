@@ -29,8 +29,8 @@ from msgspec import Struct
 
 from ayes.adapters.kernel import Kernel, spec_from_schema
 from ayes.adapters.names import AskedCall, has_ended, numbered, thread_name
+from ayes.adapters.next_step import Answer, Run, Say, Wait, next_step
 from ayes.adapters.outputs import MAX_OUTPUT, kept, output_of, output_text, recordable
-from ayes.adapters.verdicts import Answer, Run, Say, Wait, verdict
 from ayes.ledger.call import Call
 from ayes.ledger.lifecycle import Status
 from ayes.projections import refusal_texts
@@ -151,7 +151,7 @@ async def before(kernel: Kernel, event: HookEvent) -> Decision:
             return _denied(own)
         try:
             call = await kernel.wait(await kernel.request(_asked(event, number), spec))
-            approved = verdict(call)
+            approved = next_step(call)
             if not isinstance(approved, Run):
                 return _denied(call)
             if approved.edited and (odd := strict_json.rounded(approved.arguments)):
@@ -191,7 +191,7 @@ async def after(kernel: Kernel, event: HookEvent) -> Call | None:
 
 
 def _denied(call: Call) -> Deny:
-    match verdict(call):
+    match next_step(call):
         case Wait(ref):
             return Deny(
                 f"`{call.wish.tool if call.requested else 'The tool'}` did not run: people were "

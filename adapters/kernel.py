@@ -1,4 +1,4 @@
-"""What every adapter does with a tool call: request it, read the verdict, claim it, run it once.
+"""What every adapter does with a tool call: request it, read the next step, claim it, run it once.
 
     kernel = Kernel(ledger, "shop", requester="ben")
     settled = await kernel.settle(AskedCall("order-17", "call_9", "refund", arguments), spec, run)
@@ -24,8 +24,8 @@ from msgspec.structs import replace
 from pydantic import ValidationError
 
 from ayes.adapters.names import AskedCall, has_ended, may_be, search, thread_name
+from ayes.adapters.next_step import Answer, NextStep, Run, Say, Wait, next_step, of_earlier
 from ayes.adapters.outputs import kept, output_text, recordable, with_bytes
-from ayes.adapters.verdicts import Answer, Run, Say, Verdict, Wait, of_earlier, verdict
 from ayes.ledger.call import Call
 from ayes.ledger.clients.services import LEASE_S, Ledger
 from ayes.ledger.lifecycle import Status
@@ -177,7 +177,7 @@ class Kernel:
             NotOpen: it may not be started any more.
             Unavailable: the ledger does not answer. Nothing has run; do the same again.
         """
-        match verdict(call, version):
+        match next_step(call, version):
             case Run() as approved:
                 return await self._run(call, approved, run, output)
             case Answer():
@@ -185,7 +185,7 @@ class Kernel:
             case other:
                 return other
 
-    async def verdict(self, asked: AskedCall, spec: ToolSpec) -> tuple[CallRef | None, Verdict]:
+    async def next_step(self, asked: AskedCall, spec: ToolSpec) -> tuple[CallRef | None, NextStep]:
         """Request the call if nobody did, and say what to do with it, without running anything.
 
         For clients that run the tool themselves, in another program. They claim with
@@ -199,7 +199,7 @@ class Kernel:
             call = await self.wait(await self.request(asked, spec))
         except BadArguments as problem:
             return None, Say(refusal_texts.bad_arguments(asked.tool, str(problem)))
-        return call.ref, verdict(call)
+        return call.ref, next_step(call)
 
     async def declare(self, spec: ToolSpec) -> e.ToolRef:
         """Declare the tool, once for each contract.
@@ -307,7 +307,7 @@ class Kernel:
 
     async def _read(self, call: Call) -> Say | Answer:
         """What is recorded about a call that does not run (any more)."""
-        read = verdict(await self.with_bytes(call))
+        read = next_step(await self.with_bytes(call))
         assert isinstance(read, Say | Answer), "a call that ended does not run again"
         return read
 
@@ -371,7 +371,7 @@ async def judged(ledger: Ledger, call: Call) -> Call:
 
 
 def _is_settled(call: Call) -> bool:
-    return call.status is not Status.RUNNING and not isinstance(verdict(call), Wait)
+    return call.status is not Status.RUNNING and not isinstance(next_step(call), Wait)
 
 
 def _is_end(call: Call, outcome: e.ToolReturned | e.ToolFailed | e.InDoubt) -> bool:

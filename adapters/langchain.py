@@ -29,8 +29,8 @@ from msgspec.structs import replace
 
 from ayes.adapters.kernel import Kernel, Raised, Ran, spec_from_schema
 from ayes.adapters.names import AskedCall
+from ayes.adapters.next_step import Answer, Say, Wait, next_step
 from ayes.adapters.outputs import output_of, output_text
-from ayes.adapters.verdicts import Answer, Say, Wait, verdict
 from ayes.projections import refusal_texts
 from ayes.projections.formats.common import UNKNOWN_TYPE, fitting_content, from_data_url
 from ayes.schemas import events as e
@@ -89,7 +89,7 @@ class Approvals(AgentMiddleware[Any, Any]):
                 return _message(call, text, is_error=is_error)
             case Wait(ref):
                 # Pauses the graph. A resume is a wake-up: the ledger is read again.
-                while isinstance(verdict(await self.kernel.look(ref)), Wait):
+                while isinstance(next_step(await self.kernel.look(ref)), Wait):
                     interrupt({CALL: str(ref)})
                 return await self.awrap_tool_call(request, handler)
 
@@ -109,7 +109,7 @@ async def resume(agent: Any, kernel: Kernel, thread: str) -> dict[str, Any] | No
     due = {}
     for one in state.interrupts:
         ref = one.value.get(CALL) if isinstance(one.value, dict) else None
-        if ref and not isinstance(verdict(await kernel.look(CallRef.parse(ref))), Wait):
+        if ref and not isinstance(next_step(await kernel.look(CallRef.parse(ref))), Wait):
             due[one.id] = "look at the ledger"
     if due:
         return dict(await agent.ainvoke(Command(resume=due), config))

@@ -41,9 +41,9 @@ from agents.tool_context import ToolContext
 
 from ayes.adapters.kernel import Kernel, Raised, Ran, spec_from_schema
 from ayes.adapters.names import AskedCall
+from ayes.adapters.next_step import Answer, NextStep, Say, Wait
 from ayes.adapters.outputs import output_of
 from ayes.adapters.states import Saved, States
-from ayes.adapters.verdicts import Answer, Say, Verdict, Wait
 from ayes.adapters.wake import is_due
 from ayes.projections.formats.common import UNKNOWN_TYPE, fitting_content
 from ayes.projections.formats.openai_files import (
@@ -57,7 +57,7 @@ from ayes.schemas.slots import CallRef
 from ayes.schemas.tools import ToolSpec
 
 #: A call that a run stopped at, its name in the ledger, and what to do with it.
-type _Asked = tuple[ToolApprovalItem, CallRef | None, Verdict]
+type _Asked = tuple[ToolApprovalItem, CallRef | None, NextStep]
 
 
 class CallWaits(Exception):
@@ -120,7 +120,7 @@ class Approvals:
         """
         asked = await self._asked(result.interruptions, result.input, thread)
         await self._keep(result, thread, asked)
-        return [verdict.ref for _, _, verdict in asked if isinstance(verdict, Wait)]
+        return [step.ref for _, _, step in asked if isinstance(step, Wait)]
 
     async def resume(self, agent: Agent[Any], **more: Any) -> AsyncIterator[RunResultBase]:
         """Continue each conversation with a decided call, and yield the result of each run.
@@ -154,7 +154,7 @@ class Approvals:
         while True:
             asked = await self._asked(result.interruptions, result.input, thread)
             await self._keep(result, thread, asked)
-            if all(isinstance(verdict, Wait) for _, _, verdict in asked):
+            if all(isinstance(step, Wait) for _, _, step in asked):
                 return result
             state = result.to_state()
             _approve(state, asked)
@@ -165,14 +165,14 @@ class Approvals:
             await self.states.remove(thread)
             return
         # One that is due at once is not waited for: with no name at all it is always due.
-        is_waiting = all(isinstance(verdict, Wait) for _, _, verdict in asked)
+        is_waiting = all(isinstance(step, Wait) for _, _, step in asked)
         refs = tuple(str(ref) for _, ref, _ in asked) if is_waiting else ()
         await self.states.save(Saved(thread, refs, result.to_state().to_string()))
 
     async def _asked(
         self, items: Sequence[ToolApprovalItem], given: str | list[Any], thread: str
     ) -> list[_Asked]:
-        """The calls that a run with this input stopped at, with their verdicts; requested if nobody
+        """The calls that a run with this input stopped at, with their next steps; requested if nobody
         did.
         """
 
@@ -181,7 +181,7 @@ class Approvals:
             id_, arguments = _of(call, "call_id"), _of(call, "arguments")
             earlier = _earlier(given, id_, _of(call, "name"), arguments)
             asked = AskedCall(thread, id_, _name(item), arguments, earlier)
-            return item, *await self.kernel.verdict(asked, _spec(_tool(item)))
+            return item, *await self.kernel.next_step(asked, _spec(_tool(item)))
 
         return list(await asyncio.gather(*map(ask, items)))
 
@@ -250,8 +250,8 @@ class Approvals:
 def _approve(state: RunState[Any, Any], asked: Sequence[_Asked]) -> None:
     """Let the SDK invoke the tools of decided calls."""
     # Not decisions: the tool reads the ledger when it is invoked.
-    for item, _, verdict in asked:
-        if not isinstance(verdict, Wait):
+    for item, _, step in asked:
+        if not isinstance(step, Wait):
             state.approve(item)
 
 

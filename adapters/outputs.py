@@ -3,7 +3,7 @@
     the tool's value ──► output_of ──► recordable ──► kept ──► ToolReturned.output
                          texts and     at most the    large files are in
                          files         limits         the store
-    the recorded call ──► with_bytes ──► verdict ──► the adapter's own form
+    the recorded call ──► with_bytes ──► next step ──► the adapter's own form
 
 Each framework has its own objects for images and other files. Its adapter says which item of a
 result is a file (`ReadFile`), and writes the recorded parts back. The rest is the same for all:

@@ -39,9 +39,9 @@ from pydantic_ai.toolsets import ToolsetTool, WrapperToolset
 
 from ayes.adapters.kernel import Kernel, Raised, Ran, spec_from_schema
 from ayes.adapters.names import AskedCall
+from ayes.adapters.next_step import Answer, Say, Wait
 from ayes.adapters.outputs import output_of, output_text
 from ayes.adapters.states import Saved, States
-from ayes.adapters.verdicts import Answer, Say, Wait
 from ayes.adapters.wake import is_due
 from ayes.projections.formats.common import fitting_content
 from ayes.projections.formats.pydantic_ai.media import read_media, takes
@@ -223,7 +223,7 @@ def _refs(requests: DeferredToolRequests) -> tuple[str, ...]:
 
 
 def _output(value: Any) -> e.Content:
-    """What a tool returned; of a `ToolReturn` what it tells the model besides follows."""
+    """A tool's result; the extra content of a `ToolReturn` comes after it."""
     if not isinstance(value, ToolReturn):
         return output_of(value, _file)
     told = [value.content] if isinstance(value.content, str) else value.content or ()

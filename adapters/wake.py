@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from ayes.adapters.kernel import Kernel
+from ayes.adapters.next_step import Wait, next_step
 from ayes.adapters.states import Saved, States
-from ayes.adapters.verdicts import Wait, verdict
 from ayes.schemas.backoff import Backoff
 from ayes.schemas.errors import Unavailable
 from ayes.schemas.logs import get_logger
@@ -85,6 +85,6 @@ async def wake(kernel: Kernel, states: States, resume: Resume) -> None:
 async def is_due(kernel: Kernel, saved: Saved) -> bool:
     """Whether a call that it waits for is decided."""
     for written in saved.waiting:
-        if not isinstance(verdict(await kernel.look(CallRef.parse(written))), Wait):
+        if not isinstance(next_step(await kernel.look(CallRef.parse(written))), Wait):
             return True
     return not saved.waiting

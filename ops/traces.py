@@ -73,7 +73,9 @@ def _first(environment: Mapping[str, str], *names: str) -> str:
 
 
 def _start() -> Callable[[], None] | None:
-    """Set the provider of this process; returns what ends it. None if it has one, or it fails."""
+    """Install a tracer provider; returns its shutdown function, None if one is installed already or
+    this fails.
+    """
     try:
         from opentelemetry import trace
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter

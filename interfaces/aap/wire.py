@@ -1,4 +1,4 @@
-"""What the facts about a call are in the words of the Agent Approval Protocol.
+"""Translates a call into messages of the Agent Approval Protocol.
 
     in the ledger                              on the wire
     -----------------------------------------  ---------------------------------------------------

@@ -27,7 +27,7 @@ from mcp_types import INVALID_PARAMS, MISSING_REQUIRED_CLIENT_CAPABILITY
 
 from ayes.adapters.kernel import Kernel
 from ayes.adapters.names import AskedCall, has_ended
-from ayes.adapters.verdicts import Answer, Run, Say, verdict
+from ayes.adapters.next_step import Answer, Run, Say, next_step
 from ayes.interfaces.mcp.names import BadSeal, Codec, sealed, sent_id, unsealed
 from ayes.interfaces.mcp.routes import TOOLS_MOST, Client, Offered, Routes
 from ayes.interfaces.mcp.runs import Asked, Replies, Running, Runs
@@ -240,7 +240,7 @@ class Ladder:
         running = self.runs.of(call.ref)
         if running is not None or call.status is not Status.APPROVED:
             return running
-        match verdict(call, await self._version(client, call)):
+        match next_step(call, await self._version(client, call)):
             case Run():
                 kernel = self._kernel(client)
                 return self.runs.of(call.ref) or self.runs.start(kernel, call, client)
@@ -255,7 +255,7 @@ class Ladder:
         Raises:
             MCPError: the server's own error.
         """
-        read = verdict(call)
+        read = next_step(call)
         if call.status is Status.RUNNING or not isinstance(read, Say | Answer):
             return None
         call = await self._kernel(client).with_bytes(call)

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from ayes.adapters.kernel import spec_from_schema
-from ayes.adapters.verdicts import Answer, Run, Say, Wait, verdict
+from ayes.adapters.next_step import Answer, Run, Say, Wait, next_step
 from ayes.interfaces.mcp.names import tool_name
 from ayes.ledger.call import Call
 from ayes.ledger.lifecycle import Status
@@ -442,7 +442,7 @@ def detailed_task(call: Call, task_id: str, *, has_schema: bool, asked: Json | N
             return task(call, task_id, "working", "is in doubt: a person finds out if it ran")
         case Status.WITHDRAWN | Status.SUPERSEDED:
             return task(call, task_id, "cancelled", tool_not_run(call).text)
-    match verdict(call):
+    match next_step(call):
         case Wait():
             return task(call, task_id, "working", "waits for a person's approval")
         case Run():

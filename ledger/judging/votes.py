@@ -205,7 +205,7 @@ def can_help(
 
 
 def _adds(call: Call, principal: str, ballots: Sequence[CastVote]) -> bool:
-    """Whether one more vote fills a seat that no vote fills which agrees so far."""
+    """Whether a vote of this person would fill a seat that is still empty."""
     asking = call.approval_request
     assert asking
     agreeing: dict[_Position, list[CastVote]] = {}

@@ -531,7 +531,7 @@ def _is_bounded(live: dict[str, Any], key: str) -> bool:
 
 
 def is_as_narrow(key: str, live: dict[str, Any], declared: dict[str, Any]) -> bool:
-    """Whether this bound exists and is no wider than declared; any number of bytes will do."""
+    """Whether the stream has this limit, at most as large as declared. Byte limits may be any."""
     if key == "consumer_limits":
         limit = int((live.get(key) or {}).get("inactive_threshold", 0))
         return 0 < limit <= int(declared[key]["inactive_threshold"])

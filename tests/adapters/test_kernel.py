@@ -11,7 +11,7 @@ from shop import REFUND, Shop
 
 from ayes.adapters.kernel import Kernel, Raised, Ran
 from ayes.adapters.names import AskedCall, id_names
-from ayes.adapters.verdicts import Answer, Run, Say, Wait, verdict
+from ayes.adapters.next_step import Answer, Run, Say, Wait, next_step
 from ayes.ledger.clients.reviewers import Ballot, Reviewer
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
@@ -420,6 +420,6 @@ async def test_every_status_has_a_verdict(desk):
     """Only an approved call without flaw may be run."""
     await desk.kernel().settle(asked(), REFUND, Tool())
     await desk.asked(REF)
-    assert verdict(await desk.shop.ledger.call(REF)) == Wait(REF)
+    assert next_step(await desk.shop.ledger.call(REF)) == Wait(REF)
     await desk.decide(REF)
-    assert verdict(await desk.shop.ledger.call(REF)) == Run(LARGE)
+    assert next_step(await desk.shop.ledger.call(REF)) == Run(LARGE)

@@ -10,8 +10,8 @@ from shop import REFUND, Shop
 
 from ayes.adapters.kernel import Kernel
 from ayes.adapters.names import AskedCall
+from ayes.adapters.next_step import Wait
 from ayes.adapters.states import Saved, StateFiles
-from ayes.adapters.verdicts import Wait
 from ayes.adapters.wake import resume_decided, wake
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import EventLog
@@ -114,4 +114,4 @@ async def test_a_decision_is_no_part_of_a_saved_state(paused):
     ref = await paused.pause("t1")
     await paused.states.save(Saved("t1", (str(ref),), '{"approved": true}'))
     asked = AskedCall("t1", "c1", "refund", '{"amount":100}')
-    assert await paused.kernel.verdict(asked, REFUND) == (ref, Wait(ref))
+    assert await paused.kernel.next_step(asked, REFUND) == (ref, Wait(ref))

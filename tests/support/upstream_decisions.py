@@ -24,7 +24,7 @@ from running import working
 
 from ayes.adapters.kernel import Kernel
 from ayes.adapters.names import AskedCall
-from ayes.adapters.verdicts import Answer, Run, verdict
+from ayes.adapters.next_step import Answer, Run, next_step
 from ayes.consumers.gate import Gate
 from ayes.consumers.worker import Worker
 from ayes.ledger.clients.reviewers import Ballot
@@ -107,7 +107,7 @@ class Book:
             await self._ana.deny(call.ref, reason=why)
         self.decisions += 1
         known = await self._reading.wait(await self._reading.look(call.ref))
-        match verdict(known):
+        match next_step(known):
             case Run(arguments=allowed):
                 return True, allowed
             case Answer(text=text):

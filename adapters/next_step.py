@@ -1,6 +1,6 @@
-"""What an adapter does with a call: one of four verdicts, from the recorded facts alone.
+"""What an adapter does next with a call: one of four steps, from the recorded facts alone.
 
-    verdict                     from the ledger                     what the adapter does
+    next step                   from the ledger                     what the adapter does
     --------------------------  ----------------------------------  -------------------------------
     Run(arguments, edited)      approved, and not started           claims it, runs it, records it
     Say(text, is_error)         it will not run, failed, is in      the model reads the text as the
@@ -61,12 +61,12 @@ class Wait(Struct, frozen=True):
     ref: CallRef
 
 
-type Verdict = Run | Say | Answer | Wait
+type NextStep = Run | Say | Answer | Wait
 
 _CHANGED: Final = "its description or schema has changed since it was asked for"
 
 
-def verdict(call: Call, version: str | None = None) -> Verdict:
+def next_step(call: Call, version: str | None = None) -> NextStep:
     """What to do with a call.
 
     Args:
@@ -98,7 +98,7 @@ def verdict(call: Call, version: str | None = None) -> Verdict:
 
 
 def of_earlier(read: Say | Answer) -> Say | Answer:
-    """The verdict for a reader who may have read it before, as the result of an earlier call."""
+    """The next step for a reader who may have read it before, as the result of an earlier call."""
     note = refusal_texts.MAY_BE_EARLIER
     match read:
         case Say(text, is_error):
