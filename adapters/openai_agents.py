@@ -172,8 +172,8 @@ class Approvals:
     async def _asked(
         self, items: Sequence[ToolApprovalItem], given: str | list[Any], thread: str
     ) -> list[_Asked]:
-        """The calls that a run with this input stopped at, with their next steps; requested if nobody
-        did.
+        """The calls that a run with this input stopped at, with their next steps; requested if
+        nobody did.
         """
 
         async def ask(item: ToolApprovalItem) -> _Asked:
