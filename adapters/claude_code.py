@@ -18,7 +18,6 @@ tool may run (Claude Code 2.1.330).
 The shapes are those of https://code.claude.com/docs/en/hooks.
 """
 
-import asyncio
 import json
 import uuid
 from pathlib import PurePath
@@ -37,7 +36,7 @@ from ayes.projections import refusal_texts
 from ayes.projections.formats.anthropic.media import PDF, read_media
 from ayes.schemas import events as e
 from ayes.schemas import strict_json
-from ayes.schemas.errors import AlreadyFilled, BadArguments, BadInput, BrokerAway, NotOpen
+from ayes.schemas.errors import AlreadyFilled, BadArguments, BadInput, NotOpen
 from ayes.schemas.limits import cut
 from ayes.schemas.slots import ThreadRef
 
@@ -158,9 +157,8 @@ async def before(kernel: Kernel, event: HookEvent) -> Decision:
                 # Claude Code reads its arguments as JavaScript does, and would round it.
                 why = f"the number {odd} in the approved arguments cannot be held exactly here"
                 return Deny(refusal_texts.not_as_approved(event.tool_name, why))
-            await _in_time(
-                kernel, kernel.ledger.start(call.ref, claim_id=_claim_id(event), lease_s=LEASE_S)
-            )
+            async with kernel.in_time(f"the claim of {call.ref}"):
+                await kernel.ledger.start(call.ref, claim_id=_claim_id(event), lease_s=LEASE_S)
         except BadArguments as problem:
             return Deny(str(problem))
         except (AlreadyFilled, NotOpen) as problem:
@@ -187,7 +185,8 @@ async def after(kernel: Kernel, event: HookEvent) -> Call | None:
         recorded = ledger.doubt(call.ref, f"`{event.tool_name}` was interrupted while it ran.")
     else:
         recorded = ledger.finish(call.ref, error=_text(event.error))
-    return await _in_time(kernel, recorded)
+    async with kernel.in_time(f"the end of {call.ref}", "Do the same again."):
+        return await recorded
 
 
 def _denied(call: Call) -> Deny:
@@ -242,7 +241,8 @@ async def _claimed(kernel: Kernel, event: HookEvent, open_number: int) -> Call |
 async def _call(kernel: Kernel, event: HookEvent, number: int) -> Call:
     thread = ThreadRef(kernel.workspace, thread_name(event.session_id))
     ref = thread.call(_asked(event, number).call_id)
-    return await _in_time(kernel, kernel.ledger.call(ref))
+    async with kernel.in_time(str(ref), "Do the same again."):
+        return await kernel.ledger.call(ref)
 
 
 def _asked(event: HookEvent, number: int) -> AskedCall:
@@ -286,12 +286,3 @@ def _file(item: Any) -> e.Media | None:
 
 def _text(text: str) -> str:
     return cut(text.encode("utf-8", "replace").decode(), MAX_OUTPUT)
-
-
-async def _in_time[T](kernel: Kernel, awaited: Any) -> T:
-    try:
-        async with asyncio.timeout(kernel.answer_s):
-            found: T = await awaited
-            return found
-    except TimeoutError:
-        raise BrokerAway(f"the ledger did not answer within {kernel.answer_s:g} s.") from None

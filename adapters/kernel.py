@@ -209,7 +209,7 @@ class Kernel:
         """
         known = self._declared.get(spec.name)
         if known is None or known[0] != spec:
-            async with self._in_time("the declaration of a tool"):
+            async with self.in_time("the declaration of a tool"):
                 known = spec, await self.ledger.declare(self.workspace, spec)
             self._declared[spec.name] = known
         return known[1]
@@ -229,7 +229,7 @@ class Kernel:
         """
         tool = await self.declare(spec)
         told = self.labels | dict(labels or {})
-        async with self._in_time(f"the request for {asked.tool}"):
+        async with self.in_time(f"the request for {asked.tool}"):
             while True:
                 found = await self._find(asked, tool)
                 if found.requested is not None:
@@ -281,7 +281,7 @@ class Kernel:
             UnknownCall: it was never requested.
             Unavailable: the ledger does not answer.
         """
-        async with self._in_time(str(ref)):
+        async with self.in_time(str(ref)):
             return await self.ledger.known_call(ref)
 
     async def wait(self, call: Call) -> Call:
@@ -302,7 +302,7 @@ class Kernel:
         Raises:
             Unavailable: the ledger does not answer.
         """
-        async with self._in_time(f"the files of {call.ref}", "Do the same again to read them."):
+        async with self.in_time(f"the files of {call.ref}", "Do the same again to read them."):
             return await with_bytes(self.ledger.log, call)
 
     async def _read(self, call: Call) -> Say | Answer:
@@ -317,7 +317,7 @@ class Kernel:
         ended: list[Ran | Raised] = []
         cancelled: list[asyncio.CancelledError] = []
         what = f"the claim of {call.ref}"
-        async with self._in_time(what, "Nothing has run; do the same again.") as limit:
+        async with self.in_time(what, "Nothing has run; do the same again.") as limit:
 
             async def function(**arguments: Any) -> e.Content:
                 limit.reschedule(None)  # it is claimed; the tool takes as long as it takes
@@ -345,11 +345,16 @@ class Kernel:
         return await self._read(known)
 
     async def _ended(self, ref: CallRef) -> Call:
-        async with self._in_time(str(ref), "It has run; do the same again to read its result."):
+        async with self.in_time(str(ref), "It has run; do the same again to read its result."):
             return await self.ledger.call(ref, must_include=ref.client_finished)
 
     @asynccontextmanager
-    async def _in_time(self, what: str, then: str = "") -> AsyncIterator[asyncio.Timeout]:
+    async def in_time(self, what: str, then: str = "") -> AsyncIterator[asyncio.Timeout]:
+        """Within this the ledger must answer about something; `then` says what to do else.
+
+        Raises:
+            BrokerAway: it did not within `answer_s`.
+        """
         try:
             async with asyncio.timeout(self.answer_s) as limit:
                 yield limit

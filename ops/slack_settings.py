@@ -1,11 +1,12 @@
 """The settings of the worker that asks people in Slack.
 
-    # slack.toml in the store, or --slack FILE.toml; only its owner may read it
+    # slack.toml in the store, or --slack FILE.toml
     app_token = "env:SLACK_APP_TOKEN"   # xapp-…, with connections:write: opens the socket
     bot_token = "env:SLACK_BOT_TOKEN"   # xoxb-…, with the scopes of docs/telling.md
     api_url = "https://slack.com/api/"  # absent: this; GovSlack has another
 
-A token is written there, or as `env:` and the variable that has it. No message and no log has one.
+A token is written there, or as `env:` and the variable that has it: a file with a token in it may
+be read by its owner alone. No message and no log has one.
 """
 
 from importlib.util import find_spec
