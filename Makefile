@@ -71,7 +71,7 @@ chaos: setup     ## kill, pause and cut off three nodes, one server and all prog
 
 kills: setup     ## kill -9 one server's programs repeatedly: with all recorded conversations, a lake sync 300 times, a notifier 200 times, agents that call agents
 	@CHAOS=1 $(BIN)/pytest -m "" tests/promises/races/test_crash.py tests/promises/races/test_one_server.py -n 0
-	@CHAOS=1 $(BIN)/pytest -m "" tests/ops/test_rehearse.py -n 0 -k real
+	@CHAOS=1 $(BIN)/pytest -m "" tests/bench/test_rehearsal.py -n 0 -k real
 	@KILLS=100 $(BIN)/pytest -m "" tests/ops/test_writer.py -n 0 -k killed
 	@NOTIFIER_KILLS=200 $(BIN)/pytest -m "" tests/promises/races/test_notifier_kills.py -n 0 -s
 	@SUB_AGENTS=200 $(BIN)/pytest -m "" tests/promises/races/test_sub_agents_killed.py -n 0 -s

@@ -42,8 +42,8 @@ class Durable(Struct, frozen=True):
     #: The number of unacknowledged deliveries over all processes. Bounds the redeliveries after a
     #: crash.
     at_once: int = 512
-    #: Created when a worker first needs it, or by `ayes setup --with`. `ayes rehearse` uses the
-    #: `-recorded` ones.
+    #: Created when a worker first needs it, or by `ayes setup --with`. The
+    #: `-recorded` ones are those of `bench.rehearsal`.
     optional: bool = False
     #: Its work may take long, as tools and models do, so a delivery may long be unacknowledged.
     slow: bool = False

@@ -38,7 +38,6 @@ from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.replica import ReadReplica
 from ayes.ledger.subscriptions import ACK_WAIT_S
 from ayes.ops.broker.logins import Logins
-from ayes.ops.rehearsal.recorded import RecordedExecutor, RecordedModelWorker, Recording
 from ayes.schemas.errors import BrokerAway, LogLost
 from ayes.schemas.logs import get_logger
 
@@ -70,14 +69,12 @@ def reactions(
     *,
     models: Mapping[str, Model] | None = None,
     tools: Tools | None = None,
-    recordings: Mapping[str, Recording] | None = None,
     notifying: Notifying | None = None,
     slack: "SlackQuestions | None" = None,
     webhooks: EndpointFile | None = None,
     agents: Mapping[str, SubAgent] | None = None,
 ) -> list[tuple[str, Reaction[Any, Any]]]:
-    """The role and the reactions of each kind. With recordings, model and executor answer from
-    them.
+    """The role and the reactions of each kind.
 
     An executor without tools closes calls that never run, and leaves approved ones to others.
     """
@@ -88,12 +85,8 @@ def reactions(
                 return [Gate()]
             case "queue":
                 return [PendingProjector()]
-            case "model" if recordings is not None:
-                return [RecordedModelWorker(recordings)]
             case "model":
                 return [ModelWorker(models or _providers())]
-            case "executor" if recordings is not None:
-                return [RecordedExecutor(recordings)]
             case "executor" if tools is not None:
                 return [Executor(tools)]
             case "executor":

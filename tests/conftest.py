@@ -76,7 +76,7 @@ TOGETHER = {
     "cli": ("tests/interfaces/cli/test_main.py",),
     "one server": ("tests/promises/races/test_one_server.py",),
     "people": ("tests/interfaces/cli/test_people.py",),
-    "rehearse": ("tests/ops/test_rehearse.py",),
+    "rehearse": ("tests/bench/test_rehearsal.py",),
     "terminal": ("tests/interfaces/cli/test_terminal.py",),
 }
 

@@ -157,7 +157,6 @@ def _print_next() -> None:
     for arguments, what in (
         ("up", "a broker and all workers, until Ctrl-C"),
         ("pending --watch", "the queue, live, in another terminal"),
-        ("rehearse FILE.jsonl", "your own recorded conversations through all of this"),
     ):
         print_message(f"  {f'{ayes} {arguments}':<{len(ayes) + 21}}  {what}")
 

@@ -48,7 +48,6 @@ _CHAPTERS: Final[dict[str, dict[str, _Entry]]] = {
         "serve": _Entry("serve", "Serve agents of other protocols.", is_group=True),
         "hook": _Entry("hook", "Let people decide about calls of coding agents.", is_group=True),
         "demo": _Entry("demo", "Run a small agent that asks before it acts."),
-        "rehearse": _Entry("run", "Drive recorded conversations through the real workers."),
         "setup": _Entry("setup", "Create the streams and consumers on a broker of your own."),
         "backup": _Entry("backup", "Write the log into a file, while it is in use."),
         "restore": _Entry("backup", "Restore a backup into an empty ledger."),

@@ -46,20 +46,6 @@ UrlOption = Annotated[
     str | None,
     typer.Option("--url", envvar="AYES_URL", callback=_url, help=_URL_HELP, show_default=False),
 ]
-#: For a command that must not write to where an environment variable points.
-GivenStoreOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--store",
-        metavar="DIR",
-        parser=_directory,
-        help="Keep it in this store; else it is thrown away.",
-        show_default=False,
-    ),
-]
-GivenUrlOption = Annotated[
-    str | None, typer.Option("--url", callback=_url, help=_URL_HELP, show_default=False)
-]
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON, one object a line.")]
 ChannelsOption = Annotated[
     Path | None,
@@ -209,12 +195,6 @@ PolicyOption = Annotated[
     str | None,
     typer.Option(
         "--policy", metavar="FILE.toml", help="Apply this policy first.", show_default=False
-    ),
-]
-RecordingOption = Annotated[
-    str | None,
-    typer.Option(
-        "--recording", metavar="FILE.jsonl", help="Model and executor answer from this recording."
     ),
 ]
 ToolsOption = Annotated[

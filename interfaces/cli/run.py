@@ -1,18 +1,14 @@
-"""Commands for operators: the workers, and rehearsals."""
+"""The command that runs workers."""
 
 import asyncio
 import re
-import tempfile
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from shlex import quote
 from typing import Annotated, Final
 
 import typer
-from msgspec.structs import replace
-from rich.table import Table
 
 from ayes.consumers.delegator import SubAgent, read_agents
 from ayes.consumers.tools import Tools, load
@@ -28,32 +24,18 @@ from ayes.interfaces.cli.options import (
     AgentsOption,
     ChannelsOption,
     ConsoleUrlOption,
-    GivenStoreOption,
-    GivenUrlOption,
-    JsonOption,
     LinkKeyOption,
-    PolicyOption,
-    RecordingOption,
     SlackOption,
     ToolsOption,
     WebhooksOption,
     WorkspaceOption,
 )
-from ayes.interfaces.cli.policy_versions import apply_text
-from ayes.interfaces.cli.terminal import output
 from ayes.interfaces.cli.terminal.output import print_json, print_message
-from ayes.interfaces.cli.terminal.progress import bar
-from ayes.ledger.clients.services import Ledger
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.patience import while_away
-from ayes.ops.broker.server import EmbeddedServer, ensure_account, is_running
-from ayes.ops.broker.setup import check_policy, declare_streams
+from ayes.ops.broker.setup import declare_streams
 from ayes.ops.inspection import watching, witness
-from ayes.ops.rehearsal.recorded import Recording
-from ayes.ops.rehearsal.rehearse import Expected, Summary, read_recordings, refuse_other, review
-from ayes.ops.rehearsal.rehearse import rehearse as drive
-from ayes.ops.rehearsal.scripted_reviewer import script_for
 from ayes.ops.slack_settings import settings_of, slack_of
 from ayes.ops.tokens import own_name
 from ayes.ops.traces import exporting
@@ -67,8 +49,7 @@ from ayes.ops.workers import (
     working,
 )
 from ayes.schemas.durations import parse_duration
-from ayes.schemas.errors import BadFile, BadInput
-from ayes.schemas.toml_files import read_text
+from ayes.schemas.errors import BadInput
 
 app: Final = commands()
 
@@ -84,7 +65,6 @@ async def work(
             autocompletion=completion.one_of(*KINDS, *OPTIONAL_KINDS),
         ),
     ],
-    recording: RecordingOption = None,
     tools: ToolsOption = None,
     workspace: WorkspaceOption = "default",
     channels: ChannelsOption = None,
@@ -113,10 +93,6 @@ async def work(
     wait_s = None if wait is None else parse_duration("--wait", wait)
     chosen = kinds_of(kinds)
     registry = load(tools) if tools is not None else None
-    recordings = None
-    if recording is not None:
-        found, _ = _recordings(recording)
-        recordings = {name: one for name, (_, one) in found.items()}
     store, url, json = session
     notifying = asking = None
     if "notifier" in chosen:
@@ -136,7 +112,6 @@ async def work(
             started = reactions(
                 chosen,
                 tools=registry,
-                recordings=recordings,
                 notifying=notifying,
                 slack=asking,
                 webhooks=endpoints,
@@ -170,103 +145,6 @@ async def work(
         await until_signalled(
             failed, *watched.ends, ready=lambda: _report_working(chosen, json=json)
         )
-
-
-@command(app, examples="ayes rehearse examples/recorded.jsonl --policy examples/airline.toml")
-async def rehearse(
-    file: Annotated[
-        str,
-        typer.Argument(metavar="FILE.jsonl", help="Conversations, one a line: id and messages."),
-    ],
-    policy: PolicyOption = None,
-    reviewer: Annotated[
-        str,
-        typer.Option(
-            "--reviewer",
-            metavar="approve|deny|FILE.toml",
-            help="How the scripted reviewer votes.",
-            autocompletion=completion.one_of("approve", "deny"),
-        ),
-    ] = "approve",
-    workspace: WorkspaceOption = "rehearsal",
-    workers: Annotated[
-        bool,
-        typer.Option(
-            "--workers/--no-workers", help="Answer from the recording here, or in `ayes work`."
-        ),
-    ] = True,
-    ack_wait: AckWaitOption = "30s",
-    store: GivenStoreOption = None,
-    url: GivenUrlOption = None,
-    json: JsonOption = False,
-) -> int:
-    """Drive recorded conversations through the real workers: model and tools answer as recorded."""
-    ack_wait_s = ack_wait_of(ack_wait)
-    # All three files are read before anything is recorded.
-    recorded, skipped = _recordings(file)
-    script = script_for(reviewer)
-    rules = None
-    if policy is not None:
-        rules = read_text(policy)
-        check_policy(rules, policy)
-    async with AsyncExitStack() as stack:
-        kinds = ["model", "executor"] if workers else []
-        # Without --store it never touches the user's own store.
-        if url is None and (store is None or not await is_running(store)):
-            store, kinds = await stack.enter_async_context(_own_server(store)), list(KINDS)
-        started = reactions(kinds, recordings={name: one for name, (_, one) in recorded.items()})
-        also = (*durables(started), "model-recorded", "executor-recorded")
-        if url is None:
-            await declare_streams(store, ack_wait_s=ack_wait_s, also=also)
-        service = await stack.enter_async_context(Ledger.connect(store, url=url, name="rehearsal"))
-        await refuse_other(service, workspace, recorded, script, rules)
-        if policy is not None and rules is not None:
-            await apply_text(rules, policy, workspace, Session(store, url))
-        role = f"reviewer-{script.name}"
-        if url is None:
-            await ensure_account(store, role)
-        failed = await stack.enter_async_context(
-            working(started, store=store, url=url, ack_wait_s=ack_wait_s)
-        )
-        person = await stack.enter_async_context(Ledger.connect(store, url=url, role=role))
-        with bar(len(recorded)) as progress:
-            task = progress.add_task("rehearsing", total=len(recorded))
-            driving = asyncio.ensure_future(
-                drive(
-                    service,
-                    workspace,
-                    recorded,
-                    progress=lambda done: progress.update(task, completed=done),
-                    stalled=lambda waiting: _report_stalled(waiting, workspace, store, url),
-                )
-            )
-            voting = asyncio.ensure_future(review(person, workspace, script))
-            try:
-                await until_signalled(driving, voting, failed)
-            finally:
-                for one in (driving, voting):
-                    one.cancel()
-                await asyncio.gather(driving, voting, return_exceptions=True)
-    if driving.cancelled():
-        print_message("Stopped. Start it again with the same --store to continue.")
-        return 130
-    _report(replace(driving.result(), skipped=skipped), json=json)
-    return BadFile.exit_code if skipped else 0
-
-
-def _recordings(path: str) -> tuple[dict[str, tuple[Expected, Recording]], int]:
-    """The conversations of a file, and how many of it are bad; these are named on stderr.
-
-    Raises:
-        BadFile: there is no good one.
-    """
-    skipped: list[BadFile] = []
-    recorded = read_recordings(path, skipped.append)
-    if not recorded:
-        raise skipped[0]
-    for wrong in skipped:
-        print_message(f"Skipped: {wrong}")
-    return recorded, len(skipped)
 
 
 def ack_wait_of(text: str) -> float:
@@ -372,53 +250,10 @@ async def witnessed(
             yield watched
 
 
-@asynccontextmanager
-async def _own_server(store: Path | None) -> AsyncGenerator[Path]:
-    """A broker for the duration of the block, in `store` or in a temporary store."""
-    async with AsyncExitStack() as stack:
-        if store is None:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="approvals-"))
-            store = Path(folder) / "store"
-        server = await stack.enter_async_context(EmbeddedServer(store))
-        yield server.store.path
-
-
 def _report_working(kinds: Sequence[str], *, json: bool) -> None:
     if json:
         print_json({"workers": kinds})
     else:
         print_message(
             f"working: {', '.join(kinds)}. Ctrl-C ends it, once the current work is done."
-        )
-
-
-def _report_stalled(waiting: int, workspace: str, store: Path | None, url: str | None) -> None:
-    calls = "1 call waits" if waiting == 1 else f"{waiting:,} calls wait"
-    where = (
-        " --url URL"
-        if url
-        else ""
-        if store in {None, Store().path}
-        else f" --store {quote(str(store))}"
-    )
-    print_message(
-        f"{calls} for people and nothing else happens: the script leaves this open, or more votes "
-        f"are needed. To decide by hand: ayes pending -w {workspace}{where}"
-    )
-
-
-def _report(summary: Summary, *, json: bool) -> None:
-    if json:
-        print_json(summary)
-        return
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(style="bold")
-    table.add_column(justify="right")
-    for name in Summary.__struct_fields__:
-        table.add_row(name, f"{getattr(summary, name):,}")
-    output.console().print(table)
-    if summary.seconds:
-        print_message(
-            f"{summary.facts / summary.seconds:,.0f} facts/s, "
-            f"{summary.conversations / summary.seconds:,.1f} conversations/s"
         )

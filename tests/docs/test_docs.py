@@ -46,7 +46,6 @@ from ayes.ledger.nats.credentials import Store
 from ayes.ops.broker import accounts
 from ayes.ops.broker.server import ensure_account, find_binary
 from ayes.ops.broker.setup import apply_policy
-from ayes.ops.rehearsal.scripted_reviewer import read_script
 from ayes.ops.slack_settings import SlackSettings
 from ayes.schemas import errors, slots
 from ayes.schemas.errors import Refused
@@ -282,7 +281,7 @@ def test_policies_and_scripts_can_be_read(tmp_path):
             elif "channels" in first:
                 read_toml(ChannelsFile, block.text, str(page))
             else:
-                (read_script if "reviewer" in first else read_policy)(block.text, str(page))
+                read_policy(block.text, str(page))
     assert count >= 2
     assert read_policy((ROOT / "examples" / "airline.toml").read_text(), "airline.toml").rules
 

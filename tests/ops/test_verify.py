@@ -21,12 +21,12 @@ from ayes.ledger.clients.services import Ledger
 from ayes.ops.audit import verify
 from ayes.ops.audit.verify import rebuild
 from ayes.ops.broker.setup import apply_policy
-from ayes.ops.rehearsal.rehearse import read_recordings, rehearse, review
-from ayes.ops.rehearsal.scripted_reviewer import Script
 from ayes.ops.workers import KINDS
 from ayes.schemas import events as e
 from ayes.schemas.errors import Unavailable
 from ayes.schemas.tools import ToolSpec
+from bench.rehearsal.rehearse import read_recordings, rehearse, review
+from bench.rehearsal.scripted_reviewer import Script
 
 WISH = e.Wish(tool="refund", arguments='{"order":"A-17"}', provider_id="call_1")
 CALL = REF.call("c1")

@@ -10,12 +10,12 @@ from paths import AIRLINE
 
 from ayes.ledger.clients.reviewers import Ballot
 from ayes.ledger.judging.policy_rules import NO_RULE, STRICTNESS, About, covers, judge
-from ayes.ops.rehearsal.scripted_reviewer import read_script, script_for, vote
 from ayes.schemas import conditions
 from ayes.schemas.errors import BadFile
 from ayes.schemas.events import Quorum, Shadow, Stage
 from ayes.schemas.policy import MAX_RULES, Policy, read_policy
 from ayes.schemas.toml_files import line_of, read_text
+from bench.rehearsal.scripted_reviewer import read_script, script_for, vote
 
 
 def rule(name="a", tools='["x"]', then="ask", *more):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from paths import AIRLINE as POLICY
 from paths import EXAMPLES
-from program import approvals
+from program import REHEARSAL, approvals
 
 SMALL = EXAMPLES / "recorded.jsonl"
 
@@ -17,7 +17,8 @@ def synced(store: Path, *options: object):
 
 def rehearsed(store: Path, file: Path) -> None:
     ended = approvals(
-        *("rehearse", file, "--policy", POLICY, "-w", "acme", "--store", store, "--json"),
+        *("run", file, "--policy", POLICY, "-w", "acme", "--store", store, "--json"),
         timeout_s=110,
+        program=REHEARSAL,
     )
     assert ended.code == 0, ended.err

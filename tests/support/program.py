@@ -29,6 +29,8 @@ from ayes.schemas.slots import CallRef, Slot
 from ayes.schemas.tools import ToolSpec
 
 AYES = Path(sys.executable).with_name("ayes")
+#: The program that rehearses recorded conversations.
+REHEARSAL = (sys.executable, "-m", "bench.rehearsal")
 _STARTING = threading.Lock()
 
 #: Variables that a developer's shell may set; no test may depend on them.
@@ -150,12 +152,13 @@ def approvals(
     cwd: Path | None = None,
     timeout_s: float = 60,
     typed: str = "",
+    program: Sequence[object] = (AYES,),
     **variables: str,
 ) -> Ended:
     """Run it to its end; `typed` is its input, and AYES_STORE names the store."""
     if store is not None:
         variables["AYES_STORE"] = str(store)
-    ended = _ended([AYES, *arguments], cwd, timeout_s, typed, environment(**variables))
+    ended = _ended([*program, *arguments], cwd, timeout_s, typed, environment(**variables))
     # It does not run on a terminal.
     assert "\x1b" not in ended.out + ended.err
     assert "Traceback" not in ended.err, ended.err
@@ -194,13 +197,16 @@ def _ended(
 
 @contextmanager
 def started(
-    *arguments: object, log: Path | None = None, **variables: str
+    *arguments: object,
+    log: Path | None = None,
+    program: Sequence[object] = (AYES,),
+    **variables: str,
 ) -> Iterator[subprocess.Popen[str]]:
     """Run it for the duration of the block. Without a log its stderr is a pipe."""
     with (
         (log or Path(os.devnull)).open("a") as words,
         Started(
-            [AYES, *map(str, arguments)],
+            [str(one) for one in (*program, *arguments)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=words if log else subprocess.PIPE,

@@ -83,7 +83,7 @@ def recorded(request, tmp_path_factory) -> tuple[Path, Path, Path]:
     if request.param == "real":
         if not DATA.exists():
             pytest.skip("the recorded data is not here")
-        # Every third conversation: all of them are rehearsed in test_rehearse.py.
+        # Every third conversation: all of them are rehearsed in test_rehearsal.py.
         file = tmp_path_factory.mktemp("real") / DATA.name
         file.write_text("".join(DATA.read_text().splitlines(keepends=True)[::3]))
     with up(tmp_path_factory.mktemp("lake") / "store") as ready:

@@ -23,7 +23,6 @@ import msgspec
 import program
 import pytest
 import typer
-from paths import SMALL
 from program import (
     AYES,
     FIVE,
@@ -1039,22 +1038,7 @@ FILES = {
     "policy-pattern.toml": '[[rule]]\nname = "x"\ntools = ["pay now"]\nthen = "ask"\n',
     "policy-huge.toml": "deny_repeats = 3\n" + "#" * 600_000,
     "tools.toml": '[[tool]]\nname = "re fund"\nschema = "{}"\n',
-    "reviewer.toml": 'name = "ana"\notherwise = "perhaps"\n',
-    "reviewer-vote.toml": 'name = "ana"\n\n[[vote]]\ntools = ["pay"]\nverdict = "deny"\narguments '
-    '= "{}"\n',
     "empty.jsonl": "",
-    "dot.jsonl": '{"id": "a.b", "messages": [{"role": "user", "content": "hi"}]}\n',
-    "huge.jsonl": json.dumps({"id": "a", "messages": [{"role": "user", "content": "x" * 600_000}]}),
-    "users.jsonl": json.dumps(
-        {
-            "id": "a",
-            "messages": [
-                {"role": "user", "content": "hi"},
-                {"role": "user", "content": "are you there?"},
-                {"role": "assistant", "content": "yes"},
-            ],
-        }
-    ),
 }
 
 OPEN, TWO, DECIDED, EXPIRED = (f"shop/t/{name}" for name in ("open", "two", "decided", "expired"))
@@ -1089,32 +1073,6 @@ async def _ana_votes(store):
 
 BAD_INPUT = [
     # what is done, how it ends, what must be said
-    ("rehearse missing.jsonl", 2, "missing.jsonl: cannot be read: No such file"),
-    ("rehearse empty.jsonl", 2, "empty.jsonl: is empty. It needs one conversation on each line."),
-    ("rehearse dot.jsonl", 2, "dot.jsonl, line 1: conversation id 'a.b' cannot be used"),
-    (
-        "rehearse huge.jsonl",
-        2,
-        "huge.jsonl, line 1, message 1: it has 600,0|one fact may have 524,288",
-    ),
-    ("rehearse users.jsonl", 2, "users.jsonl, line 1 (a): |It cannot be rehearsed."),
-    (f"rehearse {SMALL} --reviewer missing.toml", 2, "missing.toml: cannot be read"),
-    (
-        f"rehearse {SMALL} --reviewer reviewer.toml",
-        2,
-        "reviewer.toml, line 2: |'approve' or 'deny'",
-    ),
-    (
-        f"rehearse {SMALL} --reviewer reviewer-vote.toml",
-        2,
-        'reviewer-vote.toml, line 6, vote 1: |"approve"',
-    ),
-    (
-        f"rehearse {SMALL} --policy policy-key.toml",
-        2,
-        "policy-key.toml, line 5, rule 'x': unknown key 'voterz'",
-    ),
-    (f"rehearse {SMALL} -w a.b", 2, "workspace 'a.b' cannot be used"),
     ("policy apply missing.toml -w shop", 2, "missing.toml: cannot be read"),
     (
         "policy apply policy-key.toml -w shop",
@@ -1149,7 +1107,6 @@ BAD_INPUT = [
     ("up --store new --policy policy-key.toml", 2, "policy-key.toml, line 5"),
     ("up --store new --tools no_such_module:tools", 2, "no_such_module"),
     ("work nothing", 2, "there is no worker 'nothing'. There are: gate, queue, model, executor"),
-    ("work model --recording missing.jsonl", 2, "missing.jsonl: cannot be read"),
     (
         "request shop/t/new nail {}",
         2,

@@ -36,14 +36,14 @@ from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ops.broker.accounts import REVIEWER, slots_of
 from ayes.ops.broker.setup import apply_policy
-from ayes.ops.rehearsal.rehearse import read_recordings, rehearse, review
-from ayes.ops.rehearsal.scripted_reviewer import script_for
 from ayes.projections.call_filter import CallFilter
 from ayes.schemas import events as e
 from ayes.schemas.codec import encode
 from ayes.schemas.errors import ApprovalsError, BrokerAway, Refused, Unavailable
 from ayes.schemas.ids import new_id
 from ayes.schemas.slots import FILLED_BY, CallRef, Slot, ThreadRef
+from bench.rehearsal.rehearse import read_recordings, rehearse, review
+from bench.rehearsal.scripted_reviewer import script_for
 
 #: Calls in progress at a desk.
 LANES = 3

@@ -15,6 +15,7 @@ from ayes.ops.broker.processes import die_with_parent
 
 HERE = Path(__file__).resolve().parent
 AYES = Path(sys.executable).with_name("ayes")
+REHEARSAL = [sys.executable, "-m", "bench.rehearsal"]
 #: The pause before a program is started again.
 AGAIN_S = 0.5
 
@@ -137,6 +138,7 @@ def ours(
 ) -> dict[str, Program]:
     """Everything that runs against the broker, by name."""
     work = [str(AYES), "work"]
+    recorded_work = [*REHEARSAL, "work"]
     where = ["--store", str(store), "--ack-wait", f"{ack_wait_s:g}s", "--json"]
     load = [sys.executable, str(HERE / "load.py")]
 
@@ -153,7 +155,7 @@ def ours(
         commands[f"desk-{one}1"] = loaded("desk", f"desk-{one}1")
         commands[f"desk-{one}2"] = loaded("desk", f"desk-{one}2")
     for kind in ("model", "executor"):
-        commands[f"recorded-{kind}"] = [*work, kind, "--recording", str(recorded), *where]
+        commands[f"recorded-{kind}"] = [*recorded_work, kind, "--recording", str(recorded), *where]
     for person in ("ana", "ben", "cai"):
         commands[person] = loaded("reviewer", person)
     commands["rehearsal"] = loaded("rehearsal", "rehearsal")

@@ -10,6 +10,7 @@ import json
 import os
 import random
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -19,7 +20,7 @@ import pytest
 from long import sampled
 from paths import AIRLINE as POLICY
 from paths import DATA
-from program import AYES, Started, environment
+from program import AYES, REHEARSAL, Started, environment
 
 from ayes.projections.formats.conversation import read_conversations
 
@@ -64,15 +65,20 @@ class Program(Started):
 
 
 def start(*arguments: str | Path, log: Path) -> Program:
+    """Start `ayes`, or what `arguments` begin with if that is Python."""
     with log.open("ab") as err:
         return Program(
-            [AYES, *map(str, arguments)],
+            [str(one) for one in _words(*arguments)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=err,
             text=True,
             env=environment(),
         )
+
+
+def _words(*arguments: str | Path) -> tuple[str | Path, ...]:
+    return arguments if arguments[0] == sys.executable else (AYES, *arguments)
 
 
 async def up(*arguments: str | Path, log: Path) -> Program:
@@ -175,7 +181,8 @@ async def test_the_whole_of_it_killed_and_started_again(recordings: Path, tmp_pa
     """
     store, log = tmp_path / "store", tmp_path / "log"
     rehearse = (
-        "rehearse",
+        *REHEARSAL,
+        "run",
         recordings,
         "--policy",
         POLICY,
@@ -232,13 +239,15 @@ async def test_any_one_of_them_killed(victim: str, recordings: Path, tmp_path: P
     store, log = tmp_path / "store", tmp_path / "log"
     where = ("--store", store, "--ack-wait", ACK_WAIT_S)
     recorded = ("--recording", recordings)
+    run = (*REHEARSAL, "run", recordings, "--policy", POLICY)
+    work = (*REHEARSAL, "work")
     commands: dict[str, tuple[str | Path, ...]] = {
         "up": ("up", "--workers", "none", "--json", *where),
         "gate": ("work", "gate", "--json", *where),
         "queue": ("work", "queue", "--json", *where),
-        "model": ("work", "model", "--json", *recorded, *where),
-        "executor": ("work", "executor", "--json", *recorded, *where),
-        "rehearse": ("rehearse", recordings, "--policy", POLICY, "--no-workers", "--json", *where),
+        "model": (*work, "model", "--json", *recorded, *where),
+        "executor": (*work, "executor", "--json", *recorded, *where),
+        "rehearse": (*run, "--no-workers", "--json", *where),
     }
     wanted = await asyncio.to_thread(expected, recordings)
     running: Running = {}

@@ -7,8 +7,8 @@ Several rehearsals may share a broker, and then its consumers. Each also receive
 others and leaves them alone: they are redelivered until the process with their recording gets them.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -16,6 +16,7 @@ from ayes.consumers.effects import Effect, Perform
 from ayes.consumers.executor import Executor, ExecutorState, Run
 from ayes.consumers.model import Ask, ModelReply, ModelRequest, ModelWorker
 from ayes.consumers.tools import Registered
+from ayes.consumers.worker import Reaction
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import Delivered
 from ayes.projections.formats import conversation as recorded
@@ -128,6 +129,10 @@ def recorded_spec(tool: str) -> ToolSpec:
     )
 
 
+#: The durable consumers of the workers below.
+DURABLES: Final = ("model-recorded", "executor-recorded")
+
+
 class RecordedModel:
     """Replies in each turn of a thread as in the recording."""
 
@@ -208,6 +213,19 @@ class RecordedExecutor(Executor):
         if output.is_error:
             return e.ToolFailed(error=words(output.text), attempt=work.attempt)
         return e.ToolReturned(output=output.text, attempt=work.attempt)
+
+
+def recorded_reactions(
+    kinds: Sequence[str], recordings: Mapping[str, Recording]
+) -> list[tuple[str, Reaction[Any, Any]]]:
+    """The role and the reaction of each kind: `model`, `executor`."""
+    made: dict[str, Callable[[Mapping[str, Recording]], Reaction[Any, Any]]] = {
+        "model": RecordedModelWorker,
+        "executor": RecordedExecutor,
+    }
+    if unknown := sorted(set(kinds) - set(made)):
+        raise BadInput(f"no worker {unknown[0]!r} answers from a recording.")
+    return [(kind, made[kind](recordings)) for kind in kinds]
 
 
 def _not_ours(ref: ThreadRef) -> Unavailable:

@@ -23,15 +23,6 @@ from ayes.ledger.call import Call
 from ayes.ledger.clients.client import same_content
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
-from ayes.ops.rehearsal.recorded import (
-    PROVIDER,
-    Exchange,
-    Recording,
-    message_id,
-    recorded_spec,
-    recording,
-)
-from ayes.ops.rehearsal.scripted_reviewer import Script, vote
 from ayes.projections.formats import openai_chat
 from ayes.projections.formats.conversation import read_conversations, refused
 from ayes.projections.history import history
@@ -49,8 +40,17 @@ from ayes.schemas.errors import (
 )
 from ayes.schemas.logs import get_logger
 from ayes.schemas.slots import ROOT, Slot, ThreadRef, policies
+from bench.rehearsal.recorded import (
+    PROVIDER,
+    Exchange,
+    Recording,
+    message_id,
+    recorded_spec,
+    recording,
+)
+from bench.rehearsal.scripted_reviewer import Script, vote
 
-_log: Final = get_logger("ayes.ops.rehearsal.rehearse")
+_log: Final = get_logger("bench.rehearsal.rehearse")
 
 #: Conversations that run at the same time.
 AT_ONCE: Final = 64

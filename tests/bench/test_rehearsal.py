@@ -21,13 +21,12 @@ import pytest
 from paths import AIRLINE as POLICY
 from paths import DATA, SMALL
 from pictures import PDF, PNG, png
-from program import approvals, started, up
+from program import REHEARSAL, approvals, started, up
 from stories import life
 
 from ayes.consumers.model import with_bytes
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
-from ayes.ops.rehearsal.rehearse import _FactsByTurn, _notice
 from ayes.projections.formats import FORMATS
 from ayes.projections.formats.common import data_url
 from ayes.projections.formats.conversation import read_conversations
@@ -37,6 +36,7 @@ from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.content import attached
 from ayes.schemas.slots import ThreadRef
+from bench.rehearsal.rehearse import _FactsByTurn, _notice
 
 CHANGING = frozenset(
     {
@@ -66,19 +66,20 @@ def workspace(request):
 
 
 def rehearsed(store, workspace, *options, file=SMALL, policy=POLICY):
-    """`ayes rehearse --json` to its end, on the running store."""
-    return approvals(
-        *("rehearse", file, "--policy", policy, "-w", workspace, "--store", store, "--json"),
-        *options,
-        timeout_s=110,
-    )
+    """Rehearse with --json to its end, on the running store."""
+    where = ("-w", workspace, "--store", store)
+    return run(file, "--policy", policy, *where, "--json", *options, timeout_s=110)
+
+
+def run(*words, **given):
+    return approvals("run", *words, program=REHEARSAL, **given)
 
 
 def test_its_policy_may_come_by_a_pipe(store, workspace):
     """What was checked before anything was recorded is the policy that is in force (B1)."""
     options = ("--policy", "/dev/stdin", "-w", workspace, "--store", store, "--json")
     rules = POLICY.read_text()
-    ended = approvals("rehearse", SMALL, *options, typed=rules, timeout_s=110)
+    ended = run(SMALL, *options, typed=rules, timeout_s=110)
     assert ended.code == 0, ended.err
     assert approvals("policy", "show", "-w", workspace, store=store).out == rules
 
@@ -303,7 +304,7 @@ def test_rehearsed_again_nothing_new_is_recorded(store, workspace):
 
 def test_without_a_policy_everything_is_asked_about(store, workspace):
     """No rule means ask (I4): even the tools that only read wait for the reviewer."""
-    ended = approvals("rehearse", SMALL, "-w", workspace, "--store", store, "--json")
+    ended = run(SMALL, "-w", workspace, "--store", store, "--json")
     assert (ended.code, ended.one["gated"], ended.one["identical"]) == (0, 6, 3), ended.err
 
 
@@ -375,8 +376,8 @@ def test_a_variable_names_no_place_to_rehearse_in(store, workspace):
     says (A8).
     """
     before = last_seq(store)
-    words = ("rehearse", SMALL, "--policy", POLICY, "-w", workspace, "--json")
-    ended = approvals(*words, store=store, timeout_s=110)
+    words = (SMALL, "--policy", POLICY, "-w", workspace, "--json")
+    ended = run(*words, store=store, timeout_s=110)
     assert (ended.code, ended.one["identical"]) == (0, 3), ended.err
     assert last_seq(store) == before
 
@@ -401,7 +402,7 @@ def test_stopped_and_started_again_it_goes_on(store, workspace, tmp_path):
     hesitant = tmp_path / "reviewer.toml"
     hesitant.write_text('[[vote]]\ntools = ["cancel_reservation"]\nverdict = "approve"\n')
     options = ("--policy", POLICY, "-w", workspace, "--store", store)
-    with started("rehearse", SMALL, "--reviewer", hesitant, *options) as process:
+    with started("run", SMALL, "--reviewer", hesitant, *options, program=REHEARSAL) as process:
         wait_for(store, ThreadRef(workspace, "two-at-once").wish(2, 1).gated)
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=60)
@@ -443,7 +444,7 @@ def test_it_says_that_calls_wait_for_people(tmp_path, script, rules, as_json):
         store,
         *(["--json"] if as_json else []),
     )
-    with started("rehearse", file, *options) as process:
+    with started("run", file, *options, program=REHEARSAL) as process:
         sentence = next(line for line in process.stderr if "call waits" in line)
         assert sentence.startswith("1 call waits for people and nothing else happens: ")
         assert sentence.endswith(f"ayes pending -w rehearsal --store {store}\n")
@@ -510,7 +511,7 @@ def test_another_rehearsal_leaves_its_threads_alone(store, workspace, tmp_path, 
     nobody = tmp_path / "reviewer.toml"
     nobody.write_text("")
     with started(
-        "rehearse",
+        "run",
         SMALL,
         "--reviewer",
         nobody,
@@ -520,6 +521,7 @@ def test_another_rehearsal_leaves_its_threads_alone(store, workspace, tmp_path, 
         workspace,
         "--store",
         store,
+        program=REHEARSAL,
     ) as process:
         thread = ThreadRef(workspace, "two-at-once")
         for call in (thread.wish(2, 0), thread.wish(2, 1)):
@@ -552,9 +554,9 @@ def test_in_a_store_of_its_own_the_facts_stay(tmp_path):
     """
     store = tmp_path / "store"
     options = ("--policy", POLICY, "--store", store)
-    first = approvals("rehearse", SMALL, *options, "--json")
+    first = run(SMALL, *options, "--json")
     assert first.code == 0, first.err
-    again = approvals("rehearse", SMALL, *options)
+    again = run(SMALL, *options)
     assert again.code == 0
     counted = dict(line.split() for line in again.out.splitlines())
     assert counted["facts"] == str(first.one["facts"])

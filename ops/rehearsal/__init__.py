@@ -1,1 +1,0 @@
-"""Playing recorded conversations against a policy."""
