@@ -371,6 +371,8 @@ class Worker[S, W]:
             return (
                 handed.event.problem or f"a {handed.event.type} of version {handed.event.v} {NEWER}"
             )
+        if DURABLES[place[0]].only_again and delivery.tries == 1:
+            return ""
         if delivery.tries > max(MAX_DELIVERIES, DURABLES[place[0]].max_deliveries):
             return f"delivered {delivery.tries} times, never settled"
         ledger = self._as_of(handed.seq) if _is_first(delivery) else self._ledger

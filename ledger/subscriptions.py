@@ -47,9 +47,9 @@ class Durable(Struct, frozen=True):
     optional: bool = False
     #: Its work may take long, as tools and models do, so a delivery may long be unacknowledged.
     slow: bool = False
-    #: Whether acknowledgements are repeated until the broker confirms them, since one that a change
-    #: of leader loses would have work outside of the ledger done again.
-    confirmed: bool = False
+    #: Whether its workers handle only what is delivered again, such as parked deliveries that an
+    #: operator has tried again. They park what they cannot read, too.
+    only_again: bool = False
     #: After so many deliveries one is parked whatever the reason; 0: as the worker says. More where
     #: many are in hand at a time, since each is delivered again whenever their worker dies, and
     #: where deliveries wait by being handed on.
@@ -163,7 +163,7 @@ DURABLES: Final[dict[str, Durable]] = {
         Durable("executor-recorded", "executor", _EXECUTOR, at_once=256, optional=True, slow=True),
         # Begins sub-agents' threads, and records how they end.
         Durable("delegator", "service", (*_call("decided"), _REPLIED), optional=True),
-        # Endpoints choose among all facts. Each has few requests at a time, and none waits here.
+        # Endpoints are sent facts by readers of their own; this one is for what is parked.
         Durable(
             "webhooks",
             "webhooks",
@@ -171,7 +171,7 @@ DURABLES: Final[dict[str, Durable]] = {
             at_once=256,
             optional=True,
             slow=True,
-            confirmed=True,
+            only_again=True,
         ),
         Durable("model-recorded", "model", _MODEL, at_once=256, optional=True, slow=True),
     )

@@ -169,8 +169,8 @@ async def working(
                 ):
                     running.append(asyncio.create_task(keep_running(name, run), name=name))
             if isinstance(reaction, Webhooks):
-                keep_up = keep_running("webhooks behind", partial(reaction.keep_up, ledger))
-                running.append(asyncio.create_task(keep_up, name="webhooks behind"))
+                sending = keep_running("webhooks", partial(reaction.send, ledger, replica))
+                running.append(asyncio.create_task(sending, name="webhooks"))
         failed = asyncio.ensure_future(_first_failure(running))
         try:
             yield failed

@@ -27,6 +27,7 @@ from ayes.schemas.errors import BadFile, BadInput
 from ayes.schemas.events import TYPES
 from ayes.schemas.files import write_atomically
 from ayes.schemas.ids import token
+from ayes.schemas.slots import FILLED_BY, ROOT
 
 NAME: Final = "webhooks.json"
 #: How secrets begin, and the sizes of their keys (Standard Webhooks).
@@ -35,6 +36,8 @@ _KEY_BYTES: Final = range(24, 65)
 #: The type of the facts by which people are told. They are about messages, not about calls, so an
 #: endpoint receives them only if it names them.
 _ABOUT_MESSAGES: Final = "Notified"
+#: With more subjects it is as fast to read all facts.
+_MOST_SUBJECTS: Final = 64
 
 
 class Endpoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -81,6 +84,20 @@ class Endpoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
         is_type = kind in self.types if self.types else kind != _ABOUT_MESSAGES
         return is_type and (not self.workspaces or fact.slot.workspace in self.workspaces)
 
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        """The subjects of all facts that it may want; none for all."""
+        shapes = [
+            tuple("*" if one in {"#", "%"} else one for one in shape)
+            for shape, types in FILLED_BY.items()
+            if not self.types or {one.__name__ for one in types} & {*self.types}
+        ]
+        tails = [".".join((*(() if one[0][0] == "_" else ("*",)), *one)) for one in shapes]
+        if not self.types:
+            tails = [">"]
+        found = [f"{ROOT}.{where}.{tail}" for where in self.workspaces or ("*",) for tail in tails]
+        return tuple(found) if found != [f"{ROOT}.*.>"] and len(found) <= _MOST_SUBJECTS else ()
+
     def receives(self, fact: Fact) -> bool:
         """Whether it is sent this fact: it agreed before the fact was recorded."""
         return (
@@ -93,12 +110,11 @@ class Endpoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Standing(Struct, frozen=True, omit_defaults=True):
     """How an endpoint is doing."""
 
-    #: The first fact that it may lack; 0: none, it is sent each fact as it is delivered.
-    behind: int = 0
-    #: While it is sent each fact again: the first one that may have been recorded before that.
-    rest: int = 0
-    #: The tries of the fact `behind`, and why the last one failed.
-    tries: int = 0
+    #: The first fact that it may lack, noted each second; 0: none was sent.
+    next: int = 0
+    #: Whether that one was recorded long ago.
+    late: bool = False
+    #: Why its last request failed; empty if it did not.
     why: str = ""
     failing_since: datetime | None = None
     last_success: datetime | None = None
@@ -106,11 +122,6 @@ class Standing(Struct, frozen=True, omit_defaults=True):
     gone: str = ""
     #: The facts that were parked because of it, and why.
     parked: dict[int, str] = {}
-
-    @property
-    def missing(self) -> int:
-        """The first fact that it may lack; 0: none."""
-        return self.behind or self.rest
 
 
 class EndpointStatus(Struct, frozen=True):
@@ -139,7 +150,7 @@ class EndpointStatus(Struct, frozen=True):
             standing.gone or standing.why,
             standing.failing_since,
             standing.last_success,
-            standing.missing or None,
+            standing.next if standing.late or standing.failing_since else None,
             [*standing.parked],
         )
 
@@ -168,7 +179,7 @@ def _in_a_word(one: Endpoint, standing: Standing) -> str:
         return "gone"
     if standing.failing_since:
         return "failing"
-    return "behind" if standing.missing else "in step"
+    return "behind" if standing.late else "in step"
 
 
 def _time(at: datetime) -> str:
@@ -256,8 +267,8 @@ class EndpointFile(PrivateFile[Endpoints]):
         lock = path.with_suffix(".lock")
         super().__init__(path, lock, Endpoints())
         self.standings = PrivateFile(path.with_suffix(".state.json"), lock, Standings())
-        #: Held by the process that sends what endpoints have missed.
-        self.catching_up = path.with_suffix(".catching-up.lock")
+        #: Held by the process that sends.
+        self.sending = path.with_suffix(".sending.lock")
 
     def named(self, name: str) -> Endpoint:
         """The endpoint of that name.

@@ -1,18 +1,17 @@
 """Webhooks: sends each fact to the endpoints that want it, at least once.
 
-An endpoint that takes what it is sent receives each fact as it is delivered. The first failure puts
-it *behind*: its standing names the first fact that it may lack, and deliveries leave it out, so it
-delays no other endpoint and holds no delivery. One process then sends what it lacks, in the order
-of the log, with growing pauses (`keep_up`). A fact that fails as often as the endpoint allows is
-parked, and the next one follows. So an endpoint that was away for a weekend costs one parked fact
-for each round of tries, and once it is back it receives the rest by itself.
+Each endpoint has a reader of the log, which sends it the facts from its place on. Those that come
+together are sent at the same time; after a failure they are sent one after another, with growing
+pauses, until one is taken. A fact that fails as often as the endpoint allows is parked, and the
+next one follows. So an endpoint that was away for a weekend costs one parked fact for each round of
+tries, receives the rest by itself once it is back, and delays no other endpoint.
 
-It is no longer behind once it has all facts up to the last one. A delivery that left it out read
-its standing before that was written, so its fact was recorded before too: the facts between the two
-(`Standing.rest`) are sent once more.
+One process sends from a file; others wait to take over. It notes the places each second, so a
+process that is killed sends again what it sent since, with the same `webhook-id`, by which a
+receiver can drop it. Nothing is recorded, so no webhook causes another one.
 
-A repetition has the same `webhook-id`, by which a receiver can drop it. What this process has sent
-it does not send again. Nothing is recorded, so no webhook causes another one.
+The durable consumer `webhooks` is for facts that are to be tried again, and for those of a newer
+program, which are parked (docs/decisions/0060).
 """
 
 import asyncio
@@ -20,11 +19,11 @@ import fcntl
 import itertools
 import os
 import random
-from collections import OrderedDict, defaultdict
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing, asynccontextmanager
 from datetime import datetime, timedelta
 from functools import partial
+from http import HTTPStatus
 from typing import Final
 
 from msgspec import Struct
@@ -32,11 +31,13 @@ from msgspec.structs import replace
 
 from ayes.consumers.effects import Effect, GivenUp, Perform
 from ayes.consumers.supervision import keep_running
-from ayes.consumers.webhooks.endpoints import Endpoint, EndpointFile, Endpoints, Standing, Standings
+from ayes.consumers.webhooks.endpoints import Endpoint, EndpointFile, Standing, Standings
 from ayes.consumers.webhooks.requests import HttpAnswer, Sender
+from ayes.consumers.worker import DRAIN_S
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import Delivered, Parked
 from ayes.ledger.nats.credentials import open_own
+from ayes.ledger.replica import ReadReplica
 from ayes.ledger.validity import may_be_void, voids
 from ayes.projections.cloud_events import cloud_event, kind_of, webhook_id
 from ayes.schemas.codec import Fact
@@ -46,102 +47,73 @@ from ayes.schemas.logs import get_logger
 _log: Final = get_logger("ayes.consumers.webhooks.worker")
 
 DURABLE: Final = "webhooks"
-#: Requests to one endpoint at a time. One that takes longer to answer falls behind.
+#: Requests to one endpoint at a time.
 _AT_ONCE: Final = 16
 #: The longest pause between two tries.
 _MAX_PAUSE_S: Final = 300.0
-#: How often files and endpoints that are behind are looked at.
+#: How often files are looked at, and places noted.
 _LOOK_S: Final = 1.0
-#: Facts that are read together for an endpoint that is behind.
+#: Facts that are read together for a replay.
 _PAGE: Final = 128
-#: Sent facts that are remembered, and parked facts of one endpoint that are known to be its own.
-_MOST_REMEMBERED: Final = 20_000
+#: Parked facts of one endpoint that are known to be its own.
 _MOST_PARKED: Final = 1_000
-#: How old a noted success may be while others follow.
-_NOTED_EACH: Final = timedelta(seconds=10)
+#: From which age on its next fact shows that an endpoint is behind.
+_LATE: Final = timedelta(seconds=10)
 
 
 class Outgoing(Struct, frozen=True):
-    """A fact, why it is void, and where it is sent."""
+    """A fact that is tried again, why it is void, and the endpoints that lack it."""
 
     fact: Fact
     void: str
     endpoints: tuple[Endpoint, ...]
-    #: Whether an operator has it tried again.
-    again: bool
 
 
-def recipients(
-    endpoints: Endpoints, standings: Standings, fact: Fact
-) -> tuple[tuple[Endpoint, ...], bool]:
-    """The endpoints that a delivered fact is sent to, and whether it was parked because of them."""
-    parked = tuple(
-        one
-        for one in endpoints.endpoints.values()
-        if one.verified_at is not None and fact.seq in standings.of(one.name).parked
-    )
-    if parked:
-        return parked, True
-    return tuple(
-        one
-        for one in endpoints.endpoints.values()
-        if one.receives(fact) and not _is_left_out(standings.of(one.name), fact)
-    ), False
+class _Place(Struct, frozen=True):
+    """How far an endpoint is: the number of the next fact that it may lack, and when it came."""
+
+    seq: int
+    since: datetime | None = None
 
 
-def _is_left_out(standing: Standing, fact: Fact) -> bool:
-    """Whether the fact is sent later, with others that the endpoint lacks; or never."""
-    return bool(standing.gone or (standing.behind and fact.seq >= standing.behind))
+class _SentNoMore(Exception):
+    """The endpoint is gone or was removed, or this process ends."""
 
 
 class Webhooks:
-    """The worker's reaction; `keep_up` runs beside it."""
+    """The worker's reaction to facts that are tried again; `send` runs beside it."""
 
     durables = (DURABLE,)
     replaces = False
 
-    def __init__(self, file: EndpointFile, sender: Sender) -> None:
-        self._file, self._sender = file, sender
-        #: The requests that each endpoint has at a time: deliveries, and what it had missed.
-        self._slots: defaultdict[str, asyncio.Semaphore] = defaultdict(
-            lambda: asyncio.Semaphore(_AT_ONCE)
-        )
-        self._sent: OrderedDict[str, None] = OrderedDict()
-        self._fell = asyncio.Event()
+    def __init__(self, file: EndpointFile, sender: Sender, drain_s: float = DRAIN_S) -> None:
+        self._file, self._sender, self._drain_s = file, sender, drain_s
+        self._is_ending = False
+        #: By endpoint: its place, and when it last took a fact; noted each second.
+        self._places: dict[str, _Place] = {}
+        self._took: dict[str, datetime] = {}
 
     async def load(self, ledger: Ledger, handed: Delivered) -> Outgoing:
         assert isinstance(handed, Fact), "the webhooks receive facts only"
-        found, again = recipients(self._file.read(), self._file.standings.read(), handed)
-        void = await why_void(ledger, handed) if found else ""
-        return Outgoing(handed, void, found, again)
+        standings = self._file.standings.read()
+        agreeing = [one for one in self._file.read().endpoints.values() if one.verified_at]
+        lacking = [one for one in agreeing if handed.seq in standings.of(one.name).parked]
+        # It is nobody's alone if a newer program wrote it, or it was parked long ago.
+        lacking = lacking or [one for one in agreeing if one.receives(handed)]
+        return Outgoing(handed, await why_void(ledger, handed), tuple(lacking))
 
     def decide(self, seen: Outgoing, handed: Delivered) -> Sequence[Effect[Outgoing]]:
         return [Perform(None, seen)] if seen.endpoints else ()
 
     async def execute(self, ledger: Ledger, work: Outgoing) -> None:
-        """Send a fact to its endpoints, at the same time.
+        """Send a fact that was parked to the endpoints that lack it, at the same time.
 
         Raises:
-            GivenUp: an operator had it tried again, and an endpoint still does not take it.
+            GivenUp: an endpoint still does not take it.
         """
-        each = self._send_again if work.again else self._send_now
-        sending = (each(ledger, one, work) for one in work.endpoints)
+        sending = (self._send_again(ledger, one, work) for one in work.endpoints)
         if failed := [why for why in await asyncio.gather(*sending) if why]:
             raise GivenUp("; ".join(failed))
-
-    async def _send_now(self, ledger: Ledger, endpoint: Endpoint, work: Outgoing) -> str:
-        """Send a fact once. An endpoint that does not take it, or not yet, falls behind."""
-        name, fact = endpoint.name, work.fact
-        if self._slots[name].locked():
-            self._fall_behind(name, fact, None, ledger.now())
-            return ""
-        async with self._slots[name]:
-            answer = await self._post(endpoint, fact, work.void)
-        if answer.why:
-            self._fall_behind(name, fact, answer, ledger.now())
-        else:
-            self._note_success(name, ledger.now())
-        return ""
 
     async def _send_again(self, ledger: Ledger, endpoint: Endpoint, work: Outgoing) -> str:
         """Send a fact that was parked. Returns why the endpoint did not take it."""
@@ -149,150 +121,170 @@ class Webhooks:
         if why := await _send_patiently(self._sender, endpoint, work.fact, work.void):
             self._file.note(name, partial(_parked, seq=seq, why=why))
             return f"{name}: {why}"
-        self._note_success(name, ledger.now())
-        self._file.note(name, partial(_unparked, seq=seq))
+        self._file.note(name, partial(_unparked, seq=seq, now=ledger.now()))
         return ""
 
-    async def _post(self, endpoint: Endpoint, fact: Fact, void: str) -> HttpAnswer:
-        """Send a fact to an endpoint, unless this process has."""
-        sent = webhook_id(endpoint.name, fact)
-        if sent in self._sent:
-            return HttpAnswer()
-        answer = await self._sender.post(endpoint, sent, cloud_event(fact, endpoint.origin, void))
-        if not answer.why:
-            self._sent[sent] = None
-            if len(self._sent) > _MOST_REMEMBERED:
-                self._sent.popitem(last=False)
-        return answer
+    # ------------------------------------------------------------------------ each in its own place
 
-    def _fall_behind(self, name: str, fact: Fact, answer: HttpAnswer | None, now: datetime) -> None:
-        """Note that an endpoint lacks a fact: it did not take it, or is slower than facts come."""
-        before = self._file.standings.read().of(name)
-        after = self._file.note(name, partial(_fallen, seq=fact.seq, answer=answer, now=now))
-        if after.gone and not before.gone:
-            _report_gone(name, after)
-        elif after.behind and not before.behind:
-            why = answer.why if answer else "it is slower than the facts come"
-            report = _log.warning if answer else _log.info
-            report("a webhook fell behind", webhook=name, fact=after.behind, why=why)
-        self._fell.set()
+    async def send(self, ledger: Ledger, replica: ReadReplica | None = None) -> None:
+        """Send all endpoints what they lack, for ever. One process does it for each file.
 
-    def _note_success(self, name: str, now: datetime) -> None:
-        there = self._file.standings.read().of(name)
-        if there.failing_since or not there.last_success or now - there.last_success > _NOTED_EACH:
-            self._file.note(name, partial(_succeeded, now=now))
-
-    # ------------------------------------------------------------------- endpoints that are behind
-
-    async def keep_up(self, ledger: Ledger) -> None:
-        """Send endpoints what they lack, for ever. One process does it for each file."""
+        Args:
+            replica: where the calls of new facts are read. None: from the broker.
+        """
         async with _alone(self._file):
-            running: dict[str, asyncio.Task[None]] = {}
+            running: dict[tuple[str, datetime], asyncio.Task[None]] = {}
             try:
                 while True:
-                    self._fell.clear()
-                    for name in [name for name, task in running.items() if task.done()]:
-                        running.pop(name).result()
-                    for name in _behind(self._file):
-                        if name not in running:
-                            catching_up = partial(self._catch_up, ledger, name)
-                            kept = keep_running(f"catching up {name}", catching_up)
-                            running[name] = asyncio.create_task(kept)
-                    await _either(self._fell, _LOOK_S)
+                    served = self._served()
+                    for key in running.keys() - served:
+                        running[key].cancel()
+                        self._places.pop(key[0], None)
+                        self._took.pop(key[0], None)
+                    for key in [key for key, task in running.items() if task.done()]:
+                        if not (task := running.pop(key)).cancelled():
+                            task.result()
+                    for name, since in served - running.keys():
+                        sending = partial(self._send_all, ledger, replica, name)
+                        kept = keep_running(f"webhook {name}", sending)
+                        running[name, since] = asyncio.create_task(kept)
+                    await asyncio.sleep(_LOOK_S)
+                    self._note_places(ledger.now())
             finally:
-                for task in running.values():
-                    task.cancel()
-                await asyncio.gather(*running.values(), return_exceptions=True)
+                await self._drain(running)
+                self._note_places(ledger.now())
 
-    async def _catch_up(self, ledger: Ledger, name: str) -> None:
-        """Send an endpoint what it lacks, until it lacks nothing or is sent nothing more."""
-        while (endpoint := self._file.read().endpoints.get(name)) is not None:
-            standing = self._file.standings.read().of(name)
-            if standing.gone or not standing.missing:
-                return
-            last = await ledger.log.last_seq()
-            if await self._send_lacking(ledger, endpoint, standing.missing, last):
-                after = self._file.note(name, partial(_caught_up, last=last))
-                if not after.missing:
-                    _log.info("a webhook has caught up", webhook=name, fact=last)
+    async def _drain(self, running: dict[tuple[str, datetime], asyncio.Task[None]]) -> None:
+        """Let the requests in progress end, and send no more."""
+        self._is_ending = True
+        for (name, _), task in running.items():
+            if name not in self._places or self._places[name].since is None:
+                task.cancel()
+        if running:
+            await asyncio.wait(running.values(), timeout=self._drain_s)
+        for task in running.values():
+            task.cancel()
+        await asyncio.gather(*running.values(), return_exceptions=True)
 
-    async def _send_lacking(self, ledger: Ledger, endpoint: Endpoint, at: int, last: int) -> bool:
-        """Send the facts from `at` to `last` that the endpoint is to receive.
+    def _served(self) -> set[tuple[str, datetime]]:
+        """The endpoints that are sent facts, and since when they agree to it."""
+        standings = self._file.standings.read()
+        return {
+            (name, one.verified_at)
+            for name, one in self._file.read().endpoints.items()
+            if one.verified_at is not None and not standings.of(name).gone
+        }
 
-        Returns False if that ended early: the endpoint was changed, is sent nothing more, or has
-        fallen further behind.
+    async def _send_all(self, ledger: Ledger, replica: ReadReplica | None, name: str) -> None:
+        """Send an endpoint the facts from its place on, until it is to be sent nothing more."""
+        endpoint = self._file.read().endpoints.get(name)
+        if endpoint is None or endpoint.verified_at is None:
+            return
+        at = self._places.get(name, _Place(self._file.standings.read().of(name).next)).seq
+        # A place after the end is one in the log before this one.
+        is_here = 0 < at <= await ledger.log.last_seq() + 1
+        start = at if is_here else endpoint.verified_at
+        async with aclosing(ledger.log.follow(endpoint.subjects, start, until_end=False)) as read:
+            async for facts in read:
+                # What this program cannot read is parked by its worker, for all endpoints.
+                readable = [one for one in facts if not isinstance(one.event, Carried)]
+                rest = [fact for fact in readable if endpoint.receives(fact)]
+                try:
+                    while rest and not self._is_ending:
+                        self._places[name] = _Place(rest[0].seq, rest[0].recorded_at)
+                        as_of = replica and ledger.reading_from(replica.as_of(rest[0].seq))
+                        rest = await self._send_some(as_of or ledger, endpoint, rest)
+                except _SentNoMore:
+                    return
+                self._places[name] = _Place(rest[0].seq if rest else facts[-1].seq + 1)
+                if self._is_ending:
+                    return
+
+    async def _send_some(self, ledger: Ledger, endpoint: Endpoint, facts: list[Fact]) -> list[Fact]:
+        """Send an endpoint the first of these facts, and return those that it lacks still.
+
+        While it fails, one request shows whether it is back.
         """
-        while at <= last:
-            page, following = await _page(ledger, endpoint.receives, at, last)
-            while page:
-                # While it fails, one request shows whether it is back.
-                standing = self._file.standings.read().of(endpoint.name)
-                together = page[: 1 if standing.failing_since else _AT_ONCE]
-                reached = await self._send_together(ledger, endpoint, at, together)
-                if reached is None:
-                    return False
-                at = reached
-                page = [fact for fact in page if fact.seq >= at]
-            if not self._advance(endpoint.name, at, following, ledger.now(), sent=False):
-                return False
-            at = following
-        return True
+        is_failing = self._file.standings.read().of(endpoint.name).failing_since
+        together = facts[: 1 if is_failing else _AT_ONCE]
+        failed = together
+        if len(together) > 1:
+            answers = await asyncio.gather(*(self._post(ledger, endpoint, one) for one in together))
+            failed = [one for one, answer in zip(together, answers, strict=True) if answer.why]
+            if len(failed) < len(together):
+                self._note_success(endpoint.name, ledger.now())
+        if failed:
+            await self._insist(ledger, endpoint, failed[0])
+        return failed[1:] + facts[len(together) :]
 
-    async def _send_together(
-        self, ledger: Ledger, endpoint: Endpoint, at: int, facts: Sequence[Fact]
-    ) -> int | None:
-        """Send some facts at the same time, the first ones that it lacks from `at` on.
+    async def _insist(self, ledger: Ledger, endpoint: Endpoint, fact: Fact) -> None:
+        """Send a fact until the endpoint takes it, or it is parked.
 
-        Returns the number from which on it lacks facts now; after a pause if it did not take one.
-        None as of `_send_lacking`.
+        Raises:
+            _SentNoMore: it is sent nothing more by this process.
         """
         name = endpoint.name
-        answers = await asyncio.gather(*(self._post_judged(ledger, endpoint, one) for one in facts))
-        if self._file.read().endpoints.get(name) != endpoint:
-            return None
-        taken = next((place for place, one in enumerate(answers) if one.why), len(answers))
-        if taken:
-            reached = facts[taken - 1].seq + 1
-            if not self._advance(name, at, reached, ledger.now(), sent=True):
-                return None
-            at = reached
-        if taken == len(answers):
-            return at
-        fact, answer = facts[taken], answers[taken]
-        failed = partial(_failed, at=at, answer=answer, now=ledger.now())
-        standing = self._file.note(name, failed)
-        if standing.gone:
-            _report_gone(name, standing)
-            return None
-        if standing.behind != at:
-            return None
-        if standing.tries >= endpoint.tries:
-            await self._give_up(ledger, name, fact, standing)
-            if not self._advance(name, at, fact.seq + 1, ledger.now(), sent=False):
-                return None
-            at = fact.seq + 1
-        await self._pause(name, standing, _pause_s(endpoint, standing.tries, answer))
-        return at
+        for tries in range(1, endpoint.tries + 1):
+            if self._is_ending:
+                raise _SentNoMore
+            answer = await self._post(ledger, endpoint, fact)
+            if not answer.why:
+                self._note_success(name, ledger.now())
+                return
+            standing = self._note_failure(name, fact, answer, ledger.now())
+            if answer.is_gone:
+                raise _SentNoMore
+            if tries == endpoint.tries:
+                await self._park(ledger, name, fact, answer.why, tries)
+            await self._pause(name, standing, _pause_s(endpoint, tries, answer))
 
-    async def _post_judged(self, ledger: Ledger, endpoint: Endpoint, fact: Fact) -> HttpAnswer:
-        void = await why_void(ledger, fact)
-        async with self._slots[endpoint.name]:
-            return await self._post(endpoint, fact, void)
+    async def _post(self, ledger: Ledger, endpoint: Endpoint, fact: Fact) -> HttpAnswer:
+        """Send a fact once, signed with the secret of now."""
+        known = self._file.read().endpoints.get(endpoint.name)
+        if known is None or known.verified_at != endpoint.verified_at:
+            return HttpAnswer(HTTPStatus.GONE, "it was removed")
+        event = cloud_event(fact, known.origin, await why_void(ledger, fact))
+        return await self._sender.post(known, webhook_id(known.name, fact), event)
 
-    def _advance(self, name: str, at: int, to: int, now: datetime, *, sent: bool) -> bool:
-        """Note that an endpoint lacks nothing before `to`; False if it no longer lacks `at`, or
-        has fallen further behind.
-        """
-        after = self._file.note(name, partial(_moved, at=at, to=to, now=now if sent else None))
-        return after.missing == to
+    def _note_failure(self, name: str, fact: Fact, answer: HttpAnswer, now: datetime) -> Standing:
+        before = self._file.standings.read().of(name)
+        after = self._file.note(name, partial(_failed, at=fact.seq, answer=answer, now=now))
+        if after.gone:
+            hint = f"ayes webhooks test {name}"
+            _log.error("a webhook is sent nothing more", webhook=name, why=after.gone, next=hint)
+        elif not before.failing_since:
+            _log.warning("a webhook fell behind", webhook=name, fact=fact.seq, why=answer.why)
+        return after
 
-    async def _give_up(self, ledger: Ledger, name: str, fact: Fact, standing: Standing) -> None:
+    def _note_success(self, name: str, now: datetime) -> None:
+        """Note that it took something: at once after a failure, else with its place."""
+        self._took[name] = now
+        if self._file.standings.read().of(name).failing_since:
+            self._file.note(name, partial(_succeeded, now=now))
+
+    def _note_places(self, now: datetime) -> None:
+        """Note how far each endpoint is, in one write for all."""
+
+        def moved(name: str, at: _Place, there: Standing) -> Standing:
+            late = at.since is not None and now - at.since > _LATE
+            took = self._took.get(name, there.last_success)
+            return replace(there, next=at.seq, late=late, last_success=took)
+
+        def noted(there: Standings) -> Standings:
+            known = self._file.read().endpoints
+            places = ((name, at) for name, at in self._places.items() if name in known)
+            found = {name: moved(name, at, there.of(name)) for name, at in places}
+            return Standings(there.endpoints | found)
+
+        self._file.standings.change(noted)
+
+    async def _park(self, ledger: Ledger, name: str, fact: Fact, why: str, tries: int) -> None:
         """Park a fact that has failed as often as it is tried."""
-        self._file.note(name, partial(_parked, seq=fact.seq, why=standing.why))
+        self._file.note(name, partial(_parked, seq=fact.seq, why=why))
         whose = self._file.standings.read().endpoints.items()
-        reasons = (f"{one}: {why}" for one, of in whose if (why := of.parked.get(fact.seq)))
+        reasons = (f"{one}: {of.parked[fact.seq]}" for one, of in whose if fact.seq in of.parked)
         parked = Parked(
-            DURABLE, fact.seq, fact.slot.subject, "; ".join(reasons), standing.tries, ledger.now()
+            DURABLE, fact.seq, fact.slot.subject, "; ".join(reasons), tries, ledger.now()
         )
         _log.error("parked", webhook=name, subject=parked.subject, reason=parked.reason)
         await ledger.log.park(parked)
@@ -301,7 +293,7 @@ class Webhooks:
         """Wait, unless the endpoint answers again meanwhile, as `ayes webhooks test` notes."""
         clock = asyncio.get_running_loop()
         until = clock.time() + pause_s
-        while (left_s := until - clock.time()) > 0:
+        while (left_s := until - clock.time()) > 0 and not self._is_ending:
             await asyncio.sleep(min(left_s, _LOOK_S))
             if self._file.standings.read().of(name).failing_since != standing.failing_since:
                 return
@@ -375,15 +367,6 @@ async def _number(ledger: Ledger, start: int | datetime) -> int:
     return await ledger.log.last_seq() + 1
 
 
-def _behind(file: EndpointFile) -> Iterable[str]:
-    """The endpoints that lack something and are to be sent it."""
-    standings = file.standings.read()
-    for name, endpoint in file.read().endpoints.items():
-        standing = standings.of(name)
-        if endpoint.verified_at is not None and standing.missing and not standing.gone:
-            yield name
-
-
 async def _page(
     ledger: Ledger, is_wanted: Callable[[Fact], bool], start: int, last: int
 ) -> tuple[list[Fact], int]:
@@ -419,54 +402,17 @@ async def why_void(ledger: Ledger, fact: Fact) -> str:
 # ---------------------------------------------------------------------- what becomes of a standing
 
 
-def _fallen(there: Standing, *, seq: int, answer: HttpAnswer | None, now: datetime) -> Standing:
-    """It has not taken a delivered fact. Without an answer it was not sent it yet."""
-    if answer is not None and answer.is_gone:
-        return _is_gone(there, there.missing or seq, answer, now)
-    first = min(there.missing or seq, seq)
-    tries = there.tries if first == there.behind else 0
-    fallen = replace(there, behind=first, rest=0, tries=tries)
-    if answer is None:
-        return fallen
-    return replace(fallen, why=answer.why, failing_since=there.failing_since or now)
-
-
 def _failed(there: Standing, *, at: int, answer: HttpAnswer, now: datetime) -> Standing:
-    """It has not taken the first fact from `at` on, which it lacks."""
-    if there.missing != at:
-        return there
+    """It has not taken the fact `at`, and lacks those that follow."""
     if answer.is_gone:
-        return _is_gone(there, at, answer, now)
+        why = f"{answer.why} at {now:%Y-%m-%d %H:%M:%S} UTC; it lacks facts from {at} on"
+        return Standing(last_success=there.last_success, gone=why, parked=there.parked)
     since = there.failing_since or now
-    return replace(
-        there, behind=at, rest=0, tries=there.tries + 1, why=answer.why, failing_since=since
-    )
-
-
-def _moved(there: Standing, *, at: int, to: int, now: datetime | None) -> Standing:
-    """It lacks nothing before `to`; with a time it has taken a fact then."""
-    if there.missing != at:
-        return there
-    moved = replace(there, behind=to) if there.behind else replace(there, rest=to)
-    if to != at:
-        moved = replace(moved, tries=0)
-    return moved if now is None else _succeeded(moved, now=now)
+    return replace(there, next=at, why=answer.why, failing_since=since)
 
 
 def _succeeded(there: Standing, *, now: datetime) -> Standing:
     return replace(there, why="", failing_since=None, last_success=now)
-
-
-def _caught_up(there: Standing, *, last: int) -> Standing:
-    """It has all facts up to `last`; see the beginning of this file."""
-    if there.missing <= last:  # it has fallen behind again
-        return there
-    return replace(there, behind=0, rest=last + 1 if there.behind else 0, tries=0)
-
-
-def _is_gone(there: Standing, first: int, answer: HttpAnswer, now: datetime) -> Standing:
-    why = f"{answer.why} at {now:%Y-%m-%d %H:%M:%S} UTC; it lacks facts from {first} on"
-    return Standing(last_success=there.last_success, gone=why, parked=there.parked)
 
 
 def _parked(there: Standing, *, seq: int, why: str) -> Standing:
@@ -474,25 +420,17 @@ def _parked(there: Standing, *, seq: int, why: str) -> Standing:
     return replace(there, parked=dict(kept) | {seq: why})
 
 
-def _unparked(there: Standing, *, seq: int) -> Standing:
-    return replace(there, parked={one: why for one, why in there.parked.items() if one != seq})
-
-
-def _report_gone(name: str, standing: Standing) -> None:
-    _log.error(
-        "a webhook is sent nothing more",
-        webhook=name,
-        why=standing.gone,
-        next=f"ayes webhooks test {name}",
-    )
+def _unparked(there: Standing, *, seq: int, now: datetime) -> Standing:
+    parked = {one: why for one, why in there.parked.items() if one != seq}
+    return replace(_succeeded(there, now=now), parked=parked)
 
 
 @asynccontextmanager
 async def _alone(file: EndpointFile) -> AsyncGenerator[None]:
-    """Wait until no other process sends what the endpoints of this file lack; then be that one."""
+    """Wait until no other process sends from this file; then be that one."""
     while not file.path.exists():  # noqa: ASYNC110 - a command in another process creates it
         await asyncio.sleep(_LOOK_S)
-    lock = open_own(file.catching_up, os.O_RDWR | os.O_CREAT)
+    lock = open_own(file.sending, os.O_RDWR | os.O_CREAT)
     try:
         while True:
             try:
@@ -503,11 +441,3 @@ async def _alone(file: EndpointFile) -> AsyncGenerator[None]:
         yield
     finally:
         os.close(lock)
-
-
-async def _either(event: asyncio.Event, wait_s: float) -> None:
-    try:
-        async with asyncio.timeout(wait_s):
-            await event.wait()
-    except TimeoutError:
-        return

@@ -520,7 +520,7 @@ class JetStream:
             is_there = True
             while True:
                 while arrived:
-                    yield _Delivery(self, arrived.popleft(), confirmed=consumer.confirmed)
+                    yield _Delivery(self, arrived.popleft())
                 something.clear()
                 try:
                     async with asyncio.timeout(SILENCE_S):
@@ -790,9 +790,8 @@ _PASSING: Final = PASSING | {0, 10164, 10201, 10077, 10071}
 
 
 class _Delivery:
-    def __init__(self, jetstream: JetStream, message: NatsMessage, *, confirmed: bool) -> None:
+    def __init__(self, jetstream: JetStream, message: NatsMessage) -> None:
         subject, reply, data, _ = message
-        self._confirmed = confirmed
         self._requests = jetstream.api
         self._reply = reply.decode()
         at = meta(self._reply)
@@ -803,10 +802,7 @@ class _Delivery:
             jetstream._advance(at.seq)  # noqa: SLF001 - one object in two parts
 
     async def ack(self) -> None:
-        if self._confirmed:
-            await self._requests.ask(self._reply, b"+ACK", subscriptions.ACK_WAIT_S, repeat=True)
-        else:
-            await self._requests.tell(self._reply, b"+ACK")
+        await self._requests.tell(self._reply, b"+ACK")
 
     async def retry(self, after_s: float) -> None:
         await self._requests.tell(self._reply, b'-NAK {"delay": %d}' % int(after_s * 1e9))

@@ -13,10 +13,8 @@ from ayes.consumers.pending_view import PendingView
 from ayes.consumers.tools import Tools
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
-from ayes.ledger.nats.jetstream import JetStream
 from ayes.ops.workers import reactions, working
 from ayes.schemas.errors import Unavailable
-from ayes.schemas.events import Said
 from ayes.schemas.policy import applied
 from ayes.schemas.slots import ThreadRef, policy_slot
 
@@ -103,38 +101,6 @@ async def test_a_node_that_is_silently_away_keeps_nobody_from_reading(tmp_path: 
                         assert (await anext(facts)).seq == 1
             finally:
                 os.kill(silent.pid, signal.SIGCONT)
-
-
-@pytest.mark.long
-async def test_a_change_of_leader_loses_no_acknowledgement_of_a_webhook(tmp_path: Path):
-    """The node that leads the consumer dies with the acknowledgements that were sent to it: they
-    are sent again to the next one, so that no receiver gets twice what it has taken.
-    """
-    async with cluster(tmp_path) as running, asyncio.timeout(110):
-        async with JetStream.connect(running.store.path, role="admin", timeout_s=60) as log:
-            what = "CONSUMER.INFO.LEDGER.webhooks"
-            leader = (await log.api.call(what))["cluster"]["leader"]
-        dies = next(one for one in running.nodes if one.name == leader)
-        other = next(one for one in running.nodes if one is not dies)
-        async with (
-            Ledger.connect(other.store.path, role="admin", timeout_s=60) as admin,
-            admin.log.deliveries("webhooks") as deliveries,
-        ):
-            for number in range(20):
-                await admin.append(THREAD.said(f"m{number}"), Said(role="user", text="Hello"))
-            taken = [await anext(deliveries) for _ in range(20)]
-
-            async def in_hand() -> list[int]:
-                consumer = await admin.log.api.call(what)
-                lags = [one.get("lag", 0) for one in consumer["cluster"]["replicas"]]
-                return [consumer["num_ack_pending"], *lags]
-
-            # The others know what was delivered.
-            while await in_hand() != [20, 0, 0]:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-            os.kill(dies.pid, signal.SIGKILL)
-            await asyncio.gather(*(one.ack() for one in taken))
-            assert (await patiently(in_hand))[0] == 0
 
 
 async def patiently(attempt):
