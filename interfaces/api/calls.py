@@ -24,6 +24,7 @@ from ayes.ledger.validity import call_of
 from ayes.ops.actions.votes import open_tally
 from ayes.projections.pending import Entry, decode
 from ayes.projections.views import call as views
+from ayes.projections.views.copied import copied
 from ayes.projections.views.doubt import Doubt
 from ayes.projections.views.doubt import doubt as doubt_view
 from ayes.projections.views.fact import RecordedFact, recorded
@@ -152,20 +153,13 @@ async def record(ref: Named, backend: InBackend, visitor: Reading) -> Record:
     known = await ledger.with_origin(await ledger.known_call(ref))
     known, _ = await ledger.with_given(known) if known.votes else (known, ())
     assert known.requested, "`known_call` raises otherwise"
-    wish, tool, doubt = (
+    tool, doubt = await ledger.tool_of(known), await doubts.doubt_about(ledger, known)
+    return copied(
+        Record,
         known.wish,
-        await ledger.tool_of(known),
-        await doubts.doubt_about(ledger, known),
-    )
-    return Record(
         state=views.call_state(known, await open_tally(ledger, known)),
-        requester=wish.requester,
-        agent=wish.agent,
-        labels=wish.labels,
-        tool_version=wish.tool_version,
         tool_description=tool.declared.description if tool else "",
         tool_schema=tool.declared.schema if tool else "",
-        run_by=wish.run_by,
         requested_at=known.requested.recorded_at,
         question=views.question(known),
         votes=views.recorded_votes(known),

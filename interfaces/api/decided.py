@@ -1,20 +1,17 @@
 """Decided calls: a search, and its result as JSON lines."""
 
 from collections.abc import AsyncGenerator
-from datetime import UTC, datetime
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, Final, get_args
 
 import msgspec
 from fastapi import Depends, Query
 from fastapi.responses import StreamingResponse
 from msgspec import Struct
-from pydantic import AfterValidator, BeforeValidator
 
 from ayes.interfaces.api.backend import Backend, InBackend
 from ayes.interfaces.api.base import ApiRouter
 from ayes.interfaces.api.identity import Reading
 from ayes.interfaces.api.search import DecidedFilter, DecisionKind, Order, search
-from ayes.ledger.lifecycle import Status
 from ayes.projections.views.call import DecidedCall
 from ayes.schemas.errors import BadInput
 
@@ -36,34 +33,7 @@ class DecidedPage(Struct, frozen=True):
     next: str | None
 
 
-def _in_utc(at: datetime) -> datetime:
-    return at.replace(tzinfo=UTC) if at.tzinfo is None else at
-
-
-#: A form sends an empty text for a time that was not entered.
-_Time = Annotated[
-    Annotated[datetime, AfterValidator(_in_utc)] | None, BeforeValidator(lambda at: at or None)
-]
-
-
-def _filter(
-    workspace: str = "",
-    thread: str = "",
-    tool: str = "",
-    rule: str = "",
-    verdict: DecisionKind | Literal[""] = "",
-    status: Annotated[Status | Literal[""], Query(description="As it is now.")] = "",
-    by: Annotated[str, Query(description="Somebody on whose vote the decision rests.")] = "",
-    requester: str = "",
-    since: Annotated[_Time, Query(description="UTC, unless it has an offset.")] = None,
-    until: Annotated[_Time, Query(description="The first time that is too late.")] = None,
-) -> DecidedFilter:
-    return DecidedFilter(
-        workspace, thread, tool, rule, verdict, status, by, requester, since, until
-    )
-
-
-Filtered = Annotated[DecidedFilter, Depends(_filter)]
+Filtered = Annotated[DecidedFilter, Depends()]
 
 
 @router.get("/decided")

@@ -5,7 +5,6 @@ from typing import Annotated, Final
 
 from fastapi import Query
 from msgspec import Struct
-from msgspec.structs import asdict
 from pydantic import Field
 
 from ayes.consumers.webhooks.endpoints import EndpointStatus
@@ -18,6 +17,7 @@ from ayes.ops.actions.parked import fact_json, marked, standing, with_fact
 from ayes.ops.inspection.nodes import Copies
 from ayes.ops.inspection.progress import ConsumerStatus
 from ayes.ops.inspection.status import FailingChannel
+from ayes.projections.views.copied import copied
 
 router: Final = ApiRouter(tags=["operations"])
 
@@ -60,14 +60,9 @@ class ParkedDelivery(Struct, frozen=True):
 
 
 def _parked(one: Parked) -> ParkedDelivery:
-    return ParkedDelivery(
-        number=one.number,
-        consumer=one.consumer,
-        seq=one.seq,
-        subject=one.subject,
-        reason=one.reason,
-        tries=one.tries,
-        parked_at=one.parked_at,
+    return copied(
+        ParkedDelivery,
+        one,
         standing=standing(one),
         is_open=one.is_open and one.mark is None and one.state == "parked",
         said=one.mark.reason if one.mark else "",
@@ -121,25 +116,14 @@ async def operations(backend: InBackend, _visitor: Reading) -> Operations:
     found = await backend.status()
     room = await uses(jetstream(backend.reading).api)
     oldest = next(iter(backend.waiting.oldest(1)), None) if found.pending else None
-    return Operations(
-        url=found.url,
-        facts=found.facts,
-        last_seq=found.last_seq,
-        bytes=found.bytes,
-        head_age_s=found.head_age_s,
-        pending=found.pending,
+    return copied(
+        Operations,
+        found,
         oldest=str(oldest.ref) if oldest else None,
         oldest_since=oldest.gated_at if oldest else None,
-        in_doubt=found.in_doubt,
-        void_runs=found.void_runs,
-        consumers=[Consumer(**asdict(one), problem=one.problem) for one in found.consumers],
-        streams=found.streams,
-        room=[StreamUse(**asdict(one), is_alarming=one.is_alarming) for one in room],
-        free_bytes=found.free_bytes,
-        channels=found.channels,
-        alarms=found.alarms,
+        consumers=[copied(Consumer, one) for one in found.consumers],
+        room=[copied(StreamUse, one) for one in room],
         parked=list(map(_parked, found.parked)),
-        webhooks=found.webhooks,
     )
 
 

@@ -17,6 +17,7 @@ from ayes.ops.audit import backtest
 from ayes.ops.broker.setup import apply_policy, apply_proposal, propose_policy
 from ayes.ops.single_flight import in_thread
 from ayes.projections.thread import thread_of
+from ayes.projections.views.copied import copied
 from ayes.projections.views.fact import fact_row
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import BadInput, NotAllowed
@@ -180,9 +181,9 @@ async def attempt(
     refusal = f"{visitor.name} is trying a policy already. Wait for its result."
     async with backend.busy.once(("trial", visitor.name), refusal):
         report, unreadable = await in_thread(lambda: _backtest(backend, workspace, candidate))
-    found = {name: getattr(report, name) for name in backtest.Findings.__struct_fields__}
-    return Trial(
-        **found,
+    return copied(
+        Trial,
+        report,
         days=candidate.days,
         in_force=in_force,
         differences=differences,

@@ -11,15 +11,19 @@ goes on.
 import asyncio
 from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
-from datetime import datetime
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from itertools import batched
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
+
+from fastapi import Query
+from pydantic import AfterValidator, BeforeValidator
 
 from ayes.interfaces.api.backend import jetstream
 from ayes.interfaces.api.windows import newest_first, oldest_first
 from ayes.ledger.clients.services import Ledger
+from ayes.ledger.lifecycle import Status
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.validity import call_of
 from ayes.ops.lake.catalog import connect
@@ -43,23 +47,29 @@ _MOST_BYTES: Final = 4 << 20
 _ROWS: Final = 500
 
 
+def _in_utc(at: datetime) -> datetime:
+    return at.replace(tzinfo=UTC) if at.tzinfo is None else at
+
+
+#: A form sends an empty text for a time that was not entered.
+_Time = Annotated[
+    Annotated[datetime, AfterValidator(_in_utc)] | None, BeforeValidator(lambda at: at or None)
+]
+
+
 class DecidedFilter(CallFilter, frozen=True):
-    """Selects decided calls.
+    """Selects decided calls; the parameters of a request.
 
     Raises:
         BadId: `workspace` or `thread` is not valid.
     """
 
     verdict: DecisionKind | Literal[""] = ""
-    #: As it is now.
-    status: str = ""
-    #: Somebody on whose vote the decision rests.
-    by: str = ""
+    status: Annotated[Status | Literal[""], Query(description="As it is now.")] = ""
+    by: Annotated[str, Query(description="Somebody on whose vote the decision rests.")] = ""
     requester: str = ""
-    #: Decided at this time or later.
-    since: datetime | None = None
-    #: Decided before this time.
-    until: datetime | None = None
+    since: Annotated[_Time, Query(description="UTC, unless it has an offset.")] = None
+    until: Annotated[_Time, Query(description="The first time that is too late.")] = None
 
     def __post_init__(self) -> None:
         self.checked()  # before the lake is asked, which would find nothing

@@ -9,6 +9,7 @@ from ayes.interfaces.api.backend import InBackend
 from ayes.interfaces.api.base import ApiRouter
 from ayes.interfaces.api.identity import Reading
 from ayes.ops.actions.tools import newest_tools
+from ayes.projections.views.copied import copied
 from ayes.projections.views.fact import fact_row
 from ayes.schemas import tools as declared_tools
 from ayes.schemas.codec import Fact
@@ -37,15 +38,12 @@ class DeclaredTool(Struct, frozen=True):
 
 
 def _declared(tool: declared_tools.Tool, fact: Fact) -> DeclaredTool:
-    declared = tool.declared
-    return DeclaredTool(
+    return copied(
+        DeclaredTool,
+        tool.declared,
         name=tool.name,
         version=tool.version,
-        description=declared.description,
-        json_schema=declared.schema,
-        run_by=declared.run_by,
-        repeatable=declared.repeatable,
-        governs=declared.governs,
+        json_schema=tool.declared.schema,
         declared_at=fact.recorded_at,
         by=fact_row(fact).by,
     )

@@ -14,6 +14,7 @@ from ayes.ledger.validity import voids
 from ayes.projections.history import told
 from ayes.projections.pending import Entry
 from ayes.projections.views.content import HeldFile, held_in_content
+from ayes.projections.views.copied import copied
 from ayes.schemas import events as e
 from ayes.schemas.content import words
 from ayes.schemas.people import is_excluded
@@ -186,7 +187,7 @@ class PendingCall(Struct, frozen=True):
 
 
 def pending_call(entry: Entry, *, mine: bool, voted: bool) -> PendingCall:
-    return _copied(
+    return copied(
         PendingCall,
         entry,
         call=str(entry.ref),
@@ -199,12 +200,6 @@ def pending_call(entry: Entry, *, mine: bool, voted: bool) -> PendingCall:
 
 def _above(chain: Iterable[e.Link]) -> tuple[CallAbove, ...]:
     return tuple(CallAbove(one.call, one.tool, one.agent) for one in chain)
-
-
-def _copied[T: Struct](kind: type[T], of: object, **other: Any) -> T:
-    """A struct with the fields of this object, except the other ones."""
-    same = {name: getattr(of, name) for name in kind.__struct_fields__ if name not in other}
-    return kind(**same, **other)
 
 
 class Question(Struct, frozen=True):
@@ -247,7 +242,7 @@ def question(call: Call) -> Question | None:
     asking = call.approval_request
     if asking is None or call.gated is None:
         return None
-    return _copied(
+    return copied(
         Question,
         asking,
         also=_quorums_shown((*asking.also, *asking.besides)),
@@ -284,7 +279,7 @@ class RecordedVote(Struct, frozen=True):
 def recorded_votes(call: Call) -> list[RecordedVote]:
     whys = {one.fact.seq: one.why for one in voids(call)}
     return [
-        _copied(
+        copied(
             RecordedVote,
             vote.event,
             reviewer=vote.slot.tail[3],
@@ -315,7 +310,7 @@ class EarlierCall(Struct, frozen=True):
 def earlier_call(call: Call) -> EarlierCall:
     assert call.requested
     at = call.requested.recorded_at
-    return _copied(EarlierCall, call_state(call), requested_at=at)
+    return copied(EarlierCall, call_state(call), requested_at=at)
 
 
 class DecidedCall(Struct, frozen=True):

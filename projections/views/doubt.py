@@ -1,12 +1,12 @@
 """A call in doubt as everybody outside sees it."""
 
 from datetime import datetime
-from typing import Any
 
 from msgspec import Struct
 
 from ayes.ledger.call import Call
 from ayes.projections.doubt import CallInDoubt
+from ayes.projections.views.copied import copied
 from ayes.schemas import events as e
 from ayes.schemas.content import words
 
@@ -50,27 +50,23 @@ class DoubtfulCall(Doubt, frozen=True):
 
 
 def doubt(found: CallInDoubt) -> Doubt:
-    return Doubt(**_why(found))
+    return copied(Doubt, found, late=_late(found.late))
 
 
 def doubtful_call(found: CallInDoubt, call: Call, *, mine: bool) -> DoubtfulCall:
-    """Args:
-    mine: whether the visitor may say what became of it.
+    """A call in doubt.
+
+    Args:
+        mine: whether the visitor may say what became of it.
     """
-    return DoubtfulCall(
-        **_why(found),
+    return copied(
+        DoubtfulCall,
+        found,
         call=str(call.ref),
-        workspace=call.ref.workspace,
-        thread=call.ref.thread,
-        tool=found.tool,
         arguments=call.arguments,
         mine=mine,
+        late=_late(found.late),
     )
-
-
-def _why(found: CallInDoubt) -> dict[str, Any]:
-    same = ("since", "claimed_by", "claimed_at", "recorded", "reason")
-    return {name: getattr(found, name) for name in same} | {"late": _late(found.late)}
 
 
 def _late(result: e.ToolReturned | e.ToolFailed | None) -> LateResult | None:

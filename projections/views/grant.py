@@ -6,6 +6,7 @@ from typing import Literal
 from msgspec import Struct
 
 from ayes.ledger.judging.grants import Delegation, Grant, GrantStanding
+from ayes.projections.views.copied import copied
 from ayes.schemas import events as e
 
 type DelegationStanding = Literal["to come", "in force", "ended"]
@@ -46,21 +47,16 @@ class GrantState(Struct, frozen=True):
 def grant_state(grant: Grant, now: datetime) -> GrantState:
     granted = grant.granted
     revoked = grant.revoked.event if grant.revoked else None
-    return GrantState(
+    return copied(
+        GrantState,
+        granted,
         grant=str(grant.ref),
         standing=grant.standing(now),
-        tool=granted.tool,
-        arguments=granted.arguments,
-        when=granted.when,
-        agent=granted.agent,
-        thread=granted.thread,
-        uses=granted.uses,
         left=grant.left,
         used_by=[fact.event.call for fact in grant.used if isinstance(fact.event, e.GrantUsed)],
         used_at=max((fact.recorded_at for fact in grant.used), default=None),
         given_at=grant.given.recorded_at,
         ends_at=grant.ends_at,
-        reason=granted.reason,
         revoked_by=revoked.reviewer or revoked.call if isinstance(revoked, e.GrantRevoked) else "",
         seq=grant.given.seq,
     )
@@ -98,15 +94,11 @@ class DelegationState(Struct, frozen=True):
 
 
 def delegation_state(delegation: Delegation, now: datetime) -> DelegationState:
-    given = delegation.delegated
-    return DelegationState(
+    return copied(
+        DelegationState,
+        delegation.delegated,
         delegation=str(delegation.ref),
         standing=_delegation_standing(delegation, now),
-        to=given.to,
-        starts_at=given.starts_at,
-        ends_at=given.ends_at,
-        tools=given.tools,
-        reason=given.reason,
         seq=delegation.given.seq,
     )
 
