@@ -21,7 +21,7 @@ from ayes.ledger.call import Call
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.validity import call_of
-from ayes.ops.actions.votes import open_tally
+from ayes.ops.actions.votes import state_of
 from ayes.projections.pending import Entry, decode
 from ayes.projections.views import call as views
 from ayes.projections.views.copied import copied
@@ -157,7 +157,7 @@ async def record(ref: Named, backend: InBackend, visitor: Reading) -> Record:
     return copied(
         Record,
         known.wish,
-        state=views.call_state(known, await open_tally(ledger, known)),
+        state=await state_of(ledger, known),
         tool_description=tool.declared.description if tool else "",
         tool_schema=tool.declared.schema if tool else "",
         requested_at=known.requested.recorded_at,

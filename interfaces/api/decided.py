@@ -1,5 +1,6 @@
 """Decided calls: a search, and its result as JSON lines."""
 
+import re
 from collections.abc import AsyncGenerator
 from typing import Annotated, Final, get_args
 
@@ -11,15 +12,16 @@ from msgspec import Struct
 from ayes.interfaces.api.backend import Backend, InBackend
 from ayes.interfaces.api.base import ApiRouter
 from ayes.interfaces.api.identity import Reading
+from ayes.interfaces.api.queries import read_cursor
 from ayes.interfaces.api.search import DecidedFilter, DecisionKind, Order, search
 from ayes.projections.views.call import DecidedCall
-from ayes.schemas.errors import BadInput
 
 router: Final = ApiRouter(tags=["calls"])
 
 #: Calls of a page, unless the request says how many, and of a step of an export.
 _PAGE: Final = 50
 _STEP: Final = 200
+_CURSOR: Final = re.compile("[0-9]{1,19}", re.ASCII)
 #: The ways in which a call can be decided.
 DECISIONS: Final[tuple[str, ...]] = get_args(DecisionKind.__value__)
 
@@ -73,7 +75,7 @@ async def page(
     limit: int = _PAGE,
 ) -> DecidedPage:
     """A page of the decided calls that the filter selects."""
-    position = _cursor(after) if after else None
+    position = int(read_cursor(_CURSOR, after)[0]) if after else None
     found = await search(backend.reading, backend.lake, chosen, order, position, limit)
     return DecidedPage(
         calls=found.calls,
@@ -89,9 +91,3 @@ async def _lines(
         if found.next is None:
             return
         found = await page(backend, chosen, order, found.next, _STEP)
-
-
-def _cursor(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < 20):
-        raise BadInput(f"after={text!r} is not a cursor. Take `next` of the page before.")
-    return int(text)

@@ -11,6 +11,7 @@ from pydantic import Field
 from ayes.interfaces.api.backend import InBackend
 from ayes.interfaces.api.base import ApiModel, ApiRouter
 from ayes.interfaces.api.identity import Reading, Reviewing
+from ayes.interfaces.api.queries import read_cursor
 from ayes.ledger.judging import grants as ledger_grants
 from ayes.ops.actions.grants import (
     GrantScope,
@@ -22,7 +23,6 @@ from ayes.ops.actions.grants import (
     vote_problem,
 )
 from ayes.projections.views.grant import DelegationState, GrantState, delegation_state, grant_state
-from ayes.schemas.errors import BadInput
 from ayes.schemas.ids import token
 from ayes.schemas.limits import MAX_GRANT_S
 from ayes.schemas.slots import (
@@ -96,8 +96,7 @@ def _place(one: GrantState | DelegationState) -> tuple[bool, int]:
 
 
 def _cursor(text: str) -> tuple[bool, int]:
-    if (found := _CURSOR.fullmatch(text)) is None:
-        raise BadInput(f"after={text[:100]!r} is not a cursor. Take `next` of the page before.")
+    found = read_cursor(_CURSOR, text)
     return found[1] == "1", -int(found[2])
 
 

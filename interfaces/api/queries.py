@@ -75,10 +75,7 @@ class CallQuery(ApiModel):
         """
         if not self.after:
             return None
-        if (found := _CURSOR.fullmatch(self.after)) is None:
-            raise BadInput(
-                f"after={self.after[:100]!r} is not a cursor. Take `next` of the page before."
-            )
+        found = read_cursor(_CURSOR, self.after)
         return PageCursor(int(found[1]), found[2])
 
 
@@ -88,3 +85,14 @@ _CURSOR: Final = re.compile(r"([0-9]{1,18})-([A-Za-z0-9_.-]{1,256})", re.ASCII)
 def cursor_text(cursor: PageCursor | None) -> str | None:
     """A cursor as the API writes it."""
     return f"{cursor.seq}-{cursor.key}" if cursor else None
+
+
+def read_cursor(form: re.Pattern[str], after: str) -> re.Match[str]:
+    """The parts of a cursor.
+
+    Raises:
+        BadInput: it is not one that a page has.
+    """
+    if (found := form.fullmatch(after)) is None:
+        raise BadInput(f"after={after[:100]!r} is not a cursor. Take `next` of the page before.")
+    return found

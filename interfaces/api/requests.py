@@ -7,7 +7,7 @@ from fastapi import Header, Query
 from msgspec import Struct
 from pydantic import Field
 
-from ayes.interfaces.api.backend import Backend, InBackend
+from ayes.interfaces.api.backend import InBackend
 from ayes.interfaces.api.base import ApiModel, ApiRouter, example
 from ayes.interfaces.api.content import GivenContent, as_recorded
 from ayes.interfaces.api.doubts import doubt_about
@@ -17,8 +17,8 @@ from ayes.interfaces.api.queries import Named
 from ayes.ledger.call import Call
 from ayes.ledger.clients.client import same_content
 from ayes.ledger.lifecycle import Status
-from ayes.ops.actions.votes import open_tally
-from ayes.projections.views.call import CallState, call_state
+from ayes.ops.actions.votes import state_of
+from ayes.projections.views.call import CallState
 from ayes.schemas import events as e
 from ayes.schemas.errors import AlreadyFilled, BadInput
 from ayes.schemas.limits import MAX_INTERVAL_S
@@ -83,11 +83,7 @@ async def request(
         labels=request.labels,
         expires_in_s=request.expires_in_s,
     )
-    return await _state(backend, known)
-
-
-async def _state(backend: Backend, call: Call) -> CallState:
-    return call_state(call, await open_tally(backend.reading, call))
+    return await state_of(backend.reading, known)
 
 
 class Decision(Struct, frozen=True):
@@ -110,7 +106,7 @@ async def decision(
     known = await backend.reading.known_call(ref)
     if timeout_s:
         known = await backend.reading.until(known, lambda one: one.decided is not None, timeout_s)
-    return Decision(decided=known.decided is not None, state=await _state(backend, known))
+    return Decision(decided=known.decided is not None, state=await state_of(backend.reading, known))
 
 
 class Withdrawal(ApiModel):
@@ -128,7 +124,7 @@ async def withdraw(
         await check_withdrawal(reading, known, visitor)
         service = await backend.service(visitor.author)
         known = await service.withdraw(ref, withdrawal.reason)
-    return await _state(backend, known)
+    return await state_of(backend.reading, known)
 
 
 class Claim(ApiModel):
@@ -150,7 +146,7 @@ async def claim(ref: Named, claim: Claim, backend: InBackend, visitor: Serving) 
     """
     service = await backend.service(visitor.author)
     known = await service.start(ref, claim_id=str(claim.claim), lease_s=claim.lease_s)
-    return await _state(backend, known)
+    return await state_of(backend.reading, known)
 
 
 class Renewal(ApiModel):
@@ -168,7 +164,7 @@ async def renew(ref: Named, renewal: Renewal, backend: InBackend, visitor: Servi
     each lease.
     """
     service = await backend.service(visitor.author)
-    return await _state(backend, await service.renew(ref, str(renewal.claim)))
+    return await state_of(backend.reading, await service.renew(ref, str(renewal.claim)))
 
 
 class Result(ApiModel):
@@ -193,7 +189,7 @@ async def finish(ref: Named, result: Result, backend: InBackend, visitor: Servin
         known = await service.known_call(ref)
         if not _ended_so(known, output, result.error):
             raise
-    return await _state(backend, known)
+    return await state_of(backend.reading, known)
 
 
 def _ended_so(call: Call, output: e.Content | None, error: str | None) -> bool:
@@ -223,4 +219,4 @@ async def doubt(ref: Named, doubts: Doubts, backend: InBackend, visitor: Reading
         await check_doubt(reading, known, visitor, await doubt_about(reading, known))
         service = await backend.service(visitor.author)
         known = await service.doubt(ref, doubts.reason)
-    return await _state(backend, known)
+    return await state_of(backend.reading, known)

@@ -11,10 +11,9 @@ from ayes.interfaces.api.base import ApiModel, ApiRouter, example
 from ayes.interfaces.api.identity import Reviewing
 from ayes.interfaces.api.problems import Problem, problem_of
 from ayes.interfaces.api.queries import Named
-from ayes.ledger.call import Call
 from ayes.ledger.clients.reviewers import Ballot, Reviewer
-from ayes.ops.actions.votes import late_result, open_tally, seen_by_gate
-from ayes.projections.views.call import CallState, call_state
+from ayes.ops.actions.votes import late_result, seen_by_gate, state_of
+from ayes.projections.views.call import CallState
 from ayes.schemas import events as e
 from ayes.schemas.errors import ApprovalsError, BadInput
 from ayes.schemas.slots import CallRef
@@ -60,11 +59,7 @@ async def vote(ref: Named, vote: NewVote, backend: InBackend, visitor: Reviewing
 
 async def _vote(ref: CallRef, vote: NewVote, backend: Backend, reviewer: Reviewer) -> CallState:
     known = await reviewer.vote(ref, Ballot(**vote.model_dump()))
-    return await _state(backend, await seen_by_gate(backend.reading, known, _COUNTED_S))
-
-
-async def _state(backend: Backend, call: Call) -> CallState:
-    return call_state(call, await open_tally(backend.reading, call))
+    return await state_of(backend.reading, await seen_by_gate(backend.reading, known, _COUNTED_S))
 
 
 def _name(text: str) -> str:
@@ -144,7 +139,7 @@ async def revoke(
         is_error=revocation.is_error,
         halt=revocation.halt,
     )
-    return await _state(backend, known)
+    return await state_of(backend.reading, known)
 
 
 class Reconciliation(ApiModel):
@@ -174,4 +169,4 @@ async def reconcile(
         happened, output = late_result(await backend.reading.known_call(ref))
     reviewer = await backend.reviewer(visitor.name)
     known = await reviewer.reconcile(ref, happened=happened, output=output)
-    return await _state(backend, known)
+    return await state_of(backend.reading, known)

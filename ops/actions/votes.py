@@ -5,6 +5,7 @@ from typing import Final
 from ayes.ledger.call import Call
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.judging.votes import Tally
+from ayes.projections.views.call import CallState, call_state
 from ayes.schemas import events as e
 from ayes.schemas.errors import NotOpen
 
@@ -39,6 +40,11 @@ async def open_tally(ledger: Ledger, call: Call) -> Tally | None:
         if call.approval_request is not None and call.decided is None
         else None
     )
+
+
+async def state_of(ledger: Ledger, call: Call) -> CallState:
+    """A call as everybody outside sees it; while it is open, with the state of the vote."""
+    return call_state(call, await open_tally(ledger, call))
 
 
 def late_result(call: Call) -> tuple[bool, e.Content]:

@@ -16,9 +16,8 @@ from ayes.consumers import pending_client
 from ayes.ledger.call import Call
 from ayes.ledger.clients.reviewers import Ballot
 from ayes.ledger.clients.services import Ledger
-from ayes.ops.actions.votes import open_tally
+from ayes.ops.actions.votes import state_of
 from ayes.projections.call_filter import CallFilter
-from ayes.projections.views.call import call_state
 from ayes.projections.views.content import held_in
 from ayes.schemas import events as e
 from ayes.schemas.content import words
@@ -70,7 +69,7 @@ async def step(ledger: Ledger, name: str, do: str, given: dict[str, Any]) -> Any
 
 async def state(ledger: Ledger, call: Call) -> dict[str, Any]:
     known = await ledger.known_call(call.ref)
-    return msgspec.to_builtins(call_state(known, await open_tally(ledger, known)))
+    return msgspec.to_builtins(await state_of(ledger, known))
 
 
 async def main() -> None:
