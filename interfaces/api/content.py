@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
+import msgspec
 from pydantic import Discriminator, Field, Tag
 
 from ayes.interfaces.api.base import ApiModel
@@ -16,10 +17,6 @@ class TextPart(ApiModel):
     part: Literal["text"]
     text: str
 
-    @property
-    def event_part(self) -> e.Text:
-        return e.Text(self.text)
-
 
 class InlineFile(ApiModel):
     """The bytes themselves. More than 64 KiB are stored beside the log, and referred to."""
@@ -27,10 +24,6 @@ class InlineFile(ApiModel):
     kept: Literal["inline"]
     #: Base64 (RFC 4648, section 4), with padding.
     data: str
-
-    @property
-    def source(self) -> e.Source:
-        return e.Inline(self.data)
 
 
 class StoredFile(ApiModel):
@@ -44,10 +37,6 @@ class StoredFile(ApiModel):
     #: Where it is stored, as the fact that it was recorded with says.
     place: str = ""
 
-    @property
-    def source(self) -> e.Source:
-        return e.Stored(self.digest, self.size, self.place)
-
 
 class LinkedFile(ApiModel):
     """Bytes that the model's provider fetches. The ledger never fetches them."""
@@ -55,10 +44,6 @@ class LinkedFile(ApiModel):
     kept: Literal["linked"]
     #: Where it is.
     url: str
-
-    @property
-    def source(self) -> e.Source:
-        return e.Linked(self.url)
 
 
 class UploadedFile(ApiModel):
@@ -69,10 +54,6 @@ class UploadedFile(ApiModel):
     provider: str
     #: Its id there.
     id: str
-
-    @property
-    def source(self) -> e.Source:
-        return e.Uploaded(self.provider, self.id)
 
 
 class FilePart(ApiModel):
@@ -88,10 +69,6 @@ class FilePart(ApiModel):
     name: str = ""
     #: How closely the model looks at an image, in the words of its provider.
     detail: str = ""
-
-    @property
-    def event_part(self) -> e.Media:
-        return e.Media(self.media_type, self.source.source, self.name, self.detail)
 
 
 type Part = Annotated[TextPart | FilePart, Field(discriminator="part")]
@@ -109,4 +86,7 @@ type GivenContent = Annotated[
 
 def as_recorded(given: str | Sequence[TextPart | FilePart]) -> e.Content:
     """The content in the form in which it is recorded."""
-    return given if isinstance(given, str) else content_of(part.event_part for part in given)
+    if isinstance(given, str):
+        return given
+    parts = [part.model_dump() for part in given]
+    return content_of(msgspec.convert(parts, list[e.Text | e.Media]))
