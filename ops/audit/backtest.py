@@ -23,7 +23,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
-from functools import cache
+from functools import cache, lru_cache
 from operator import itemgetter
 from typing import Final, Literal
 
@@ -265,8 +265,8 @@ class Backtest:
         self._labels = cache(self._labels_of)
         self._conditional = cache(self._is_conditional)
         self._limited = cache(self._has_limits)
-        self._tool = cache(_tool_of)
-        self._people = cache(self._people_of)
+        self._tool = lru_cache(_MAX_CACHED)(_tool_of)
+        self._people = lru_cache(_MAX_CACHED)(self._people_of)
         self._cached: dict[tuple[object, ...], tuple[PolicyVerdict, _CandidateVerdict]] = {}
         #: What the calls spent of each sum.
         self._spent: dict[tuple[object, ...], Decimal] = {}
