@@ -18,7 +18,7 @@ from ayes.consumers import delegator, gate, worker
 from ayes.consumers.executor import Executor
 from ayes.consumers.pending_projector import PendingProjector, PendingState
 from ayes.consumers.worker import Worker
-from ayes.ledger import lifecycle, objections
+from ayes.ledger import objections, validity
 from ayes.ledger.call import Call
 from ayes.ledger.clients import client
 from ayes.ledger.clients.client import LedgerClient
@@ -155,8 +155,8 @@ def a_claim_before_its_approval_counts() -> Iterator[Change]:
             await check(self, call, slot, event)
 
     yield LedgerClient, "check", lenient
-    yield lifecycle, "_unapproved", lambda call, fact: None
-    yield lifecycle, "_void_claim", lambda call, fact: None
+    yield validity, "_unapproved", lambda call, fact: None
+    yield validity, "_void_claim", lambda call, fact: None
     yield Call, "flaw", property(lambda self: None)
 
 
@@ -164,7 +164,7 @@ def a_claim_before_its_approval_counts() -> Iterator[Change]:
 def the_digest_is_not_checked() -> Iterator[Change]:
     """What was approved may be other bytes than those that run."""
     yield Call, "flaw", property(lambda self: None)
-    yield lifecycle, "_void_claim", lambda call, fact: None
+    yield validity, "_void_claim", lambda call, fact: None
 
 
 @bug
@@ -365,20 +365,27 @@ def what_failed_is_acknowledged() -> Iterator[Change]:
 def a_retry_is_a_new_event() -> Iterator[Change]:
     """A result whose answer was lost is recorded again, under another id."""
 
-    async def again(self: LedgerClient, slot: Any, event: e.Event, fallback_slot: Any) -> Any:
+    async def again(
+        self: LedgerClient,
+        slot: Any,
+        event: e.Event,
+        *,
+        cause: Any = None,
+        fallback_slot: Any = None,
+    ) -> Any:
         while True:
-            anew = self.with_envelope(structs.replace(event, id=""))
+            anew = self.with_envelope(structs.replace(event, id=""), cause)
             answer = await self.append(slot, anew, fallback_slot=fallback_slot)
             if not isinstance(answer, Unconfirmed):
                 return getattr(answer, "first", None)
 
-    yield LedgerClient, "_append_until_acknowledged", again
+    yield LedgerClient, "append_until_acknowledged", again
 
 
 @bug
 def a_late_result_is_shown() -> Iterator[Change]:
     """A result that came after the end takes its place."""
-    yield lifecycle, "_is_late", lambda call, fact: False
+    yield validity, "_is_late", lambda call, fact: False
 
 
 @bug
