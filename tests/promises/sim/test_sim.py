@@ -28,7 +28,7 @@ FOUND_BY = {
     "a-late-result-is-shown": 42,
     "a-person-counts-twice": 2,
     "a-requester-waits-for-ever": 2,
-    "a-retry-is-a-new-event": 3,
+    "a-retry-is-a-new-event": 2,
     "a-timer-beats-a-decision": 5,
     "a-withdrawal-stops-after-one-level": 13,
     "an-unknown-append-is-taken-for-done": 3,
