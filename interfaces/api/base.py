@@ -101,7 +101,7 @@ class ApiRouter(APIRouter):
         super().add_api_route(path, encoded, **options)
 
 
-class Api(FastAPI):
+class HttpApi(FastAPI):
     """An application whose OpenAPI document has the schemas of structs.
 
     Args:

@@ -38,7 +38,7 @@ from ayes.interfaces.api import (
     votes,
 )
 from ayes.interfaces.api.backend import Backend, jetstream
-from ayes.interfaces.api.base import Api
+from ayes.interfaces.api.base import HttpApi
 from ayes.interfaces.api.nats import Endpoint, answering, endpoints
 from ayes.interfaces.console.pages import accounts as accounts_page
 from ayes.interfaces.console.pages import bulk, conversations, doubt, policy, sign_in, waiting
@@ -100,7 +100,7 @@ def application(backend: Backend, security: Security) -> FastAPI:
 
 def api(backend: Backend | None = None) -> FastAPI:
     """The API alone, for requests whose visitor is known. Without a backend it describes itself."""
-    app = Api(
+    app = HttpApi(
         [answer for resource in _API for answer in resource.router.answers],
         title="ayes",
         version="1",
