@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final, Self
 
@@ -23,8 +24,8 @@ from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.link_key import link_key as key_of_links
 from ayes.ledger.people import People, people_of
 from ayes.ops.broker.logins import Logins
-from ayes.ops.inspection.checks import unlike_witness
-from ayes.ops.inspection.status import BrokerStatus, status
+from ayes.ops.inspection.checks import Look, overview, unlike_witness
+from ayes.ops.inspection.witness import place_of
 from ayes.ops.lake.sync import default_directory
 from ayes.ops.single_flight import Busy, Fresh
 from ayes.schemas.errors import ApprovalsError, BrokerAway, NotAllowed
@@ -64,7 +65,8 @@ class Backend:
         #: The state of the broker, as `ayes status` shows it.
         self.status = Fresh(self._status, for_s=3)
         #: How the log differs from its witness. Comparing them reads up to 100,000 facts.
-        self._unlike = Fresh(self._unlike_witness, for_s=60)
+        self._place = place_of(store.path, None)
+        self._unlike = Fresh(partial(unlike_witness, jetstream(reading), self._place), for_s=60)
         self._logins = logins
         #: As far as they are known; None: not at all.
         self.people: People | None = None
@@ -157,15 +159,12 @@ class Backend:
         """A connection that may request and run calls, as this author."""
         return await self._logins.connection("service", name)
 
-    async def _status(self) -> BrokerStatus:
+    async def _status(self) -> Look:
         async def pending() -> int:
             return len(self.waiting)
 
-        port = jetstream(await self.operator(CONSOLE))
-        return await status(port, self.store, pending, self._unlike)
-
-    async def _unlike_witness(self) -> str:
-        return await unlike_witness(jetstream(self.reading), str(self.store.path.resolve()))
+        log = jetstream(await self.operator(CONSOLE))
+        return await overview(log, self.store, self._place, pending=pending, unlike=self._unlike)
 
     async def _keep_people(self) -> None:
         """Follow who is a person, and end all that somebody has here who was removed."""

@@ -8,15 +8,15 @@ from msgspec import Struct
 from pydantic import Field
 
 from ayes.consumers.webhooks.endpoints import EndpointStatus
-from ayes.interfaces.api.backend import CONSOLE, InBackend, jetstream
+from ayes.interfaces.api.backend import CONSOLE, InBackend
 from ayes.interfaces.api.base import ApiModel, ApiRouter
 from ayes.interfaces.api.identity import Operating, Reading
 from ayes.ledger.log import Parked
-from ayes.ledger.nats.streams import Use, uses
+from ayes.ledger.nats.streams import Use
 from ayes.ops.actions.parked import fact_json, marked, standing, with_fact
+from ayes.ops.inspection.checks import FailingChannel
 from ayes.ops.inspection.nodes import Copies
 from ayes.ops.inspection.progress import ConsumerStatus
-from ayes.ops.inspection.status import FailingChannel
 from ayes.projections.views.copied import copied
 
 router: Final = ApiRouter(tags=["operations"])
@@ -114,7 +114,6 @@ class Operations(Struct, frozen=True):
 async def operations(backend: InBackend, _visitor: Reading) -> Operations:
     """The state of the broker, as `ayes status` shows it, at most some seconds old."""
     found = await backend.status()
-    room = await uses(jetstream(backend.reading).api)
     oldest = next(iter(backend.waiting.oldest(1)), None) if found.pending else None
     return copied(
         Operations,
@@ -122,7 +121,7 @@ async def operations(backend: InBackend, _visitor: Reading) -> Operations:
         oldest=str(oldest.ref) if oldest else None,
         oldest_since=oldest.gated_at if oldest else None,
         consumers=[copied(Consumer, one) for one in found.consumers],
-        room=[copied(StreamUse, one) for one in room],
+        room=[copied(StreamUse, one) for one in found.room],
         parked=list(map(_parked, found.parked)),
     )
 

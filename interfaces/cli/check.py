@@ -11,24 +11,29 @@ from ayes.interfaces.cli.terminal.output import print_json, print_line
 from ayes.interfaces.cli.terminal.tables import print_table
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ops.inspection import witness
+from ayes.ledger.subscriptions import OPERATOR
 from ayes.ops.inspection.checks import (
+    DOCTOR,
     MOST,
-    MUST_NOT,
-    Check,
-    broker_checks,
-    cannot,
+    Look,
     counted,
+    examination,
+    examined,
     listed,
-    private,
-    unlike_witness,
+    overview,
+    permissions,
 )
 from ayes.ops.inspection.nodes import explained
-from ayes.ops.inspection.status import ROLE, BrokerStatus
-from ayes.ops.inspection.status import status as read_status
+from ayes.ops.inspection.witness import place_of
 from ayes.schemas.errors import BrokerRefused
 
 app: Final = commands()
+
+#: What `status --json` prints.
+_STATUS: Final = (
+    "url", "facts", "last_seq", "bytes", "head_age_s", "pending", "in_doubt", "void_runs",
+    "consumers", "streams", "free_bytes", "channels", "alarms", "parked", "webhooks",
+)  # fmt: skip
 
 
 @command(app)
@@ -42,28 +47,21 @@ async def doctor(
     """Check that everything is as it should be: server, streams, consumers, permissions. Exit 1 if
     not.
     """
-    store, url, json = session
+    own = Store(session.store) if session.url is None else None
+    connecting = JetStream.connect(session.store, url=session.url, role="admin", any_level=True)
     try:
-        checks = await broker_checks(store, url, deep=deep)
+        async with connecting as log, explained(log):
+            place = place_of(session.store, session.url)
+            checks = examined(await examination(log, own, place, deep=deep), DOCTOR)
     except BrokerRefused as problem:
-        if url is None:
+        if own is not None:
             raise
         raise BrokerRefused(
             f"`ayes doctor` needs the login of `admin`: give it in --url, or name the store with "
             f"--store. With this login the broker answered: {problem}"
         ) from None
-    if url is None:
-        checks += [await cannot(role, subject, Store(store)) for role, subject in MUST_NOT]
-        checks.append(private(Store(store)))
-    else:
-        checks.append(
-            Check(
-                "permissions",
-                True,
-                "not tried: one URL is one login. Give --store to try each role's.",
-            )
-        )
-    if json:
+    checks += await permissions(own)
+    if session.json:
         for one in checks:
             print_json(one)
     else:
@@ -78,25 +76,19 @@ async def status(webhooks: WebhooksOption = None, *, session: Session) -> int:
     pending. Exit 1 if there is an alarm.
     """
     own = Store(session.store) if session.url is None else None
-    connecting = JetStream.connect(session.store, url=session.url, role=ROLE, any_level=True)
-    async with connecting as port, explained(port):
-
-        async def pending() -> int:
-            return len(await port.pending.entries())
-
-        async def unlike() -> str:
-            return await unlike_witness(port, witness.place_of(session.store, session.url))
-
-        endpoints = None if webhooks is None else EndpointFile(webhooks)
-        found = await read_status(port, own, pending, unlike, endpoints)
+    connecting = JetStream.connect(session.store, url=session.url, role=OPERATOR, any_level=True)
+    endpoints = None if webhooks is None else EndpointFile(webhooks)
+    place = place_of(session.store, session.url)
+    async with connecting as log, explained(log):
+        found = await overview(log, own, place, webhooks=endpoints)
     if session.json:
-        print_json(found)
+        print_json({one: getattr(found, one) for one in _STATUS})
     else:
         _print_status(found)
     return 1 if found.alarms else 0
 
 
-def _print_status(found: BrokerStatus) -> None:
+def _print_status(found: Look) -> None:
     age, pending = found.head_age_s, found.pending
     print_line(
         f"{found.url}   {counted(found.facts, 'fact')}, {found.bytes / 1e6:,.1f} MB   "

@@ -4,6 +4,7 @@ import asyncio
 from typing import Annotated, Final, NamedTuple
 
 import typer
+from msgspec.structs import replace
 
 from ayes.interfaces.cli import completion
 from ayes.interfaces.cli.command import Session, command, commands
@@ -11,9 +12,9 @@ from ayes.interfaces.cli.terminal.output import print_json, print_message
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.subscriptions import OPERATOR
+from ayes.ops.inspection.checks import MOST_WAITING, Wanted, glance, obstacle
 from ayes.ops.inspection.health import takes_writes
 from ayes.ops.inspection.nodes import explained
-from ayes.ops.inspection.readiness import MOST_WAITING, Wanted, look, obstacle
 from ayes.ops.workers import KINDS
 from ayes.schemas.errors import TRY_AGAIN, BadInput, BrokerRefused, Unavailable
 
@@ -91,8 +92,8 @@ async def _obstacle(wanted: Wanted, session: Session) -> str:
                 session.store, url=session.url, role=OPERATOR, any_level=True
             )
             async with connecting as log, explained(log):
-                seen = await look(log, wanted.roles)
-                return obstacle(seen, await takes_writes(log, store), wanted)
+                found = await glance(log, wanted)
+                return obstacle(replace(found, health=await takes_writes(log, store)))
     except TimeoutError:
         return f"the broker did not answer within {_PATIENCE_S:g} s."
     except BrokerRefused:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Annotated, Any, Final
 
 import typer
@@ -15,7 +16,16 @@ from ayes.interfaces.cli.terminal.output import print_json, print_line, print_me
 from ayes.ledger.nats.api import Api
 from ayes.ledger.nats.drift import Drift, differences, upgrade
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.nats.streams import check_level, check_server, dismiss, ensure, info, kept, streams
+from ayes.ledger.nats.streams import (
+    check_level,
+    check_server,
+    described,
+    dismiss,
+    ensure,
+    info,
+    kept,
+    streams,
+)
 from ayes.ledger.patience import while_away
 from ayes.ledger.subscriptions import DURABLES, LEDGER, PARKED
 from ayes.schemas.errors import BadInput
@@ -97,13 +107,13 @@ async def setup(
         for name in retired:
             await dismiss(log.api, name)
         if do_upgrade:
-            plan = await differences(log.api, replicas=replicas, also=also)
+            plan = differences(await described(log.api), replicas=replicas, also=also)
             if plan and not await _agreed(plan, session, yes=yes):
                 return 1
         copies = replicas or (ledger["config"]["num_replicas"] if ledger else 1)
         await ensure(log.api, replicas=copies, also=also, max_bytes=most)
         await upgrade(log.api, plan)
-        differing = await differences(log.api, replicas=replicas, also=also)
+        differing = differences(await described(log.api), replicas=replicas, also=also)
         here = kept(await info(log.api, f"STREAM.INFO.{LEDGER}"))
         if accept_log:
             await accepting(log, session, reason)
@@ -115,11 +125,8 @@ async def _once_elected(requests: Api) -> dict[str, Any] | None:
     """The description of the log, None if there is none yet. Nodes that have just been started
     elect a leader before any of them answers.
     """
-
-    async def described() -> dict[str, Any] | None:
-        return await info(requests, f"STREAM.INFO.{LEDGER}")
-
-    stream = await while_away(described, timeout_s=_ELECTION_S)
+    looking = partial(info, requests, f"STREAM.INFO.{LEDGER}")
+    stream = await while_away(looking, timeout_s=_ELECTION_S)
     check_level(stream)
     return stream
 

@@ -14,6 +14,7 @@ from msgspec import Struct
 from ayes.ledger.nats.api import Api
 from ayes.ledger.nats.streams import (
     BOUNDS,
+    Described,
     change_consumer,
     change_stream,
     consumer_config,
@@ -24,7 +25,7 @@ from ayes.ledger.nats.streams import (
     kept,
     streams,
 )
-from ayes.ledger.subscriptions import DURABLES, LEDGER, PARKED, Durable
+from ayes.ledger.subscriptions import DURABLES, PARKED, Durable
 from ayes.schemas.errors import BrokerRefused
 from ayes.schemas.logs import get_logger
 
@@ -33,9 +34,9 @@ _log: Final = get_logger("ayes.ledger.nats.drift")
 #: Settings that the broker does not change (`configUpdateCheck` and `checkNewConsumerConfig` of
 #: nats-server).
 _FIXED: Final = frozenset({"storage", "retention", "deliver_policy", "ack_policy", "replay_policy"})
-#: Settings of a consumer without which its worker would miss deliveries.
 #: Until when the broker delivers nothing.
 _PAUSE: Final = "pause_until"
+#: Settings of a consumer without which its worker would miss deliveries.
 _NEEDED: Final = frozenset({"filter_subjects", "deliver_subject", "deliver_group", "ack_policy"})
 
 
@@ -78,8 +79,8 @@ class Drift(Struct, frozen=True):
         return f"{what}: {self.key} is {self.live!r}, declared is {self.declared!r}"
 
 
-async def differences(
-    requests: Api, *, replicas: int | None = None, also: Collection[str] = ()
+def differences(
+    broker: Described, *, replicas: int | None = None, also: Collection[str] = ()
 ) -> list[Drift]:
     """All differences between the broker and the declarations.
 
@@ -88,28 +89,22 @@ async def differences(
         also: the optional durables that must be there, besides those that were created before.
     """
     found: list[Drift] = []
-    wanted = {*also}
+    wanted = {*also, *kept(broker.ledger)}
     for name, declared in streams().items():
-        stream = await info(requests, f"STREAM.INFO.{name}")
+        stream = broker.streams[name]
         if stream is None:
             found.append(Drift(name))
             continue
         live = stream["config"]
-        wanted |= kept(stream) if name == LEDGER else frozenset()
         replicas = replicas or live["num_replicas"]
         found += _settings(name, "", declared | {"num_replicas": replicas}, live)
     for durable in DURABLES.values():
-        consumer = await info(requests, f"CONSUMER.INFO.{durable.stream}.{durable.name}")
+        consumer = broker.consumers[durable.name]
         if consumer is not None:
             found += _of_consumer(durable, consumer)
         elif is_needed(durable, wanted):
             found.append(Drift(durable.stream, durable.name))
     return found
-
-
-async def drift(requests: Api) -> list[str]:
-    """All differences, one sentence each."""
-    return [str(one) for one in await differences(requests)]
 
 
 async def upgrade(requests: Api, plan: Iterable[Drift]) -> None:

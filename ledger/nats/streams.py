@@ -4,10 +4,11 @@
 wider than declared (`_missing_bounds`); `drift.py` reports all differences, and changes the others.
 """
 
+import asyncio
 import secrets
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
@@ -542,6 +543,37 @@ class NoRoom(BrokerRefused):
     """The broker has not even the least bytes for a stream."""
 
 
+class Described(NamedTuple):
+    """The broker's descriptions (ADR-1) by name; None: there is no such stream or consumer."""
+
+    streams: dict[str, dict[str, Any] | None]
+    consumers: dict[str, dict[str, Any] | None]
+
+    @property
+    def ledger(self) -> dict[str, Any] | None:
+        return self.streams[LEDGER]
+
+
+async def described(
+    requests: Api,
+    names: Collection[str] | None = None,
+    durables: Collection[str] = DURABLES.keys(),
+) -> Described:
+    """What the broker says of these streams (None: all that are declared) and consumers.
+
+    Raises:
+        BrokerAway: it does not answer, or a stream has no leader, so no node can say.
+    """
+    each = {name: f"STREAM.INFO.{name}" for name in names or streams()}
+    of = {name: f"CONSUMER.INFO.{DURABLES[name].stream}.{name}" for name in durables}
+    return Described(*await asyncio.gather(_infos(requests, each), _infos(requests, of)))
+
+
+async def _infos(requests: Api, subjects: dict[str, str]) -> dict[str, dict[str, Any] | None]:
+    found = await asyncio.gather(*(info(requests, subject) for subject in subjects.values()))
+    return dict(zip(subjects, found, strict=True))
+
+
 class Use(Struct, frozen=True):
     """The used share of one limit of a stream."""
 
@@ -561,23 +593,18 @@ class Use(Struct, frozen=True):
         return f"{self.stream} holds {self.taken:,} of {self.most:,} {self.what}"
 
 
-async def uses(requests: Api) -> list[Use]:
+def uses(described: Described) -> list[Use]:
     """The use of each limit of the streams."""
-    found = []
-    for name in streams():
-        stream = await info(requests, f"STREAM.INFO.{name}")
-        if stream is None:
-            continue
-        config, state = stream["config"], stream["state"]
-        found += [
-            Use(name, what, state[taken], config[most])
-            for what, taken, most in (
-                ("bytes", "bytes", "max_bytes"),
-                ("consumers", "consumer_count", "max_consumers"),
-            )
-            if _is_bounded(config, most)
-        ]
-    return found
+    return [
+        Use(name, what, stream["state"][taken], stream["config"][most])
+        for name, stream in described.streams.items()
+        if stream is not None
+        for what, taken, most in (
+            ("bytes", "bytes", "max_bytes"),
+            ("consumers", "consumer_count", "max_consumers"),
+        )
+        if _is_bounded(stream["config"], most)
+    ]
 
 
 class Undeclared(Struct, frozen=True):

@@ -1,28 +1,617 @@
-"""The checks of `ayes doctor`, each a sentence about one thing."""
+"""Is it well? One look at a broker, and checks that judge it.
 
+    look = await overview(log, store, place)
+    look.alarms                     # ["1 of 3 nodes is away: n2"]
+
+`glance`, `overview` and `examination` ask the broker, each thing once. A check asks nothing: it is
+a function of a `Look`. `ayes doctor`, `status`, `ready`, `/readyz`, `/metrics`, the page Operations
+and the guard of `up` are selections of checks: `DOCTOR`, `ALARMS`, `READY` and `GUARD`.
+
+To add a check, write its function, give it a name in `CHECKS`, and put the name into the selections
+that are to show it. If it needs an answer that a `Look` does not have, add a field, and ask where
+the other fields are filled.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
+import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
+from ayes.consumers import doubt
+from ayes.consumers.webhooks import endpoints
+from ayes.consumers.webhooks.endpoints import EndpointFile, EndpointStatus
 from ayes.ledger import clock
-from ayes.ledger.clients.services import Ledger
+from ayes.ledger.clients.services import CHANNEL, Ledger
+from ayes.ledger.log import Parked
 from ayes.ledger.nats.credentials import Store
-from ayes.ledger.nats.drift import drift
+from ayes.ledger.nats.drift import differences
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.nats.streams import OLDEST_SERVER, check_level, info, uses, version_text
-from ayes.ledger.subscriptions import DURABLES, LEDGER, PARKED
+from ayes.ledger.nats.streams import (
+    ALARM,
+    OLDEST_SERVER,
+    Use,
+    check_level,
+    described,
+    info,
+    kept,
+    undeclared,
+    uses,
+    version_text,
+)
+from ayes.ledger.subscriptions import DURABLES, LEDGER, OPERATOR, PARKED, PARKED_MOST
 from ayes.ops.audit.verify import rebuild
 from ayes.ops.inspection import witness
-from ayes.ops.inspection.guard import readers
-from ayes.ops.inspection.health import takes_writes
-from ayes.ops.inspection.nodes import clock_trouble, copies, explained, trouble
-from ayes.ops.inspection.progress import ESSENTIAL, progress
-from ayes.ops.inspection.status import doubts, void_facts
+from ayes.ops.inspection.health import Health, takes_writes
+from ayes.ops.inspection.nodes import Copies, clocks, copies, skewed, trouble
+from ayes.ops.inspection.progress import ESSENTIAL, ConsumerStatus, progress, seconds
 from ayes.schemas.errors import ApprovalsError, BrokerRefused, Unavailable
-from ayes.schemas.ids import new_id
-from ayes.schemas.slots import ROOT
+
+#: Deliveries of one consumer that may wait. The gate handles some 500 calls a second.
+MOST_WAITING: Final = 10_000
+#: Of many sentences of one kind, so many are shown; and of void starts and results.
+MOST: Final = 5
+_FEW: Final = 3
+#: A log of more facts than this is read whole only with --deep.
+READ_WHOLE: Final = 100_000
+NOT_TRIED: Final = Health(ok=False, why="whether the log takes writes is not known yet.")
+
+
+class Wanted(NamedTuple):
+    """What must be so for a broker to be ready."""
+
+    #: These workers are at work; none: those without which no call is decided.
+    roles: Sequence[str] = ()
+    #: No consumer has more waiting deliveries, unless its work may take long.
+    most_waiting: int = MOST_WAITING
+
+
+class FailingChannel(Struct, frozen=True):
+    """A channel of notices whose last try failed."""
+
+    #: The name of the channel.
+    channel: str
+    since: datetime
+    #: What went wrong.
+    why: str
+
+
+#: The problems, a sentence each; and what is said if there are none.
+type Finding = tuple[Sequence[str], str]
+
+
+class Look(Struct, frozen=True, kw_only=True):
+    """What a broker answered. What was not asked, or cannot be read, is None or empty."""
+
+    #: Why something cannot be read, by field.
+    unread: dict[str, str] = {}
+    wanted: Wanted = Wanted()
+    url: str = ""
+    server: tuple[tuple[int, ...], str] = ((), "")
+    has_log: bool = True
+    #: The number of facts, that of the last one, and when it was recorded (None: never).
+    facts: int = 0
+    last_seq: int = 0
+    last_at: datetime | None = None
+    #: Seconds since the last fact; None in an empty log. With nothing waiting, a log that does not
+    #: grow looks healthy; people know whether it should.
+    head_age_s: float | None = None
+    bytes: int = 0
+    #: The log refuses facts beyond this many bytes; None: it has no limit.
+    limit_bytes: int | None = None
+    consumers: Sequence[ConsumerStatus] = ()
+    #: How the streams and consumers differ from what is declared.
+    drift: Sequence[str] = ()
+    streams: list[Copies] = []
+    #: How full each stream is.
+    room: Sequence[Use] = ()
+    health: Health = NOT_TRIED
+    #: By how many seconds each node's clock is ahead of this machine's; empty for a server alone.
+    ahead_s: Mapping[str, float] = {}
+    #: How far this machine's clock is from the broker's, give or take half a round trip.
+    skew_s: float = 0.0
+    #: The undeclared consumers that outlive their readers.
+    readers: Sequence[str] = ()
+    parked: Sequence[Parked] = ()
+    #: The number of calls that wait for people.
+    pending: int | None = None
+    #: The calls that a person must reconcile, as `workspace/thread/call`.
+    in_doubt: list[str] | None = None
+    #: The calls with a start or result of the last week that counts for nothing, and why.
+    void_runs: dict[str, str] | None = None
+    #: Recorded policies and declarations that do not count; those before them stay in force.
+    void_facts: Sequence[str] | None = ()
+    #: The channels of notices that fail.
+    channels: list[FailingChannel] | None = None
+    #: The endpoints of the file of webhooks on this machine.
+    webhooks: list[EndpointStatus] = []
+    #: How the log differs from its witness, as far as a quick look shows; empty if it does not.
+    unlike: str = ""
+    #: How it compares with the witness, and with what it promises.
+    witnessed: Finding = ((), "")
+    promises: Finding = ((), "")
+
+    @property
+    def free_bytes(self) -> int | None:
+        """The free bytes of the store's disk; None if the broker runs elsewhere."""
+        return self.health.free_bytes
+
+    @property
+    def alarms(self) -> list[str]:
+        return problems(self, ALARMS)
+
+
+# ------------------------------------------------------------------------------------------- asking
+
+
+async def glance(log: JetStream, wanted: Wanted | None = None) -> Look:
+    """The streams and consumers of a broker.
+
+    Args:
+        log: on the login of the operator; that of a worker can ask about its own role.
+        wanted: ask about the log and the consumers of these roles only.
+
+    Raises:
+        NewerLog: the log is at a level that this program does not know.
+        Unavailable: the broker does not answer, or refuses.
+    """
+    if wanted is None:
+        found = await described(log.api)
+    else:
+        names = [
+            name
+            for name, durable in DURABLES.items()
+            if durable.stream != PARKED and (not wanted.roles or durable.role in wanted.roles)
+        ]
+        found = await described(log.api, (LEDGER,), names)
+    check_level(found.ledger)
+    each = (progress(log, *one, kept(found.ledger)) for one in found.consumers.items())
+    return replace(
+        _of_log(found.ledger),
+        wanted=wanted or Wanted(),
+        url=log.connection.login.url,
+        server=(log.server, log.server_version),
+        consumers=await asyncio.gather(*each),
+        drift=[] if wanted else [*map(str, differences(found))],
+        streams=copies(found),
+        room=uses(found),
+    )
+
+
+def _of_log(stream: dict[str, Any] | None) -> Look:
+    if stream is None:
+        return Look(has_log=False)
+    state, most = stream["state"], stream["config"]["max_bytes"]
+    is_empty = not state["messages"]
+    return Look(
+        facts=state["messages"],
+        last_seq=state["last_seq"],
+        last_at=None if is_empty else datetime.fromisoformat(state["last_ts"]),
+        head_age_s=None if is_empty else seconds(state["last_ts"], stream["ts"]),
+        bytes=state["bytes"],
+        limit_bytes=most if most > 0 else None,
+    )
+
+
+async def overview(
+    log: JetStream,
+    store: Store | None,
+    place: str,
+    *,
+    pending: Callable[[], Awaitable[int]] | None = None,
+    unlike: Callable[[], Awaitable[str]] | None = None,
+    webhooks: EndpointFile | None = None,
+) -> Look:
+    """What an operator looks at first: the log, its nodes, each consumer, what needs a person.
+
+    Args:
+        store: the store of the broker, if it runs on this machine.
+        place: as of `witness.place_of`.
+        pending: another way to count the pending calls.
+        unlike: another way to compare the log with its witness.
+        webhooks: the endpoints, if they are on this machine; by default those in the store.
+
+    Raises:
+        BrokerRefused: there is no log.
+    """
+    found = await glance(log)
+    if not found.has_log:
+        raise BrokerRefused(f"there is no stream {LEDGER} here. `ayes up` creates it.")
+    if webhooks is None and store is not None:
+        webhooks = EndpointFile(store.path / endpoints.NAME)
+    ledger, unread = Ledger.on(log, OPERATOR), dict[str, str]()
+    count, runs, channels, shared = await asyncio.gather(
+        _readable(unread, "pending", pending() if pending else _pending(log)),
+        _readable(unread, "void_runs", doubt.void_runs(ledger)),
+        _readable(unread, "channels", failing_channels(ledger)),
+        _shared(log, store, found),
+    )
+    return replace(
+        shared,
+        unread={**shared.unread, **unread},
+        consumers=[one for one in found.consumers if _is_shown(one)],
+        pending=count,
+        void_runs=runs,
+        channels=channels,
+        webhooks=webhooks.statuses() if webhooks else [],
+        unlike=await (unlike() if unlike else unlike_witness(log, place)),
+    )
+
+
+async def examination(log: JetStream, store: Store | None, place: str, *, deep: bool) -> Look:
+    """What an administrator checks.
+
+    Args:
+        deep: read the whole log, however long it is.
+    """
+    shared = await _shared(log, store, await glance(log))
+    return replace(
+        shared,
+        readers=[*map(str, await undeclared(log.api))],
+        skew_s=await _skew_s(log),
+        witnessed=await _witnessed(log, place, deep=deep),
+        promises=await _kept(log, deep=deep),
+    )
+
+
+async def _shared(log: JetStream, store: Store | None, found: Look) -> Look:
+    ledger, unread = Ledger.on(log, OPERATOR), dict[str, str]()
+    health, parked, doubts, void = await asyncio.gather(
+        takes_writes(log, store),
+        log.parked(),
+        _readable(unread, "in_doubt", doubt.in_doubt(ledger)),
+        _readable(unread, "void_facts", ledger.alarms()),
+    )
+    nodes = max((1 + len(one.replicas) for one in found.streams), default=1)
+    return replace(
+        found,
+        unread=unread,
+        health=health,
+        parked=parked,
+        in_doubt=doubts and [f"{one.workspace}/{one.thread}/{one.call}" for one in doubts],
+        void_facts=void and [f"{one.subject} (fact {one.seq}) is void: {one.why}" for one in void],
+        ahead_s=await clocks(log, nodes) if nodes > 1 else {},
+    )
+
+
+async def _readable[T](unread: dict[str, str], field: str, reading: Awaitable[T]) -> T | None:
+    """What is read from a bucket; None if that fails, since the rest is worth to be shown.
+
+    A consumer for reading it may be placed on a node that has just gone away, and never answers.
+    """
+    try:
+        return await reading
+    except Unavailable as problem:
+        unread[field] = str(problem)
+        return None
+
+
+def _is_shown(one: ConsumerStatus) -> bool:
+    """Those that are needed; those for parked deliveries only if something is to be retried."""
+    if DURABLES[one.name].stream == PARKED:
+        return bool(one.waiting or one.in_hand)
+    return one.is_shown
+
+
+async def _pending(log: JetStream) -> int:
+    return len(await log.pending.entries())
+
+
+async def failing_channels(ledger: Ledger) -> list[FailingChannel]:
+    """The channels through which the notifier reached nobody when it last tried, by name."""
+    found = []
+    for key, entry in sorted((await ledger.log.running.written()).items()):
+        if key.startswith(CHANNEL):
+            try:
+                said = msgspec.json.decode(entry.value, type=_Said)
+            except (msgspec.MsgspecError, UnicodeError, RecursionError):
+                said = _Said("an entry of another version", entry.at)
+            found.append(FailingChannel(key.removeprefix(CHANNEL), said.since, said.why))
+    return found
+
+
+class _Said(Struct):
+    why: str
+    since: datetime
+
+
+async def _skew_s(log: JetStream) -> float:
+    before = clock.now()
+    stream = await info(log.api, f"STREAM.INFO.{LEDGER}")
+    after = clock.now()
+    if stream is None:
+        return 0.0
+    return (datetime.fromisoformat(stream["ts"]) - (before + (after - before) / 2)).total_seconds()
+
+
+async def unlike_witness(log: JetStream, place: str) -> str:
+    """How the log differs from its witness; empty if it does not, as far as a quick look shows."""
+    return "; ".join((await _witnessed(log, place, quick=True))[0])
+
+
+async def _witnessed(
+    log: JetStream, place: str, *, deep: bool = False, quick: bool = False
+) -> Finding:
+    """Compare the log with its witness, and count its facts."""
+    try:
+        whole = deep or await log.last_seq() <= READ_WHOLE
+        problem = await witness.difference(log, place, deep=whole, quick=quick)
+        read, (_, accepted) = await witness.reading(log), await witness.accepted(log)
+        if problem or (read and read.problem):
+            found = await witness.unreadable(log) if whole else []
+            named = f"; these facts cannot be read: {_joined(found)}" if found else ""
+            return [f"{problem or read}{named}"], ""
+        known = await witness.Witness(log, place).known(await log.identity())
+    except Unavailable as unreadable:
+        return [str(unreadable)], ""
+    said = ["not seen before; a gate records it while it runs"]
+    if known:
+        first = 1 if whole else known[0].begin[0] + 1
+        more = "" if whole else "; --deep looks at all"
+        said = [f"facts {first:,} to {known[0].seq:,} are those that were seen before{more}"]
+    said += [str(read)] if read else []
+    if accepted is not None:
+        by = f"accepted as it was up to fact {accepted.size:,} by {accepted.by.name}"
+        said.append(f"{by}: {accepted.reason or 'no reason was given'}")
+    return [], "; ".join(said)
+
+
+async def _kept(log: JetStream, *, deep: bool) -> Finding:
+    """The result of `ayes replay --verify` for the facts alone, if they are few enough."""
+    last = await log.last_seq()
+    if not deep and last > READ_WHOLE:
+        return [], f"not looked at: {last:,} facts; --deep does"
+    try:
+        found = await rebuild(Ledger.on(log, OPERATOR), until=last, verify=True) if last else None
+    except Unavailable as problem:
+        return [f"not looked at: {problem}"], ""
+    broken = _joined(found.differences) if found else ""
+    return [broken] if broken else [], f"kept by all {last:,} facts"
+
+
+# --------------------------------------------------------------------------------------- the checks
+#
+# Each yields what is wrong, a sentence each; nothing, or empty sentences, if it is well.
+
+
+class Check(Struct, frozen=True):
+    """How a check ended."""
+
+    check: str
+    ok: bool
+    detail: str
+
+
+type Judge = Callable[[Look], Iterable[str]]
+
+
+def examined(look: Look, names: Iterable[str]) -> list[Check]:
+    found = [(name, problems(look, [name]), CHECKS[name][1]) for name in names]
+    return [
+        Check(name, not bad, "; ".join(bad) or (well if isinstance(well, str) else well(look)))
+        for name, bad, well in found
+    ]
+
+
+def problems(look: Look, names: Iterable[str]) -> list[str]:
+    return [sentence for name in names for sentence in CHECKS[name][0](look) if sentence]
+
+
+def obstacle(look: Look) -> str:
+    """Why calls do not get decided, in one sentence; empty if they do."""
+    return next(iter(problems(look, READY)), "")
+
+
+def counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def listed(doubts: Sequence[str]) -> str:
+    return f"{counted(len(doubts), 'call')} (ayes pending --in-doubt): {_joined(doubts)}"
+
+
+def _joined(sentences: Sequence[str]) -> str:
+    more = len(sentences) - MOST
+    return "; ".join(sentences[:MOST]) + (f"; and {more:,} more" if more > 0 else "")
+
+
+def _server(look: Look) -> Iterator[str]:
+    if look.server[0] < OLDEST_SERVER:
+        yield _version(look)
+
+
+def _version(look: Look) -> str:
+    return f"nats-server {look.server[1]}; needed is {version_text()}"
+
+
+def _leaders(look: Look) -> str:
+    return "; ".join(str(one) for one in look.streams if one.cluster) or "one server"
+
+
+def _free(look: Look) -> str:
+    free = look.health.free_bytes
+    return "the log takes them" + ("" if free is None else f"; {free / 1e9:,.1f} GB are free")
+
+
+def _full(look: Look) -> list[str]:
+    return [str(one) for one in look.room if one.is_alarming]
+
+
+def _batches(look: Look) -> Iterator[str]:
+    if why := look.health.no_batches:
+        yield f"the broker refuses them, so facts go one by one: {why}"
+
+
+def _clock(look: Look) -> Iterator[str]:
+    yield skewed(look.ahead_s) or (_skew(look) if abs(look.skew_s) >= 1 else "")
+
+
+def _skew(look: Look) -> str:
+    return f"{look.skew_s:+.3f} s from the broker's, on which deadlines are counted"
+
+
+def _workers(look: Look) -> Iterator[str]:
+    """Whether the consumers of the gate and the queue are served.
+
+    No call is decided without these two. Models and executors are not needed everywhere: services
+    may call their models and run their tools themselves.
+    """
+    for one in look.consumers:
+        if one.role not in ESSENTIAL or DURABLES[one.name].stream == PARKED or not one.problem:
+            continue
+        if one.waiting and not one.listening:
+            waits = "waits" if one.waiting == 1 else "wait"
+            remedy = f"start it with `ayes work {one.role}`"
+            yield f"{one.name}: {one.waiting:,} {waits} and nobody listens; {remedy}"
+        else:
+            yield f"{one.name}: {one.problem}"
+
+
+def _log_exists(look: Look) -> Iterator[str]:
+    if not look.has_log:
+        yield f"there is no stream {LEDGER} here. `ayes up` or `ayes setup` creates it."
+
+
+def _durables(look: Look) -> Iterator[str]:
+    for one in look.consumers:
+        if one.is_missing:
+            yield f"the consumer {one.name} is missing. `ayes setup` creates it."
+        elif one.paused_until and one.used:
+            until = f"the consumer {one.name} is paused until {one.paused_until}"
+            yield f"{until}. `ayes setup --upgrade` sets it going."
+
+
+def _roles(look: Look) -> Iterator[str]:
+    working = {one.role for one in look.consumers if one.listening}
+    for one in look.consumers:
+        if not one.listening and not DURABLES[one.name].optional:
+            working.discard(one.role)
+    for role in look.wanted.roles or ESSENTIAL:
+        if role not in working:
+            yield f"no {role} is at work. Start one: `ayes work {role}`."
+
+
+def _stalls(look: Look) -> Iterator[str]:
+    for one in look.consumers:
+        if one.frozen and one.listening:  # one without a worker belongs to another kind of the role
+            left = one.waiting + one.in_hand
+            deliveries = "1 delivery is" if left == 1 else f"{left:,} deliveries are"
+            yield (
+                f"the workers of {one.name} stand still: {deliveries} not handled, and nothing was "
+                f"done for {one.quiet_s:,.0f} s."
+            )
+
+
+def _backlogs(look: Look) -> Iterator[str]:
+    most = look.wanted.most_waiting
+    for one in look.consumers:
+        if one.listening and not DURABLES[one.name].slow and one.waiting > most:
+            yield (
+                f"the workers of {one.name} are behind: {one.waiting:,} deliveries wait, and "
+                f"{most:,} may. They catch up by themselves; if it lasts, look at `ayes status`."
+            )
+
+
+def _parked(look: Look) -> Iterator[str]:
+    if look.parked:
+        yield _given_up(look)
+
+
+def _given_up(look: Look) -> str:
+    return f"{len(look.parked)} deliveries that no consumer could handle"
+
+
+def _room_for_parked(look: Look) -> Iterator[str]:
+    for consumer, count in Counter(one.consumer for one in look.parked).items():
+        if count >= ALARM * PARKED_MOST:
+            yield (
+                f"{consumer or 'no known consumer'} has {count:,} of {PARKED_MOST:,} parked "
+                "deliveries: retry or drop some (`ayes parked ls`). While it has no room, what it "
+                "cannot handle stays with the broker and is tried again."
+            )
+
+
+def _log_so_far(look: Look) -> Iterator[str]:
+    if look.unlike:
+        yield f"the log is not what it was: {look.unlike}"
+
+
+def _in_doubt(look: Look) -> Iterator[str]:
+    if look.in_doubt is None:
+        yield f"not looked at: {look.unread['in_doubt']}"
+    elif look.in_doubt:
+        yield listed(look.in_doubt)
+
+
+def _void_runs(look: Look) -> Iterator[str]:
+    if found := look.void_runs:
+        few = "; ".join(f"{call}: {why}" for call, why in list(found.items())[:_FEW])
+        yield (
+            f"starts or results that count for nothing, of {len(found):,} calls ({few}): somebody "
+            "ran a tool without leave, or made up what it returned. `ayes thread` shows it"
+        )
+
+
+def _in_force(look: Look) -> Iterable[str]:
+    """Streams that are not as declared may not be readable, and are an alarm by themselves."""
+    if look.void_facts is not None:
+        return look.void_facts
+    unread = f"policies and tools cannot be read: {look.unread['void_facts']}"
+    return [] if look.drift else [unread]
+
+
+def _counting(look: Look) -> str:
+    unread = look.void_facts is None
+    return "cannot be read, see above" if unread else "what was recorded last counts"
+
+
+#: Each check, and what is said if it is well.
+CHECKS: Final[dict[str, tuple[Judge, str | Callable[[Look], str]]]] = {
+    "server": (_server, _version),
+    "nodes": (lambda look: [trouble(look.streams)], _leaders),
+    "streams and consumers": (lambda look: look.drift, "as declared"),
+    "readers": (lambda look: [_joined(look.readers)], "every consumer is a declared one"),
+    "workers": (_workers, "gate and queue run, or have nothing to do"),
+    "room": (_full, lambda look: "; ".join(map(str, look.room))),
+    "writes": (lambda look: [look.health.why], _free),
+    "batches": (_batches, "the broker accepts them"),
+    "log": (lambda look: look.witnessed[0], lambda look: look.witnessed[1]),
+    "log so far": (_log_so_far, ""),
+    "promises": (lambda look: look.promises[0], lambda look: look.promises[1]),
+    "in doubt": (_in_doubt, "no call"),
+    "void runs": (_void_runs, ""),
+    "policies and tools": (_in_force, _counting),
+    "parked": (_parked, _given_up),
+    "room for parked": (_room_for_parked, ""),
+    "webhooks": (lambda look: [str(one) for one in look.webhooks if one.is_alarming], ""),
+    "clocks of nodes": (lambda look: [skewed(look.ahead_s)], ""),
+    "clock": (_clock, _skew),
+    "log exists": (_log_exists, ""),
+    "durables": (_durables, ""),
+    "roles": (_roles, ""),
+    "stalls": (_stalls, ""),
+    "backlogs": (_backlogs, ""),
+}
+DOCTOR: Final = (
+    "server", "nodes", "streams and consumers", "readers", "workers", "room", "writes", "batches",
+    "log", "promises", "in doubt", "policies and tools", "parked", "clock",
+)  # fmt: skip
+#: The alarms of `ayes status`, of the page Operations and of the metrics.
+ALARMS: Final = (
+    "log so far", "writes", "nodes", "clocks of nodes", "streams and consumers", "room",
+    "policies and tools", "void runs", "webhooks", "room for parked",
+)  # fmt: skip
+#: What keeps calls from being decided. The first one that is not well is the reason.
+READY: Final = ("log exists", "writes", "durables", "roles", "stalls", "backlogs")
+#: What the administrator of `up` looks at each minute.
+GUARD: Final = ("streams and consumers", "room", "readers")
+
+
+# ------------------------------------------------------------------- the passwords of a local store
 
 #: Roles and subjects that they must not be able to write. Each is tried, in a way that records
 #: nothing even if it is allowed.
@@ -39,197 +628,12 @@ MUST_NOT: Final = (
 )
 
 
-class Check(Struct, frozen=True):
-    check: str
-    ok: bool
-    detail: str
-
-
-#: Of many sentences of one kind, so many are shown.
-MOST: Final = 5
-#: A log of more facts than this is read whole only with --deep.
-READ_WHOLE: Final = 100_000
-
-
-async def broker_checks(store: Path | None, url: str | None, *, deep: bool) -> list[Check]:
-    """The checks of a broker, by one connection of its administrator.
-
-    Args:
-        deep: read the whole log, however long it is.
-    """
-    own = Store(store) if url is None else None
-    connecting = JetStream.connect(store, url=url, role="admin", any_level=True)
-    async with connecting as port, explained(port):
-        check_level(await info(port.api, f"STREAM.INFO.{LEDGER}"))
-        ledger = Ledger.on(port, "admin")
-        differing = await drift(port.api)
-        return [
-            _server(port),
-            await _nodes(port),
-            Check("streams and consumers", not differing, "; ".join(differing) or "as declared"),
-            await _readers(port),
-            await _workers(port),
-            await _room(port),
-            await _writes(port, own),
-            await _batches(port),
-            await _witnessed(port, witness.place_of(store, url), deep=deep),
-            await _promises(ledger, deep=deep),
-            await _in_doubt(ledger),
-            await _in_force(ledger, is_readable=not differing),
-            await _parked(port),
-            await _clock(port),
-        ]
-
-
-def _server(port: JetStream) -> Check:
-    is_new_enough = port.server >= OLDEST_SERVER
-    needed = f"needed is {version_text()}"
-    return Check("server", is_new_enough, f"nats-server {port.server_version}; {needed}")
-
-
-async def _nodes(port: JetStream) -> Check:
-    found = await copies(port)
-    led = "; ".join(map(str, found)) if any(one.cluster for one in found) else "one server"
-    problem = trouble(found)
-    return Check("nodes", not problem, problem or led)
-
-
-def _joined(sentences: list[str]) -> str:
-    more = len(sentences) - MOST
-    return "; ".join(sentences[:MOST]) + (f"; and {more:,} more" if more > 0 else "")
-
-
-def counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
-async def _readers(port: JetStream) -> Check:
-    abandoned = await readers(port.api)
-    detail = _joined(abandoned) or "every consumer is a declared one"
-    return Check("readers", not abandoned, detail)
-
-
-async def _workers(port: JetStream) -> Check:
-    """Whether the consumers of the gate and the queue are served.
-
-    No call is decided without these two. Models and executors are not needed everywhere: services
-    may call their models and run their tools themselves.
-    """
-    needed = [
-        name
-        for name, durable in DURABLES.items()
-        if durable.role in ESSENTIAL and durable.stream != PARKED
-    ]
-    found = [await progress(port, name) for name in needed]
-    idle = [
-        f"{one.name}: {one.waiting:,} {'waits' if one.waiting == 1 else 'wait'} and "
-        f"nobody listens; start it with `ayes work {DURABLES[one.name].role}`"
-        if one.waiting and not one.listening
-        else f"{one.name}: {one.problem}"
-        for one in found
-        if one.problem
-    ]
-    detail = "; ".join(idle) or "gate and queue run, or have nothing to do"
-    return Check("workers", not idle, detail)
-
-
-async def _room(port: JetStream) -> Check:
-    taken = await uses(port.api)
-    full = [one for one in taken if one.is_alarming]
-    return Check("room", not full, "; ".join(map(str, full or taken)))
-
-
-async def _writes(port: JetStream, store: Store | None) -> Check:
-    health = await takes_writes(port, store)
-    free = "" if health.free_bytes is None else f"; {health.free_bytes / 1e9:,.1f} GB are free"
-    return Check("writes", health.ok, health.why or f"the log takes them{free}")
-
-
-async def _batches(port: JetStream) -> Check:
-    """Open a batch and abandon it: the broker drops it after some seconds, and records nothing."""
-    headers = {"Nats-Batch-Id": new_id(), "Nats-Batch-Sequence": "1"}
-    answer = await (await port.api.send(f"{ROOT}.doctor.t.said.m1", b"{}", headers))
-    # An empty answer to the first message means that the batch may begin.
-    refusal = answer.data.decode(errors="replace")
-    detail = f"the broker refuses them, so facts go one by one: {refusal}"
-    return Check("batches", not refusal, detail if refusal else "the broker accepts them")
-
-
-async def _witnessed(
-    log: JetStream, place: str, *, deep: bool = False, quick: bool = False
-) -> Check:
-    """Compare the log with its witness, and count its facts."""
-    try:
-        whole = deep or await log.last_seq() <= READ_WHOLE
-        problem = await witness.difference(log, place, deep=whole, quick=quick)
-        read, (_, accepted) = await witness.reading(log), await witness.accepted(log)
-        if problem or (read and read.problem):
-            found = await witness.unreadable(log) if whole else []
-            named = f"; these facts cannot be read: {_joined(found)}" if found else ""
-            return Check("log", ok=False, detail=f"{problem or read}{named}")
-        known = await witness.Witness(log, place).known(await log.identity())
-    except Unavailable as unreadable:
-        return Check("log", ok=False, detail=str(unreadable))
-    said = ["not seen before; a gate records it while it runs"]
-    if known:
-        first = 1 if whole else known[0].begin[0] + 1
-        more = "" if whole else "; --deep looks at all"
-        said = [f"facts {first:,} to {known[0].seq:,} are those that were seen before{more}"]
-    said += [str(read)] if read else []
-    if accepted is not None:
-        by = f"accepted as it was up to fact {accepted.size:,} by {accepted.by.name}"
-        said.append(f"{by}: {accepted.reason or 'no reason was given'}")
-    return Check("log", ok=True, detail="; ".join(said))
-
-
-async def _in_doubt(ledger: Ledger) -> Check:
-    """The calls that a person must reconcile."""
-    try:
-        found = await doubts(ledger)
-    except Unavailable as problem:
-        return Check("in doubt", ok=False, detail=f"not looked at: {problem}")
-    return Check("in doubt", not found, listed(found) if found else "no call")
-
-
-def listed(doubts: list[str]) -> str:
-    return f"{counted(len(doubts), 'call')} (ayes pending --in-doubt): {_joined(doubts)}"
-
-
-async def _promises(ledger: Ledger, *, deep: bool) -> Check:
-    """The result of `ayes replay --verify` for the facts alone, if they are few enough."""
-    last = await ledger.log.last_seq()
-    if not deep and last > READ_WHOLE:
-        return Check("promises", ok=True, detail=f"not looked at: {last:,} facts; --deep does")
-    try:
-        differences = (
-            list((await rebuild(ledger, until=last, verify=True)).differences) if last else []
-        )
-    except Unavailable as problem:
-        return Check("promises", ok=False, detail=f"not looked at: {problem}")
-    return Check("promises", not differences, _joined(differences) or f"kept by all {last:,} facts")
-
-
-async def _in_force(ledger: Ledger, *, is_readable: bool) -> Check:
-    """Streams that are not as declared may not be readable, and are an alarm by themselves."""
-    if not is_readable:
-        return Check("policies and tools", ok=True, detail="not looked at, see above")
-    void = await void_facts(ledger)
-    detail = "; ".join(void) or "what was recorded last counts"
-    return Check("policies and tools", not void, detail)
-
-
-async def _parked(port: JetStream) -> Check:
-    parked = await port.parked()
-    detail = f"{len(parked)} deliveries that no consumer could handle"
-    return Check("parked", not parked, detail)
-
-
-async def _clock(port: JetStream) -> Check:
-    if different := await clock_trouble(port, await copies(port)):
-        return Check("clock", ok=False, detail=different)
-    skew = await _skew_s(port)
-    detail = f"{skew:+.3f} s from the broker's, on which deadlines are counted"
-    return Check("clock", abs(skew) < 1, detail)
+async def permissions(store: Store | None) -> list[Check]:
+    """Whether each role is kept from what it must not write, and the store from other users."""
+    if store is None:
+        said = "not tried: one URL is one login. Give --store to try each role's."
+        return [Check("permissions", ok=True, detail=said)]
+    return [*[await cannot(role, subject, store) for role, subject in MUST_NOT], private(store)]
 
 
 async def cannot(role: str, subject: str, store: Store) -> Check:
@@ -254,24 +658,5 @@ def private(store: Store) -> Check:
         for file in (store.path / "address.json", store.path / "accounts.conf")
         if file.exists() and file.stat().st_mode & 0o077  # a cluster's nodes have the accounts
     ]
-    return Check(
-        "store is private",
-        not wrong,
-        f"others may read {', '.join(wrong)}" if wrong else str(store.path),
-    )
-
-
-async def _skew_s(log: JetStream) -> float:
-    """How far this machine's clock is from the broker's, give or take half a round trip."""
-    before = clock.now()
-    stream = await info(log.api, f"STREAM.INFO.{LEDGER}")
-    after = clock.now()
-    if stream is None:
-        return 0.0
-    return (datetime.fromisoformat(stream["ts"]) - (before + (after - before) / 2)).total_seconds()
-
-
-async def unlike_witness(log: JetStream, place: str) -> str:
-    """How the log differs from its witness; empty if it does not, as far as a quick look shows."""
-    found = await _witnessed(log, place, quick=True)
-    return "" if found.ok else found.detail
+    said = f"others may read {', '.join(wrong)}" if wrong else str(store.path)
+    return Check("store is private", not wrong, said)

@@ -50,6 +50,8 @@ class Health(Struct, frozen=True):
     free_bytes: int | None = None
     #: The streams that take no writes until the server is restarted.
     dead: tuple[str, ...] = ()
+    #: Why it accepts no batch of facts; empty if it does, or if it was not asked.
+    no_batches: str = ""
 
 
 async def takes_writes(log: JetStream, store: Store | None = None) -> Health:
@@ -62,6 +64,7 @@ async def takes_writes(log: JetStream, store: Store | None = None) -> Health:
     if store is not None and SYSTEM not in store.read().passwords:
         store = None  # the address of a broker elsewhere
     free = None if store is None else free_bytes(store.path)
+    no_batches = ""
     try:
         async with asyncio.timeout(_PATIENCE_S):
             dead = {} if store is None else await _write_errors(store)
@@ -72,12 +75,14 @@ async def takes_writes(log: JetStream, store: Store | None = None) -> Health:
                     "`ayes up` restarts it when its disk has room."
                 )
                 return Health(False, why, free, tuple(dead))
-            why = await _closed(log) or await _try(log)
+            closed = await _closed(log)
+            failing, no_batches = await _try(log)
+            why = closed or failing
     except (TimeoutError, nats.errors.Error):
         why = f"the broker does not answer within {_PATIENCE_S:g} s."
     except Unavailable as problem:
         why = str(problem)
-    return Health(not why, why, free)
+    return Health(not why, why, free, no_batches=no_batches)
 
 
 def free_bytes(path: Path) -> int:
@@ -127,12 +132,14 @@ async def _closed(log: JetStream) -> str:
     )
 
 
-async def _try(log: JetStream) -> str:
-    """Why a write fails; empty if it does not, or if this login may record nothing."""
+async def _try(log: JetStream) -> tuple[str, str]:
+    """Open a batch and abandon it. Returns why a write fails, and why batches are refused; both
+    empty if nothing is wrong, or if this login may record nothing.
+    """
     role = log.connection.login.user
     slots = slots_of("operator" if role in {ADMIN, ""} else role)
     if not slots:
-        return ""
+        return "", ""
     headers = {"Nats-Batch-Id": new_id(), "Nats-Batch-Sequence": "1"}
     try:
         # Empty if the batch may begin.
@@ -144,12 +151,13 @@ async def _try(log: JetStream) -> str:
         )
         answer = await sent
     except BrokerRefused:
-        return ""  # a login of another name than its role
+        return "", ""  # a login of another name than its role
     if answer.status:  # 503
-        return "the broker has no stream that takes facts at the moment."
+        return "the broker has no stream that takes facts at the moment.", ""
+    refusal = answer.data.decode(errors="replace")
     # Other refusals (no batches, too many of them) concern batches only: facts are published one by
     # one then.
     error = ack_of(answer).error if answer.data else None
     if error is None or error.err_code != _INCOMPLETE:
-        return ""
-    return f"the broker cannot write to its disk: {error.description}."
+        return "", refusal
+    return f"the broker cannot write to its disk: {error.description}.", refusal

@@ -24,9 +24,8 @@ from msgspec import Struct
 
 from ayes import __version__
 from ayes.ledger.subscriptions import DURABLES, PARKED
+from ayes.ops.inspection.checks import Look
 from ayes.ops.inspection.health import Health
-from ayes.ops.inspection.readiness import Look
-from ayes.ops.inspection.status import BrokerStatus
 from ayes.projections.tally import BOUNDS_S, OTHER, FactCounts, Histogram
 from ayes.schemas.visible import visible
 
@@ -131,7 +130,7 @@ class Snapshot(Struct, frozen=True):
     is_up: bool = False
     look: Look | None = None
     health: Health | None = None
-    status: BrokerStatus | None = None
+    status: Look | None = None
     #: When people were asked about each pending call, in the order of the log.
     asked_at: Sequence[datetime] | None = None
     tally: FactCounts | None = None
@@ -150,7 +149,7 @@ def values(seen: Snapshot) -> Iterator[Value]:
         yield "ayes_log_writable", (), seen.health.ok
         if seen.health.free_bytes is not None:
             yield "ayes_store_free_bytes", (), seen.health.free_bytes
-    if seen.look is not None:
+    if seen.look is not None and seen.look.has_log:
         yield from _of_broker(seen.look)
     if seen.status is not None:
         yield from _of_status(seen.status)
@@ -158,7 +157,7 @@ def values(seen: Snapshot) -> Iterator[Value]:
         yield from _of_pending(seen.asked_at, seen.now)
     if seen.tally is not None:
         yield from _of_tally(seen.tally)
-        if seen.look is not None:
+        if seen.look is not None and seen.look.has_log:
             behind = max(0, seen.look.last_seq - seen.tally.seq)
             yield "ayes_monitor_uncounted_facts", (), behind
 
@@ -178,7 +177,7 @@ def _of_broker(look: Look) -> Iterator[Value]:
             yield "ayes_consumer_frozen", (one.name,), one.frozen
 
 
-def _of_status(status: BrokerStatus) -> Iterator[Value]:
+def _of_status(status: Look) -> Iterator[Value]:
     yield "ayes_alarms", (), len(status.alarms)
     failing = sum(one.is_alarming for one in status.webhooks)
     yield "ayes_failing_targets", ("webhook",), failing

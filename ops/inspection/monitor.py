@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import nats.errors
+from msgspec.structs import replace
 
 from ayes.consumers.pending_view import PendingView
 from ayes.consumers.supervision import keep_running
@@ -34,12 +35,18 @@ from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.patience import while_away
 from ayes.ledger.subscriptions import OPERATOR
-from ayes.ops.inspection.checks import unlike_witness
+from ayes.ops.inspection.checks import (
+    NOT_TRIED,
+    Look,
+    Wanted,
+    glance,
+    obstacle,
+    overview,
+    unlike_witness,
+)
 from ayes.ops.inspection.health import Health, takes_writes
 from ayes.ops.inspection.metrics import Snapshot
 from ayes.ops.inspection.nodes import explained
-from ayes.ops.inspection.readiness import Look, Wanted, look, obstacle
-from ayes.ops.inspection.status import BrokerStatus, status
 from ayes.ops.inspection.witness import place_of
 from ayes.ops.single_flight import Fresh
 from ayes.projections.tally import FactCounts, is_decision
@@ -90,9 +97,9 @@ class Monitor:
         #: Why nothing is known of the broker; empty if something is.
         self._lost = "the broker was not looked at yet."
         self._look: Look | None = None
-        self._health = Health(ok=False, why="whether the log takes writes is not known yet.")
+        self._health: Health | None = None
         self._looked_at = self._tried_at = 0.0
-        self._status: BrokerStatus | None = None
+        self._status: Look | None = None
         self._view: PendingView | None = None
         self._tally: FactCounts | None = None
 
@@ -106,16 +113,16 @@ class Monitor:
             why,
             is_up=True,
             look=self._look,
-            health=self._health if self._tried_at else None,
+            health=self._health,
             status=self._status,
             asked_at=self._asked_at(),
             tally=self._tally,
         )
 
     def _why(self, now: float) -> str:
-        if self._lost:
+        if self._lost or self._look is None:
             return self._lost
-        if why := obstacle(self._look, self._health, self._wanted):
+        if why := obstacle(replace(self._look, health=self._health or NOT_TRIED)):
             return why
         oldest_s = now - min(self._looked_at, self._tried_at)
         return f"the broker was last seen {oldest_s:,.0f} s ago." if oldest_s > STALE_S else ""
@@ -141,9 +148,8 @@ class Monitor:
     def _lose(self, problem: Exception) -> None:
         is_late = isinstance(problem, TimeoutError)
         why = f"the broker did not answer within {_PATIENCE_S:g} s." if is_late else str(problem)
-        self._lost, self._look, self._status = why or type(problem).__name__, None, None
-        self._tried_at = 0.0
-        self._health = Health(ok=False, why="whether the log takes writes is not known yet.")
+        self._lost = why or type(problem).__name__
+        self._look = self._status = self._health = None
 
     async def _watch(self, log: JetStream) -> None:
         """Look at the broker on this connection, until it does not answer."""
@@ -163,7 +169,7 @@ class Monitor:
             while True:
                 try:
                     async with asyncio.timeout(_PATIENCE_S), explained(log):
-                        self._look = await look(log, self._wanted.roles)
+                        self._look = await glance(log, self._wanted)
                 except _FAILURES as problem:
                     self._lose(problem)  # now: a connection to a frozen broker is slow to close
                     raise
@@ -182,13 +188,11 @@ class Monitor:
         async def pending() -> int:
             return len(self._view) if self._view is not None else 0
 
-        async def unlike() -> str:
-            return await unlike_witness(log, place_of(self._store, self._url))
-
-        compared = Fresh(unlike, for_s=_WITNESS_S)
+        place = place_of(self._store, self._url)
+        unlike = Fresh(partial(unlike_witness, log, place), for_s=_WITNESS_S)
         while True:
             try:
-                self._status = await status(log, store, pending, compared)
+                self._status = await overview(log, store, place, pending=pending, unlike=unlike)
             except Unavailable:  # such as a worker's login, which may not read all of it
                 self._status = None
             await asyncio.sleep(STATUS_S)

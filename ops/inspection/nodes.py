@@ -13,7 +13,7 @@ from ayes.ledger import clock
 from ayes.ledger.nats.api import ApiError
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.protocol import NatsMessage
-from ayes.ledger.nats.streams import info, streams
+from ayes.ledger.nats.streams import Described
 from ayes.ops.broker.accounts import PING
 from ayes.ops.inspection.progress import seconds
 from ayes.schemas.errors import BrokerAway
@@ -71,14 +71,9 @@ def _described(one: Replica) -> str:
     return f"{one.node} is current" if one.current else f"{one.node} is {one.lag:,} messages behind"
 
 
-async def copies(log: JetStream) -> list[Copies]:
-    """The copies of each stream.
-
-    Raises:
-        Unavailable: a stream has no leader, so nobody can say.
-    """
-    found = [(name, await info(log.api, f"STREAM.INFO.{name}")) for name in streams()]
-    return [copies_of(name, stream) for name, stream in found if stream is not None]
+def copies(found: Described) -> list[Copies]:
+    """The copies of each stream."""
+    return [copies_of(name, one) for name, one in found.streams.items() if one is not None]
 
 
 def copies_of(name: str, stream: dict[str, Any]) -> Copies:
@@ -123,12 +118,6 @@ def trouble(found: Sequence[Copies]) -> str:
 
 def _count(away: int, nodes: int) -> str:
     return f"{away} of {nodes} nodes {'is' if away == 1 else 'are'}"
-
-
-async def clock_trouble(log: JetStream, found: Sequence[Copies]) -> str:
-    """How the clocks of the nodes of these streams differ; empty if they do not."""
-    nodes = max((1 + len(one.replicas) for one in found), default=1)
-    return skewed(await clocks(log, nodes)) if nodes > 1 else ""
 
 
 async def clocks(log: JetStream, nodes: int) -> dict[str, float]:

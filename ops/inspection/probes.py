@@ -13,9 +13,9 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from ayes.ops.inspection.checks import Wanted
 from ayes.ops.inspection.metrics import exposition
 from ayes.ops.inspection.monitor import Monitor
-from ayes.ops.inspection.readiness import Wanted
 from ayes.schemas.errors import BadInput
 
 INSTALL: Final = "pip install 'ayes[metrics]'"

@@ -2,14 +2,14 @@
 
 from collections.abc import Collection
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 from msgspec import Struct
 
-from ayes.ledger.log import RawMessage
 from ayes.ledger.nats.drift import paused_until
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.nats.streams import info, is_needed
+from ayes.ledger.nats.streams import is_needed
 from ayes.ledger.subscriptions import DURABLES, TIMERS, Durable
 
 #: Work that waits for longer while nothing is done is a stall. Less than five seconds, so that
@@ -49,6 +49,10 @@ class ConsumerStatus(Struct, frozen=True):
     used: bool = False
 
     @property
+    def role(self) -> str:
+        return DURABLES[self.name].role
+
+    @property
     def is_missing(self) -> bool:
         return self.needed and not self.exists
 
@@ -70,17 +74,19 @@ class ConsumerStatus(Struct, frozen=True):
         return f"frozen: nothing was done for {self.quiet_s:,.0f} s" if self.frozen else ""
 
 
-async def progress(log: JetStream, name: str, kept: Collection[str] = ()) -> ConsumerStatus:
-    """How far a consumer is, as of now.
+async def progress(
+    log: JetStream, name: str, consumer: dict[str, Any] | None, kept: Collection[str]
+) -> ConsumerStatus:
+    """How far a consumer is.
 
     Args:
+        consumer: the broker's description; None: it does not exist.
         kept: the optional durables that were created here.
 
     Raises:
         Unavailable: the broker cannot say.
     """
     durable = DURABLES[name]
-    consumer = await info(log.api, f"CONSUMER.INFO.{durable.stream}.{name}")
     if consumer is None:
         return ConsumerStatus(name, needed=is_needed(durable, kept))
     listening = consumer.get("push_bound", False)
@@ -118,18 +124,11 @@ async def _is_frozen(log: JetStream, durable: Durable, consumer: dict[str, Any])
         return False
     if durable.stream == TIMERS:  # which only the gate may read
         return True
-    first = [
-        message
-        for subject in durable.subjects
-        if (message := await _next(log, durable, begin, subject)) is not None
-    ]
-    oldest = min((one.recorded_at for one in first), default=None)
+    next_of = partial(log.leaders_message, durable.stream, seq=begin + 1)
+    first = [await next_of(next_by_subj=subject) for subject in durable.subjects]
+    oldest = min((one.recorded_at for one in first if one is not None), default=None)
     now = datetime.fromisoformat(consumer["ts"])
     return oldest is not None and (now - oldest).total_seconds() > STALLED_S
-
-
-async def _next(log: JetStream, durable: Durable, begin: int, subject: str) -> RawMessage | None:
-    return await log.leaders_message(durable.stream, seq=begin + 1, next_by_subj=subject)
 
 
 def _quiet_s(durable: Durable, consumer: dict[str, Any]) -> float:

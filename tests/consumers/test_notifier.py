@@ -21,7 +21,7 @@ from ayes.consumers.worker import MAX_DELIVERIES, Worker
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import EventLog, Mark
 from ayes.ledger.subscriptions import DURABLES
-from ayes.ops.inspection.status import failing_channels
+from ayes.ops.inspection.checks import failing_channels
 from ayes.projections.notices import Notice
 from ayes.schemas import events as e
 from ayes.schemas.backoff import Backoff

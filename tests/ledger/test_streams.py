@@ -7,8 +7,8 @@ import pytest
 
 from ayes.ledger.nats.api import Api
 from ayes.ledger.nats.connection import Connection
-from ayes.ledger.nats.drift import drift
-from ayes.ledger.nats.streams import consumer_config, ensure
+from ayes.ledger.nats.drift import differences
+from ayes.ledger.nats.streams import consumer_config, described, ensure
 from ayes.ledger.subscriptions import DURABLES
 from ayes.ops.broker.server import EmbeddedServer
 
@@ -26,7 +26,7 @@ async def test_many_create_everything_at_the_same_moment(tmp_path):
             rivals.append(Api(connection))
             await rivals[-1].start()
         await asyncio.gather(*(ensure(one, also=tuple(DURABLES)) for one in rivals))
-        assert await drift(rivals[0]) == []
+        assert differences(await described(rivals[0])) == []
 
 
 @pytest.mark.parametrize(

@@ -327,7 +327,7 @@ async def test_a_small_disk_is_shared_among_the_streams(tmp_path, mib, most):
                 Ledger.connect(path, role="admin") as admin,
                 Ledger.connect(path) as service,
             ):
-                assert await guard.alarms(admin.log.api) == []
+                assert await guard.alarms(admin.log) == []
                 limits = {
                     name: (await config_of(admin, name))["max_bytes"] for name in streams.streams()
                 }

@@ -16,7 +16,7 @@ from program import approvals, started
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Store
-from ayes.ledger.nats.streams import info
+from ayes.ledger.nats.streams import described, info
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.cluster.certificates import issue, new_authority
 from ayes.ops.cluster.local import LocalCluster
@@ -82,7 +82,7 @@ def server_of(store: Store) -> int:
 
 async def trouble_of(admin: Ledger) -> str:
     try:
-        return trouble(await copies(admin.log))
+        return trouble(copies(await described(admin.log.api)))
     except Unavailable:
         return "no leader"
 

@@ -7,6 +7,7 @@ import json
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from stories import REF, question, request, told
 
 from ayes.interfaces.cli import check
@@ -16,7 +17,17 @@ from ayes.ledger.log import Parked
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.streams import DURABLES, LEDGER, PARKED, PENDING
 from ayes.ops.inspection import progress
-from ayes.ops.inspection.checks import MUST_NOT, cannot
+from ayes.ops.inspection.checks import (
+    ALARMS,
+    CHECKS,
+    DOCTOR,
+    GUARD,
+    MUST_NOT,
+    READY,
+    Look,
+    cannot,
+    examined,
+)
 from ayes.ops.workers import reactions, working
 from ayes.schemas import events as e
 
@@ -84,6 +95,20 @@ async def parked_one(admin, seq=7):
 
 
 # ------------------------------------------------------------------------------------------- doctor
+
+
+def test_each_check_is_shown_somewhere():
+    """A selection names checks of the list, and each of them is in one."""
+    assert {*DOCTOR, *ALARMS, *READY, *GUARD} == set(CHECKS)
+
+
+def test_what_cannot_be_read_is_said_once():
+    """Streams that are not as declared are the alarm; otherwise the policies are."""
+    unread = Look(void_facts=None, unread={"void_facts": "no answer"})
+    [alone] = examined(unread, ["policies and tools"])
+    assert (alone.ok, alone.detail) == (False, "policies and tools cannot be read: no answer")
+    [beside] = examined(replace(unread, drift=["a stream"]), ["policies and tools"])
+    assert (beside.ok, beside.detail) == (True, "cannot be read, see above")
 
 
 async def test_a_fresh_store_is_well(store, doctor):

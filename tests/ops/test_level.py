@@ -12,8 +12,8 @@ from ayes.ledger.nats import streams
 from ayes.ledger.nats.api import Api
 from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Store
-from ayes.ledger.nats.drift import drift
-from ayes.ledger.nats.streams import LEVEL, level_of
+from ayes.ledger.nats.drift import differences
+from ayes.ledger.nats.streams import LEVEL, described, level_of
 from ayes.ledger.subscriptions import LEDGER
 from ayes.ops.broker.server import ensure_account
 from ayes.schemas.errors import NewerLog
@@ -88,6 +88,6 @@ async def test_a_log_without_a_level_is_of_the_first(store):
         stream = await streams.info(admin.log.api, f"STREAM.INFO.{LEDGER}")
         assert level_of(stream) == str(LEVEL)
         await at_level(store, None)
-        assert await drift(admin.log.api) == []
+        assert differences(await described(admin.log.api)) == []
     async with Ledger.connect(store) as service:
         assert await service.log.last_seq() == 0

@@ -15,12 +15,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ayes.consumers.webhooks.endpoints import EndpointStatus
 from ayes.ledger.log import Parked
+from ayes.ops.inspection.checks import FailingChannel, Look, Wanted, obstacle
 from ayes.ops.inspection.health import Health
 from ayes.ops.inspection.metrics import METRICS, Snapshot, exposition, values
 from ayes.ops.inspection.nodes import Copies, Replica
 from ayes.ops.inspection.progress import ConsumerStatus
-from ayes.ops.inspection.readiness import Look, Wanted, obstacle
-from ayes.ops.inspection.status import BrokerStatus, FailingChannel
 from ayes.projections.tally import FactCounts
 
 NOW = datetime(2026, 3, 1, 9, 0, tzinfo=UTC)
@@ -29,33 +28,28 @@ PROMETHEUS = ROOT / "deploy" / "prometheus"
 PROMTOOL = shutil.which("promtool")
 
 
+WELL = Health(ok=True)
+
+
 def at_work(name, **others):
     given = {"exists": True, "listening": True, "used": True} | others
     return ConsumerStatus(name, **given)
 
 
-def looked(*consumers):
+def looked(*consumers, **others):
     found = consumers or (at_work("gate"), at_work("queue"), at_work("closer", waiting=3))
-    return Look(facts=7, last_seq=7, last_at=NOW, bytes=700, limit_bytes=10_000, consumers=found)
+    log = {"facts": 7, "last_seq": 7, "last_at": NOW, "bytes": 700, "limit_bytes": 10_000}
+    return Look(consumers=found, **log, **{"health": WELL, **others})
 
 
-STATUS = BrokerStatus(
-    url="nats://127.0.0.1:4222",
-    facts=7,
-    last_seq=7,
-    bytes=700,
-    head_age_s=1.0,
-    pending=3,
+STATUS = Look(
     in_doubt=["shop/t1/c1"],
     void_runs={"shop/t1/c2": "the call was not decided before it"},
-    consumers=[],
     streams=[
         Copies("LEDGER", "c", "n1", 3, (Replica("n2", away=True), Replica("n3", away=False))),
         Copies("TIMERS", "c", "n1", 3, (Replica("n2", away=True), Replica("n3", away=False))),
     ],
-    free_bytes=10**9,
     channels=[FailingChannel("mail", NOW, "nobody answers"), FailingChannel("ntfy", NOW, "404")],
-    alarms=["a node is away"],
     parked=[
         Parked("gate", 3, "ledger.a.b.said.m", "it cannot be read", 5, NOW),
         Parked("no\nconsumer", 4, "x", "written by somebody", 1, NOW),
@@ -216,8 +210,6 @@ def test_names_that_look_the_same_are_one_series():
 
 # ----------------------------------------------------------------------------------- whether ready
 
-WELL = Health(ok=True)
-
 
 @pytest.mark.parametrize(
     ("consumers", "wanted", "why"),
@@ -240,16 +232,16 @@ WELL = Health(ok=True)
 )
 def test_ready_is_judged_by_what_was_seen(consumers, wanted, why):
     """No consumer may be further behind than the limit, and none may stand still."""
-    found = obstacle(looked(*consumers), WELL, wanted)
+    found = obstacle(looked(*consumers, wanted=wanted))
     assert why in found
     assert bool(why) == bool(found)
 
 
 def test_no_log_and_no_writes_are_obstacles():
     """Whatever the workers do."""
-    assert "there is no stream LEDGER" in obstacle(None, WELL, Wanted())
+    assert "there is no stream LEDGER" in obstacle(Look(has_log=False))
     closed = Health(ok=False, why="the disk is full.")
-    assert obstacle(looked(), closed, Wanted()) == "the disk is full."
+    assert obstacle(looked(health=closed)) == "the disk is full."
 
 
 # ------------------------------------------------------------------------------ names and documents

@@ -25,11 +25,11 @@ from ayes.ledger.nats.streams import info
 from ayes.ledger.subscriptions import LEDGER
 from ayes.ops.inspection import health, progress
 from ayes.ops.inspection import monitor as monitor_module
+from ayes.ops.inspection.checks import Wanted
 from ayes.ops.inspection.health import CLOSED
 from ayes.ops.inspection.metrics import METRICS
 from ayes.ops.inspection.monitor import Monitor
 from ayes.ops.inspection.probes import ListenAddress, answer, monitored
-from ayes.ops.inspection.readiness import Wanted
 from ayes.ops.workers import reactions, working
 from ayes.projections import pending as queue
 from ayes.schemas import events as e

@@ -14,9 +14,10 @@ from cluster import cluster
 from ayes.interfaces.cli import check
 from ayes.interfaces.cli.command import Session
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ops.inspection import nodes as nodes_module
-from ayes.ops.inspection.checks import Check, _nodes
-from ayes.ops.inspection.nodes import clocks, copies_of, explained, skewed, trouble
+from ayes.ledger.nats.streams import described
+from ayes.ops.inspection import checks
+from ayes.ops.inspection.checks import Check, Look, examined
+from ayes.ops.inspection.nodes import clocks, copies, copies_of, explained, skewed, trouble
 from ayes.schemas.errors import BrokerAway, Unavailable
 
 
@@ -65,7 +66,8 @@ async def test_nodes_that_are_away_are_named(tmp_path, capsys):
             assert isinstance(seen["pending"], int | None)
             connecting = JetStream.connect(three.store.path, role="observer", any_level=True)
             async with connecting as client:
-                assert await _nodes(client) == Check("nodes", ok=False, detail=said)
+                look = Look(streams=copies(await described(client.api, durables=())))
+                assert examined(look, ["nodes"]) == [Check("nodes", ok=False, detail=said)]
                 another = next(one for name, one in names.items() if name not in {gone, first})
                 with stopped(another), pytest.raises(BrokerAway) as raised:
                     async with explained(client):
@@ -178,7 +180,7 @@ async def test_the_clock_of_each_node_is_looked_at(tmp_path, capsys, monkeypatch
         async def wrong(log, count):
             return await clocks(log, count) | {"n2": -3600.0}
 
-        monkeypatch.setattr(nodes_module, "clocks", wrong)
+        monkeypatch.setattr(checks, "clocks", wrong)
         session = Session(three.store.path, json=True)
         assert await check.status(session=session) == 1
         alarms = json.loads(capsys.readouterr().out)["alarms"]

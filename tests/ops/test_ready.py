@@ -26,8 +26,9 @@ from ayes.ledger.nats.streams import info
 from ayes.ledger.subscriptions import DURABLES, LEDGER
 from ayes.ops.broker.setup import declare_streams
 from ayes.ops.inspection import progress as progress_module
+from ayes.ops.inspection.checks import glance
 from ayes.ops.inspection.guard import create_missing
-from ayes.ops.inspection.progress import progress
+from ayes.ops.inspection.progress import ConsumerStatus
 from ayes.ops.workers import reactions, working
 from ayes.schemas import events as e
 from ayes.schemas.errors import BadInput
@@ -52,6 +53,10 @@ def ready(store, capsys):
         return code, json.loads(capsys.readouterr().out)["why"]
 
     return asked
+
+
+async def progress(log: JetStream, name: str) -> ConsumerStatus:
+    return next(one for one in (await glance(log)).consumers if one.name == name)
 
 
 # ----------------------------------------------------------------------------------------- a stall

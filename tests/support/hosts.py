@@ -23,6 +23,7 @@ from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import AlreadyRecorded, Recorded, Unconfirmed
 from ayes.ledger.nats.api import PATIENCE_S
 from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.nats.streams import described
 from ayes.ops.broker.server import find_binary
 from ayes.ops.inspection.nodes import copies
 from ayes.schemas.errors import Unavailable
@@ -74,7 +75,7 @@ class Hosts:
         ):
             while True:
                 try:
-                    found = await copies(log)
+                    found = copies(await described(log.api))
                 except Unavailable:
                     found = []
                 if found and all(

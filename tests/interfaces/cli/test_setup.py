@@ -13,8 +13,8 @@ from ayes.interfaces.cli import setup as setup_command
 from ayes.interfaces.cli.command import Session
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.nats import drift as drift_module
-from ayes.ledger.nats.drift import check_own, drift
-from ayes.ledger.nats.streams import info
+from ayes.ledger.nats.drift import check_own, differences
+from ayes.ledger.nats.streams import described, info
 from ayes.ledger.subscriptions import DURABLES, LEDGER, PARKED
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.workers import reactions, working
@@ -86,10 +86,10 @@ async def test_an_upgrade_shows_its_plan_and_changes_nothing_without_a_yes(store
             ]
         },
     )
-    assert len(await drift(admin.log.api)) == 2
+    assert len(differences(await described(admin.log.api))) == 2
     code, told = await setup(do_upgrade=True, yes=True)
     assert (code, "differing" in told) == (0, False)
-    assert await drift(admin.log.api) == []
+    assert differences(await described(admin.log.api)) == []
 
 
 async def test_a_consumer_keeps_its_place_and_its_seal(store, admin, setup):
@@ -156,7 +156,7 @@ async def test_a_person_is_asked_before_the_upgrade(store, admin, word, code):
             return terminal.ended()
 
     assert await asyncio.to_thread(typed) == code
-    assert len(await drift(admin.log.api)) == code
+    assert len(differences(await described(admin.log.api))) == code
 
 
 async def test_replicas_are_not_changed_without_upgrade(store, setup):
