@@ -40,7 +40,7 @@ from program import AYES, Started
 
 from ayes import Ledger, spec_of
 from ayes.consumers.delegator import read_agents
-from ayes.consumers.notices.channels import ChannelsFile
+from ayes.consumers.notices.channels import read_channels
 from ayes.interfaces.access.openid import OpenIdSettings
 from ayes.ledger.nats.credentials import Store
 from ayes.ops.broker import accounts
@@ -51,6 +51,7 @@ from ayes.schemas import errors, slots
 from ayes.schemas.errors import Refused
 from ayes.schemas.events import InDoubt, ToolStarted
 from ayes.schemas.policy import read_policy
+from ayes.schemas.settings import read_settings
 from ayes.schemas.slots import CallRef
 from ayes.schemas.toml_files import read_toml
 
@@ -272,14 +273,18 @@ def test_policies_and_scripts_can_be_read(tmp_path):
             first = block.text.splitlines()[0]
             if "oidc" in first:
                 read_toml(OpenIdSettings, block.text, str(page))
-            elif "slack.toml" in first:
-                read_toml(SlackSettings, block.text, str(page))
+                continue
+            file = tmp_path / "shown.toml"
+            file.touch(mode=0o600)
+            file.write_text(block.text)
+            if "slack.toml" in first:
+                tokens = {"SLACK_APP_TOKEN": "xapp-1", "SLACK_BOT_TOKEN": "xoxb-1"}
+                read_settings(SlackSettings, file, tokens)
             elif "agents.toml" in first:
-                file = tmp_path / "agents.toml"
-                file.write_text(block.text)
                 assert read_agents(file)
             elif "channels" in first:
-                read_toml(ChannelsFile, block.text, str(page))
+                named = re.findall(r'"env:(\w+)"', block.text)
+                assert read_channels(file, dict.fromkeys(named, "json://shop.example"))
             else:
                 read_policy(block.text, str(page))
     assert count >= 2
