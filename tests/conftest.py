@@ -146,6 +146,13 @@ async def store(tmp_path: Path, ack_wait_s: float) -> AsyncIterator[Path]:
         yield server.store.path
 
 
+@pytest.fixture
+async def admin(store: Path) -> AsyncIterator[Ledger]:
+    """The ledger of `store` with every right."""
+    async with Ledger.connect(store, role="admin") as ledger:
+        yield ledger
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="only tests without another process")
 

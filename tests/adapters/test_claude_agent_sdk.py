@@ -24,6 +24,7 @@ from paths import ROOT
 from pictures import PDF, PNG
 from running import working
 from shop import Shop, rule
+from until import until
 
 from ayes.adapters.claude_agent_sdk import approved
 from ayes.adapters.claude_code import Deny, before, event_of
@@ -241,9 +242,7 @@ async def test_killed_in_the_middle_of_its_tool(desk, store, tmp_path):
     script = Script(f"echo ran >> {tmp_path / 'ran'}; sleep 20")
     async with serving(script) as url:
         process = await example(store, tmp_path, url)
-        async with asyncio.timeout(60):
-            while not (tmp_path / "ran").exists():  # noqa: ASYNC110 - another process writes it
-                await asyncio.sleep(0.1)
+        await until((tmp_path / "ran").exists)
         os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
     facts = await desk.read(f"{SUBJECTS}.desk.>")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from asking_agent import POLICY
 from shop import REFUND, Shop
+from until import until
 
 from ayes.adapters.kernel import Kernel
 from ayes.adapters.names import AskedCall
@@ -51,9 +52,7 @@ class Paused:
         self.resumed.append(saved.thread)
 
     async def until(self, *threads: str) -> None:
-        async with asyncio.timeout(60):
-            while sorted(self.resumed) != sorted(threads):  # noqa: ASYNC110 - a list has no event
-                await asyncio.sleep(0.01)
+        await until(lambda: sorted(self.resumed) == sorted(threads))
 
 
 @pytest.fixture

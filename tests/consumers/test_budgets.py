@@ -25,7 +25,7 @@ from ayes.ledger.clients.services import Ledger
 from ayes.ledger.judging.budgets import Sum, filled, giving_back, sums_of
 from ayes.ledger.judging.policies import AppliedPolicy, Policies
 from ayes.ledger.lifecycle import Status
-from ayes.ledger.log import Delivered, EventLog
+from ayes.ledger.log import Delivered
 from ayes.ledger.validity import call_of
 from ayes.ops.audit.backtest import backtest_ledger
 from ayes.schemas import events as e
@@ -48,11 +48,6 @@ def budget(limit: object = 250, then: str = "block", per: str = "", *more: str) 
         ("[[budget]]", 'name = "refunds"', 'tools = ["refund"]', 'amount = "/amount"',
          f"limit = {limit}", f'then = "{then}"', f"per = [{names}]", *more, "")
     )  # fmt: skip
-
-
-@pytest.fixture
-def shop(port: EventLog) -> Shop:
-    return Shop(port)
 
 
 def money(value: object) -> str:

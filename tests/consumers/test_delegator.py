@@ -28,11 +28,6 @@ HELPER = SubAgent(agent="helper", model="test:m")
 FREELY = rule("freely", "allow", tools="ask_*")
 
 
-@pytest.fixture
-def shop(port: EventLog) -> Shop:
-    return Shop(port)
-
-
 async def opened(shop: Shop, policy: str = FREELY) -> None:
     await shop.open(policy, "", HELPER.spec("ask_helper"))
     event = e.ThreadOpened(requester="rita", agent="desk")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from program import environment
+from until import until
 
 from ayes.consumers import doubt
 from ayes.consumers.doubt import in_doubt, update_index, void_runs
@@ -64,10 +65,7 @@ async def names(ledger: Ledger) -> list[str]:
 
 async def eventually_in_doubt(ledger: Ledger) -> list[CallInDoubt]:
     """The calls in doubt once there are any: when a lease has ended, which no event tells."""
-    async with asyncio.timeout(60):
-        while not (found := await in_doubt(ledger)):  # noqa: ASYNC110 - as above
-            await asyncio.sleep(0.02)
-    return found
+    return await until(lambda: in_doubt(ledger))
 
 
 @pytest.fixture(params=["no index", "an index"])

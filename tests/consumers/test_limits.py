@@ -32,11 +32,6 @@ pytestmark = pytest.mark.log("memory")
 ASK = rule("money", "ask", 'voters = ["ana"]')
 
 
-@pytest.fixture
-def shop(port: EventLog) -> Shop:
-    return Shop(port)
-
-
 # ------------------------------------------------------------------------- what is read off the log
 
 SAME = e.Wish(tool="refund", arguments='{"order":"A-17"}')

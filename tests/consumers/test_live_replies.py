@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from brokers import running
 from chain import THREAD, Chain
+from until import until
 
 from ayes.consumers import live
 from ayes.consumers.live import _MOST_WHOLE, LiveReply, follow_reply, live_subject
@@ -141,9 +142,7 @@ async def test_another_attempt_begins_anew(port: EventLog):
                 await asyncio.sleep(0.05)
     async with LiveReply.of(ledger, THREAD, 1, 2) as live:
         live.publish(TEXT)
-        async with asyncio.timeout(60):
-            while heard[-1] != Fragment(TEXT):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: heard[-1] == Fragment(TEXT))
     assert Discarded() in heard
     await ledger.append(THREAD.asked(1, 1), e.ModelAsked(model="test:m"))
     await ledger.append(THREAD.replied(1), e.ModelReplied(parts=(e.Text(TEXT),), attempt=2))

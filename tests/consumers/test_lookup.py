@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from program import AYES, environment
+from until import until
 from workers import tell
 
 from ayes.consumers import executor
@@ -224,9 +225,7 @@ async def test_an_executor_that_was_killed_is_followed_by_one_that_asks(
         wish = (await ledger.request(CALL, "pay", {"order": order}, requester="ben")).wish
         yes = e.Approved(digest=wish.digest, ground="policy", rule="freely", policy_version=1)
         await tell(ledger, [(CALL.decided, yes)])
-        async with asyncio.timeout(60):
-            while not (tmp_path / "runs").exists():  # noqa: ASYNC110 - a file announces nothing
-                await asyncio.sleep(0.02)
+        await until((tmp_path / "runs").exists)
         first.send_signal(signal.SIGKILL)
         await first.wait()
         (tmp_path / "killed").touch()

@@ -11,6 +11,7 @@ import pytest
 from inboxes import Inbox, http, ntfy, smtp
 from running import working
 from shop import FIRST, SECOND, THREAD, Shop, rule
+from until import until
 
 from ayes.consumers import worker as worker_module
 from ayes.consumers.effects import HandOn
@@ -87,11 +88,6 @@ def inboxes(servers: Inboxes) -> Inboxes:
         one.clear()
         one.is_broken, one.slow_s = False, 0.0
     return servers
-
-
-@pytest.fixture
-def shop(port: EventLog) -> Shop:
-    return Shop(port)
 
 
 @contextmanager
@@ -264,9 +260,7 @@ async def test_a_dead_channel_delays_nobody_and_is_known(
     await shop.request()
     async with shop.gates(), notifiers(port, inboxes.channels(tmp_path, tries=3)):
         assert await told(shop, 1) == {"ben asked"}
-        async with asyncio.timeout(60):
-            while not (parked := await port.parked("notifier")):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        parked = await until(lambda: port.parked("notifier"))
         assert "ana was not told (asked): mail: " in parked[0].reason
         [failing] = await failing_channels(shop.ledger)
         assert failing.channel == "mail"

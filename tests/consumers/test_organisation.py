@@ -36,11 +36,6 @@ from ayes.schemas.tools import ToolSpec
 pytestmark = pytest.mark.log("memory")
 
 
-@pytest.fixture
-def shop(port: EventLog) -> Shop:
-    return Shop(port)
-
-
 # ----------------------------------------------------------------------------------------- the rule
 
 CALL = REF.call("c1")

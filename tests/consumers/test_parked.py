@@ -3,7 +3,7 @@
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Never
@@ -14,6 +14,7 @@ from logins import signed_on
 from msgspec import structs
 from program import in_process
 from running import working
+from until import until
 
 from ayes.consumers import worker as worker_module
 from ayes.consumers.effects import Append, Effect
@@ -76,12 +77,6 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_module, "RETRIES", Backoff(0))
-
-
-async def until(holds: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(60):
-        while not await holds():  # noqa: ASYNC110 - what it asks is not in this process
-            await asyncio.sleep(0.01)
 
 
 async def until_parked(port: EventLog, *states: str, consumer: str = "*") -> list[Parked]:

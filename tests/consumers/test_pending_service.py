@@ -27,6 +27,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from program import environment
 from structlog.testing import capture_logs
+from until import until
 
 from ayes.consumers import pending_client, pending_service
 from ayes.consumers.pending_client import SERVICE, SUBJECT, PageRequest
@@ -70,12 +71,6 @@ async def asks(ledger: Ledger, most: int = 50, chosen: CallFilter = NO_FILTER) -
                 return await pending_client._asked(ledger, most, chosen)
             except Unavailable:
                 await asyncio.sleep(0.02)
-
-
-@pytest.fixture
-async def admin(store: Path) -> AsyncIterator[Ledger]:
-    async with Ledger.connect(store, role="admin") as ledger:
-        yield ledger
 
 
 @pytest.fixture
@@ -544,9 +539,7 @@ async def test_a_desk_without_its_bucket_says_so(store: Path, admin: Ledger, obs
     requests = admin.log.api
     await requests.ask("$JS.API.STREAM.DELETE.KV_pending", b"")
     async with open_desk(store), plain_client(store, "observer") as client:
-        async with asyncio.timeout(60):
-            while not (told := await _told(client)):  # noqa: ASYNC110 - until it is there
-                await asyncio.sleep(0.02)
+        told = await until(lambda: _told(client))
         assert told == ("503", "the view is loading. Ask again soon, or read the bucket.")
         with pytest.raises(BrokerRefused, match="is loading"):
             await pending_client._asked(observer, 1, NO_FILTER)

@@ -16,7 +16,6 @@ from ayes.ledger.call import Call
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.judging.chain import MAX_DEPTH, thread_below
 from ayes.ledger.lifecycle import Status
-from ayes.ledger.log import EventLog
 from ayes.schemas import events as e
 from ayes.schemas.errors import AlreadyDecided, NotAllowed
 from ayes.schemas.slots import CallRef, DelegationRef, GrantRef, ThreadRef
@@ -35,11 +34,6 @@ POLICY = "\n".join(
         rule("money", "ask", 'voters = ["*"]'),
     )
 )
-
-
-@pytest.fixture
-def shop(port: EventLog) -> Shop:
-    return Shop(port)
 
 
 async def opened(shop: Shop) -> None:

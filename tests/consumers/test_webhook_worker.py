@@ -14,6 +14,7 @@ from brokers import running
 from msgspec.structs import replace as with_fields
 from program import started
 from receivers import Receiver, endpoint, receiving
+from until import until
 
 from ayes.consumers.webhooks.endpoints import EndpointFile
 from ayes.consumers.webhooks.requests import Sender
@@ -88,12 +89,6 @@ async def said(admin: Ledger, workspace: str, *texts: str) -> list[int]:
 
 def texts(receiver: Receiver) -> list[str]:
     return [one.event["data"]["event"]["text"] for one in receiver.posts]
-
-
-async def until(there) -> None:
-    async with asyncio.timeout(60):
-        while not there():  # noqa: ASYNC110 - files tell nobody
-            await asyncio.sleep(0.02)
 
 
 async def parked_when(admin: Ledger, seq: int, is_so) -> list[Parked]:

@@ -13,6 +13,7 @@ from typing import Any, Never
 
 import pytest
 from running import working
+from until import until
 
 from ayes.consumers import worker as worker_module
 from ayes.consumers.effects import Append, Effect
@@ -79,16 +80,6 @@ async def finished(ledger: Ledger, *refs: CallRef) -> list[e.Event]:
             if len(found) == len(refs):
                 return [found[ref] for ref in refs]
     raise AssertionError
-
-
-async def until(there: Callable[[], bool] | Callable[[], Awaitable[bool]]) -> None:
-    """For what nobody announces."""
-    async with asyncio.timeout(60):
-        while True:
-            found = there()
-            if found if isinstance(found, bool) else await found:
-                return
-            await asyncio.sleep(0.01)
 
 
 class Watched:

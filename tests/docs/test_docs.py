@@ -37,6 +37,7 @@ from long import sampled
 from pages import CLI, Block, blocks, parse, piped
 from paths import ROOT
 from program import AYES, Started
+from until import until
 
 from ayes import Ledger, spec_of
 from ayes.consumers.delegator import read_agents
@@ -623,12 +624,6 @@ async def test_the_readme_works(tmp_path):
 async def waits_for_people(call: str, environment: dict[str, str]) -> bool:
     async with Ledger.connect(environment["AYES_STORE"], role="observer") as observer:
         return await is_gated(observer, call)
-
-
-async def until(there: Callable[[], Any]) -> None:
-    async with asyncio.timeout(60):
-        while not await there():  # noqa: ASYNC110 - another process tells nobody
-            await asyncio.sleep(0.1)
 
 
 @asynccontextmanager

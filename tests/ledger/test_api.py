@@ -14,6 +14,7 @@ import pytest
 from brokers import bare
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from until import until
 
 from ayes.ledger import patience
 from ayes.ledger.log import Recorded
@@ -139,9 +140,7 @@ async def test_a_consumer_is_requested_again_before_its_reader_gives_up(
         with pytest.raises(BrokerRefused, match="does not let LEDGER be followed: just not"):
             async with aclosing(log.raw(1, until_end=True)) as batches:
                 await anext(batches)
-        async with asyncio.timeout(60):
-            while len(asked) < 3:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: len(asked) >= 3)
     assert len(set(asked)) == 3
 
 

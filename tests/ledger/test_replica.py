@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Never
 
 import pytest
+from until import until
 
 from ayes.consumers.effects import Append, Effect, Perform, Reload
 from ayes.consumers.worker import Worker
@@ -50,9 +51,7 @@ async def heard(port: EventLog, **limits: int) -> AsyncIterator[ReadReplica]:
 
 
 async def hears(mirror: ReadReplica, seq: int) -> None:
-    async with asyncio.timeout(60):
-        while not await mirror.has(seq):  # noqa: ASYNC110 - it waits for a tenth of a second by itself
-            await asyncio.sleep(0.01)
+    await until(lambda: mirror.has(seq))
 
 
 def somewhere(dice: random.Random) -> tuple[Slot, e.Event]:
@@ -315,9 +314,7 @@ async def test_it_goes_on_where_it_was_when_the_broker_comes_back(tmp_path: Path
                 await server.__aexit__(None, None, None)
                 assert await mirror.has(1)
                 await server.__aenter__()
-                async with asyncio.timeout(60):
-                    while not ledger.log.connection.client.is_connected:  # noqa: ASYNC110 - nobody tells
-                        await asyncio.sleep(0.05)
+                await until(lambda: ledger.log.connection.client.is_connected)
                 await ledger.append(THREADS[0].said("m2"), e.Said(role="user", text="y"))
                 await hears(mirror, 2)
                 assert len(await mirror.read(THREADS[0].subjects)) == 2
@@ -383,9 +380,7 @@ async def test_the_first_look_is_at_what_was_heard(
         await ledger.append(
             CALLS[0].requested, e.ToolRequested(tool="t", arguments="{}", digest="d")
         )
-        async with asyncio.timeout(60):
-            while len(reaction.looks) < 2:  # noqa: ASYNC110 - nobody tells
-                await asyncio.sleep(0.01)
+        await until(lambda: len(reaction.looks) >= 2)
         worker.stop()
         await running
         assert reaction.looks == looks
@@ -429,9 +424,7 @@ async def test_work_is_done_with_what_was_heard_up_to_its_claim(port: EventLog, 
         running = asyncio.create_task(worker.run())
         await ledger.append(thread.said("m3"), e.Said(role="user", text="y"))
         await ledger.append(call.requested, e.ToolRequested(tool="t", arguments="{}", digest="d"))
-        async with asyncio.timeout(60):
-            while not await port.read(call.finished.subject):  # noqa: ASYNC110 - nobody tells
-                await asyncio.sleep(0.01)
+        await until(lambda: port.read(call.finished.subject))
         worker.stop()
         await running
     said = [thread.said(f"m{number}") for number in range(4)]

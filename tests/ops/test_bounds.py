@@ -10,6 +10,7 @@ import structlog
 from disk import small_disk
 from stories import REF, request
 from structlog.testing import capture_logs
+from until import until
 
 from ayes.interfaces.cli import check, run
 from ayes.interfaces.cli.command import Session
@@ -41,12 +42,6 @@ async def api(ledger, subject, **body):
 
 async def config_of(admin, stream):
     return (await api(admin, f"STREAM.INFO.{stream}"))["config"]
-
-
-@pytest.fixture
-async def admin(store):
-    async with Ledger.connect(store, role="admin") as ledger:
-        yield ledger
 
 
 @pytest.fixture
@@ -300,9 +295,7 @@ async def test_what_changes_while_it_runs_is_an_alarm(store, admin, capsys, monk
         try:
             config = await config_of(admin, LEDGER)
             await api(admin, f"STREAM.UPDATE.{LEDGER}", **config | {"allow_atomic": False})
-            async with asyncio.timeout(60):
-                while not logs:  # noqa: ASYNC110 - a log line wakes nobody
-                    await asyncio.sleep(0.01)
+            await until(lambda: logs)
             expected = "stream LEDGER: allow_atomic is None, declared is True"
             assert await alarms(store, capsys) == [expected]
         finally:

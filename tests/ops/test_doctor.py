@@ -12,7 +12,6 @@ from stories import REF, question, request, told
 
 from ayes.interfaces.cli import check
 from ayes.interfaces.cli.command import Session
-from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import Parked
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.streams import DURABLES, LEDGER, PARKED, PENDING
@@ -36,12 +35,6 @@ CALL = REF.call("c1")
 ALWAYS = {
     name for name, durable in DURABLES.items() if not durable.optional and durable.stream != PARKED
 }
-
-
-@pytest.fixture
-async def admin(store):
-    async with Ledger.connect(store, role="admin") as ledger:
-        yield ledger
 
 
 @pytest.fixture

@@ -56,15 +56,19 @@ class Wire:
         task = asyncio.current_task()
         assert task
         self._open.add(task)
-        there = await asyncio.open_connection("127.0.0.1", self._port)
         counter: Counter[str] = Counter()
         try:
-            async with asyncio.TaskGroup() as both:
-                both.create_task(self._pass_on(reader, there[1], counter))
-                both.create_task(self._pass_on(there[0], writer, counter))
+            there = await asyncio.open_connection("127.0.0.1", self._port)
+            try:
+                async with asyncio.TaskGroup() as both:
+                    both.create_task(self._pass_on(reader, there[1], counter))
+                    both.create_task(self._pass_on(there[0], writer, counter))
+            except* ConnectionError:
+                pass  # the other end is gone
+            finally:
+                there[1].transport.abort()  # a close would wait for what nobody reads any more
         finally:
-            writer.close()
-            there[1].close()
+            writer.transport.abort()
             self._open.discard(task)
 
     async def _pass_on(

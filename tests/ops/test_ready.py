@@ -14,6 +14,7 @@ import structlog
 from program import approvals, started, up
 from stories import REF, request
 from structlog.testing import capture_logs
+from until import until
 
 from ayes.interfaces.cli import ready as ready_command
 from ayes.interfaces.cli import setup as setup_command
@@ -37,12 +38,6 @@ WISH = e.Wish(tool="refund", arguments='{"order":"A-17"}', provider_id="call_1")
 CALL = REF.call("c1")
 APPROVED = e.Approved(digest="d", ground="policy", rule="freely", policy_version=1)
 NOT_READY = 75
-
-
-@pytest.fixture
-async def admin(store):
-    async with Ledger.connect(store, role="admin") as ledger:
-        yield ledger
 
 
 @pytest.fixture
@@ -129,17 +124,17 @@ async def test_ready_is_when_gate_and_queue_run(store, admin, ready):
     """Nobody is at work, then one of two, then both; an executor is asked for only by name."""
     assert await ready() == (NOT_READY, "no gate is at work. Start one: `ayes work gate`.")
     async with working(reactions(["gate"]), store=store):
-        await until(ready, (NOT_READY, "no queue is at work. Start one: `ayes work queue`."))
+        await until_ready(ready, (NOT_READY, "no queue is at work. Start one: `ayes work queue`."))
         assert await ready("gate") == (0, "")
         async with working(reactions(["queue"]), store=store):
-            await until(ready, (0, ""))
+            await until_ready(ready, (0, ""))
             why = "no executor is at work. Start one: `ayes work executor`."
             assert await ready("executor") == (NOT_READY, why)
     with pytest.raises(BadInput, match="there is no worker gates"):
         await ready("gates")
 
 
-async def until(ready, answer):
+async def until_ready(ready, answer):
     async with asyncio.timeout(60):
         while await ready() != answer:  # noqa: ASYNC110 - nobody reports a subscription
             await asyncio.sleep(0.02)
@@ -257,9 +252,7 @@ async def test_each_deleted_durable_is_created_again_while_its_worker_runs(
         taking = [group.create_task(take(name)) for name in DURABLES]
         for wait in (True, False):
             for name in DURABLES:
-                async with asyncio.timeout(60):
-                    while not await listened_to(admin, name):  # noqa: ASYNC110
-                        await asyncio.sleep(0.02)
+                await until(partial(listened_to, admin, name))
             if wait:
                 for name in DURABLES:
                     await delete(admin, name)
@@ -280,7 +273,7 @@ async def test_ready_asks_for_every_consumer_of_a_role(
     heard = structlog.wrap_logger(None, wrapper_class=structlog.BoundLogger)
     monkeypatch.setattr(jetstream, "_log", heard)
     async with working(reactions(kinds), store=store):
-        await until(ready, (0, ""))
+        await until_ready(ready, (0, ""))
         with capture_logs() as logs:
             await delete(admin, name)
             why = f"the consumer {name} is missing. `ayes setup` creates it."
@@ -294,7 +287,7 @@ async def test_ready_asks_for_every_consumer_of_a_role(
             assert "was deleted, so this worker receives nothing" in said["event"]
         await setup_command.setup(session=Session(store, json=True))
         capsys.readouterr()
-        await until(ready, (0, ""))
+        await until_ready(ready, (0, ""))
         async with asyncio.timeout(60):
             while (await admin.call(CALL)).decided is None:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
@@ -325,7 +318,7 @@ async def test_a_paused_consumer_is_named_and_set_going(store, admin, ready, cap
     `status` say which, and `setup --upgrade` ends it.
     """
     async with working(reactions(["gate", "queue"]), store=store):
-        await until(ready, (0, ""))
+        await until_ready(ready, (0, ""))
         await pause(admin, "gate")
         until_then = "is paused until 2199-01-01T00:00:00Z"
         remedy = "`ayes setup --upgrade` sets it going"
@@ -337,6 +330,6 @@ async def test_a_paused_consumer_is_named_and_set_going(store, admin, ready, cap
         ]
         await setup_command.setup(do_upgrade=True, yes=True, session=Session(store, json=True))
         assert "differing" not in json.loads(capsys.readouterr().out)
-        await until(ready, (0, ""))
+        await until_ready(ready, (0, ""))
         await pause(admin, "gate", "1999-01-01T00:00:00Z")
         assert await ready() == (0, "")

@@ -19,12 +19,12 @@ from busy_log import busy_log, rebuilt
 from nats.js.errors import NoKeysError
 from program import FROM_A_SHELL, approvals
 from stories import REF, approval, life, question, request, told
+from until import until
 from workers import at_work, tell
 
 from ayes.interfaces.cli import main as cli
 from ayes.interfaces.cli import replay as replaying
 from ayes.interfaces.cli.command import Session
-from ayes.ledger.clients.services import Ledger
 from ayes.ledger.subscriptions import LEDGER
 from ayes.ops.audit import replay, verify
 from ayes.ops.audit.verify import rebuild
@@ -38,12 +38,6 @@ from ayes.schemas.errors import BadInput, TooLarge, Unavailable
 from ayes.schemas.slots import CallRef, ThreadRef
 
 WISH = e.Wish(tool="refund", arguments='{"order":"A-17"}', provider_id="call_1")
-
-
-@pytest.fixture
-async def admin(store):
-    async with Ledger.connect(store, role="admin") as ledger:
-        yield ledger
 
 
 @pytest.fixture
@@ -123,10 +117,10 @@ async def test_the_rows_are_what_each_thing_comes_to(admin, project, name):
     for count in (120, 1, 61):
         last = facts[count - 1]
         expected = plain(rebuilt(facts[:count])[name])
-        for until in (str(last.seq), last.recorded_at.isoformat(), None):
-            if until is None and count != 120:
+        for end in (str(last.seq), last.recorded_at.isoformat(), None):
+            if end is None and count != 120:
                 continue
-            code, out, err = await project(name, until=until)
+            code, out, err = await project(name, until=end)
             assert (code, values(rows(out))) == (0, expected)
             assert f"{name}: " in err
             assert f"as of fact {count:,}" in err
@@ -315,9 +309,7 @@ async def test_what_differs_is_named_and_put_right(store, admin, project):
         code, out, err = await project("pending", swap=True)
         assert code == 0
         assert "swapped: the live queue is what the log gives; 5 entries were not" in err
-        async with asyncio.timeout(60):
-            while len(seen) < len(differing):  # noqa: ASYNC110 - it is the watcher who waits for something
-                await asyncio.sleep(0.01)
+        await until(lambda: len(seen) >= len(differing))
         await asyncio.sleep(0.1)
         watching.cancel()
         assert set(seen) == differing

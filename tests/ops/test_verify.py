@@ -34,13 +34,6 @@ OTHER_DIGEST = "0" * 64
 
 
 @pytest.fixture
-async def admin(store):
-    """Somebody who may write anything anywhere."""
-    async with Ledger.connect(store, role="admin") as ledger:
-        yield ledger
-
-
-@pytest.fixture
 def replay(store, capsys, monkeypatch):
     """What `ayes replay` ends with, and what it writes to stdout; to stderr it writes nothing."""
     # Workers here report void facts, perhaps to a stream that an earlier test has closed.

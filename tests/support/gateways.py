@@ -12,6 +12,7 @@ from typing import Any
 import uvicorn
 from mcp import Client
 from program import forked
+from until import until
 
 from ayes.interfaces.mcp.server import Gateway, http_app, opened
 from ayes.interfaces.mcp.settings import ClientFile, GatewayFile, ServerFile
@@ -74,9 +75,7 @@ async def serving(app: Any) -> AsyncIterator[str]:
     server = uvicorn.Server(config)
     running = asyncio.create_task(server.serve())
     try:
-        async with asyncio.timeout(60):
-            while not server.started:  # noqa: ASYNC110 - it has no event
-                await asyncio.sleep(0.01)
+        await until(lambda: server.started)
         yield f"http://127.0.0.1:{port}/mcp"
     finally:
         server.should_exit = server.force_exit = True

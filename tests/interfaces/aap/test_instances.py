@@ -24,6 +24,7 @@ from gateways import serving
 from pages import blocks
 from paths import ROOT
 from shop import Shop
+from until import until
 
 from ayes.interfaces.aap.instances import InstancesFile
 from ayes.interfaces.aap.provisioning import opened
@@ -79,9 +80,7 @@ class Agent:
         await send({"type": "http.response.body", "body": b""})
 
     async def until_woken(self, times: int = 1) -> None:
-        async with asyncio.timeout(60):
-            while len(self.woken) < times:  # noqa: ASYNC110 - another task changes it
-                await asyncio.sleep(0.02)
+        await until(lambda: len(self.woken) >= times)
 
 
 class World:
@@ -196,9 +195,7 @@ async def test_a_receiver_is_told_for_seven_days(world: World):
         decided = await world.shop.until(ThreadRef("shop", "aap-desk-bot").call(old.id).decided)
         async with world.provider(later=timedelta(days=8)) as url:
             agent.receiver.client = client = AsyncClient(url, made.token)
-            async with asyncio.timeout(60):
-                while world.told(made.instance_id) < decided.seq:  # noqa: ASYNC110 - of a file
-                    await asyncio.sleep(0.02)
+            await until(lambda: world.told(made.instance_id) >= decided.seq)
             agent.answers = True
             new = await client.create(BODY, "2")
             await world.approve("desk-bot", new.id)

@@ -13,6 +13,7 @@ from agentapprovalprotocol import Call as Wished
 from asking_agent import Raising
 from gateways import serving
 from shop import Shop
+from until import until
 
 from ayes.interfaces.aap.routes import application
 from ayes.interfaces.aap.settings import ProviderFile
@@ -86,9 +87,7 @@ class World:
 
     async def asked(self) -> Call:
         """The one call that people are asked about, once they are."""
-        async with asyncio.timeout(60):
-            while not (waiting := await self.shop.ledger.open_questions(THREAD)):  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        waiting = await until(lambda: self.shop.ledger.open_questions(THREAD))
         [call] = waiting
         return call
 

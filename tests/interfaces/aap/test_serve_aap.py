@@ -20,6 +20,7 @@ from program import environment
 from pydantic_ai import messages as pai
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from running import working
+from until import until
 
 from ayes.consumers.gate import Gate
 from ayes.consumers.worker import Worker
@@ -87,9 +88,7 @@ async def provider(store: Path, port: int) -> AsyncIterator[asyncio.subprocess.P
 
 
 async def asked(ledger: Ledger) -> Call:
-    async with asyncio.timeout(60):
-        while not (waiting := await ledger.open_questions(THREAD)):  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+    waiting = await until(lambda: ledger.open_questions(THREAD))
     [call] = waiting
     return call
 

@@ -9,6 +9,7 @@ from console_client import REFUND
 from console_client import listed as waiting
 from hypothesis import given, settings
 from stories import Story, facts_of
+from until import until
 
 from ayes.consumers.live import LiveReply
 from ayes.ledger.clients.services import Ledger
@@ -256,16 +257,12 @@ async def test_a_visitor_follows_only_so_many_replies_at_a_time(shop, client, mo
     async with Ledger.connect(shop.server.store.path, role="admin") as ledger:
         await ledger.append(thread.opened, e.ThreadOpened(requester="rita"))
         following = [asyncio.create_task(client.get(where, timeout=60)) for _ in range(2)]
-        async with asyncio.timeout(60):
-            while followed[name] < 2:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: followed[name] >= 2)
         refused = await client.get(where)
         assert (refused.status_code, refused.json()["type"]) == (503, "urn:ayes:error:Unavailable")
         shop.visitor = Visitor("ben", frozenset({Role.REVIEWER}))
         following.append(asyncio.create_task(client.get(where, timeout=60)))
-        async with asyncio.timeout(60):
-            while not followed["ben"]:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: followed["ben"])
         await ledger.append(thread.asked(1, 1), e.ModelAsked(model="test:m"))
         await ledger.append(thread.replied(1), e.ModelReplied(parts=(e.Text("Yes."),)))
         assert [(await one).status_code for one in following] == [200] * 3

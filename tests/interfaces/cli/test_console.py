@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from program import approvals, at_a_terminal, in_process, started, up
+from program import approvals, at_a_terminal, started, up
 
 from ayes.ops.tokens import PREFIX
 
@@ -20,12 +20,6 @@ def served(tmp_path_factory):
     store = tmp_path_factory.mktemp("served") / "store"
     with up(store, "--console", "--console-port", "0", "--as", "ana") as ready:
         yield ready
-
-
-@pytest.fixture
-def within(monkeypatch, capsys):
-    with in_process(monkeypatch, capsys) as run:
-        yield run
 
 
 @contextmanager

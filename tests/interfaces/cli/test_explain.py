@@ -16,7 +16,6 @@ from stories import Story, request
 
 from ayes.interfaces.cli import policy as command
 from ayes.interfaces.cli.command import Session
-from ayes.ledger.clients.services import Ledger
 from ayes.ledger.judging.chain import thread_below
 from ayes.ledger.judging.explanation import _flaw, explained
 from ayes.ledger.judging.policies import Policies
@@ -66,12 +65,6 @@ name = "looks"
 tools = ["look*"]
 then = "allow"
 """
-
-
-@pytest.fixture
-async def admin(store):
-    async with Ledger.connect(store, role="admin") as ledger:
-        yield ledger
 
 
 @pytest.fixture

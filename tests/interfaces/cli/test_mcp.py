@@ -18,6 +18,7 @@ from gateways import SHOP
 from mcp import Client, StdioServerParameters, stdio_client
 from program import environment, forked
 from running import working
+from until import until
 
 from ayes.adapters.names import AskedCall, id_names
 from ayes.consumers.gate import Gate
@@ -84,13 +85,6 @@ async def over_stdio(line: list[str]) -> AsyncIterator[Client]:
     server = StdioServerParameters(command=line[0], args=line[1:], env=ours)
     async with Client(stdio_client(server)) as agent:
         yield agent
-
-
-async def until(find: Any) -> Any:
-    async with asyncio.timeout(60):
-        while not (found := await find()):  # noqa: ASYNC110 - another program changes it
-            await asyncio.sleep(0.05)
-        return found
 
 
 async def asked(ledger: Ledger) -> Call:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from pages import CLI, parse
-from program import approvals, ask, at_a_terminal, in_process, until_listed, up
+from program import approvals, ask, at_a_terminal, until_listed, up
 
 from ayes.interfaces.cli.terminal.tables import print_table
 from ayes.ledger.clients.services import Ledger
@@ -33,12 +33,6 @@ def shop(tmp_path_factory):
         asyncio.run(declare())
         ask(store, OPEN)
         yield store
-
-
-@pytest.fixture
-def within(monkeypatch, capsys):
-    with in_process(monkeypatch, capsys) as run:
-        yield run
 
 
 @pytest.fixture

@@ -27,12 +27,6 @@ GATE = f"CONSUMER.INFO.{LEDGER}.gate"
 
 
 @pytest.fixture
-async def admin(store):
-    async with Ledger.connect(store, role="admin") as ledger:
-        yield ledger
-
-
-@pytest.fixture
 def setup(store, capsys):
     """The command, as a program reads it: exit code and output."""
 

@@ -15,6 +15,7 @@ from claude_model import Script, serving
 from gateways import gateway, settings, shop_server
 from program import environment, killed_at_the_end
 from shop import Shop
+from until import until
 
 from ayes.ledger.call import Call
 from ayes.ledger.lifecycle import Status
@@ -55,9 +56,7 @@ async def claude_code(
 
 
 async def asked(shop: Shop) -> Call:
-    async with asyncio.timeout(60):
-        while not (waiting := await shop.ledger.open_questions(THREAD)):  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+    waiting = await until(lambda: shop.ledger.open_questions(THREAD))
     [call] = waiting
     return call
 

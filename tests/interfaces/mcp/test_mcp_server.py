@@ -21,6 +21,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 from pictures import PNG, png
 from shop import Shop
+from until import until
 
 from ayes.adapters.names import AskedCall, id_names
 from ayes.interfaces.mcp import ladder as ladder_module
@@ -274,14 +275,6 @@ async def test_the_id_that_a_client_sends_names_the_call(world: World):
     second = AskedCall("mcp-rita", "toolu_1", "desk/search", '{"text":"b"}')
     assert names[:2] == ["toolu_1", id_names(second)[1]]
     assert names[4] == f"{names[3]}-2"
-
-
-async def until(is_so: Callable[[], Awaitable[Any]]) -> Any:
-    """The first answer that is true."""
-    async with asyncio.timeout(60):
-        while not (found := await is_so()):  # noqa: ASYNC110 - another program changes it
-            await asyncio.sleep(0.05)
-        return found
 
 
 async def _json_rpc(url: str, method: str, params: dict[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from aap_world import FRAMEWORKS, OPERATIONS, PROVISIONER, Strike, python_of, world
+from until import until
 
 from ayes.ledger.lifecycle import Status
 from ayes.schemas.slots import ThreadRef
@@ -101,9 +102,7 @@ async def test_woken_after_it_was_killed(tmp_path, environments):
         assert await made.ask("A-17") == "paused"
         await made.kill("agent")
         thread = ThreadRef("shop", "aap-desk-bot")
-        async with asyncio.timeout(60):
-            while not (waiting := await made.ledger.open_questions(thread)):  # noqa: ASYNC110
-                await asyncio.sleep(0.1)
+        waiting = await until(lambda: made.ledger.open_questions(thread))
         [call] = waiting
         await made.ledger.reviewer("ana").approve(call.ref)
         await made.agent("langgraph-async", python, PROVISIONER)

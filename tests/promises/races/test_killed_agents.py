@@ -15,6 +15,7 @@ from long import sampled
 from paths import ROOT
 from running import working
 from shop import Shop
+from until import until
 
 from ayes.consumers.gate import Gate
 from ayes.consumers.worker import Worker
@@ -66,9 +67,7 @@ async def test_killed_in_the_middle_of_its_tool(driver, tmp_path):
                 await Ledger.on(admin.log, "reviewer-ana").reviewer("ana").approve(REF)
                 await shop.until(REF.decided)
                 victim = await program(*common, "resume", "hang")
-                async with asyncio.timeout(60):
-                    while not (runs.exists() and runs.read_text().endswith("\n")):  # noqa: ASYNC110 - another process writes it
-                        await asyncio.sleep(0.1)
+                await until(lambda: runs.exists() and runs.read_text().endswith("\n"))
                 victim.send_signal(signal.SIGKILL)
                 await victim.wait()
                 [text] = await told(*common, "resume")

@@ -22,6 +22,7 @@ from paths import ROOT
 from program import approvals, started
 from running import working
 from shop import FIRST, REFUND, SECOND, THREAD, Shop, rule
+from until import until
 
 from ayes.consumers import supervision
 from ayes.consumers.gate import Gate
@@ -190,9 +191,7 @@ async def test_what_up_reads_beside_its_workers_does_not_end_it(
         await over.watch_log()
         monkeypatch.setattr(supervisor, "takes_writes", odd("disk"))
         monkeypatch.setattr(watching, "stream_of", odd("witness"))
-        async with asyncio.timeout(60):
-            while not all(looks[one] > 2 for one in ("disk", "guard", "witness")):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: all(looks[one] > 2 for one in ("disk", "guard", "witness")))
         assert not over.broken.done()
         assert not any(task.done() for task in watched.ends)
         await over.end()
