@@ -39,8 +39,8 @@ def _filled(value: str, info: ValidationInfo) -> str:
     return found
 
 
-def _is_long(token: str) -> str:
-    if len(token) < _MIN_TOKEN:
+def _is_long(token: str, info: ValidationInfo) -> str:
+    if isinstance(info.context, _Reading) and len(token) < _MIN_TOKEN:
         raise ValueError(
             f"a token of fewer than {_MIN_TOKEN} characters. Make one: openssl rand -hex 32."
         )
@@ -49,7 +49,7 @@ def _is_long(token: str) -> str:
 
 #: A secret of a settings file.
 type Secret = Annotated[str, AfterValidator(_filled)]
-#: A bearer token of a settings file, which nobody can guess.
+#: A bearer token: in a settings file one that nobody can guess.
 type Token = Annotated[str, AfterValidator(_filled), AfterValidator(_is_long)]
 
 
