@@ -57,7 +57,7 @@ class Provisioning:
         found = self._file.read().holder(token, self._ledger.now())
         if found is None:
             return None
-        agent = InstanceFile(name=found.name, requester=found.requester, token="")
+        agent = InstanceFile(name=found.name, requester=found.requester, token=token)
         within_s = self._settings.outcome_within_s
         return Provider(self._ledger, self._settings.workspace, agent, within_s)
 
