@@ -43,7 +43,7 @@ from ayes.schemas.slots import ThreadRef
 #: After this long without a result nobody knows how a call ended. A command may run for 10 minutes.
 LEASE_S: Final = 1_800.0
 #: How many equal calls back the claim of an event is looked for: as many may run at once.
-_MOST_AT_ONCE: Final = 16
+_MAX_AT_ONCE: Final = 16
 _ATTEMPTS: Final = 5
 _NOT_STARTED: Final = frozenset({Status.UNKNOWN, Status.REQUESTED, Status.PENDING, Status.APPROVED})
 #: The hooks get no schemas.
@@ -230,7 +230,7 @@ async def _is_open(kernel: Kernel, event: HookEvent, number: int) -> bool:
 async def _claimed(kernel: Kernel, event: HookEvent, open_number: int) -> Call | None:
     """The call that was allowed under this `tool_use_id`."""
     claim = _claim_id(event)
-    for number in range(open_number - 1, max(0, open_number - 1 - _MOST_AT_ONCE), -1):
+    for number in range(open_number - 1, max(0, open_number - 1 - _MAX_AT_ONCE), -1):
         call = await _call(kernel, event, number)
         started = call.starts[-1].event if call.starts else None
         if isinstance(started, e.ToolStarted) and started.id == claim:

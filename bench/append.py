@@ -45,8 +45,8 @@ AT_ONCE: Final = 64
 BARE: Final = "BARE"
 _BATCH: Final = 100
 #: Facts of a round; of one writer alone.
-_MOST: Final = 20_000
-_MOST_ALONE: Final = 2_000
+_MAX: Final = 20_000
+_MAX_ALONE: Final = 2_000
 
 
 async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
@@ -67,8 +67,8 @@ async def _measured(
     log: Log, rounds: int, ledger: Ledger, client: Client, jetstream: JetStreamContext, sync: str
 ) -> list[Result]:
     runs = itertools.count()
-    whole = max(_BATCH, min(_MOST, log.facts) // _BATCH * _BATCH)
-    alone = min(_MOST_ALONE, log.facts)
+    whole = max(_BATCH, min(_MAX, log.facts) // _BATCH * _BATCH)
+    alone = min(_MAX_ALONE, log.facts)
 
     def ours(facts: int, writers: int) -> Callable[[], Awaitable[float]]:
         return lambda: appended(ledger, f"r{next(runs)}", facts, writers)

@@ -46,7 +46,7 @@ WANTED_PAGE_MS: Final = 150.0
 WANTED_EVENT_MS: Final = 300.0
 WANTED_KB: Final = 150.0
 #: Calls that wait, and calls that are decided meanwhile.
-_MOST: Final = 10_000
+_MAX: Final = 10_000
 _CLIENTS: Final = 50
 #: Requests of a round; its figure is their median.
 _RUNS: Final = 15
@@ -66,7 +66,7 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
     """Milliseconds of a page and of an event, megabytes of the process, kilobytes of a page."""
     logging.getLogger("httpx").setLevel(logging.WARNING)
     store = scratch / "console"
-    waiting = max(300, min(_MOST, log.facts // 20))
+    waiting = max(300, min(_MAX, log.facts // 20))
     async with (
         broker(store, LATER),
         Ledger.connect(store, role="admin") as admin,

@@ -38,14 +38,14 @@ WORKLOAD: Final = "consumer"
 WANTED: Final = 20_000.0
 #: The durable consumer. It delivers requests, and the log holds nothing else.
 _DURABLE: Final = "gate"
-_MOST: Final = 20_000
+_MAX: Final = 20_000
 _FETCHED: Final = 500
 _PATIENCE_S: Final = 120.0
 
 
 async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
     """Facts a second, with decoding and acknowledging, in one process."""
-    store, facts = scratch / "consumer", min(_MOST, log.facts)
+    store, facts = scratch / "consumer", min(_MAX, log.facts)
     async with (
         broker(store, SYNC),
         JetStream.connect(store, role="admin") as admin,

@@ -55,12 +55,12 @@ WANTED: Final = {SYNC: (1500.0, 1.6), LATER: (2500.0, 1.0)}
 POLICY: Final = f'[[rule]]\nname = "money"\ntools = ["*"]\nthen = "ask"\nvoters = ["{REVIEWER}"]\n'
 TOOLS: Final = Tools()
 #: Cycles of a round; of a round with one at a time; and for warming up, so that caches are filled.
-_MOST: Final = 2_000
-_MOST_ALONE: Final = 400
+_MAX: Final = 2_000
+_MAX_ALONE: Final = 400
 #: The same of the chain. A process is started for each of its rounds, and all workloads together
 #: have ten minutes.
-_MOST_CHAIN: Final = 600
-_MOST_CHAIN_ALONE: Final = 100
+_MAX_CHAIN: Final = 600
+_MAX_CHAIN_ALONE: Final = 100
 _WARM: Final = 10
 #: All that is here takes seconds.
 _PATIENCE_S: Final = 120.0
@@ -92,7 +92,7 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
 async def _measured(
     log: Log, rounds: int, store: Path, clients: "Clients", jetstream: JetStreamContext, sync: str
 ) -> list[Result]:
-    many, alone = min(_MOST, log.facts), min(_MOST_ALONE, log.facts)
+    many, alone = min(_MAX, log.facts), min(_MAX_ALONE, log.facts)
     await clients.cycles(_WARM, 1)
 
     async def ours() -> float:
@@ -105,7 +105,7 @@ async def _measured(
     # The chain's garbage is collected before the other floor begins, so that this does not pay
     # for it.
     async def floors() -> float:
-        rate, _ = await chain_cycles(store, jetstream, min(_MOST_CHAIN, log.facts), AT_ONCE)
+        rate, _ = await chain_cycles(store, jetstream, min(_MAX_CHAIN, log.facts), AT_ONCE)
         chains.append(rate)
         gc.collect()
         rate, _ = await _bare_cycles(jetstream, many, AT_ONCE)
@@ -119,7 +119,7 @@ async def _measured(
         return statistics.median(last[-1]) * 1000
 
     async def floors_to_start() -> float:
-        _, waits = await chain_cycles(store, jetstream, min(_MOST_CHAIN_ALONE, log.facts), 1)
+        _, waits = await chain_cycles(store, jetstream, min(_MAX_CHAIN_ALONE, log.facts), 1)
         chain_medians.append(statistics.median(waits) * 1000)
         gc.collect()
         _, waits = await _bare_cycles(jetstream, alone, 1)

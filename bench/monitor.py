@@ -28,7 +28,7 @@ WORKLOAD: Final = "monitor"
 #: The target, in milliseconds.
 WANTED_MS: Final = 20.0
 #: Calls that wait.
-_MOST: Final = 10_000
+_MAX: Final = 10_000
 #: Scrapes of a round; Prometheus does one in 15 seconds.
 _RUNS: Final = 100
 _PAUSE_S: Final = 0.02
@@ -41,7 +41,7 @@ _PATIENCE_S: Final = 120.0
 async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
     """Milliseconds of a scrape."""
     store = scratch / "monitor"
-    waiting = max(100, min(_MOST, log.facts // 20))
+    waiting = max(100, min(_MAX, log.facts // 20))
     async with broker(store, LATER), Ledger.connect(store, role="admin") as admin:
         await timed(lambda one: ask(admin, call_of(one)), list(range(waiting)), _IN_FLIGHT)
         async with _monitor(store, waiting) as (host, port):

@@ -35,9 +35,9 @@ from bench.results import SYNC, Better, Result, compared, in_turns
 WORKLOAD: Final = "nodes"
 WRITERS: Final = (1, AT_ONCE, 256)
 #: Facts of a round; of one writer alone, and of a round under strace.
-_MOST: Final = 20_000
-_MOST_ALONE: Final = 1_000
-_MOST_TRACED: Final = 2_000
+_MAX: Final = 20_000
+_MAX_ALONE: Final = 1_000
+_MAX_TRACED: Final = 2_000
 _CYCLES: Final = 1_000
 _CYCLES_ALONE: Final = 200
 
@@ -89,7 +89,7 @@ async def _appends(one: Site, three: Site, rounds: int, facts: int) -> list[Resu
     found = []
     for writers in WRITERS:
         what = f"{writers} writers" if writers > 1 else "one writer"
-        count = min(_MOST if writers > 1 else _MOST_ALONE, facts)
+        count = min(_MAX if writers > 1 else _MAX_ALONE, facts)
         sides = _Side(three, _ours), _Side(one, _ours, "one server")
         found += await _compared(f"three nodes: {what}", *sides, rounds, count, writers)
         if writers > 1:
@@ -162,7 +162,7 @@ async def _compared(
         ),
     ]
     if shutil.which("strace"):
-        few = min(count, _MOST_TRACED)
+        few = min(count, _MAX_TRACED)
         flushes = [[await one.fsyncs(few, writers)] for one in (ours, other)]
         found.append(line(": fsyncs of a node", "a fact", *flushes))
     return found

@@ -49,7 +49,7 @@ WANTED_MS: Final = 0.2
 WANTED_FIRST_MS: Final = 5.0
 OLDEST: Final = 50
 #: Calls that wait; ten times that number were decided.
-_MOST: Final = 10_000
+_MAX: Final = 10_000
 _DECIDED: Final = 10
 #: Requests of a round; its figure is their median.
 _RUNS: Final = 7
@@ -62,7 +62,7 @@ _AT: Final = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
     """Milliseconds to read the oldest."""
     store = scratch / "pending"
-    waiting = max(OLDEST, min(_MOST, log.facts // 20))
+    waiting = max(OLDEST, min(_MAX, log.facts // 20))
     # Reading waits for no disk, so writing it all need not either.
     async with broker(store, LATER):
         async with Ledger.connect(store, role="admin") as admin:

@@ -19,13 +19,13 @@ from bench.results import SYNC, Result, compared, in_turns
 
 WORKLOAD: Final = "traces"
 #: Cycles of a round, and for warming up.
-_MOST: Final = 2_000
+_MAX: Final = 2_000
 _WARM: Final = 50
 
 
 async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
     """Cycles a second, many at once."""
-    most = min(_MOST, log.facts)
+    most = min(_MAX, log.facts)
     async with _collector() as (url, received):
         variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": url}
         async with (

@@ -45,10 +45,10 @@ from ayes.schemas.slots import Slot, ThreadRef
 _log: Final = get_logger("ayes.consumers.live")
 
 #: The most characters of a piece.
-_MOST: Final = 16 * 1024
+_MAX_CHARACTERS: Final = 16 * 1024
 #: How often the whole text is published, and the length up to which it is.
 _WHOLE_S: Final = 1.0
-_MOST_WHOLE: Final = 128 * 1024
+_MAX_WHOLE: Final = 128 * 1024
 #: How long text is gathered for a piece: the broker passes each piece on to each follower.
 _GATHER_S: Final = 0.1
 #: The longest time without a piece while the model is asked.
@@ -118,7 +118,7 @@ class LiveReply:
             await self._send(text, sent, max(len(text), sent + 1))
             if clock.time() >= whole_at:
                 whole_at = clock.time() + _WHOLE_S
-                if len(text) <= _MOST_WHOLE:
+                if len(text) <= _MAX_WHOLE:
                     await self._send(text, 0, len(text))
             await asyncio.sleep(_GATHER_S)
             with suppress(TimeoutError):
@@ -126,8 +126,8 @@ class LiveReply:
                     await self._has_news.wait()
 
     async def _send(self, text: str, start: int, end: int) -> None:
-        for at in range(start, end, _MOST):
-            piece = Piece(self._attempt, at, text[at : min(at + _MOST, end)])
+        for at in range(start, end, _MAX_CHARACTERS):
+            piece = Piece(self._attempt, at, text[at : min(at + _MAX_CHARACTERS, end)])
             try:
                 await self._log.publish_live(self._subject, msgspec.json.encode(piece))
             except Unavailable as problem:  # the next whole text has it

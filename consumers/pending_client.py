@@ -28,7 +28,7 @@ ROLE: Final = "queue"
 SERVICE: Final = "approvals-pending"
 SUBJECT: Final = "pending.oldest"
 #: Entries of a page. For more than that, one pass over the bucket is cheaper.
-MOST: Final = 1_000
+MAX_ENTRIES: Final = 1_000
 #: How long an answer may take before the bucket is read.
 PATIENCE_S: Final = 0.5
 
@@ -36,7 +36,7 @@ PATIENCE_S: Final = 0.5
 class PageRequest(CallFilter, frozen=True, forbid_unknown_fields=True):
     """A request. An empty field matches everything."""
 
-    most: Annotated[int, Meta(ge=1, le=MOST)] = 50
+    most: Annotated[int, Meta(ge=1, le=MAX_ENTRIES)] = 50
     #: The cursor of the previous page.
     after: PageCursor | None = None
 
@@ -45,7 +45,7 @@ async def oldest(ledger: Ledger, most: int | None = None, chosen: CallFilter = N
     """The matching entries, oldest first, at most `most` or all; how many match; and the entries
     that cannot be read.
     """
-    if most is not None and 1 <= most <= MOST:
+    if most is not None and 1 <= most <= MAX_ENTRIES:
         try:
             return await _asked(ledger, most, chosen)
         except (Unavailable, msgspec.MsgspecError) as problem:

@@ -200,7 +200,7 @@ class Memory:
             if standing is not None:
                 self._parked[subject] = standing
             return False
-        most = subscriptions.PARKED_MOST
+        most = subscriptions.MAX_PARKED
         is_full = len(self._parked) >= most and len(await self.parked(parked.consumer)) >= most
         if standing is None and is_full:
             raise LedgerFull(f"{parked.consumer} has as many parked deliveries as it may.")

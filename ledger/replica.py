@@ -32,9 +32,9 @@ from ayes.schemas.slots import ROOT, matches
 _BEHIND_S: Final = 0.5
 #: Beyond this size in the log, the least recently used parts are evicted. Small facts, once
 #: decoded, take three to four times as much memory: 60 MB.
-MOST_BYTES: Final = 16 * 1024 * 1024
+MAX_BYTES: Final = 16 * 1024 * 1024
 #: The same as a number of parts, including those that are marked as too large.
-MOST_PARTS: Final = 20_000
+MAX_PARTS: Final = 20_000
 
 
 class ReadReplica:
@@ -44,8 +44,8 @@ class ReadReplica:
         self,
         port: EventLog,
         *,
-        most_bytes: int = MOST_BYTES,
-        most_parts: int = MOST_PARTS,
+        most_bytes: int = MAX_BYTES,
+        most_parts: int = MAX_PARTS,
         each: Callable[[list[RawMessage]], None] = lambda _facts: None,
     ) -> None:
         self._port = port

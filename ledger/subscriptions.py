@@ -20,7 +20,7 @@ OPERATOR: Final = "operator"
 
 #: The parked deliveries that a consumer may have. The broker knows no limit by consumer, so it maps
 #: the last token of their subjects to so many places (`parked_place`), of one entry each.
-PARKED_MOST: Final = 2048
+MAX_PARKED: Final = 2048
 #: The largest entry, in bytes. All places together are smaller than the stream.
 PARKED_BYTES: Final = 4096
 
@@ -89,7 +89,7 @@ def parked_place(word: str) -> str:
     found = 0x811C9DC5
     for byte in word.encode():
         found = (found ^ byte) * 0x01000193 & 0xFFFFFFFF
-    return str(found % PARKED_MOST)
+    return str(found % MAX_PARKED)
 
 
 def _call(*tails: str) -> tuple[str, ...]:

@@ -44,9 +44,9 @@ NOT_DONE: Final = NotDone.NOT_DONE
 #: How long a lookup may take.
 LOOKUP_S: Final = 30.0
 #: Leaves room for the envelope of an output, which JSON may have to escape.
-_MOST: Final = MAX_BYTES - 4096
+_MAX_OUTPUT: Final = MAX_BYTES - 4096
 #: Of an error, in characters. The rest of a longer one is not recorded.
-MAX_ERROR: Final = _MOST // 8
+MAX_ERROR: Final = _MAX_OUTPUT // 8
 
 
 #: `workspace/thread/call` of the call that is running here, the same for every attempt at it.
@@ -121,9 +121,9 @@ def _output(value: Any) -> Content:
         return content_of(parts)
     output = _sound(value) if isinstance(value, str) else msgspec.json.encode(value).decode()
     size = len(msgspec.json.encode(output))
-    if size > _MOST:
+    if size > _MAX_OUTPUT:
         raise BadInput(
-            f"its {size:,} bytes are over the limit of {_MOST:,}. It must return less, or a "
+            f"its {size:,} bytes are over the limit of {_MAX_OUTPUT:,}. It must return less, or a "
             "reference."
         )
     return output

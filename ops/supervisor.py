@@ -1,6 +1,7 @@
 """Supervising the broker of a store while `up` runs.
 
-* A broker that ends by itself is started again on the same port, `MOST` times within `WITHIN_S`.
+* A broker that ends by itself is started again on the same port, `MAX_RESTARTS` times within
+  `WITHIN_S`.
 * While its disk is nearly full, the broker refuses further facts, loudly and before a write fails
   (decision 0028). When there is room again it accepts them again.
 * A broker whose streams have failed is restarted when there is room, since they accept nothing
@@ -31,7 +32,7 @@ from ayes.schemas.logs import get_logger
 _log: Final = get_logger("ayes.ops.supervisor")
 
 #: How often the broker is started again within `WITHIN_S`; the pause doubles each time.
-MOST: Final = 5
+MAX_RESTARTS: Final = 5
 WITHIN_S: Final = 300.0
 _PAUSES: Final = Backoff(0.25, 60.0)
 #: How often writing is tried.
@@ -65,7 +66,7 @@ class Supervisor:
         self._server = server
         self._log = log
         #: When the broker ended by itself, on the loop's clock.
-        self._ended: deque[float] = deque(maxlen=MOST + 1)
+        self._ended: deque[float] = deque(maxlen=MAX_RESTARTS + 1)
         #: Why the log takes no writes, as it was reported last.
         self._why = ""
         #: Fails with `BrokerAway` when the broker cannot be kept running.
@@ -109,7 +110,7 @@ class Supervisor:
         self._ended.append(now)
         recently = sum(now - one < WITHIN_S for one in self._ended)
         words = self._server.last_words()
-        if recently > MOST:
+        if recently > MAX_RESTARTS:
             raise BrokerAway(
                 f"the broker ended by itself {recently} times within {WITHIN_S / 60:g} minutes "
                 f"(exit code {code}) and is not started again. Its last output:\n{words}"
@@ -118,7 +119,7 @@ class Supervisor:
             "the broker ended by itself and is started again",
             exit_code=code,
             times=recently,
-            most=MOST,
+            most=MAX_RESTARTS,
             last_output=words.partition("\n")[0],
         )
         await asyncio.sleep(_PAUSES.pause_s(recently))

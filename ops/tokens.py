@@ -33,7 +33,7 @@ _LOCK: Final = "console.lock"
 PREFIX: Final = "ayes_"
 LINK_LASTS: Final = timedelta(minutes=10)
 #: Beyond so many unused links, the oldest ends.
-_MOST_LINKS: Final = 20
+_MAX_LINKS: Final = 20
 
 
 def new_secret() -> str:
@@ -215,7 +215,7 @@ class AccessFile:
         """
         code, ends = new_secret(), self._now() + LINK_LASTS
         made = SignInLink(hash_of(code), token("reviewer", name), ends)
-        self._change(lambda access: replace(access, links=(*access.links, made)[-_MOST_LINKS:]))
+        self._change(lambda access: replace(access, links=(*access.links, made)[-_MAX_LINKS:]))
         return code
 
     def link_for(self, name: str, url: str = "") -> str:

@@ -11,7 +11,7 @@ waited for three days counts in full, whenever this began.
 
 Names in facts are chosen by others, so their number is bounded: a model names the tools it wishes
 for, and these are not counted by name at all; policies name rules, of which the first
-`MOST_RULES` are told apart.
+`MAX_RULES` are told apart.
 """
 
 from bisect import bisect_left
@@ -25,9 +25,9 @@ from ayes.schemas.codec import Fact
 from ayes.schemas.limits import cut
 
 #: The number of rules that are told apart, and the bytes of a rule's name.
-MOST_RULES: Final = 100
+MAX_RULES: Final = 100
 _LONGEST: Final = 100
-#: In place of a rule's name: no rule was involved; one of those beyond `MOST_RULES`.
+#: In place of a rule's name: no rule was involved; one of those beyond `MAX_RULES`.
 NO_RULE: Final = "(none)"
 OTHER: Final = "(other)"
 #: The type of a fact that this program cannot read.
@@ -97,7 +97,7 @@ class FactCounts:
         if not name:
             return NO_RULE
         name = cut(name, _LONGEST)
-        if name not in self._rules and len(self._rules) >= MOST_RULES:
+        if name not in self._rules and len(self._rules) >= MAX_RULES:
             return OTHER
         self._rules.add(name)
         return name

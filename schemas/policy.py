@@ -121,7 +121,7 @@ MAX_RULES: Final = 1000
 #: Each is copied into every approval request on which it could vote.
 MAX_SECOND_NAMES: Final = 1000
 #: The size of the cache of rules by tool.
-_MOST_TOOLS: Final = 10_000
+_MAX_TOOLS: Final = 10_000
 
 
 def _checked(pattern: str) -> str:
@@ -575,7 +575,7 @@ class Policy(TomlModel):
         """The rules that name this tool, in their order. Cached by tool."""
         if (found := self._by_tool.get(tool)) is None:
             found = tuple(rule for rule in self.rules if is_among(tool, rule.tools))
-            if len(self._by_tool) < _MOST_TOOLS:
+            if len(self._by_tool) < _MAX_TOOLS:
                 self._by_tool[tool] = found
         return found
 

@@ -47,8 +47,8 @@ PREFIX: Final = "slack:"
 #: What the key in a message's metadata is for.
 _PURPOSE: Final = "ayes slack message 1"
 #: Messages whose last content is remembered, and policies.
-_MOST: Final = 10_000
-_MOST_POLICIES: Final = 1000
+_MAX_REMEMBERED: Final = 10_000
+_MAX_POLICIES: Final = 1000
 
 
 class Asking(Struct, frozen=True):
@@ -187,7 +187,7 @@ class SlackQuestions:
     def _remember(self, place: tuple[CallRef, str], said: SlackMessage) -> None:
         self._shown.pop(place, None)
         self._shown[place] = said
-        if len(self._shown) > _MOST:
+        if len(self._shown) > _MAX_REMEMBERED:
             del self._shown[next(iter(self._shown))]
 
     async def _channels(self, ledger: Ledger, call: Call) -> tuple[str, ...]:
@@ -201,7 +201,7 @@ class SlackQuestions:
         slot = policy_slot(owner, asking.policy_version)
         if slot not in self._policies:
             [applied] = await ledger.read(slot, must_include=slot)
-            if len(self._policies) >= _MOST_POLICIES:
+            if len(self._policies) >= _MAX_POLICIES:
                 self._policies.clear()
             self._policies[slot] = policy_of(applied).policy
         rules = self._policies[slot].rules

@@ -37,7 +37,7 @@ _KEY_BYTES: Final = range(24, 65)
 #: endpoint receives them only if it names them.
 _ABOUT_MESSAGES: Final = "Notified"
 #: With more subjects it is as fast to read all facts.
-_MOST_SUBJECTS: Final = 64
+_MAX_SUBJECTS: Final = 64
 
 
 class Endpoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -96,7 +96,7 @@ class Endpoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
         if not self.types:
             tails = [">"]
         found = [f"{ROOT}.{where}.{tail}" for where in self.workspaces or ("*",) for tail in tails]
-        return tuple(found) if found != [f"{ROOT}.*.>"] and len(found) <= _MOST_SUBJECTS else ()
+        return tuple(found) if found != [f"{ROOT}.*.>"] and len(found) <= _MAX_SUBJECTS else ()
 
     def receives(self, fact: Fact) -> bool:
         """Whether it is sent this fact: it agreed before the fact was recorded."""

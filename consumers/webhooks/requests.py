@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     import httpx
 
 #: Read of an answer; the rest is not needed.
-_MOST_BYTES: Final = 4096
+_MAX_BYTES: Final = 4096
 #: No answer may put off the next try for longer.
-_MOST_RETRY_AFTER_S: Final = 3600.0
+_MAX_RETRY_AFTER_S: Final = 3600.0
 #: The header by which a receiver agrees (CloudEvents, HTTP webhooks 1.0.2).
 _ORIGIN: Final = "WebHook-Request-Origin"
 _ALLOWED: Final = "WebHook-Allowed-Origin"
@@ -215,13 +215,13 @@ class Sender:
             text = b""
             async for part in response.aiter_raw():
                 text += part
-                if len(text) >= _MOST_BYTES:
+                if len(text) >= _MAX_BYTES:
                     break
         return HttpAnswer(
             response.status_code,
             _why(response.status_code, response.headers.get("location", "")),
             _retry_after_s(response.headers.get("retry-after", ""), self._now()),
-            text=text[:_MOST_BYTES].decode(errors="replace"),
+            text=text[:_MAX_BYTES].decode(errors="replace"),
             allowed_origin=response.headers.get(_ALLOWED, "").strip(),
         )
 
@@ -240,14 +240,14 @@ def _why(status: int, location: str) -> str:
 def _retry_after_s(text: str, now: datetime) -> float:
     """Seconds or an HTTP date, as seconds from now; 0 if it is neither."""
     if text.isascii() and text.isdecimal():
-        return min(float(text[:9]), _MOST_RETRY_AFTER_S)
+        return min(float(text[:9]), _MAX_RETRY_AFTER_S)
     try:
         at = parsedate_to_datetime(text)
     except (ValueError, TypeError):
         return 0.0
     if at.tzinfo is None:
         at = at.replace(tzinfo=UTC)
-    return min(max(0.0, (at - now).total_seconds()), _MOST_RETRY_AFTER_S)
+    return min(max(0.0, (at - now).total_seconds()), _MAX_RETRY_AFTER_S)
 
 
 async def _addresses(host: str, port: int) -> list[str]:

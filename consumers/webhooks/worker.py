@@ -56,7 +56,7 @@ _LOOK_S: Final = 1.0
 #: Facts that are read together for a replay.
 _PAGE: Final = 128
 #: Parked facts of one endpoint that are known to be its own.
-_MOST_PARKED: Final = 1_000
+_MAX_PARKED: Final = 1_000
 #: From which age on its next fact shows that an endpoint is behind.
 _LATE: Final = timedelta(seconds=10)
 
@@ -416,7 +416,7 @@ def _succeeded(there: Standing, *, now: datetime) -> Standing:
 
 
 def _parked(there: Standing, *, seq: int, why: str) -> Standing:
-    kept = [*there.parked.items()][-_MOST_PARKED + 1 :]
+    kept = [*there.parked.items()][-_MAX_PARKED + 1 :]
     return replace(there, parked=dict(kept) | {seq: why})
 
 

@@ -1,7 +1,7 @@
 """Serving HTTP, for every listener of ours that takes requests from others.
 
 uvicorn waits for ever for a request that does not come, and for any number of them. So a request
-must be here whole within `REQUEST_S`, and an address has `MOST_OPEN` connections at most. A request
+must be here whole within `REQUEST_S`, and an address has `MAX_OPEN` connections at most. A request
 with two lengths is refused: a proxy before us could take the one that we do not.
 """
 
@@ -22,7 +22,7 @@ from ayes.schemas.errors import BadInput
 
 #: The whole of a request, from the connection on or from its first byte.
 REQUEST_S: Final = 60.0
-MOST_OPEN: Final = 2_000
+MAX_OPEN: Final = 2_000
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
@@ -53,7 +53,7 @@ class _Bounded(H11Protocol):
         self._open: Counter[str] = vars(self.server_state).setdefault("open_by_client", Counter())
         self._open[self._who] += 1
         self._await_request()
-        if self._open[self._who] > MOST_OPEN:
+        if self._open[self._who] > MAX_OPEN:
             transport.abort()
 
     def data_received(self, data: bytes) -> None:

@@ -31,7 +31,7 @@ CALLBACK: Final = "/sign-in/callback"
 LASTS_S: Final = 600.0
 _PATIENCE_S: Final = 10.0
 #: Beyond so many people who are signing in, the first must begin again.
-_MOST: Final = 20_000
+_MAX_SIGNING_IN: Final = 20_000
 #: Signatures with a key that only the provider has; `none` and shared secrets are not among them.
 _ALGORITHMS: Final = frozenset(
     f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384, 512)
@@ -139,7 +139,7 @@ class Provider:
         await self._talk(self._discover())
         asked = await self._talk(self._client.create_authorization_url(self._redirect_uri))
         secret = new_secret()
-        while len(self._begun) >= _MOST:
+        while len(self._begun) >= _MAX_SIGNING_IN:
             del self._begun[next(iter(self._begun))]
         self._begun[hash_of(secret)] = _Begun(
             asked["state"], asked["nonce"], asked["code_verifier"], following, time.time()

@@ -40,7 +40,7 @@ from ayes.schemas.logs import get_logger
 _log: Final = get_logger("ayes.interfaces.access.security")
 
 #: A fact has 1 MiB at most; as a string in JSON, with every other character escaped, twice that.
-MOST_BYTES: Final = 4 << 20
+MAX_BYTES: Final = 4 << 20
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 #: What answers without a visitor.
 _OPEN: Final = ("/sign-in", "/static/")
@@ -195,7 +195,7 @@ class Guard:
             said = _SOMEBODY_ELSE.format(reader=reader, visitor=visitor.name)
             raise HTTPException(HTTPStatus.CONFLICT, said)
         length = headers.get("content-length", "0")
-        if not length.isdecimal() or int(length) > MOST_BYTES:
+        if not length.isdecimal() or int(length) > MAX_BYTES:
             raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _TOO_LONG)
         return None
 
@@ -242,7 +242,7 @@ class _Exchange:
     async def receive(self) -> Message:
         message = await self._receive()
         self._received += len(message.get("body", b""))
-        if self._received > MOST_BYTES:
+        if self._received > MAX_BYTES:
             raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _TOO_LONG)
         return message
 
@@ -302,7 +302,7 @@ _SOMEBODY_ELSE: Final = (
     "{reader} opened this page, and {visitor} is signed in now, so nothing was done. Reload it."
 )
 _FAILED: Final = "the console failed at this request. Its log says why."
-_TOO_LONG: Final = f"the request is too long: {MOST_BYTES >> 20} MiB at most."
+_TOO_LONG: Final = f"the request is too long: {MAX_BYTES >> 20} MiB at most."
 _WHO: Final = (
     "nobody is signed in. Send `Authorization: Bearer` with a token that `ayes token add` has "
     "made, or sign in with a browser."

@@ -22,14 +22,14 @@ from ayes.schemas.people import plain
 IDLE_S: Final = 8 * 3600.0
 LONGEST_S: Final = 24 * 3600.0
 #: Beyond so many sessions, the one that began first ends.
-_MOST: Final = 10_000
+_MAX_SESSIONS: Final = 10_000
 
 #: What one client may do within `WINDOW_S`: send a wrong code, and begin to sign in elsewhere.
 WINDOW_S: Final = 60.0
 WRONG: Final = 10
 BEGUN: Final = 100
 #: Beyond so many clients, the one that is known for longest is forgotten.
-_MOST_CLIENTS: Final = 50_000
+_MAX_CLIENTS: Final = 50_000
 
 #: Seconds since the epoch. A monotonic clock stands still while a machine sleeps.
 type Clock = Callable[[], float]
@@ -50,7 +50,9 @@ class Sessions:
     def begin(self, visitor: Visitor) -> str:
         """Begin a session, and return its secret."""
         secret, now = new_secret(), self._clock()
-        while self._open and (len(self._open) >= _MOST or self._oldest_began() < now - LONGEST_S):
+        while self._open and (
+            len(self._open) >= _MAX_SESSIONS or self._oldest_began() < now - LONGEST_S
+        ):
             del self._open[next(iter(self._open))]
         self._open[hash_of(secret)] = _Session(visitor, now, now)
         return secret
@@ -106,6 +108,6 @@ class Attempts:
         if len(own) >= self._most:
             return max(1, math.ceil(own[0] + WINDOW_S - now))
         own.append(now)
-        while len(self._recent) > _MOST_CLIENTS:
+        while len(self._recent) > _MAX_CLIENTS:
             del self._recent[next(iter(self._recent))]
         return 0

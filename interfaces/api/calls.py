@@ -34,7 +34,7 @@ from ayes.schemas.slots import ROOT, CallRef
 router: Final = ApiRouter(tags=["calls"])
 
 #: Bytes of the entries of a page.
-_MOST_BYTES: Final = 4 << 20
+_MAX_BYTES: Final = 4 << 20
 #: Earlier calls of the thread in a record.
 _EARLIER: Final = 10
 
@@ -83,7 +83,7 @@ async def waiting(chosen: CallQuery, backend: InBackend, visitor: Reading) -> Wa
     mine = await mine_of(ledger, visitor)
     page = backend.waiting.page(
         chosen.limit,
-        _MOST_BYTES,
+        _MAX_BYTES,
         chosen.chosen,
         chosen.cursor,
         fits=_fits(chosen, mine, ledger.now()),

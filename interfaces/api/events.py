@@ -25,7 +25,7 @@ from ayes.interfaces.api.identity import Reading
 router: Final = ApiRouter(tags=["events"])
 
 #: The last sequence that NATS can have.
-_MOST: Final = 2**64 - 1
+_MAX_SEQUENCE: Final = 2**64 - 1
 #: How long a browser waits before it connects again, in milliseconds.
 _RETRY_MS: Final = 1000
 #: Headers of a stream: no proxy may cache or buffer events; the second is for nginx.
@@ -47,8 +47,8 @@ async def events(
     workspace: str = "",
     thread: str = "",
     call: str = "",
-    after: Annotated[int | None, Query(ge=0, le=_MOST)] = None,
-    last_event_id: Annotated[int | None, Header(ge=0, le=_MOST)] = None,
+    after: Annotated[int | None, Query(ge=0, le=_MAX_SEQUENCE)] = None,
+    last_event_id: Annotated[int | None, Header(ge=0, le=_MAX_SEQUENCE)] = None,
 ) -> EventStream:
     """The events of all calls, or of those selected, as they happen; it does not end.
 

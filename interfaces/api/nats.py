@@ -49,11 +49,11 @@ _log: Final = get_logger("ayes.interfaces.api.nats")
 #: The prefix of the API's paths.
 PREFIX: Final = "/api/v1"
 #: Requests of one login that are handled at once: those that wait, and all others.
-_MOST_AT_ONCE: Final = 4_096
+_MAX_AT_ONCE: Final = 4_096
 #: Bytes of a message around the body of an answer.
 _ENVELOPE_BYTES: Final = 8_192
 #: Characters of the sentence of an error in the header; its body has all of it.
-_MOST_SAID: Final = 1_000
+_MAX_SAID: Final = 1_000
 #: The roles that the broker knows, and what they are to the API.
 _ROLES: Final = {
     "service": Role.SERVICE,
@@ -148,7 +148,7 @@ class _Handler:
         _service, role, name, endpoint = request.subject.split(".")
         # A login has its places, under whatever names it asks; only a person's name is vouched for.
         holder = role, name if role == Role.REVIEWER else "", endpoint == "wait"
-        if self._held[holder] >= _MOST_AT_ONCE:
+        if self._held[holder] >= _MAX_AT_ONCE:
             busy = "too many requests at once. Nothing was recorded; try again in a moment."
             await self._respond(request, _failure(HTTPStatus.SERVICE_UNAVAILABLE, busy, 75))
             return
@@ -192,7 +192,7 @@ class _Handler:
         if answer.status < HTTPStatus.BAD_REQUEST:
             await request.respond(answer.body)
             return
-        said = one_line(_Detail.of(answer.body))[:_MOST_SAID]
+        said = one_line(_Detail.of(answer.body))[:_MAX_SAID]
         await request.respond_error(str(answer.status), said, data=answer.body)
 
 

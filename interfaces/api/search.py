@@ -42,7 +42,7 @@ _PATIENCE_S: Final = 1.0
 #: The number of calls that are read together: with a dozen facts each, still one answer.
 _TOGETHER: Final = 50
 #: Bytes of arguments on a page.
-_MOST_BYTES: Final = 4 << 20
+_MAX_BYTES: Final = 4 << 20
 #: Rows of one query to the lake.
 _ROWS: Final = 500
 
@@ -145,7 +145,7 @@ async def search(
         Unavailable: the broker does not answer, or the lake cannot be read.
     """
     clock = asyncio.get_running_loop()
-    late, room = clock.time() + _PATIENCE_S, _MOST_BYTES
+    late, room = clock.time() + _PATIENCE_S, _MAX_BYTES
     found: list[DecidedCall] = []
     reached = 0
     async with aclosing(_candidates(ledger, lake, chosen, order, after)) as candidates:

@@ -43,7 +43,7 @@ from ayes.schemas.visible import visible
 router: Final = ApiRouter(tags=["threads"])
 
 #: Facts after which a page ends, however many threads were found; `next` goes on from there.
-_MOST: Final = 20_000
+_MAX_FACTS: Final = 20_000
 #: The last characters of a file's name that a download is named by.
 _NAME: Final = 200
 #: What a browser that shows a file by itself may do: draw it, and nothing else (CSP).
@@ -135,7 +135,7 @@ async def _newest(
                 if len(found) == limit:
                     return found, fact.seq
             read += len(facts)
-            if read >= _MOST:
+            if read >= _MAX_FACTS:
                 return found, until
     return found, 1
 

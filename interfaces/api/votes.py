@@ -22,7 +22,7 @@ router: Final = ApiRouter(tags=["votes"])
 
 #: How long a vote waits for its consequence. Without a gate, the call is still pending then.
 _COUNTED_S: Final = 1.0
-_MOST_AT_ONCE: Final = 50
+_MAX_AT_ONCE: Final = 50
 #: For examples: in the form of a digest.
 _DIGEST: Final = "3f9a" * 16
 
@@ -84,7 +84,7 @@ class Votes(ApiModel):
 
     verdict: Literal["approve", "deny"]
     #: The calls, each as the reviewer was shown it.
-    calls: Annotated[list[Shown], Field(min_length=1, max_length=_MOST_AT_ONCE)]
+    calls: Annotated[list[Shown], Field(min_length=1, max_length=_MAX_AT_ONCE)]
     reason: str = ""
 
 

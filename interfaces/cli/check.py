@@ -14,7 +14,7 @@ from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.subscriptions import OPERATOR
 from ayes.ops.inspection.checks import (
     DOCTOR,
-    MOST,
+    MAX_SHOWN,
     Look,
     counted,
     examination,
@@ -120,10 +120,10 @@ def _print_status(found: Look) -> None:
     for endpoint in found.webhooks:
         if not endpoint.is_alarming:
             print_line(str(endpoint))
-    for given_up in found.parked[:MOST]:
+    for given_up in found.parked[:MAX_SHOWN]:
         print_line(
             f"parked by {given_up.consumer}: fact {given_up.seq} ({given_up.subject}), "
             f"{given_up.reason}"
         )
-    if (more := len(found.parked) - MOST) > 0:
+    if (more := len(found.parked) - MAX_SHOWN) > 0:
         print_line(f"parked: and {more:,} more (ayes parked ls)")

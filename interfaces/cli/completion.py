@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 import typer
 
 #: Pending calls that a completion offers at most, the oldest first.
-_MOST_CALLS = 200
+_MAX_CALLS = 200
 
 
 def one_of(*values: str) -> Callable[[str], list[str]]:
@@ -38,7 +38,7 @@ def pending_calls(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     async def read() -> list[tuple[str, str]]:
         store, url = ctx.params.get("store"), ctx.params.get("url")
         async with Ledger.connect(store, url=url, role="observer", timeout_s=1) as ledger:
-            entries, _, _ = await pending_client.oldest(ledger, _MOST_CALLS)
+            entries, _, _ = await pending_client.oldest(ledger, _MAX_CALLS)
         return [(str(one.ref), one.tool) for one in entries if str(one.ref).startswith(incomplete)]
 
     try:

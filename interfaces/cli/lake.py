@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import duckdb
 
 #: Differences that are reported at most.
-_MOST_REPORTED: Final = 5
+_MAX_REPORTED: Final = 5
 
 
 @command(app, examples="ayes lake sync --follow")
@@ -169,7 +169,7 @@ async def _of_rows(ledger: Ledger, lake: Path, manifest: Manifest) -> list[str]:
         async with aclosing(ledger.log.raw(1, until_end=True)) as batches:
             async for batch in batches:
                 for one in batch:
-                    if one.seq > manifest.until or len(found) >= _MOST_REPORTED:
+                    if one.seq > manifest.until or len(found) >= _MAX_REPORTED:
                         break
                     while row is not None and row[0] < one.seq:
                         found.append(f"row {row[0]:,} of `events` is not a fact of the log")
@@ -185,9 +185,9 @@ async def _of_rows(ledger: Ledger, lake: Path, manifest: Manifest) -> list[str]:
                 else:
                     continue
                 break
-        if row is not None and len(found) < _MOST_REPORTED:
+        if row is not None and len(found) < _MAX_REPORTED:
             found.append(f"row {row[0]:,} of `events` is not a fact of the log")
-    return found[:_MOST_REPORTED]
+    return found[:_MAX_REPORTED]
 
 
 def _one_by_one(db: "duckdb.DuckDBPyConnection") -> Iterator[tuple[int, int, str, bytes]]:

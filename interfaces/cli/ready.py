@@ -12,7 +12,7 @@ from ayes.interfaces.cli.terminal.output import print_json, print_message
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.subscriptions import OPERATOR
-from ayes.ops.inspection.checks import MOST_WAITING, Wanted, glance, obstacle
+from ayes.ops.inspection.checks import MAX_WAITING, Wanted, glance, obstacle
 from ayes.ops.inspection.health import takes_writes
 from ayes.ops.inspection.nodes import explained
 from ayes.ops.workers import KINDS
@@ -45,7 +45,7 @@ class WantedOptions(NamedTuple):
             min=0,
             help="Not ready while a consumer has more waiting deliveries.",
         ),
-    ] = MOST_WAITING
+    ] = MAX_WAITING
 
     def checked(self) -> Wanted:
         """What they say.

@@ -29,7 +29,7 @@ from ayes.adapters.kernel import Kernel
 from ayes.adapters.names import AskedCall, has_ended
 from ayes.adapters.next_step import Answer, Run, Say, next_step
 from ayes.interfaces.mcp.names import BadSeal, Codec, sealed, sent_id, unsealed
-from ayes.interfaces.mcp.routes import TOOLS_MOST, Client, Offered, Routes
+from ayes.interfaces.mcp.routes import MAX_TOOLS, Client, Offered, Routes
 from ayes.interfaces.mcp.runs import Asked, Replies, Running, Runs
 from ayes.interfaces.mcp.wire import (
     SERVER_LABEL,
@@ -74,7 +74,7 @@ PROGRESS_S: Final = 15.0
 TASK_AFTER_S: Final = 2.0
 #: The versions of a server's tools that are declared a day, and their bytes together. Of 490 tools
 #: of ten real servers the largest has 85 KB, and all together have 2.4 MB.
-VERSIONS_A_DAY: Final = TOOLS_MOST
+VERSIONS_A_DAY: Final = MAX_TOOLS
 BYTES_A_DAY: Final = 16 * 2**20
 
 

@@ -56,7 +56,7 @@ _PAGES: Final = 100
 _NOT_KEPT: Final[Json] = {"ttlMs": 0, "cacheScope": "private"}
 _EVERYWHERE: Final = frozenset({"logging/setLevel"})
 #: The tools that a server may offer, and the bytes of what is declared of each.
-TOOLS_MOST: Final = 1000
+MAX_TOOLS: Final = 1000
 TOOL_BYTES: Final = 128 * 1024
 
 
@@ -353,9 +353,9 @@ class Routes:
         if not isinstance(listed, list):
             return result
         sound = [one for one in listed if not isinstance(one, dict) or _size(one) <= TOOL_BYTES]
-        if len(listed) > len(kept := sound[:TOOLS_MOST]):
+        if len(listed) > len(kept := sound[:MAX_TOOLS]):
             _log.warning(
-                f"tools are not offered: a server may have {TOOLS_MOST:,}, each described in "
+                f"tools are not offered: a server may have {MAX_TOOLS:,}, each described in "
                 f"{TOOL_BYTES:,} bytes",
                 server=server,
                 tools=len(listed) - len(kept),
@@ -367,7 +367,7 @@ class Routes:
         tools = _entries("tools/list", server, result)
         before = self._known.get(server, {})
         # What is called and not known is listed again.
-        self._note(server, tools, before=before if len(before) <= TOOLS_MOST else {})
+        self._note(server, tools, before=before if len(before) <= MAX_TOOLS else {})
         names = {one.tool["name"]: name for name, one in self.tools.items()}
         return {**result, "tools": [_named(tool, names[tool["name"]]) for tool in tools]}
 
@@ -384,7 +384,7 @@ class Routes:
             cursor = result.get("nextCursor")
             if not isinstance(cursor, str):
                 break
-        return found[:TOOLS_MOST] if method == "tools/list" else found
+        return found[:MAX_TOOLS] if method == "tools/list" else found
 
     async def _joined(self, client: Client, method: str, params: Json | None) -> Json:
         key, name, _ = LISTS[method]

@@ -24,7 +24,7 @@ from ayes.schemas.ids import new_id
 
 BATCH_FROM: Final = 15
 #: The server's limit of messages a batch. The limit of bytes is ours: it bounds a staged batch.
-BATCH_MOST: Final = 1000
+MAX_BATCH: Final = 1000
 BATCH_BYTES: Final = 8 * 1024 * 1024
 #: The number of passes of the event loop to wait at most. A worker needs about three from receiving
 #: a fact to appending one.
@@ -95,7 +95,7 @@ class GroupCommit:
     def _next_group(self) -> list[_PendingPublish]:
         """The longest group that may be a batch: no subject is in it twice."""
         size, subjects = 0, set[str]()
-        for one in self._waiting[:BATCH_MOST]:
+        for one in self._waiting[:MAX_BATCH]:
             size += len(one.raw)
             if subjects and (size > BATCH_BYTES or one.subject in subjects):
                 break

@@ -80,7 +80,7 @@ _CATCH_UP_S: Final = 5.0
 #: The pause between polls of who follows the log without a consumer.
 _POLL_S: Final = 1.0
 #: Bytes in the connection's buffer from which on a live message waits.
-_MOST_LIVE_BYTES: Final = 64 * 1024
+_MAX_LIVE_BYTES: Final = 64 * 1024
 #: How long a durable may deliver nothing before its worker looks whether it is still there.
 SILENCE_S: Final = 10.0
 #: The server's limit of subjects for `multi_last` (ADR-31); larger results are read in pages.
@@ -587,7 +587,7 @@ class JetStream:
                     return True
         raise LedgerFull(
             f"{parked.consumer} has as many parked deliveries as it may, "
-            f"{subscriptions.PARKED_MOST:,}: retry or drop some (ayes parked ls)."
+            f"{subscriptions.MAX_PARKED:,}: retry or drop some (ayes parked ls)."
         )
 
     async def _vacant(self, parked: log.Parked, subject: str, word: str) -> int | None:
@@ -656,7 +656,7 @@ class JetStream:
     async def publish_live(self, subject: str, body: bytes) -> None:
         client = self.connection.client
         # Facts go first: only a few live messages may wait in the connection's buffer.
-        while client.pending_data_size > _MOST_LIVE_BYTES:  # noqa: ASYNC110 - nobody says when
+        while client.pending_data_size > _MAX_LIVE_BYTES:  # noqa: ASYNC110 - nobody says when
             await asyncio.sleep(0.02)
         if not client.is_connected:
             raise BrokerAway(f"no broker is there to publish {subject}.")

@@ -17,9 +17,9 @@ from ayes.ledger.subscriptions import (
     ACK_WAIT_S,
     DURABLES,
     LEDGER,
+    MAX_PARKED,
     PARKED,
     PARKED_BYTES,
-    PARKED_MOST,
     TIMERS,
     Durable,
 )
@@ -135,7 +135,7 @@ def streams(replicas: int = 1) -> dict[str, dict[str, Any]]:
             "subject_transform": {
                 "src": "parked.*.*.*",
                 "dest": "parked.{{wildcard(1)}}.{{wildcard(2)}}."
-                f"{{{{partition({PARKED_MOST},3)}}}}",
+                f"{{{{partition({MAX_PARKED},3)}}}}",
             },
             "retention": "limits",
             "max_msgs_per_subject": 1,

@@ -29,7 +29,7 @@ from ayes.schemas.slots import person_slot
 #: The role that says who is a person.
 _ROLE: Final = "organisation"
 #: Connections of one person that are ended with one request.
-_MOST: Final = 1024
+_MAX_CONNECTIONS: Final = 1024
 
 
 async def say(store: Store, name: str, event: e.PersonAdded | e.PersonRemoved) -> People:
@@ -88,7 +88,7 @@ async def _disconnect(login: Login, users: set[str]) -> None:
         until = clock.time() + CONNECT_S
         while clock.time() < until:
             for user in users:
-                found = await ask("CONNZ", {"auth": True, "user": user, "limit": _MOST})
+                found = await ask("CONNZ", {"auth": True, "user": user, "limit": _MAX_CONNECTIONS})
                 for one in found.get("connections") or ():
                     await ask("KICK", {"cid": one["cid"]})
             await asyncio.sleep(CONNECT_S / 10)

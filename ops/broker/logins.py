@@ -22,7 +22,7 @@ from ayes.schemas.people import plain
 
 #: How many connections are open at once. Beyond that, those are closed that no task uses, the one
 #: unused for longest first.
-_MOST: Final = 200
+_MAX_OPEN: Final = 200
 
 
 class _Connection(Struct):
@@ -104,7 +104,7 @@ class Logins:
 
     async def _close_unused(self) -> None:
         unused = [key for key, one in self._open.items() if not one.users]
-        for key in unused[: max(0, len(self._open) - _MOST)]:
+        for key in unused[: max(0, len(self._open) - _MAX_OPEN)]:
             await self._open.pop(key).stack.aclose()
 
     async def _ensure_account(self, role: str) -> None:

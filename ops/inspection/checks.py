@@ -43,7 +43,7 @@ from ayes.ledger.nats.streams import (
     uses,
     version_text,
 )
-from ayes.ledger.subscriptions import DURABLES, LEDGER, OPERATOR, PARKED, PARKED_MOST
+from ayes.ledger.subscriptions import DURABLES, LEDGER, MAX_PARKED, OPERATOR, PARKED
 from ayes.ops.audit.verify import rebuild
 from ayes.ops.inspection import witness
 from ayes.ops.inspection.health import Health, takes_writes
@@ -52,9 +52,9 @@ from ayes.ops.inspection.progress import ESSENTIAL, ConsumerStatus, progress, se
 from ayes.schemas.errors import ApprovalsError, BrokerRefused, Unavailable
 
 #: Deliveries of one consumer that may wait. The gate handles some 500 calls a second.
-MOST_WAITING: Final = 10_000
+MAX_WAITING: Final = 10_000
 #: Of many sentences of one kind, so many are shown; and of void starts and results.
-MOST: Final = 5
+MAX_SHOWN: Final = 5
 _FEW: Final = 3
 #: A log of more facts than this is read whole only with --deep.
 READ_WHOLE: Final = 100_000
@@ -67,7 +67,7 @@ class Wanted(NamedTuple):
     #: These workers are at work; none: those without which no call is decided.
     roles: Sequence[str] = ()
     #: No consumer has more waiting deliveries, unless its work may take long.
-    most_waiting: int = MOST_WAITING
+    most_waiting: int = MAX_WAITING
 
 
 class FailingChannel(Struct, frozen=True):
@@ -415,8 +415,8 @@ def listed(doubts: Sequence[str]) -> str:
 
 
 def _joined(sentences: Sequence[str]) -> str:
-    more = len(sentences) - MOST
-    return "; ".join(sentences[:MOST]) + (f"; and {more:,} more" if more > 0 else "")
+    more = len(sentences) - MAX_SHOWN
+    return "; ".join(sentences[:MAX_SHOWN]) + (f"; and {more:,} more" if more > 0 else "")
 
 
 def _server(look: Look) -> Iterator[str]:
@@ -527,9 +527,9 @@ def _given_up(look: Look) -> str:
 
 def _room_for_parked(look: Look) -> Iterator[str]:
     for consumer, count in Counter(one.consumer for one in look.parked).items():
-        if count >= ALARM * PARKED_MOST:
+        if count >= ALARM * MAX_PARKED:
             yield (
-                f"{consumer or 'no known consumer'} has {count:,} of {PARKED_MOST:,} parked "
+                f"{consumer or 'no known consumer'} has {count:,} of {MAX_PARKED:,} parked "
                 "deliveries: retry or drop some (`ayes parked ls`). While it has no room, what it "
                 "cannot handle stays with the broker and is tried again."
             )

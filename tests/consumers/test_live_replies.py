@@ -13,7 +13,7 @@ from chain import THREAD, Chain
 from until import until
 
 from ayes.consumers import live
-from ayes.consumers.live import _MOST_WHOLE, LiveReply, follow_reply, live_subject
+from ayes.consumers.live import _MAX_WHOLE, LiveReply, follow_reply, live_subject
 from ayes.consumers.model import ModelReply, ModelRequest
 from ayes.interfaces.cli import look
 from ayes.interfaces.cli.command import Session
@@ -173,7 +173,7 @@ async def test_who_does_not_read_slows_nobody_down(tmp_path: Path):
         for one in deaf:
             one.close()
     assert thread.turns[1].reply.parts == (e.Text(speaker.text),)
-    assert len("".join(words)) > 100 * _MOST_WHOLE
+    assert len("".join(words)) > 100 * _MAX_WHOLE
 
 
 def _deaf(login) -> socket.socket:

@@ -24,7 +24,7 @@ from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import Delivered, EventLog, Mark, Parked, Recorded, TimerFired
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import uses
-from ayes.ledger.subscriptions import DURABLES, PARKED, PARKED_BYTES, PARKED_MOST
+from ayes.ledger.subscriptions import DURABLES, MAX_PARKED, PARKED, PARKED_BYTES
 from ayes.ops.broker.accounts import ROLES
 from ayes.schemas import codec
 from ayes.schemas import events as e
@@ -385,7 +385,7 @@ def test_each_consumer_has_one_for_what_it_parks():
 async def _full(port: EventLog, consumer: str) -> list[Parked]:
     """Park deliveries until one is refused."""
     try:
-        for seq in range(1_000, 1_000 + PARKED_MOST + 1):
+        for seq in range(1_000, 1_000 + MAX_PARKED + 1):
             await port.park(Parked(consumer, seq, "ledger.shop.t1.opened", "r", 1, clock.now()))
     except LedgerFull:
         return await port.parked(consumer)
@@ -397,7 +397,7 @@ async def test_a_full_part_takes_no_more_and_loses_none(port: EventLog):
     what was dropped or settled makes room (I7: what was given up on is never lost).
     """
     found = await _full(port, "model")
-    assert 0.8 * PARKED_MOST < len(found) <= PARKED_MOST
+    assert 0.8 * MAX_PARKED < len(found) <= MAX_PARKED
     assert [one.seq for one in found] == list(range(1_000, 1_000 + len(found)))
     assert await port.park(Parked("gate", 7, "ledger.shop.t1.opened", "r", 1, clock.now()))
     # What is parked once more replaces itself, as after a lost acknowledgement.
@@ -467,7 +467,7 @@ async def test_one_role_cannot_push_out_what_another_parked(
         )
         for number in range(20):
             await client.publish(f"parked.model.model.large-{number}", b"x" * 1_000_000)
-        for number in range(3 * PARKED_MOST):
+        for number in range(3 * MAX_PARKED):
             await client.publish(f"parked.model.model.{number}", valid)
         await client.flush(60)
         [used] = [
@@ -475,14 +475,14 @@ async def test_one_role_cannot_push_out_what_another_parked(
             for one in await uses(operator.log.api)
             if (one.stream, one.what) == (PARKED, "bytes")
         ]
-        assert used.taken < 2 * PARKED_MOST * PARKED_BYTES
+        assert used.taken < 2 * MAX_PARKED * PARKED_BYTES
         assert [one.seq for one in await operator.log.parked("gate")] == [7]
         assert await gate.log.park(structs.replace(first, seq=8))
         with in_process(monkeypatch, capsys) as run:
             listed = await asyncio.to_thread(run, "parked", "ls", "--json", store=store)
             assert listed.code == 0
             numbers = [one["number"] for one in listed.lines]
-            assert 0.9 * PARKED_MOST < len(numbers) <= PARKED_MOST + 2
+            assert 0.9 * MAX_PARKED < len(numbers) <= MAX_PARKED + 2
             status = await asyncio.to_thread(run, "status", "--json", store=store)
             assert any("no known consumer has" in alarm for alarm in status.one["alarms"])
             dropped = await asyncio.to_thread(

@@ -165,7 +165,7 @@ async def left(admin: Ledger, durable: str) -> int:
 
 
 #: The most of each kind, for one cycle; what is not in it must not be sent at all.
-MOST: Counts = {
+MAX_REQUESTS: Counts = {
     "service": {"facts": 1, "requests": 1.2, "handed": 2, "answers": 4,
                 "bytes out": 725, "bytes in": 2300},
     "gate": {"facts": 2, "requests": 0.2, "handed": 8, "acks": 2, "answers": 2.3,
@@ -215,7 +215,7 @@ async def test_an_approval_costs_so_much_and_no_more(wire):
         f"{user}: {kind}": count
         for user, counts in spent.items()
         for kind, count in counts.items()
-        if count > MOST.get(user, {}).get(kind, 0)
+        if count > MAX_REQUESTS.get(user, {}).get(kind, 0)
     }
     assert too_much == {}, spent
 

@@ -9,7 +9,7 @@ from stories import REF, Story, life, question, request
 
 from ayes.projections.tally import (
     BOUNDS_S,
-    MOST_RULES,
+    MAX_RULES,
     NO_RULE,
     OTHER,
     UNKNOWN,
@@ -118,16 +118,16 @@ def test_the_number_of_rules_is_bounded():
     apart, and no decision is lost.
     """
     places = []
-    for number in range(3 * MOST_RULES):
+    for number in range(3 * MAX_RULES):
         call = REF.call(f"c{number}")
-        rule = f"{number % (2 * MOST_RULES)}-{'x' * 10_000}"
+        rule = f"{number % (2 * MAX_RULES)}-{'x' * 10_000}"
         places.append((call.requested, request(WISH)))
         denied = e.Denied(ground="policy", rule=rule, policy_version=1)
         places.append((call.decided, denied))
     decisions = tallied(told(*places)).decisions
-    assert len(decisions) == MOST_RULES + 1
-    assert decisions.total() == 3 * MOST_RULES
-    assert decisions["denied", OTHER] == MOST_RULES
+    assert len(decisions) == MAX_RULES + 1
+    assert decisions.total() == 3 * MAX_RULES
+    assert decisions["denied", OTHER] == MAX_RULES
     assert max(len(rule) for _, rule in decisions) <= 100
 
 

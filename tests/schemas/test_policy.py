@@ -337,7 +337,7 @@ def test_the_index_by_tool_changes_nothing(rules, priorities, wishes):
 
 def test_more_tools_than_are_remembered_are_judged_all_the_same(monkeypatch):
     """The index forgets nothing and grows no further than it may."""
-    monkeypatch.setattr("ayes.schemas.policy._MOST_TOOLS", 2)
+    monkeypatch.setattr("ayes.schemas.policy._MAX_TOOLS", 2)
     policy = read_policy(ALLOW_ALL + BLOCK_X, "policy.toml")
 
     for _ in range(2):

@@ -37,7 +37,7 @@ const OPEN = new Set(["requested", "pending"]);
 /** Those in which it may still run, runs, or may have run. */
 const GOES_ON = new Set([...OPEN, "approved", "running", "in_doubt"]);
 /** How often an id of a provider may stand for other arguments than before. */
-const MOST_REPEATS = 100;
+const MAX_REPEATS = 100;
 /** How many calls `resume` reads at once. */
 const READ_AT_ONCE = 8;
 
@@ -74,7 +74,7 @@ export function guarding(client: Client, about: Guarding) {
         return await client.request(name, request);
       } catch (problem) {
         const taken = problem instanceof Problem && problem.kind === "AlreadyFilled";
-        if (!taken || repeat >= MOST_REPEATS) throw problem;
+        if (!taken || repeat >= MAX_REPEATS) throw problem;
         // Requested on another behalf, it is the same call all the same.
         const { state } = await client.wait(name);
         if (isOf(state, call)) return state;
@@ -136,7 +136,7 @@ export function guarding(client: Client, about: Guarding) {
    * if it has none. Nothing is requested.
    */
   async function recorded(call: ToolCall, earlier: number): Promise<CallState | undefined> {
-    for (let repeat = 1; repeat <= MOST_REPEATS; repeat++) {
+    for (let repeat = 1; repeat <= MAX_REPEATS; repeat++) {
       let state: CallState;
       try {
         ({ state } = await client.wait(nameOf(about.thread, call.toolCallId, earlier, repeat)));

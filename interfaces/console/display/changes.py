@@ -10,7 +10,7 @@ from ayes.interfaces.console.display.texts import MarkedRun, ShownText, lines, r
 #: Strings longer than this, or of several lines, are compared by lines.
 _LONG: Final = 100
 #: Texts of more lines are not compared by lines, since that may take seconds.
-_MOST_LINES: Final = 5000
+_MAX_LINES: Final = 5000
 
 
 class ChangedValue(NamedTuple):
@@ -87,7 +87,7 @@ def line_diff(before: str, after: str) -> tuple[MarkedRun, ...]:
     second.
     """
     old, new = lines(before), lines(after)
-    if max(len(old), len(new)) > _MOST_LINES:
+    if max(len(old), len(new)) > _MAX_LINES:
         return run_of(before, "removed"), run_of(after, "added")
     found: list[MarkedRun] = []
     for tag, i, j, k, m in SequenceMatcher(None, old, new).get_opcodes():

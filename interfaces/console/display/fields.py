@@ -28,7 +28,7 @@ _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+
 #: How deep a value is made from a schema, which may refer to itself.
 _DEPTH: Final = 5
 #: The values for which a form has fields of their own.
-_MOST_VALUES: Final = 2000
+_MAX_VALUES: Final = 2000
 
 
 class Addition(NamedTuple):
@@ -87,7 +87,7 @@ def form(schema: str, arguments: str) -> Field:
 
     Of very many values it is one text field.
     """
-    if sum(1 for _ in strict_json.values_in(strict_json.read(arguments))) > _MOST_VALUES:
+    if sum(1 for _ in strict_json.values_in(strict_json.read(arguments))) > _MAX_VALUES:
         return Field((), "json", arguments.strip(), visible_json(arguments.strip()))
     described = json.loads(schema)
     return _Form(described).field((), described, arguments.strip())

@@ -10,7 +10,7 @@ from ayes.schemas.visible import visible
 #: The longest value of an earlier call that stands beside the value now.
 _SHORT: Final = 60
 #: A change of more than so many percent is not a useful number.
-_MOST_PERCENT: Final = 100_000
+_MAX_PERCENT: Final = 100_000
 
 
 class Leaf(NamedTuple):
@@ -82,6 +82,6 @@ def _percent(before: str, after: str) -> str:
         change = (now - was) / abs(was) * 100
     except ArithmeticError:
         return ""
-    if abs(change) > _MOST_PERCENT or not change:
+    if abs(change) > _MAX_PERCENT or not change:
         return ""
     return f" ({change:+,.0f} %)" if abs(change) >= 1 else f" ({change:+.2f} %)"

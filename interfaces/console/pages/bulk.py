@@ -19,7 +19,7 @@ from ayes.schemas.slots import CallRef
 router: Final = APIRouter()
 
 #: How many calls can be decided at once.
-MOST: Final = 50
+MAX_AT_ONCE: Final = 50
 
 
 @router.get("/bulk")
@@ -31,8 +31,10 @@ async def bulk(
 ) -> HTMLResponse:
     """List the chosen calls, each with everything that would run."""
     chosen = list(dict.fromkeys(call or ()))
-    if not 0 < len(chosen) <= MOST:
-        raise BadInput(f"{len(chosen)} calls are selected. Select between 1 and {MOST} of them.")
+    if not 0 < len(chosen) <= MAX_AT_ONCE:
+        raise BadInput(
+            f"{len(chosen)} calls are selected. Select between 1 and {MAX_AT_ONCE} of them."
+        )
     listed = await asyncio.gather(
         *(calls.record(CallRef.parse(one), backend, visitor) for one in chosen)
     )

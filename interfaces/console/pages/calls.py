@@ -33,8 +33,8 @@ from ayes.schemas.visible import visible_json
 router: Final = APIRouter()
 
 #: Fields of the form of an edit, and bytes of one of them.
-_MOST_FIELDS: Final = 20_000
-_MOST_BYTES: Final = 1 << 20
+_MAX_FIELDS: Final = 20_000
+_MAX_BYTES: Final = 1 << 20
 
 
 @router.get("/calls/{workspace}/{thread}/{call}")
@@ -196,7 +196,7 @@ async def edited(
 ) -> HTMLResponse:
     """The next step of an edit: another member or item, mistakes at their fields, or the review."""
     record = await calls.record(ref, backend, visitor)
-    async with request.form(max_fields=_MOST_FIELDS, max_part_size=_MOST_BYTES) as submitted:
+    async with request.form(max_fields=_MAX_FIELDS, max_part_size=_MAX_BYTES) as submitted:
         typed = {name: text for name, text in submitted.items() if isinstance(text, str)}
     schema, original = _form_of(record)
     step, basis = typed.get("step", ""), _basis(typed) or original

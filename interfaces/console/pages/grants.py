@@ -19,7 +19,7 @@ from ayes.schemas.errors import AlreadyFilled, ApprovalsError, BadInput
 router: Final = APIRouter()
 
 #: The longest name, condition or reason that a form may send.
-_MOST: Final = 20_000
+_MAX_TEXT: Final = 20_000
 
 
 class GrantForm(BaseModel):
@@ -166,7 +166,7 @@ async def revoke(
     request: Request,
     backend: InBackend,
     visitor: Reviewing,
-    reason: Annotated[str, Form(max_length=_MOST)] = "",
+    reason: Annotated[str, Form(max_length=_MAX_TEXT)] = "",
 ) -> Response:
     try:
         why = grants.Reason(reason=reason)

@@ -75,7 +75,7 @@ async def test_a_request_that_is_not_finished_ends(monkeypatch, sent):
 
 async def test_one_address_has_so_many_connections(monkeypatch):
     """I8: the next one is closed at once, until one of the others ends."""
-    monkeypatch.setattr(http_server, "MOST_OPEN", 3)
+    monkeypatch.setattr(http_server, "MAX_OPEN", 3)
     async with served() as port:
         held = [await connected(port, HEAD) for _ in range(3)]
         reader, writer = await connected(port, HEAD + b"\r\n")

@@ -90,7 +90,7 @@ def test_a_network_of_ipv6_is_one_client(clock):
 
 def test_many_clients_keep_nobody_out(clock, monkeypatch):
     """They have no limit together; of too many, the one that is known for longest is forgotten."""
-    monkeypatch.setattr(module, "_MOST_CLIENTS", 200)
+    monkeypatch.setattr(module, "_MAX_CLIENTS", 200)
     attempts = Attempts(1, clock)
     assert {attempts.wait_s(f"198.51.100.{number}") for number in range(250)} == {0}
     assert len(attempts._recent) == 200

@@ -28,7 +28,7 @@ CALL = "shop/order-17/refund-1"
 
 async def test_only_connections_that_nobody_uses_are_closed(shop, monkeypatch):
     """The oldest is in use by a slow request, so the next one is closed in its place."""
-    monkeypatch.setattr("ayes.ops.broker.logins._MOST", 2)
+    monkeypatch.setattr("ayes.ops.broker.logins._MAX_OPEN", 2)
     await shop.ask(CALL)
     backend = shop.app.state.backend
     begun, proceed = asyncio.Event(), asyncio.Event()

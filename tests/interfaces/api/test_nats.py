@@ -306,7 +306,7 @@ async def test_the_waits_of_one_login_hold_up_nobody_else(shop: Site, monkeypatc
     """I8: an observer who takes all places under many names has taken only those of observers who
     wait.
     """
-    monkeypatch.setattr(service, "_MOST_AT_ONCE", 2)
+    monkeypatch.setattr(service, "_MAX_AT_ONCE", 2)
     digest = await shop.ask("shop/order-24/refund-1")
     fields = {"call": "shop/order-24/refund-1", "timeout_s": 30}
     async with plain(shop, "observer") as observer, plain(shop, "reviewer-ana") as ana:
@@ -326,7 +326,7 @@ async def test_the_waits_of_one_login_hold_up_nobody_else(shop: Site, monkeypatc
 
 
 async def test_one_request_too_many_is_told_to_try_again(shop: Site, monkeypatch):
-    monkeypatch.setattr(service, "_MOST_AT_ONCE", 1)
+    monkeypatch.setattr(service, "_MAX_AT_ONCE", 1)
     await shop.ask("shop/order-22/refund-1")
     async with plain(shop, "service") as client:
         fields = {"call": "shop/order-22/refund-1", "timeout_s": 2}

@@ -69,7 +69,7 @@ async def test_many_facts_of_one_thread_do_not_hide_the_others(shop, client, mon
     """The log is read in chunks, and a page may end before it has found a thread."""
     monkeypatch.setattr("ayes.interfaces.api.windows._WIDTH", 3)
     monkeypatch.setattr("ayes.interfaces.api.windows._FEW", 0)
-    monkeypatch.setattr("ayes.interfaces.api.threads._MOST", 4)
+    monkeypatch.setattr("ayes.interfaces.api.threads._MAX_FACTS", 4)
     await say(shop, "quiet", "first")
     for number in range(9):
         await say(shop, "busy", "again", f"m{number}")

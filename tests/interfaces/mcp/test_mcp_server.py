@@ -27,7 +27,7 @@ from ayes.adapters.names import AskedCall, id_names
 from ayes.interfaces.mcp import ladder as ladder_module
 from ayes.interfaces.mcp import routes as routes_module
 from ayes.interfaces.mcp import streams as streams_module
-from ayes.interfaces.mcp.routes import TOOLS_MOST
+from ayes.interfaces.mcp.routes import MAX_TOOLS
 from ayes.interfaces.mcp.settings import ServerFile
 from ayes.interfaces.mcp.upstream import Channel
 from ayes.interfaces.mcp.wire import (
@@ -953,7 +953,7 @@ async def test_a_server_that_is_listed_writes_nothing(changing: World):
         for _ in range(3):
             listed = {tool.name for tool in (await agent.list_tools()).tools}
         assert await declarations_in(changing) == []
-        assert len(listed - {WAIT}) == TOOLS_MOST
+        assert len(listed - {WAIT}) == MAX_TOOLS
         assert "search-7" not in listed
         assert text(await agent.call_tool("search-8", {})) == "done"
         refused = await agent.call_tool("search-7", {})

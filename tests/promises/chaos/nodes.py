@@ -11,7 +11,7 @@ from ayes.ledger.nats.credentials import Store
 from ayes.ops.broker.processes import die_with_parent
 from ayes.ops.broker.server import find_binary
 from ayes.ops.cluster.files import CONFIG, DATA, write_files
-from ayes.ops.supervisor import MOST, WITHIN_S
+from ayes.ops.supervisor import MAX_RESTARTS, WITHIN_S
 from ayes.schemas.errors import TRY_AGAIN
 
 
@@ -47,7 +47,7 @@ class Server:
         """
         recently = sum(time.monotonic() - at < WITHIN_S for at in self._brokers_killed)
         assert self._process is not None
-        return self._process.returncode == TRY_AGAIN and recently > MOST
+        return self._process.returncode == TRY_AGAIN and recently > MAX_RESTARTS
 
     @property
     def is_running(self) -> bool:

@@ -142,7 +142,7 @@ def test_a_broker_may_end_while_up_starts(tmp_path, within, monkeypatch, step):
 
 def test_a_broker_that_ends_too_often_is_left_with_its_last_words(tmp_path, within, monkeypatch):
     """They are the last that `up` prints, and the program ends (D7)."""
-    monkeypatch.setattr(supervisor, "MOST", 1)
+    monkeypatch.setattr(supervisor, "MAX_RESTARTS", 1)
     monkeypatch.setattr(supervisor, "_PAUSES", Backoff(0))
     store = tmp_path / "store"
 

@@ -46,7 +46,7 @@ from ayes.schemas.slots import CallRef, Slot
 #: How long a request without an answer is waited for.
 PATIENCE_S = 5.0
 #: The most facts that a replica is behind.
-_MOST_BEHIND = 40
+_MAX_BEHIND = 40
 
 
 class Hostility(Struct, frozen=True):
@@ -272,7 +272,7 @@ class Connection(Lagging):
     async def _replicas_last(self) -> int:
         """As a replica that is behind a little, now or for a while."""
         last, process, now_s = await self.broker.last_seq(), self.process, _now_s()
-        behind = process.lot.randint(max(self._known_seq, last - _MOST_BEHIND), last)
+        behind = process.lot.randint(max(self._known_seq, last - _MAX_BEHIND), last)
         if process.happens(self.broker.hostility.lagging):
             self._lagging = behind, now_s + process.lot.uniform(0, 1)
         if now_s < self._lagging[1]:

@@ -24,7 +24,7 @@ from world import Told, simulate
 #: Calls of the worlds in which bugs are looked for.
 _SMALL = 40
 #: Violations of one seed that are printed.
-_MOST_PRINTED = 10
+_MAX_PRINTED = 10
 
 
 class Result(NamedTuple):
@@ -121,7 +121,7 @@ def _replay(arguments: argparse.Namespace) -> int:
 
 def _print(result: Result, calls: int) -> None:
     print(f"seed {result.seed}, {result.facts} facts, digest {result.digest[:16]}")
-    for found in result.violations[:_MOST_PRINTED]:
+    for found in result.violations[:_MAX_PRINTED]:
         print(f"  {found}")
     if result.violations:
         print(f"  again: make sim SEED={result.seed} CALLS={calls}", flush=True)
