@@ -105,11 +105,10 @@ _MODEL: Final = (
     _SAID,
     _REPLIED,
     # The end is in `late` if a void fact is in `finished`.
-    *_call("finished", "finished.client", "late.>", "reconciled", "reconciled.*"),
+    *_call("finished", "finished.client", "late.>", "reconciled.*"),
 )
 
-#: Claims too, since a claim can decline a call, and in older logs revoke it: then a result for the
-#: model must be recorded.
+#: Claims too, since a claim can decline a call: then a result for the model must be recorded.
 _EXECUTOR: Final = _call("decided", "claim.*", "revoked.*", "lapsed")
 
 #: Each beginning of an occasion to tell somebody. Most ends are none.

@@ -33,7 +33,6 @@ from ayes.schemas.errors import (
     AlreadyDecided,
     AlreadyFilled,
     DeadlinePassed,
-    NotAllowed,
     NotOpen,
     Refused,
     UnknownCall,
@@ -231,8 +230,6 @@ def _unapproved(call: Call, fact: Fact) -> str | None:
 def _void_revocation(call: Call, fact: Fact) -> str | None:
     if call.starts:
         return "the call was started before it"
-    if fact.slot.tail[2] == "claim":
-        return None  # an older log, in which every reviewer could revoke
     reviewer = fact.slot.tail[3]
     return None if may_revoke(call, reviewer) else f"{reviewer} may not revoke this approval"
 
@@ -289,8 +286,6 @@ def _void_reconciliation(call: Call, fact: Fact) -> str | None:
         return "the call was reconciled before it"
     if call.finished is None or not isinstance(call.finished.event, e.InDoubt):
         return "the call was not in doubt before it"
-    if len(fact.slot.tail) == 3:
-        return None  # an older log, in which every reviewer could reconcile
     reviewer = fact.slot.tail[3]
     return None if may_reconcile(call, reviewer) else f"{reviewer} may not reconcile this call"
 
@@ -359,8 +354,6 @@ def refusal(call: Call, slot: Slot, event: e.Event, now: datetime) -> Refused | 
         found = f"{call.ref} holds a fact of a newer program: {describe(call.newer[0])}"
         return NotOpen(f"{found}. Upgrade this one, then try again.")
     if isinstance(event, e.Revoked | e.Reconciled):
-        if slot.tail[2:3] not in (("revoked",), ("reconciled",)) or len(slot.tail) < 4:
-            return NotAllowed(f"{slot.subject} is a slot of older logs. Use the reviewer's own.")
         return refused_settlement(call, slot.tail[3], event)
     if isinstance(event, e.ToolStarted) and (until := call.valid_until) and now >= until:
         return DeadlinePassed(

@@ -69,8 +69,8 @@ FILLED_BY: Final[dict[tuple[str, ...], tuple[type[e.Event], ...]]] = {
     ),
     ("call", "*", "revoked", "*"): (e.Revoked,),
     ("call", "*", "lapsed"): (e.Lapsed,),
-    # An executor's. Older logs have `Revoked` here too, before reviewers had a slot for it.
-    ("call", "*", "claim", "#"): (e.ToolStarted, e.Revoked, e.Declined),
+    # An executor's.
+    ("call", "*", "claim", "#"): (e.ToolStarted, e.Declined),
     ("call", "*", "finished"): (e.ToolReturned, e.ToolFailed, e.ToolRefused, e.InDoubt),
     ("call", "*", "late", "#"): (e.ToolReturned, e.ToolFailed, e.ToolRefused, e.InDoubt),
     # The same for calls that a client runs.
@@ -83,12 +83,10 @@ FILLED_BY: Final[dict[tuple[str, ...], tuple[type[e.Event], ...]]] = {
     # The channel of a chat.
     ("call", "*", "posted", "*"): (e.Posted,),
     ("call", "*", "reconciled", "*"): (e.Reconciled,),
-    # Older logs, before the slot named the reviewer.
-    ("call", "*", "reconciled"): (e.Reconciled,),
     (POLICY, "#"): (e.PolicyApplied,),
     (TOOL, "%", "*"): (e.ToolDeclared,),
     (GRANT, "*", "*", "given"): (e.Granted,),
-    # The gate's, after a denial, or in older logs a reviewer's; then a reviewer's.
+    # The gate's, after a denial; then a reviewer's.
     (GRANT, "*", "*", "revoked"): (e.GrantRevoked,),
     (GRANT, "*", "*", "revoked", "*"): (e.GrantRevoked,),
     (GRANT, "*", "*", "used", "#"): (e.GrantUsed,),
@@ -357,11 +355,6 @@ class CallRef(_Ref, frozen=True):
     def reconciled_by(self, reviewer: str) -> Slot:
         """A reviewer's word on what happened to a call in doubt."""
         return self._slot("reconciled", token("reviewer", reviewer))
-
-    @property
-    def reconciled(self) -> Slot:
-        """The same in older logs, before the slot named the reviewer."""
-        return self._slot("reconciled")
 
     def _slot(self, *rest: str) -> Slot:
         return Slot(self.workspace, self.thread, ("call", self.call, *rest))

@@ -170,10 +170,10 @@ def _writers(shape: tuple[str, ...]) -> Iterable[str]:
 
 
 def _name(shape: tuple[str, ...]) -> str:
-    """Such as `call_vote`: the words of the slot, and `older` where the log has an older form."""
+    """Such as `call_vote`: the words of the slot, and the writer where two have the same ones."""
     words = [one.removeprefix("_") for one in shape if one not in ("*", "#", "%")]
-    if shape in (("call", "*", "reconciled"), (GRANT, "*", "*", "revoked")):
-        words.append("by_gate" if shape[0] == GRANT else "older")
+    if shape == (GRANT, "*", "*", "revoked"):
+        words.append("by_gate")
     return "_".join(words)
 
 

@@ -98,7 +98,7 @@ _ORGANISATIONS: Final = f"{ROOT}.{ORGANISATION}.>"
 _ME: Final = "{me}"
 
 #: The only roles that may fill each slot, by its shape in `ayes.schemas.slots.FILLED_BY`. The slots
-#: of reviewers contain their name. A slot without roles occurs in older logs only.
+#: of reviewers contain their name.
 #:
 #: A client has slots of its own for its runs, so that neither an executor nor a service can forge
 #: the other's results. A model's wishes are requested by the gate, which reads them in the reply.
@@ -126,7 +126,6 @@ WRITERS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     ("call", "*", "notified", ROOM, "*", "*"): ("notifier",),
     ("call", "*", "posted", "*"): ("slack",),
     ("call", "*", "reconciled", _ME): (REVIEWER,),
-    ("call", "*", "reconciled"): (),
     (POLICY, "#"): ("operator",),
     (TOOL, "%", "*"): ("executor", "service"),
     # Reviewers give grants in their own name. Any of them may revoke one: that is only stricter.

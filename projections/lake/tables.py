@@ -245,12 +245,8 @@ CALLS: Final[tuple[tuple[str, str], ...]] = (
         "valid_until",
         _of("decided", "try(recorded_at + to_microseconds(CAST(valid_for_s * 1e6 AS BIGINT)))"),
     ),
-    # Who took the approval back. In older logs the slot does not name the reviewer, the fact does.
-    (
-        "revoked_by",
-        """any_value(CASE place WHEN 'revoked' THEN which ELSE reviewer END)
-            FILTER (stands_as = 'revoked')""",
-    ),
+    # Who took the approval back.
+    ("revoked_by", "any_value(which) FILTER (stands_as = 'revoked')"),
     ("attempts", "count(*) FILTER (stands_as = 'claim' AND type = 'ToolStarted')"),
     # How it ended, as the model reads it; or in doubt, until a person reconciles it.
     (

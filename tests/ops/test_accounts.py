@@ -136,10 +136,9 @@ _WRITTEN_BY = {
     "slack": ("{}.call.x1.posted.x1",),
     "operator": ("_policy.1",),
     **{person: _of(person) for person in PEOPLE},
-    "nobody": ("{}.call.x1.reconciled",),  # a slot of older logs
 }
 WRITERS = {
-    tail: {role for role, theirs in _WRITTEN_BY.items() if tail in theirs} - {"nobody"}
+    tail: {role for role, theirs in _WRITTEN_BY.items() if tail in theirs}
     for tails in _WRITTEN_BY.values()
     for tail in tails
 }

@@ -375,7 +375,8 @@ def decided(
     if event:
         story.tell(ref.decided, event)
     if claim:
-        story.tell(ref.claim(1), claim)
+        own = ref.revoked_by("ana") if isinstance(claim, e.Revoked) else ref.claim(1)
+        story.tell(own, claim)
     return call_of(ref, tuple(story.facts))
 
 

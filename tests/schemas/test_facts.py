@@ -311,7 +311,10 @@ def test_every_fact_has_a_place():
         (CallRef("acme", "t1", "2-0").claim(1), "ledger.acme.t1.call.2-0.claim.1"),
         (CallRef("acme", "t1", "2-0").finished, "ledger.acme.t1.call.2-0.finished"),
         (CallRef("acme", "t1", "2-0").late(1), "ledger.acme.t1.call.2-0.late.1"),
-        (CallRef("acme", "t1", "2-0").reconciled, "ledger.acme.t1.call.2-0.reconciled"),
+        (
+            CallRef("acme", "t1", "2-0").reconciled_by("ana"),
+            "ledger.acme.t1.call.2-0.reconciled.ana",
+        ),
         (CallRef("acme", "t1", "2-0").escalated(2), "ledger.acme.t1.call.2-0.escalated.2"),
         (CallRef("acme", "t1", "2-0").announced, "ledger.acme.t1.call.2-0.announced"),
         (policy_slot("acme", 3), "ledger.acme._policy.3"),

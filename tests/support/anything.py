@@ -150,9 +150,7 @@ def placed(ref: CallRef, *roles: str) -> st.SearchStrategy[tuple[Slot, e.Event]]
         ref.decided: _at(ref.decided, _approvals, _some(list(DECISIONS.values()))),
         ref.lapsed: st.tuples(st.just(ref.lapsed), _lapsed),
         ref.revoked_by("ana"): st.tuples(name.map(ref.revoked_by), _revoked),
-        ref.claim(1): st.tuples(
-            number.map(ref.claim), st.one_of(_starts, _starts, _declined, _revoked)
-        ),
+        ref.claim(1): st.tuples(number.map(ref.claim), st.one_of(_starts, _starts, _declined)),
         ref.client_claim(1): st.tuples(number.map(ref.client_claim), _starts),
         ref.finished: _at(ref.finished, _results, _refusals),
         ref.client_finished: _at(ref.client_finished, _results),
@@ -162,7 +160,6 @@ def placed(ref: CallRef, *roles: str) -> st.SearchStrategy[tuple[Slot, e.Event]]
         ref.notified("ana", "asked"): st.tuples(name.map(_asked_of(ref)), _notified),
         ref.room_notified("ops", "asked"): _at(ref.room_notified("ops", "asked"), _notified),
         ref.posted("C1"): st.tuples(_some(["C1", "C2"]).map(ref.posted), _posted),
-        ref.reconciled: _at(ref.reconciled, _reconciled),
     }
     return st.one_of(
         one
