@@ -212,10 +212,6 @@ FormatOption = Annotated[
         autocompletion=completion.formats,
     ),
 ]
-UntilOption = Annotated[
-    str | None,
-    typer.Option("--until", metavar="SEQ|TIME", help="Stop there: a number, or an ISO time (UTC)."),
-]
 NumberArgument = Annotated[
     int, typer.Argument(metavar="NUMBER", help="As `parked ls` shows it.", show_default=False)
 ]

@@ -104,7 +104,6 @@ class ExplainedBudget(Struct, frozen=True):
     used: Decimal | None
     #: By this call; None if that is not known.
     needed: Decimal | None
-    has_room: bool
     #: All this as a sentence.
     words: str
 
@@ -121,7 +120,6 @@ class Explained(Struct, frozen=True):
     #: The recorded verdict; None if no gate has judged the call.
     judged: ExplainedVerdict | None
     votes: tuple[Vote, ...]
-    denied_by: tuple[str, ...]
     #: People who were asked in addition, since nobody decided in time.
     asked_as_well: tuple[str, ...]
     next_stage: ExplainedStage | None
@@ -185,7 +183,6 @@ def explained(
         agent=wish.agent,
         judged=judged,
         votes=tuple(_vote(call, one) for one in votes),
-        denied_by=tuple(one.person for one in ballots if one.vote.verdict == "deny"),
         asked_as_well=call.escalated_to(),
         next_stage=ExplainedStage(stage.voters, call.due)
         if stage is not None and decision is None
@@ -209,7 +206,6 @@ def _budget(one: Sum, call: Call) -> ExplainedBudget:
         limit=one.budget.limit,
         used=one.spent(call.ref),
         needed=one.cost(arguments),
-        has_room=one.fits(call.ref, arguments),
         words=one.described(call.ref, arguments),
     )
 

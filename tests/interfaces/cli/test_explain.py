@@ -141,7 +141,6 @@ async def test_it_says_who_agrees_who_is_missing_and_who_does_not_count(admin, g
     # Both may sit with the leads, and cy with security too; but nobody sits twice.
     assert sum(len(agree) for _, agree, _ in seats) == 2
     assert sum(missing for *_, missing in seats) == 1
-    assert told["denied_by"] == ["sam"]
     assert [(one["reviewer"], one["verdict"], one["flaw"]) for one in told["votes"]] == [
         ("cy", "approve", ""),
         ("ana", "approve", ""),
@@ -417,14 +416,14 @@ async def test_budgets_are_told_as_they_stand(admin, gate, explain):
     await requested(admin, first)
     await until(admin, "decided", first)
     [stands] = (await explain(first))["budgets"]
-    assert (stands["used"], stands["needed"], stands["has_room"]) == ("0", "480", True)
+    assert (stands["used"], stands["needed"]) == ("0", "480")
 
     await requested(admin, second, arguments='{"amount":21}')
     await until(admin, "gated", second)
     told = await explain(second)
     [stands] = told["budgets"]
     assert (stands["name"], stands["key"], stands["limit"]) == ("refunds", ["rita"], "500")
-    assert (stands["used"], stands["needed"], stands["has_room"]) == ("480", "21", False)
+    assert (stands["used"], stands["needed"]) == ("480", "21")
     assert (told["judged"]["then"], told["judged"]["rule"]) == ("ask", "small")
     assert told["by_now"] is None
     line = "480 of 500 EUR is used of the budget 'refunds' (rita), and this call needs 21."
@@ -433,7 +432,7 @@ async def test_budgets_are_told_as_they_stand(admin, gate, explain):
     await admin.reviewer("ana").revoke(first, reason="Not this one.")
     told = await explain(second)
     [stands] = told["budgets"]
-    assert (stands["used"], stands["has_room"]) == ("0", True)
+    assert stands["used"] == "0"
     assert (told["by_now"]["then"], told["by_now"]["rule"]) == ("allow", "small")
 
 
