@@ -5,7 +5,6 @@ guessing, unlike that of a password. The command line writes the file and a runn
 it, so that a token that was revoked is refused from the next request on.
 """
 
-import fcntl
 import hashlib
 import os
 import re
@@ -17,18 +16,17 @@ from getpass import getuser
 from typing import Final
 from urllib.parse import urlencode
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ayes.ledger.nats.credentials import Store, open_own
+from ayes.ledger.nats.credentials import Store
+from ayes.ledger.private_file import PrivateFile
 from ayes.ops.visitors import Role, Visitor
-from ayes.schemas.errors import BadFile, BadInput
+from ayes.schemas.errors import BadInput
 from ayes.schemas.ids import is_token, token
 from ayes.schemas.people import plain
 
 FILE: Final = "console.json"
-_LOCK: Final = "console.lock"
 #: How tokens begin, so that people and scanners for leaked secrets recognise them.
 PREFIX: Final = "ayes_"
 LINK_LASTS: Final = timedelta(minutes=10)
@@ -105,32 +103,15 @@ class Access(Struct, frozen=True):
         return next((one.url for one in self.consoles if one.is_alive), "")
 
 
-class AccessFile:
-    """The file of a store; reading it again costs nothing as long as nobody has changed it.
-
-    Raises (each method):
-        BadFile: the file is broken.
-        BadInput: it is another user's, or a symbolic link.
-    """
+class AccessFile(PrivateFile[Access]):
+    """The file of a store."""
 
     def __init__(
         self, store: Store, now: Callable[[], datetime] = lambda: datetime.now(UTC)
     ) -> None:
-        self.store = store
-        self._now = now
-        self._read: tuple[tuple[int, int, int], Access] = ((0, 0, 0), Access())
-
-    def read(self) -> Access:
-        file = self.store.path / FILE
-        try:
-            there = file.lstat()
-        except FileNotFoundError:
-            return Access()
-        version = there.st_ino, there.st_mtime_ns, there.st_size
-        if version != self._read[0]:
-            with os.fdopen(open_own(file, os.O_RDONLY), "rb") as content:
-                self._read = version, _decoded(content.read(), str(file))
-        return self._read[1]
+        hint = " Remove it; all tokens end with it."
+        super().__init__(store.path / FILE, Access(), "API tokens", hint=hint)
+        self.store, self._now = store, now
 
     def add_token(self, name: str, role: Role, lasts: timedelta) -> tuple[str, ApiToken]:
         """A new token, whose secret is nowhere but in what this returns.
@@ -145,7 +126,7 @@ class AccessFile:
             lasting = (one for one in access.tokens if now < one.expires_at)
             return replace(access, tokens=(*lasting, made))
 
-        self._change(added)
+        self.change(added)
         return secret, made
 
     def take_over(self, content: bytes) -> None:
@@ -154,13 +135,13 @@ class AccessFile:
         Raises:
             BadFile: it is broken.
         """
-        found = {one.hash: one for one in _decoded(content, FILE).tokens}
+        found = {one.hash: one for one in self.decoded(content).tokens}
 
         def joined(access: Access) -> Access:
             tokens = found | {one.hash: one for one in access.tokens}
             return replace(access, tokens=tuple(tokens.values()))
 
-        self._change(joined)
+        self.change(joined)
 
     def revoke(self, named: str) -> ApiToken:
         """Remove a token by its id.
@@ -171,7 +152,7 @@ class AccessFile:
         found = [one for one in self.read().tokens if one.id == named]
         if not found:
             raise BadInput(f"there is no token {named!r}. `ayes token list` shows their ids.")
-        self._change(
+        self.change(
             lambda access: replace(
                 access, tokens=tuple(one for one in access.tokens if one.id != named)
             )
@@ -193,7 +174,7 @@ class AccessFile:
         def lasts(whose: str, made_at: datetime) -> bool:
             return plain(whose) != plain(name) or made_at > made
 
-        self._change(
+        self.change(
             lambda access: replace(
                 access,
                 tokens=tuple(
@@ -215,7 +196,7 @@ class AccessFile:
         """
         code, ends = new_secret(), self._now() + LINK_LASTS
         made = SignInLink(hash_of(code), token("reviewer", name), ends)
-        self._change(lambda access: replace(access, links=(*access.links, made)[-_MAX_LINKS:]))
+        self.change(lambda access: replace(access, links=(*access.links, made)[-_MAX_LINKS:]))
         return code
 
     def link_for(self, name: str, url: str = "") -> str:
@@ -264,7 +245,7 @@ class AccessFile:
                 ),
             )
 
-        self._change(without)
+        self.change(without)
         return holders[0] if holders else ""
 
     @contextmanager
@@ -282,23 +263,11 @@ class AccessFile:
         def without(access: Access) -> Access:
             return replace(access, consoles=tuple(one for one in access.consoles if one != made))
 
-        self._change(added)
+        self.change(added)
         try:
             yield
         finally:
-            self._change(without)
-
-    def _change(self, change: Callable[[Access], Access]) -> None:
-        lock = open_own(self.store.path / _LOCK, os.O_RDWR | os.O_CREAT)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            before = self.read()
-            after = change(before)
-            if after != before:
-                content = msgspec.json.format(msgspec.json.encode(after))
-                self.store.write_private(FILE, content)
-        finally:
-            os.close(lock)
+            self.change(without)
 
 
 def own_name() -> str:
@@ -309,12 +278,3 @@ def own_name() -> str:
         return "me"
     name = re.sub(r"[^A-Za-z0-9_-]", "-", user).lstrip("_")[:64]
     return name if is_token(name) else "me"
-
-
-def _decoded(content: bytes, file: str) -> Access:
-    try:
-        return msgspec.json.decode(content, type=Access)
-    except msgspec.MsgspecError as problem:
-        raise BadFile(
-            file, "", f"not the console's file: {problem}. Remove it; all tokens end with it."
-        ) from None

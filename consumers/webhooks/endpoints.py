@@ -7,8 +7,6 @@ they have changed, so a running worker knows at once that an endpoint was added 
 
 import base64
 import binascii
-import fcntl
-import os
 import secrets
 from collections.abc import Callable
 from datetime import datetime
@@ -16,16 +14,14 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ayes.ledger.nats.credentials import open_own
+from ayes.ledger.private_file import PrivateFile
 from ayes.projections.cloud_events import kind_of
 from ayes.schemas.codec import Fact
-from ayes.schemas.errors import BadFile, BadInput
+from ayes.schemas.errors import BadInput
 from ayes.schemas.events import TYPES
-from ayes.schemas.files import write_atomically
 from ayes.schemas.ids import token
 from ayes.schemas.slots import FILLED_BY, ROOT
 
@@ -201,61 +197,6 @@ class Standings(Struct, frozen=True):
         return self.endpoints.get(name, Standing())
 
 
-class PrivateFile[T: Struct]:
-    """A private file of one value; reading it again costs nothing as long as it has not changed.
-
-    Args:
-        what: it holds, for the error about a broken one.
-
-    Raises (each method):
-        BadFile: the file is broken.
-        BadInput: it is another user's, or a symbolic link, or its directory is missing.
-    """
-
-    def __init__(self, path: Path, lock: Path, empty: T, what: str = "webhooks") -> None:
-        self.path, self._lock, self._empty, self._what = path, lock, empty, what
-        self._read: tuple[tuple[int, int, int], T] = ((0, 0, 0), empty)
-
-    def read(self) -> T:
-        try:
-            there = self.path.lstat()
-        except (FileNotFoundError, NotADirectoryError):
-            return self._empty
-        except PermissionError:
-            raise BadInput(
-                f"{self.path} is in a directory that this user may not use. Run this as its owner, "
-                "or name another file or store."
-            ) from None
-        version = there.st_ino, there.st_mtime_ns, there.st_size
-        if version != self._read[0]:
-            with os.fdopen(open_own(self.path, os.O_RDONLY), "rb") as content:
-                self._read = version, self._decoded(content.read())
-        return self._read[1]
-
-    def change(self, change: Callable[[T], T]) -> T:
-        """Replace the content by what `change` makes of it, and return that."""
-        try:
-            lock = open_own(self._lock, os.O_RDWR | os.O_CREAT)
-        except (FileNotFoundError, NotADirectoryError):
-            raise BadInput(f"{self.path.parent} is not a directory. Create it first.") from None
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            before = self.read()
-            after = change(before)
-            if after != before:
-                content = msgspec.json.format(msgspec.json.encode(after))
-                write_atomically(self.path, content)
-            return after
-        finally:
-            os.close(lock)
-
-    def _decoded(self, content: bytes) -> T:
-        try:
-            return msgspec.json.decode(content, type=type(self._empty))
-        except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
-            raise BadFile(str(self.path), "", f"not a file of {self._what}: {problem}.") from None
-
-
 class EndpointFile(PrivateFile[Endpoints]):
     """The endpoints, and beside them how they are doing.
 
@@ -264,9 +205,9 @@ class EndpointFile(PrivateFile[Endpoints]):
     """
 
     def __init__(self, path: Path) -> None:
-        lock = path.with_suffix(".lock")
-        super().__init__(path, lock, Endpoints())
-        self.standings = PrivateFile(path.with_suffix(".state.json"), lock, Standings())
+        super().__init__(path, Endpoints(), "webhooks")
+        state = path.with_suffix(".state.json")
+        self.standings = PrivateFile(state, Standings(), "webhooks", lock=self.lock)
         #: Held by the process that sends.
         self.sending = path.with_suffix(".sending.lock")
 

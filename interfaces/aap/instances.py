@@ -17,8 +17,8 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
-from ayes.consumers.webhooks.endpoints import PrivateFile
 from ayes.interfaces.aap import wire
+from ayes.ledger.private_file import PrivateFile
 from ayes.schemas import strict_json
 from ayes.schemas.errors import BadInput
 
@@ -96,8 +96,7 @@ class InstancesFile(PrivateFile[Instances]):
     """
 
     def __init__(self, settings: Path) -> None:
-        path = settings.with_suffix(".instances.json")
-        super().__init__(path, path.with_suffix(".lock"), Instances(), "instances")
+        super().__init__(settings.with_suffix(".instances.json"), Instances(), "instances")
 
     def add(self, made: Instance, reserved: frozenset[str]) -> Instance:
         """Add an instance; the one that is there already if it was added before.

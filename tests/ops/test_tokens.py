@@ -111,5 +111,5 @@ def test_a_name_must_fit_into_a_subject(access):
 def test_a_broken_file_admits_nobody(access):
     secret, _ = access.add_token("desk", Role.SERVICE, DAY)
     (access.store.path / "console.json").write_text('{"tokens": 5}')
-    with pytest.raises(BadFile, match=r"console\.json: not the console's file"):
+    with pytest.raises(BadFile, match=r"console\.json: not a file of API tokens"):
         access.visitor_of(secret)
