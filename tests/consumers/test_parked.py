@@ -23,7 +23,7 @@ from ayes.ledger import clock
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import Delivered, EventLog, Mark, Parked, Recorded, TimerFired
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.nats.streams import uses
+from ayes.ledger.nats.streams import described, uses
 from ayes.ledger.subscriptions import DURABLES, MAX_PARKED, PARKED, PARKED_BYTES
 from ayes.ops.broker.accounts import ROLES
 from ayes.schemas import codec
@@ -472,7 +472,7 @@ async def test_one_role_cannot_push_out_what_another_parked(
         await client.flush(60)
         [used] = [
             one
-            for one in await uses(operator.log.api)
+            for one in uses(await described(operator.log.api))
             if (one.stream, one.what) == (PARKED, "bytes")
         ]
         assert used.taken < 2 * MAX_PARKED * PARKED_BYTES
