@@ -136,16 +136,17 @@ class Connection:
         return url.geturl() if url else self.login.url
 
     async def close(self) -> None:
-        """Send what is still buffered, then close."""
+        """Send what is still buffered, then close; that also if it is cancelled meanwhile."""
         self._is_open = False
-        if self.client.is_connected:
-            try:
+        try:
+            if self.client.is_connected:
                 await self.client.flush(timeout=2)
-            except (nats.errors.Error, TimeoutError):
-                _log.warning("closing with unsent messages", url=self.login.url)
-        if not self.client.is_closed:
-            discard_unsent(self.client)
-            await self.client.close()
+        except (nats.errors.Error, TimeoutError):
+            _log.warning("closing with unsent messages", url=self.login.url)
+        finally:
+            if not self.client.is_closed:
+                discard_unsent(self.client)
+                await self.client.close()
 
     async def _on_error(self, problem: Exception) -> None:
         if self._is_connecting:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import subprocess
 import time
 from collections.abc import AsyncIterator
@@ -12,6 +13,7 @@ from urllib.parse import urlparse
 import pytest
 from brokers import bare, running
 from cable import Cable
+from until import until
 
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.nats import connection, ordered_consumer
@@ -277,3 +279,25 @@ async def test_a_connection_whose_broker_died_can_be_closed(tmp_path: Path):
                 await asyncio.sleep(0.01)
             await log.api.send("$JS.API.INFO", b"")
         assert log.connection.client.is_closed
+
+
+async def test_a_close_that_is_cancelled_closes_all_the_same(tmp_path: Path):
+    """The broker is frozen, so what is buffered cannot be sent; whoever closes does not wait for
+    it, and no socket stays behind.
+    """
+    async with running(tmp_path / "store") as server:
+        connection = Connection(server.store.login("admin"))
+        await connection.open(name="tests")
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            state = Path(f"/proc/{server.pid}/stat")
+            await until(lambda: state.read_text().rpartition(")")[2].split()[0] == "T")
+            closing = asyncio.create_task(connection.close())
+            await until(lambda: not connection._is_open)
+            closing.cancel()
+            await asyncio.wait([closing])
+            assert closing.cancelled()
+            assert connection.client.is_closed
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+            await connection.client.close()
