@@ -3,12 +3,13 @@
     python -S -E forked.py NAME FILE ARGUMENTS…
 
 NAME is that of the fork server's socket. It has the streams, environment and directory of this
-process, which waits for it and ends as it does. It outlives a kill of this process, until the end
-of its input.
+process, which waits for it, passes SIGTERM on and ends as it does. It outlives a kill of this
+process, until the end of its input.
 """
 
 import json
 import os
+import signal
 import socket
 import sys
 
@@ -27,5 +28,8 @@ if __name__ == "__main__":
     for stream in (0, 1):  # the other program alone holds their ends
         os.close(stream)
     with os.fdopen(reading) as answered:
-        _pid, status = answered
+        pid = int(answered.readline())
+        # Or it would hold its streams open after the end of this process.
+        signal.signal(signal.SIGTERM, lambda *_: os.kill(pid, signal.SIGTERM))
+        status = answered.readline()
     os._exit(os.waitstatus_to_exitcode(int(status)) & 0xFF)

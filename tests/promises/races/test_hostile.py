@@ -270,7 +270,7 @@ async def test_a_failing_task_ends_no_worker(store: Path, monkeypatch: pytest.Mo
 
 async def test_what_an_operator_must_mend_ends_a_worker(monkeypatch: pytest.MonkeyPatch):
     """A refusal is raised at once; any other error is told of and tried again, later each time."""
-    monkeypatch.setattr(supervision, "PAUSES", Backoff(0.001))
+    monkeypatch.setattr(supervision, "PAUSES", Backoff(0.001, 1.0))
     problems = [
         ValueError("odd"),
         LookupError("odd"),
