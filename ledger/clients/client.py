@@ -372,18 +372,9 @@ class LedgerClient:
                 raise BrokerAway(behind)
             await asyncio.sleep(0.01)
 
-    async def call(
-        self, ref: CallRef, *, must_include: Slot | None = None, is_voted_on: bool = False
-    ) -> Call:
-        """The call that its facts make; without facts its status is UNKNOWN.
-
-        Args:
-            is_voted_on: read with it who was removed.
-        """
-        more = (REMOVALS,) if is_voted_on else ()
-        facts = await self.read(ref, *more, must_include=must_include)
-        call = call_of(ref, facts)
-        return replace(call, people=people_of(facts)) if is_voted_on else call
+    async def call(self, ref: CallRef, *, must_include: Slot | None = None) -> Call:
+        """The call that its facts make; without facts its status is UNKNOWN."""
+        return call_of(ref, await self.read(ref, must_include=must_include))
 
     async def call_patiently(self, ref: CallRef, *, must_include: Slot) -> Call:
         """As `call`, for as long as it takes: for a program that must know if its claim counts.
@@ -393,17 +384,17 @@ class LedgerClient:
         """
         return await while_away(lambda: self.call(ref, must_include=must_include), of=Unavailable)
 
-    async def known_call(self, ref: CallRef, *, is_voted_on: bool = False) -> Call:
-        """The call, which must have been requested; `is_voted_on` as for `call`.
+    async def known_call(self, ref: CallRef) -> Call:
+        """The call, which must have been requested.
 
         Raises:
             UnknownCall: it was not.
         """
-        call = await self.call(ref, is_voted_on=is_voted_on)
+        call = await self.call(ref)
         if call.requested is None and call.facts:
             # Something void came first: the replica that has it may lack the request after it.
             await self.log.last_seq()
-            call = await self.call(ref, is_voted_on=is_voted_on)
+            call = await self.call(ref)
         if call.requested is None:
             raise UnknownCall(f"{ref} was never requested. `ayes pending` lists what waits.")
         return call

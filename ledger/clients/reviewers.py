@@ -127,7 +127,7 @@ class Reviewer:
         check_size("the reason", ballot.reason, MAX_REASON)
         check_size("the answer", ballot.answer, MAX_TEXT)
         check_size("the edited arguments", ballot.arguments or "", MAX_TEXT)
-        known = await self._ledger.known_call(ref, is_voted_on=True)
+        known = await self._ledger.known_call(ref)
         asked = known.approval_request.digest if known.approval_request else ""
         voted = await self.check_vote(known, msgspec.structs.replace(ballot.vote, digest=asked))
         if ballot.digest not in ("", voted.digest):

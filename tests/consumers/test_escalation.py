@@ -457,14 +457,12 @@ async def test_a_removed_person_has_no_word_to_give(shop: Shop, is_given_before:
         await shop.request()
         asked = await shop.asked()
         for name, behalf in (("ana", ""), ("ben", "ana")):
-            ballot = Ballot("approve", on_behalf_of=behalf)
-            with pytest.raises(NotAllowed, match="ana was removed, so no vote of theirs counts"):
-                await shop.ledger.reviewer(name).vote(FIRST, ballot)
-        vote = e.Voted(verdict="approve", digest=asked.digest, on_behalf_of="ana")
-        await shop.ledger.append(FIRST.vote("ben"), vote)
+            vote = e.Voted(verdict="approve", digest=asked.digest, on_behalf_of=behalf)
+            await shop.ledger.append(FIRST.vote(name), vote)
         await shop.ledger.reviewer("cy").vote(FIRST, Ballot("deny"))
         assert (await shop.decided(e.Denied)).voters == ("cy",)
     assert [one.flaw for one in (await explanation(shop.ledger, FIRST)).votes] == [
+        "ana was removed before it",
         "ana was removed before it",
         "",
     ]
