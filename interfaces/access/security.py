@@ -15,7 +15,7 @@ One middleware, so that no page or resource can be added without it. In this ord
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from html import escape
 from http import HTTPStatus
@@ -30,7 +30,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ayes.interfaces.access.http_server import LOOPBACK
 from ayes.interfaces.access.openid import Provider
-from ayes.interfaces.access.problem_page import shown
 from ayes.interfaces.access.sessions import BEGUN, LONGEST_S, WRONG, Attempts, Sessions
 from ayes.interfaces.api.problems import respond
 from ayes.ops.tokens import AccessFile
@@ -134,11 +133,21 @@ class Security:
 
 
 class Guard:
-    """The middleware."""
+    """The middleware.
 
-    def __init__(self, app: ASGIApp, security: Security) -> None:
+    Args:
+        shown: makes a page of a problem where a page was asked for.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        security: Security,
+        shown: Callable[[Request, JSONResponse], Response],
+    ) -> None:
         self._app = app
         self._security = security
+        self._shown = shown
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -162,7 +171,7 @@ class Guard:
             if exchange.started:
                 raise
             failed = respond("Defect", HTTPStatus.INTERNAL_SERVER_ERROR, _FAILED, 1)
-            await shown(request, failed)(scope, receive, exchange.send)
+            await self._shown(request, failed)(scope, receive, exchange.send)
 
     def _refused(self, request: Request) -> Response | None:
         """The answer to a request that may not go on; None: it may."""
@@ -173,7 +182,7 @@ class Guard:
         try:
             return self._admit(request)
         except HTTPException as refusal:
-            return shown(request, _problem(HTTPStatus(refusal.status_code), refusal.detail))
+            return self._shown(request, _problem(HTTPStatus(refusal.status_code), refusal.detail))
 
     def _admit(self, request: Request) -> Response | None:
         """Find the visitor; the answer sends those who are not known to sign in.

@@ -15,8 +15,6 @@ from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
 from ayes.consumers.supervision import keep_running
-from ayes.interfaces.access.problem_page import readable
-from ayes.interfaces.access.rendering import navigation
 from ayes.interfaces.access.security import Guard, Security
 from ayes.interfaces.access.traced import Traced
 from ayes.interfaces.api import (
@@ -47,6 +45,8 @@ from ayes.interfaces.console.pages import decided as decided_page
 from ayes.interfaces.console.pages import grants as grants_page
 from ayes.interfaces.console.pages import links as links_page
 from ayes.interfaces.console.pages import operations as operations_page
+from ayes.interfaces.console.problem_page import readable, shown
+from ayes.interfaces.console.rendering import navigation
 from ayes.ledger.clients.services import Ledger
 from ayes.ops.broker.accounts import API
 from ayes.schemas.errors import ApprovalsError
@@ -90,7 +90,7 @@ def application(backend: Backend, security: Security) -> FastAPI:
     """The application on open connections: the API and the pages, behind the guard."""
     app = api(backend)
     app.state.security = security
-    app.add_middleware(Guard, security=security)
+    app.add_middleware(Guard, security=security, shown=shown)
     for page in _PAGES:
         app.include_router(page.router, include_in_schema=False, dependencies=[Depends(navigation)])
     # Pages are not compressed: their length would tell about the secrets in them (BREACH).

@@ -43,7 +43,7 @@ from ayes.ledger.nats.protocol import NatsMessage
 from ayes.ledger.nats.streams import STORED
 from ayes.ledger.subscriptions import DURABLES, LEDGER
 from ayes.ops import slack_settings, tokens
-from ayes.ops.inspection.witness import next_digest
+from ayes.ops.audit.digest import next_digest
 from ayes.schemas.errors import BadFile, BadInput, BrokerAway, BrokerRefused
 from ayes.schemas.files import move_into_place, write_atomically
 from ayes.schemas.ids import new_id

@@ -15,6 +15,7 @@ from msgspec import Struct
 from ayes.ledger import clock
 from ayes.ledger.log import RawMessage
 from ayes.ledger.nats.jetstream import JetStream
+from ayes.ops.audit.digest import next_digest
 from ayes.ops.inspection.witness import (
     READING,
     Distrusted,
@@ -24,7 +25,6 @@ from ayes.ops.inspection.witness import (
     accepted,
     check_density,
     kept_until,
-    next_digest,
     reading,
     seen_of,
     stream_of,

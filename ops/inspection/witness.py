@@ -23,7 +23,6 @@ have other copies. This is no protection against a person who may write all of t
 import asyncio
 import hashlib
 import os
-import struct
 import time
 from contextlib import aclosing, suppress
 from datetime import datetime
@@ -41,6 +40,7 @@ from ayes.ledger.nats.credentials import Login, Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import info
 from ayes.ledger.subscriptions import LEDGER
+from ayes.ops.audit.digest import next_digest
 from ayes.schemas import events as e
 from ayes.schemas.errors import LogDamaged, Unavailable
 from ayes.schemas.files import write_atomically
@@ -139,13 +139,6 @@ class Reading(Struct, frozen=True):
             return self.problem
         how = "all" if self.until >= self.of else f"{self.until:,} of"
         return f"{how} {self.of:,} facts were read from {self.node} by {self.at:%Y-%m-%d %H:%M} UTC"
-
-
-def next_digest(digest: str, raw: RawMessage) -> str:
-    subject = raw.subject.encode(errors="surrogateescape")
-    at = int(raw.recorded_at.timestamp() * 1_000_000)
-    head = struct.pack(">QqI", raw.seq, at, len(subject))
-    return hashlib.sha256(bytes.fromhex(digest) + head + subject + raw.data).hexdigest()
 
 
 def _next_kept(kept: str | None, raw: RawMessage) -> str | None:

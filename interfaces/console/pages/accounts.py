@@ -5,10 +5,10 @@ from typing import Final
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from ayes.interfaces.access.rendering import page
 from ayes.interfaces.api import accounts
 from ayes.interfaces.api.backend import InBackend
 from ayes.interfaces.api.identity import Reviewing
+from ayes.interfaces.console.rendering import page
 from ayes.schemas.links import BIND
 
 router: Final = APIRouter()

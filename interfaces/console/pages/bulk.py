@@ -8,11 +8,11 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse
 from pydantic import ValidationError
 
-from ayes.interfaces.access.rendering import is_fragment, page
 from ayes.interfaces.api import calls, votes
 from ayes.interfaces.api.backend import InBackend
 from ayes.interfaces.api.identity import Reading, Reviewing
 from ayes.interfaces.api.votes import Shown, Votes
+from ayes.interfaces.console.rendering import is_fragment, page
 from ayes.schemas.errors import BadInput
 from ayes.schemas.slots import CallRef
 

@@ -10,7 +10,6 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from pydantic import BaseModel
 
-from ayes.interfaces.access.rendering import is_fragment, page
 from ayes.interfaces.api import calls, context, edits, problems, requests, votes
 from ayes.interfaces.api.backend import Backend, InBackend
 from ayes.interfaces.api.calls import Record
@@ -25,6 +24,7 @@ from ayes.interfaces.console.display.texts import text_of
 from ayes.interfaces.console.display.timeline import result_of, timeline
 from ayes.interfaces.console.display.values import value_of
 from ayes.interfaces.console.pages.typed import Typed, with_line_feeds
+from ayes.interfaces.console.rendering import is_fragment, page
 from ayes.schemas.errors import ApprovalsError, BadInput, Refused, Unavailable
 from ayes.schemas.events import Verdict
 from ayes.schemas.slots import CallRef

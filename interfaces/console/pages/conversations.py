@@ -6,11 +6,11 @@ import msgspec
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
-from ayes.interfaces.access.rendering import page
 from ayes.interfaces.api import threads
 from ayes.interfaces.api.backend import Backend, InBackend
 from ayes.interfaces.api.identity import Reading, Visitor
 from ayes.interfaces.console.display.texts import text_of
+from ayes.interfaces.console.rendering import page
 from ayes.schemas.slots import ThreadRef
 
 router: Final = APIRouter()

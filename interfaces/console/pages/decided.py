@@ -6,11 +6,11 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
-from ayes.interfaces.access.rendering import page
 from ayes.interfaces.api import decided as api
 from ayes.interfaces.api.backend import InBackend
 from ayes.interfaces.api.identity import Reading
 from ayes.interfaces.api.search import Order
+from ayes.interfaces.console.rendering import page
 
 router: Final = APIRouter()
 

@@ -6,7 +6,6 @@ from fastapi import APIRouter, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse
 
-from ayes.interfaces.access.rendering import page
 from ayes.interfaces.api import calls
 from ayes.interfaces.api.backend import InBackend
 from ayes.interfaces.api.doubts import Doubtful
@@ -14,6 +13,7 @@ from ayes.interfaces.api.identity import Reading, Visitor
 from ayes.interfaces.api.queries import CallQuery
 from ayes.interfaces.console.display.texts import text_of
 from ayes.interfaces.console.display.values import value_of
+from ayes.interfaces.console.rendering import page
 
 router: Final = APIRouter()
 

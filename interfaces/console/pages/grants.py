@@ -9,10 +9,10 @@ from fastapi import APIRouter, Form, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from pydantic import BaseModel, Field
 
-from ayes.interfaces.access.rendering import page
 from ayes.interfaces.api import grants, problems
 from ayes.interfaces.api.backend import Backend, InBackend
 from ayes.interfaces.api.identity import Reading, Reviewing, Role, Visitor
+from ayes.interfaces.console.rendering import page
 from ayes.schemas.durations import lasting_s, parse_time
 from ayes.schemas.errors import AlreadyFilled, ApprovalsError, BadInput
 

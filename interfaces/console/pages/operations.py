@@ -6,10 +6,10 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from ayes.interfaces.access.rendering import is_fragment, page
 from ayes.interfaces.api import operations, problems
 from ayes.interfaces.api.backend import Backend, InBackend
 from ayes.interfaces.api.identity import Operating, Reading, Role, Visitor
+from ayes.interfaces.console.rendering import is_fragment, page
 from ayes.schemas.errors import ApprovalsError, Unavailable
 
 router: Final = APIRouter()

@@ -8,11 +8,11 @@ from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from pydantic import BaseModel, ValidationError
 
-from ayes.interfaces.access.rendering import page
 from ayes.interfaces.api import policies, problems
 from ayes.interfaces.api.backend import Backend, InBackend
 from ayes.interfaces.api.identity import Operating, Reading, Role, Visitor
 from ayes.interfaces.console.pages.typed import Typed
+from ayes.interfaces.console.rendering import page
 from ayes.schemas.errors import ApprovalsError, BadInput
 
 router: Final = APIRouter()

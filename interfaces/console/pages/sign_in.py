@@ -8,12 +8,12 @@ from fastapi import APIRouter, Depends, Form, Query, Request
 from fastapi.responses import RedirectResponse, Response
 
 from ayes.interfaces.access.openid import CALLBACK, LASTS_S
-from ayes.interfaces.access.rendering import page
 from ayes.interfaces.access.security import Security, lead_on, local
 from ayes.interfaces.access.sessions import Attempts
 from ayes.interfaces.api import accounts
 from ayes.interfaces.api.backend import InBackend
 from ayes.interfaces.api.problems import status_of
+from ayes.interfaces.console.rendering import page
 from ayes.ops.visitors import Role, Visitor
 from ayes.schemas.errors import ApprovalsError
 

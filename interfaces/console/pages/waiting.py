@@ -8,11 +8,11 @@ from urllib.parse import quote, urlencode
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
-from ayes.interfaces.access.rendering import is_fragment, page
 from ayes.interfaces.api import calls
 from ayes.interfaces.api.backend import InBackend
 from ayes.interfaces.api.identity import Reading
 from ayes.interfaces.api.queries import CallQuery
+from ayes.interfaces.console.rendering import is_fragment, page
 
 router: Final = APIRouter()
 

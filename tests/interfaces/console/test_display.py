@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ayes.interfaces.access.rendering import _templates
 from ayes.interfaces.console.display import fields, raw_json
 from ayes.interfaces.console.display.changes import changes, line_diff
 from ayes.interfaces.console.display.texts import MarkedRun, joined, kind_of, runs, text_of
 from ayes.interfaces.console.display.timeline import duration
 from ayes.interfaces.console.display.values import Group, Leaf, value_of
+from ayes.interfaces.console.rendering import _templates
 from ayes.schemas.visible import flags, visible, visible_json
 
 TEXTS = st.text() | st.text(st.sampled_from("a\n\t\r \u202e\u200b\x1b<&\"'+-@ü")) | st.text("a\n")

@@ -21,7 +21,7 @@ from ayes.schemas.slots import ORGANISATION
 from ayes.schemas.times import duration
 from ayes.schemas.visible import flags, visible
 
-_HERE: Final = Path(__file__).parents[1] / "console"
+_HERE: Final = Path(__file__).parent
 
 
 class Place(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Final
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
-from ayes.interfaces.access.rendering import is_fragment, page
+from ayes.interfaces.console.rendering import is_fragment, page
 
 type Handler = Callable[[Request, Exception], Awaitable[JSONResponse]]
 
