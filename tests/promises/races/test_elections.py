@@ -77,6 +77,7 @@ async def test_workers_and_readers_outlive_the_loss_of_two_nodes(tmp_path: Path)
         assert [one.done() for one in ended] == [False, False, False]
 
 
+@pytest.mark.long
 async def test_a_node_that_is_silently_away_keeps_nobody_from_reading(tmp_path: Path):
     """One of three nodes is stopped, so that its connections stay: for minutes the others give new
     consumers to it. What reads whole buckets needs none, and what follows the log asks again.

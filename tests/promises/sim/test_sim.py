@@ -41,6 +41,10 @@ FOUND_BY = {
 }
 
 
+#: Bugs that the first seeds find in a second or two; `make test` plants these alone.
+QUICKLY_FOUND = [bug for bug in bugs.ALL if FOUND_BY.get(bug, 1) < 3]
+
+
 def whole(*seeds: str) -> None:
     """Check these worlds."""
     for seed in seeds:
@@ -49,7 +53,7 @@ def whole(*seeds: str) -> None:
         assert not found, "\n".join([*map(str, found[:10]), f"Again: {again}"])
 
 
-@pytest.mark.parametrize("first", sampled(range(1, 101, 10), 1, 11))
+@pytest.mark.parametrize("first", sampled(range(1, 101, 10), 1))
 def test_a_hundred_fixed_seeds(first: int):
     """Whatever is lost, repeated, behind, killed, paused or cut off, the invariants hold and every
     call comes to its end (I1 to I13, B43 to B57, D1 to D3).
@@ -97,7 +101,7 @@ def test_a_seed_replays_exactly():
     assert "digest" in first
 
 
-@pytest.mark.parametrize("bug", bugs.ALL)
+@pytest.mark.parametrize("bug", sampled(bugs.ALL, *QUICKLY_FOUND))
 def test_a_bug_is_found(bug: str):
     """The simulation finds this bug within 200 seeds, D1 to D3 among them."""
     seeds = chain((FOUND_BY.get(bug, 1),), range(1, 201))
