@@ -30,6 +30,7 @@ from msgspec.structs import fields
 
 from ayes.consumers.pending_client import oldest
 from ayes.ledger.call import Call
+from ayes.ledger.clients.reviewers import Ballot
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import AlreadyRecorded, AppendResult, Recorded
 from ayes.ledger.nats.credentials import Store
@@ -197,7 +198,7 @@ async def reviewer(program: Program) -> None:
                             await program.do(
                                 "vote",
                                 ref,
-                                partial(person.vote, ref, verdict),
+                                partial(person.vote, ref, Ballot(verdict)),
                                 verdict=verdict,
                             )
                         done.add(ref)
