@@ -30,7 +30,6 @@ from typing import Final
 
 from msgspec import Struct
 
-from ayes.consumers.pending_client import oldest
 from ayes.interfaces.cli.terminal.logs import setup
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
@@ -39,7 +38,7 @@ from ayes.ops.audit.replay import replay
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import declare_streams
 from ayes.projections.fold import ProjectedRow, ProjectionState
-from ayes.projections.pending import OPEN_APPROVALS
+from ayes.projections.pending import OPEN_APPROVALS, oldest
 from ayes.schemas.errors import ApprovalsError, BadInput
 from ayes.schemas.slots import ThreadRef
 from bench import history, logs
@@ -217,7 +216,7 @@ async def _read(
             raise AssertionError(f"the history has {entries} messages instead of {MESSAGES}")
 
     async def listing() -> None:
-        if (waiting := len((await oldest(ledger))[0])) != len(rows):
+        if (waiting := oldest(await ledger.log.pending.entries()).waiting) != len(rows):
             raise AssertionError(f"{waiting} calls wait instead of {len(rows)}")
 
     return {

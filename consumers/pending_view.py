@@ -35,9 +35,8 @@ class PendingView:
     """
 
     def __init__(self, ledger: Ledger) -> None:
-        self._bucket = ledger.log.pending
         self._waiting = PendingIndex()
-        self._coming = self._bucket.follow()
+        self._coming = ledger.log.pending.follow()
         self._revision = 0
         self._moved = asyncio.Event()
         self._keeping: asyncio.Task[None]
@@ -67,11 +66,6 @@ class PendingView:
         self._check()
         return len(self._waiting)
 
-    def unreadable(self, chosen: CallFilter = NO_FILTER) -> list[BadEntry]:
-        """The values of the bucket that are not valid entries."""
-        self._check()
-        return self._waiting.unreadable(chosen)
-
     def page(
         self,
         most: int,
@@ -92,17 +86,6 @@ class PendingView:
         """
         self._check()
         return self._waiting.page(most, room, chosen, after, fits=fits, newest_first=newest_first)
-
-    async def caught_up(self) -> None:
-        """Wait until it shows everything that was written before this call.
-
-        Raises:
-            Unavailable: the broker does not answer.
-        """
-        last = await self._bucket.last_revision()
-        while self._revision < last:
-            self._check()
-            await self._moved.wait()
 
     async def lost(self) -> None:
         """Wait until the view cannot follow the bucket any more, and raise the reason."""

@@ -234,9 +234,6 @@ class Memory:
     async def piece(self, subject: str) -> bytes | None:
         return self._pieces.get(subject)
 
-    async def ask(self, subject: str, body: bytes, patience_s: float) -> bytes:
-        raise BrokerAway(f"no service answers {subject}.")
-
     async def publish_live(self, subject: str, body: bytes) -> None:
         for messages in self._live[subject]:
             messages.put(body)
@@ -272,7 +269,7 @@ class Lagging:
         self._known_seq = 0
         self.identity, self.progress, self.clock = log.identity, log.progress, log.clock
         self.set_timer, self.cancel_timer = log.set_timer, log.cancel_timer
-        self.park, self.parked, self.ask = log.park, log.parked, log.ask
+        self.park, self.parked = log.park, log.parked
         self.keep_piece, self.piece = log.keep_piece, log.piece
         self.file_place = log.file_place
         self.publish_live, self.subscribe_live = log.publish_live, log.subscribe_live
@@ -478,9 +475,6 @@ class _Bucket:
 
     async def written(self) -> dict[str, Written]:
         return {key: one for key, one in self._values.items() if one.value}
-
-    async def last_revision(self) -> int:
-        return self._last
 
     async def follow(self) -> AsyncGenerator[Change]:
         number = next(self._numbers)

@@ -217,10 +217,6 @@ class Bucket(Protocol):
         """As `entries`, with the revision and time of the last write of each."""
         ...
 
-    async def last_revision(self) -> int:
-        """The revision of the last write or deletion; 0 before the first."""
-        ...
-
     def follow(self) -> AsyncGenerator[Change]:
         """All entries, then changes, for ever; all entries again if a change may be missing."""
         ...
@@ -421,14 +417,5 @@ class EventLog(FactReader, Deliveries, Buckets, Files, Live, Protocol):
         Args:
             subjects: none for all, which is faster: the broker need not count the matches.
             until_end: stop at the end of the log as of the start, instead of waiting for more.
-        """
-        ...
-
-    async def ask(self, subject: str, body: bytes, patience_s: float) -> bytes:
-        """Return the answer of a service (NATS ADR-32).
-
-        Raises:
-            BrokerAway: no such service is there, or it did not answer within `patience_s`.
-            BrokerRefused: the service reports an error, or these credentials may not ask it.
         """
         ...

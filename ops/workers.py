@@ -1,8 +1,7 @@
 """Starting workers, each with the credentials of its role, until they are stopped.
 
 All of them run in one process (`ayes up`), or each in its own (`ayes work gate`): they share only
-the ledger. The queue's process also serves pages of pending approvals
-(consumers/pending_service.py) and keeps the index of calls in doubt (consumers/doubt.py).
+the ledger. The queue's process also keeps the index of calls in doubt (consumers/doubt.py).
 """
 
 import asyncio
@@ -15,7 +14,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ayes.consumers import pending_client, pending_service
 from ayes.consumers.delegator import Delegator, SubAgent
 from ayes.consumers.doubt import keep_index
 from ayes.consumers.executor import Executor
@@ -161,13 +159,9 @@ async def working(
                 listen = _clicks(reaction, ledger, logins).listen
                 clicks = keep_running("listening to Slack", listen)
                 running.append(asyncio.create_task(clicks, name="clicks"))
-            if role == pending_client.ROLE:
-                serve = partial(pending_service.serve, log)
-                for name, run in (
-                    ("pending service", serve),
-                    ("index", partial(keep_index, ledger)),
-                ):
-                    running.append(asyncio.create_task(keep_running(name, run), name=name))
+            if role == "queue":
+                index = keep_running("index", partial(keep_index, ledger))
+                running.append(asyncio.create_task(index, name="index"))
             if isinstance(reaction, Webhooks):
                 sending = keep_running("webhooks", partial(reaction.send, ledger, replica))
                 running.append(asyncio.create_task(sending, name="webhooks"))

@@ -31,14 +31,14 @@ def questions(incomplete: str) -> list[tuple[str, str]]:
 
 def pending_calls(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     """The pending calls of the broker that the command line names; none if it does not answer."""
-    from ayes.consumers import pending_client
     from ayes.ledger.clients.services import Ledger
+    from ayes.projections import pending
     from ayes.schemas.errors import ApprovalsError
 
     async def read() -> list[tuple[str, str]]:
         store, url = ctx.params.get("store"), ctx.params.get("url")
         async with Ledger.connect(store, url=url, role="observer", timeout_s=1) as ledger:
-            entries, _, _ = await pending_client.oldest(ledger, _MAX_CALLS)
+            entries = pending.oldest(await ledger.log.pending.entries(), _MAX_CALLS).entries
         return [(str(one.ref), one.tool) for one in entries if str(one.ref).startswith(incomplete)]
 
     try:

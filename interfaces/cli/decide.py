@@ -18,7 +18,6 @@ from typing import Annotated, Final
 import typer
 from msgspec import structs
 
-from ayes.consumers import pending_client
 from ayes.consumers.doubt import in_doubt
 from ayes.consumers.pending_view import changes
 from ayes.interfaces.cli import chat_vote
@@ -120,9 +119,8 @@ async def pending(
         if watch:
             await _watch_pending(ledger, workspace, json=session.json)
             return
-        entries, waiting, unreadable = await pending_client.oldest(
-            ledger, limit, CallFilter(workspace)
-        )
+        values = await ledger.log.pending.entries()
+    entries, waiting, unreadable = queue.oldest(values, limit, CallFilter(workspace))
     _warn_unreadable(unreadable, json=session.json)
     if session.json:
         for entry in entries:
@@ -353,7 +351,7 @@ async def _vote_on_all(
         raise BadInput("--edit is for one call. Name it instead of giving --all.")
     chosen.checked()
     async with session.as_reviewer(name) as ledger:
-        shown, _, unreadable = await pending_client.oldest(ledger, chosen=chosen)
+        shown, _, unreadable = queue.oldest(await ledger.log.pending.entries(), chosen=chosen)
         _warn_unreadable(unreadable, json=session.json)
         if not shown:
             print_message("No pending call matches. Nothing was recorded.")
@@ -408,7 +406,7 @@ async def hear(
     """
     async with session.as_reviewer(name) as ledger:
         chosen = CallFilter(token("workspace", workspace))
-        waiting, _, unreadable = await pending_client.oldest(ledger, chosen=chosen)
+        waiting, _, unreadable = queue.oldest(await ledger.log.pending.entries(), chosen=chosen)
         _warn_unreadable(unreadable, json=session.json)
         found = chat_vote.parse_vote(text_or_stdin(message), waiting)
         if found is None:

@@ -640,19 +640,6 @@ class JetStream:
         subject = f"parked.{subscriptions.OPERATOR}.{mark.consumer}.{one.word}"
         await self._publish(subject, entry)
 
-    async def ask(self, subject: str, body: bytes, patience_s: float) -> bytes:
-        # No retry: without a service the broker says so at once, and callers have a fallback.
-        try:
-            async with asyncio.timeout(patience_s):
-                answer = await (await self.api.send(subject, body))
-        except TimeoutError:
-            raise BrokerAway(f"nobody answered {subject} within {patience_s:g} s.") from None
-        if answer.status:
-            raise BrokerAway(f"no service answers {subject}.")
-        if _REFUSED in answer.headers:
-            raise BrokerRefused(f"{subject}: {answer.headers[_REFUSED]}")
-        return answer.data
-
     async def publish_live(self, subject: str, body: bytes) -> None:
         client = self.connection.client
         # Facts go first: only a few live messages may wait in the connection's buffer.
@@ -758,9 +745,6 @@ _PLACES_TRIED: Final = 48
 _AMONG: Final = f"{REPLACES}-Subject"
 #: "wrong last sequence", compared with what is stored.
 _WRONG_LAST: Final = 10071
-
-#: The header with which a service reports an error.
-_REFUSED: Final = "Nats-Service-Error"
 
 #: The broker's text for a full stream. Its code, 10077, is also that of a taken slot.
 _FULL: Final = "maximum bytes exceeded"

@@ -86,7 +86,7 @@ class KeyValue:
         _, (found, _) = await self._everything()  # without the bucket nobody answers a reading
         return found
 
-    async def last_revision(self) -> int:
+    async def _last_revision(self) -> int:
         stream = await streams.info(self._jetstream.api, f"STREAM.INFO.{self._stream}")
         if stream is None:
             raise BrokerRefused(f"there is no bucket {self._stream} here. `ayes up` creates it.")
@@ -106,7 +106,7 @@ class KeyValue:
                     yield change
 
     async def _everything(self) -> tuple[int, tuple[dict[str, log.Written], int]]:
-        return await self.last_revision(), await self._all()
+        return await self._last_revision(), await self._all()
 
     async def _all(self) -> tuple[dict[str, log.Written], int]:
         """All entries, and the sequence at which to go on.

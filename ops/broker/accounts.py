@@ -30,12 +30,11 @@ The live text of replies is not stored. The models' account exports its subject,
 `LEDGER` too, import it from there: a server does not export messages that an account received
 through a service import.
 
-Two accounts export a service, and the others import it, each with the subjects that it may ask: the
-queue's (consumers/pending_service.py), and that of the API over NATS (interfaces/api/nats.py),
-where the subject of a request names the requesting login. `LEDGER` does not: a role that may create
-a consumer could let it deliver to a service, and every fact would become a request. A service may
-publish one answer for each request, to the reply subject that the server names, so no requester can
-make it write anything.
+The account of the API over NATS (interfaces/api/nats.py) exports a service, and those who may ask
+it import it, each with the subjects that name its login. `LEDGER` does not: a role that may create
+a consumer could let it deliver to the service, and every fact would become a request. The service
+may publish one answer for each request, to the reply subject that the server names, so no requester
+can make it write anything.
 
 The two functions that matter to the broker are pure: `permissions` and `accounts_config`.
 """
@@ -46,8 +45,6 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from ayes.consumers.pending_client import ROLE as QUEUE
-from ayes.consumers.pending_client import SERVICE, SUBJECT
 from ayes.ledger.clients.services import CHANNEL, RENEWED
 from ayes.ledger.nats.streams import PENDING, RUNNING, STORED
 from ayes.ledger.subscriptions import DURABLES, LEDGER, OPERATOR, PARKED, TIMERS, Durable
@@ -253,8 +250,6 @@ _EXPORTS: Final = """\
 #: a name, and the endpoint.
 API_SERVICE: Final = "approvals"
 _REQUESTS: Final = f"{API_SERVICE}.*.*.*"
-#: The services: the role that answers, the service's name, and the subject of its requests.
-_SERVICES: Final = {QUEUE: (SERVICE, SUBJECT), API: (API_SERVICE, _REQUESTS)}
 #: Discovery (ADR-32): a request is answered by every service.
 _DISCOVERY: Final = "$SRV.>"
 #: Each server answers with its time, and with statistics about the account that asks, which imports
@@ -329,31 +324,26 @@ def _permissions(role: str, durables: tuple[Durable, ...], inbox: str = "") -> P
         tuple(publish),
         tuple(subscribe),
         tuple(denied),
-        asked=() if role in _SERVICES else _asked(role),
-        answered=_answered(role) if role in _SERVICES else (),
+        asked=_asked(role),
+        answered=_answered() if role == API else (),
     )
 
 
 def _asked(role: str) -> tuple[str, ...]:
     """The subjects on which a role may ask services."""
-    asked = [SUBJECT]
     if role.startswith(REVIEWER):
-        asked.append(f"{API_SERVICE}.reviewer.{role.removeprefix(REVIEWER)}.*")
-    elif role in ("service", *_DISCOVERING):
-        asked.append(f"{API_SERVICE}.{role}.*.*")
+        return (f"{API_SERVICE}.reviewer.{role.removeprefix(REVIEWER)}.*",)
+    asked = [f"{API_SERVICE}.{role}.*.*"] if role in ("service", *_DISCOVERING) else []
     if role == OPERATOR:
         asked.append(PING)
     return (*asked, _DISCOVERY) if role in _DISCOVERING else tuple(asked)
 
 
-def _answered(role: str) -> tuple[str, ...]:
-    """The subjects on which the service of a role is asked."""
-    name, requests = _SERVICES[role]
+def _answered() -> tuple[str, ...]:
+    """The subjects on which the API is asked."""
     verbs = [f"$SRV.{verb}" for verb in ("PING", "INFO", "STATS")]
-    return (
-        requests,
-        *(f"{verb}{whose}" for verb in verbs for whose in ("", f".{name}", f".{name}.*")),
-    )
+    whose = ("", f".{API_SERVICE}", f".{API_SERVICE}.*")
+    return (_REQUESTS, *(f"{verb}{one}" for verb in verbs for one in whose))
 
 
 class Callout(Struct, frozen=True):
@@ -456,12 +446,9 @@ def _role_account(name: str, may: Permissions, user: str, accounts: Container[st
             if subject != LIVE or MODEL in accounts
         ),
         *(
-            ("service", service, subject)
-            for service in _SERVICES
-            if service in accounts
+            ("service", API, subject)
             for subject in may.asked
-            if subject in (_DISCOVERY, _SERVICES[service][1])
-            or (service == API and subject.startswith(f"{API_SERVICE}."))
+            if subject != PING and API in accounts
         ),
     ]
     return f"  {name} {{\n    users: [{user}]\n{_imports(imports)}{_offered(name)}  }}\n"
@@ -477,9 +464,9 @@ def _imports(imports: Iterable[tuple[str, str, str]]) -> str:
 
 
 def _offered(role: str) -> str:
-    if role in _SERVICES:
+    if role == API:
         discovery = f'{{service: "{_DISCOVERY}", response_type: stream, response_threshold: "5s"}}'
-        offered = [f"{{service: {_quoted(_SERVICES[role][1])}}}", discovery]
+        offered = [f"{{service: {_quoted(_REQUESTS)}}}", discovery]
     elif role == MODEL:
         offered = [f"{{stream: {_quoted(LIVE)}}}"]
     else:

@@ -7,13 +7,13 @@ import sys
 from contextlib import suppress
 
 from console_client import site
+from nats.errors import NoRespondersError
 from pages import blocks
 from paths import ROOT
 
 from ayes.interfaces.api.nats import ENDPOINTS
 from ayes.ledger.clients.services import Ledger
 from ayes.ops.broker.server import ensure_account
-from ayes.schemas.errors import BrokerAway
 from ayes.schemas.slots import CallRef
 
 PAGE = ROOT / "docs" / "nats.md"
@@ -40,8 +40,9 @@ async def test_plain_nats_py_does_a_whole_approval(tmp_path):
             asyncio.timeout(60),
         ):
             while True:  # it starts beside the console
-                with suppress(BrokerAway):
-                    await observer.log.ask("approvals.observer.x.pending", b"{}", 10)
+                with suppress(NoRespondersError):
+                    client = observer.log.connection.client
+                    await client.request("approvals.observer.x.pending", b"{}", timeout=10)
                     break
         process = await asyncio.create_subprocess_exec(
             sys.executable, PROGRAM,

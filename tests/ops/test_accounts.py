@@ -14,7 +14,6 @@ from logins import Somebody, signed_on
 from nats.aio.client import Client
 from nats.js.errors import NotFoundError
 
-from ayes.consumers.pending_client import SERVICE, SUBJECT
 from ayes.ledger.nats.credentials import Address, Store
 from ayes.ledger.nats.protocol import settled
 from ayes.ledger.subscriptions import DURABLES, Durable
@@ -280,7 +279,7 @@ SUBJECTS = (
     "$JSC.R.x",
     "_R_.x",
     "anything",
-    "pending.newest",
+    "pending.oldest",
 )
 
 
@@ -701,16 +700,13 @@ async def test_nobody_listens_in(server, role):
             f"_INBOX.{other}.>",
             f"deliver.{other}.{other}",
             "$JS.API.>",
-            "pending.>",
             "$SRV.>",
         ):
             assert not await who.may_hear(subject), subject
         # Last: from here on a service would be asked.
-        for subject in (SUBJECT, f"$SRV.INFO.{SERVICE}", f"$SRV.STATS.{SERVICE}.id"):
-            assert await who.may_hear(subject, queue="q") == (role == "queue"), subject
         for subject in ("approvals.*.*.decide", "$SRV.INFO.approvals", "$SRV.STATS.approvals.id"):
             assert await who.may_hear(subject, queue="q") == (role == API), subject
-        assert await who.may_hear("$SRV.PING", queue="q") == (role in SERVICES)
+        assert await who.may_hear("$SRV.PING", queue="q") == (role == API)
         assert not await who.may_hear(f"deliver.{other}.{other}", queue=other)
         assert await who.may_hear(f"_INBOX.{role}._.x")
 
@@ -753,7 +749,11 @@ async def test_people_are_apart_though_they_share_an_account(server, admin):
         for target in ("vote.ben", "revoked.ben", "vote.ana"):
             subject = f"ledger.apart.t1.call.d.{target}"
             body = json.dumps({"last_by_subj": "ledger.apart.t1.call.c.vote.ben"}).encode()
-            for question in ("$JS.API.STREAM.MSG.GET.LEDGER", "$JS.API.DIRECT.GET.LEDGER", SUBJECT):
+            for question in (
+                "$JS.API.STREAM.MSG.GET.LEDGER",
+                "$JS.API.DIRECT.GET.LEDGER",
+                "approvals.reviewer.ana.decide",
+            ):
                 await ana.client.publish(question, body, reply=subject)
             await ana.ask("$JS.API.INFO")
             assert await stands(admin, subject) is None
@@ -839,26 +839,24 @@ async def test_strangers_are_not_let_in(server, credentials):
 
 @asynccontextmanager
 async def answering(server) -> AsyncGenerator[tuple[Somebody, list[str]]]:
-    """The services, which answer whatever they are asked with bytes that could be a decision; and
-    where to.
+    """The API, which answers whatever it is asked with bytes that could be a decision; and where
+    to.
     """
-    async with signed_on(server, "queue") as queue, signed_on(server, API) as api:
+    async with signed_on(server, API) as api:
         asked = []
 
         async def answer(msg):
             asked.append(msg.reply)
             await msg.respond(FORGED)
 
-        for subject in (SUBJECT, "$SRV.PING"):
-            await queue.client.subscribe(subject, cb=answer)
-        await api.client.subscribe("approvals.*.*.*", cb=answer)
-        for one in (queue, api):
-            await settled(one.client)
-            assert not one.problems
+        for subject in ("approvals.*.*.*", "$SRV.PING"):
+            await api.client.subscribe(subject, cb=answer)
+        await settled(api.client)
+        assert not api.problems
         # The broker may go on saying for a moment that nobody is there (seen on 2.15.0, one start
         # in a hundred).
         await asyncio.sleep(0.02)
-        yield queue, asked
+        yield api, asked
 
 
 async def answered(who, subject):
@@ -871,7 +869,10 @@ async def answered(who, subject):
 
 
 FORGED = b'{"type":"Approved"}'
-SERVICES = ("queue", API)
+#: A request of a service.
+REQUEST = "approvals.service.x.wait"
+#: The roles that may ask the API.
+ASKING = ("service", "operator", "observer", *PEOPLE)
 
 
 def requests_of(role):
@@ -882,9 +883,9 @@ def requests_of(role):
 
 @pytest.mark.parametrize("role", EVERYBODY)
 @shared
-async def test_everybody_asks_the_services_and_they_answer(server, role):
-    """Each role is answered in its own inbox; where nobody is there the broker says so; who looks
-    for services are two; and who asks the API stands in the subject.
+async def test_whoever_may_ask_the_api_is_answered(server, role):
+    """In their own inbox; where nobody is there the broker says so; who looks for services are two;
+    and who asks stands in the subject.
     """
     async with signed_on(server, role) as who:
         for other in ("service", "reviewer.ana", "reviewer.zoe", "operator", "observer"):
@@ -892,21 +893,18 @@ async def test_everybody_asks_the_services_and_they_answer(server, role):
             own = role.replace("-", ".") if role.startswith("reviewer") else role
             if other != own:
                 assert await who.ask(subject) == "denied", subject
-        if role in SERVICES:
-            assert await who.ask(SUBJECT) == "denied"
-            assert await who.ask("$SRV.PING") == "denied"
-            return
-        with pytest.raises(nats.errors.NoRespondersError):
-            await who.ask(SUBJECT)
+        assert bool(requests_of(role)) == (role in ASKING)
+        for subject in requests_of(role):
+            with pytest.raises(nats.errors.NoRespondersError):
+                await who.ask(subject)
         async with answering(server):
-            assert await answered(who, SUBJECT) == FORGED
             looks = role in ("operator", "observer")
             assert await answered(who, "$SRV.PING") == (FORGED if looks else "denied")
             for subject in requests_of(role):
                 assert await answered(who, subject) == FORGED, subject
 
 
-@pytest.mark.parametrize("role", [role for role in EVERYBODY if role not in SERVICES])
+@pytest.mark.parametrize("role", ASKING)
 @shared
 async def test_a_service_s_answer_cannot_be_sent_into_a_slot(server, admin, role):
     """It answers where it was told to, but only in the account of the one who asked: nothing is
@@ -1002,32 +1000,30 @@ async def last_seqs(admin):
 
 
 @shared
-async def test_the_queue_answers_once_and_only_whom_it_was_asked_by(server, service):
-    """Beside its bucket it may publish one answer to a request, to nobody unasked, and nothing
-    twice.
-    """
-    async with answering(server) as (queue, asked):
+async def test_the_api_answers_once_and_only_whom_it_was_asked_by(server, service):
+    """It may publish one answer to a request, to nobody unasked, and nothing twice."""
+    async with answering(server) as (api, asked):
         for subject in (
             "_R_.somebody.x",
             "_INBOX.model._.x",
             "_INBOX.observer._.x",
-            SUBJECT,
+            REQUEST,
             "$SRV.PING",
         ):
-            assert await queue.ask(subject) == "denied", subject
-        assert await answered(service, SUBJECT) == FORGED
+            assert await api.ask(subject) == "denied", subject
+        assert await answered(service, REQUEST) == FORGED
         [reply] = asked
-        assert await queue.ask(reply) == "denied"
+        assert await api.ask(reply) == "denied"
 
 
 @shared
-async def test_a_consumer_cannot_deliver_to_the_queue_s_service(server, admin, service):
+async def test_a_consumer_cannot_deliver_to_the_api(server, admin, service):
     """Else whoever may create one could make each fact of the log a request. The ledger's account
     does not import it.
     """
     await service.ask("ledger.flood.t1.call.1-0.requested", b"{}")
     async with answering(server) as (_, asked):
-        for target in (SUBJECT, "$SRV.PING"):
+        for target in (REQUEST, "$SRV.PING"):
             config = {"deliver_subject": target, "ack_policy": "none"}
             made = await service.json(
                 "$JS.API.CONSUMER.CREATE.LEDGER", {"stream_name": "LEDGER", "config": config}
@@ -1041,12 +1037,12 @@ async def test_a_consumer_cannot_deliver_to_the_queue_s_service(server, admin, s
 
 @shared
 async def test_a_reviewer_who_comes_later_asks_too(server, service):
-    """An account that is made while the queue answers can ask it, and those who could still can."""
+    """An account that is made while the API answers can ask it, and those who could still can."""
     async with answering(server):
         await server.ensure_account("reviewer-late")
         async with signed_on(server, "reviewer-late") as late:
-            assert await answered(late, SUBJECT) == FORGED
-        assert await answered(service, SUBJECT) == FORGED
+            assert await answered(late, "approvals.reviewer.late.decide") == FORGED
+        assert await answered(service, REQUEST) == FORGED
 
 
 # ------------------------------------------------------------------------------------------ reading

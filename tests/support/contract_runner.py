@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from ayes.consumers import pending_client
 from ayes.ledger.call import Call
 from ayes.ledger.clients.reviewers import Ballot
 from ayes.ledger.clients.services import Ledger
 from ayes.ops.actions.votes import state_of
+from ayes.projections import pending
 from ayes.projections.call_filter import CallFilter
 from ayes.projections.views.content import held_in
 from ayes.schemas import events as e
@@ -54,7 +54,8 @@ async def step(ledger: Ledger, name: str, do: str, given: dict[str, Any]) -> Any
         case "revoke":
             return await state(ledger, await ledger.reviewer(name).revoke(call, **given))
         case "pending":
-            found = await pending_client.oldest(ledger, 50, CallFilter(thread=thread))
+            entries = await ledger.log.pending.entries()
+            found = pending.oldest(entries, 50, CallFilter(thread=thread))
             calls = [{"digest": one.digest, "arguments": one.arguments} for one in found.entries]
             return {"waiting": found.waiting, "calls": calls}
         case "show":

@@ -28,7 +28,6 @@ from chaos_tools import CLIENTS, LASTS, RIVALS, WORKSPACE, function, spec
 from journal import Journal, merged, now
 from msgspec.structs import fields
 
-from ayes.consumers.pending_client import oldest
 from ayes.ledger.call import Call
 from ayes.ledger.clients.reviewers import Ballot
 from ayes.ledger.clients.services import Ledger
@@ -37,6 +36,7 @@ from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ops.broker.accounts import REVIEWER, slots_of
 from ayes.ops.broker.setup import apply_policy
+from ayes.projections import pending
 from ayes.projections.call_filter import CallFilter
 from ayes.schemas import events as e
 from ayes.schemas.codec import encode
@@ -190,7 +190,8 @@ async def reviewer(program: Program) -> None:
         person, done = ledger.reviewer(program.name), set[CallRef]()
         while not program.ends.is_set():
             with suppress(ApprovalsError):
-                for entry in (await oldest(ledger, 200, CallFilter(WORKSPACE))).entries:
+                values = await ledger.log.pending.entries()
+                for entry in pending.oldest(values, 200, CallFilter(WORKSPACE)).entries:
                     ref = entry.ref
                     if program.name in entry.voters and ref not in done:
                         verdict = "deny" if program.dice.random() < 0.12 else "approve"

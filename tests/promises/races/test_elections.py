@@ -92,7 +92,7 @@ async def test_a_node_that_is_silently_away_keeps_nobody_from_reading(tmp_path: 
             try:
                 pending, running_ = admin.log.pending, admin.log.running
                 # It may have led any of them.
-                for asked in (admin.log.last_seq, pending.last_revision, running_.last_revision):
+                for asked in (admin.log.last_seq, pending.entries, running_.entries):
                     await patiently(asked)
                 for _ in range(20):
                     assert await admin.log.pending.entries() == {"a": b"a", "b": b"b"}

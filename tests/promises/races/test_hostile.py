@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from program import Ended, approvals, in_process, up
 
-from ayes.consumers import pending_service, supervision
+from ayes.consumers import supervision
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.replica import ReadReplica
+from ayes.ops import workers
 from ayes.ops.broker.accounts import ROLES, permissions
 from ayes.ops.broker.server import ensure_account
 from ayes.ops.workers import reactions, working
@@ -243,7 +244,7 @@ def test_the_text_of_a_slot_is_its_subject():
 
 
 async def test_a_failing_task_ends_no_worker(store: Path, monkeypatch: pytest.MonkeyPatch):
-    """The mirror and the desk fail, and are started again; meanwhile the gate judges, asking the
+    """The mirror and the index fail, and are started again; meanwhile the gate judges, asking the
     broker (C2).
     """
     failed: list[str] = []
@@ -251,12 +252,12 @@ async def test_a_failing_task_ends_no_worker(store: Path, monkeypatch: pytest.Mo
 
     async def failing(self: object) -> None:
         failed.append(type(self).__name__)
-        if min(failed.count("ReadReplica"), failed.count("JetStream")) > 1:
+        if min(failed.count("ReadReplica"), failed.count("Ledger")) > 1:
             often.set()
         raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
 
     monkeypatch.setattr(supervision, "PAUSES", Backoff(0.01))
-    monkeypatch.setattr(pending_service, "serve", failing)
+    monkeypatch.setattr(workers, "keep_index", failing)
     monkeypatch.setattr(ReadReplica, "run", failing)
     async with Ledger.connect(store) as service:
         await service.declare(SHOP, ToolSpec(name="pay", schema='{"type":"object"}'))

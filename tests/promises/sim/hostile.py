@@ -407,9 +407,6 @@ class _Bucket:
     async def written(self) -> dict[str, Written]:
         return await self._process.ask(self._bucket.written)
 
-    async def last_revision(self) -> int:
-        return await self._process.ask(self._bucket.last_revision)
-
     async def follow(self) -> AsyncGenerator[Change]:
         async with aclosing(self._bucket.follow()) as changes:
             async for change in changes:
