@@ -38,8 +38,8 @@ quick: setup     ## the tests of schemas, ledger, projections and consumers that
 	@$(BIN)/pytest -n 2 --quick -rfE tests/schemas tests/ledger tests/projections tests/consumers
 
 test-long: setup ## what takes long: each race 80 times, whole simulations, killed programs, three nodes, every page in every theme (20 minutes)
-	@$(BIN)/pytest -n 2 -m long --timeout 900
-	@RACES=80 $(BIN)/pytest -n 2 --timeout 900 tests/promises/races/test_races.py
+	@$(BIN)/pytest -n 2 -m long --timeout 900; long=$$?; \
+	  RACES=80 $(BIN)/pytest -n 2 --timeout 900 tests/promises/races/test_races.py; exit $$((long | $$?))
 
 screenshots: setup ## pictures of every page of the console for docs/console.md, made in a browser
 	@PYTHONPATH=$(CURDIR):$(CURDIR)/tests/support $(BIN)/python tests/promises/browser/screenshots.py docs/pictures

@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 import pytest
 from nats.aio.msg import Msg
+from until import until
 
 from ayes.consumers.executor import Executor, ExecutorState
 from ayes.consumers.gate import Gate
@@ -36,6 +37,7 @@ from ayes.ledger.log import Delivered, TimerFired
 from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream, _Delivery
+from ayes.ledger.nats.protocol import settled as sent
 from ayes.ledger.nats.streams import deliver_subject
 from ayes.ledger.subscriptions import DURABLES
 from ayes.ledger.validity import call_of
@@ -89,6 +91,11 @@ def refund(number: int, workspace: str = "shop") -> CallRef:
 class Overhearing(JetStream):
     """A connection that is handed all that its rivals are, at the same time, and not its share."""
 
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        #: The durables whose deliveries it hears by now.
+        self.heard: set[str] = set()
+
     @asynccontextmanager
     async def deliveries(self, durable: str) -> AsyncGenerator[AsyncIterator[log.Delivery]]:
         arrived: asyncio.Queue[Msg] = asyncio.Queue()
@@ -101,11 +108,11 @@ class Overhearing(JetStream):
         async def hand_out() -> AsyncIterator[log.Delivery]:
             while True:
                 msg = await arrived.get()
-                yield _Delivery(
-                    self, (msg.subject.encode(), msg.reply.encode(), msg.data, b""), confirmed=False
-                )
+                yield _Delivery(self, (msg.subject.encode(), msg.reply.encode(), msg.data, b""))
 
         subscription = await self.connection.client.subscribe(deliver_subject(consumer), cb=take)
+        await sent(self.connection.client)
+        self.heard.add(durable)
         try:
             yield hand_out()
         finally:
@@ -122,6 +129,7 @@ async def overhearing(store: Path, role: str, reaction: Reaction[Any, Any]) -> A
     worker = Worker(Ledger(log, e.Author(kind=role, name=f"other {role}")), reaction)
     running = asyncio.create_task(worker.run())
     try:
+        await until(lambda: log.heard >= set(reaction.durables))
         yield
     finally:
         worker.stop()
