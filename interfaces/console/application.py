@@ -1,9 +1,11 @@
 """The application: the API, the pages, and what guards both."""
 
 import asyncio
+import pkgutil
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import cache, partial
+from importlib import import_module
 from pathlib import Path
 from typing import Final
 
@@ -38,13 +40,7 @@ from ayes.interfaces.api import (
 from ayes.interfaces.api.backend import Backend, jetstream
 from ayes.interfaces.api.base import HttpApi
 from ayes.interfaces.api.nats import Endpoint, answering, endpoints
-from ayes.interfaces.console.pages import accounts as accounts_page
-from ayes.interfaces.console.pages import bulk, conversations, doubt, policy, sign_in, waiting
-from ayes.interfaces.console.pages import calls as call_pages
-from ayes.interfaces.console.pages import decided as decided_page
-from ayes.interfaces.console.pages import grants as grants_page
-from ayes.interfaces.console.pages import links as links_page
-from ayes.interfaces.console.pages import operations as operations_page
+from ayes.interfaces.console import pages
 from ayes.interfaces.console.problem_page import readable, shown
 from ayes.interfaces.console.rendering import navigation
 from ayes.ledger.clients.services import Ledger
@@ -52,7 +48,7 @@ from ayes.ops.broker.accounts import API
 from ayes.schemas.errors import ApprovalsError
 
 _HERE: Final = Path(__file__).parent
-#: The resources of the API, and the pages.
+#: The resources of the API.
 _API: Final = (
     accounts,
     calls,
@@ -70,20 +66,12 @@ _API: Final = (
     tools,
     votes,
 )
-_PAGES: Final = (
-    accounts_page,
-    bulk,
-    call_pages,
-    conversations,
-    decided_page,
-    doubt,
-    grants_page,
-    links_page,
-    operations_page,
-    policy,
-    sign_in,
-    waiting,
-)
+#: Each module of `pages/` that has a router.
+_PAGES: Final = [
+    one
+    for found in pkgutil.iter_modules(pages.__path__, f"{pages.__name__}.")
+    if hasattr(one := import_module(found.name), "router")
+]
 
 
 def application(backend: Backend, security: Security) -> FastAPI:
