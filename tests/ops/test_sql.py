@@ -73,6 +73,8 @@ ATTACKS = {
     "WITH x AS (INSERT INTO calls VALUES (1) RETURNING *) SELECT * FROM x": BadInput,
     "WITH x AS (COPY (SELECT 1) TO 'LAKE/x.csv') SELECT * FROM x": NotAllowed,
     "WITH x AS (COPY (SELECT 1) TO 'LAKE/catalog.duckdb') SELECT 1": NotAllowed,
+    # Without the check of the plan it overwrites a file of the lake, whatever DuckDB is locked to.
+    "WITH x AS (COPY (SELECT 1) TO 'LAKE/x.parquet' (USE_TMP_FILE false)) SELECT 1": NotAllowed,
     "EXPLAIN ANALYZE WITH x AS (COPY (SELECT 1) TO 'LAKE/x.csv') SELECT 1": NotAllowed,
     "SELECT * FROM query('WITH x AS (COPY (SELECT 1) TO ''LAKE/x.csv'') SELECT 1')": BadInput,
     "SELECT 1; SELECT 2": BadInput,
