@@ -4,8 +4,15 @@ from collections.abc import Collection, Iterable
 
 import pytest
 
+_PARAM = type(pytest.param())
+
 
 def sampled[T](values: Iterable[T], *samples: T) -> Collection[object]:
     """The values of a parameter, of which only the samples run in `make test`."""
-    long = pytest.mark.long
-    return [one if one in samples else pytest.param(one, marks=long) for one in values]
+    return [one if one in samples else _long(one) for one in values]
+
+
+def _long(value: object) -> object:
+    if isinstance(value, _PARAM):
+        return pytest.param(*value.values, marks=[*value.marks, pytest.mark.long], id=value.id)
+    return pytest.param(value, marks=pytest.mark.long)
