@@ -398,6 +398,8 @@ class Api:
             is_last = is_nobody or fits(answer)
         elif (stream := self._streams.get(token)) is not None:
             answers, expected = stream
+            if expected.done():
+                return  # what follows the last answer is none
             is_last = is_nobody or answers.add(answer)
         else:
             return  # too late: the caller has given up

@@ -878,9 +878,10 @@ class _DirectGet:
         last = self.messages[-1].seq if self.messages else 0
         if status := reply.status:
             if status != b"204":
-                return True
+                return not status.startswith(b"1")  # a heartbeat ends nothing
             ended = _END.search(reply.head)
-            if ended is None or int(ended[2]) != last:
+            # Of nothing there is no end: the broker says 404.
+            if ended is None or not last or int(ended[2]) != last:
                 return False
             is_of_several = b"\nNats-UpTo-Sequence:" in reply.head
             return bool(self._start) or (is_of_several and int(ended[1]) == self._left)
