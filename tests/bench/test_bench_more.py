@@ -38,7 +38,7 @@ FACTS = 128
 LINES = {
     append: {"always": 3, "2m": 3},
     cycle: {"always": 7, "2m": 7},
-    pending: {"2m": 6},
+    pending: {"2m": 3},
     consumer: {"always": 2},
     start: {"always": 2},
     console: {"2m": 8 if drawing.chromium() else 7},
