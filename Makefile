@@ -31,21 +31,21 @@ demo: .venv/demo ## a small agent asks, a person decides, the tool runs: under 1
 test: lint       ## lint, types, folder order, every test that is not long, in a browser too if there is one (about 9 minutes on two cores)
 	@types=$$(mktemp); trap 'kill $$mypy 2>/dev/null; rm -f $$types; exit 130' INT TERM; \
 	  nice $(BIN)/mypy >$$types 2>&1 & mypy=$$!; \
-	  $(BIN)/pytest -n 4; tests=$$?; \
+	  .ci/tests -n 4; tests=$$?; \
 	  wait $$mypy; status=$$?; echo "mypy: $$(cat $$types)"; rm -f $$types; exit $$((tests | status))
 
 quick: setup     ## the tests of schemas, ledger, projections and consumers that need no broker (a minute and a half)
 	@$(BIN)/pytest -n 2 --quick -rfE tests/schemas tests/ledger tests/projections tests/consumers
 
 test-long: setup ## what takes long: each race 80 times, whole simulations, killed programs, three nodes, every page in every theme (about 6 minutes)
-	@$(BIN)/pytest -n 2 -m long --timeout 900; long=$$?; \
-	  RACES=80 $(BIN)/pytest -n 2 --timeout 900 tests/promises/races/test_races.py; exit $$((long | $$?))
+	@.ci/tests -n 2 -m long --timeout 900; long=$$?; \
+	  RACES=80 .ci/tests -n 2 --timeout 900 tests/promises/races/test_races.py; exit $$((long | $$?))
 
 screenshots: setup ## pictures of every page of the console for docs/console.md, made in a browser
 	@PYTHONPATH=$(CURDIR):$(CURDIR)/tests/support $(BIN)/python tests/promises/browser/screenshots.py docs/pictures
 
 test-bench: setup ## the tests of the benchmarks and of the pages made from their results
-	@$(BIN)/pytest -n 2 tests/bench
+	@.ci/tests -n 2 tests/bench
 
 check: lint      ## lint, types and folder order only
 	@$(BIN)/mypy
@@ -95,7 +95,7 @@ sim: setup       ## SEEDS=1000 simulated worlds of CALLS=200 on a hostile broker
 
 conformance: setup ## what needs more than the locked environment: reference libraries in JavaScript, Go, an environment for each framework; says what it skips
 	@.ci/go || echo "Go is not installed: the test of examples/go skips" >&2
-	@CONFORMANCE=1 $(BIN)/pytest -m "" -n 2 --timeout 600 tests/projections/test_ai_sdk.py tests/projections/test_ai_sdk_ui.py \
+	@CONFORMANCE=1 .ci/tests -m "" -n 2 --timeout 600 tests/projections/test_ai_sdk.py tests/projections/test_ai_sdk_ui.py \
 	  tests/docs/test_schemas.py tests/promises/contract tests/adapters/test_frameworks.py
 
 properties: setup ## 20,000 examples of each property of the rules that void facts (half an hour), 1,000 of every other one

@@ -164,7 +164,7 @@ def _recordings(path: str) -> tuple[dict[str, tuple[Expected, Recording]], int]:
     """The conversations of a file, and how many of it are bad; these are named on stderr.
 
     Raises:
-        BadFile: there is no good one.
+        BadFile: none of the recordings can be read.
     """
     skipped: list[BadFile] = []
     recorded = read_recordings(path, skipped.append)

@@ -81,7 +81,7 @@ async def give(
     ref = None if call is None else CallRef.parse(call)
     check_scope(call, tool, when, workspace or "", any_arguments=any_arguments)
     if ref is None and workspace is None:
-        raise BadInput("in which workspace? Name it with -w, since there is no call.")
+        raise BadInput("a grant without a call needs a workspace. Name it with -w.")
     scope = GrantScope(tool or "", for_s, uses, when, agent, reason, any_arguments, any_thread)
     async with session.as_reviewer(name) as ledger:
         grant = grant_ref(ref.workspace if ref else workspace or "", name, named)
