@@ -83,20 +83,15 @@ async def test_spans_follow_the_conventions_and_have_no_arguments(port: EventLog
     assert tool.links == (call.requested.event.trace.split("-")[2],)
     judged = named(spans, f"{CALL}requested")
     assert judged.attributes == {
-        "messaging.system": "nats",
-        "messaging.operation.name": "process",
+        "messaging.system": "nats", "messaging.operation.name": "process",
         "messaging.operation.type": "process",
         "messaging.destination.name": FIRST.requested.subject,
         "messaging.destination.template": "ledger.*.*.call.*.requested",
-        "messaging.consumer.group.name": "gate",
-        "messaging.message.id": call.requested.event.id,
-        "ayes.fact.type": "ToolRequested",
-        "ayes.fact.seq": call.requested.seq,
-        "ayes.workspace": FIRST.workspace,
-        "ayes.thread": FIRST.thread,
-        "ayes.call": FIRST.call,
+        "messaging.consumer.group.name": "gate", "messaging.message.id": call.requested.event.id,
+        "ayes.fact.type": "ToolRequested", "ayes.fact.seq": call.requested.seq,
+        "ayes.workspace": FIRST.workspace, "ayes.thread": FIRST.thread, "ayes.call": FIRST.call,
         "ayes.delivery.tries": 1,
-    }
+    }  # fmt: skip
     chats = [one for one in spans if one.name == "chat m"]
     assert [one.attributes["gen_ai.usage.output_tokens"] for one in chats] == [0, 0]
     assert "A-17" not in str(spans)

@@ -86,12 +86,9 @@ async def test_from_what_is_said_to_what_is_read(port: EventLog):
     await chain.begin()
     async with chain.at_work():
         [entry] = await chain.shown()
-        assert (entry.ref, entry.tool, entry.arguments, entry.requester) == (
-            FIRST,
-            "refund",
-            REFUND.arguments,
-            "rita",
-        )
+        assert (
+            entry.ref, entry.tool, entry.arguments, entry.requester,
+        ) == (FIRST, "refund", REFUND.arguments, "rita")  # fmt: skip
         assert (entry.rule, entry.reason, entry.excluded) == ("money", "It moves money.", ("rita",))
         assert chain.ran == []
         await chain.ledger.reviewer("ana").approve(entry.ref, reason="fine")
@@ -140,11 +137,8 @@ async def test_what_the_policy_allows_asks_nobody(port: EventLog):
     async with chain.at_work():
         thread = await chain.answered(2)
     assert await kinds(chain.ledger, FIRST) == [
-        "ToolRequested",
-        "Approved",
-        "ToolStarted",
-        "ToolReturned",
-    ]
+        "ToolRequested", "Approved", "ToolStarted", "ToolReturned",
+    ]  # fmt: skip
     assert thread.call(FIRST).decided
     assert describe(thread.call(FIRST).decided).startswith("Approved by policy rule 'freely' at ")  # type: ignore[arg-type]
     assert chain.ran == ["A-17"]
@@ -217,12 +211,8 @@ async def test_a_no_is_told_with_its_reason(port: EventLog):
     )
     assert chain.ran == []
     assert await kinds(chain.ledger, FIRST) == [
-        "ToolRequested",
-        "ApprovalRequested",
-        "Voted",
-        "Denied",
-        "ToolRefused",
-    ]
+        "ToolRequested", "ApprovalRequested", "Voted", "Denied", "ToolRefused",
+    ]  # fmt: skip
     assert await port.pending.entries() == {}
 
 
@@ -386,11 +376,8 @@ async def test_a_tool_that_is_gone_is_told(port: EventLog):
         "`refund` did not run: there is no such tool here any more.",
     )
     assert await kinds(chain.ledger, FIRST) == [
-        "ToolRequested",
-        "Approved",
-        "Declined",
-        "ToolRefused",
-    ]
+        "ToolRequested", "Approved", "Declined", "ToolRefused",
+    ]  # fmt: skip
 
 
 async def test_what_could_never_run_asks_nobody(port: EventLog):
@@ -408,11 +395,8 @@ async def test_what_could_never_run_asks_nobody(port: EventLog):
     async with chain.at_work():
         thread = await chain.answered(2)
     assert [told.kind for told in chain.model.read(2)] == [
-        "unknown_tool",
-        "denied",
-        "denied",
-        "denied",
-    ]
+        "unknown_tool", "denied", "denied", "denied",
+    ]  # fmt: skip
     assert all(call.gated is None for call in thread.calls.values())
     assert chain.ran == []
 

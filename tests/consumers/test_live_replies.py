@@ -292,16 +292,12 @@ async def test_a_reply_of_a_newer_program_ends_the_following(port: EventLog):
 @pytest.mark.parametrize(
     "garbage",
     [
-        b"",
-        b"[]",
-        b'{"attempt":1,"at":0,"text":"\xff"}',
-        b'{"attempt":0,"at":0,"text":"no"}',
-        b'{"attempt":1,"at":-1,"text":"no"}',
-        b'{"attempt":1,"at":%d,"text":"no"}' % 10**30,
+        b"", b"[]", b'{"attempt":1,"at":0,"text":"\xff"}', b'{"attempt":0,"at":0,"text":"no"}',
+        b'{"attempt":1,"at":-1,"text":"no"}', b'{"attempt":1,"at":%d,"text":"no"}' % 10**30,
         b'{"attempt":1,"at":0,"text":"no","more":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
     ],
     ids=lambda garbage: garbage[:40].decode(errors="replace"),
-)
+)  # fmt: skip
 async def test_what_is_no_piece_is_ignored(port: EventLog, garbage: bytes):
     """The text goes on behind it."""
     ledger = Ledger(port, e.Author(kind="model", name="m"))

@@ -100,17 +100,12 @@ async def test_a_history_becomes_messages():
     )
     assert brief(heard.messages) == [
         [("system-prompt", "be kind"), ("user-prompt", "refund both")],
-        [
-            ("text", "Let me see."),
-            ("call", "refund", '{"order": "A-17"}', "call-1-0"),
-            ("call", "refund", '{"order":"B-40"}', "call-1-1"),
-        ],
-        [
-            ("return", "refund", "done", "call-1-0", "success"),
-            ("return", "refund", "`refund` did not run: no.", "call-1-1", "denied"),
-            ("user-prompt", "the shop closes soon"),
-        ],
-    ]
+        [("text", "Let me see."), ("call", "refund", '{"order": "A-17"}', "call-1-0"),
+         ("call", "refund", '{"order":"B-40"}', "call-1-1")],
+        [("return", "refund", "done", "call-1-0", "success"),
+         ("return", "refund", "`refund` did not run: no.", "call-1-1", "denied"),
+         ("user-prompt", "the shop closes soon")],
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -428,15 +423,13 @@ async def test_what_a_service_signed_goes_back_to_it_by_every_way(form):
     [
         pai.ThinkingPart("hm"),
         pai.ThinkingPart("hm", id="reasoning_content", provider_name="openai"),
-        pai.CompactionPart(
-            "in short", provider_name="anthropic", provider_details={"signature": "c2ln"}
-        ),
+        pai.CompactionPart("in short", provider_name="anthropic",
+                           provider_details={"signature": "c2ln"}),
         pai.NativeToolCallPart("web_search", {"q": "x"}, tool_call_id="s", provider_name="openai"),
-        pai.FilePart(
-            pai.BinaryContent(b"\xff", media_type="image/png"), id="f", provider_name="google"
-        ),
+        pai.FilePart(pai.BinaryContent(b"\xff", media_type="image/png"), id="f",
+                     provider_name="google"),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("provider", ["anthropic", "openai", "google", "google-cloud", "mistral"])
 def test_what_no_wire_form_has_stays_the_librarys(provider, part):
     """It goes back whole to the service that gave it, and its own writer passes it over."""

@@ -157,21 +157,10 @@ async def test_what_counts_as_agreement(status, allowed, agrees):
 @pytest.mark.parametrize(
     "address",
     [
-        "127.0.0.1",
-        "10.1.2.3",
-        "192.168.0.1",
-        "169.254.169.254",
-        "100.64.0.1",
-        "::1",
-        "fe80::1",
-        "fd00::1",
-        "::ffff:127.0.0.1",
-        "64:ff9b::7f00:1",
-        "224.0.0.1",
-        "0.0.0.0",
-        "2002:7f00:1::",
+        "127.0.0.1", "10.1.2.3", "192.168.0.1", "169.254.169.254", "100.64.0.1", "::1", "fe80::1",
+        "fd00::1", "::ffff:127.0.0.1", "64:ff9b::7f00:1", "224.0.0.1", "0.0.0.0", "2002:7f00:1::",
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("first", [(), ("1.1.1.1",)], ids=["alone", "after a public one"])
 async def test_a_name_that_leads_inside_is_refused(address, first):
     """A private address among those of the name suffices; nothing is connected to. The answer does

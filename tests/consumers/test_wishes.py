@@ -376,13 +376,9 @@ class Answers:
 
 
 JUNK = (
-    "call.1-0.vote.eve",
-    "call.1-0.claim.7",
-    "call.1-0.late.3",
-    "call.1-0.revoked.eve",
-    "call.own.requested",
-    "said.m9",
-)
+    "call.1-0.vote.eve", "call.1-0.claim.7", "call.1-0.late.3", "call.1-0.revoked.eve",
+    "call.own.requested", "said.m9",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("tail", JUNK)

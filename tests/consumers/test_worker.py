@@ -209,13 +209,9 @@ async def test_without_an_outcome_nothing_is_acknowledged(
     ours = [line for line in watched.log if line not in {"ack one claim 1", "closed"}]
     unanswered = ["Unconfirmed one claim 1", "retry one decided"]
     assert ours == [
-        *unanswered,
-        *unanswered,
-        "Recorded one claim 1",
-        "ran",
-        "Recorded one finished",
+        *unanswered, *unanswered, "Recorded one claim 1", "ran", "Recorded one finished",
         "ack one decided",
-    ]
+    ]  # fmt: skip
 
 
 async def test_a_result_is_written_down_however_long_it_takes(watched: Watched, ledger: Ledger):
@@ -238,11 +234,8 @@ async def test_a_result_is_written_down_however_long_it_takes(watched: Watched, 
         "Recorded one finished"
     )
     assert kinds(await ledger.read(ONE)) == [
-        "ToolRequested",
-        "Approved",
-        "ToolStarted",
-        "ToolReturned",
-    ]
+        "ToolRequested", "Approved", "ToolStarted", "ToolReturned",
+    ]  # fmt: skip
 
 
 async def test_a_late_result_is_kept_apart_however_long_it_takes(watched: Watched, ledger: Ledger):
@@ -414,11 +407,8 @@ async def test_draining_finishes_what_is_in_hand(watched: Watched, ledger: Ledge
     slow.may_end.set()
     await running
     assert kinds(await ledger.read(ONE)) == [
-        "ToolRequested",
-        "Approved",
-        "ToolStarted",
-        "ToolReturned",
-    ]
+        "ToolRequested", "Approved", "ToolStarted", "ToolReturned",
+    ]  # fmt: skip
     assert kinds(await ledger.read(TWO)) == ["ToolRequested", "Approved"]
     assert "ack one decided" in watched.log
     async with working(Worker(as_("b", ledger.log), executor(slow))):
@@ -438,11 +428,8 @@ async def test_a_cancelled_worker_finishes_what_is_in_hand(ledger: Ledger):
     with suppress(asyncio.CancelledError):
         await running
     assert kinds(await ledger.read(ONE)) == [
-        "ToolRequested",
-        "Approved",
-        "ToolStarted",
-        "ToolReturned",
-    ]
+        "ToolRequested", "Approved", "ToolStarted", "ToolReturned",
+    ]  # fmt: skip
 
 
 async def test_what_has_been_done_is_written_down_by_a_worker_out_of_time(
@@ -468,11 +455,8 @@ async def test_what_has_been_done_is_written_down_by_a_worker_out_of_time(
     may_write.set()
     await running
     assert kinds(await ledger.read(ONE)) == [
-        "ToolRequested",
-        "Approved",
-        "ToolStarted",
-        "ToolReturned",
-    ]
+        "ToolRequested", "Approved", "ToolStarted", "ToolReturned",
+    ]  # fmt: skip
 
 
 async def test_what_was_handed_out_and_not_begun_goes_to_somebody_else(ledger: Ledger):
@@ -573,12 +557,8 @@ async def test_a_crash_while_the_model_is_asked_is_its_next_attempt(
     async with working(Worker(ledger, ModelWorker({"test": deaf}), ack_wait_s=ack_wait_s)):
         await until(lambda: _stands(ledger, THREAD.replied(1)))
     assert kinds(await ledger.read(THREAD)) == [
-        "ThreadOpened",
-        "Said",
-        "ModelAsked",
-        "ModelAsked",
-        "ModelReplied",
-    ]
+        "ThreadOpened", "Said", "ModelAsked", "ModelAsked", "ModelReplied",
+    ]  # fmt: skip
     assert deaf.asked == 2
 
 
@@ -636,11 +616,8 @@ async def test_who_loses_a_claim_leaves_the_work_to_its_rival(ledger: Ledger):
         [end] = await finished(ledger, ONE)
     assert isinstance(end, e.ToolReturned)
     assert kinds(await ledger.read(ONE)) == [
-        "ToolRequested",
-        "Approved",
-        "ToolStarted",
-        "ToolReturned",
-    ]
+        "ToolRequested", "Approved", "ToolStarted", "ToolReturned",
+    ]  # fmt: skip
     assert slow.runs == 1
 
 

@@ -93,12 +93,10 @@ async def test_an_error_that_stays_is_raised_at_once(tmp_path: Path):
     ("config", "sentence"),
     [
         ("", r"the broker at \S+ cannot answer STREAM.INFO.LEDGER: just not\. Has it the ledger's"),
-        (
-            'cluster { name: c, listen: "127.0.0.1:-1" }',
-            r"the cluster at \S+ has no leader at the moment: a majority .*just not\)\. Try again",
-        ),
+        ('cluster { name: c, listen: "127.0.0.1:-1" }',
+         r"the cluster at \S+ has no leader at the moment: a majority .*just not\)\. Try again"),
     ],
-)
+)  # fmt: skip
 async def test_without_a_leader_for_too_long_the_sentence_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: str, sentence: str
 ):

@@ -213,17 +213,13 @@ async def test_a_recorded_schema_beyond_the_limit_is_not_a_declaration(ledger: L
         ("", 'ana = ["slack:T1/U17"]', ("slack:T1/U17", "slack:U17"), ["ana"]),
         ('ana = ["slack:U17"]', "", ("slack:U17",), []),
         ('ben = ["slack:U17"]', 'ana = ["slack:U17"]', ("slack:U17",), ["ana"]),
-        (
-            "",
-            'ana = ["slack:U17"]\nben = ["slack:T1/U17"]',
-            ("slack:T1/U17", "slack:U17"),
-            ["ana", "ben"],
-        ),
+        ("", 'ana = ["slack:U17"]\nben = ["slack:T1/U17"]', ("slack:T1/U17", "slack:U17"),
+         ["ana", "ben"]),
         ("", 'ana = ["slack:U17"]', ("slack:U18",), []),
         ("", 'ana = ["slack:U17"]', ("ana",), []),
         ("", "", ("slack:U17",), []),
     ],
-)
+)  # fmt: skip
 def test_the_organisations_table_says_whose_an_account_is(workspace, organisation, accounts, whose):
     """Whoever clicks in a chat votes as that person. A workspace's table says nothing (B40)."""
     here, everywhere = (

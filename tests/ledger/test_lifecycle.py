@@ -188,15 +188,10 @@ def test_each_ending_is_its_own(ending: str):
     """
     call = told(*life(CALL, WISH, ending))
     status = {
-        "approved": Status.APPROVED,
-        "running": Status.RUNNING,
-        "in doubt": Status.IN_DOUBT,
-        "happened": Status.RECONCILED,
-        "did not happen": Status.RECONCILED,
-        "returned": Status.RETURNED,
-        "edited": Status.RETURNED,
-        "failed": Status.FAILED,
-    }.get(ending, Status.REFUSED)
+        "approved": Status.APPROVED, "running": Status.RUNNING, "in doubt": Status.IN_DOUBT,
+        "happened": Status.RECONCILED, "did not happen": Status.RECONCILED,
+        "returned": Status.RETURNED, "edited": Status.RETURNED, "failed": Status.FAILED,
+    }.get(ending, Status.REFUSED)  # fmt: skip
     assert call.status is status
     if ending in DECISIONS:
         before = told(*life(CALL, WISH, ending)[:-1])
@@ -628,16 +623,10 @@ def test_a_vote_without_an_id_is_never_the_very_same():
         EXAMPLES[e.Expired],
     ],
     ids=[
-        "a vote",
-        "a delegate",
-        "an emergency",
-        "a stage",
-        "an announcement",
-        "a withdrawal",
-        "a yes",
-        "an end",
+        "a vote", "a delegate", "an emergency", "a stage", "an announcement", "a withdrawal",
+        "a yes", "an end",
     ],
-)
+)  # fmt: skip
 def test_no_word_comes_after_the_last(decision: str, slot: Slot, event: e.Event):
     """Whichever way a call ended, whoever comes second is told who was first (B27, B29, B30, B36,
     B42, I5).

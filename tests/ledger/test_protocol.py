@@ -173,16 +173,11 @@ async def test_a_subject_may_hold_what_python_takes_for_white_space():
 @pytest.mark.parametrize(
     "frame",
     [
-        b"MSG a b 1\r\nx\r\n",
-        b"MSG a 1 -1\r\nx\r\n",
-        b"HMSG a 1 9 3\r\nxxx\r\n",
-        b"HMSG a 1 3\r\nxxx\r\n",
-        b"MSG \r\n",
-        b"-ERR '\xff'\r\n",
-        b'INFO {"a"\r\n',
+        b"MSG a b 1\r\nx\r\n", b"MSG a 1 -1\r\nx\r\n", b"HMSG a 1 9 3\r\nxxx\r\n",
+        b"HMSG a 1 3\r\nxxx\r\n", b"MSG \r\n", b"-ERR '\xff'\r\n", b'INFO {"a"\r\n',
         b'INFO {"a":"\xff"}\r\n',
     ],
-)
+)  # fmt: skip
 async def test_a_malformed_frame_is_a_protocol_error(frame: bytes):
     """nats-py connects anew after a ProtocolError, and after any other error never reads again."""
     parser = Parser(Noting())  # type: ignore[arg-type]

@@ -282,21 +282,13 @@ def test_every_group_must_agree(asking, people, stands, voters):
 
 DENYING = [
     ("one of two", {"denials_needed": 2}, [("ana", NO)], None),
-    (
-        "two of two",
-        {"denials_needed": 2},
-        [("ana", NO), ("ben", vote("deny", reason="too dear"))],
-        ("ana", "ben"),
-    ),
+    ("two of two", {"denials_needed": 2}, [("ana", NO), ("ben", vote("deny", reason="too dear"))],
+     ("ana", "ben")),
     ("the requester's no is none", {"denials_needed": 2}, [("rita", NO), ("ana", NO)], None),
-    (
-        "a stranger's neither",
-        {"denials_needed": 2, "voters": ("ana", "b*")},
-        [("eve", NO), ("ana", NO)],
-        None,
-    ),
+    ("a stranger's neither", {"denials_needed": 2, "voters": ("ana", "b*")},
+     [("eve", NO), ("ana", NO)], None),
     ("a yes in time", {"denials_needed": 2}, [("ana", NO), ("ben", YES)], ("ben",)),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -383,12 +375,8 @@ GONE, BACK = e.PersonRemoved(), e.PersonAdded()
     ("who", "said", "changes", "why"),
     [
         ("ana", YES, {("ana", 3): GONE}, "ana was removed before it"),
-        (
-            "ana",
-            vote("break_glass", reason="fire"),
-            {("ana", 3): GONE},
-            "ana was removed before it",
-        ),
+        ("ana", vote("break_glass", reason="fire"), {("ana", 3): GONE},
+         "ana was removed before it"),
         ("ana", NO, {("ana", 3): GONE}, "ana was removed before it"),
         ("ANA", YES, {("ana", 3): GONE}, "ANA was removed before it"),
         ("zoe", vote(on_behalf_of="ana"), {("zoe", 3): GONE}, "zoe was removed before it"),
@@ -398,7 +386,7 @@ GONE, BACK = e.PersonRemoved(), e.PersonAdded()
         ("ana", YES, {("ana", 5): GONE}, ""),
         ("ana", YES, {("ben", 3): GONE}, ""),
     ],
-)
+)  # fmt: skip
 def test_no_vote_counts_that_is_recorded_after_its_person_was_removed(who, said, changes, why):
     """By the order of the log: earlier votes count, and later ones until the name is added again,
     whoever still knows the password (B40).
@@ -623,23 +611,14 @@ ESCALATED = [
     ("for security", [("ana", YES), ("ben", YES), MORE, ("lea", YES)], ("ana", "ben", "lea")),
     ("for a peer", [("ana", YES), MORE, ("lea", YES), ("sec-1", YES)], ("ana", "lea", "sec-1")),
     ("for one seat only", [("ana", YES), MORE, ("lea", YES)], None),
-    (
-        "who was asked before counts where she was asked",
-        [("sec-9", YES), MORE, ("ana", YES), ("sec-1", YES)],
-        None,
-    ),
-    (
-        "stage after stage",
-        [MORE, ("lea", YES), LAST, ("max", YES), ("ana", YES)],
-        ("lea", "max", "ana"),
-    ),
-    (
-        "those asked first still count",
-        [MORE, LAST, ("ana", YES), ("ben", YES), ("sam", YES)],
-        ("ana", "ben", "sam"),
-    ),
+    ("who was asked before counts where she was asked",
+     [("sec-9", YES), MORE, ("ana", YES), ("sec-1", YES)], None),
+    ("stage after stage", [MORE, ("lea", YES), LAST, ("max", YES), ("ana", YES)],
+     ("lea", "max", "ana")),
+    ("those asked first still count", [MORE, LAST, ("ana", YES), ("ben", YES), ("sam", YES)],
+     ("ana", "ben", "sam")),
     ("and may say no", [("ana", YES), MORE, ("lea", NO)], ("lea",)),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -30,14 +30,9 @@ FIELD = {"openai-responses": "input", "gemini": "contents"}
 MERGING = ("anthropic", "gemini", "pydantic-ai")
 #: The rule that there is a message.
 NONE_THERE = {
-    "openai-chat": 10,
-    "openai-responses": 15,
-    "anthropic": 11,
-    "gemini": 6,
-    "ai-sdk": 15,
-    "pydantic-ai": 11,
-    "ai-sdk-ui": 21,
-}
+    "openai-chat": 10, "openai-responses": 15, "anthropic": 11, "gemini": 6, "ai-sdk": 15,
+    "pydantic-ai": 11, "ai-sdk-ui": 21,
+}  # fmt: skip
 
 
 def written(name: str, entries) -> list[dict]:

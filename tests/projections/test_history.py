@@ -112,13 +112,8 @@ def test_results_stand_beside_their_calls():
     for step in (*second[:1], *first[:2], "quick!", *second[2:], "still there?", *first[2:]):
         story.say(step) if isinstance(step, str) else story.tell(*step)
     assert brief(told(story)) == [
-        "refund me",
-        "turn 1",
-        "1-0 denied",
-        "1-1 returned",
-        "quick!",
-        "still there?",
-    ]
+        "refund me", "turn 1", "1-0 denied", "1-1 returned", "quick!", "still there?",
+    ]  # fmt: skip
     assert brief(told(story, before_turn=2)) == brief(told(story))
 
 
@@ -288,23 +283,13 @@ def test_turns_recorded_out_of_order_tell_nothing_twice():
         ("unknown_tool", "", "unknown_tool", "unknown_tool it is", True),
         ("digest_mismatch", "", "digest_mismatch", "digest_mismatch it is", True),
         ("happened", "paid out", "reconciled", "paid out", False),
-        (
-            "happened",
-            "",
-            "reconciled",
-            refusal_texts.reconciled_in_silence("refund", happened=True),
-            False,
-        ),
+        ("happened", "", "reconciled", refusal_texts.reconciled_in_silence("refund", happened=True),
+         False),
         ("did not happen", "nothing was paid", "reconciled", "nothing was paid", True),
-        (
-            "did not happen",
-            "",
-            "reconciled",
-            refusal_texts.reconciled_in_silence("refund", happened=False),
-            True,
-        ),
+        ("did not happen", "", "reconciled",
+         refusal_texts.reconciled_in_silence("refund", happened=False), True),
     ],
-)
+)  # fmt: skip
 def test_each_ending_has_its_outcome(ending, output, kind, text, is_error):
     """What the model reads about each way in which a call can end, under the tool's real name
     (I5, I9, B2, B5, B9, B34).

@@ -112,13 +112,10 @@ def test_an_items_id_goes_only_with_its_own_call_id(provider_id, kept):
     sent = items(*turn(1, wish()), *turn(2, ours(own), wish(provider_id=provider_id)))
     call, output = sent[-2:]
     assert call == {
-        "type": "function_call",
-        **kept,
-        "status": "completed",
-        "call_id": provider_id if kept else "call_2-0",
-        "name": "refund",
+        "type": "function_call", **kept, "status": "completed",
+        "call_id": provider_id if kept else "call_2-0", "name": "refund",
         "arguments": '{"order":"A-17"}',
-    }
+    }  # fmt: skip
     assert output["call_id"] == call["call_id"]
 
 
@@ -142,14 +139,12 @@ def test_an_items_id_that_was_left_out_is_not_taken():
         ([ours({**THOUGHT, "id": "rs_0"}), ours(THOUGHT), e.Text("hi")], [THOUGHT]),
         ([ours(THOUGHT), e.Text("a"), ours(THOUGHT), e.Text("b")], [THOUGHT]),
         ([ours(THOUGHT), ours(SEARCH), e.Text("a")], [THOUGHT, SEARCH]),
-        (
-            [ours({"type": "reasoning"}), ours([]), ours({"type": "computer_call"}), e.Text("hi")],
-            [],
-        ),
+        ([ours({"type": "reasoning"}), ours([]), ours({"type": "computer_call"}), e.Text("hi")],
+         []),
         ([e.Opaque("openai-responses", "no json"), e.Text("hi")], []),
         ([e.Opaque("openai", json.dumps(THOUGHT)), e.Text("hi")], []),
     ],
-)
+)  # fmt: skip
 def test_reasoning_goes_with_what_came_of_it_or_not_at_all(parts, kept):
     """The last of a run is kept; the same twice, broken ones and another provider's are left
     out.
@@ -248,17 +243,12 @@ def test_the_providers_own_types_take_it(sdk, facts):
     "item",
     [
         {"type": "function_call", "call_id": "a", "name": "refund", "arguments": {}},
-        {
-            "type": "function_call",
-            "call_id": "a",
-            "name": "refund",
-            "arguments": "{}",
-            "name_": "x",
-        },
+        {"type": "function_call", "call_id": "a", "name": "refund", "arguments": "{}",
+         "name_": "x"},
         {"type": "function_call_output", "call_id": "a", "output": 1},
         {"type": "message", "role": "robot", "content": "hi"},
     ],
-)
+)  # fmt: skip
 def test_the_providers_own_types_are_no_rubber_stamp(sdk, item):
     """What is wrong does not fit them."""
     assert not sdk(item)

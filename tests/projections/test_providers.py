@@ -210,16 +210,12 @@ HELLO = {"role": "user", "content": "hi"}
         (10, 0, []),
         (10, 1, [HELLO, {"role": "robot", "content": "hi"}]),
         (10, 0, ["hi"]),
-        (
-            11,
-            0,
-            [
-                calling(*(call(f"c{number}") for number in range(129))),
-                *(result(f"c{number}") for number in range(129)),
-            ],
-        ),
+        (11, 0, [
+            calling(*(call(f"c{number}") for number in range(129))),
+            *(result(f"c{number}") for number in range(129)),
+        ]),
     ],
-)
+)  # fmt: skip
 def test_chat_names_the_rule_that_is_broken(rule, message, messages):
     """Each rule has a payload that breaks it and no other; a payload and its bare messages are the
     same.
@@ -362,16 +358,10 @@ AS_TEXT = {"openai-chat", "openai-responses", "pydantic-ai"}
 @pytest.mark.parametrize(
     "arguments",
     [
-        '{"a":1,"a":2}',
-        '{"a":{"b":1,"b":1}}',
-        '{"a":NaN}',
-        '{"a":1e999}',
-        '{"a":"\\ud800"}',
-        '{"a":' * 200 + "1" + "}" * 200,
-        "[1]",
-        "{",
+        '{"a":1,"a":2}', '{"a":{"b":1,"b":1}}', '{"a":NaN}', '{"a":1e999}', '{"a":"\\ud800"}',
+        '{"a":' * 200 + "1" + "}" * 200, "[1]", "{",
     ],
-)
+)  # fmt: skip
 def test_every_form_does_the_same_with_arguments_that_two_could_read_differently(name, arguments):
     """No form picks one of the readings: as text they go out as they came, as an object they are
     wrapped whole (B17, I11).
@@ -649,16 +639,9 @@ def test_a_refusal_reaches_every_provider():
     story.live(1, 0, wish(), "denied")
     entries = history(thread_of(REF, story.facts)).entries
     assert chat(*entries)[-1] == {
-        "role": "tool",
-        "tool_call_id": "call_a",
-        "name": "refund",
-        "content": "refund was denied",
-    }
+        "role": "tool", "tool_call_id": "call_a", "name": "refund", "content": "refund was denied",
+    }  # fmt: skip
     assert claude(*entries)[-1]["content"] == [
-        {
-            "type": "tool_result",
-            "tool_use_id": "call_a",
-            "content": "refund was denied",
-            "is_error": True,
-        }
-    ]
+        {"type": "tool_result", "tool_use_id": "call_a", "content": "refund was denied",
+         "is_error": True},
+    ]  # fmt: skip

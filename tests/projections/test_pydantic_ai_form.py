@@ -254,22 +254,15 @@ def response(*parts, **fields) -> dict:
 
 def call(id_="a", tool="refund", **fields) -> dict:
     return {
-        "part_kind": "tool-call",
-        "tool_name": tool,
-        "args": "{}",
-        "tool_call_id": id_,
-        **fields,
-    }
+        "part_kind": "tool-call", "tool_name": tool, "args": "{}", "tool_call_id": id_, **fields,
+    }  # fmt: skip
 
 
 def done(id_="a", tool="refund", **fields) -> dict:
     return {
-        "part_kind": "tool-return",
-        "tool_name": tool,
-        "content": "x",
-        "tool_call_id": id_,
+        "part_kind": "tool-return", "tool_name": tool, "content": "x", "tool_call_id": id_,
         **fields,
-    }
+    }  # fmt: skip
 
 
 HELLO = {"part_kind": "user-prompt", "content": "hi"}

@@ -209,14 +209,12 @@ def asked_and_told() -> Told:
     [
         ("", {"rita decided mail"}),
         ('[[notify]]\noutcome_to = ["asked"]', {"ana decided mail"}),
-        (
-            '[[notify]]\noutcome_to = ["requester", "asked"]',
-            {"rita decided mail", "ana decided mail"},
-        ),
+        ('[[notify]]\noutcome_to = ["requester", "asked"]',
+         {"rita decided mail", "ana decided mail"}),
         ("[[notify]]\noutcome_to = []", set()),
         ('[[notify]]\non = ["expired"]', set()),
     ],
-)
+)  # fmt: skip
 def test_an_outcome_goes_to_the_requester_and_to_others_only_by_a_route(route, expected):
     """Who was asked and need not act any more hears of it if the route says so; who voted knows."""
     assert brief(asked_and_told().found(CONTACTS + route)) == expected
@@ -398,13 +396,11 @@ def test_the_organisation_has_the_last_word_about_addresses():
         ('[[notify]]\non = ["never"]', "It can be 'asked', 'escalated', "),
         ('[[notify]]\nquiet = {from = "24:00", to = "07:00"}', "'24:00' is not a time of day."),
         ('[[notify]]\nquiet = {from = "20:00", to = "20:00"}', "have no end."),
-        (
-            '[[notify]]\nquiet = {from="20:00", to="07:00", timezone="Mars/Base"}',
-            "'Mars/Base' is not a time zone here.",
-        ),
+        ('[[notify]]\nquiet = {from="20:00", to="07:00", timezone="Mars/Base"}',
+         "'Mars/Base' is not a time zone here."),
         ("[[notify]]\ndigest_s = 0", "'digest_s' should be greater than 0."),
     ],
-)
+)  # fmt: skip
 def test_a_mistake_in_a_route_is_told(text, said):
     """In one sentence, with what to write, as any mistake in a policy."""
     with pytest.raises(BadFile, match="line ") as raised:

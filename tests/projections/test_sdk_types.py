@@ -86,28 +86,21 @@ GEMINI = DESCRIBING | {
 @pytest.mark.parametrize(
     ("found", "known"),
     [
-        pytest.param(
-            named(anthropic_beta.BetaContentBlockParam) | named(anthropic_types.ContentBlockParam),
-            set(ANTHROPIC),
-            id="anthropic",
-        ),
-        pytest.param(
-            named(anthropic_beta.BetaMessageParam, "role"),
-            {role for roles in ANTHROPIC.values() for role in roles},
-            id="anthropic's roles",
-        ),
-        pytest.param(
-            named(responses_types.ResponseInputItemParam), set(KINDS), id="openai-responses"
-        ),
-        pytest.param(
-            named(chat_types.ChatCompletionMessageParam, "role"), CHAT_ROLES, id="openai-chat"
-        ),
-        pytest.param(
-            named(chat_types.ChatCompletionContentPartParam), CHAT_PARTS, id="openai's parts"
-        ),
+        pytest.param(named(anthropic_beta.BetaContentBlockParam)
+                     | named(anthropic_types.ContentBlockParam),
+                     set(ANTHROPIC), id="anthropic"),
+        pytest.param(named(anthropic_beta.BetaMessageParam, "role"),
+                     {role for roles in ANTHROPIC.values() for role in roles},
+                     id="anthropic's roles"),
+        pytest.param(named(responses_types.ResponseInputItemParam), set(KINDS),
+                     id="openai-responses"),
+        pytest.param(named(chat_types.ChatCompletionMessageParam, "role"), CHAT_ROLES,
+                     id="openai-chat"),
+        pytest.param(named(chat_types.ChatCompletionContentPartParam), CHAT_PARTS,
+                     id="openai's parts"),
         pytest.param(set(gemini_types.Part.model_fields), GEMINI, id="gemini"),
     ],
-)
+)  # fmt: skip
 def test_every_member_of_an_sdks_types_is_known_here(found: set[str], known: set[str]):
     """One that is not in these tables is a new one, which the checker must learn (B27)."""
     assert found == known
@@ -178,84 +171,50 @@ def test_a_field_of_gemini_about_a_part_is_accepted(field: str):
 @pytest.mark.parametrize(
     ("form", "conversation"),
     [
-        pytest.param(
-            "anthropic",
-            [
-                {"role": "user", "content": "hi"},
-                {"role": "assistant", "content": [block("tool_use")]},
-                {"role": "user", "content": [block("tool_result")]},
-                {"role": "system", "content": "be quick"},
-                {"role": "system", "content": [{"type": "tool_addition", "tool": {}}]},
-                {"role": "user", "content": "go on"},
-            ],
-            id="system messages after results",
-        ),
-        pytest.param(
-            "anthropic",
-            [
-                {"role": "user", "content": "hi"},
-                {
-                    "role": "assistant",
-                    "content": [
-                        block("thinking"),
-                        block("mcp_tool_use"),
-                        {"type": "mcp_tool_result", "tool_use_id": "m", "is_error": True},
-                        block("tool_use"),
-                    ],
-                },
-                {"role": "user", "content": [block("tool_result")]},
-            ],
-            id="a call of the MCP connector next to one of ours",
-        ),
-        pytest.param(
-            "openai-responses",
-            [
-                {"role": "user", "content": "hi"},
-                {"type": "reasoning", "id": "7-a", "summary": [], "content": [{"text": "hm"}]},
-                {"type": "reasoning", "id": "7-b", "summary": [], "content": [{"text": "so"}]},
-                block("function_call"),
-                block("function_call_output"),
-            ],
-            id="reasoning of another service",
-        ),
-        pytest.param(
-            "openai-responses",
-            [
-                {"role": "user", "content": "hi"},
-                block("reasoning"),
-                {"type": "tool_search_call", "call_id": None, "execution": "server"},
-                {"type": "tool_search_output", "call_id": None, "tools": []},
-                block("function_call"),
-                block("function_call_output"),
-                {"type": "additional_tools", "role": "developer", "tools": []},
-            ],
-            id="a search of tools after reasoning",
-        ),
-        pytest.param(
-            "openai-chat",
-            [
-                {"role": "user", "content": "hi"},
-                {
-                    "role": "assistant",
-                    "content": "yes",
-                    "reasoning": "hm",
-                    "reasoning_content": "a",
-                },
-            ],
-            id="thoughts of another service",
-        ),
-        pytest.param(
-            "gemini",
-            [
-                {
-                    "role": "user",
-                    "parts": [{"inlineData": {"mimeType": "image/png", "data": "-_-_aA"}}],
-                }
-            ],
-            id="base64 that is safe in URLs",
-        ),
+        pytest.param("anthropic",
+                     [{"role": "user", "content": "hi"},
+                      {"role": "assistant", "content": [block("tool_use")]},
+                      {"role": "user", "content": [block("tool_result")]},
+                      {"role": "system", "content": "be quick"},
+                      {"role": "system", "content": [{"type": "tool_addition", "tool": {}}]},
+                      {"role": "user", "content": "go on"}],
+                     id="system messages after results"),
+        pytest.param("anthropic",
+                     [{"role": "user", "content": "hi"},
+                      {"role": "assistant", "content": [
+                          block("thinking"),
+                          block("mcp_tool_use"),
+                          {"type": "mcp_tool_result", "tool_use_id": "m", "is_error": True},
+                          block("tool_use"),
+                      ]},
+                      {"role": "user", "content": [block("tool_result")]}],
+                     id="a call of the MCP connector next to one of ours"),
+        pytest.param("openai-responses",
+                     [{"role": "user", "content": "hi"},
+                      {"type": "reasoning", "id": "7-a", "summary": [],
+                       "content": [{"text": "hm"}]},
+                      {"type": "reasoning", "id": "7-b", "summary": [],
+                       "content": [{"text": "so"}]},
+                      block("function_call"), block("function_call_output")],
+                     id="reasoning of another service"),
+        pytest.param("openai-responses",
+                     [{"role": "user", "content": "hi"}, block("reasoning"),
+                      {"type": "tool_search_call", "call_id": None, "execution": "server"},
+                      {"type": "tool_search_output", "call_id": None, "tools": []},
+                      block("function_call"), block("function_call_output"),
+                      {"type": "additional_tools", "role": "developer", "tools": []}],
+                     id="a search of tools after reasoning"),
+        pytest.param("openai-chat",
+                     [{"role": "user", "content": "hi"},
+                      {"role": "assistant", "content": "yes", "reasoning": "hm",
+                       "reasoning_content": "a"}],
+                     id="thoughts of another service"),
+        pytest.param("gemini",
+                     [{"role": "user",
+                       "parts": [{"inlineData": {"mimeType": "image/png", "data": "-_-_aA"}}]}],
+                     id="base64 that is safe in URLs"),
     ],
-)
+)  # fmt: skip
 def test_what_a_provider_took_is_taken(form: str, conversation: list[dict[str, Any]]):
     """As in recordings that providers answered: the checker finds nothing (B27)."""
     assert FORMATS[form].check(conversation) == []

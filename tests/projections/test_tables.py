@@ -340,21 +340,12 @@ SUBJECTS = {
     "ledger.acme._delegation.ana.d.ended": ("acme", None, "delegation", None, None, "ana.d.ended"),
 }
 NO_SLOTS = (
-    "ledger.acme",
-    "ledger.acme.t1",
-    "ledger.acme.t1.call",
-    "ledger.acme.t1.call.3-0",
-    "ledger.acme.t1.call.3-0.requested.more",
-    "ledger.acme.t1.call.3-0.decided.1",
-    "ledger.acme.t1.call.3-0.claim.01",
-    "ledger.acme.t1.call.3-0.claim.x",
-    "ledger.acme.t1.call.ä.requested",
-    "ledger.acme.t1.turn.0.replied",
-    "ledger.acme.t1._policy.1",
-    "ledger._acme.t1.opened",
-    "ledger.acme._t1.opened",
-    "ledger.acme._other.1",
-)
+    "ledger.acme", "ledger.acme.t1", "ledger.acme.t1.call", "ledger.acme.t1.call.3-0",
+    "ledger.acme.t1.call.3-0.requested.more", "ledger.acme.t1.call.3-0.decided.1",
+    "ledger.acme.t1.call.3-0.claim.01", "ledger.acme.t1.call.3-0.claim.x",
+    "ledger.acme.t1.call.ä.requested", "ledger.acme.t1.turn.0.replied", "ledger.acme.t1._policy.1",
+    "ledger._acme.t1.opened", "ledger.acme._t1.opened", "ledger.acme._other.1",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("subject", SUBJECTS)

@@ -103,12 +103,9 @@ UNSAID = [
     ("args.amount", {"amount": []}, "is a list and not true or false"),
     ("args.amount ? true : false", {"amount": 1}, "of types that do not fit"),
     ("args.text.matches(args.pattern)", {"text": "a", "pattern": "("}, "not a valid regex"),
-    (
-        "args.text.matches(args.pattern)",
-        {"text": "a", "pattern": "a{1000}{1000}{1000}"},
-        "not a valid regex",
-    ),
-]
+    ("args.text.matches(args.pattern)", {"text": "a", "pattern": "a{1000}{1000}{1000}"},
+     "not a valid regex"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("condition", "args", "words"), UNSAID)

@@ -140,13 +140,10 @@ def test_foreign_bytes_fail_loudly(raw, expected):
     [
         ("ledger.acme.t1.closed", sample("Said"), "there is no slot 'closed'"),
         ("ledger.acme.t1.said.m1", b"hello", "is not a fact"),
-        (
-            "ledger.acme.t1.said.m1",
-            sample("Denied"),
-            "a Denied cannot be in ledger.acme.t1.said.m1",
-        ),
+        ("ledger.acme.t1.said.m1", sample("Denied"),
+         "a Denied cannot be in ledger.acme.t1.said.m1"),
     ],
-)
+)  # fmt: skip
 def test_foreign_message_in_the_log_is_carried(subject, raw, expected):
     """One foreign message keeps its bytes and says what is wrong, and hides nothing behind it (B14,
     B55).
@@ -175,15 +172,13 @@ def test_message_in_the_log_is_a_fact():
 @pytest.mark.parametrize(
     "raw",
     [
-        b'{"type":"Said","role":"user","text":"\xff"}',
-        b'{"type":"\xff"}',
-        b'{"type":"Withdrawn","v":0}',
-        b'{"type":"Withdrawn","v":-1}',
+        b'{"type":"Said","role":"user","text":"\xff"}', b'{"type":"\xff"}',
+        b'{"type":"Withdrawn","v":0}', b'{"type":"Withdrawn","v":-1}',
         b'{"type":"Withdrawn","x":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
         b'{"type":"Pondered","x":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
     ],
     ids=["not UTF-8", "type not UTF-8", "version 0", "version -1", "deep", "deep and unknown"],
-)
+)  # fmt: skip
 def test_hostile_bytes_fail_the_same_way(raw):
     """No bytes get past `BadFact`: one poisoned message must not stop whoever reads behind it (B14,
     B55).
@@ -311,10 +306,8 @@ def test_every_fact_has_a_place():
         (CallRef("acme", "t1", "2-0").claim(1), "ledger.acme.t1.call.2-0.claim.1"),
         (CallRef("acme", "t1", "2-0").finished, "ledger.acme.t1.call.2-0.finished"),
         (CallRef("acme", "t1", "2-0").late(1), "ledger.acme.t1.call.2-0.late.1"),
-        (
-            CallRef("acme", "t1", "2-0").reconciled_by("ana"),
-            "ledger.acme.t1.call.2-0.reconciled.ana",
-        ),
+        (CallRef("acme", "t1", "2-0").reconciled_by("ana"),
+         "ledger.acme.t1.call.2-0.reconciled.ana"),
         (CallRef("acme", "t1", "2-0").escalated(2), "ledger.acme.t1.call.2-0.escalated.2"),
         (CallRef("acme", "t1", "2-0").announced, "ledger.acme.t1.call.2-0.announced"),
         (policy_slot("acme", 3), "ledger.acme._policy.3"),
@@ -326,7 +319,7 @@ def test_every_fact_has_a_place():
         (DelegationRef("acme", "ana", "d1").ended, "ledger.acme._delegation.ana.d1.ended"),
         (tool_slot("acme", "refund", "3f1c"), "ledger.acme._tool.refund.3f1c"),
     ],
-)
+)  # fmt: skip
 def test_slot_has_the_subject_that_is_promised(slot, subject):
     """Subjects are what permissions are written on: they stay as they are."""
     assert slot.subject == subject

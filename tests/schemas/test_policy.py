@@ -48,14 +48,10 @@ BLOCK_X = rule("block x", '["x*"]', "block")
         (rule("one character", '["book_?"]'), "book_12", "no rule", "ask"),
         (rule("case counts", '["Book"]', "allow"), "book", "no rule", "ask"),
         (rule("case counts", '["B*"]', "allow"), "book", "no rule", "ask"),
-        (
-            rule("a name like any", '["constructor"]', "allow"),
-            "constructor",
-            "a name like any",
-            "allow",
-        ),
+        (rule("a name like any", '["constructor"]', "allow"), "constructor", "a name like any",
+         "allow"),
     ],
-)
+)  # fmt: skip
 def test_strictest_rule_counts(text, tool, name, then):
     """Block beats ask beats allow, wherever they stand; a tool without a rule is asked about (I4,
     B73).
@@ -745,17 +741,13 @@ answer = "Ask again tomorrow."
 @pytest.mark.parametrize(
     ("text", "tool", "ballot"),
     [
-        (
-            SCRIPT,
-            "book_reservation",
-            Ballot("approve", "Within the budget.", '{"seats": 1}'),
-        ),
+        (SCRIPT, "book_reservation", Ballot("approve", "Within the budget.", '{"seats": 1}')),
         (SCRIPT, "cancel_reservation", Ballot("answer", answer="Ask again tomorrow.")),
         (SCRIPT, "send_certificate", Ballot("deny")),
         ("", "book_reservation", None),
         ('otherwise = "approve"', "book_reservation", Ballot("approve")),
     ],
-)
+)  # fmt: skip
 def test_first_matching_vote_is_given(text, tool, ballot):
     """The first vote that matches is given, then what holds otherwise, then none: nothing defaults
     to yes (B73).
@@ -786,26 +778,18 @@ def test_reviewer_file_is_read(tmp_path):
         ('name = "a.b"', ["line 1:", "'a.b' cannot be used"]),
         ('otherwise = "answer"', ["line 1:", "'approve' or 'deny'"]),
         ("[[votes]]", ["unknown key 'votes'", "name, otherwise, vote"]),
-        (
-            '[[vote]]\ntools = ["*"]\nverdict = "yes"',
-            ["line 3, vote 1:", "'approve', 'deny' or 'answer'"],
-        ),
+        ('[[vote]]\ntools = ["*"]\nverdict = "yes"',
+         ["line 3, vote 1:", "'approve', 'deny' or 'answer'"]),
         ('[[vote]]\nverdict = "deny"', ["line 1, vote 1:", "'tools' is missing"]),
         ('[[vote]]\ntools = ["*"]\nverdict = "answer"', ["line 1, vote 1:", "needs an answer"]),
-        (
-            '[[vote]]\ntools = ["*"]\nverdict = "deny"\nanswer = "x"',
-            ["line 4, vote 1:", "'answer'", "'deny'"],
-        ),
-        (
-            '[[vote]]\ntools = ["*"]\nverdict = "deny"\narguments = "{}"',
-            ["line 4, vote 1:", "'arguments'"],
-        ),
-        (
-            '[[vote]]\ntools = ["*"]\nverdict = "approve"\narguments = "{"',
-            ["line 4", "no JSON", "character 2"],
-        ),
+        ('[[vote]]\ntools = ["*"]\nverdict = "deny"\nanswer = "x"',
+         ["line 4, vote 1:", "'answer'", "'deny'"]),
+        ('[[vote]]\ntools = ["*"]\nverdict = "deny"\narguments = "{}"',
+         ["line 4, vote 1:", "'arguments'"]),
+        ('[[vote]]\ntools = ["*"]\nverdict = "approve"\narguments = "{"',
+         ["line 4", "no JSON", "character 2"]),
     ],
-)
+)  # fmt: skip
 def test_mistake_in_a_reviewer_file_is_told_with_its_line(text, expected):
     """A vote that could not be cast as written is a mistake, with its line."""
     with pytest.raises(BadFile) as raised:

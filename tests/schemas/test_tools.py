@@ -42,13 +42,11 @@ def tool(schema=SCHEMA, name="refund"):
 @pytest.mark.parametrize(
     "arguments",
     [
-        '{"order": "A-17"}',
-        ' {\n"order":"A-17", "amount": 1.50, "lines": [1, 2]}\n',
-        '{"order": "Größe 🙏 \\ud83d\\ude4f \\u0000"}',
-        '{"order": "", "amount": 1e300}',
+        '{"order": "A-17"}', ' {\n"order":"A-17", "amount": 1.50, "lines": [1, 2]}\n',
+        '{"order": "Größe 🙏 \\ud83d\\ude4f \\u0000"}', '{"order": "", "amount": 1e300}',
         '{"order": "x", "lines": [1.0]}',
     ],
-)
+)  # fmt: skip
 def test_arguments_that_fit(arguments):
     """Arguments that are JSON and fit the schema have no problems (B66)."""
     assert tool().problems(arguments) is None
@@ -80,16 +78,12 @@ def test_arguments_that_fit(arguments):
         ('{"order": "A", "amount": -1}', ["at /amount, the value is less than the minimum of 0"]),
         ('{"order": "A", "lines": [1, "x"]}', ['at /lines/1, the value is not of type "integer"']),
         ('{"order": "A", "a/b~c": 1}', ["at /a~1b~0c,"]),
-        (
-            '{"order": "A", "colour": 1}',
-            ["at the top, Additional properties", "'colour' was unexpected"],
-        ),
-        (
-            '{"lines": ["a", "b", "c"], "amount": "x"}',
-            ["at /amount", "at /lines/0", "; and 2 more."],
-        ),
+        ('{"order": "A", "colour": 1}',
+         ["at the top, Additional properties", "'colour' was unexpected"]),
+        ('{"lines": ["a", "b", "c"], "amount": "x"}',
+         ["at /amount", "at /lines/0", "; and 2 more."]),
     ],
-)
+)  # fmt: skip
 def test_arguments_that_do_not_fit(arguments, expected):
     """What is wrong is one sentence that says where and what, for people and models (I4, B17,
     B66).
@@ -400,64 +394,38 @@ def test_version_tells_declarations_apart(one, other):
         ('[[tool]]\nname = "a b"\nschema = {type = "object"}', ["line 2", "'a b' cannot be used"]),
         ('[[tool]]\nname = "a:b"\nschema = {type = "object"}', ["line 2", "'a:b' cannot be used"]),
         (f'[[tool]]\nname = "{"a" * 129}"\nschema = {{type = "object"}}', ["line 2", "1 to 128"]),
-        (
-            '[[tool]]\nname = "a"\nschema = {type = "object"}\nrun_by = "a b"',
-            ["line 4", "'a b' cannot"],
-        ),
-        (
-            '[[tool]]\nname = "a"\nschema = {type = "object"}\nrepeatable = 1',
-            ["line 4", "valid boolean"],
-        ),
-        (
-            '[[tool]]\nname = "a"\nschema = {type = "object"}\ngoverns = "yes"',
-            ["line 4", "valid boolean"],
-        ),
-        (
-            '[[tool]]\nname = "a"\nschema = {type = "object"}\nretries = 1',
-            ["line 4", "unknown key 'retries'"],
-        ),
+        ('[[tool]]\nname = "a"\nschema = {type = "object"}\nrun_by = "a b"',
+         ["line 4", "'a b' cannot"]),
+        ('[[tool]]\nname = "a"\nschema = {type = "object"}\nrepeatable = 1',
+         ["line 4", "valid boolean"]),
+        ('[[tool]]\nname = "a"\nschema = {type = "object"}\ngoverns = "yes"',
+         ["line 4", "valid boolean"]),
+        ('[[tool]]\nname = "a"\nschema = {type = "object"}\nretries = 1',
+         ["line 4", "unknown key 'retries'"]),
         ('[[tool]]\nname = "a"\nschema = 3', ["line 3", "'schema' should be a valid string"]),
         ('[[tool]]\nname = "a"\nschema = {}', ["line 3", '"type": "object"']),
         ("[[tool]]\nname = 'a'\nschema = '[]'", ["line 3", '"type": "object"']),
         ("[[tool]]\nname = 'a'\nschema = '{'", ["line 3", "no JSON", "character 2"]),
-        (
-            '[[tool]]\nname = \'a\'\nschema = \'{"type": "object", "type": "object"}\'',
-            ["stands twice"],
-        ),
-        (
-            '[[tool]]\nname = "a"\nschema = {type = "object", since = 2026-01-01}',
-            ["line 3", "written as JSON"],
-        ),
-        (
-            '[[tool]]\nname = "a"\nschema = {type = "object", minimum = nan}',
-            ["line 3", "written as JSON"],
-        ),
-        (
-            '[[tool]]\nname = "a"\n[tool.schema]\ntype = "object"\nproperties.x.type = "intger"',
-            ["line 3, tool 'a'", "at /properties/x/type", '"intger"'],
-        ),
-        (
-            '[[tool]]\nname = "a"\nschema = {type = "object", properties = {x = {pattern = "("}}}',
-            ["line 3", "at /properties/x/pattern"],
-        ),
-        (
-            '[[tool]]\nname = "a"\nschema = {type = "object", "$ref" = "https://a.example/b"}',
-            ["line 3"],
-        ),
-        (
-            (
-                '[[tool]]\nname = "a"\nschema = {type = "object", "$schema" = '
-                '"http://json-schema.org/draft-03/schema#"}'
-            ),
-            ["line 3", "draft-03", "2020-12"],
-        ),
+        ('[[tool]]\nname = \'a\'\nschema = \'{"type": "object", "type": "object"}\'',
+         ["stands twice"]),
+        ('[[tool]]\nname = "a"\nschema = {type = "object", since = 2026-01-01}',
+         ["line 3", "written as JSON"]),
+        ('[[tool]]\nname = "a"\nschema = {type = "object", minimum = nan}',
+         ["line 3", "written as JSON"]),
+        ('[[tool]]\nname = "a"\n[tool.schema]\ntype = "object"\nproperties.x.type = "intger"',
+         ["line 3, tool 'a'", "at /properties/x/type", '"intger"']),
+        ('[[tool]]\nname = "a"\nschema = {type = "object", properties = {x = {pattern = "("}}}',
+         ["line 3", "at /properties/x/pattern"]),
+        ('[[tool]]\nname = "a"\nschema = {type = "object", "$ref" = "https://a.example/b"}',
+         ["line 3"]),
+        (('[[tool]]\nname = "a"\nschema = {type = "object", "$schema" = '
+          '"http://json-schema.org/draft-03/schema#"}'),
+         ["line 3", "draft-03", "2020-12"]),
         ('[[tool]]\nname = "a"\nschema = {type = "object", "$schema" = 3}', ["line 3", "2020-12"]),
-        (
-            '[[tool]]\nname = "a"\nschema = {type = "object"}\n' * 2,
-            ["line 5, tool 'a'", "another tool has the name"],
-        ),
+        ('[[tool]]\nname = "a"\nschema = {type = "object"}\n' * 2,
+         ["line 5, tool 'a'", "another tool has the name"]),
     ],
-)
+)  # fmt: skip
 def test_mistake_in_a_tools_file_is_told_with_its_line(text, expected):
     """A tool that could not be declared as written is a mistake, with its line and name."""
     with pytest.raises(BadFile) as raised:
