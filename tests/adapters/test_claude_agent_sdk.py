@@ -46,8 +46,7 @@ POLICY = rule("shell", "ask", 'voters = ["ana"]', tools="Bash")
 @pytest.fixture
 async def shop(port) -> AsyncIterator[Shop]:
     shop = Shop(port)
-    await shop.open(POLICY)
-    async with shop.gates():
+    async with shop.at_work(POLICY):
         yield shop
 
 

@@ -104,9 +104,7 @@ MINE = THREAD.call("mine")
     wanted=some.integers(1, 400),
 )
 @example(uses=[(0, 400), (1, 300)], back=set(), wanted=700)
-def test_what_fits_keeps_the_sum_within_the_limit(
-    uses: list[tuple[int, int]], back: set[int], wanted: int
-):
+def test_what_fits_keeps_the_sum_within_the_limit(uses, back, wanted):
     """In whatever order facts are read: each other call counts once, with its largest amount,
     unless it gave that back; what fits is exactly what leaves the sum within the limit.
     """
@@ -209,16 +207,12 @@ async def series(shop: Shop) -> list[e.BudgetUsed]:
 @pytest.mark.log("memory", "jetstream")
 async def test_calls_run_until_the_budget_is_used(shop: Shop):
     """The amount is recorded before the approval; what is left may still be spent (B76)."""
-    await shop.open(budget(250, "block") + FREELY)
-    async with shop.gates():
+    async with shop.at_work(budget(250, "block") + FREELY):
         for ref in (FIRST, SECOND):
-            await shop.request(ref)
-            await shop.decided(e.Approved, ref)
-        await shop.request(THIRD)
-        denied = await shop.decided(e.Denied, THIRD)
+            await shop.judged(e.Approved, ref)
+        denied = await shop.judged(e.Denied, THIRD)
         small = THREAD.call("small")
-        await shop.request(small, money(50))
-        await shop.decided(e.Approved, small)
+        await shop.judged(e.Approved, small, money(50))
     assert denied.ground == "limit"
     assert denied.reason == ("200 of 250 is used of the budget 'refunds', and this call needs 100.")
     assert [(one.call, one.amount) for one in await series(shop)] == [
@@ -230,35 +224,28 @@ async def test_people_are_asked_beyond_a_budget_that_asks(shop: Shop):
     """The question says how the budget stands; the yes of a person exceeds it, and counts, so that
     the next call finds no more room (B3, B76).
     """
-    await shop.open(budget(150, "ask", "", 'unit = "EUR"') + FREELY)
-    async with shop.gates():
-        await shop.request()
-        await shop.decided(e.Approved)
-        await shop.request(SECOND)
-        asking = await shop.asked(SECOND)
+    async with shop.at_work(budget(150, "ask", "", 'unit = "EUR"') + FREELY):
+        await shop.judged(e.Approved)
+        asking = await shop.ask(SECOND)
         assert asking.reason == (
             "100 of 150 EUR is used of the budget 'refunds', and this call needs 100."
         )
         await shop.ledger.reviewer("ana").approve(SECOND)
         assert (await shop.decided(e.Approved, SECOND)).ground == "people"
-        await shop.request(THIRD, money(1))
-        assert (await shop.asked(THIRD)).reason.startswith("200 of 150 EUR")
+        assert (await shop.ask(THIRD, money(1))).reason.startswith("200 of 150 EUR")
 
 
 @pytest.mark.parametrize(
     ("secret", "shown"), [("/amount", False), ("/*", False), ("/card", True), ("/amount/net", True)]
 )
 @pytest.mark.parametrize("then", ["ask", "block"])
-async def test_a_secret_amount_is_not_in_the_reason(
-    shop: Shop, secret: str, shown: bool, then: str
-):
+async def test_a_secret_amount_is_not_in_the_reason(shop, secret, shown, then):
     """Notices have the reason, and no argument that the tool declares as secret."""
     await shop.open(
         budget(150, then) + FREELY, "", ToolSpec(name="refund", schema=SCHEMA, secret=(secret,))
     )
     async with shop.gates():
-        await shop.request()
-        await shop.decided(e.Approved)
+        await shop.judged(e.Approved)
         await shop.request(SECOND, money(77))
         asks = then == "ask"
         said = await (shop.asked(SECOND) if asks else shop.decided(e.Denied, SECOND))
@@ -270,11 +257,9 @@ async def test_a_secret_amount_is_not_in_the_reason(
 
 async def test_nor_is_it_after_people_have_decided(shop: Shop):
     tool = ToolSpec(name="refund", schema=SCHEMA, secret=("/amount",))
-    await shop.open(budget(150, "block") + ASK, "", tool)
-    async with shop.gates():
+    async with shop.at_work(budget(150, "block") + ASK, "", tool):
         for ref in (FIRST, SECOND):
-            await shop.request(ref)
-            await shop.asked(ref)
+            await shop.ask(ref)
         for ref in (FIRST, SECOND):
             await shop.ledger.reviewer("ana").approve(ref)
             await shop.until(ref.decided)
@@ -285,13 +270,10 @@ async def test_nor_is_it_after_people_have_decided(shop: Shop):
 
 async def test_a_grant_does_not_exceed_a_budget(shop: Shop):
     """Its giver has not looked at this call; no use of the grant is taken (B76)."""
-    await shop.open(budget(100, "ask") + ASK)
-    async with shop.gates():
+    async with shop.at_work(budget(100, "ask") + ASK):
         await shop.ledger.reviewer("ana").grant("shop/ana/some", "refund", for_s=60, uses=5)
-        await shop.request()
-        assert (await shop.decided(e.Approved)).grants == ("ana/some",)
-        await shop.request(SECOND)
-        asking = await shop.asked(SECOND)
+        assert (await shop.judged(e.Approved)).grants == ("ana/some",)
+        asking = await shop.ask(SECOND)
         assert asking.voters == ("ana", "ben")
         assert "Also, 100 of 100 is used" in asking.reason
     [grant] = await shop.ledger.grants("shop")
@@ -300,17 +282,14 @@ async def test_a_grant_does_not_exceed_a_budget(shop: Shop):
 
 async def test_a_budget_that_blocks_binds_people_too(shop: Shop):
     """The amount that was free when they were asked is used by the time of their yes (B14)."""
-    await shop.open(budget(150, "block") + ASK)
-    async with shop.gates():
+    async with shop.at_work(budget(150, "block") + ASK):
         for ref in (FIRST, SECOND):
-            await shop.request(ref)
-            await shop.asked(ref)
+            await shop.ask(ref)
         await shop.ledger.reviewer("ana").approve(FIRST)
         await shop.decided(e.Approved, FIRST)
         await shop.ledger.reviewer("ana").approve(SECOND)
         denied = await shop.decided(e.Denied, SECOND)
-        await shop.request(THIRD)
-        assert (await shop.decided(e.Denied, THIRD)).ground == "limit"
+        assert (await shop.judged(e.Denied, THIRD)).ground == "limit"
     assert denied.ground == "limit"
     assert denied.reason == (
         "Approved by people, but 100 of 150 is used of the budget 'refunds', and this call needs "
@@ -330,14 +309,11 @@ async def test_a_budget_that_blocks_binds_people_too(shop: Shop):
         ("block", 120, e.Approved, ["120"]),
     ],
 )
-async def test_the_amount_is_that_of_the_arguments_that_run(
-    shop: Shop, then: str, edited: object, kind: type[e.Event], left: list[str]
-):
+async def test_the_amount_is_that_of_the_arguments_that_run(shop, then, edited, kind, left):
     """An edit that raises the amount beyond the budget does not run, whatever its `then` (I2)."""
     await shop.open(budget(150, then) + rule("money", "ask", "editor_counts = true"), "", ANY)
     async with shop.gates():
-        await shop.request()
-        await shop.asked()
+        await shop.ask()
         await shop.ledger.reviewer("ana").approve(FIRST, arguments=money(edited))
         await shop.decided(kind)
     assert [one.amount for one in await series(shop)] == left
@@ -346,57 +322,44 @@ async def test_the_amount_is_that_of_the_arguments_that_run(
 @pytest.mark.parametrize(("edited", "kind"), [(150, e.Approved), (151, e.Denied)])
 async def test_an_edit_may_say_the_amount_that_was_not_known(shop: Shop, edited: int, kind: type):
     """People see that nobody knows it, and let it run with one: it must fit (I2)."""
-    await shop.open(budget(150, "ask") + rule("money", "ask", "editor_counts = true"))
-    async with shop.gates():
-        await shop.request(FIRST, "{}")
-        await shop.asked()
+    async with shop.at_work(budget(150, "ask") + rule("money", "ask", "editor_counts = true")):
+        await shop.ask(FIRST, "{}")
         await shop.ledger.reviewer("ana").approve(FIRST, arguments=money(edited))
         await shop.decided(kind)
 
 
 async def test_an_edit_may_spend_what_another_call_gave_back(shop: Shop):
     """Though the call as requested had room without that."""
-    await shop.open(budget(150, "block") + rule("money", "ask", "editor_counts = true"))
-    async with shop.gates():
-        await shop.request(FIRST)
-        await shop.asked(FIRST)
+    async with shop.at_work(budget(150, "block") + rule("money", "ask", "editor_counts = true")):
+        await shop.ask(FIRST)
         await shop.ledger.reviewer("ana").approve(FIRST)
         await shop.decided(e.Approved, FIRST)
         await shop.ledger.reviewer("ana").revoke(FIRST)
-        await shop.request(SECOND, money(50))
-        await shop.asked(SECOND)
+        await shop.ask(SECOND, money(50))
         await shop.ledger.reviewer("ana").approve(SECOND, arguments=money(150))
         await shop.decided(e.Approved, SECOND)
 
 
 async def test_an_amount_that_is_not_known_is_beyond_the_budget(shop: Shop):
     """Missing or negative: people look, or it does not run."""
-    await shop.open(budget(150, "ask") + FREELY)
-    async with shop.gates():
+    async with shop.at_work(budget(150, "ask") + FREELY):
         await shop.request(FIRST, "{}")
         assert "the amount of this call (/amount) is not known" in (await shop.asked()).reason
-        await shop.request(SECOND, money(-5))
-        await shop.asked(SECOND)
+        await shop.ask(SECOND, money(-5))
         await shop.apply(budget(150, "block") + FREELY)
-        await shop.request(THIRD, money(-5))
-        assert (await shop.decided(e.Denied, THIRD)).ground == "limit"
+        assert (await shop.judged(e.Denied, THIRD, money(-5))).ground == "limit"
 
 
 async def test_what_did_not_run_is_given_back(shop: Shop):
     """A revoked approval; a call that was started stays spent, however it ends."""
-    await shop.open(budget(100, "block") + FREELY)
-    async with shop.gates():
-        await shop.request()
-        await shop.decided(e.Approved)
-        await shop.request(SECOND)
-        await shop.decided(e.Denied, SECOND)
+    async with shop.at_work(budget(100, "block") + FREELY):
+        await shop.judged(e.Approved)
+        await shop.judged(e.Denied, SECOND)
         await shop.ledger.reviewer("ana").revoke(FIRST)
-        await shop.request(THIRD)
-        await shop.decided(e.Approved, THIRD)
+        await shop.judged(e.Approved, THIRD)
         await shop.ledger.start(THIRD)
         last = THREAD.call("c4")
-        await shop.request(last)
-        await shop.decided(e.Denied, last)
+        await shop.judged(e.Denied, last)
 
 
 async def test_each_agent_and_day_has_a_sum(shop: Shop):
@@ -406,12 +369,9 @@ async def test_each_agent_and_day_has_a_sum(shop: Shop):
     await shop.open(budget(100, "block", "agent day") + FREELY)
     elsewhere = ThreadRef("shop", "t2").call("c1")
     async with shop.gates():
-        await shop.request(FIRST, agent="desk one")
-        await shop.decided(e.Approved, FIRST)
-        await shop.request(elsewhere, agent="desk one")
-        await shop.decided(e.Denied, elsewhere)
-        await shop.request(SECOND, agent="desk two")
-        await shop.decided(e.Approved, SECOND)
+        await shop.judged(e.Approved, FIRST, agent="desk one")
+        await shop.judged(e.Denied, elsewhere, agent="desk one")
+        await shop.judged(e.Approved, SECOND, agent="desk two")
     requested = (await shop.ledger.call(FIRST)).requested
     assert requested
     day = f"{requested.recorded_at:%Y-%m-%d}"
@@ -425,8 +385,7 @@ async def test_a_requester_has_one_sum_by_every_name(shop: Shop):
     """
     people = '[people]\nrita = ["rita@corp.example", "slack:U17"]\n'
     own = people + budget(250, per="requester") + FREELY
-    await shop.open(own, budget(350, per="requester"))
-    async with shop.gates():
+    async with shop.at_work(own, budget(350, per="requester")):
         for number, name in enumerate(("rita", " Rita@Corp.example")):
             await shop.request(THREAD.call(f"r{number}"), requester=name)
             await shop.decided(e.Approved, THREAD.call(f"r{number}"))
@@ -463,12 +422,9 @@ async def test_the_organisations_people_count_for_all(shop: Shop, of: Callable[[
 
 async def test_both_policies_budgets_count(shop: Shop):
     """All must have room, each with a sum of its own though the names are alike (B76)."""
-    await shop.open(budget(500, "ask") + FREELY, budget(100, "block"))
-    async with shop.gates():
-        await shop.request()
-        await shop.decided(e.Approved)
-        await shop.request(SECOND)
-        denied = await shop.decided(e.Denied, SECOND)
+    async with shop.at_work(budget(500, "ask") + FREELY, budget(100, "block")):
+        await shop.judged(e.Approved)
+        denied = await shop.judged(e.Denied, SECOND)
     assert "the organisation's budget 'refunds'" in denied.reason
     assert sorted(one.organisation for one in await series(shop)) == [False, True]
 
@@ -476,10 +432,8 @@ async def test_both_policies_budgets_count(shop: Shop):
 @pytest.mark.parametrize(("own", "over"), [("block", "ask"), ("ask", "block")])
 async def test_beyond_two_budgets_the_one_that_blocks_counts(shop: Shop, own: str, over: str):
     """Whichever policy has it (B76)."""
-    await shop.open(budget(50, own) + FREELY, budget(50, over))
-    async with shop.gates():
-        await shop.request()
-        assert (await shop.decided(e.Denied)).ground == "limit"
+    async with shop.at_work(budget(50, own) + FREELY, budget(50, over)):
+        assert (await shop.judged(e.Denied)).ground == "limit"
 
 
 async def test_a_gate_that_died_has_spent_once(shop: Shop):
@@ -505,13 +459,11 @@ async def test_tokens_of_a_thread(shop: Shop):
         e.ModelReplied(parts=(), usage=e.Usage(input_tokens=60, output_tokens=39)),
     )
     async with shop.gates():
-        await shop.request()
-        await shop.decided(e.Approved)
+        await shop.judged(e.Approved)
         await shop.ledger.append(
             THREAD.replied(2), e.ModelReplied(parts=(), usage=e.Usage(output_tokens=1))
         )
-        await shop.request(SECOND)
-        denied = await shop.decided(e.Denied, SECOND)
+        denied = await shop.judged(e.Denied, SECOND)
     assert denied.reason == "100 of 100 is used of the budget 'talk' (t1)."
 
 
@@ -534,8 +486,7 @@ async def test_tokens_of_an_agent_and_a_day(shop: Shop):
     not; each reply counts once, whatever number of gates look.
     """
     threads = [ThreadRef("shop", f"talk-{number}") for number in range(3)]
-    await shop.open(tokens("agent day"))
-    async with shop.gates(3):
+    async with shop.at_work(tokens("agent day"), gates=3):
         await replied(shop, threads[0], 1, 60, "desk")
         await used(shop, 1)
         await shop.request(threads[1].call("c1"), agent="desk")
@@ -565,8 +516,7 @@ async def used(shop: Shop, number: int) -> None:
 
 async def test_no_call_is_taken_for_a_reply(shop: Shop):
     """Whatever a service calls its call: what a reply has used counts for it too (I10)."""
-    await shop.open(tokens("day"))
-    async with shop.gates():
+    async with shop.at_work(tokens("day")):
         for turn in (1, 2):
             await replied(shop, THREAD, turn, 60)
             await used(shop, turn)
@@ -581,8 +531,7 @@ async def test_no_reply_gives_tokens_back(shop: Shop, per: str):
     """A provider, or a model's program, that reports less than nothing has used nothing; what other
     replies have used stays known.
     """
-    await shop.open(tokens(per))
-    async with shop.gates():
+    async with shop.at_work(tokens(per)):
         await replied(shop, THREAD, 1, 100)
         usage = e.Usage(input_tokens=-70, output_tokens=-30)
         await shop.ledger.append(THREAD.replied(2), e.ModelReplied(parts=(), usage=usage))
@@ -590,8 +539,7 @@ async def test_no_reply_gives_tokens_back(shop: Shop, per: str):
         await shop.ledger.append(THREAD.replied(3), e.ModelReplied(parts=(), usage=usage))
         if per == "day":
             await used(shop, 2)
-        await shop.request()
-        denied = await shop.decided(e.Denied)
+        denied = await shop.judged(e.Denied)
     assert denied.reason.startswith("105 of 100 is used of the budget 'talk'")
 
 
@@ -616,11 +564,9 @@ async def test_nobody_breaks_the_glass_of_a_budget_that_blocks(shop: Shop):
     """An emergency lets one person decide alone; it does not make money (docs/policies.md)."""
     rules = rule("money", "ask", 'voters = ["ana", "ben"]', "votes_needed = 2",
                  'break_glass = ["cai"]')  # fmt: skip
-    await shop.open(budget(150) + rules)
-    async with shop.gates():
+    async with shop.at_work(budget(150) + rules):
         for ref in (FIRST, SECOND):
-            await shop.request(ref)
-            await shop.asked(ref)
+            await shop.ask(ref)
         for ref in (FIRST, SECOND):
             vote = e.Voted(verdict="break_glass", digest=(await shop.asked(ref)).digest, reason="!")
             await shop.ledger.append(ref.vote("cai"), vote)
@@ -729,10 +675,8 @@ def test_a_call_that_was_started_gives_nothing_back(ending: str):
 
 async def test_who_gives_back(shop: Shop):
     """Only calls that have ended without running; an open or an approved one does not (I5)."""
-    await shop.open(FREELY)
-    async with shop.gates():
-        await shop.request()
-        await shop.decided(e.Approved)
+    async with shop.at_work(FREELY):
+        await shop.judged(e.Approved)
     facts = await shop.ledger.read(FIRST)
     assert giving_back([FIRST, SECOND], facts) == frozenset()
     assert call_of(FIRST, facts).status is Status.APPROVED

@@ -29,9 +29,7 @@ def traces() -> Iterator[Recorded]:
         yield found
 
 
-async def test_one_trace_from_what_is_said_to_what_the_model_reads(
-    port: EventLog, traces: Recorded
-):
+async def test_one_trace_from_what_is_said_to_what_the_model_reads(port, traces):
     """Service, model, gate, person and executor; the person's own request is linked, not mixed."""
     chain = Chain(port, Script([REFUND], [DONE]))
     with traces.tracer.start_as_current_span("the service"):
@@ -150,9 +148,7 @@ async def test_a_deadline_ends_a_call_in_its_trace(port: EventLog, traces: Recor
 
 
 @pytest.mark.log("memory")
-async def test_a_service_that_was_started_again_runs_the_call_in_its_trace(
-    port: EventLog, traces: Recorded
-):
+async def test_a_service_that_was_started_again_runs_the_call_in_its_trace(port, traces):
     """The span of the new process is linked; claim and result stay in the trace of the request."""
     shop = Shop(port)
     await shop.open(RULE)
@@ -178,9 +174,7 @@ async def test_a_service_that_was_started_again_runs_the_call_in_its_trace(
 
 @pytest.mark.log("memory")
 @pytest.mark.parametrize("is_loaded", [False, True])
-async def test_without_any_exporter_facts_pass_the_trace_on(
-    port: EventLog, monkeypatch: pytest.MonkeyPatch, is_loaded: bool
-):
+async def test_without_any_exporter_facts_pass_the_trace_on(port, monkeypatch, is_loaded):
     """Programs without OpenTelemetry, or with its API alone, record what they were given."""
     monkeypatch.setattr(tracing, "_is_in_use", lambda: is_loaded)
     shop = Shop(port)

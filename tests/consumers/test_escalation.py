@@ -78,10 +78,8 @@ async def test_deny_it_expires(shop: Shop):
     """The broker's clock ends it: expired, which is no no, and a late vote is told so (B36, B37,
     B87, I5).
     """
-    await shop.open(asking(f"expires_in_s = {SOON}"))
-    async with shop.gates():
-        await shop.request()
-        expired = await shop.decided(e.Expired)
+    async with shop.at_work(asking(f"expires_in_s = {SOON}")):
+        expired = await shop.judged(e.Expired)
     assert (expired.rule, expired.policy_version, expired.after_s) == ("money", 1, SOON)
     with pytest.raises(DeadlinePassed, match="is already decided: Expired"):
         await shop.ledger.reviewer("ana").approve(FIRST)
@@ -92,10 +90,8 @@ async def test_it_expires_when_the_requester_waits_no_longer(shop: Shop):
     """Nobody else is asked by then, the queue shows the deadline, and a late vote is told so (B36,
     B37, I5).
     """
-    await shop.open(asking(stages(60)))
-    async with shop.gates(queue=True):
-        await shop.request(expires_in_s=SOON / 2)
-        expired = await shop.decided(e.Expired)
+    async with shop.at_work(asking(stages(60)), queue=True):
+        expired = await shop.judged(e.Expired, expires_in_s=SOON / 2)
     assert 0 <= expired.after_s <= SOON / 2
     with pytest.raises(DeadlinePassed, match="is already decided: Expired"):
         await shop.ledger.reviewer("ana").approve(FIRST)
@@ -133,10 +129,8 @@ async def test_a_gate_that_is_away_lets_nothing_start_too_late(shop: Shop):
     """Nobody has recorded the end yet, and the broker's clock is enough: the claim is refused, and
     one that is recorded all the same is void. The next gate records the end (I1, I5).
     """
-    await shop.open(rule("money", "allow", f"valid_for_s = {LATER}"))
-    async with shop.gates():
-        await shop.request()
-        await shop.decided(e.Approved)
+    async with shop.at_work(rule("money", "allow", f"valid_for_s = {LATER}")):
+        await shop.judged(e.Approved)
     await asyncio.sleep(LATER)
     with pytest.raises(DeadlinePassed, match="was not started by then"):
         await shop.ledger.start(FIRST)
@@ -152,10 +146,8 @@ async def test_a_gate_that_is_away_lets_nothing_start_too_late(shop: Shop):
 async def test_the_shorter_validity_of_two_policies_counts(shop: Shop):
     """The organisation's is a bound for every workspace's."""
     organisation = rule("all money", "ask", "valid_for_s = 60")
-    await shop.open(rule("money", "ask", "valid_for_s = 3600"), organisation)
-    async with shop.gates():
-        await shop.request()
-        assert (await shop.asked()).valid_for_s == 60
+    async with shop.at_work(rule("money", "ask", "valid_for_s = 3600"), organisation):
+        assert (await shop.ask()).valid_for_s == 60
 
 
 # ----------------------------------------------------------------------------------------- stages
@@ -163,10 +155,8 @@ async def test_the_shorter_validity_of_two_policies_counts(shop: Shop):
 
 async def test_stay_it_goes_on_waiting(shop: Shop):
     """Its time is over, and it is still asked; the vote that comes after counts (B45, B51, B73)."""
-    await shop.open(asking(f"expires_in_s = {SOON}", 'on_timeout = "stay"'))
-    async with shop.gates(queue=True):
-        await shop.request()
-        await shop.asked()
+    async with shop.at_work(asking(f"expires_in_s = {SOON}", 'on_timeout = "stay"'), queue=True):
+        await shop.ask()
         await asyncio.sleep(2 * SOON)
         assert (await shop.ledger.call(FIRST)).status is Status.PENDING
         [entry] = await entries(shop)
@@ -180,10 +170,8 @@ async def test_escalate_more_people_are_asked(shop: Shop):
     """It is recorded that the lead is asked as well, the queue shows it, and the lead's vote
     decides (B36, B39, B54).
     """
-    await shop.open(asking(stages(60)))
-    async with shop.gates(queue=True):
-        await shop.request()
-        await shop.asked()
+    async with shop.at_work(asking(stages(60)), queue=True):
+        await shop.ask()
         with pytest.raises(NotAllowed, match="lea is none of those who may vote on shop/t1/c1"):
             await shop.ledger.reviewer("lea").approve(FIRST)
         escalated = await shop.until(FIRST.escalated(1))
@@ -204,10 +192,8 @@ async def test_escalate_more_people_are_asked(shop: Shop):
 
 async def test_who_was_asked_first_still_counts(shop: Shop):
     """Together with the lead, who fills whichever place is lacking (B39)."""
-    await shop.open(asking("votes_needed = 2", stages(60), voters='"ana", "ben"'))
-    async with shop.gates():
-        await shop.request()
-        await shop.asked()
+    async with shop.at_work(asking("votes_needed = 2", stages(60), voters='"ana", "ben"')):
+        await shop.ask()
         await shop.ledger.reviewer("ana").approve(FIRST)
         await shop.until(FIRST.escalated(1))
         await shop.ledger.reviewer("lea").approve(FIRST)
@@ -218,10 +204,8 @@ async def test_the_lead_is_not_asked_before_their_time(shop: Shop):
     """A vote that another program recorded for them too early does not count, not even later
     (B40).
     """
-    await shop.open(asking(stages(SOON)))
-    async with shop.gates():
-        await shop.request()
-        asked = await shop.asked()
+    async with shop.at_work(asking(stages(SOON))):
+        asked = await shop.ask()
         early = e.Voted(verdict="approve", digest=asked.digest)
         await shop.ledger.append(FIRST.vote("lea"), early)
         await shop.decided(e.Expired)
@@ -231,10 +215,8 @@ async def test_stage_after_stage_and_then_it_expires(shop: Shop):
     """The timer is set again for each stage; when the last is over the call expires, with all the
     time it took (B36, B37, I5).
     """
-    await shop.open(asking(stages(SOON, SOON)))
-    async with shop.gates():
-        await shop.request()
-        expired = await shop.decided(e.Expired)
+    async with shop.at_work(asking(stages(SOON, SOON))):
+        expired = await shop.judged(e.Expired)
     call = await shop.ledger.call(FIRST)
     assert call.gated
     assert call.decided
@@ -256,8 +238,7 @@ async def test_stage_after_stage_and_then_it_expires(shop: Shop):
 
 async def test_a_last_stage_without_an_end_goes_on_waiting(shop: Shop):
     """Everybody was asked, and somebody has to say something (B45)."""
-    await shop.open(asking(stages(None)))
-    async with shop.gates():
+    async with shop.at_work(asking(stages(None))):
         await shop.request()
         await shop.until(FIRST.escalated(1))
         await asyncio.sleep(2 * SOON)
@@ -271,10 +252,8 @@ async def test_what_fell_due_while_no_gate_ran_happens_when_one_comes(shop: Shop
     (B37, B53).
     """
     at_its_end = f"expires_in_s = {LATER}" if then == "deny" else stages(60, first_s=LATER)
-    await shop.open(asking(at_its_end))
-    async with shop.gates():
-        await shop.request()
-        await shop.asked()
+    async with shop.at_work(asking(at_its_end)):
+        await shop.ask()
     await asyncio.sleep(1.1 * LATER)
     assert (await shop.ledger.call(FIRST)).status is Status.PENDING
     assert not (await shop.ledger.call(FIRST)).escalated
@@ -306,10 +285,8 @@ async def test_a_gate_that_died_after_it_escalated(shop: Shop):
     """The hint is handed out again: nobody is asked twice, and the next stage gets its timer (B37,
     I13).
     """
-    await shop.open(asking(stages(SOON, 60)))
-    async with shop.gates():
-        await shop.request()
-        await shop.asked()
+    async with shop.at_work(asking(stages(SOON, 60))):
+        await shop.ask()
         await asyncio.sleep(SOON / 3)
     call = await shop.ledger.call(FIRST)
     assert call.due
@@ -331,10 +308,8 @@ async def test_a_timer_of_a_clock_that_is_ahead_ends_nothing(shop: Shop, rule_sa
     clock, people have the time that they were given (B36). The timer is set again on the clock that
     fires it, so that it does not fire at once, again and again.
     """
-    await shop.open(asking(rule_says))
-    async with shop.gates():
-        await shop.request()
-        await shop.asked()
+    async with shop.at_work(asking(rule_says)):
+        await shop.ask()
     call = await shop.ledger.call(FIRST)
     assert call.due
     hour = timedelta(hours=1)
@@ -366,8 +341,7 @@ async def test_ben_votes_for_ana(shop: Shop):
     await shop.open(asking())
     await delegate(shop)
     async with shop.gates():
-        await shop.request()
-        await shop.asked()
+        await shop.ask()
         voted = await shop.ledger.reviewer("ben").approve(FIRST)
         assert (await shop.ledger.tally(voted)).people == ("ana",)
         approved = await shop.decided(e.Approved)
@@ -375,8 +349,7 @@ async def test_ben_votes_for_ana(shop: Shop):
         decided = (await shop.ledger.call(FIRST)).decided
         assert decided
         assert describe(decided).startswith("Approved by ben for ana at ")
-        await shop.request(SECOND)
-        await shop.asked(SECOND)
+        await shop.ask(SECOND)
         await shop.ledger.reviewer("ben").vote(SECOND, Ballot("deny", on_behalf_of="ana"))
         denied = await shop.decided(e.Denied, SECOND)
         assert (denied.voters, denied.on_behalf_of) == (("ben",), {"ben": "ana"})
@@ -404,8 +377,7 @@ async def test_a_word_that_does_not_hold_gives_no_vote(shop: Shop, given: dict[s
 
 async def _gives_no_vote(shop: Shop) -> None:
     async with shop.gates():
-        await shop.request()
-        asked = await shop.asked()
+        asked = await shop.ask()
         with pytest.raises(NotAllowed, match="ana gave ben no vote on refund that holds now"):
             await shop.ledger.reviewer("ben").vote(FIRST, Ballot("approve", on_behalf_of="ana"))
         with pytest.raises(NotAllowed, match="ben is none of those who may vote"):
@@ -430,8 +402,7 @@ async def test_a_word_that_was_ended_gives_no_vote(shop: Shop):
     await shop.open(asking())
     await delegate(shop)
     async with shop.gates():
-        await shop.request(SECOND)
-        await shop.asked(SECOND)
+        await shop.ask(SECOND)
     await shop.ledger.reviewer("ben").approve(SECOND)
     ended = await shop.ledger.reviewer("ana").end_delegation(ANAS, reason="back again")
     assert ended.ended
@@ -454,8 +425,7 @@ async def test_a_removed_person_has_no_word_to_give(shop: Shop, is_given_before:
     if not is_given_before:
         await delegate(shop)
     async with shop.gates():
-        await shop.request()
-        asked = await shop.asked()
+        asked = await shop.ask()
         for name, behalf in (("ana", ""), ("ben", "ana")):
             vote = e.Voted(verdict="approve", digest=asked.digest, on_behalf_of=behalf)
             await shop.ledger.append(FIRST.vote(name), vote)
@@ -470,10 +440,8 @@ async def test_a_removed_person_has_no_word_to_give(shop: Shop, is_given_before:
 
 async def test_a_word_given_after_the_vote_gives_none(shop: Shop):
     """What he recorded before she gave it was not hers to give then (B40)."""
-    await shop.open(asking())
-    async with shop.gates():
-        await shop.request()
-        asked = await shop.asked()
+    async with shop.at_work(asking()):
+        asked = await shop.ask()
     vote = e.Voted(verdict="approve", digest=asked.digest, on_behalf_of="ana")
     await shop.ledger.append(FIRST.vote("ben"), vote)
     await delegate(shop)
@@ -488,8 +456,7 @@ async def test_a_word_is_not_passed_on(shop: Shop):
     await delegate(shop)
     await delegate(shop, "shop/ben/leave", "cy")
     async with shop.gates():
-        await shop.request()
-        asked = await shop.asked()
+        asked = await shop.ask()
         for behalf, sentence in (
             ("ana", "ana gave cy no vote on refund"),
             ("ben", "ben is none of those"),
@@ -510,8 +477,7 @@ async def test_nobody_counts_twice_by_a_word(shop: Shop):
     await shop.open(asking("votes_needed = 2", voters='"ana", "ben", "cy"'))
     await delegate(shop)
     async with shop.gates():
-        await shop.request()
-        await shop.asked()
+        await shop.ask()
         await shop.ledger.reviewer("ben").vote(FIRST, Ballot("approve", on_behalf_of="ana"))
         with pytest.raises(
             AlreadyFilled, match=r"ben has already voted on .*: Voted by ben for ana at"
@@ -528,8 +494,7 @@ async def test_who_asks_does_not_vote_in_anybodys_place(shop: Shop):
     await delegate(shop, to="rita")
     await delegate(shop, "shop/rita/leave", "ben")
     async with shop.gates():
-        await shop.request()
-        await shop.asked()
+        await shop.ask()
         for name, behalf in (("rita", "ana"), ("ben", "rita")):
             with pytest.raises(
                 NotAllowed, match="rita asked for shop/t1/c1, or is behind the agent that did"
@@ -614,10 +579,8 @@ async def test_a_gate_that_died_after_the_announcement(shop: Shop):
     """It is announced and not decided: the next gate decides, and announces nothing twice (B56,
     I13).
     """
-    await shop.open(GLASS)
-    async with shop.gates():
-        await shop.request()
-        await shop.asked()
+    async with shop.at_work(GLASS):
+        await shop.ask()
     await shop.ledger.reviewer("sam").vote(FIRST, Ballot("break_glass", reason="the shop burns"))
     await shop.ledger.append(
         FIRST.announced, e.GlassBroken(reviewer="sam", reason="the shop burns")
@@ -629,10 +592,8 @@ async def test_a_gate_that_died_after_the_announcement(shop: Shop):
 
 async def test_glass_cannot_be_broken_against_a_block(shop: Shop):
     """What the policy blocks by now nobody lets run, in no emergency (I3, B67)."""
-    await shop.open(GLASS)
-    async with shop.gates():
-        await shop.request()
-        await shop.asked()
+    async with shop.at_work(GLASS):
+        await shop.ask()
         await shop.apply(rule("closed", "block"))
         await shop.ledger.reviewer("sam").vote(
             FIRST, Ballot("break_glass", reason="the shop burns")
@@ -648,8 +609,7 @@ async def test_who_may_not_break_it_breaks_nothing(shop: Shop):
     await shop.open(GLASS.replace('["sam"]', '["sam", "rita", "tom"]'))
     await delegate(shop, "shop/sam/leave", "cy")
     async with shop.gates():
-        await shop.request()
-        asked = await shop.asked()
+        asked = await shop.ask()
         for name, behalf, reason in (
             ("dan", "", "fire"),
             ("cy", "sam", "fire"),
@@ -672,10 +632,8 @@ async def test_glass_is_not_broken_for_other_arguments(shop: Shop):
     """Another program records an edit with it: what would run is not what this person meant, so it
     counts for nothing (B61, I1).
     """
-    await shop.open(GLASS)
-    async with shop.gates():
-        await shop.request()
-        asked = await shop.asked()
+    async with shop.at_work(GLASS):
+        asked = await shop.ask()
         edit = e.Voted(
             verdict="break_glass", digest=asked.digest, reason="fire", arguments='{"amount":1}'
         )

@@ -239,9 +239,7 @@ HANDED_ON = [
     ("tools", "recorded_spec", "waited_s", "after_s"),
     [pytest.param(*row, id=name) for name, *row in HANDED_ON],
 )
-def test_what_cannot_run_here_is_handed_on_for_a_while(
-    tools, recorded_spec, waited_s: float, after_s
-):
+def test_what_cannot_run_here_is_handed_on_for_a_while(tools, recorded_spec, waited_s, after_s):
     """Another process may have the tool in that version, so an approved call is declined only when
     nobody took it (D14).
     """
@@ -310,9 +308,7 @@ async def test_a_tool_whose_output_cannot_be_recorded_has_failed():
     assert end.event.output.startswith("The tool ran, but its output cannot be recorded:")
 
 
-async def test_an_older_executor_hands_on_to_the_one_that_can_run_it(
-    monkeypatch: pytest.MonkeyPatch,
-):
+async def test_an_older_executor_hands_on_to_the_one_that_can_run_it(monkeypatch):
     """In a rolling upgrade a call runs, whichever process is handed its decision first, and however
     often (D14).
     """
@@ -327,7 +323,6 @@ async def test_an_older_executor_hands_on_to_the_one_that_can_run_it(
         await ledger.append(slot, event)
     handed_on = asyncio.Event()
     retry = in_memory._MemoryDelivery.retry
-
     times = 0
 
     async def noted(delivery: in_memory._MemoryDelivery, after_s: float) -> None:

@@ -169,9 +169,7 @@ VERDICTS = [
 @pytest.mark.parametrize(
     ("text", "wish", "tool", "says"), [pytest.param(*row, id=name) for name, *row in VERDICTS]
 )
-def test_what_the_gate_says_to_a_wish(
-    text: str, wish: e.ToolRequested, tool: Tool | None, says: e.Event
-):
+def test_what_the_gate_says_to_a_wish(text, wish, tool, says):
     """What could never run is denied before anybody is asked; else the strictest rule counts (B66,
     I4, B64, B67, B25).
     """
@@ -347,14 +345,7 @@ STEPS = [
     ("text", "wish", "tool", "past", "grants", "says"),
     [pytest.param(*row, id=name) for name, *row in STEPS],
 )
-def test_each_step_goes_before_the_next(
-    text: str,
-    wish: e.ToolRequested,
-    tool: Tool,
-    past: ThreadUsage,
-    grants: tuple[Grant, ...],
-    says: e.Event,
-):
+def test_each_step_goes_before_the_next(text, wish, tool, past, grants, says):
     """The steps of `verdict`, by their numbers: the first that has a word has the last one (B66,
     B67, B68, B69, B76, I4).
     """
@@ -691,9 +682,7 @@ async def test_it_sees_the_newest_policy_and_the_very_version_of_the_tool(ledger
         pytest.param(applied('[[rule]]\nname="x"\ntools=["*"]\nthen="maybe"\n'), id="wrong"),
     ],
 )
-async def test_a_policy_that_could_never_be_read_asks_everybody(
-    ledger: Ledger, policy: e.PolicyApplied
-):
+async def test_a_policy_that_could_never_be_read_asks_everybody(ledger, policy):
     """Where something was applied and nothing of it can be read, people are asked about everything
     (H5, I4).
     """

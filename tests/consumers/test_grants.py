@@ -81,8 +81,7 @@ async def test_a_grant_lets_a_call_run_and_is_seen_in_the_decision(shop: Shop):
         ANAS, "refund", for_s=60, uses=2, reason="small ones are fine"
     )
     async with shop.gates():
-        await shop.request()
-        approved = await shop.decided(e.Approved)
+        approved = await shop.judged(e.Approved)
     call = await shop.ledger.call(FIRST)
     assert call.decided is not None
     assert (approved.ground, approved.grants, approved.voters) == (
@@ -104,10 +103,8 @@ async def test_when_its_uses_are_spent_people_are_asked(shop: Shop):
     await shop.ledger.reviewer("ana").grant(ANAS, "refund", for_s=60, uses=2)
     async with shop.gates():
         for ref in (FIRST, SECOND):
-            await shop.request(ref)
-            await shop.decided(e.Approved, ref)
-        await shop.request(THIRD)
-        await shop.asked(THIRD)
+            await shop.judged(e.Approved, ref)
+        await shop.ask(THIRD)
     assert await used(shop) == {"ana.small.used.1": "shop/t1/c1", "ana.small.used.2": "shop/t1/c2"}
 
 
@@ -115,12 +112,10 @@ async def test_a_revoked_grant_covers_nothing_more(shop: Shop):
     """Anybody may take it back; what it let run before stays as it was (I6)."""
     await shop.ledger.reviewer("ana").grant(ANAS, "refund", for_s=60, uses=9)
     async with shop.gates():
-        await shop.request()
-        await shop.decided(e.Approved)
+        await shop.judged(e.Approved)
         revoked = await shop.ledger.reviewer("ben").revoke_grant(ANAS, reason="too many")
         assert revoked.standing(shop.ledger.now()) == "revoked"
-        await shop.request(SECOND)
-        await shop.asked(SECOND)
+        await shop.ask(SECOND)
     assert (await shop.ledger.call(FIRST)).status is Status.APPROVED
 
 
@@ -134,14 +129,11 @@ async def test_a_grant_that_a_removed_person_gives_covers_nothing(shop: Shop):
     with pytest.raises(AlreadyFilled, match="it is revoked"):
         await ana.grant("shop/ana/late", "refund", for_s=60)
     async with shop.gates():
-        await shop.request()
-        assert (await shop.decided(e.Approved)).grants == ("ana/small",)
-        await shop.request(SECOND)
-        await shop.asked(SECOND)
+        assert (await shop.judged(e.Approved)).grants == ("ana/small",)
+        await shop.ask(SECOND)
         await told(partial(person_slot, "ana"), e.PersonAdded())
         await ana.grant("shop/ana/new", "refund", for_s=60)
-        await shop.request(THIRD)
-        assert (await shop.decided(e.Approved, THIRD)).grants == ("ana/new",)
+        assert (await shop.judged(e.Approved, THIRD)).grants == ("ana/new",)
 
 
 @pytest.mark.log("memory", "jetstream")
@@ -167,8 +159,7 @@ async def test_a_grant_is_for_what_comes_after_it(shop: Shop):
     await shop.ledger.reviewer("ana").grant(ANAS, "refund", for_s=60)
     async with shop.gates():
         await shop.asked()
-        await shop.request(SECOND)
-        await shop.decided(e.Approved, SECOND)
+        await shop.judged(e.Approved, SECOND)
 
 
 FIVE, HUNDRED = '{"amount":5}', '{"amount":100}'
@@ -197,9 +188,7 @@ COVERED: list[tuple[str, dict[str, Any], dict[str, Any], bool]] = [
 @pytest.mark.parametrize(
     ("granted", "wish", "covered"), [pytest.param(*row, id=name) for name, *row in COVERED]
 )
-async def test_what_a_grant_covers(
-    shop: Shop, granted: dict[str, Any], wish: dict[str, Any], covered: bool
-):
+async def test_what_a_grant_covers(shop, granted, wish, covered):
     """Exact arguments or a condition on them, an agent, a thread; what is uncertain is asked about
     (B68, B64, I4).
     """
@@ -221,12 +210,10 @@ async def test_a_rule_that_asks_two_takes_the_grants_of_two(shop: Shop):
     await shop.ledger.reviewer("ana").grant(ANAS, "refund", for_s=60, uses=2)
     await shop.ledger.reviewer("ana").grant("shop/ana/more", "refund", for_s=60)
     async with shop.gates():
-        await shop.request()
-        assert (await shop.asked()).votes_needed == 2
+        assert (await shop.ask()).votes_needed == 2
         assert await used(shop) == {}
         await shop.ledger.reviewer("ben").grant(BENS, "refund", for_s=60)
-        await shop.request(SECOND)
-        approved = await shop.decided(e.Approved, SECOND)
+        approved = await shop.judged(e.Approved, SECOND)
     assert (approved.grants, approved.voters) == (("ana/small", "ben/small"), ("ana", "ben"))
     assert await used(shop) == {"ana.small.used.1": "shop/t1/c2", "ben.small.used.1": "shop/t1/c2"}
 
@@ -236,8 +223,7 @@ async def test_a_grant_does_not_help_against_a_block(shop: Shop):
     await shop.ledger.reviewer("ana").grant(ANAS, "refund", for_s=60)
     await shop.apply(rule("closed", "block"))
     async with shop.gates():
-        await shop.request()
-        assert (await shop.decided(e.Denied)).ground == "policy"
+        assert (await shop.judged(e.Denied)).ground == "policy"
     assert await used(shop) == {}
 
 
@@ -246,8 +232,7 @@ async def test_a_grant_that_came_before_it_was_forbidden_covers_nothing(shop: Sh
     await shop.ledger.reviewer("ana").grant(ANAS, "refund", for_s=60)
     await shop.apply('never_grant = ["re*"]\n' + ASK)
     async with shop.gates():
-        await shop.request()
-        await shop.asked()
+        await shop.ask()
 
 
 # --------------------------------------------------------------------------------------- a later no
@@ -262,8 +247,7 @@ async def test_a_no_takes_back_the_grants_that_would_have_covered_it(shop: Shop)
     await shop.ledger.reviewer("ana").grant("shop/ana/five", "refund", for_s=60, arguments=FIVE)
     await shop.ledger.reviewer("ana").grant("shop/ana/elsewhere", "refund", for_s=60, thread="t2")
     async with shop.gates():
-        await shop.request()
-        await shop.asked()
+        await shop.ask()
         await shop.ledger.reviewer("ben").deny(FIRST, reason="not to this one")
         await shop.decided(e.Denied)
         standing = {str(one.ref): one.revoked for one in await shop.ledger.grants("shop")}
@@ -275,8 +259,7 @@ async def test_a_no_takes_back_the_grants_that_would_have_covered_it(shop: Shop)
         assert (revoked.event.call, revoked.event.reason) == ("shop/t1/c1", "not to this one")
         # What it would have covered is asked about again, also when one person would do by now.
         await shop.apply(ASK)
-        await shop.request(SECOND, '{"amount":101}')
-        await shop.asked(SECOND)
+        await shop.ask(SECOND, '{"amount":101}')
 
 
 async def test_a_no_does_not_beat_a_later_yes(shop: Shop):
@@ -284,8 +267,7 @@ async def test_a_no_does_not_beat_a_later_yes(shop: Shop):
     have known of the no.
     """
     async with shop.gates():
-        await shop.request()
-        await shop.asked()
+        await shop.ask()
     await shop.ledger.reviewer("ben").deny(FIRST)
     await shop.ledger.reviewer("ana").grant(ANAS, "refund", for_s=60)
     async with shop.gates():
@@ -299,8 +281,7 @@ async def test_a_no_of_the_policy_takes_back_nothing(shop: Shop):
     await shop.ledger.reviewer("ana").grant(ANAS, "refund", for_s=60)
     await shop.apply(rule("closed", "block"))
     async with shop.gates():
-        await shop.request()
-        await shop.decided(e.Denied)
+        await shop.judged(e.Denied)
     [grant] = await shop.ledger.grants("shop")
     assert grant.revoked is None
 
@@ -322,8 +303,7 @@ async def test_a_gate_that_dies_after_it_took_a_use(shop: Shop):
     await shop.ledger.append(take.slot, take.event)
     async with shop.gates(2):
         assert (await shop.decided(e.Approved)).grants == ("ana/small",)
-        await shop.request(SECOND)
-        await shop.decided(e.Approved, SECOND)
+        await shop.judged(e.Approved, SECOND)
     assert await used(shop) == {"ana.small.used.1": "shop/t1/c1", "ana.small.used.2": "shop/t1/c2"}
 
 
@@ -430,9 +410,7 @@ BAD: list[tuple[str, dict[str, Any], type[Exception], str]] = [
 @pytest.mark.parametrize(
     ("given", "kind", "sentence"), [pytest.param(*row, id=name) for name, *row in BAD]
 )
-async def test_a_grant_that_should_not_be_given_is_refused(
-    shop: Shop, given: dict[str, Any], kind: type[Exception], sentence: str
-):
+async def test_a_grant_that_should_not_be_given_is_refused(shop, given, kind, sentence):
     """In one sentence, and nothing is recorded (B69, I4)."""
     await shop.ledger.declare("shop", ToolSpec(name="apply_policy", schema=SCHEMA, governs=True))
     if "policy" in given:

@@ -101,9 +101,7 @@ UNMAPPED = ["eve@corp.example", "user:ben", "a?a", "*", "[ab]*", "ben.smith"]
 
 @pytest.mark.parametrize("requester", UNMAPPED)
 @pytest.mark.parametrize("then", ["ask", "allow"])
-async def test_a_requester_who_could_not_be_kept_from_voting_is_denied(
-    ledger: Ledger, requester: str, then: str
-):
+async def test_a_requester_who_could_not_be_kept_from_voting_is_denied(ledger, requester, then):
     """Nobody can say whose the account is. A pattern is one of them, and excludes nobody (C5, M5,
     R2).
     """
@@ -460,12 +458,10 @@ async def test_an_organisation_can_require_that_policies_are_approved(ledger: Le
     assert (await ledger.policies("shop")).workspace.version == 1, (
         "it was applied before approval was required"
     )
-
     await ledger.try_append(policy_slot("shop", 2), applied(OTHER))
     assert (await ledger.policies("shop")).workspace.version == 1
     [alarm] = await ledger.alarms()
     assert (alarm.subject, "no proposal is named" in alarm.why) == ("ledger.shop._policy.2", True)
-
     ref = await proposed(ledger, base=2)
     third = msgspec.structs.replace(applied(OTHER), proposal=str(ref))
     await ledger.reviewer("ana").approve(ref)
@@ -473,7 +469,6 @@ async def test_an_organisation_can_require_that_policies_are_approved(ledger: Le
     await ledger.try_append(policy_slot("shop", 3), third)
     assert (await ledger.policies("shop")).workspace.version == 3
     assert await ledger.alarms() == ()
-
     # A later policy of the organisation makes nothing count that was void when it was applied.
     await ledger.try_append(policy_slot("shop", 4), applied(ASK))
     await ledger.try_append(policy_slot(ORGANISATION, 2), applied(""))

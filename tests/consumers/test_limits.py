@@ -175,8 +175,7 @@ async def test_a_denied_call_is_not_put_to_people_again_at_once(shop: Shop):
     """Unchanged, it is denied by itself as often as the policy says, then people are asked once
     more, and so on (B76, B32).
     """
-    await shop.open("deny_repeats = 2\n" + ASK)
-    async with shop.gates():
+    async with shop.at_work("deny_repeats = 2\n" + ASK):
         questions = 0
         for round_ in range(3):
             for repeat in range(3):
@@ -205,52 +204,41 @@ async def test_other_arguments_are_asked_about(shop: Shop):
     """A no is to these arguments; other ones, or another thread's, are another question (B76,
     I2).
     """
-    await shop.open(ASK)
-    async with shop.gates():
+    async with shop.at_work(ASK):
         await shop.request()
         await no(shop, FIRST)
-        await shop.request(SECOND, '{"amount":99}')
-        await shop.asked(SECOND)
+        await shop.ask(SECOND, '{"amount":99}')
         elsewhere = ThreadRef("shop", "t2").call("c1")
-        await shop.request(elsewhere)
-        await shop.asked(elsewhere)
-        await shop.request(THIRD)
-        assert (await shop.decided(e.Denied, THIRD)).ground == "repeated"
+        await shop.ask(elsewhere)
+        assert (await shop.judged(e.Denied, THIRD)).ground == "repeated"
 
 
 async def test_a_word_of_the_user_opens_the_question_again(shop: Shop):
     """The user may have said what was missing; a note of the system does not (B76, B33)."""
-    await shop.open(ASK)
-    async with shop.gates():
+    async with shop.at_work(ASK):
         await shop.request()
         await no(shop, FIRST)
         await shop.ledger.say(THREAD, "it rains", message="n1", role="note")
-        await shop.request(SECOND)
-        assert (await shop.decided(e.Denied, SECOND)).ground == "repeated"
+        assert (await shop.judged(e.Denied, SECOND)).ground == "repeated"
         await shop.say("m1")
-        await shop.request(THIRD)
-        await shop.asked(THIRD)
+        await shop.ask(THIRD)
 
 
 async def test_a_grant_opens_it_again(shop: Shop):
     """The later yes of a person beats their earlier no; when it is used up, the call is asked about
     like any other (B76).
     """
-    await shop.open(ASK)
-    async with shop.gates():
+    async with shop.at_work(ASK):
         await shop.request()
         await no(shop, FIRST)
         await shop.ledger.reviewer("ana").grant("shop/ana/after-all", "refund", for_s=60)
-        await shop.request(SECOND)
-        assert (await shop.decided(e.Approved, SECOND)).grants == ("ana/after-all",)
-        await shop.request(THIRD)
-        await shop.asked(THIRD)
+        assert (await shop.judged(e.Approved, SECOND)).grants == ("ana/after-all",)
+        await shop.ask(THIRD)
 
 
 async def test_by_itself_it_is_denied_three_times(shop: Shop):
     """What the policy says nothing about is bounded all the same (B76)."""
-    await shop.open(ASK)
-    async with shop.gates():
+    async with shop.at_work(ASK):
         await shop.request()
         await no(shop, FIRST)
         refs = await numbered(shop, 4)
@@ -263,13 +251,11 @@ async def test_a_thread_makes_so_many_calls(shop: Shop):
     """Also such as nobody is asked about; also when they come all at once and two gates look: the
     first in the log, and no others (B76).
     """
-    await shop.open("calls_per_thread = 3\n" + rule("freely", "allow"))
-    async with shop.gates(2):
+    async with shop.at_work("calls_per_thread = 3\n" + rule("freely", "allow"), gates=2):
         refs = await numbered(shop, 8)
         decided = [(await shop.until(ref.decided)).event for ref in refs]
         elsewhere = ThreadRef("shop", "t2").call("c1")
-        await shop.request(elsewhere)
-        await shop.decided(e.Approved, elsewhere)
+        await shop.judged(e.Approved, elsewhere)
     assert [type(event) for event in decided] == [e.Approved] * 3 + [e.Denied] * 5
     [reason] = {event.reason for event in decided if isinstance(event, e.Denied)}
     assert reason == "The policy lets a thread make 3 calls, and these were made."
@@ -286,13 +272,10 @@ async def test_a_thread_puts_so_many_calls_to_people(shop: Shop):
     await shop.apply(f"questions_per_thread = 2\n{money}{freely}")
     async with shop.gates():
         for ref in (FIRST, SECOND):
-            await shop.request(ref)
-            await shop.asked(ref)
-        await shop.request(THIRD)
-        denied_ = await shop.decided(e.Denied, THIRD)
+            await shop.ask(ref)
+        denied_ = await shop.judged(e.Denied, THIRD)
         small = THREAD.call("small")
-        await shop.request(small, '{"amount":1}')
-        await shop.decided(e.Approved, small)
+        await shop.judged(e.Approved, small, '{"amount":1}')
     assert denied_.ground == "limit"
     assert denied_.reason == "The policy lets a thread put 2 calls to people, and these were put."
 
@@ -345,10 +328,8 @@ async def test_the_lower_of_two_limits_counts(shop: Shop):
     await shop.open("calls_per_thread = 9\n" + rule("freely", "allow"))
     await shop.apply("calls_per_thread = 1\n", ORGANISATION)
     async with shop.gates():
-        await shop.request()
-        await shop.decided(e.Approved)
-        await shop.request(SECOND)
-        assert (await shop.decided(e.Denied, SECOND)).ground == "limit"
+        await shop.judged(e.Approved)
+        assert (await shop.judged(e.Denied, SECOND)).ground == "limit"
 
 
 async def test_rules_without_effect_are_recorded(shop: Shop):
@@ -357,16 +338,12 @@ async def test_rules_without_effect_are_recorded(shop: Shop):
     """
     shadow = rule("soon", "block", "shadow = true")
     told_ = (e.Shadow("soon", "block"),)
-    await shop.open(rule("freely", "allow") + shadow)
-    async with shop.gates():
-        await shop.request()
-        assert (await shop.decided(e.Approved)).shadows == told_
+    async with shop.at_work(rule("freely", "allow") + shadow):
+        assert (await shop.judged(e.Approved)).shadows == told_
         await shop.apply(ASK + shadow)
-        await shop.request(SECOND)
-        assert (await shop.asked(SECOND)).shadows == told_
+        assert (await shop.ask(SECOND)).shadows == told_
         await shop.apply(rule("never", "block") + shadow)
-        await shop.request(THIRD)
-        assert (await shop.decided(e.Denied, THIRD)).shadows == told_
+        assert (await shop.judged(e.Denied, THIRD)).shadows == told_
 
 
 # ----------------------------------------------------------------------------- what the model reads

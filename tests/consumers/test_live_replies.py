@@ -354,9 +354,7 @@ class Slow:
 
 
 @pytest.mark.parametrize("word", ["so ", ""], ids=["it gives its reply", "it is quiet"])
-async def test_a_follower_does_not_ask_the_broker_while_a_model_is_asked(
-    port: EventLog, word: str, monkeypatch: pytest.MonkeyPatch
-):
+async def test_a_follower_does_not_ask_the_broker_while_a_model_is_asked(port, word, monkeypatch):
     """A thousand of them would cost the broker, and with it the workers, thousands of requests."""
     ledger = Ledger(port, e.Author(kind="model", name="m"))
     looks = _counted(port, monkeypatch)
@@ -379,9 +377,7 @@ def test_a_follower_that_waits_for_long_looks_less_often():
 
 
 @pytest.mark.parametrize("after_s", [0, 1.5], ids=["at once", "later"])
-async def test_a_follower_that_waited_for_long_is_shown_the_end_soon(
-    port: EventLog, after_s: float, monkeypatch: pytest.MonkeyPatch
-):
+async def test_a_follower_that_waited_for_long_is_shown_the_end_soon(port, after_s, monkeypatch):
     """Also of a model that does not stream: its worker says that it is being asked."""
     monkeypatch.setattr(live, "_SHARE", 1e9)
     monkeypatch.setattr(live, "_LOOK_S", 3600.0)
@@ -394,9 +390,7 @@ async def test_a_follower_that_waited_for_long_is_shown_the_end_soon(
 
 
 @pytest.mark.parametrize("heard", [True, False], ids=["it follows the later", "it missed it"])
-async def test_an_attempt_that_goes_on_after_the_reply_hides_no_end(
-    port: EventLog, heard: bool, monkeypatch: pytest.MonkeyPatch
-):
+async def test_an_attempt_that_goes_on_after_the_reply_hides_no_end(port, heard, monkeypatch):
     """A worker may be slow rather than dead, and another one may have recorded the reply."""
     monkeypatch.setattr(live, "_LOOK_S", 3600.0 if heard else 1.0)
     ledger = Ledger(port, e.Author(kind="model", name="m"))
@@ -484,9 +478,7 @@ async def test_only_models_publish_live_text(tmp_path: Path):
                 assert received == ([b"model"] if role == "model" else []), role
 
 
-async def test_the_command_marks_what_it_had_to_spell_out_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+async def test_the_command_marks_what_it_had_to_spell_out_once(tmp_path, capsys):
     """Behind the text, not in the middle of it, however it was split."""
     async with (
         running(tmp_path / "store") as server,

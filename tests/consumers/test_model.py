@@ -355,9 +355,7 @@ FAILURES = [
 
 
 @pytest.mark.parametrize(("says", "error"), FAILURES)
-async def test_a_model_that_gives_no_answer_has_failed(
-    ledger: Ledger, says: ModelReply | Exception, error: str
-):
+async def test_a_model_that_gives_no_answer_has_failed(ledger, says, error):
     """Whatever it raises, and what could not be recorded, is a failed turn that says why; it is not
     asked again.
     """

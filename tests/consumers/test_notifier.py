@@ -128,9 +128,7 @@ def digest_s(in_s: float) -> float:
     return end / math.ceil(end / 3600)
 
 
-async def test_people_are_told_by_mail_push_and_http(
-    shop: Shop, port: EventLog, inboxes: Inboxes, tmp_path: Path
-):
+async def test_people_are_told_by_mail_push_and_http(shop, port, inboxes, tmp_path):
     """A question reaches each voter through a channel of theirs, and a shared room; the outcome
     reaches the requester. Each is a fact, and whoever restarts the notifier is told nothing again
     (B54).
@@ -158,9 +156,7 @@ async def test_people_are_told_by_mail_push_and_http(
     assert len(inboxes.web.to("ops")) == 3
 
 
-async def test_those_whom_a_void_run_wrongs_are_told(
-    shop: Shop, port: EventLog, inboxes: Inboxes, tmp_path: Path
-):
+async def test_those_whom_a_void_run_wrongs_are_told(shop, port, inboxes, tmp_path):
     """Somebody runs a call that waits for people: those who were asked and the requester are told
     at once, and once for both the start and the result. A run that counts is no
     news to anybody (I1).
@@ -177,8 +173,7 @@ async def test_those_whom_a_void_run_wrongs_are_told(
         await shop.ledger.append(FIRST.finished, result)
         everybody = {"ana void", "ben void", "rita void"}
         assert await told(shop, 3) == everybody
-        await shop.request(SECOND)
-        await shop.asked(SECOND)
+        await shop.ask(SECOND)
         await shop.ledger.reviewer("ana").approve(SECOND)
         await shop.decided(e.Approved, SECOND)
         await shop.ledger.append(SECOND.claim(1), start)
@@ -204,9 +199,7 @@ async def test_a_secret_stays_here(shop: Shop, port: EventLog, inboxes: Inboxes,
         assert "4111" not in one.body
 
 
-async def test_nobody_is_told_what_is_decided_by_then(
-    shop: Shop, port: EventLog, inboxes: Inboxes, tmp_path: Path
-):
+async def test_nobody_is_told_what_is_decided_by_then(shop, port, inboxes, tmp_path):
     """A question that was decided while no notifier ran is not put to anybody any more."""
     await shop.open(CONTACTS + ASKS)
     await shop.request()
@@ -221,9 +214,7 @@ async def test_nobody_is_told_what_is_decided_by_then(
     assert [one.subject for one in inboxes.mail] == ["refund needs approval: shop/t1/c2"]
 
 
-async def test_each_is_judged_again_at_the_moment_of_sending(
-    shop: Shop, port: EventLog, inboxes: Inboxes, tmp_path: Path
-):
+async def test_each_is_judged_again_at_the_moment_of_sending(shop, port, inboxes, tmp_path):
     """Retries and digests take minutes: by then one reader has voted, or all is decided, and
     nothing is needed of them any more.
     """
@@ -249,9 +240,7 @@ async def test_each_is_judged_again_at_the_moment_of_sending(
     assert [one.subject for one in inboxes.mail] == ["refund needs approval: shop/t1/c1"]
 
 
-async def test_a_dead_channel_delays_nobody_and_is_known(
-    shop: Shop, port: EventLog, inboxes: Inboxes, tmp_path: Path
-):
+async def test_a_dead_channel_delays_nobody_and_is_known(shop, port, inboxes, tmp_path):
     """Ana's mail server is broken: Ben is told all the same, the state shows the channel, the
     delivery is parked with its reason; tried again later, only Ana is told (B54).
     """
@@ -265,7 +254,6 @@ async def test_a_dead_channel_delays_nobody_and_is_known(
         [failing] = await failing_channels(shop.ledger)
         assert failing.channel == "mail"
         assert failing.why in parked[0].reason
-
         inboxes.mail.is_broken = False
         await port.mark(Mark("notifier", parked[0].number, "retry", datetime.now(UTC)))
         assert await told(shop, 2) == {"ben asked", "ana asked"}
@@ -275,9 +263,7 @@ async def test_a_dead_channel_delays_nobody_and_is_known(
     assert len(inboxes.push) == len(inboxes.mail) == 1
 
 
-async def test_the_next_contact_is_tried_if_one_fails(
-    shop: Shop, port: EventLog, inboxes: Inboxes, tmp_path: Path
-):
+async def test_the_next_contact_is_tried_if_one_fails(shop, port, inboxes, tmp_path):
     """Contacts are in order of preference: a person is told once, through the first that works."""
     inboxes.push.is_broken = True
     both = '[contacts]\nana = ["push:ana-topic", "mail:ana@example.org"]\n'
@@ -291,9 +277,7 @@ async def test_the_next_contact_is_tried_if_one_fails(
 
 
 @pytest.mark.log("jetstream")
-async def test_forty_calls_are_one_message(
-    shop: Shop, port: EventLog, inboxes: Inboxes, tmp_path: Path
-):
+async def test_forty_calls_are_one_message(shop, port, inboxes, tmp_path):
     """A digest of 40 is one message that lists them all, and 40 facts."""
     calls = [THREAD.call(f"d{number}") for number in range(40)]
     await shop.open("")
@@ -317,13 +301,7 @@ async def test_forty_calls_are_one_message(
     assert [fact.event.together for fact in facts] == [40] * 40
 
 
-async def test_a_first_start_tells_each_person_once(
-    shop: Shop,
-    port: EventLog,
-    inboxes: Inboxes,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-):
+async def test_a_first_start_tells_each_person_once(shop, port, inboxes, tmp_path, monkeypatch):
     """What has waited for longer than a minute is counted in one message for each reader, and not
     told one by one; what comes then is told by itself (B27).
     """
@@ -332,8 +310,7 @@ async def test_a_first_start_tells_each_person_once(
     calls = [THREAD.call(f"w{number}") for number in range(20)]
     async with shop.gates():
         for ref in calls:
-            await shop.request(ref)
-            await shop.asked(ref)
+            await shop.ask(ref)
     async with notifiers(port, inboxes.channels(tmp_path)):
         for ref in calls:
             await told(shop, 1, ref)
@@ -347,9 +324,7 @@ async def test_a_first_start_tells_each_person_once(
     ]
 
 
-async def test_a_reminder_comes_before_the_deadline_if_it_is_needed(
-    shop: Shop, port: EventLog, inboxes: Inboxes, tmp_path: Path
-):
+async def test_a_reminder_comes_before_the_deadline_if_it_is_needed(shop, port, inboxes, tmp_path):
     """Who has not voted is reminded; who has is not, and nobody is about a decided call."""
     remind = '[[notify]]\non = ["reminder"]\nremind_before_s = 28.5\n'
     both = rule("money", "ask", 'voters = ["ana", "ben"]', "votes_needed = 2", "expires_in_s = 30")
@@ -367,9 +342,7 @@ async def test_a_reminder_comes_before_the_deadline_if_it_is_needed(
     assert list(inboxes.mail) == []
 
 
-async def test_two_notifiers_tell_everybody_once(
-    shop: Shop, port: EventLog, inboxes: Inboxes, tmp_path: Path
-):
+async def test_two_notifiers_tell_everybody_once(shop, port, inboxes, tmp_path):
     """They share the work: no call is told twice, and none is missed."""
     calls = [THREAD.call(f"m{number}") for number in range(20)]
     await shop.open(CONTACTS + ASKS)
@@ -464,7 +437,6 @@ def test_what_is_due_later_waits_at_the_broker(next_s: float, after_s: float):
     later = Notifier(Channels({}), later=True)
     fact = Fact(1, datetime(2026, 3, 1, tzinfo=UTC), FIRST.gated, e.Withdrawn())
     [step] = later.decide(Outstanding(fact.recorded_at, (), next_s), fact)
-
     assert isinstance(step, HandOn)
     assert step.after_s == after_s
 

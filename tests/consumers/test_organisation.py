@@ -24,7 +24,6 @@ from ayes.ledger.judging.policies import (
 )
 from ayes.ledger.judging.verdict import Case
 from ayes.ledger.lifecycle import Status
-from ayes.ledger.log import EventLog
 from ayes.ledger.validity import call_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
@@ -154,8 +153,7 @@ async def test_a_workspace_cannot_allow_what_the_organisation_blocks(shop: Shop)
     await shop.open(rule("own", "allow", HIGH), rule("old", "allow"))
     await shop.apply(rule("no refunds", "block", 'reason = "By law."'), ORGANISATION)
     async with shop.gates():
-        await shop.request()
-        denied = await shop.decided(e.Denied)
+        denied = await shop.judged(e.Denied)
     assert (denied.ground, denied.rule, denied.reason) == ("policy", "no refunds", "By law.")
     assert (denied.policy_version, denied.organisation) == (2, True)
     assert (await shop.ledger.call(FIRST)).gated is None
@@ -168,11 +166,9 @@ async def test_both_are_satisfied_by_the_same_votes(shop: Shop):
     """
     own = rule("own", "ask", 'voters = ["ana", "ben", "sam"]', "votes_needed = 2")
     over = rule("over", "ask", 'voters = ["@security"]', 'reason = "It moves money."')
-    await shop.open(own, f'[groups]\nsecurity = ["sam", "sec-*"]\n{over}')
-    async with shop.gates():
+    async with shop.at_work(own, f'[groups]\nsecurity = ["sam", "sec-*"]\n{over}'):
         for ref in (FIRST, SECOND):
-            await shop.request(ref)
-            asked = await shop.asked(ref)
+            asked = await shop.ask(ref)
             assert (asked.rule, asked.policy_version, asked.organisation) == ("over", 1, True)
             assert asked.voters == ("sam", "sec-*")
             assert asked.besides == (e.Quorum(("ana", "ben", "sam"), 2, "ana ben sam"),)
@@ -191,10 +187,8 @@ async def test_both_are_satisfied_by_the_same_votes(shop: Shop):
 
 async def test_an_organisation_without_a_rule_for_it_says_nothing(shop: Shop):
     """It does not ask about what it does not mention; the workspace's own policy decides (I3)."""
-    await shop.open(rule("freely", "allow"), rule("wires", "block", tools="wire"))
-    async with shop.gates():
-        await shop.request()
-        approved = await shop.decided(e.Approved)
+    async with shop.at_work(rule("freely", "allow"), rule("wires", "block", tools="wire")):
+        approved = await shop.judged(e.Approved)
     assert (approved.rule, approved.policy_version, approved.organisation) == ("freely", 1, False)
 
 
@@ -203,8 +197,7 @@ async def test_an_organisations_policy_that_cannot_be_read_asks_about_everything
     await shop.open(rule("freely", "allow", HIGH))
     await shop.apply('[[rule]]\nname = "half a', ORGANISATION)
     async with shop.gates():
-        await shop.request()
-        asked = await shop.asked()
+        asked = await shop.ask()
         assert (asked.rule, asked.policy_version, asked.organisation) == ("unreadable", 0, True)
         assert (asked.reason, asked.voters) == (
             "The policy that was applied cannot be read, so people are asked about everything.",
@@ -223,10 +216,8 @@ async def test_what_the_organisation_blocks_by_now_is_denied_after_all(shop: Sho
     """Asked under the workspace's rule, approved by people, and blocked by the organisation since
     (I3).
     """
-    await shop.open(rule("own", "ask"))
-    async with shop.gates():
-        await shop.request()
-        asked = await shop.asked()
+    async with shop.at_work(rule("own", "ask")):
+        asked = await shop.ask()
         assert (asked.rule, asked.organisation) == ("own", False)
         await shop.apply(rule("closed", "block", 'reason = "Closed."'), ORGANISATION)
         await shop.ledger.reviewer("ana").approve(FIRST)
@@ -239,8 +230,7 @@ async def test_what_the_organisation_blocks_by_now_is_denied_after_all(shop: Sho
 async def test_an_edit_is_judged_by_both(shop: Shop):
     """What people change it into may take the organisation's people as well (B61, I3)."""
     over = rule("large", "ask", 'when = "args.amount > 500"', 'voters = ["sam"]')
-    await shop.open(rule("own", "ask", 'voters = ["ana", "sam"]'), over)
-    async with shop.gates():
+    async with shop.at_work(rule("own", "ask", 'voters = ["ana", "sam"]'), over):
         await shop.request()
         assert (await shop.asked()).organisation is False
         await shop.ledger.reviewer("ana").approve(FIRST, arguments='{"amount":501}')
@@ -254,10 +244,8 @@ async def test_who_owns_the_agent_does_not_count(shop: Shop):
     anybody (B67, B68).
     """
     owners = '[owners]\n"desk-*" = ["olga"]\n'
-    await shop.open(owners + rule("own", "ask", 'voters = ["ana", "olga", "rita"]'))
-    async with shop.gates():
-        await shop.request(agent="desk-7")
-        assert (await shop.asked()).excluded == ("rita", "olga")
+    async with shop.at_work(owners + rule("own", "ask", 'voters = ["ana", "olga", "rita"]')):
+        assert (await shop.ask(agent="desk-7")).excluded == ("rita", "olga")
         call = await shop.ledger.call(FIRST)
         for name in ("olga", "rita"):  # another program does not ask whether they may
             yes = e.Voted(verdict="approve", digest=call.wish.digest)
@@ -265,10 +253,8 @@ async def test_who_owns_the_agent_does_not_count(shop: Shop):
         await shop.ledger.reviewer("ana").approve(FIRST)
         assert (await shop.decided(e.Approved)).voters == ("ana",)
         await shop.apply(owners + rule("own", "ask", 'voters = ["olga", "rita"]'))
-        await shop.request(SECOND, agent="desk-7")
-        denied = await shop.decided(e.Denied, SECOND)
-        await shop.request(THIRD, agent="shop-1")
-        assert (await shop.asked(THIRD)).excluded == ("rita",)
+        denied = await shop.judged(e.Denied, SECOND, agent="desk-7")
+        assert (await shop.ask(THIRD, agent="shop-1")).excluded == ("rita",)
     assert denied.ground == "policy"
     assert denied.reason.startswith(
         "It needs 1 more who may vote and count: rita asked for it and olga is behind desk-7."
@@ -280,10 +266,8 @@ async def test_who_owns_the_agent_does_not_count(shop: Shop):
 async def test_owners_may_be_patterns(shop: Shop):
     """A group has patterns in it, and so may owners: whoever they match does not count (B68)."""
     groups = '[groups]\nteam = ["olga", "dev-*"]\n[owners]\n"desk-*" = ["@team"]\n'
-    await shop.open(groups + rule("own", "ask"))
-    async with shop.gates():
-        await shop.request(agent="desk-7")
-        assert (await shop.asked()).excluded == ("rita", "olga", "dev-*")
+    async with shop.at_work(groups + rule("own", "ask")):
+        assert (await shop.ask(agent="desk-7")).excluded == ("rita", "olga", "dev-*")
         call = await shop.ledger.call(FIRST)
         yes = e.Voted(verdict="approve", digest=call.wish.digest)
         await shop.ledger.append(FIRST.vote("dev-1"), yes)
@@ -304,14 +288,12 @@ async def test_a_tool_that_governs_is_looked_at_each_time(shop: Shop, then: str)
         e.Granted(tool="apply_policy", expires_in_s=60),
     )
     async with shop.gates():
-        await shop.request(FIRST, tool="apply_policy")
-        asked = await shop.asked()
+        asked = await shop.ask(FIRST, tool="apply_policy")
         assert (asked.rule, asked.voters, asked.votes_needed) == ("all", ("*",), 1)
         await shop.ledger.reviewer("ana").approve(FIRST)
         assert (await shop.decided(e.Approved)).ground == "people"
         await shop.apply(rule("none", "block", tools="*"))
-        await shop.request(SECOND, tool="apply_policy")
-        assert (await shop.decided(e.Denied, SECOND)).ground == "policy"
+        assert (await shop.judged(e.Denied, SECOND, tool="apply_policy")).ground == "policy"
 
 
 #: The organisation's rule, the workspace's, and whose time and stages stand in the question.
@@ -330,9 +312,7 @@ TIMES = [
 @pytest.mark.parametrize(
     ("over", "own", "time"), [pytest.param(*row, id=name) for name, *row in TIMES]
 )
-async def test_whose_time_counts_where_both_ask(
-    port: EventLog, over: tuple[str, ...], own: tuple[str, ...], time: tuple[Any, ...]
-):
+async def test_whose_time_counts_where_both_ask(port, over, own, time):
     """One of the two deadlines is the question's, with what happens then (B36, B37)."""
     shop = Shop(port)
     await shop.open(
@@ -340,15 +320,12 @@ async def test_whose_time_counts_where_both_ask(
         LEADS.replace('"lea"', '"lou"') + rule("over", "ask", *over),
     )
     async with shop.gates():
-        await shop.request()
-        asked = await shop.asked()
+        asked = await shop.ask()
     assert (asked.expires_in_s, asked.on_timeout, asked.stages) == time
 
 
 @pytest.mark.parametrize(("over", "own", "needed"), [(3, 2, 2), (2, 3, 2), (1, 2, 1), (2, 1, 1)])
-async def test_the_fewer_noes_end_it_where_both_ask(
-    port: EventLog, over: int, own: int, needed: int
-):
+async def test_the_fewer_noes_end_it_where_both_ask(port, over, own, needed):
     """Whichever of the two would be satisfied with a no ends it: a no is the stricter word (I4)."""
     shop = Shop(port)
     await shop.open(
@@ -356,8 +333,7 @@ async def test_the_fewer_noes_end_it_where_both_ask(
         rule("over", "ask", f"denials_needed = {over}"),
     )
     async with shop.gates():
-        await shop.request()
-        assert (await shop.asked()).denials_needed == needed
+        assert (await shop.ask()).denials_needed == needed
 
 
 async def test_grants_must_satisfy_both(shop: Shop):
@@ -367,11 +343,9 @@ async def test_grants_must_satisfy_both(shop: Shop):
     await shop.open(rule("own", "ask", 'voters = ["ana"]'), rule("over", "ask", 'voters = ["sam"]'))
     await shop.ledger.reviewer("ana").grant("shop/ana/g1", "refund", for_s=60)
     async with shop.gates():
-        await shop.request()
-        await shop.asked()
+        await shop.ask()
         await shop.ledger.reviewer("sam").grant("shop/sam/g1", "refund", for_s=60)
-        await shop.request(SECOND)
-        approved = await shop.decided(e.Approved, SECOND)
+        approved = await shop.judged(e.Approved, SECOND)
     assert approved.grants == ("ana/g1", "sam/g1")
     assert (approved.rule, approved.organisation) == ("over", True)
 
@@ -384,8 +358,7 @@ async def test_only_the_organisations_glass_can_be_broken_where_its_rule_asks(sh
         rule("own", "ask", 'break_glass = ["wim"]'), rule("over", "ask", 'break_glass = ["sam"]')
     )
     async with shop.gates():
-        await shop.request()
-        assert (await shop.asked()).may_break_glass == ("sam",)
+        assert (await shop.ask()).may_break_glass == ("sam",)
 
 
 async def test_no_policy_is_older_than_what_is_judged_by_it(shop: Shop):

@@ -127,9 +127,7 @@ async def test_what_is_parked_is_tried_again(port: EventLog, ledger: Ledger, at_
     assert await port.parked() == []
 
 
-async def test_a_mark_on_what_is_settled_changes_nothing(
-    port: EventLog, ledger: Ledger, at_once: None
-):
+async def test_a_mark_on_what_is_settled_changes_nothing(port, ledger, at_once):
     """A second retry that comes late does not have the delivery handled once more (D12)."""
     await ledger.append(ONE.requested, WISH)
     gate = Mending()
@@ -143,9 +141,7 @@ async def test_a_mark_on_what_is_settled_changes_nothing(
         assert await port.parked(whole=True) == [settled]
 
 
-async def test_a_note_about_another_consumers_fact_is_not_obeyed(
-    port: EventLog, ledger: Ledger, at_once: None
-):
+async def test_a_note_about_another_consumers_fact_is_not_obeyed(port, ledger, at_once):
     """Whoever forges a parked delivery cannot have a worker handle a fact that is not for it."""
     gate = Mending()
     gate.is_mended = True
@@ -175,9 +171,7 @@ async def test_a_retry_waits_for_a_worker(port: EventLog, ledger: Ledger):
     assert due.call == TWO
 
 
-async def test_what_a_newer_program_wrote_is_tried_again_by_it(
-    port: EventLog, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-):
+async def test_what_a_newer_program_wrote_is_tried_again_by_it(port, ledger, monkeypatch):
     """The older program parks it; the newer one tries it again when it starts, nothing else, and
     not what was dropped (D12, I12).
     """
@@ -203,9 +197,7 @@ async def test_what_a_newer_program_wrote_is_tried_again_by_it(
     assert [one.seq for one in await port.parked()] == [3]
 
 
-async def test_a_failing_part_does_not_end_a_worker(
-    port: EventLog, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-):
+async def test_a_failing_part_does_not_end_a_worker(port, ledger, monkeypatch):
     """An error while taking or renewing is told of, that part is started again, and the next call
     is judged (C2).
     """
@@ -230,9 +222,7 @@ async def test_a_failing_part_does_not_end_a_worker(
     assert failures == []
 
 
-async def test_the_operator_and_nobody_else(
-    store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], at_once: None
-):
+async def test_the_operator_and_nobody_else(store, monkeypatch, capsys, at_once):
     """`parked ls`, `show`, `retry` and `drop` with the operator's real login, beside a gate with
     its own; no other role can (D12).
     """
@@ -267,14 +257,12 @@ async def test_the_operator_and_nobody_else(
                 plain = await approvals("ls")
                 assert "fact 1" in plain.out
                 assert "LookupError: out of order" in plain.out
-
                 shown = await approvals("show", two["number"])
                 assert r'{"type":"ToolRequested","tool":"\xff\u001b[2J"}' in shown.out
                 assert "\x1b" not in shown.out
                 told = (await approvals("show", two["number"], "--json")).one
                 assert told["fact"].keys() == {"seq", "recorded_at", "subject", "payload_base64"}
                 assert "payload" in (await approvals("show", one["number"], "--json")).one["fact"]
-
                 gate.is_mended = True
                 asked = await approvals("retry", one["number"], "--json")
                 assert (asked.code, asked.one["standing"]) == (0, "to be tried again")
@@ -286,7 +274,6 @@ async def test_the_operator_and_nobody_else(
                 assert "dropped (seen by ana)" in every.out
                 assert "settled" in every.out
                 assert len(await own.read(TWO)) == 1
-
                 for number, why in (
                     (two["number"], "is dropped already"),
                     (99, "nothing is parked as number 99"),
@@ -413,9 +400,7 @@ async def test_a_full_part_takes_no_more_and_loses_none(port: EventLog):
 
 
 @pytest.mark.log("memory")  # which is full to the last place
-async def test_what_cannot_be_parked_stays_with_the_broker(
-    port: EventLog, ledger: Ledger, at_once: None
-):
+async def test_what_cannot_be_parked_stays_with_the_broker(port, ledger, at_once):
     """A delivery that has no room among the parked ones is not acknowledged: it is tried again, and
     parked once there is room (I7).
     """
@@ -445,9 +430,7 @@ async def test_what_cannot_be_parked_stays_with_the_broker(
         await until(is_parked)
 
 
-async def test_one_role_cannot_push_out_what_another_parked(
-    store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+async def test_one_role_cannot_push_out_what_another_parked(store, monkeypatch, capsys):
     """With a model's own login, more than its part has places, and larger than an entry: what the
     gate parked stays, the gate goes on parking, and the operator reads and clears the list (I7).
     """

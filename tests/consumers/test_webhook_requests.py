@@ -208,9 +208,7 @@ async def test_a_redirect_inside_is_not_followed():
         assert (outer.connections, inner.connections) == (1, 0)
 
 
-async def test_a_name_cannot_change_between_check_and_connection(
-    monkeypatch: pytest.MonkeyPatch,
-):
+async def test_a_name_cannot_change_between_check_and_connection(monkeypatch):
     """The name is resolved once, and the address that was checked is connected to."""
     asked = []
     real = socket.getaddrinfo

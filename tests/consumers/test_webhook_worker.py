@@ -205,7 +205,6 @@ async def test_a_dead_endpoint_is_parked_and_tried_again(broker, admin, file, wo
         assert parked.reason == "crm: it answered 500 Internal Server Error"
         standing = file.standings.read().of("crm")
         assert (standing.parked.keys(), standing.failing_since is not None) == ({seq}, True)
-
         await retry(admin, parked)  # while it is still dead
         [again] = await parked_when(
             admin,
@@ -215,7 +214,6 @@ async def test_a_dead_endpoint_is_parked_and_tried_again(broker, admin, file, wo
             ),
         )
         assert again.reason == parked.reason
-
         dead.answer = lambda _request: (204, {})
         await retry(admin, again)
         await parked_when(admin, seq, lambda found: not found)

@@ -706,9 +706,7 @@ async def test_an_id_is_of_one_message(desk: Desk, text: str, more: dict[str, An
         (THREAD, "m1", "", BadInput),
     ],
 )
-async def test_what_cannot_be_said_is_not_recorded(
-    desk: Desk, thread: Any, message: str, role: Any, kind: type
-):
+async def test_what_cannot_be_said_is_not_recorded(desk, thread, message, role, kind):
     """An id, a thread or a role that is none is told in words, and no broken fact gets into the
     log.
     """
@@ -908,7 +906,6 @@ async def test_two_reviewers_and_the_user_at_the_same_moment(store: Path):
         await operator.append(policy_slot("shop", 1), applied(TEXT["supersede"]))
         await service.declare("shop", ToolSpec(name="refund", schema=SCHEMA))
         refs = [ThreadRef("shop", f"t{number}").call("refund-1") for number in range(200)]
-
         some = asyncio.Semaphore(16)
 
         async def click(ledger: Ledger, ref: CallRef, verdict: str) -> str:

@@ -199,9 +199,7 @@ FORGED = [
 
 @pytest.mark.parametrize(("what", "named"), FORGED, ids=[one[0] for one in FORGED])
 @pytest.mark.parametrize("call", ["own", "1-0"])
-async def test_a_request_in_anothers_name_is_denied(
-    ledger: Ledger, what: str, named: dict, call: str
-):
+async def test_a_request_in_anothers_name_is_denied(ledger, what, named, call):
     """Agent, labels and requester are those that the thread was opened with: others would loosen
     what a rule asks, or let the requester vote (C5).
     """
@@ -237,9 +235,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize(("_name", "other"), OTHERS, ids=[one[0] for one in OTHERS])
-async def test_what_stands_for_a_models_wish_must_be_that_wish(
-    ledger: Ledger, _name: str, other: dict
-):
+async def test_what_stands_for_a_models_wish_must_be_that_wish(ledger, _name, other):
     """A service that takes the slot of a wish first gets nothing run in the model's name; nor does
     a wish that was never made (C5).
     """

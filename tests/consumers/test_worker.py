@@ -188,9 +188,7 @@ async def test_it_acknowledges_when_all_is_written_down(watched: Watched, ledger
     assert finish.event.cause == decided.event.id
 
 
-async def test_without_an_outcome_nothing_is_acknowledged(
-    watched: Watched, ledger: Ledger, at_once: None
-):
+async def test_without_an_outcome_nothing_is_acknowledged(watched, ledger, at_once):
     """When nobody can say whether the claim stands, the tool does not run, and the delivery is
     tried again (B56, I4).
     """
@@ -291,9 +289,7 @@ def requested(number: int) -> e.ToolRequested:
     return e.ToolRequested(tool="refund", arguments="{}", digest=str(number))
 
 
-async def test_what_cannot_be_handled_is_parked_and_the_others_go_on(
-    port: EventLog, ledger: Ledger, at_once: None
-):
+async def test_what_cannot_be_handled_is_parked_and_the_others_go_on(port, ledger, at_once):
     """Tried so often, then parked with its reason; what came after it did not wait (B55)."""
     calls = [THREAD.call(f"c{number}") for number in range(20)]
     for number, ref in enumerate(calls):
@@ -360,9 +356,7 @@ async def test_what_cannot_be_read_is_parked_at_once(port: EventLog, ledger: Led
     assert {one.tries for one in found} == {1}
 
 
-async def test_what_kills_its_worker_does_not_do_so_for_ever(
-    port: EventLog, ledger: Ledger, at_once: None, monkeypatch: pytest.MonkeyPatch
-):
+async def test_what_kills_its_worker_does_not_do_so_for_ever(port, ledger, at_once, monkeypatch):
     """Handed out too often without ever being settled, a delivery is parked untouched."""
     monkeypatch.setattr(worker_module, "MAX_DELIVERIES", 1)
     monkeypatch.setattr(worker_module, "MAX_TRIES", 10)
@@ -432,9 +426,7 @@ async def test_a_cancelled_worker_finishes_what_is_in_hand(ledger: Ledger):
     ]  # fmt: skip
 
 
-async def test_what_has_been_done_is_written_down_by_a_worker_out_of_time(
-    watched: Watched, ledger: Ledger
-):
+async def test_what_has_been_done_is_written_down_by_a_worker_out_of_time(watched, ledger):
     """Its time to drain is up while the result is on its way into the ledger: it gets there
     (I7).
     """
@@ -543,9 +535,7 @@ class Deaf:
 
 
 @pytest.mark.parametrize("ack_wait_s", [0.5])
-async def test_a_crash_while_the_model_is_asked_is_its_next_attempt(
-    ledger: Ledger, ack_wait_s: float
-):
+async def test_a_crash_while_the_model_is_asked_is_its_next_attempt(ledger, ack_wait_s):
     """Asking twice harms nobody: the next worker asks again, and one answer stands (I8)."""
     deaf = Deaf()
     await ledger.append(THREAD.opened, e.ThreadOpened(requester="rita", model="test:m"))
@@ -622,9 +612,7 @@ async def test_who_loses_a_claim_leaves_the_work_to_its_rival(ledger: Ledger):
 
 
 @pytest.mark.parametrize("ack_wait_s", [0.6])
-async def test_a_worker_that_was_silent_does_not_begin_what_it_held(
-    watched: Watched, ledger: Ledger, ack_wait_s: float
-):
+async def test_a_worker_that_was_silent_does_not_begin_what_it_held(watched, ledger, ack_wait_s):
     """It was paused for too long, so the broker has given the rest of its work to another; it lets
     go of that (I6, I7).
     """
@@ -659,9 +647,7 @@ async def test_a_worker_that_was_silent_does_not_begin_what_it_held(
 
 
 @pytest.mark.parametrize("ack_wait_s", [0.6])
-async def test_a_worker_that_is_not_heard_does_not_begin_what_it_held(
-    watched: Watched, ledger: Ledger, ack_wait_s: float
-):
+async def test_a_worker_that_is_not_heard_does_not_begin_what_it_held(watched, ledger, ack_wait_s):
     """It is cut off from the broker: what it says of itself is not heard, so it does not count on
     it (I6, I7).
     """
@@ -708,9 +694,7 @@ async def test_a_slow_tool_is_not_taken_for_dead(ledger: Ledger, ack_wait_s: flo
 
 
 @pytest.mark.parametrize("ack_wait_s", [0.3])
-async def test_what_was_settled_is_not_held_for_ever(
-    watched: Watched, ledger: Ledger, ack_wait_s: float
-):
+async def test_what_was_settled_is_not_held_for_ever(watched, ledger, ack_wait_s):
     """A sign of life that was on its way while the work ended holds on to nothing."""
     slow = Slow()
     saying, said = asyncio.Event(), asyncio.Event()

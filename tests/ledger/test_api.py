@@ -108,9 +108,7 @@ async def test_without_a_leader_for_too_long_the_sentence_says_so(
 
 
 @pytest.mark.parametrize("given", [[None] * 9, [error(10118)] * 1000], ids=["silence", "error"])
-async def test_no_sentence_names_a_cause_that_nobody_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: list[dict[str, Any] | None]
-):
+async def test_no_sentence_names_a_cause_that_nobody_looked_at(tmp_path, monkeypatch, given):
     """A cluster that gives no answer, or another one, may well have its leader."""
     monkeypatch.setattr(api, "PATIENCE_S", 0.2)
     config = 'cluster { name: c, listen: "127.0.0.1:-1" }'
@@ -120,9 +118,7 @@ async def test_no_sentence_names_a_cause_that_nobody_looked_at(
         assert "leader" not in str(told.value)
 
 
-async def test_a_consumer_is_requested_again_before_its_reader_gives_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+async def test_a_consumer_is_requested_again_before_its_reader_gives_up(tmp_path, monkeypatch):
     """A cluster may have given it to a node that is silently away; the next one is placed anew,
     and delivers elsewhere, so that messages of the two are not mixed.
     """

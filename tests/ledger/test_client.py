@@ -338,13 +338,7 @@ VOTES: list[tuple[str, tuple[Any, ...], dict[str, Any], type[Exception], str]] =
     ("vote", "rest", "kind", "sentence"), [pytest.param(*row, id=name) for name, *row in VOTES]
 )
 @pytest.mark.log("memory")
-async def test_a_vote_that_does_not_count_is_refused(
-    desk: Ledger,
-    vote: tuple[str, e.Verdict],
-    rest: dict[str, Any],
-    kind: type[Exception],
-    sentence: str,
-):
+async def test_a_vote_that_does_not_count_is_refused(desk, vote, rest, kind, sentence):
     """Not these people, and not like this; the slot stays free (B40, B68, B73). What a verdict
     does not use is not dropped: an approval with an answer let the tool run.
     """
@@ -761,9 +755,7 @@ async def started(desk: Ledger, ref: CallRef = CALL) -> None:
         ({"error": "no order A-17"}, e.ToolFailed(error="no order A-17"), Status.FAILED),
     ],
 )
-async def test_a_client_says_how_its_own_tool_ended(
-    desk: Ledger, said: dict[str, str], event: e.Event, status: Status
-):
+async def test_a_client_says_how_its_own_tool_ended(desk, said, event, status):
     """Claimed, run wherever it runs, and posted: what it gave, or what it raised, which is no
     refusal (B31, B34, I1, I6).
     """
@@ -990,9 +982,7 @@ async def test_a_replica_that_is_behind_is_asked_again():
         ("reviewer-ben", CALL.vote("ana"), e.Voted(verdict="approve", digest="d")),
     ],
 )
-async def test_a_denied_append_is_refused_at_once(
-    store: Path, role: str, slot: Slot, event: e.Event
-):
+async def test_a_denied_append_is_refused_at_once(store, role, slot, event):
     """With who may not write what, not as an answer that is missing; nothing is recorded (B68)."""
     if role.startswith("reviewer"):
         await ensure_account(store, role)
@@ -1122,9 +1112,7 @@ async def said(ledger: Ledger, number: int) -> AppendResult:
     return await ledger.append(THREAD.said(f"m{number}"), e.Said(role="user", text=str(number)))
 
 
-async def test_watching_and_appending_survive_a_restart_of_the_broker(
-    tmp_path: Path, impatient: None
-):
+async def test_watching_and_appending_survive_a_restart_of_the_broker(tmp_path, impatient):
     """The broker goes and comes back on its store: the watcher misses nothing and sees nothing
     twice, and what was appended meanwhile is recorded or said to be unknown (B53, B48).
     """

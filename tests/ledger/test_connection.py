@@ -130,9 +130,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-async def test_a_certificate_is_verified(
-    tmp_path: Path, certificates: Path, monkeypatch: pytest.MonkeyPatch
-):
+async def test_a_certificate_is_verified(tmp_path, certificates, monkeypatch):
     """`tls://` connects with the CA's file, from AYES_CA or from the store; without it the
     certificate is refused at once, and so is a file that holds none (D8).
     """
@@ -210,9 +208,7 @@ async def test_a_follower_leaves_a_server_that_fell_silent(store: Path, impatien
         assert port_of(reader.log.connection) != silent
 
 
-async def test_a_client_that_only_asks_leaves_a_server_that_fell_silent(
-    store: Path, monkeypatch: pytest.MonkeyPatch
-):
+async def test_a_client_that_only_asks_leaves_a_server_that_fell_silent(store, monkeypatch):
     """Without a follower unanswered pings decide. Bytes that the server does not take, because it
     vanished, do not hold the client (D6).
     """

@@ -105,9 +105,7 @@ async def test_a_file_without_bytes_is_kept(ledger: Ledger):
         (e.Media("image/png", e.Stored("0" * 64, MAX_FILE_BYTES + 1)), "size"),
     ],
 )
-async def test_what_is_no_file_is_refused_before_anything_is_recorded(
-    ledger: Ledger, media: e.Media, problem: str
-):
+async def test_what_is_no_file_is_refused_before_anything_is_recorded(ledger, media, problem):
     with pytest.raises(BadInput, match=problem):
         await said(ledger, e.Text("Look."), media)
     assert await ledger.read(THREAD) == ()
@@ -432,9 +430,7 @@ async def test_what_no_fact_names_is_swept(store: Path):
         assert await sweep(admin.log, timedelta()) == 0
 
 
-async def test_a_file_is_there_though_it_was_swept_before_its_fact(
-    store: Path, monkeypatch: pytest.MonkeyPatch
-):
+async def test_a_file_is_there_though_it_was_swept_before_its_fact(store, monkeypatch):
     """A writer that is slow between the pieces and the fact stores them again: what a fact names is
     there (I9).
     """

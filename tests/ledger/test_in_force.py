@@ -70,9 +70,7 @@ VOID = [
 
 @pytest.mark.parametrize(("token", "raw"), VOID)
 @pytest.mark.parametrize("owner", ["shop", ORGANISATION])
-async def test_what_cannot_be_read_leaves_in_force_what_was(
-    ledger: Ledger, port: Messy, owner: str, token: str, raw: bytes
-):
+async def test_what_cannot_be_read_leaves_in_force_what_was(ledger, port, owner, token, raw):
     """A void policy neither stops the gate nor loosens, people are told, and the next one clears it
     (H4, H5, D13).
     """
@@ -145,9 +143,7 @@ VOID_TOOLS = [
 
 
 @pytest.mark.parametrize(("token", "raw"), VOID_TOOLS)
-async def test_a_void_declaration_is_passed_over(
-    ledger: Ledger, port: Messy, token: str, raw: bytes
-):
+async def test_a_void_declaration_is_passed_over(ledger, port, token, raw):
     """By name the newest that counts is found; the void version itself is unknown (C4, D13)."""
     await ledger.declare("shop", SPEC)
     await port.put(f"ledger.shop._tool.pay.{token}", raw)

@@ -564,14 +564,7 @@ REFUSALS = [
     ("story", "slot", "event", "at", "kind", "sentence"),
     [pytest.param(*row, id=name) for name, *row in REFUSALS],
 )
-def test_refusals_come_in_their_order(
-    story: list[tuple[Slot, e.AnyEvent]],
-    slot: Slot,
-    event: e.Event,
-    at: datetime,
-    kind: type[Exception] | None,
-    sentence: str,
-):
+def test_refusals_come_in_their_order(story, slot, event, at, kind, sentence):
     """The story so far, the next word, the answer; idempotence first (B26 to B31, B36, B40, B42,
     B68, I2, I5, I6).
     """
@@ -589,13 +582,7 @@ def test_refusals_come_in_their_order(
         if isinstance(row[2], e.Voted) and name[0] not in "12345" and row[4] is not AlreadyFilled
     ],
 )
-def test_a_vote_that_is_refused_would_not_count_either(
-    story: list[tuple[Slot, e.AnyEvent]],
-    slot: Slot,
-    vote: e.Voted,
-    at: datetime,
-    kind: type[Exception] | None,
-):
+def test_a_vote_that_is_refused_would_not_count_either(story, slot, vote, at, kind):
     """What another client records all the same is void, for the same reasons (B40)."""
     call = told(*story)
     recorded = Fact(call.facts[-1].seq + 1, at, slot, vote)

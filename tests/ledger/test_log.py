@@ -7,7 +7,6 @@ import itertools
 import re
 from contextlib import AbstractAsyncContextManager, aclosing
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from msgspec import structs
@@ -97,9 +96,7 @@ async def test_a_result_that_lost_goes_to_its_other_slot(ledger: Ledger):
 
 
 @pytest.mark.parametrize("others", [0, 30], ids=["alone", "in a batch"])
-async def test_a_start_is_refused_behind_a_revocation_that_its_writer_has_not_seen(
-    ledger: Ledger, others: int
-):
+async def test_a_start_is_refused_behind_a_revocation_that_its_writer_has_not_seen(ledger, others):
     """The log itself compares, whatever a writer was told about a call. A retry of a start that was
     recorded is the same fact, and other facts make no difference (I1, I6).
     """
@@ -167,9 +164,7 @@ async def test_many_at_once_are_committed_together(ledger: Ledger):
 
 
 @pytest.mark.parametrize("places", [(0, 19), (3, 4), (0, 1, 18, 19)])
-async def test_a_slot_that_is_filled_twice_at_once_holds_up_nothing(
-    ledger: Ledger, places: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-):
+async def test_a_slot_that_is_filled_twice_at_once_holds_up_nothing(ledger, places, monkeypatch):
     """As by the deliveries of two facts that cause the same one. nats-server 2.15 stores such a
     batch in part, and may never answer it.
     """
@@ -261,9 +256,7 @@ async def test_what_came_together_is_handed_on_together(ledger: Ledger):
 
 
 @pytest.mark.parametrize("lost", [{1}, {5}, {2, 3, 9}, {10}])
-async def test_what_is_lost_on_its_way_is_read_again(
-    store: Path, monkeypatch: pytest.MonkeyPatch, lost: set[int]
-):
+async def test_what_is_lost_on_its_way_is_read_again(store, monkeypatch, lost):
     """Messages that never arrive, in the midst of others or as the last one: the follower misses
     none and sees none twice (B53, I11).
     """
@@ -293,9 +286,7 @@ async def test_what_is_lost_on_its_way_is_read_again(
 
 
 @pytest.mark.parametrize("left", [0, 2])
-async def test_a_log_that_was_made_anew_is_not_followed_on(
-    store: Path, monkeypatch: pytest.MonkeyPatch, left: int
-):
+async def test_a_log_that_was_made_anew_is_not_followed_on(store, monkeypatch, left):
     """Its sequences mean something else by now; who went on behind them would miss what is recorded
     until then.
 
@@ -338,9 +329,7 @@ async def test_a_consumer_is_handed_what_concerns_it(port: EventLog, ledger: Led
 
 
 @pytest.mark.parametrize("ack_wait_s", [0.6])
-async def test_a_silent_consumer_is_taken_for_dead(
-    port: EventLog, ledger: Ledger, ack_wait_s: float
-):
+async def test_a_silent_consumer_is_taken_for_dead(port, ledger, ack_wait_s):
     """What is neither acknowledged nor reported on comes again; what is reported on does not."""
     await ledger.append(CALL.requested, e.ToolRequested(tool="t", arguments="{}", digest="d"))
     other = THREAD.call("other")

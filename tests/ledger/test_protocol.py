@@ -100,9 +100,7 @@ async def test_cut_anywhere_it_hears_what_nats_py_hears(said: list[bytes]):
 
 
 @given(pieces(), st.sets(st.integers(1, 5)))
-async def test_what_is_taken_straight_is_the_same_and_in_its_place(
-    said: list[bytes], straight: set[int]
-):
+async def test_what_is_taken_straight_is_the_same_and_in_its_place(said, straight):
     theirs, ours = Noting(), Noting()
     parser = Parser(ours)
 
@@ -145,9 +143,7 @@ async def test_what_no_server_says_is_a_protocol_error(said: bytes):
         unique_by=lambda one: one[0],
     ),
 )
-async def test_a_frame_is_what_nats_py_publishes(
-    to: str, data: bytes, reply: str, headers: list[tuple[str, str]]
-):
+async def test_a_frame_is_what_nats_py_publishes(to, data, reply, headers):
     written: list[bytes] = []
 
     class Writing(Client):

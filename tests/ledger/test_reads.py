@@ -298,9 +298,7 @@ class Omitting(Memory):
 
 @pytest.mark.parametrize(("omits", "told"), [(1, NotOpen), (3, NotOpen), (1000, CallChanged)])
 @pytest.mark.parametrize("claim_id", ["", "0199e4a0-0000-7000-8000-000000000001"])
-async def test_a_service_that_is_not_shown_a_revocation_starts_nothing(
-    omits: int, told: type[Exception], claim_id: str
-):
+async def test_a_service_that_is_not_shown_a_revocation_starts_nothing(omits, told, claim_id):
     """The broker refuses its claim behind a fact that it has not read, so it reads again; if it
     never reads it, nothing runs and nothing is recorded either (I1, I6, B61).
     """

@@ -180,9 +180,7 @@ async def test_a_part_is_read_once(port: EventLog, ledger: Ledger):
         assert len(asked.reads) == 2
 
 
-async def test_what_is_too_much_for_one_answer_is_left_to_the_broker(
-    port: EventLog, ledger: Ledger
-):
+async def test_what_is_too_much_for_one_answer_is_left_to_the_broker(port, ledger):
     """A thread of more than a thousand facts is not kept, and answered all the same; the others are
     kept.
     """
@@ -265,9 +263,7 @@ async def test_it_has_heard_nothing_before_it_runs_and_after(port: EventLog, led
     assert len(await mirror.read(THREADS[0].subjects)) == 2
 
 
-async def test_nobody_waits_while_it_catches_up(
-    port: EventLog, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-):
+async def test_nobody_waits_while_it_catches_up(port, ledger, monkeypatch):
     """One waits in vain; the next ones ask the broker at once, until it has heard what was
     missing.
     """
@@ -287,9 +283,7 @@ async def test_nobody_waits_while_it_catches_up(
         assert await waiting
 
 
-async def test_who_waits_is_told_when_it_comes(
-    port: EventLog, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-):
+async def test_who_waits_is_told_when_it_comes(port, ledger, monkeypatch):
     """In whatever order they ask; and who waits for what does not come is told so."""
     monkeypatch.setattr(mirror_module, "_BEHIND_S", 2.0)
     async with heard(port) as mirror:
@@ -363,9 +357,7 @@ class Looking:
         (True, True, ["broker", "broker"]),
     ],
 )
-async def test_the_first_look_is_at_what_was_heard(
-    port: EventLog, ledger: Ledger, replaces: bool, again: bool, looks: list[str]
-):
+async def test_the_first_look_is_at_what_was_heard(port, ledger, replaces, again, looks):
     """Who looks again, is handed something again or overwrites what others wrote must know what is
     there now.
     """
@@ -434,9 +426,7 @@ async def test_work_is_done_with_what_was_heard_up_to_its_claim(port: EventLog, 
     ]  # once, when it was first asked for
 
 
-async def test_a_mirror_that_falls_behind_leaves_it_to_the_broker(
-    port: EventLog, ledger: Ledger, monkeypatch
-):
+async def test_a_mirror_that_falls_behind_leaves_it_to_the_broker(port, ledger, monkeypatch):
     """What was not heard in time is read: as of any fact there is an answer, and it holds that
     fact.
     """

@@ -51,7 +51,6 @@ def test_every_message_has_its_step():
     (B20).
     """
     conversations = read_conversations(SMALL)
-
     assert [one.id for one in conversations] == [
         "small-talk", "same-id-twice", "two-at-once", "broken-arguments"
     ]  # fmt: skip
@@ -83,7 +82,6 @@ def test_every_message_has_its_step():
 def test_messages_are_kept_as_they_stand():
     """The parsed messages are handed on unchanged, one step for each (I11)."""
     lines = SMALL.read_text("utf-8").split("\n")[:-1]
-
     for one, raw in zip(read_conversations(SMALL), lines, strict=True):
         assert {"id": one.id, "messages": one.messages} == json.loads(raw)
         assert len(one.steps) == len(one.messages)
@@ -237,7 +235,6 @@ def test_bad_file_is_refused_whole(read, raw, expected):
     """
     with pytest.raises(BadFile) as raised:
         read(raw)
-
     for words in expected:
         assert words in str(raised.value)
 
@@ -258,8 +255,6 @@ def test_large_file_is_read_quickly(read):
     ]
     raw = b"\n".join(line(*turns * 6, id=f"t{number}") for number in range(150))
     assert len(raw) > 2_400_000
-
     began = time.process_time()
     read(raw)
-
     assert time.process_time() - began < 1

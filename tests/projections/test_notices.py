@@ -46,7 +46,6 @@ def ended(ending: str) -> Call:
 def test_a_question_says_what_who_why_until_when_and_what_to_do():
     """Who is asked reads everything that they need to know whether it is for them."""
     told = notice(pending(expires_in_s=600, confirm="typed"), "asked", link=LINK)
-
     assert told.subject == "refund needs approval: acme/t1/1-0"
     for said in (
         "on behalf of rita", "tool:      refund", "rule:      money", "why:       moves money",
@@ -62,7 +61,6 @@ def test_every_occasion_has_words_of_its_own_and_a_way_to_the_call(occasion):
     """Each notice names its call, and leads there: by its link, or by a command without one."""
     call = ended("returned")
     others = {subject(call, one) for one in OCCASIONS if one != occasion}
-
     assert subject(call, occasion) not in others
     assert LINK in notice(call, occasion, link=LINK).body
     assert f"ayes {'approve' if occasion in QUESTIONS else ''}" in notice(call, occasion).body
@@ -93,7 +91,6 @@ def test_a_secret_that_is_not_told_is_still_covered_by_the_digest():
     one, other = pending(), pending(WISH.arguments.replace("4111", "5222"))
     bodies = {notice(call, "asked", secret=("/card",)).body for call in (one, other)}
     vote = Fact(9, START, CALL.vote("ana"), e.Voted(verdict="approve", digest=one.digest))
-
     assert len(bodies) == 1
     assert one.digest != other.digest
     assert one.digest not in bodies.pop()
@@ -105,7 +102,6 @@ def test_a_secret_that_is_not_told_is_still_covered_by_the_digest():
 def test_secrets_are_found_in_lists_and_under_odd_keys():
     """A place is a JSON pointer: `*` is any key or index, and `~1` is a slash."""
     arguments = '{"a/b":[{"k":1,"n":2},{"k":3}],"*":4}'
-
     assert redacted(arguments, ["/a~1b/*/k"]) == {
         "a/b": [{"k": REDACTED, "n": 2}, {"k": REDACTED}],
         "*": 4,
@@ -116,7 +112,6 @@ def test_secrets_are_found_in_lists_and_under_odd_keys():
 def test_arguments_that_cannot_be_read_are_not_told_if_some_are_secret():
     """Nobody can say where the secret is in malformed arguments, so none of them are shown."""
     call = pending('{"card": 4111')
-
     assert "4111" in notice(call, "asked").body
     assert "4111" not in notice(call, "asked", secret=("/card",)).body
 
@@ -128,7 +123,6 @@ def test_a_question_of_a_sub_agent_names_the_calls_above():
         e.Link("acme/t1/c", "ask\u202e", "a\nlink: x"),
     )
     body = notice(pending(chain=chain), "asked", link=LINK).body
-
     assert "in runs of: acme/t0/1-0 (delegate, by desk) > acme/t1/c (ask\\u202e, by a" in body
     assert "\u202e" not in body
     assert "\nlink: " not in body
@@ -141,7 +135,6 @@ def test_text_that_hides_is_spelled_out_and_flagged():
         '{"to":"\u202eana"}', reason="p\u0430y\nlink: https://x", requested={"tool": "ref\u200bund"}
     )
     told = notice(call, "asked", link=LINK)
-
     assert "\u202e" not in told.body
     assert "\\u202eana" in told.body
     assert "[hidden characters]" in told.body
@@ -158,7 +151,6 @@ def test_a_notice_is_bounded_and_says_so():
         requested={"tool": "t" * 10_000, "agent": "a" * 10_000},
     )
     told = notice(call, "asked", link=LINK)
-
     assert len(told.subject) <= MAX_SUBJECT
     assert len(told.body) < 3 * MAX_CHARACTERS
     assert "cut here" in told.body
@@ -178,7 +170,6 @@ def test_a_notice_is_bounded_and_says_so():
 def test_an_outcome_is_named(ending, said):
     """The subject alone says how it was decided; the body says by whom and when."""
     told = notice(ended(ending), "decided")
-
     assert told.subject.startswith(said)
     assert "decided:   2026-03-01 09:00 UTC" in told.body
 
@@ -193,7 +184,6 @@ def test_a_digest_lists_its_calls_and_says_how_many_more():
     """Forty calls are one message with a line and a link for each; its length is bounded."""
     forty = digest([DigestEntry(pending(), "asked", f"{LINK}{number}") for number in range(40)])
     many = digest([DigestEntry(pending(), "asked")] * (MAX_LISTED + 7))
-
     assert forty.subject == "ayes: 40 notices, 40 waiting for approval"
     assert forty.body.count("refund needs approval") == 40
     assert all(f"{LINK}{number}\n" in forty.body for number in range(40))

@@ -178,7 +178,6 @@ def test_a_delegate_is_asked_too():
     given = e.Delegated(to="olga", starts_at=START - day, ends_at=START + day)
     delegations = delegations_of([Fact(1, START, ref.given, given)])
     both = Told(voters=("ana",)).found(CONTACTS, given=delegations)
-
     assert {one.to for one in both} == {"ana", "olga"}
     voted = Told(voters=("ana",), votes_needed=2).vote("ana")
     assert not voted.found(CONTACTS, of=1, given=delegations)
@@ -188,7 +187,6 @@ def test_an_account_is_its_person():
     """A contact under one name of a person is for all of their names, and only once."""
     text = '[contacts]\nana = ["mail:a@b"]\nana_b = ["mail:c@d"]\n[people]\nana = ["ana_b"]\n'
     story = Told(voters=("ana_b",), people={"ana_b": "ana"})
-
     assert brief(story.found(text)) == {"ana asked mail"}
 
 
@@ -248,7 +246,6 @@ def test_a_broken_glass_is_told_to_all_who_were_asked_at_once():
     story.put(CALL.announced, e.GlassBroken(reviewer="olga", reason="fire"))
     wait = '[[notify]]\ndigest_s = 3600\nquiet = {from = "00:00", to = "23:59"}\n'
     found = story.found(CONTACTS + wait)
-
     assert brief(found) == {"ana broken-glass mail", "ben broken-glass push"}
     assert {one.due for one in found} == {story.facts[-1].recorded_at}
 
@@ -266,7 +263,6 @@ def test_a_call_in_doubt_is_told_to_those_who_may_reconcile():
     story.facts[0] = replace(story.facts[0], event=wish)
     doubt = story.put(CALL.finished, e.InDoubt(attempt=1, text="it died"))
     assert brief(story.found(CONTACTS)) == {"olga in-doubt mail"}
-
     [message] = story.found(CONTACTS)
     story.put(CALL.reconciled_by("olga"), e.Reconciled(happened=True, output="", reviewer="olga"))
     assert not is_needed(story.call, message, policies(CONTACTS), doubt.recorded_at)
@@ -280,7 +276,6 @@ def test_an_escalation_is_told_to_those_who_are_new():
     )  # fmt: skip
     story.put(CALL.escalated(1), e.Escalated(voters=("olga",), expires_in_s=600))
     text = f"{CONTACTS}[[notify]]\nremind_before_s = 30"
-
     assert brief(story.found(text)) == {
         "olga escalated1 mail", "ana reminder1 mail", "olga reminder1 mail",
     }  # fmt: skip
@@ -336,7 +331,6 @@ def test_what_can_wait_waits(asked_at, route, expires_in_s, due):
     story = Told(at=at, expires_in_s=expires_in_s)
     asked = [one for one in story.found(CONTACTS + route) if one.occasion == "asked"]
     expected = datetime.fromisoformat(due).replace(tzinfo=UTC) if due else None
-
     assert len(asked) == 2
     assert {one.due for one in asked} == {expected or story.facts[1].recorded_at}
     assert {one.in_digest for one in asked} == {"digest_s" in route and due is not None}
@@ -372,7 +366,6 @@ def test_a_question_after_its_reminder_is_not_sent():
     text = f"{CONTACTS}[[notify]]\ndigest_s = 3600\nremind_before_s = 7000"
     asked = [one for one in story.found(text) if one.occasion == "asked" and one.to == "ana"]
     story.put(CALL.notified("ana", "reminder"), e.Notified(channel="mail"))
-
     assert not is_needed(story.call, asked[0], policies(text), START + SOON)
 
 

@@ -54,7 +54,6 @@ def sample(kind, version=1):
 def test_sample_is_read_as_its_type(kind, version):
     """A sample of every version of every type is read, whatever today's version is (I12)."""
     event = decode(sample(kind, version))
-
     assert type(event) is TYPES[kind]
     assert event.v == VERSION[kind]
 
@@ -63,7 +62,6 @@ def test_sample_is_read_as_its_type(kind, version):
 def test_sample_is_written_byte_for_byte(kind):
     """A fact of today's version is written with the very bytes that it was read from (I11)."""
     raw = sample(kind, VERSION[kind])
-
     assert encode(decode(raw)) == raw
 
 
@@ -71,7 +69,6 @@ def test_sample_is_written_byte_for_byte(kind):
 def test_sample_fills_every_field(kind):
     """A sample shows every field, so that a field that is renamed or dropped is noticed (I12)."""
     shown = set(json.loads(sample(kind, VERSION[kind])))
-
     assert shown - {"v"} == {"type", *TYPES[kind].__struct_fields__} - {"v"}
 
 
@@ -100,7 +97,6 @@ def test_wire_name_is_spelled_out():
 def test_fact_from_the_future_is_carried(raw, kind, event_id, version):
     """A type or version that nobody here knows yet is kept byte for byte, never dropped (I12)."""
     event = decode(raw)
-
     assert event == Carried(type=kind, raw=raw, id=event_id, v=version)
     assert encode(event) == raw
 
@@ -131,7 +127,6 @@ def test_foreign_bytes_fail_loudly(raw, expected):
     """Bytes that are not a fact are reported, and never read as an empty one (B14)."""
     with pytest.raises(BadFact) as raised:
         decode(raw)
-
     assert expected in str(raised.value)
 
 
@@ -149,7 +144,6 @@ def test_foreign_message_in_the_log_is_carried(subject, raw, expected):
     B55).
     """
     fact = fact_of(7, NOW, subject, raw)
-
     assert (fact.seq, fact.recorded_at) == (7, NOW)
     assert isinstance(fact.event, Carried)
     assert fact.event.raw == raw
@@ -162,7 +156,6 @@ def test_message_in_the_log_is_a_fact():
     """
     slot = ThreadRef("acme", "t1").said("m1")
     future = b'{"type":"Pondered","depth":7}'
-
     assert fact_of(7, NOW, slot.subject, sample("Said")) == Fact(
         7, NOW, slot, decode(sample("Said"))
     )
@@ -198,7 +191,6 @@ def test_old_version_is_lifted(monkeypatch):
             {key: value for key, value in old.items() if key != "why"} | {"reason": old["why"]}
         ),
     )
-
     assert decode(raw) == Withdrawn(id="a1", reason="Carol hung up.", v=2)
 
 
@@ -213,11 +205,9 @@ def test_old_version_is_lifted_step_by_step(monkeypatch):
             ("Withdrawn", step),
             lambda old, step=step: old | {"reason": f"{old['reason']}{step}"},
         )
-
     lifted = [
         decode(b'{"type":"Withdrawn","v":%d,"reason":"x"}' % version) for version in (1, 2, 3)
     ]
-
     assert [event.reason for event in lifted] == ["x12", "x2", "x"]
     assert {event.v for event in lifted} == {3}
 
@@ -226,7 +216,6 @@ def test_old_version_that_cannot_be_lifted_fails_loudly(monkeypatch):
     """A broken old fact is named with its version (B14)."""
     monkeypatch.setitem(VERSION, "Withdrawn", 2)
     monkeypatch.setitem(codec.UPCASTS, ("Withdrawn", 1), lambda old: old | {"reason": 3})
-
     with pytest.raises(BadFact, match=r"a Withdrawn \(version 1, converted to 2\) is malformed"):
         decode(b'{"type":"Withdrawn"}')
 
@@ -237,9 +226,7 @@ def test_lifted_fact_is_written_as_todays(monkeypatch):
     """
     monkeypatch.setitem(VERSION, "Withdrawn", 2)
     monkeypatch.setitem(codec.UPCASTS, ("Withdrawn", 1), lambda old: old)
-
     again = encode(decode(b'{"type":"Withdrawn","reason":"x"}'))
-
     assert json.loads(again)["v"] == 2
     assert decode(again) == Withdrawn(reason="x", v=2)
 
@@ -247,7 +234,6 @@ def test_lifted_fact_is_written_as_todays(monkeypatch):
 def test_fact_over_the_limit_is_refused():
     """A fact that would not fit says what to do instead; one just below it fits."""
     beside = len(encode(Said(role="user", text="")))
-
     assert len(encode(Said(role="user", text="x" * (MAX_BYTES - beside)))) == MAX_BYTES
     with pytest.raises(TooLarge, match=r"a Said of 524,289 bytes is over the limit of 524,288"):
         encode(Said(role="user", text="x" * (MAX_BYTES - beside + 1)))
@@ -280,7 +266,6 @@ def test_every_slot_round_trips(shape):
     """Each place in the ledger is one subject, and the subject says which place it is (B24)."""
     thread = "" if shape[0] in {POLICY, TOOL, GRANT, DELEGATION, BUDGET, PERSON, LOG} else "th-1"
     slot = Slot("acme", thread, tail(shape))
-
     assert Slot.parse(slot.subject) == slot
     assert Slot.parse(slot.subject).subject == slot.subject
     assert slot.filled_by == FILLED_BY[shape]
@@ -329,7 +314,6 @@ def test_slot_has_the_subject_that_is_promised(slot, subject):
 def test_slot_knows_its_call_and_thread():
     """A slot says which thread and call it belongs to, and nothing belongs to two (B22)."""
     vote = Slot.parse("ledger.acme.t1.call.2-0.vote.ana")
-
     assert (vote.thread_ref, vote.call_ref) == (
         ThreadRef("acme", "t1"),
         CallRef("acme", "t1", "2-0"),
@@ -389,7 +373,6 @@ def test_subject_that_is_no_slot_is_refused(subject, expected):
     """A subject that means nothing is an error with its name, never a fact somewhere else (B19)."""
     with pytest.raises(BadSlot) as raised:
         Slot.parse(subject)
-
     assert expected in str(raised.value)
 
 
@@ -492,14 +475,12 @@ def _is_refused(use, bad):
 def test_any_id_round_trips_through_a_subject(some):
     """Whatever is taken as an id comes back from the subject as it was (B24)."""
     slot = CallRef(some, some, some).vote(some)
-
     assert Slot.parse(slot.subject) == slot
 
 
 def test_event_ids_are_new_and_sorted():
     """Event ids never repeat, and sort by when they were minted (B21)."""
     ids = [new_id() for _ in range(1000)]
-
     assert len(set(ids)) == 1000
     assert ids == sorted(ids)
 
@@ -510,7 +491,6 @@ def test_event_ids_are_new_and_sorted():
 def test_digest_is_the_one_that_is_documented():
     """Anyone can compute a call's digest by hand, as the module says (B63)."""
     by_hand = hashlib.sha256(b'6:refund2:v1{"order":"A-17"}').hexdigest()
-
     assert call_digest("refund", "v1", '{"order":"A-17"}') == by_hand
     assert text_digest("ü") == hashlib.sha256("ü".encode()).hexdigest()
 

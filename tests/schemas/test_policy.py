@@ -57,7 +57,6 @@ def test_strictest_rule_counts(text, tool, name, then):
     B73).
     """
     judged = judge(read_policy(text, "policy.toml"), About(tool))
-
     assert (judged.rule.name, judged.then) == (name, then)
 
 
@@ -120,7 +119,6 @@ OF_CHAT = rule("of chat", '["x"]', "allow", 'labels = {channel = "chat*", "a b" 
 def test_priority_then_strictness_then_the_order_of_the_file(text, about, name, then):
     """Which rule counts, of those that match workspace, agent, labels and condition (B64, I4)."""
     judged = judge(read_policy(text, "policy.toml"), About("x", **about))
-
     assert (judged.rule.name, judged.then) == (name, then)
 
 
@@ -144,14 +142,12 @@ def test_who_is_asked_cannot_be_chosen_by_spoiling_a_condition(text, name):
     (B64, I4).
     """
     judged = judge(read_policy(text, "policy.toml"), About("x", {"amount": "a lot"}))
-
     assert (judged.rule.name, judged.then) == (name, "ask")
 
 
 def test_a_condition_that_cannot_be_evaluated_says_why():
     """The reviewer reads which condition it was, and what was the matter (B64)."""
     judged = judge(read_policy(BIG + ALLOW_ALL, "policy.toml"), About("x", {}))
-
     assert judged.reason == (
         "The condition of this rule cannot be evaluated, so a person must look: "
         "'args.amount > 100' cannot be evaluated: there is no 'amount'."
@@ -168,7 +164,6 @@ def test_rules_without_effect_are_only_told():
         + rule("s3", '["x"]', "allow", "shadow = true", 'when = "has(args.amount)"')
         + rule("s4", '["y"]', "block", "shadow = true")
     )
-
     assert judge(read_policy(text + ALLOW_ALL, "p"), About("x", {})).then == "allow"
     judged = judge(read_policy(text, "p"), About("x", {}))
     assert (judged.rule, judged.then) == (NO_RULE, "ask")
@@ -191,7 +186,6 @@ def test_every_key_of_a_rule_is_read():
     )  # fmt: skip
     policy = read_policy('[groups]\nsecurity = ["sam", "sec-*"]\n' + text, "policy.toml")
     (only,) = policy.rules
-
     assert (only.tools, only.workspaces, only.agents) == (("x", "y*"), ("acme",), ("desk-*",))
     assert (only.when, only.labels) == ("args.amount > 1", {"channel": "chat"})
     assert (only.priority, only.shadow, only.reason) == (-3, True, "Money.")
@@ -222,7 +216,6 @@ def test_every_key_above_the_rules_is_read():
         "*-1" = ["lea", "olga"]
     """
     policy = read_policy(text, "policy.toml")
-
     assert (policy.deny_repeats, policy.calls_per_thread, policy.questions_per_thread) == (
         0,
         500,
@@ -248,7 +241,6 @@ def test_every_key_above_the_rules_is_read():
 def test_no_agent_has_no_owner():
     """A call of no agent's is nobody's, even where every agent has an owner."""
     policy = read_policy('[owners]\n"*" = ["lea"]', "policy.toml")
-
     assert (policy.behind("any"), policy.behind("")) == (("lea",), ())
 
 
@@ -335,7 +327,6 @@ def test_more_tools_than_are_remembered_are_judged_all_the_same(monkeypatch):
     """The index forgets nothing and grows no further than it may."""
     monkeypatch.setattr("ayes.schemas.policy._MAX_TOOLS", 2)
     policy = read_policy(ALLOW_ALL + BLOCK_X, "policy.toml")
-
     for _ in range(2):
         for tool, then in (
             ("a", "allow"),
@@ -367,7 +358,6 @@ def test_airline_example_asks_before_changes():
         "book_reservation", "cancel_reservation", "update_reservation_flights",
         "update_reservation_baggages", "update_reservation_passengers", "send_certificate",
     )  # fmt: skip
-
     assert {judge(policy, About(tool)).then for tool in changing} == {"ask"}
     assert judge(policy, About("get_user_details")).then == "allow"
 
@@ -602,7 +592,6 @@ def test_mistake_is_told_with_its_line(text, expected):
     """
     with pytest.raises(BadFile) as raised:
         read_policy(text, "policy.toml")
-
     message = str(raised.value)
     assert message.startswith("policy.toml")
     for words in expected:
@@ -613,7 +602,6 @@ def test_mistake_is_told_with_its_line(text, expected):
 def test_votes_needed_can_be_met(voters):
     """Enough names, or any pattern, may meet two votes."""
     text = rule("a", '["x"]', "ask", f"voters = {voters}", "votes_needed = 2")
-
     assert read_policy(text, "policy.toml").rules[0].votes_needed == 2
 
 
@@ -668,7 +656,6 @@ def test_a_thousand_rules_are_read_and_one_more_is_refused():
     assert len(policy.rules) == MAX_RULES == 1000
     assert judge(policy, About("t7", {"n": 8})).rule.name == "r7"
     assert time.process_time() - start < 10
-
     with pytest.raises(BadFile) as raised:
         read_policy(text + rule("one more"), "policy.toml")
     assert (
@@ -701,7 +688,6 @@ def test_line_is_where_the_statement_begins(text, place, line):
 def test_line_of_a_mistake_in_a_long_file_is_found_quickly():
     """A mistake at the end of a thousand rules does not take long to place."""
     text = "".join(rule(f"r{number}") for number in range(1000)) + rule("last", '["x"]', "never")
-
     with pytest.raises(BadFile, match="line 4004, rule 'last'"):
         read_policy(text, "policy.toml")
 
@@ -710,7 +696,6 @@ def test_file_that_cannot_be_read_is_bad_input(tmp_path):
     """A missing file, a folder and a file that is not UTF-8 are told apart."""
     latin = tmp_path / "latin.toml"
     latin.write_bytes(b'a = 1\nb = "\xe9"\n')
-
     with pytest.raises(BadFile, match=r"line 2: not UTF-8: byte 0xe9"):
         read_text(latin)
     with pytest.raises(BadFile, match="No such file"):
@@ -768,7 +753,6 @@ def test_reviewer_file_is_read(tmp_path):
     """A reviewer file says who votes."""
     path = tmp_path / "ana.toml"
     path.write_text(SCRIPT)
-
     assert script_for(str(path)).name == "ana"
 
 
@@ -794,6 +778,5 @@ def test_mistake_in_a_reviewer_file_is_told_with_its_line(text, expected):
     """A vote that could not be cast as written is a mistake, with its line."""
     with pytest.raises(BadFile) as raised:
         read_script(text, "reviewer.toml")
-
     for words in expected:
         assert words in str(raised.value)

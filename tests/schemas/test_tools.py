@@ -89,7 +89,6 @@ def test_arguments_that_do_not_fit(arguments, expected):
     B66).
     """
     said = tool().problems(arguments)
-
     assert said is not None
     assert said.startswith("The arguments of refund ")
     assert said.endswith(".")
@@ -102,7 +101,6 @@ def test_arguments_that_do_not_fit(arguments, expected):
 def test_values_are_not_cited():
     """A secret in the arguments does not leak into the sentence about them (B71)."""
     said = tool().problems('{"order": ["tok_secret"], "amount": "tok_secret"}')
-
     assert said is not None
     assert "tok_secret" not in said
 
@@ -114,7 +112,6 @@ def test_problems_are_the_same_each_time():
     arguments = json.dumps(
         {f"k{number}": number for number in range(50)} | {"amount": "x", "lines": "x"}
     )
-
     assert len({tool().problems(arguments) for _ in range(20)}) == 1
 
 
@@ -289,9 +286,7 @@ LINKED = {"next": {"$ref": "#/definitions/node"}, "value": {"type": "integer"}}
         ),
     ],
 )
-def test_a_word_means_what_its_draft_says(
-    dialect: str | None, words: dict[str, object], fits: str, breaks: str
-):
+def test_a_word_means_what_its_draft_says(dialect, words, fits, breaks):
     """Each word that changed between the drafts, by the draft that the schema names (B66)."""
     read = of_draft(dialect, **words)
     assert read.problems(fits) is None
@@ -315,9 +310,7 @@ def test_a_word_means_what_its_draft_says(
         (DRAFT_7, {"properties": {"a": {"$ref": "http://a.example/b"}}}, "refers to"),
     ],
 )
-def test_a_word_that_the_draft_does_not_have_is_refused_by_name(
-    dialect: str, words: dict[str, object], expected: str
-):
+def test_a_word_that_the_draft_does_not_have_is_refused_by_name(dialect, words, expected):
     """Its validators would ignore the word, and people would believe it was checked (I7)."""
     with pytest.raises(BadFact, match=expected):
         of_draft(dialect, **words)
@@ -327,7 +320,6 @@ def test_declaration_keeps_the_schema_as_it_came():
     """The schema is recorded as raw text, blanks and all."""
     raw = '{ "type" : "object" }'
     version, declared = declaration(spec(schema=raw, repeatable=True, run_by="payments"))
-
     assert declared == ToolDeclared(
         description="Pays back.", schema=raw, repeatable=True, run_by="payments"
     )
@@ -370,7 +362,6 @@ def test_a_tool_that_governs_says_so_in_its_declaration():
     (written,) = read_tools(
         '[[tool]]\nname = "grant"\ngoverns = true\nschema = {type = "object"}', "tools.toml"
     )
-
     assert [declaration(one)[1].governs for one in (made, written, spec_of(refund))] == [
         True,
         True,
@@ -383,7 +374,6 @@ def test_version_tells_declarations_apart(one, other):
     """Texts that lean on each other's borders still give different versions (B63)."""
     left = declaration(spec(description=one + other, run_by="a"))[0]
     right = declaration(spec(description=one, run_by="a"))[0]
-
     assert (left == right) == (other == "")
 
 
@@ -430,7 +420,6 @@ def test_mistake_in_a_tools_file_is_told_with_its_line(text, expected):
     """A tool that could not be declared as written is a mistake, with its line and name."""
     with pytest.raises(BadFile) as raised:
         read_tools(text, "tools.toml")
-
     for words in expected:
         assert words in str(raised.value)
 
@@ -452,7 +441,6 @@ def test_tools_file_takes_tables_and_texts():
         """,
         "tools.toml",
     )
-
     assert as_table.schema_text == '{"type":"object","properties":{"order":{"type":"string"}}}'
     assert (as_table.repeatable, as_table.run_by) == (True, "payments")
     assert as_text.schema_text == '{ "type": "object" }'
@@ -492,7 +480,6 @@ def test_function_gives_a_declaration():
     made = spec_of(refund, repeatable=True, run_by="payments")
     version, declared = declaration(made)
     compiled = Tool("refund", version, declared)
-
     assert (made.name, made.repeatable, made.run_by) == ("refund", True, "payments")
     assert made.description == "Pays an order back.\n\nNot more than once."
     assert json.loads(made.schema_text)["required"] == ["order", "amount", "lines"]
@@ -560,7 +547,6 @@ def test_function_that_cannot_be_declared_says_why(function, expected):
     """A function without a clear signature is refused before any model sees it."""
     with pytest.raises(BadInput) as raised:
         spec_of(function)
-
     assert expected in str(raised.value)
     assert "\n" not in str(raised.value)
 

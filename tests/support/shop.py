@@ -73,6 +73,20 @@ class Shop:
         async with working(*(Worker(Ledger(self.log, gate), one) for one in made)):
             yield
 
+    @asynccontextmanager
+    async def at_work(
+        self,
+        policy: str = "",
+        organisation: str = "",
+        *tools: ToolSpec,
+        gates: int = 1,
+        queue: bool = False,
+    ) -> AsyncIterator[None]:
+        """Open, and run gates."""
+        await self.open(policy, organisation, *tools)
+        async with self.gates(gates, queue=queue):
+            yield
+
     async def until(self, slot: Slot) -> Fact:
         async with asyncio.timeout(60), aclosing(self.ledger.watch(1, slot.subject)) as facts:
             async for fact in facts:
@@ -90,6 +104,18 @@ class Shop:
         event = (await self.until(ref.decided)).event
         assert isinstance(event, kind), event
         return event
+
+    async def ask(self, ref: CallRef = FIRST, *args: str, **more: Any) -> e.ApprovalRequested:
+        """Request a call, and wait until people are asked."""
+        await self.request(ref, *args, **more)
+        return await self.asked(ref)
+
+    async def judged[T: e.Event](
+        self, kind: type[T], ref: CallRef = FIRST, *args: str, **more: Any
+    ) -> T:
+        """Request a call, and wait for the decision, which must be of this kind."""
+        await self.request(ref, *args, **more)
+        return await self.decided(kind, ref)
 
 
 def rule(name: str, then: str, *more: str, tools: str = "refund") -> str:

@@ -35,8 +35,7 @@ every_case = pytest.mark.parametrize("name", CASES)
 @pytest.fixture
 async def shop(port: EventLog) -> AsyncIterator[Shop]:
     shop = Shop(port)
-    await shop.open(POLICY, "", *(spec(tool, "") for tool in ("refund", "hurry")))
-    async with shop.gates():
+    async with shop.at_work(POLICY, "", *(spec(tool, "") for tool in ("refund", "hurry"))):
         yield shop
 
 

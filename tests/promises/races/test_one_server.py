@@ -272,8 +272,7 @@ async def test_clocks_that_are_an_hour_off_change_nothing(port, hours):
         late_s = (expired.recorded_at - asked.recorded_at).total_seconds()
         assert 1 <= late_s < 30
         await shop.apply(policy.format(600))
-        await shop.request(SECOND)
-        await shop.asked(SECOND)
+        await shop.ask(SECOND)
         ana = Ledger(port, e.Author(kind="reviewer", name="ana"), now=off).reviewer("ana")
         await ana.approve(SECOND)
         await shop.decided(e.Approved, SECOND)
