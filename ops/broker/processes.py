@@ -1,10 +1,11 @@
-"""Child processes that do not outlive the process that started them."""
+"""Child processes: their environment, their end with their parent, their memory."""
 
 import ctypes
 import os
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -32,3 +33,11 @@ def die_with_parent() -> Callable[[], None] | None:
             os._exit(1)
 
     return ask
+
+
+def resident_bytes(pid: int) -> int:
+    """The memory that this process has now. Linux only; elsewhere, and once it has ended, 0."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):
+        return 0

@@ -47,7 +47,7 @@ from ayes.ops.broker.accounts import (
 )
 from ayes.ops.broker.callout import Issuer, answering
 from ayes.ops.broker.config import quoted, server_config
-from ayes.ops.broker.processes import die_with_parent
+from ayes.ops.broker.processes import die_with_parent, resident_bytes
 from ayes.schemas.errors import BadInput, BrokerAway, BrokerRefused, StoreHeld
 from ayes.schemas.logs import get_logger
 from ayes.schemas.people import plain
@@ -60,6 +60,10 @@ _DYING_S: Final = 3.0
 #: How long a server may take to answer before we check whether it is still reading its store: 3 s
 #: per million facts after a kill, 1 s otherwise.
 _READY_S: Final = 10.0
+#: How much memory a server may take while it reads its store, besides twice the size of that. It
+#: notes each sequence number that a block leaves out, one by one, before it looks at a checksum, so
+#: a flipped bit of a number in a block takes all memory of the machine (15 GB in 4 minutes).
+_SPARE_BYTES: Final = 2 << 30
 _STOPPING_S: Final = 30.0
 
 
@@ -253,15 +257,12 @@ class EmbeddedServer:
         _note(self._lock, self.pid)
 
     async def _answers(self, port: int) -> None:
+        memory = _SPARE_BYTES + 2 * _size(self.store.path / "jetstream")
         while True:
             try:
                 async with asyncio.timeout(_READY_S):
                     while (await _server_name(port)) != self.name:
-                        if self._process is None or self._process.returncode is not None:
-                            raise BrokerAway(
-                                "nats-server ended while starting. The end of "
-                                f"{self.store.path}/server.log:\n{self.last_words()}"
-                            )
+                        self._check_start(memory)
                         await asyncio.sleep(0.01)
             except TimeoutError:
                 if not self._restores():
@@ -276,6 +277,21 @@ class EmbeddedServer:
                 )
             else:
                 return
+
+    def _check_start(self, memory: int) -> None:
+        if self._process is None or self._process.returncode is not None:
+            raise BrokerAway(
+                "nats-server ended while starting. The end of "
+                f"{self.store.path}/server.log:\n{self.last_words()}"
+            )
+        if resident_bytes(self.pid) > memory:
+            self._process.kill()
+            raise BrokerAway(
+                f"nats-server took more than {memory >> 20:,} MiB of memory to read "
+                f"{self.store.path}/jetstream, so a number in these files is damaged. Restore the "
+                'store from a backup; see "A broker that cannot read its files" in '
+                "docs/recovering.md."
+            )
 
     def _restores(self) -> bool:
         """Whether this server has begun to read its store and is not ready yet."""
@@ -533,6 +549,11 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 #: How the lines with which Go reports a crash begin.
 _CRASHES: Final = ("panic:", "fatal error:", "SIG", "unexpected fault address")
+
+
+def _size(folder: Path) -> int:
+    """The bytes of all files in a folder."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 def _tail(file: Path, lines: int) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import brokers
 import pytest
+import rot
 import structlog
 from nats.aio.client import Client
 from paths import ROOT
@@ -29,7 +30,7 @@ from ayes.ops.broker.server import EmbeddedServer, ensure_account, find_binary
 from ayes.schemas import events as e
 from ayes.schemas.errors import BadFile, BadInput, BrokerAway, BrokerRefused, StoreHeld
 from ayes.schemas.logs import get_logger
-from ayes.schemas.slots import CallRef
+from ayes.schemas.slots import CallRef, ThreadRef
 
 HOLD = """
 import asyncio, sys
@@ -54,6 +55,8 @@ async def main():
 
 asyncio.run(main())
 """
+#: Where a record of a block has its sequence number: behind its length.
+SEQUENCE = 4
 JOIN = """
 import asyncio, sys
 from ayes.ops.broker.server import ensure_account
@@ -258,6 +261,23 @@ async def test_a_restart_is_the_same_broker(store):
                 "$JS.API.DIRECT.GET.LEDGER.ledger.shop.t1.call.1-0.vote.ana", timeout=60
             )
             assert found.data == b"{}"
+
+
+async def test_a_damaged_number_does_not_take_all_memory(store, monkeypatch):
+    """One flipped bit of a sequence number, and nats-server notes 2 to the power of 34 numbers as
+    left out, one by one: it is ended, in words.
+    """
+    async with EmbeddedServer(store.path):
+        await make_ledger(store)
+        async with Ledger.connect(store.path, role="admin") as ledger:
+            for name in ("m1", "m2", "m3"):
+                said = e.Said(role="user", text="hello")
+                await ledger.append(ThreadRef("shop", "t1").said(name), said)
+    _, second, _ = rot.records(store.path)
+    rot.flip(store.path / second.block, second.begin + SEQUENCE + 4, 4)
+    monkeypatch.setattr(module, "_SPARE_BYTES", 200 << 20)
+    with pytest.raises(BrokerAway, match="a number in these files is damaged"):
+        await EmbeddedServer(store.path).__aenter__()
 
 
 async def test_a_broker_that_still_reads_its_store_is_waited_for(store, monkeypatch):
