@@ -72,9 +72,7 @@ ANSWERS = {
 
 
 def _more() -> list[tuple[Slot, e.AnyEvent]]:
-    """What the town lacks: a tool, a delegation, labels, a file, a budget, and a result that came
-    too late.
-    """
+    """What the town lacks: a tool, a delegation, labels, a file, a budget and a late result."""
     picture = e.Media("image/png", e.Stored("0" * 64, 12345), "receipt.png")
     ended = next(fact.slot.call_ref for fact in _recorded() if fact.slot.call_ref)
     away = e.Delegated(to="ben", starts_at=START, ends_at=START + timedelta(days=1))
@@ -123,9 +121,7 @@ def town(facts, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def rehearsal(tmp_path_factory) -> Path:
-    """The archive that the real program wrote, of what its own gate, reviewers and executors
-    recorded.
-    """
+    """The archive that the real program wrote of its own gate, reviewers and executors."""
     with up(tmp_path_factory.mktemp("rehearsal") / "store") as ready:
         store = Path(ready["store"])
         rehearsed(store, SMALL)
@@ -177,18 +173,14 @@ def _meaning(table: str, column: str) -> str:
 
 @pytest.mark.parametrize("table", [*TABLES, "open_calls", "events_until(9)", "calls_until(9)"])
 def test_the_columns_are_as_documented(db, table):
-    """Names, types and their order, of each table and of each lake; what is like another is said to
-    be.
-    """
+    """Names, types and their order, of each table and lake; what is like another is said to be."""
     like = {"open_calls": "calls", "events_until(9)": "events", "calls_until(9)": "calls"}
     described = [(name, kind) for name, kind, *_ in db.execute(f"DESCRIBE FROM {table}").fetchall()]
     assert [(one.name, one.type) for one in _told(like.get(table, table))] == described
 
 
 def test_the_tables_are_as_documented(db):
-    """Each view of the catalog has a row, and each that has a section of its own has one in the
-    test above.
-    """
+    """Each view of the catalog has a row; one with a section of its own is in the test above."""
     _, _, rest = PAGE.read_text().partition("| table | a row is |")
     listed = re.findall(r"^\| `(\w+)` \|", rest.split("\n\n", 1)[0], re.MULTILINE)
     views = db.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()
@@ -302,9 +294,7 @@ def test_each_example_is_looked_at():
 
 
 def test_examples_agree_with_the_tables(db):
-    """Every call is in one row of an example that counts them, and no question is lost in the
-    others.
-    """
+    """Every call is in one row of an example that counts them, and no question is lost."""
 
     def total(number: int, what: str) -> int:
         query = _examples()[number].text.strip().removesuffix(";")
@@ -367,9 +357,7 @@ def _packages(block: Block) -> list[str]:
 
 
 def _run_page(*packages: str) -> dict:
-    """The blocks from top to bottom; of those that need more only those that need these
-    packages.
-    """
+    """From top to bottom; of the blocks that need more, only those that need these packages."""
     names: dict = {}
     for block in blocks(PAGE, "python"):
         if set(_packages(block)) <= set(packages):
@@ -590,9 +578,7 @@ def test_the_notebook_finds_the_lake_below_the_store(town, monkeypatch):
 
 
 def _run_cell(source: str, name: str, names: dict) -> str:
-    """Run a cell; answers with what stands below it: the value of its last line, if that is an
-    expression.
-    """
+    """Run a cell; answers with the value of its last line, if that is an expression."""
     tree = ast.parse(source)
     last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
     exec(compile(tree, name, "exec"), names)

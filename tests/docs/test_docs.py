@@ -342,9 +342,7 @@ async def run(
     within_s: float = 60,
     typed: str = "",
 ) -> tuple[int, str, str]:
-    """Its exit code and what it wrote. `ayes` and the blocks of a page are forked: 40 starts a page
-    would take long.
-    """
+    """Its exit code and what it wrote. `ayes` is forked: 40 starts a page would take long."""
     is_forked = command[0] == "ayes" or command[:2] == [sys.executable, "-c"]
     program = Started if is_forked else subprocess.Popen
 
@@ -591,9 +589,7 @@ async def test_the_analysts_page_works(shop):
 
 
 async def test_the_readme_works(tmp_path):
-    """The service of the README asks, ana approves, it runs, and `ayes watch` sees all of it from
-    another process.
-    """
+    """The README's service asks, ana approves, it runs; `ayes watch` sees it all from outside."""
     here = tmp_path / "here"
     call = "shop/order-17/refund-1"
     async with up(here) as environment, watched(environment, until="ToolReturned") as seen:
@@ -653,9 +649,7 @@ async def watched(
 
 
 async def test_another_language_can_do_it(shop):
-    """The JSON of docs/services.md, sent by a plain NATS client that knows nothing of this package,
-    runs a call.
-    """
+    """The JSON of docs/services.md, sent by a NATS client without this package, runs a call."""
     _, environment = shop
     store = environment["AYES_STORE"]
     sent = []
@@ -686,9 +680,7 @@ async def test_another_language_can_do_it(shop):
 
 
 async def test_the_executor_works(tmp_path):
-    """The tools of examples/shop_tools.py run, once they are approved, in an executor that is given
-    them.
-    """
+    """The tools of examples/shop_tools.py run, once approved, in an executor that has them."""
     async with up(
         tmp_path / "here", "--tools", "examples.shop_tools:tools", "-w", "shop"
     ) as environment:
@@ -704,9 +696,7 @@ async def test_the_executor_works(tmp_path):
 
 
 async def test_a_server_of_ones_own_works(tmp_path):
-    """The accounts, the configuration and the streams of docs/running.md, on a server that is
-    started by hand.
-    """
+    """The accounts, configuration and streams of docs/running.md, on a server started by hand."""
     page = ROOT / "docs" / "running.md"
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     environment = dict(os.environ) | {

@@ -111,9 +111,7 @@ def undescribed(part: Any, place: str = "") -> list[str]:
 
 @pytest.mark.parametrize("document", [api().openapi(), *map(json.loads, written().values())])
 def test_every_property_has_a_description(document):
-    """From the comment before its field; or, for a name that is the same everywhere, from
-    `json_schema.EVERYWHERE`.
-    """
+    """From the comment before its field, or from `json_schema.EVERYWHERE` for a common name."""
     assert undescribed(document) == []
     assert undescribed({"properties": {"tool": {"type": "string"}}}) == ["/tool"]
 
@@ -187,9 +185,7 @@ console.log(JSON.stringify({ parsed: !!document, diagnostics, judged }));
     not os.environ.get("CONFORMANCE"), reason="asked by `make conformance`, which installs from npm"
 )
 def test_javascript_agrees(tmp_path: Path):
-    """The parser of the AsyncAPI initiative finds nothing, not even a hint; Ajv takes the same
-    facts and refuses the same.
-    """
+    """The parser of the AsyncAPI initiative finds not even a hint; Ajv refuses the same facts."""
     packages = npm.installed("@asyncapi/parser@3", "ajv@8", "ajv-formats@3")
     (tmp_path / "node_modules").symlink_to(packages / "node_modules")
     (tmp_path / "check.mjs").write_text(_JAVASCRIPT)

@@ -284,9 +284,7 @@ SUBJECTS = (
 
 
 def _may_publish(role, subject):
-    """What the table says of anything but a slot: everybody's, the role's, or of its own
-    durables.
-    """
+    """What the table says of anything but a slot: everybody's, the role's, or its durables'."""
     patterns = [
         *(
             one
@@ -555,9 +553,7 @@ async def test_an_answer_cannot_be_sent_into_a_slot(server, admin, service):
 
 @shared
 async def test_a_consumer_cannot_deliver_into_a_slot(server, admin, service):
-    """A consumer that is told to deliver into the ledger finds nobody there, so nothing is stored
-    (nats-server #8274).
-    """
+    """A consumer told to deliver into the ledger finds nobody there (nats-server #8274)."""
     async with signed_on(server, "queue") as queue:
         await queue.ask("$KV.pending.forged", b'{"type":"Approved"}')
     await service.ask("$KV.running._renewed.forged", b'{"type":"Approved"}')
@@ -588,9 +584,7 @@ async def test_a_consumer_cannot_deliver_into_a_slot(server, admin, service):
 @pytest.mark.parametrize("role", EVERYBODY)
 @shared
 async def test_nobody_touches_streams_or_durables(server, admin, role):
-    """Nobody but the administrator changes a stream, deletes from it, or touches a durable
-    consumer.
-    """
+    """Only the administrator changes a stream, deletes from it, or touches a durable consumer."""
     before = await admin.json("$JS.API.CONSUMER.INFO.LEDGER.gate")
     async with signed_on(server, role) as who:
         for call in (
@@ -646,9 +640,7 @@ async def test_nobody_touches_streams_or_durables(server, admin, role):
 )
 @shared
 async def test_who_reads_cannot_change_a_durable(admin, service, changed):
-    """The right to create ephemeral consumers does not reach a durable one, not even by its name in
-    the body.
-    """
+    """The right to create ephemeral consumers reaches no durable, even if the body names it."""
     before = await admin.json("$JS.API.CONSUMER.INFO.LEDGER.gate")
     config = {
         key: value for key, value in GATE.items() if key not in ("durable_name", "opt_start_time")
@@ -839,9 +831,7 @@ async def test_strangers_are_not_let_in(server, credentials):
 
 @asynccontextmanager
 async def answering(server) -> AsyncGenerator[tuple[Somebody, list[str]]]:
-    """The API, which answers whatever it is asked with bytes that could be a decision; and where
-    to.
-    """
+    """The API, which answers any request with bytes that could be a decision; and where to."""
     async with signed_on(server, API) as api:
         asked = []
 
@@ -957,9 +947,7 @@ async def test_a_service_s_answer_cannot_be_sent_into_a_slot(server, admin, role
 
 @pytest.mark.parametrize("role", EVERYBODY)
 def test_nothing_is_imported_word_by_word_that_may_not_be_published(role):
-    """Through such an import answers go on: were the login denied it, whoever answers could be made
-    to send it.
-    """
+    """Through such an import answers go on: denied it, a login could be made to send it."""
     may = permissions(role)
     exact = [
         subject
@@ -1018,9 +1006,7 @@ async def test_the_api_answers_once_and_only_whom_it_was_asked_by(server, servic
 
 @shared
 async def test_a_consumer_cannot_deliver_to_the_api(server, admin, service):
-    """Else whoever may create one could make each fact of the log a request. The ledger's account
-    does not import it.
-    """
+    """Else whoever may create one could make each fact a request. The ledger has no import."""
     await service.ask("ledger.flood.t1.call.1-0.requested", b"{}")
     async with answering(server) as (_, asked):
         for target in (REQUEST, "$SRV.PING"):
@@ -1049,9 +1035,7 @@ async def test_a_reviewer_who_comes_later_asks_too(server, service):
 
 
 async def first_of(watcher):
-    """The next entry. None says that everything that was there has been told; nats-py may say so
-    too early.
-    """
+    """The next entry. None says that all was told; nats-py may say so too early."""
     while (entry := await watcher.updates(20)) is None:
         pass
     return entry
@@ -1060,9 +1044,7 @@ async def first_of(watcher):
 @pytest.mark.parametrize("role", EVERYBODY)
 @shared
 async def test_everybody_reads(server, role):
-    """Every role reads one slot, a whole thread, the log in order, and watches what is pending,
-    without one denial.
-    """
+    """Every role reads a slot, a thread, the log in order, and watches the pending, undenied."""
     async with signed_on(server, "service") as service, signed_on(server, "queue") as queue:
         for call in range(12):
             await service.ask(f"ledger.read-{role}.t1.call.{call}.requested", b"%d" % call)
@@ -1119,9 +1101,7 @@ async def test_two_gates_share_the_work(server, service):
 
 
 def test_a_worker_may_acknowledge_each_of_its_durables():
-    """Whoever has another durable gets its deliveries, its acknowledgements, and nothing of the
-    others.
-    """
+    """Whoever has another durable gets its deliveries and acknowledgements, nothing else."""
     own = Durable("model-eu", "model", ("ledger.>",))
     may = permissions("model", [own, Durable("gate", "gate", ("ledger.>",))])
     assert "$JS.ACK.LEDGER.model-eu.>" in may.publish
@@ -1164,9 +1144,7 @@ async def test_any_nats_client_can_watch_the_queue(server, admin):
 
 @shared
 async def test_clients_that_name_their_consumers_can_watch_too(server):
-    """nats.go asks with a name and a filter in the subject; that reaches the queue's bucket, and no
-    durable.
-    """
+    """nats.go asks with a name and a filter in the subject; that reaches no durable."""
     config = {"deliver_subject": "_INBOX.observer._.x", "ack_policy": "none", "mem_storage": True}
     config |= {
         "name": "of-nats-go",

@@ -118,9 +118,7 @@ def plain_count(path):
 
 
 def test_the_real_conversations_are_counted_as_a_plain_loop_counts_them():
-    """862 calls of 200 recorded conversations: each tool as often as it stands in the file, and 184
-    are asked about.
-    """
+    """862 calls of 200 conversations: each tool as often as in the file; 184 are asked about."""
     if not DATA.exists():
         pytest.skip(f"the recorded conversations are not at {DATA}")
     plain = plain_count(DATA)
@@ -138,9 +136,7 @@ def test_the_real_conversations_are_counted_as_a_plain_loop_counts_them():
 
 
 def test_arguments_that_no_tool_could_take_are_invalid_and_never_judged():
-    """The gate denies arguments that are no JSON before it looks at a rule, so no rule has them
-    (B66).
-    """
+    """The gate denies arguments that are no JSON before any rule, so no rule has them (B66)."""
     report = backtest(policy(AIRLINE.read_text()), wishes_in(str(SMALL)))
     assert report.by_tool["calculate"] == counts(allowed=1, invalid=1)
     assert (report.calls, report.asked, report.allowed, report.invalid) == (7, 4, 2, 1)
@@ -338,9 +334,7 @@ def test_a_rule_that_never_matched_is_shown_with_nothing():
 
 
 def test_a_question_that_nobody_could_answer_counts_as_blocked():
-    """As the gate denies it at once: who asks, and who is behind the agent, does not count
-    (B68).
-    """
+    """As the gate denies it at once: neither the requester nor who is behind it counts (B68)."""
     two = policy(
         '[[rule]]\nname = "two"\ntools = ["*"]\nthen = "ask"\nvoters = ["ana", '
         '"ben"]\nvotes_needed = 2\n'
@@ -392,9 +386,7 @@ async def declare(ledger, workspace="shop", name="refund", **more):
 
 
 def test_every_decision_has_a_word_of_its_own():
-    """Whatever may stand in `decided`, on whatever ground, is told apart; nothing is lumped
-    together.
-    """
+    """Whatever may stand in `decided`, on whatever ground, is told apart, never lumped together."""
     kinds = FILLED_BY["call", "*", "decided"]
     grounds = {
         e.Approved: {"policy", "people", "grant", "broken_glass"},
@@ -407,9 +399,7 @@ def test_every_decision_has_a_word_of_its_own():
 
 
 async def test_the_ledgers_calls_are_tried_beside_what_really_happened(ledger):
-    """For each way in which a call ended, what the candidate would have done with those calls
-    (B22).
-    """
+    """For each way in which a call ended, what the candidate would have done (B22)."""
     version = await declare(ledger)
     for number, end in enumerate(ENDS):
         for amount in (5, 500):
@@ -479,9 +469,7 @@ def test_a_question_over_the_threads_limit_is_a_change(monkeypatch):
 )
 @pytest.mark.log("memory")
 async def test_what_no_gate_has_judged_is_held_against_its_schema(ledger, arguments, version, word):
-    """An open call whose tool is unknown, or whose arguments do not fit, is invalid, as the gate
-    will find (B66).
-    """
+    """An open call whose tool is unknown, or whose arguments do not fit, is invalid (B66)."""
     declared = await declare(ledger)
     if version == "declared":
         version = declared
@@ -533,9 +521,7 @@ async def test_only_one_workspace_is_tried_where_one_is_named(ledger):
 
 
 async def test_only_what_was_requested_since_then_is_tried(ledger):
-    """From a fact on or from a time on; a decision alone, about an earlier request, counts for
-    nothing.
-    """
+    """From a fact or a time on; a decision alone, about an earlier request, does not count."""
     version = await declare(ledger)
     for number in range(4):
         await record(ledger, PAST.call(f"c{number}"), wish("refund", version), "approved")
@@ -737,9 +723,7 @@ async def test_what_it_would_say_to_a_call_is_what_the_gate_would_say(
 
 
 async def test_it_says_who_must_agree_and_who_does_not_count(tmp_path, capsys):
-    """Each quorum with its people, groups as who is in them; the owner of the agent and the
-    requester never count (B68).
-    """
+    """Each quorum with its people, groups resolved; owner and requester never count (B68)."""
     everybody = MIXED.replace('voters = ["ana", "@leads"]', 'voters = ["ana", "@leads", "ops-*"]')
     told = await tried(
         tmp_path, capsys, ["--tool", "pay", "--agent", "bot-1", "--requester", "rita"], everybody
@@ -916,9 +900,7 @@ _OUTCOMES = ("asked", "allowed", "blocked", "invalid")
 
 
 async def test_the_organisations_policy_is_tried_beside_it(ledger):
-    """The candidate allows what the organisation blocks; and tried as the organisation's, it meets
-    each workspace's (R9).
-    """
+    """It allows what the organisation blocks; as the organisation's it meets all of them (R9)."""
     version = await declare(ledger)
     over = '[[rule]]\nname = "never"\ntools = ["*"]\nwhen = "args.amount > 100"\nthen = "block"\n'
     await ledger.try_append(policy_slot(ORGANISATION, 1), applied(over))

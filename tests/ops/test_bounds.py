@@ -131,9 +131,7 @@ async def test_a_decision_is_waited_for_through_a_restart(tmp_path):
 
 @pytest.mark.parametrize("stream", [PENDING, f"{PENDING}.mine"])
 async def test_the_broker_ends_what_is_kept_open_on_the_bucket(observer, stream):
-    """Where no durable of ours reads, the broker itself lets nobody outlive its reader by more than
-    five minutes (C6).
-    """
+    """Where no durable of ours reads, nobody outlives its reader by over five minutes (C6)."""
     named = {"name": "mine"} if stream.endswith("mine") else {}
     body = {"deliver_subject": "_INBOX.observer._.x", "ack_policy": "none"} | named
     refused = await api(
@@ -151,9 +149,7 @@ async def test_the_broker_ends_what_is_kept_open_on_the_bucket(observer, stream)
 
 
 async def test_no_durable_of_ours_ends_by_itself(admin):
-    """A limit on the stream would be their end too: with it, a gate that is stopped for a while
-    would begin anew.
-    """
+    """A limit on the stream would be their end too: a stopped gate would begin anew."""
     for durable in DURABLES.values():
         there = await api(admin, f"CONSUMER.INFO.{durable.stream}.{durable.name}")
         assert not there["config"].get("inactive_threshold")
@@ -174,9 +170,7 @@ async def test_a_durable_that_nobody_declared_is_told_and_stays(admin, doctor):
 
 
 async def test_a_full_ledger_says_so(store, admin, capsys, doctor):
-    """An alarm from 80 % on; then one sentence, at once, for whoever records; more room, and it
-    goes on (M1).
-    """
+    """An alarm from 80 % on; then one sentence for whoever records; more room, it goes on (M1)."""
     await declare_streams(store, max_bytes=LEAST_BYTES)
     text = "x" * 400_000
     async with Ledger.connect(store) as service:
@@ -226,9 +220,7 @@ async def test_what_has_no_bounds_gets_them_and_what_is_narrower_stays(store, ad
 
 
 async def test_a_broker_with_little_room_gets_a_smaller_bound(store, admin, monkeypatch):
-    """The declared bound is halved until it fits; one that somebody named is refused, and so is one
-    that is too small.
-    """
+    """The declared bound is halved until it fits; one that was named, or too small, is refused."""
     monkeypatch.setitem(streams.MAX_BYTES_OF, LEDGER, 1 << 50)
     await api(
         admin, f"STREAM.UPDATE.{LEDGER}", **(await config_of(admin, LEDGER)) | {"max_bytes": -1}
@@ -284,9 +276,7 @@ async def test_fifty_open_batches_keep_nobody_from_theirs(store, doctor):
 
 
 async def test_what_changes_while_it_runs_is_an_alarm(store, admin, capsys, monkeypatch):
-    """Each look logs what is new as an error, once; `status` tells it for as long as it lasts
-    (M6).
-    """
+    """Each look logs what is new as an error, once; `status` tells it while it lasts (M6)."""
     monkeypatch.setattr(
         guard, "_log", structlog.wrap_logger(None, wrapper_class=structlog.BoundLogger)
     )

@@ -105,9 +105,7 @@ def test_what_cannot_be_read_is_said_once():
 
 
 async def test_a_fresh_store_is_well(store, doctor):
-    """Everything is as declared, no role may write what it must not, and the passwords are private
-    (0).
-    """
+    """All is as declared, no role may write what it must not; the passwords are private (0)."""
     code, found = await doctor()
     assert (code, bad(found)) == (0, set())
     assert {"server", "streams and consumers", "parked", "clock", "store is private"} <= set(found)
@@ -134,9 +132,7 @@ async def _everything(admin):
 
 
 async def test_a_role_that_may_too_much_is_reported_and_nothing_recorded(store, admin):
-    """Where a forbidden write is let through, that is what is told; its own header keeps it out of
-    the log.
-    """
+    """Where a forbidden write is let through, it is told; its header keeps it out of the log."""
     before = await _everything(admin)
     told = await cannot("admin", "ledger.doctor.t.call.1-0.decided", Store(store))
     assert not told.ok
@@ -233,9 +229,7 @@ async def test_a_rewritten_consumer_is_an_alarm(store, admin, doctor):
 
 
 async def test_what_is_parked_is_an_alarm(store, admin, doctor, status):
-    """What no consumer could handle is counted by the doctor, and told with its reason by
-    status.
-    """
+    """What no consumer could handle: counted by the doctor, told with its reason by status."""
     parked = await parked_one(admin)
     code, found = await doctor()
     assert (code, bad(found)) == (1, {"parked"})
@@ -253,9 +247,7 @@ async def test_passwords_that_others_may_read_are_an_alarm(store, doctor):
 
 
 async def test_with_a_url_there_is_one_login_to_look_with(store, admin, doctor):
-    """An administrator's URL is enough for the streams; the roles' permissions are said not to have
-    been tried.
-    """
+    """An administrator's URL does for the streams; the permissions are said to be untried."""
     login = admin.log.connection.login
     code, found = await doctor(login.url.replace("//", f"//{login.user}:{login.password}@"))
     assert (code, bad(found)) == (0, set())
@@ -297,9 +289,7 @@ async def test_a_long_list_of_parked_deliveries_hides_nothing_else(store, admin,
 
 
 async def test_status_tells_who_is_behind(store, admin, status):
-    """Two facts wait for a queue that does not run; once it runs, nothing waits and the entry is
-    there.
-    """
+    """Two facts wait for a queue that does not run; once it runs, the entry is there."""
     await admin.try_append(CALL.requested, request(WISH))
     await admin.try_append(CALL.gated, question(WISH))
     seen = await status()
@@ -319,9 +309,7 @@ async def test_status_tells_who_is_behind(store, admin, status):
 
 
 async def _until_acked(status, consumer):
-    """Nobody is told of an acknowledgement, so there is nothing to wait on but the number
-    itself.
-    """
+    """Nobody is told of an acknowledgement, so one can only wait on the number itself."""
     while (seen := await status())["consumers"][consumer]["ack_floor"] < seen["last_seq"]:  # noqa: ASYNC110 - as it says
         await asyncio.sleep(0.01)
     return seen
@@ -366,9 +354,7 @@ async def test_status_tells_who_listens(store, admin, status):
 
 
 async def test_what_nobody_takes_is_frozen(store, admin, status, capsys, monkeypatch):
-    """Facts wait, and for longer than a worker may be silent nobody took one; once somebody does,
-    it is over.
-    """
+    """Facts wait longer than a worker may be silent; once somebody takes one, it is over."""
     await admin.try_append(CALL.requested, request(WISH))
     await admin.try_append(CALL.gated, question(WISH))
     before = (await status())["consumers"]

@@ -107,9 +107,7 @@ def test_each_trouble_is_known_within_five_seconds():
 
 
 async def test_ready_is_when_gate_and_queue_run(store):
-    """Not before it has looked; then without workers; then with both. `/livez` is about the monitor
-    alone.
-    """
+    """Not before it has looked; then without workers; then with both. `/livez` is its own."""
     assert "not looked at yet" in answer(Monitor(store), b"GET /readyz HTTP/1.1").body.decode()
     async with probed(store) as probe:
         assert await probe.until("no gate is at work") == 503
@@ -135,9 +133,7 @@ async def test_a_log_that_takes_no_writes_is_not_ready(store, admin):
 
 
 async def test_a_broker_that_is_away_is_not_ready(tmp_path, monkeypatch):
-    """Frozen, then killed: each time it is ready again by itself, and the counters have what was
-    recorded before and after.
-    """
+    """Frozen, then killed: each time it is ready again, with what came before and after."""
     monkeypatch.setattr(monitor_module, "_PATIENCE_S", 1.0)  # rather than three
     async with running(tmp_path / "store") as server, site(server.store.path) as probe:
         async with Ledger.connect(server.store.path, role="admin") as admin:
@@ -191,9 +187,7 @@ async def test_the_login_of_a_worker_is_enough_for_its_probe(store):
 
 
 async def test_beside_a_broker_elsewhere_the_disk_here_does_not_matter(store, tmp_path):
-    """Its address and passwords are in a directory of this machine; its disk and the login of its
-    system account are not.
-    """
+    """Its address and passwords are on this machine; its disk and system account are not."""
     known, beside = Store(store).read(), Store(tmp_path / "beside")
     beside.path.mkdir(mode=0o700)
     beside.write(credentials.Address(known.url, {"operator": known.passwords["operator"]}))

@@ -133,9 +133,7 @@ _WITH_PAYLOAD = {b"PUB", b"HPUB", b"MSG", b"HMSG"}
 
 @pytest.fixture
 async def wire(tmp_path: Path) -> AsyncIterator[tuple[Wire, Path, Path]]:
-    """The counting port, the broker's own store, and a store whose broker is reached through the
-    port.
-    """
+    """The counting port, the broker's own store, and one whose broker is behind the port."""
     store, through = tmp_path / "store", tmp_path / "through"
     async with EmbeddedServer(store) as server:
         await declare_streams(store, also=("executor",))

@@ -109,9 +109,7 @@ async def queue_at_work(store):
 
 @pytest.mark.parametrize("name", ["pending", "histories", "calls"])
 async def test_the_rows_are_what_each_thing_comes_to(admin, project, name):
-    """Now, at a number and at a time: the rows as they were then, and nothing in the broker changes
-    (I11).
-    """
+    """Now, at a number and at a time: the rows of then; the broker changes nothing (I11)."""
     facts = await recorded(admin)
     before = await everything(admin)
     for count in (120, 1, 61):
@@ -163,9 +161,7 @@ async def test_histories_are_those_of_the_history_command(store, admin, project,
 
 
 async def test_a_fact_reads_the_same_by_either_way(admin):
-    """What is recalled is read in another way than what is replayed; the facts are equal, to the
-    microsecond.
-    """
+    """Recalled is read otherwise than replayed; the facts are equal, to the microsecond."""
     facts = await recorded(admin, 60)
     again = {fact.seq: fact for fact in facts}
     for ref in {fact.slot.thread_ref for fact in facts}:
@@ -217,9 +213,7 @@ async def test_a_row_that_goes_on_is_put_again(admin, project, monkeypatch):
 
 
 async def test_a_foreign_bucket_is_left_alone(admin, project):
-    """One that was not made by this, or for another projection, is refused, and keeps what it
-    holds.
-    """
+    """One not made by this, or for another projection, is refused and keeps what it holds."""
     js = admin.log.connection.client.jetstream()
     theirs = await js.create_key_value(bucket="theirs")
     await theirs.put("a", b"1")
@@ -382,9 +376,7 @@ async def test_it_is_put_right_while_people_decide(store, admin, project):
 
 
 async def test_a_decision_while_an_entry_is_put_leaves_none(store, admin, monkeypatch):
-    """The decision is recorded and handled between our reading and our writing: the entry goes
-    again (B77).
-    """
+    """The decision comes between our reading and our writing: the entry goes again (B77)."""
     call = await asked(admin, 1)
     bucket = admin.log.pending
     put = type(bucket).put
@@ -438,9 +430,7 @@ async def test_a_message_called_gated_is_no_question(store, admin):
 
 
 async def test_what_ends_twice_is_counted_once(store, admin, monkeypatch):
-    """A call that was let go and then got a late result is one call, and what is wrong with it is
-    wrong once.
-    """
+    """A call let go that got a late result is one call; what is wrong is wrong once."""
     for name in ("CALLS", "HISTORIES", "OPEN_APPROVALS"):
         monkeypatch.setattr(
             verify, name, msgspec.structs.replace(getattr(verify, name), keep_complete=0)
@@ -477,9 +467,7 @@ async def reconfigured(admin, **changes):
 
 
 async def taken_out(admin, slot):
-    """The server lets nobody allow deletes again, but an administrator can let a slot be filled
-    anew.
-    """
+    """No server lets deletes be allowed again, but an administrator can refill a slot."""
     await reconfigured(admin, discard="old", discard_new_per_subject=False)
     raw = msgspec.json.encode(e.Said(role="user", text="another"))
     answer = await admin.log.connection.client.request(slot.subject, raw, timeout=60)
@@ -495,9 +483,7 @@ async def told_in(admin, count):
 
 
 async def test_facts_that_are_missing_are_named_and_passed_over(store, admin, project):
-    """In the midst of the log: `--verify` names them; a projection says so and goes on behind them
-    (I6, I13).
-    """
+    """In the midst of the log: `--verify` names them; a projection goes on (I6, I13)."""
     await told_in(admin, 6)
     await project("pending")
     for number in (2, 3):
@@ -531,9 +517,7 @@ async def test_a_log_without_its_beginning_is_not_whole(admin, project, until):
 
 
 async def test_a_log_without_its_end_is_not_whole(admin):
-    """The broker knows how many facts there were, also where none is behind those that are
-    missing.
-    """
+    """The broker knows how many facts there were, also with none behind the missing."""
     await told_in(admin, 3)
     await reconfigured(admin, max_age=100_000_000, duplicate_window=100_000_000)
     while (await everything(admin))[LEDGER][0]:  # noqa: ASYNC110 - nobody tells when facts go

@@ -150,9 +150,7 @@ def store(tmp_path):
 
 
 async def test_a_store_is_private(store):
-    """Directory and files belong to their owner alone; every role but the reviewers' has its own
-    long password.
-    """
+    """Directory and files are their owner's; every role but the reviewers' has its own password."""
     async with EmbeddedServer(store.path):
         assert mode(store.path) == 0o700
         files = [file for file in store.path.iterdir() if file.is_file()]
@@ -196,9 +194,7 @@ async def test_a_store_that_is_a_link_is_refused(store, tmp_path):
 
 
 async def test_a_store_of_another_user_is_refused(store, monkeypatch):
-    """Who prepared it knows its passwords: neither a broker starts from it, nor does a command read
-    them (M4).
-    """
+    """Who prepared it knows its passwords: neither broker nor command reads them (M4)."""
     store.path.mkdir()
     store.write(Address(url="nats://127.0.0.1:1", passwords={"gate": "known"}))
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
@@ -209,9 +205,7 @@ async def test_a_store_of_another_user_is_refused(store, monkeypatch):
 
 
 async def test_a_store_that_others_could_exchange_is_refused(store, tmp_path):
-    """A directory above it that everybody may write is no place for it, unless it is sticky as /tmp
-    is (M4).
-    """
+    """A directory above it that all may write is no place, unless sticky as /tmp (M4)."""
     tmp_path.chmod(0o777)
     with pytest.raises(BadInput, match=r"can be written by other users.*chmod go-w"):
         await EmbeddedServer(store.path).__aenter__()
@@ -244,9 +238,7 @@ async def test_an_unknown_role_is_refused(store):
 
 
 async def test_a_restart_is_the_same_broker(store):
-    """Port and passwords stay, so that clients find their way back; so do reviewers and the
-    data.
-    """
+    """Port and passwords stay, so that clients come back; so do reviewers and data."""
     async with EmbeddedServer(store.path) as server:
         before = server.url
         await make_ledger(store)
@@ -281,9 +273,7 @@ async def test_a_damaged_number_does_not_take_all_memory(store, monkeypatch):
 
 
 async def test_a_broker_that_still_reads_its_store_is_waited_for(store, monkeypatch):
-    """Ten million facts take longer than a broker may stay silent otherwise; how far it is, its log
-    says.
-    """
+    """Ten million facts take longer than a broker may be silent; its log says how far."""
     monkeypatch.setattr(module, "_READY_S", 0)
     monkeypatch.setattr(EmbeddedServer, "_restores", lambda _: False)
     with pytest.raises(BrokerAway, match="does not answer on port"):
@@ -356,9 +346,7 @@ async def test_only_this_machine_is_listened_to(store):
 
 
 async def test_a_second_holder_is_refused(store, monkeypatch):
-    """While one runs, another is told who has the store and what to do; the first one does not
-    notice.
-    """
+    """While one runs, another is told who has the store; the first does not notice."""
     monkeypatch.setattr(module, "_DYING_S", 0.05)
     async with EmbeddedServer(store.path) as first:
         with pytest.raises(StoreHeld, match=f"held by process {os.getpid()}.*kill {os.getpid()}"):
@@ -370,9 +358,7 @@ async def test_a_second_holder_is_refused(store, monkeypatch):
 
 
 async def test_killing_the_parent_ends_the_server(store):
-    """After kill -9 of the process that ran it, the server is gone, and the next start has the
-    store and the data.
-    """
+    """After kill -9 of its parent the server is gone; the next start has store and data."""
     async with python(HOLD, store.path) as parent:
         child = int(await parent.stdout.readline())
         await make_ledger(store)
@@ -399,9 +385,7 @@ async def test_the_child_holds_the_store_too(store):
 
 
 async def test_an_unexpected_end_is_noticed(store):
-    """Whoever waits for the server to exit hears of it, with the code; leaving the block is then no
-    error.
-    """
+    """Whoever waits for the server's exit hears the code; leaving the block is no error."""
     async with EmbeddedServer(store.path) as server:
         os.kill(server.pid, signal.SIGKILL)
         assert await server.exited() == -signal.SIGKILL
@@ -410,9 +394,7 @@ async def test_an_unexpected_end_is_noticed(store):
 
 
 async def test_a_crash_is_told_from_its_beginning(store):
-    """A server that crashes says why first and then, line upon line, where each of its threads
-    stood.
-    """
+    """A server that crashes says why first and then where each of its threads stood."""
     async with EmbeddedServer(store.path) as server:
         os.kill(server.pid, signal.SIGQUIT)
         assert await server.exited() == 2
@@ -493,9 +475,7 @@ async def test_people_find_their_way_back_to_a_restarted_broker(store):
 
 
 async def test_a_busy_process_keeps_nobody_out(store):
-    """Who signs on does not wait for the process that runs the broker, whatever keeps it busy
-    (B62).
-    """
+    """Who signs on does not wait for the broker's process, whatever keeps it busy (B62)."""
     async with EmbeddedServer(store.path):
         await make_ledger(store)
         signing_on = [sys.executable, "-c", SIGN_ON, str(store.path)]
@@ -503,9 +483,7 @@ async def test_a_busy_process_keeps_nobody_out(store):
 
 
 async def test_another_process_adds_a_reviewer(store):
-    """A second process makes Ana's account on the running broker; who is connected stays so, and
-    stays served.
-    """
+    """A second process makes Ana's account; who is connected stays so, and is served."""
     async with EmbeddedServer(store.path):
         await make_ledger(store)
         lost = []

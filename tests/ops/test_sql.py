@@ -212,9 +212,7 @@ def test_an_error_names_its_place(archive, query, said):
 
 
 def test_a_csv_runs_nothing_in_a_spreadsheet(archive):
-    """Text that would be a formula has an apostrophe, numbers are numbers, and --raw is the exact
-    text (M7).
-    """
+    """Would-be formulas have an apostrophe, numbers are numbers, --raw is exact (M7)."""
     query = "SELECT '=1+1' AS text, -1 AS number, 'a=1' AS other"
     assert (
         approvals("sql", "--to", archive, "--csv", query).out == "text,number,other\n'=1+1,-1,a=1\n"
@@ -228,9 +226,7 @@ def test_a_csv_runs_nothing_in_a_spreadsheet(archive):
 
 
 def test_the_rows_come_in_every_form(archive, tmp_path):
-    """JSON, CSV and Parquet have all rows, equal to each other; a table has the first ones, and
-    says so.
-    """
+    """JSON, CSV and Parquet have all rows; a table has the first ones, and says so."""
     query = "SELECT seq, recorded_at, voters, payload FROM events ORDER BY seq"
     within = ("--to", archive, query)
     as_json = approvals("sql", "--json", *within).lines
@@ -252,9 +248,7 @@ def test_the_rows_come_in_every_form(archive, tmp_path):
 
 
 def test_nothing_is_lost_in_json(archive):
-    """Columns of the same name, bytes that are no text, large numbers, maps, lists and
-    intervals.
-    """
+    """Columns of one name, bytes not text, large numbers, maps, lists and intervals."""
     query = (
         r"SELECT 1 AS a, 2 AS a, '\xff'::BLOB AS b, 170141183460469231731687303715884105727 AS h, "
         "MAP {'k': [1]} AS m, INTERVAL 3 DAY AS i"
@@ -286,9 +280,7 @@ FAR = {
 
 
 def test_one_odd_time_stops_nobody(archive):
-    """Anybody who may record a fact may write such a time in it: the row is shown in every form,
-    and the rows beside it.
-    """
+    """Anybody may record such a time: its row is shown in every form, and those beside it."""
     names = {f"c{number}": value for number, value in enumerate(FAR)}
     columns = ", ".join(f"{value} AS {name}" for name, value in names.items())
     query = f"SELECT {columns} UNION ALL SELECT {', '.join('NULL' for _ in names)}"
@@ -354,9 +346,7 @@ def test_a_lake_whose_files_are_gone_says_so(tmp_path):
 
 
 def test_queries_run_while_the_lake_is_published(tmp_path):
-    """Each answer is of one moment of the log, the next never of an earlier one, and the last has
-    all.
-    """
+    """Each answer is of one moment of the log, never of an earlier one; the last has all."""
     directory = tmp_path / "archive"
     problems: list[Exception] = []
 

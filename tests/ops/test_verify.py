@@ -67,9 +67,7 @@ async def rehearsed(store, admin, workspace="rehearsal", otherwise="approve"):
 
 
 async def test_a_rehearsal_is_borne_out(store, admin):
-    """Everything is counted, every history comes out as its model was sent it, nothing differs
-    (I11).
-    """
+    """Everything is counted, every history is as its model had it, nothing differs (I11)."""
     summary = await rehearsed(store, admin)
     rebuilt = await rebuild(admin, verify=True)
     assert rebuilt.differences == ()
@@ -83,9 +81,7 @@ async def test_a_rehearsal_is_borne_out(store, admin):
 
 @pytest.mark.parametrize("ending", sorted({*SETTLED, *UNSETTLED} - {"edited"}))
 async def test_no_honest_story_is_accused(store, admin, ending):
-    """However a call ends, or waits: what the queue shows and what was promised agree with the
-    log.
-    """
+    """However a call ends, or waits: queue and promises agree with the log."""
     async with at_work(store, "queue"):
         last = await tell(admin, life(CALL, WISH, ending))
         rebuilt = await rebuild(admin, verify=True)
@@ -166,9 +162,7 @@ BROKEN = {
 
 @pytest.mark.parametrize(("facts", "number", "said"), BROKEN.values(), ids=BROKEN)
 async def test_a_broken_promise_is_found(store, admin, facts, number, said):
-    """What should never have happened and is recorded: the fact is named, and what is wrong with it
-    (I1, B61).
-    """
+    """What should never be recorded and is: the fact, and what is wrong (I1, B61)."""
     async with at_work(store, "queue"):
         await tell(admin, facts)
         rebuilt = await rebuild(admin, verify=True)
@@ -218,9 +212,7 @@ VOID = {
 async def test_what_is_void_is_listed_and_is_no_difference(
     store, admin, replay, facts, status, number, why
 ):
-    """What rests on nothing is named with who wrote it and why it does not count; the log is
-    verified all the same (R4).
-    """
+    """What rests on nothing is named with its writer and why; the log is verified (R4)."""
     async with at_work(store, "queue"):
         await tell(admin, facts)
         rebuilt = await rebuild(admin, verify=True)
@@ -283,9 +275,7 @@ async def test_a_reply_to_another_history_is_found(store, admin):
     ids=["no JSON", "malformed", "in another's slot", "no slot"],
 )
 async def test_foreign_bytes_are_void(store, admin, replay, subject, raw):
-    """What is in the log and is not a fact is named, by its number; the rest is still folded, for
-    ever (B14, R4).
-    """
+    """What is in the log and is no fact is named by number; the rest is folded (B14, R4)."""
     await tell(admin, [(REF.opened, e.ThreadOpened(requester="rita"))])
     answer = await admin.log.connection.client.request(subject, raw, timeout=60)
     assert json.loads(answer.data)["seq"] == 2
@@ -349,9 +339,7 @@ async def _invented(bucket, key, value, revision):
 async def test_a_queue_that_shows_something_else_is_found(
     store, admin, replay, sabotage, key, said
 ):
-    """An entry that was changed, taken away or invented is named, with both versions; and the exit
-    code is 1.
-    """
+    """An entry changed, taken away or invented is named, both versions; exit code 1."""
     async with at_work(store, "queue"):
         await sabotage(admin.log.pending, *await _in_queue(admin))
         (difference,) = (await rebuild(admin, verify=True)).differences

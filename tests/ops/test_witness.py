@@ -52,9 +52,7 @@ def said(number: int, text: str = "amount 1") -> tuple:
 
 
 class Kept:
-    """A store that a gate ran on, as it was after 25 facts and after all, and what was seen of
-    it.
-    """
+    """A store that a gate ran on, after 25 facts and after all, and what was seen of it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -153,9 +151,7 @@ def test_a_log_that_is_as_it_was_is_taken(kept):
 
 @pytest.mark.parametrize("change", TAMPERED.values(), ids=TAMPERED)
 def test_a_log_that_is_shorter_or_other_than_it_was_starts_no_gate(kept, change, capsys):
-    """`up` refuses it in one sentence and says how to go on; without workers `doctor` and `status`
-    tell (C7).
-    """
+    """`up` refuses it and says how to go on; without workers `doctor` and `status` tell (C7)."""
     change(kept)
     refused = approvals("up", "--json", store=kept.store)
     assert refused.code == 1
@@ -248,9 +244,7 @@ def test_what_was_seen_and_cannot_be_read_starts_no_gate(kept):
 
 
 async def test_only_the_end_of_a_long_log_is_compared(monkeypatch):
-    """Two checkpoints are kept, so the comparison begins at the earlier one and covers what came
-    since.
-    """
+    """Two checkpoints are kept: comparing begins at the earlier and covers the rest."""
     monkeypatch.setattr(witness, "CHECKPOINT", 4)
     memory = Memory()
     ledger = Ledger(memory, e.Author(kind="service", name="tests"))
@@ -300,9 +294,7 @@ async def test_a_log_that_becomes_shorter_ends_the_gate(kept, monkeypatch):
 
 
 async def test_what_the_gate_hears_of_is_not_read_again(kept, monkeypatch):
-    """The witness takes the facts that come next as they are heard of, reads the others, and comes
-    to the same digest.
-    """
+    """The witness takes facts that come next as heard of, reads others: the same digest."""
     monkeypatch.setattr(watching, "EVERY_S", 3600.0)
     scans: list[int] = []
     scan = JetStream.scan_leader

@@ -113,9 +113,7 @@ def writing(directory: Path, *, publishing: bool, seed: int, split: bool = False
 
 
 def look_at(directory: Path) -> tuple[int, list[str]]:
-    """How far the archive came, and what is wrong with it: of the working file and the lake
-    together.
-    """
+    """How far it came, and what is wrong with it: of the working file and the lake together."""
     problems = []
     with LakeWriter.open(directory, LOG) as archive:
         until = archive.until
@@ -172,9 +170,7 @@ def killed(
 
 
 def test_all_that_is_written_is_its_owners_alone(tmp_path):
-    """In a directory that everybody may read, too: the tables hold all arguments (security review,
-    section 5).
-    """
+    """In a directory that everybody may read, too: the tables hold all arguments."""
     tmp_path.chmod(0o755)
     with LakeWriter.open(tmp_path, LOG) as archive:
         archive.take(facts(100))
@@ -202,9 +198,7 @@ def test_killed_while_it_takes_batches_nothing_is_lost_or_doubled(tmp_path):
 
 
 def test_with_the_checkpoint_in_a_transaction_of_its_own_it_would_be(tmp_path):
-    """So the test above can fail: rows are doubled as soon as a kill falls between them and the
-    checkpoint.
-    """
+    """So the test above can fail: rows double when a kill falls before the checkpoint."""
     chance = random.Random(2)
     for kill in range(KILLS):
         directory = tmp_path / str(kill // 4)
@@ -281,9 +275,7 @@ def test_stopped_between_handing_over_and_showing_it_shows_at_the_next_start(tmp
 
 
 def test_facts_as_large_as_they_may_be_are_handed_over_before_they_fill_the_memory(tmp_path):
-    """So many bytes are enough for a file, however few facts they are; and DuckDB has room for
-    them.
-    """
+    """So many bytes are enough for a file, however few facts; DuckDB has room for them."""
     chance = random.Random(5)
     raws = [
         RawMessage(
@@ -323,9 +315,7 @@ def _dies(*_):
 
 
 def test_of_small_files_one_is_made_and_who_has_the_old_catalog_open_keeps_reading(tmp_path):
-    """A file that was replaced stays for `keep_s`, counted from when no catalog names it, however
-    old it is.
-    """
+    """A replaced file stays for `keep_s`, counted from when no catalog names it."""
     raws = facts(1_000)
     with LakeWriter.open(tmp_path, LOG) as archive:
         parts = _parts(raws, writer.SMALL_FILES)
@@ -409,9 +399,7 @@ def test_an_empty_log_has_a_lake_too(tmp_path):
 
 
 def test_a_lake_is_read_from_wherever_one_stands(tmp_path, monkeypatch):
-    """Views name their files by their whole path, even where the archive was named by a part of
-    it.
-    """
+    """Views name their files by the whole path, however the archive was named."""
     monkeypatch.chdir(tmp_path)
     with LakeWriter.open(Path("here"), LOG) as archive:
         archive.take(facts(200))
@@ -486,9 +474,7 @@ def test_an_older_copy_of_the_working_file(archive, tmp_path):
 
 
 def test_a_byte_of_the_working_file_is_another(archive):
-    """It says so, or DuckDB never reads that byte; nothing is taken from a page that is not what
-    was written.
-    """
+    """It says so, or DuckDB never reads that byte; no wrong page is taken for right."""
     working = archive / "working.duckdb"
     data = working.read_bytes()
     chance = random.Random(4)
@@ -511,9 +497,7 @@ def test_a_byte_of_the_working_file_is_another(archive):
 
 
 def test_an_archive_of_another_log(archive):
-    """A log that was created anew under the same name starts at 1; its facts never mix with
-    these.
-    """
+    """A log created anew under the same name starts at 1; its facts never mix."""
     with refused(archive, BadInput, "another log", LOG, "20270101000000"):
         opened(archive, "20270101000000")
 

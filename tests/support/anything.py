@@ -132,9 +132,7 @@ def _asked_of(ref: CallRef) -> Callable[[str], Slot]:
 
 @functools.cache
 def placed(ref: CallRef, *roles: str) -> st.SearchStrategy[tuple[Slot, e.Event]]:
-    """One fact in a slot of the call where it may stand; with roles, one that somebody of these may
-    record.
-    """
+    """One fact in a slot of the call where it may stand; with roles, one that these may record."""
     number = st.integers(1, 3)
     name = _some(REVIEWERS)
     escalated = st.builds(

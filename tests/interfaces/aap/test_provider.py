@@ -111,9 +111,7 @@ def wished(tool: str = "refund", key: str = "run:1", **more: Any) -> Wished:
 
 
 async def test_what_the_policy_allows_is_approved_consumed_and_reported(world: World):
-    """The released gate allows it, and the ledger has the request, the claim and the outcome (B1,
-    I1).
-    """
+    """The released gate allows it; the ledger has request, claim and outcome (B1, I1)."""
     allowed = await world.gate().check(wished("search"))
     assert allowed
     call = await world.call(allowed.request_id)

@@ -34,9 +34,7 @@ KINDS = {
 
 
 def lived(ending, *others):
-    """The facts of a call with this ending; each of the others comes before the fact of that
-    number.
-    """
+    """The facts of a call with this ending; each other one comes before the fact of that number."""
     story = Story()
     for number, (slot, event) in enumerate(life(CALL, WISH, ending)):
         for before, other in others:

@@ -167,9 +167,7 @@ async def test_grants_of_two_workspaces_are_not_mixed(shop, client):
 
 
 async def test_what_hides_itself_is_spelled_out(shop, client):
-    """B72: names and types that a login has recorded by itself, and words of a search, do not turn
-    a page around.
-    """
+    """B72: names and types that a login has recorded, and words of a search, turn no page round."""
     turned = "\u202eeve"
     grant, delegation = GrantRef("shop", "ana", "odd"), DelegationRef("shop", "ana", "odd")
     now = shop.service.now()

@@ -303,9 +303,7 @@ async def test_a_name_of_ones_own_makes_nobody_a_person(shop: Site):
 
 
 async def test_the_waits_of_one_login_hold_up_nobody_else(shop: Site, monkeypatch):
-    """I8: an observer who takes all places under many names has taken only those of observers who
-    wait.
-    """
+    """I8: an observer who takes all places under many names has taken only those of observers."""
     monkeypatch.setattr(service, "_MAX_AT_ONCE", 2)
     digest = await shop.ask("shop/order-24/refund-1")
     fields = {"call": "shop/order-24/refund-1", "timeout_s": 30}

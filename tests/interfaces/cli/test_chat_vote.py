@@ -100,9 +100,7 @@ def test_a_bare_word_may_come_late():
 
 
 def test_what_is_open_twice_is_not_guessed():
-    """One name or quote that means two calls means none; nor does a bare yes beside two of them
-    (B41).
-    """
+    """One name or quote that means two calls means none; so does a bare yes beside two (B41)."""
     assert parse_vote("yes", ALL) is None
     assert parse_vote("approve refund-1", ALL) is None
     assert parse_vote("> refund\nyes", ALL) is None
@@ -111,9 +109,7 @@ def test_what_is_open_twice_is_not_guessed():
 
 @given(st.text(max_size=40), st.sampled_from(["yes", "approve", "ok", "no"]), st.text(max_size=40))
 def test_a_word_among_others_counts_for_nothing(before, word, after):
-    """Whatever stands before or behind a yes, but for white space, a full stop and quotes, makes it
-    none (B41).
-    """
+    """Anything around a yes but white space, a full stop and quotes makes it none (B41)."""
     message = f"{before}{word}{after}"
     found = parse_vote(message, [ONE])
     if found is not None and found.verdict == "approve":

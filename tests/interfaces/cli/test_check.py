@@ -144,9 +144,7 @@ async def test_what_a_terminal_would_not_show_is_spelled_out(check):
     ],
 )
 async def test_what_cannot_be_read_is_named(check, content, said):
-    """Undecodable bytes, a truncated file, two readings of one text: the file, the line where it
-    has one (B14).
-    """
+    """Undecodable bytes, a truncated file, two readings: the file, and the line if any (B14)."""
     with pytest.raises(BadFile) as raised:
         await check(content)
     assert said in str(raised.value)
@@ -169,9 +167,7 @@ def test_the_program_needs_no_broker(tmp_path):
 
 
 def test_the_program_says_what_it_cannot_read(tmp_path):
-    """A missing file, a broken one and an unknown provider are 2, nothing on stdout; with --json as
-    an object.
-    """
+    """A missing file, a broken one or an unknown provider is 2; with --json it is an object."""
     file = tmp_path / "messages.json"
     missing = approvals("check", file, "--format", "openai-chat")
     assert (missing.code, missing.out) == (2, "")

@@ -151,9 +151,7 @@ async def test_it_says_who_agrees_who_is_missing_and_who_does_not_count(admin, g
 
 
 async def test_a_vote_that_does_not_count_is_shown_with_why(admin, gate, explain):
-    """A client in another language votes as it likes; the gate does not count it, and this is where
-    it shows (B40).
-    """
+    """A client in another language votes as it likes; this shows that it is not counted (B40)."""
     await apply(admin, POLICY)
     await requested(admin)
     known = await until(admin, "gated")
@@ -310,9 +308,7 @@ async def test_the_grants_that_decided_it_are_named(admin, gate, explain):
 async def test_a_rule_alone_is_named_with_what_rules_without_effect_said(
     admin, gate, explain, tool, arguments, then
 ):
-    """Nobody was asked: the rule, its version, and the shadows that were recorded with the
-    decision.
-    """
+    """Nobody was asked: the rule, its version, and the shadows recorded with the decision."""
     shadow = '[[rule]]\nname = "one day"\ntools = ["*"]\nthen = "ask"\nshadow = true\n'
     block = '[[rule]]\nname = "never"\ntools = ["refund*"]\nthen = "block"\n'
     await apply(admin, POLICY + block + shadow)
@@ -378,9 +374,7 @@ LATER = [
 async def test_what_would_be_said_now_is_told_where_it_is_something_else(
     admin, gate, explain, before, after, said
 ):
-    """What was asked stays as it was asked; beside it stands what another version says, if that
-    makes a difference.
-    """
+    """What was asked stays as it was; beside it stands what another version says, if different."""
     await apply(admin, before)
     await requested(admin)
     await until(admin, "gated")
@@ -440,9 +434,7 @@ async def test_budgets_are_told_as_they_stand(admin, gate, explain):
 
 
 async def test_people_read_lines_in_which_nothing_is_hidden(admin, gate, store):
-    """Through the program: rule, people, votes; and no control character of a reviewer reaches the
-    terminal.
-    """
+    """Through the program: rule, people, votes; no control character reaches the terminal."""
     await apply(admin, POLICY)
     await requested(admin)
     await until(admin, "gated")
@@ -555,9 +547,7 @@ def voted(votes, **asked):
     ("votes", "flaw"), [one[1:] for one in FLAWS], ids=[one[0] for one in FLAWS]
 )
 def test_why_a_vote_does_not_count(votes, flaw):
-    """The first thing that is wrong with it, in the order in which votes are counted; nothing where
-    it counts.
-    """
+    """The first thing wrong with it, in the order of counting votes; nothing where it counts."""
     told = explained(voted(votes), Policies(), TOOL)
     assert told.votes[-1].flaw == flaw
     agree = [name for one in told.judged.asks.quorums for name in one.agree]
@@ -626,9 +616,7 @@ def test_who_decided_is_shown_also_where_their_edit_could_not_run_by_now():
 
 @pytest.mark.parametrize(("rule", "differs"), [("no rule", False), ("money", True)])
 def test_what_a_limit_ended_is_no_other_word_while_the_rule_is_the_same(rule, differs):
-    """The rule was not reached, so what it said then is not known; only another rule is a
-    difference.
-    """
+    """The rule was not reached, so what it said is not known; only another rule differs."""
     story = Story()
     ref = story.ref.wish(1, 0)
     story.tell(ref.requested, request(WISH))

@@ -88,9 +88,7 @@ def decided(said: Any) -> tuple[str, str]:
 
 
 async def test_a_call_waits_is_approved_asked_again_and_recorded(store, ledger):
-    """The model reads how to come back; the same call under another id runs, and its result is
-    recorded by the other hook.
-    """
+    """The model reads how to come back; under another id it runs, and the other hook records it."""
     code, said, _ = await hook(store, "PreToolUse", tool_use_id="toolu_1")
     how, reason = decided(said)
     assert (code, how) == (0, "deny")

@@ -76,9 +76,7 @@ def asked(lake: Path, query: str) -> list[tuple]:
 
 @pytest.fixture(scope="module", params=sampled(["small", "real"], "small"))
 def recorded(request, tmp_path_factory) -> tuple[Path, Path, Path]:
-    """The recorded file, the store of a broker that is running, after the rehearsal, and the lake
-    of it.
-    """
+    """The recorded file, the store of a running broker after the rehearsal, and its lake."""
     file = SMALL
     if request.param == "real":
         if not DATA.exists():
@@ -355,9 +353,7 @@ def _until_shown(lake: Path, seq: int) -> None:
 
 
 def test_what_is_recorded_is_in_the_catalog_soon(broker):
-    """As long as it follows. Ctrl-C ends it with what it has published, and the next one goes on
-    there.
-    """
+    """Ctrl-C ends it with what it has published, and the next one goes on there."""
     lake = broker / "archive" / "lake"
     with following(broker) as process:
         _until_shown(lake, last_seq(broker))

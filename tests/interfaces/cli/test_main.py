@@ -104,9 +104,7 @@ def kinds(ended):
 
 
 def test_help_is_quick():
-    """`ayes --help` answers in under half a second, since it loads nothing but the command line
-    itself.
-    """
+    """`ayes --help` answers in under half a second: it loads nothing but the command line."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     ended = approvals("--help")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -179,9 +177,7 @@ def every_command(group, *words):
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
 def test_up_ends_when_told_to(tmp_path, stop):
-    """On SIGTERM and on Ctrl-C it finishes, takes its broker with it, and the store says that none
-    runs (0).
-    """
+    """On SIGTERM and Ctrl-C it finishes with its broker; the store says that none runs (0)."""
     store = tmp_path / "store"
     with started("up", "--store", store, "--json", log=tmp_path / "log") as process:
         ready = json.loads(process.stdout.readline())
@@ -239,9 +235,7 @@ def test_work_waits_for_its_broker(tmp_path):
 
 
 def test_after_kill_9_the_store_is_not_believed(tmp_path):
-    """`address.json` still names the broker that was killed: who believes it hears so soon;
-    `up` goes on (B53).
-    """
+    """`address.json` still names the killed broker: readers are told so; `up` goes on (B53)."""
     store = tmp_path / "store"
     with started("up", "--store", store, "--json", log=tmp_path / "log") as process:
         ready = json.loads(process.stdout.readline())
@@ -278,9 +272,7 @@ def test_without_a_gate_nothing_is_taken_for_a_yes(tmp_path):
 
 
 def test_demo_shows_a_call_from_wish_to_result_by_itself():
-    """Without a terminal it ends by itself: with --json as facts and the history,
-    else as words.
-    """
+    """Without a terminal it ends by itself: --json as facts and the history, else as words."""
     with started("demo", "--json") as machine, started("demo", "-v") as person:
         facts, words = machine.communicate(timeout=60)
         shown, told = person.communicate(timeout=60)
@@ -311,9 +303,7 @@ def test_demo_shows_a_call_from_wish_to_result_by_itself():
 
 
 def test_demo_holds_everything_while_it_asks(tmp_path):
-    """An answer that is neither y nor n is asked again, no fact is printed over the question, and
-    the rest follows.
-    """
+    """Neither y nor n: it asks again; no fact is printed over the question; the rest follows."""
     with at_a_terminal("demo", store=tmp_path) as terminal:
         terminal.read_until("Approve it? [y/n]")
         terminal.type("maybe")
@@ -356,9 +346,7 @@ def test_policies_are_versions(shop, tmp_path, within):
 
 
 def test_a_policy_says_what_it_changes(shop, tmp_path, within):
-    """Without -w nothing is recorded; with --dry-run neither, and the lines that differ are
-    shown.
-    """
+    """Without -w nothing is recorded, nor with --dry-run, which shows the lines that differ."""
     policy = tmp_path / "policy.toml"
     rule = '[[rule]]\nname = "none"\ntools = ["*"]\nthen = "{}"\n'
     policy.write_text(rule.format("block"))
@@ -503,9 +491,7 @@ def test_up_reads_each_of_its_files_once(tmp_path, within):
     ],
 )
 def test_what_writes_asks_for_the_workspace(shop, within, words):
-    """There is no workspace by default where something would be recorded: exit 2, and -w is
-    named.
-    """
+    """No workspace by default where something would be recorded: exit 2, and -w is named."""
     before = last_seq(shop)
     ended = within(*words, store=shop)
     assert (ended.code, last_seq(shop)) == (2, before)
@@ -557,9 +543,7 @@ def test_setting_up_what_is_there_changes_nothing(shop, within):
 
 
 def test_a_call_from_wish_to_decision_in_json(shop, call):
-    """request, pending, approve, wait, show: each tells in JSON how the call stands, and nothing in
-    words (B86).
-    """
+    """request, pending, approve, wait, show: each tells the call in JSON, not in words (B86)."""
     asked = approvals("request", call, "pay", FIVE, "--requester", "rita", "--json", store=shop)
     assert (asked.code, asked.err) == (8, "")
     assert asked.one["status"] == "pending"
@@ -633,9 +617,7 @@ def test_waiting_has_an_end(shop, within, call):
 
 
 def test_denied(shop, within, call):
-    """Who denies gets what they wanted (0); who waits hears 5, and why; asking again asks nobody
-    (B32, B76).
-    """
+    """Who denies succeeds (0); who waits hears 5 and why; asking again asks nobody (B32, B76)."""
     ask(shop, call)
     denied = within("deny", call, "--as", "ben", "--reason", "Too much.", "--json", store=shop)
     assert (denied.code, denied.one["decision"]) == (0, "Denied")
@@ -674,9 +656,7 @@ def test_expired_for_its_requester(shop, within, call):
 
 
 def test_judged_by_the_policy_alone(shop, within, call):
-    """What is allowed is approved at once (0), what is blocked is denied at once (5): nobody is
-    asked.
-    """
+    """The allowed is approved at once (0), the blocked denied at once (5): nobody is asked."""
     allowed = within("request", call, "look", FIVE, "--json", store=shop)
     assert (allowed.code, allowed.one["decision"]) == (0, "Approved")
     blocked = within("request", f"{call}-2", "drop", FIVE, "--json", store=shop)
@@ -696,9 +676,7 @@ def test_answered_in_place_of_the_tool(shop, within, call):
 
 
 def test_approved_with_other_arguments(shop, within, call):
-    """An edit that somebody else agrees to is what will run, and what whoever waits is told to run
-    (B61).
-    """
+    """An edit that somebody else agrees to will run, and whoever waits is told so (B61)."""
     ask(shop, call)
     edited = within("approve", call, "--as", "ana", "--edit", '{"amount": 4}', "--json", store=shop)
     assert (edited.code, edited.one["edits"]) == (8, {'{"amount": 4}': "ana"})
@@ -708,9 +686,7 @@ def test_approved_with_other_arguments(shop, within, call):
 
 
 def test_withdrawn(shop, within, call):
-    """The requester's side takes its wish back (0); whoever waits for a yes hears no (5), and it is
-    no denial (I5).
-    """
+    """The requester takes its wish back (0); whoever waits hears no (5), not a denial (I5)."""
     ask(shop, call)
     ended = within("withdraw", call, "--reason", "Changed my mind.", "--json", store=shop)
     assert (ended.code, ended.one["decision"], ended.one["reason"]) == (
@@ -724,9 +700,7 @@ def test_withdrawn(shop, within, call):
 
 
 def test_withdrawn_while_it_runs(shop, within, call):
-    """The calls below it are withdrawn (0), and the command does not report that the call was
-    approved.
-    """
+    """The calls below it are withdrawn (0), and the call is not reported as approved."""
     below = CallRef("shop", call.below.thread, "pay")
 
     async def delegated():
@@ -769,9 +743,7 @@ def test_revoked(shop, within, call):
 
 @pytest.mark.parametrize("happened", [True, False])
 def test_reconciled(shop, within, call, happened):
-    """Whoever ran it is gone: the call is in doubt, and settled by whoever finds out what became of
-    it; once (I7).
-    """
+    """Its runner is gone: the call is in doubt, and settled by whoever finds out; once (I7)."""
     digest = ask(shop, call, "look")
     record(shop, (call.client_claim(1), e.ToolStarted(digest=digest, idempotency_key=str(call))))
     doubted = within("doubt", call, "--reason", "The machine burnt down.", "--json", store=shop)
@@ -1231,9 +1203,7 @@ BAD_INPUT = [
 
 @pytest.mark.parametrize(("line", "code", "said"), BAD_INPUT, ids=[row[0] for row in BAD_INPUT])
 def test_bad_input_is_told_and_not_recorded(calm, within, monkeypatch, line, code, said):
-    """A sentence on stderr that says what is wrong, where, and what to do; an exit code; and
-    nothing recorded.
-    """
+    """A sentence on stderr: what is wrong, where, and what to do; and nothing recorded."""
     store, ready = calm
     before = last_seq(store)
     monkeypatch.chdir(store.parent)
@@ -1247,9 +1217,7 @@ def test_bad_input_is_told_and_not_recorded(calm, within, monkeypatch, line, cod
 
 
 def test_a_wrong_password_is_not_a_broker_away(calm, within):
-    """The broker answers no: credentials are wrong, and starting another broker would not help
-    (4).
-    """
+    """The credentials are wrong, and starting another broker would not help (4)."""
     _, ready = calm
     url = ready["url"].replace("//", "//observer:wrong@")
     ended = within("pending", "--url", url, "--json")
@@ -1260,9 +1228,7 @@ def test_a_wrong_password_is_not_a_broker_away(calm, within):
 
 
 def test_a_login_may_not_do_more_than_its_role(calm, within):
-    """With --url one is who the URL says: an observer's login cannot vote (4), and nothing is
-    recorded.
-    """
+    """With --url one is who the URL says: an observer cannot vote (4); nothing is recorded."""
     store, ready = calm
     before = last_seq(store)
     password = msgspec.json.decode((store / "address.json").read_bytes())["passwords"]["observer"]
@@ -1304,9 +1270,7 @@ def test_a_broker_that_says_nothing_is_away():
 
 
 def test_the_help_loads_nothing_heavy():
-    """What takes long to load is loaded by the command that needs it, so that the help answers at
-    once.
-    """
+    """What takes long to load is loaded by its command, so that the help answers at once."""
     heavy = (
         "cel",
         "duckdb",

@@ -168,9 +168,7 @@ def test_two_must_refuse(shop, within, thread):
 
 
 def test_an_edit_is_judged_again(shop, within, thread):
-    """What a reviewer would have it run needs the people of its own rule too; what is blocked is
-    refused (B61, B67, I3).
-    """
+    """An edit needs the people of its own rule too; what is blocked is refused (B61, B67, I3)."""
     call = thread.call("c")
     ask(shop, call)
     before = last_seq(shop)
@@ -270,9 +268,7 @@ def grants(within, store):
 
 
 def test_a_grant_is_used_capped_revoked_and_expired(shop, within, thread):
-    """A yes in advance to exactly such calls: so often, until its end, or until somebody takes it
-    back or says no.
-    """
+    """A yes in advance to such calls: so often, until its end, its revocation, or a no."""
     call = thread.call("first")
     ask(shop, call)
     given = approvals(
@@ -385,9 +381,7 @@ def test_a_later_no_beats_an_earlier_grant(shop, within, thread):
 
 
 def test_ben_votes_for_ana(shop, within, thread):
-    """For a time one person votes in another's place, and every decision says so; the time over,
-    they do not (B40).
-    """
+    """For a time one person votes in another's place, and each decision says so; then not (B40)."""
     now = datetime.now(UTC)
     hour = timedelta(hours=1)
     times = (
@@ -429,9 +423,7 @@ def test_ben_votes_for_ana(shop, within, thread):
 
 
 def test_a_message_is_heard_if_it_is_a_verdict(shop, within, thread):
-    """A hedge is no vote and nothing is recorded; a whole verdict about one call is that person's
-    (B40, B41).
-    """
+    """A hedge is no vote, nothing is recorded; a whole verdict about one call is one (B40, B41)."""
     call, other = thread.call("c"), thread.call("d")
     ask(shop, call, "pay")
     ask(shop, other, "pay")
@@ -458,9 +450,7 @@ def test_a_message_is_heard_if_it_is_a_verdict(shop, within, thread):
 
 
 def test_the_glass_is_broken_with_a_reason_and_announced(shop, within, thread):
-    """One whom the rule names lets it run alone: with a reason, and announced in the log before it
-    is decided (I1).
-    """
+    """One whom the rule names lets it run alone: with a reason, announced in the log first (I1)."""
     call = thread.call("c")
     ask(shop, call, "release")
     nobody = within("break-glass", call, "--reason", "It burns.", "--as", "ana", store=shop)
@@ -486,9 +476,7 @@ def test_the_glass_is_broken_with_a_reason_and_announced(shop, within, thread):
 
 
 def test_all_that_waits_is_decided_at_once_and_failures_are_told_one_by_one(shop, within, thread):
-    """Shown with whole arguments first; then each by itself, and one that cannot be voted on stops
-    nothing (B72).
-    """
+    """Shown whole first, then each by itself; one that cannot be voted on stops nothing (B72)."""
     mine, yours, hers = (thread.call(name) for name in ("mine", "yours", "hers"))
     ask(shop, mine, requester="rita")
     ask(shop, hers, requester="ana")
@@ -520,9 +508,7 @@ def test_all_that_waits_is_decided_at_once_and_failures_are_told_one_by_one(shop
 
 
 def test_all_is_what_was_shown(shop, within, thread):
-    """A queue that shows other arguments than the ledger has gets nobody's yes for what they did
-    not see (B61, B62).
-    """
+    """A queue that shows other arguments than the ledger gets nobody's yes (B61, B62)."""
     call, true = thread.call("doctored"), thread.call("true")
     for one in (call, true):
         ask(shop, one, arguments=SIX)
@@ -545,9 +531,7 @@ def test_all_is_what_was_shown(shop, within, thread):
 
 
 def test_at_a_terminal_one_is_asked_first(shop, within, thread):
-    """Only a yes is a yes; what was decided while somebody thought is told as that, and the others
-    go through.
-    """
+    """Only a yes is a yes; what was decided meanwhile is told as that, the others go through."""
     first, second = thread.call("first"), thread.call("second")
     for call in (first, second):
         ask(shop, call)
@@ -577,9 +561,7 @@ def test_at_a_terminal_one_is_asked_first(shop, within, thread):
 
 
 def test_whoever_runs_it_says_how_it_went(shop, within, thread):
-    """A call is claimed once and ends once; output and error come from a word or from stdin (B34,
-    I6, I9).
-    """
+    """A call is claimed once and ends once; output and error: a word or stdin (B34, I6, I9)."""
     done, failed, waits = thread.call("done"), thread.call("failed"), thread.call("waits")
     for call in (done, failed):
         ask(shop, call, "look")
@@ -605,9 +587,7 @@ def test_whoever_runs_it_says_how_it_went(shop, within, thread):
 
 
 def test_the_organisations_policy_holds_in_every_workspace(shop, within, tmp_path):
-    """It has versions and credentials of its own, and no workspace loosens it; either can be shown
-    as it was applied.
-    """
+    """Its own versions and credentials; no workspace loosens it; both are shown as applied."""
     over, own = tmp_path / "over.toml", tmp_path / "own.toml"
     over.write_text('[[rule]]\nname = "vault"\ntools = ["vault"]\nthen = "block"\n')
     own.write_text('[[rule]]\nname = "all"\ntools = ["*"]\nthen = "allow"\npriority = 1000\n')
@@ -796,18 +776,14 @@ def test_bad_input_is_told_and_not_recorded(calm, within, monkeypatch, line, cod
 
 
 def test_errors_of_people_are_json_for_programs(calm, within):
-    """With --json an error is one line of JSON on stderr, also where an option could not be
-    read.
-    """
+    """With --json an error is one line of JSON on stderr, also for an unreadable option."""
     ended = within(*GIVE.split(), "--duration", "soon", "--any-arguments", "--json", store=calm)
     assert (ended.code, ended.out) == (2, "")
     assert json.loads(ended.err)["error"] == "BadInput"
 
 
 def test_a_policy_is_proposed_and_applied_once_somebody_else_approved_it(shop, within, tmp_path):
-    """The proposer's own yes does not count; applied twice it is one version, and never after
-    another one (H7).
-    """
+    """The proposer's yes does not count; applied twice it is one version, never a later one (H7)"""
     looser = tmp_path / "looser.toml"
     looser.write_text('[[rule]]\nname = "all"\ntools = ["*"]\nthen = "allow"\n')
     proposed = within(

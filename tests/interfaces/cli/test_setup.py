@@ -112,9 +112,7 @@ async def test_a_consumer_keeps_its_place_and_its_seal(store, admin, setup):
 
 
 async def test_what_the_broker_cannot_change_is_named(store, admin, setup):
-    """The storage of a stream and the start of a consumer stay as they are; the plan says so, and
-    the exit code stays 1 (D19).
-    """
+    """The storage of a stream and a consumer's start stay; the plan says so, exit code 1 (D19)."""
     await admin.log.api.call(f"CONSUMER.DELETE.{LEDGER}.gate")
     config = {
         "durable_name": "gate",
@@ -169,9 +167,7 @@ async def test_replicas_are_not_changed_without_upgrade(store, setup):
 
 
 async def test_a_worker_refuses_a_consumer_that_would_miss_facts(store, admin):
-    """A gate whose consumer delivers no votes would wait for ever: it ends with one sentence that
-    names what to do (D19).
-    """
+    """A gate whose consumer delivers no votes would wait for ever: it ends and says why (D19)."""
     await filtered(admin, DURABLES["gate"].subjects[0])
     with pytest.raises(BrokerRefused, match="`ayes setup --upgrade` first"):
         async with working(reactions(["gate"]), store=store) as failed:

@@ -110,9 +110,7 @@ def test_layout_is_spelled_and_not_flagged(text):
 
 @given(st.text(st.characters()))
 def test_nothing_acts_and_nothing_is_hidden(text):
-    """Whatever the text: what is shown is printable, shows each character, and is the same when
-    shown again.
-    """
+    """Whatever the text: what is shown is printable, has each character, and is stable."""
     shown = visible(text)
     assert shown.isprintable()
     assert visible(shown) == shown
@@ -179,9 +177,7 @@ def assert_harmless(text: str, mine: str = "") -> None:
 
 
 def test_facts_and_cards_are_lines_whatever_they_hold(capsys):
-    """Author, type of an unknown fact, requester, voters, rule, reason, the chain of calls, texts
-    and errors (H6, R7).
-    """
+    """Author, unknown type, requester, voters, rule, reason, chain, texts and errors (H6, R7)."""
     facts = hostile_facts()
     output.print_facts(facts, output.console())
     shown = capsys.readouterr().out
@@ -225,9 +221,7 @@ def logging_restored():
 
 
 def test_no_local_variable_is_printed(logging_restored, capsys):
-    """One bad message is a traceback of a few lines, not what users said in every frame of it
-    (R10).
-    """
+    """One bad message is a traceback of a few lines, without what users said (R10)."""
     logs.setup(json=False)
 
     def handle(what_a_user_said):
@@ -336,9 +330,7 @@ def test_numbers_in_a_csv_stay_numbers():
 
 
 def test_odd_input_ends_in_a_sentence():
-    """Times at the edge of the calendar, a URL with an open bracket, messages that are no list
-    (security, section 5).
-    """
+    """Times at the calendar's edge, a URL with an open bracket, messages that are no list."""
     for call, word in (
         (
             lambda: read_until("9999-12-31T23:59:59-23:59"),
@@ -507,9 +499,7 @@ def test_what_is_shown_is_what_is_approved(shop, within, thread):
 
 
 def test_scripts_vote_as_before_and_see_what_on_stderr(shop, within, thread):
-    """Where nobody can be asked nobody is, and stdout is the same; at a terminal --yes and --digest
-    spare the question (H2).
-    """
+    """Where nobody can be asked nobody is; at a terminal --yes and --digest spare it (H2)."""
     calls = [thread.call(name) for name in "abcd"]
     digests = [ask(shop, call) for call in calls]
     told = approvals("approve", calls[0], "--as", "ana", store=shop)

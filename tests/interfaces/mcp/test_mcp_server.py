@@ -674,9 +674,7 @@ async def test_a_lone_server_that_does_not_start_is_told_to_its_client(port: Eve
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_a_server_that_comes_later_is_listed(port: EventLog, tmp_path: Path, mode: str):
-    """A slow start keeps no client waiting. Those that can be told are told when it is there
-    (B27).
-    """
+    """A slow start keeps no client waiting; those that can be told are told of it (B27)."""
     shop, told, door = Shop(port), asyncio.Event(), tmp_path / "door"
     late = shop_server(tmp_path / "late", name="late")
     wait = f"while ! [ -e {door} ]; do sleep 0.05; done; exec {shlex.join(late.command)}"

@@ -15,9 +15,7 @@ from playwright.async_api import Browser, BrowserContext, Page, expect
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run them in one event loop, since the browser outlives a test; without a browser skip them,
-    but not in CI.
-    """
+    """Run them in one event loop, as the browser outlives a test; skip without one, not in CI."""
     is_left_out = chromium() is None and os.environ.get("CI") != "true"
     here = str(Path(__file__).parent)
     for item in items:

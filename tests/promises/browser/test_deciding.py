@@ -39,9 +39,7 @@ async def votes(shop, call: str = CALL) -> list[Voted]:
 
 
 async def test_by_keyboard_alone(shop, visit):
-    """Two calls are decided without a mouse; Enter decides nothing, and letters that somebody
-    types are text.
-    """
+    """Two calls are decided without a mouse; Enter decides nothing, and typed letters are text."""
     first, second = "shop/order-17/refund-1", "shop/order-18/refund-1"
     for call in (first, second):
         await shop.ask(call)
@@ -106,9 +104,7 @@ async def test_an_address_leads_to_a_call_that_the_list_does_not_have(shop, visi
 
 
 async def test_on_a_phone(shop, visit):
-    """From the list, two taps decide at 360 x 740, on targets of 44 px, with nothing to scroll
-    sideways.
-    """
+    """From the list, two taps decide at 360 x 740, on targets of 44 px, with no sideways scroll."""
     await shop.ask(CALL)
     page = await visit(viewport=PHONE, has_touch=True, is_mobile=True)
     await page.locator(".row-title").tap()
@@ -123,9 +119,7 @@ async def test_on_a_phone(shop, visit):
 
 
 async def test_edited_through_the_form(shop, visit):
-    """Types are kept, the schema's error stands at its field, and what changes is shown before it
-    is sent.
-    """
+    """Types are kept, errors stand at their fields, and what changes is shown before it is sent."""
     await shop.ask(CALL)
     page = await visit(f"/calls/{CALL}")
     await expect(shown(page)).to_be_visible()

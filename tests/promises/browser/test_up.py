@@ -12,9 +12,7 @@ CALL = CallRef("shop", "order-17", "refund-1")
 
 
 async def test_from_the_printed_link_to_a_decision(tmp_path, browser):
-    """Whoever opens the link and agrees to sign in sees what comes without a reload, and decides;
-    the link works once.
-    """
+    """Whoever opens the link and agrees to sign in sees what comes, and decides; it works once."""
     with up(tmp_path / "store", "--console", "--console-port", 0, "--as", "ana") as ready:
         await asyncio.to_thread(declare, tmp_path / "store", ["refund"], "shop")
         problems = Problems()

@@ -100,9 +100,7 @@ async def fill(store: Path) -> None:
 
 
 def places(store: Path, every: int, lot: random.Random) -> list[tuple[Record, int]]:
-    """The bytes to flip: all (each N-th) of facts that live long or are about a call, some of the
-    others.
-    """
+    """The bytes to flip: all (each N-th) of long-lived facts or of calls', some of the others."""
     found: list[tuple[Record, int]] = []
     others: list[tuple[Record, int]] = []
     for one in records(store):

@@ -39,8 +39,6 @@ async def test_a_node_that_rots_is_named_when_it_leads(
 @pytest.mark.timeout(240)
 @pytest.mark.long
 async def test_an_honest_log_alarms_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Stops, kills, rebuilt indexes, restores, moves and changes of settings: no alarm (seals 10,
-    0b).
-    """
+    """Stops, kills, rebuilt indexes, restores, moves, settings: no alarm (seals 10, 0b)."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     assert await honest.histories(tmp_path, times=6, seed=3) == []

@@ -252,9 +252,7 @@ async def test_a_result_under_the_name_of_another_tool_is_not_read(package: Path
 
 
 async def test_no_two_calls_have_one_name(package: Path, tmp_path: Path):
-    """Neither those whose ids look like names that were made, nor one whose fields came in another
-    order.
-    """
+    """Neither those whose ids look made up, nor one whose fields came in another order."""
     found = await turn(package, tmp_path, "ids")
     assert found["ran"] == ["refund 0", *["refund 1"] * 4]
     assert (len(found["calls"]), found["said"]) == (5, "0 is refunded")

@@ -121,9 +121,7 @@ async def test_what_passes_directly_passes_behind_the_gateway(port: EventLog, ve
 
 
 async def test_gated_tools_are_tasks(port: EventLog):
-    """All ten scenarios of the extension, for tools that know nothing of tasks, with a reviewer who
-    approves after a second.
-    """
+    """All ten scenarios of the extension, for tools without tasks; a reviewer approves after 1 s"""
     shop = Shop(port)
     await shop.apply(ASK)
     server = ServerFile(

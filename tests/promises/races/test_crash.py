@@ -50,9 +50,7 @@ def recordings(tmp_path: Path) -> Path:
 
 
 class Program(Started):
-    """An `ayes` program in a process of its own, and an event loop does not stand still while it
-    runs.
-    """
+    """An `ayes` program in a process of its own; the event loop does not stand still."""
 
     async def ended(self) -> int:
         while (code := self.poll()) is None:  # noqa: ASYNC110 - no event tells of it
@@ -122,9 +120,7 @@ async def grown(store: Path, most: int) -> None:
 
 
 async def unless_one_ends(wait: Coroutine[Any, Any, None], running: Running, log: Path) -> None:
-    """Wait, but not for what never comes: a program that ended by itself is said, with its last
-    words.
-    """
+    """Wait, but not for what never comes: a program that ended is said, with its last words."""
     waiting = asyncio.ensure_future(wait)
     ends = {asyncio.ensure_future(process.ended()): name for name, process in running.items()}
     try:
@@ -176,9 +172,7 @@ def expected(recordings: Path) -> dict[str, int]:
 
 @pytest.mark.long
 async def test_the_whole_of_it_killed_and_started_again(recordings: Path, tmp_path: Path):
-    """Broker, workers and driver in one process, killed in the midst: started again it ends with
-    the same histories (B53, I7).
-    """
+    """Broker, workers and driver in one process, killed and restarted: same histories (B53, I7)."""
     store, log = tmp_path / "store", tmp_path / "log"
     rehearse = (
         *REHEARSAL,
@@ -233,9 +227,7 @@ async def _kill_after(store: Path, facts: int, process: Program) -> None:
     "victim", sampled(["gate", "queue", "model", "executor", "up", "rehearse"], "executor")
 )
 async def test_any_one_of_them_killed(victim: str, recordings: Path, tmp_path: Path):
-    """Each in a process of its own; one is killed again and again, the others go on, and it ends
-    the same (B53, I6, I7).
-    """
+    """One process each; one is killed again and again, and it ends the same (B53, I6, I7)."""
     store, log = tmp_path / "store", tmp_path / "log"
     where = ("--store", store, "--ack-wait", ACK_WAIT_S)
     recorded = ("--recording", recordings)

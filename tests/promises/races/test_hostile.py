@@ -159,9 +159,7 @@ def commands(run: Callable[..., Ended], store: Path) -> None:
     """Each command that reads what was stored."""
 
     def ends(*arguments: object, code: int = 0) -> Ended:
-        """It ends with this code, without an error of Python's, and with nothing that a terminal
-        obeys.
-        """
+        """It ends with this code, without a Python error or anything that a terminal obeys."""
         ended = run(*arguments, store=store)
         assert ended.code == code, (arguments, ended.code, ended.out[-2000:], ended.err[-2000:])
         assert "\x1b" not in ended.out + ended.err
@@ -194,9 +192,7 @@ def commands(run: Callable[..., Ended], store: Path) -> None:
 
 @pytest.mark.parametrize("head", HEADS)
 async def test_no_message_ends_an_answer(store: Path, head: bytes):
-    """An empty message whose headers look like a status hides nothing that was recorded after it
-    (C2).
-    """
+    """An empty message with headers like a status hides nothing recorded after it (C2)."""
     thread = ThreadRef("shop", "t1")
     async with Ledger.connect(store, role="service") as ledger:
         await ledger.append(thread.said("m1"), Said(role="user", text="first"))
@@ -222,9 +218,7 @@ async def test_no_message_ends_an_answer(store: Path, head: bytes):
 
 @pytest.mark.parametrize("token", TOKENS)
 def test_a_subject_has_one_text(token: bytes):
-    """Any bytes have a printable text, no two have the same, and what is no slot is carried under
-    it (C2).
-    """
+    """Any bytes have one printable text of their own; what is no slot is carried under it (C2)."""
     subject = b"ledger.shop." + token + b".opened"
     text = subject_text(subject)
     assert text.isascii()
@@ -244,9 +238,7 @@ def test_the_text_of_a_slot_is_its_subject():
 
 
 async def test_a_failing_task_ends_no_worker(store: Path, monkeypatch: pytest.MonkeyPatch):
-    """The mirror and the index fail, and are started again; meanwhile the gate judges, asking the
-    broker (C2).
-    """
+    """The mirror and index fail and restart; meanwhile the gate judges, asking the broker (C2)."""
     failed: list[str] = []
     often = asyncio.Event()
 

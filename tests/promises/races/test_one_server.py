@@ -283,9 +283,7 @@ async def test_clocks_that_are_an_hour_off_change_nothing(port, hours):
 
 @pytest.mark.long
 async def test_readers_that_are_stopped_go_on_where_they_were(tmp_path):
-    """`watch` and the gate are stopped while facts come; then each fact is printed once, in order,
-    and each call is decided.
-    """
+    """`watch` and the gate are stopped meanwhile; each fact is printed once, each call decided."""
     store = tmp_path / "store"
     with (
         up(store, tmp_path / "up.log", "--workers", "queue"),

@@ -312,9 +312,7 @@ async def race(
 
 
 def spread(number: int, over_s: float) -> float:
-    """The moment of this call's second word, from so much before the first to so much after it;
-    most are close to it.
-    """
+    """The moment of this call's second word, around the first; most are close to it."""
     place = 2 * number / (TIMES - 1) - 1
     return over_s * place * abs(place)
 
@@ -387,9 +385,7 @@ async def parked(shop: Shop) -> list[log.Parked]:
 
 
 def check_call(call: Call) -> None:
-    """One decision, one claim if it approves, one end that fits them, and one sentence for each
-    ending (I1, I2, I4, I5).
-    """
+    """One decision, one claim if it approves, one end and sentence that fit it (I1, I2, I4, I5)."""
     assert call.decided
     assert call.finished
     assert call.late == ()
@@ -560,9 +556,7 @@ async def test_a_yes_and_a_no(store: Path):
 
 
 async def test_the_two_votes_of_a_quorum(store: Path):
-    """Ana twice at once, from two windows, and Ben: one approval that names both, each once (B27,
-    B39, I2).
-    """
+    """Ana from two windows at once, and Ben: one approval names both, each once (B27, B39, I2)."""
     async with open_shop(store, ASK + "votes_needed = 2\n", "ana", "ben") as shop:
 
         async def one(number: int) -> CallRef:
@@ -589,9 +583,7 @@ async def test_the_two_votes_of_a_quorum(store: Path):
 
 
 async def test_an_approval_and_a_users_message(store: Path):
-    """Under `supersede` the first of the two in the log decides, whoever of the gates saw what
-    (B27, I5).
-    """
+    """Under `supersede` the first in the log decides, whoever of the gates saw what (B27, I5)."""
     async with open_shop(store, SUPERSEDE + ASK, "ana") as shop:
 
         async def one(number: int) -> CallRef:
@@ -745,9 +737,7 @@ async def test_glass_that_is_announced_late_changes_nothing(ledger: Ledger):
 
 
 async def test_nobody_more_is_asked_once_it_is_decided(ledger: Ledger):
-    """Approved while a gate is about to ask more people: it is recorded that it did, and nobody is
-    asked (B27, B31).
-    """
+    """Approved while a gate is about to ask more people: recorded; nobody is asked (B27, B31)."""
     policy = (
         ASK + 'voters = ["ana"]\nexpires_in_s = 0.05\non_timeout = "escalate"\nstages = [{voters = '
         '["lea"]}]\n'
@@ -868,9 +858,7 @@ async def test_a_start_and_an_approval_taken_back(store: Path):
 
 
 class Abreast(Executor):
-    """An executor that waits, once it has seen an approved call, until its rival has seen it
-    too.
-    """
+    """An executor that, having seen an approved call, waits until its rival has too."""
 
     def __init__(self, tools: dict[str, Registered], seen: dict[CallRef, asyncio.Event]) -> None:
         super().__init__(tools)
@@ -887,9 +875,7 @@ class Abreast(Executor):
 
 
 async def test_two_executors(store: Path):
-    """Both are handed the same approval, and both have seen that nobody started it: one does, once
-    (B27, I1, I6).
-    """
+    """Both saw the same approval, and that nobody started it: one does, once (B27, I1, I6)."""
     seen: dict[CallRef, asyncio.Event] = {}
 
     def two(tools: dict[str, Registered]) -> list[Executor]:
