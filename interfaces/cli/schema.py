@@ -1,12 +1,13 @@
 """The command that prints the contracts for other languages."""
 
-from json import dumps
+from importlib.resources import files
+from json import dumps, loads
 from typing import Annotated, Any, Final
 
 import typer
 
+from ayes.interfaces import api
 from ayes.interfaces.cli.command import command, commands
-from ayes.interfaces.cli.console import INSTALL, is_installed
 from ayes.interfaces.cli.options import JsonOption
 from ayes.interfaces.cli.terminal.output import print_data, print_json
 from ayes.schemas import events as e
@@ -46,12 +47,8 @@ def _made(event: str, *, asyncapi: bool) -> dict[str, Any]:
     if asyncapi:
         if event:
             raise BadInput("--asyncapi prints one document about everything. Leave out EVENT.")
-        if not is_installed():
-            raise BadInput(f"it describes the API too, which is not installed: {INSTALL}.")
-        from ayes.interfaces.api.asyncapi import document
-        from ayes.interfaces.console.application import described
-
-        return document(described())
+        made: dict[str, Any] = loads(files(api).joinpath("asyncapi.json").read_text("utf-8"))
+        return made
     if event and event not in e.TYPES:
         raise BadInput(f"there is no event {event!r}. There are {', '.join(sorted(e.TYPES))}.")
     return json_schema.document(*filter(None, [event]))

@@ -1,5 +1,7 @@
 """The subjects of the ledger as an AsyncAPI 3.1 document, made from the code.
 
+`ayes schema --asyncapi` prints what `python tests/docs/test_schemas.py` wrote with it.
+
     channel      a slot (`schemas/slots.py`), an endpoint of the API over NATS, the pieces of a
                  stored file, or those of a reply while a model gives it
     message      an event, a request, an answer or a piece
