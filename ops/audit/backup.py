@@ -49,8 +49,6 @@ from ayes.schemas.files import move_into_place, write_atomically
 from ayes.schemas.ids import new_id
 
 _FORMAT: Final = "ayes-backup-3"
-#: 1: the log alone; 2: and the store of files.
-_FORMATS: Final = {_FORMAT, "ayes-backup-2", "ayes-backup-1"}
 #: What is beside the log in a store: API tokens, the key of links, settings for Slack, and webhooks
 #: with their secrets and positions.
 BESIDE: Final = (
@@ -88,11 +86,11 @@ class Seal(Struct, frozen=True):
     last_seq: int
     #: As of the witness, over all facts.
     digest: str
-    #: The size of each stream's part in bytes, its first line included; the log's is the first, and
-    #: the last is that of the files.
-    parts: tuple[int, ...] = ()
-    #: The names of the files that were beside the log; before format 3 none.
-    beside: tuple[str, ...] | None = None
+    #: The size of each stream's part in bytes, its first line included; and that of the line with
+    #: the files that were beside the log.
+    parts: tuple[int, ...]
+    #: The names of these files.
+    beside: tuple[str, ...]
 
 
 class Stream(Struct, frozen=True):
@@ -143,8 +141,6 @@ async def back_up(log: JetStream, file: Path, store: Store | None = None) -> Sea
         parts: list[Stream] = []
         sizes: list[int] = []
         for name in _STREAMS:
-            if name == STORED and await streams.info(log.api, f"STREAM.INFO.{name}") is None:
-                continue  # `ayes setup` of a program that knows files has not run yet
             begins = size
             async with _snapshot(log, name) as (stream, pieces):
                 write(msgspec.json.encode(stream) + b"\n")
@@ -174,7 +170,7 @@ def check(file: Path) -> Backup:
         with file.open("rb") as content:
             seal = _seal(content)
             lines = [*_first_lines(content, seal)]
-            beside = {} if seal.beside is None else _decoder.decode(lines.pop())
+            beside = _decoder.decode(lines.pop())
             parts = [msgspec.json.decode(line, type=Stream) for line in lines]
             content.seek(0)
             sha256 = hashlib.sha256()
@@ -190,7 +186,7 @@ def check(file: Path) -> Backup:
     if left or sha256.hexdigest() != seal.sha256 or counted != (seal.facts, seal.last_seq):
         raise BadFile(str(file), "", "it was altered after it was written, or is torn.")
     for stream in parts:
-        if stream.format not in _FORMATS:
+        if stream.format != _FORMAT:
             raise BadFile(str(file), "", f"it is a backup of another form: {stream.format}.")
     if unknown := beside.keys() - {*BESIDE}:
         raise BadFile(str(file), "", f"it holds {', '.join(sorted(unknown))}, which is not ours.")
@@ -217,22 +213,20 @@ async def restore(
     if store:
         _check_beside(backup, store)
     streams.check_level({"config": backup.log.config})
-    config = await _room_for(log, LEDGER, backup.log)
-    configs = [config]
-    if len(backup.streams) > 1:
-        configs.append(await _room_for(log, STORED, backup.streams[1]))
-    names = _STREAMS[: len(configs)]
-    for name in names:
+    parts = zip(_STREAMS, backup.streams, strict=True)
+    configs = [await _room_for(log, name, stream) for name, stream in parts]
+    replicas = configs[0]["num_replicas"]
+    for name in _STREAMS:
         await log.api.call(f"STREAM.DELETE.{name}")
     try:
         # The log comes last: when it is there, its files are.
-        for part, name in reversed(tuple(enumerate(names))):
+        for part, name in reversed(tuple(enumerate(_STREAMS))):
             await _send(log, backup, part, name, configs[part])
         await _compare(log, file, seal)
     except BaseException:
-        await _empty(log, config["num_replicas"])
+        await _empty(log, replicas)
         raise
-    await streams.ensure(log.api, replicas=config["num_replicas"])
+    await streams.ensure(log.api, replicas=replicas)
     if store:
         put_beside(backup, store)
     return seal
@@ -371,7 +365,7 @@ async def _send(
     log: JetStream, backup: Backup, part: int, name: str, config: dict[str, Any]
 ) -> None:
     """Have the broker make a stream from its snapshot in the backup."""
-    sizes = _sizes(backup.seal)
+    sizes = backup.seal.parts
     body = {"config": config, "state": backup.streams[part].state}
     to = (await log.api.call(f"STREAM.RESTORE.{name}", body))["deliver_subject"]
     sent: deque[asyncio.Future[NatsReply]] = deque()
@@ -443,15 +437,10 @@ def _new(file: Path) -> Iterator[IO[bytes]]:
         temporary.unlink(missing_ok=True)
 
 
-def _sizes(seal: Seal) -> tuple[int, ...]:
-    """The size of each part."""
-    return seal.parts or (seal.bytes,)
-
-
 def _first_lines(content: IO[bytes], seal: Seal) -> Iterator[bytes]:
     """The first line of each part."""
-    sizes = _sizes(seal)
-    if sum(sizes) != seal.bytes or len(sizes) > len(_STREAMS) + (seal.beside is not None):
+    sizes = seal.parts
+    if sum(sizes) != seal.bytes or len(sizes) != len(_STREAMS) + 1:
         raise ValueError("the parts are not the whole")
     begins = 0
     for size in sizes:

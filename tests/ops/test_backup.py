@@ -230,20 +230,6 @@ async def test_what_the_broker_cannot_read_restores_nothing(log, backup, part):
     assert await log.last_seq() == 0
 
 
-async def test_a_backup_of_before_there_were_files_is_restored(log, backup):
-    """It has the log alone, and ends with a line without the sizes of parts."""
-    whole = check(backup)
-    log_alone = backup.read_bytes()[: whole.seal.parts[0]]
-    log_alone = log_alone.replace(b"ayes-backup-3", b"ayes-backup-1", 1)
-    sha256 = hashlib.sha256(log_alone).hexdigest()
-    seal = structs.replace(whole.seal, bytes=len(log_alone), sha256=sha256, parts=(), beside=None)
-    older = structs.asdict(seal)
-    last = {key: older[key] for key in older if key not in {"parts", "beside"}}
-    backup.write_bytes(log_alone + b"\n" + msgspec.json.encode(last) + b"\n")
-    assert await restore(log, backup) == seal
-    assert await log.last_seq() == 300
-
-
 async def test_only_an_empty_ledger_is_restored_into(log, backup):
     """What a ledger holds is never replaced."""
     await restore(log, backup)
