@@ -151,7 +151,7 @@ def _output(value: Any) -> e.Content:
 def _file(item: Any) -> e.Media | None:
     match item:
         case {"type": "image" | "document"}:
-            return read_media(0, item)
+            return read_media(item)
         case _:
             return None
 

@@ -279,7 +279,7 @@ def _file(item: Any) -> e.Media | None:
         case {"type": "pdf", "file": {"base64": str(data), "filePath": str(path)}} if data:
             return e.Media(PDF, e.Inline(data), PurePath(path).name)
         case {"type": "image" | "document", "source": dict()}:
-            return read_media(0, item)
+            return read_media(item)
         case _:
             return None
 

@@ -177,7 +177,7 @@ def _file(block: Any) -> e.Media | None:
         case {"base64": str(data)}:
             return e.Media(media_type, e.Inline(data), name)
         case {"url": str(url)} if url.startswith("data:"):
-            return replace(from_data_url(0, url, kind), name=name)
+            return replace(from_data_url(url, kind), name=name)
         case {"url": str(url)}:
             return e.Media(media_type, e.Linked(url), name)
         case _:  # a `file_id` does not say at which provider

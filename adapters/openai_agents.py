@@ -336,7 +336,7 @@ def _file(item: Any) -> e.Media | None:
         case {"file_data": str(data)} if not data.startswith("data:"):
             kind = mimetypes.guess_type(str(part.get("filename")))[0] or UNKNOWN_TYPE
             part["file_data"] = f"data:{kind};base64,{data}"
-    return read_responses_media(0, part)
+    return read_responses_media(part)
 
 
 def _given(content: e.Content) -> Any:

@@ -239,7 +239,7 @@ def _output(value: Any) -> e.Content:
 def _file(item: Any) -> e.Media | None:
     if not is_multi_modal_content(item):
         return None
-    return read_media(0, tool_return_content_ta.dump_python(item, mode="json"))
+    return read_media(tool_return_content_ta.dump_python(item, mode="json"))
 
 
 def _given(content: e.Content) -> Any:

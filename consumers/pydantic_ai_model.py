@@ -237,7 +237,7 @@ def parts(
         replace(part, tool=(tools or {}).get(part.tool, part.tool))
         if isinstance(part, e.Wish)
         else part
-        for part in recorded(said, lambda _part: provider)
+        for part in recorded(said, provider)
     )
 
 

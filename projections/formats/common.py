@@ -231,7 +231,7 @@ def data_url(media: e.Media) -> str:
     return f"data:{media.media_type};base64,{media.source.data}"
 
 
-def from_data_url(at: int, url: str, what: str = "file", unit: str = "message") -> e.Media:
+def from_data_url(url: str, what: str = "file") -> e.Media:
     """The file in a data URL, or the link to it.
 
     Raises:
@@ -244,7 +244,7 @@ def from_data_url(at: int, url: str, what: str = "file", unit: str = "message") 
     media = e.Media(media_type, e.Inline(data))
     if not comma or coding != "base64" or (problem := problem_of(media)):
         why = problem if comma and coding == "base64" else "it is not of the form data:…;base64,…"
-        raise unreadable(at, f"the data URL of the {what} cannot be kept: {why}", unit)
+        raise BadInput(f"the data URL of the {what} cannot be kept: {why}")
     return media
 
 
@@ -261,11 +261,6 @@ def non_blank(text: str) -> str:
 def as_text(value: Any) -> str:
     """A text as it is, and any other value as in a sentence."""
     return value if isinstance(value, str) else cited(value)
-
-
-def unreadable(at: int, sentence: str, unit: str = "message") -> BadInput:
-    """The error for a message that cannot be read, by its index; `unit` is its provider's word."""
-    return BadInput(f"{unit} {at}: {sentence}")
 
 
 # ----------------------------------------------------------------------------- names and arguments
@@ -328,8 +323,8 @@ def json_text(value: Any) -> str:
     return text
 
 
-def checked_json_text(at: int, value: Any, unit: str = "message") -> str:
-    """The JSON text of a value in the message at that index.
+def checked_json_text(value: Any) -> str:
+    """The JSON text of a value.
 
     Raises:
         BadInput: it cannot be written as JSON.
@@ -337,5 +332,6 @@ def checked_json_text(at: int, value: Any, unit: str = "message") -> str:
     try:
         return json_text(value)
     except (TypeError, ValueError, RecursionError):
-        wrong = "it cannot be written as JSON: it holds another value, or is nested too deeply."
-        raise unreadable(at, wrong, unit) from None
+        raise BadInput(
+            "it cannot be written as JSON: it holds another value, or is nested too deeply."
+        ) from None

@@ -243,22 +243,22 @@ def _content(message: _Said, number: int) -> e.Content:
     if not isinstance(message.content, list):
         raise _Mistake("'content' should be a valid string, or a list of parts.", number)
     try:
-        parts = [_part(number - 1, part) for part in message.content]
+        parts = [_part(part) for part in message.content]
     except BadInput as wrong:
-        raise _Mistake(str(wrong).partition(": ")[2], number) from None
+        raise _Mistake(str(wrong), number) from None
     if message.role != "user" or not any(isinstance(part, e.Media) for part in parts):
         raise _Mistake("content in parts is a user's, with a file. Write a text as it is.", number)
     return content_of(parts)
 
 
-def _part(at: int, part: Any) -> e.Text | e.Media:
+def _part(part: Any) -> e.Text | e.Media:
     match part:
         case {"type": "text", "text": str(text), **rest} if not rest:
             return e.Text(text)
         case {"type": str()}:
-            return read_media(at, part)
+            return read_media(part)
         case _:
-            raise BadInput(f"message {at}: a part of the content is not an object with a type.")
+            raise BadInput("a part of the content is not an object with a type.")
 
 
 def _citation(annotation: dict[str, Any]) -> e.Citation:

@@ -16,9 +16,9 @@ from ayes.projections.formats.common import (
     JsonObject,
     data_url,
     from_data_url,
-    unreadable,
 )
 from ayes.schemas.content import decoded, problem_of
+from ayes.schemas.errors import BadInput
 from ayes.schemas.events import Inline, Linked, Media, Uploaded
 
 #: The owner of uploaded files; both of OpenAI's APIs have the same.
@@ -91,7 +91,7 @@ def part_of(media: Media) -> JsonObject:
             return {"type": "image_url", "image_url": {"url": data_url(media), **detail}}
 
 
-def read_media(at: int, part: JsonObject) -> Media:
+def read_media(part: JsonObject) -> Media:
     """The file of a part.
 
     Raises:
@@ -101,27 +101,27 @@ def read_media(at: int, part: JsonObject) -> Media:
         case {"type": "image_url", "image_url": {"url": str(url), **more}} if set(more) <= {
             "detail"
         }:
-            media = from_data_url(at, url, "image")
-            media = replace(media, detail=_text_of(at, more.get("detail")))
+            media = from_data_url(url, "image")
+            media = replace(media, detail=_text_of(more.get("detail")))
         case {"type": "input_audio", "input_audio": {"data": str(data), "format": str(form)}}:
             media_type = next((name for name, one in _SOUNDS.items() if one == form), "")
             media = Media(media_type, Inline(data))
         case {"type": "file", "file": {"file_id": str(id_)}}:
             media = Media(UNKNOWN_TYPE, Uploaded(PROVIDER, id_))
         case {"type": "file", "file": {"file_data": str(url), **more}}:
-            media = from_data_url(at, url)
-            media = replace(media, name=_text_of(at, more.get("filename")))
+            media = from_data_url(url)
+            media = replace(media, name=_text_of(more.get("filename")))
         case _:
-            raise unreadable(at, f"a part of type {part.get('type')!r} has no form that is known.")
+            raise BadInput(f"a part of type {part.get('type')!r} has no form that is known.")
     if (wrong := problem_of(media)) or not takes(media):
-        raise unreadable(at, f"a file cannot be kept: {wrong or 'the provider does not take it.'}")
+        raise BadInput(f"a file cannot be kept: {wrong or 'the provider does not take it.'}")
     return media
 
 
-def _text_of(at: int, value: object) -> str:
+def _text_of(value: object) -> str:
     if value is None or isinstance(value, str):
         return value or ""
-    raise unreadable(at, "the detail or the name of a file is not text.")
+    raise BadInput("the detail or the name of a file is not text.")
 
 
 def media_problem(part: JsonObject) -> str:
@@ -197,7 +197,7 @@ def responses_part_of(media: Media) -> JsonObject:
             return {"type": "input_file", **data, **detail}
 
 
-def read_responses_media(at: int, part: JsonObject) -> Media:
+def read_responses_media(part: JsonObject) -> Media:
     """The file of a part of Responses.
 
     Raises:
@@ -206,23 +206,20 @@ def read_responses_media(at: int, part: JsonObject) -> Media:
     given = {key: value for key, value in part.items() if value is not None}
     match given:
         case {"type": "input_image", "image_url": str(url)} if "file_id" not in given:
-            media = from_data_url(at, url, "image", "item")
+            media = from_data_url(url, "image")
         case {"type": "input_image", "file_id": str(id_)} if "image_url" not in given:
             media = Media("image/*", Uploaded(PROVIDER, id_))
         case {"type": "input_file", "file_data": str(url)}:
-            media = from_data_url(at, url, "file", "item")
+            media = from_data_url(url)
         case {"type": "input_file", "file_url": str(url)}:
             media = Media(UNKNOWN_TYPE, Linked(url))
         case {"type": "input_file", "file_id": str(id_)}:
             media = Media(UNKNOWN_TYPE, Uploaded(PROVIDER, id_))
         case _:
-            raise unreadable(at, "a file in it has no form that is known.", "item")
-    media = replace(
-        media, detail=_text_of(at, part.get("detail")), name=_text_of(at, part.get("filename"))
-    )
+            raise BadInput("a file in it has no form that is known.")
+    media = replace(media, detail=_text_of(part.get("detail")), name=_text_of(part.get("filename")))
     if (wrong := problem_of(media)) or not responses_takes(media):
-        why = wrong or "the provider does not take it."
-        raise unreadable(at, f"a file cannot be kept: {why}", "item")
+        raise BadInput(f"a file cannot be kept: {wrong or 'the provider does not take it.'}")
     return media
 
 

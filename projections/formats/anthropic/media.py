@@ -9,8 +9,9 @@ left out.
 import base64
 from typing import Any, Final
 
-from ayes.projections.formats.common import UNKNOWN_TYPE, JsonObject, unreadable
+from ayes.projections.formats.common import UNKNOWN_TYPE, JsonObject
 from ayes.schemas.content import decoded, problem_of
+from ayes.schemas.errors import BadInput
 from ayes.schemas.events import Inline, Linked, Media, Uploaded
 
 PROVIDER: Final = "anthropic"
@@ -72,7 +73,7 @@ def _plain_text(media: Media) -> str | None:
     return text if text.strip() else None
 
 
-def read_media(at: int, block: JsonObject) -> Media:
+def read_media(block: JsonObject) -> Media:
     """The file of an image or a document.
 
     Raises:
@@ -91,10 +92,10 @@ def read_media(at: int, block: JsonObject) -> Media:
             media_type = "image/*" if kind == "image" else UNKNOWN_TYPE
             media = Media(media_type, Uploaded(PROVIDER, id_), title)
         case _:
-            raise unreadable(at, f"the source of a block of type {kind!r} is not known.")
+            raise BadInput(f"the source of a block of type {kind!r} is not known.")
     wrong = problem_of(media) if isinstance(title, str) else "its title is not text."
     if wrong or not takes(media):
-        raise unreadable(at, f"a block of type {kind!r} cannot be kept: {wrong or 'see `check`.'}")
+        raise BadInput(f"a block of type {kind!r} cannot be kept: {wrong or 'see `check`.'}")
     return media
 
 

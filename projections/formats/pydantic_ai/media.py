@@ -7,8 +7,9 @@ fetch, and raises where it can do neither.
 
 from typing import Any, Final
 
-from ayes.projections.formats.common import UNKNOWN_TYPE, JsonObject, unreadable
+from ayes.projections.formats.common import UNKNOWN_TYPE, JsonObject
 from ayes.schemas.content import decoded, problem_of
+from ayes.schemas.errors import BadInput
 from ayes.schemas.events import Inline, Linked, Media, Uploaded
 
 #: The kinds of content that are files.
@@ -65,7 +66,7 @@ def is_file(item: Any) -> bool:
     return isinstance(item, dict) and item.get("kind") in KINDS
 
 
-def read_media(at: int, item: JsonObject) -> Media:
+def read_media(item: JsonObject) -> Media:
     """The file of an item.
 
     Raises:
@@ -75,7 +76,7 @@ def read_media(at: int, item: JsonObject) -> Media:
     detail = metadata.get("detail", "") if isinstance(metadata, dict) else None
     kind = item.get("media_type") or _default_type(item["kind"])
     if not isinstance(detail, str) or set(metadata) > {"detail"} or not isinstance(kind, str):
-        raise unreadable(at, "a file has vendor_metadata that cannot be kept.")
+        raise BadInput("a file has vendor_metadata that cannot be kept.")
     match item:
         case {"kind": "binary", "data": str(data)}:
             media = Media(kind, Inline(data.translate(_STANDARD)), detail=detail)
@@ -85,9 +86,9 @@ def read_media(at: int, item: JsonObject) -> Media:
         case {"url": str(url)} if not item.get("force_download"):
             media = Media(kind, Linked(url), detail=detail)
         case _:
-            raise unreadable(at, f"a file of kind {item['kind']!r} has no form that is known.")
+            raise BadInput(f"a file of kind {item['kind']!r} has no form that is known.")
     if (wrong := problem_of(media)) or not takes(media):
-        raise unreadable(at, f"a file cannot be kept: {wrong or 'the library does not know it.'}")
+        raise BadInput(f"a file cannot be kept: {wrong or 'the library does not know it.'}")
     return media
 
 

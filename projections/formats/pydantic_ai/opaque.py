@@ -16,7 +16,7 @@ of tool). The wire form's own writer leaves these out.
 """
 
 import base64
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
@@ -39,35 +39,26 @@ PROVIDER: Final = "pydantic-ai"
 FORMS: Final = {"anthropic": "anthropic", "openai": "openai-responses", "google": "gemini"}
 
 
-def recorded(
-    parts: Sequence[JsonObject], whose: Callable[[JsonObject], str], at: int = 0
-) -> tuple[Part, ...]:
-    """The parts of a response in our words.
-
-    Args:
-        whose: gives the library's name of the service that made a part.
-        at: the index of the message.
+def recorded(parts: Sequence[JsonObject], service: str) -> tuple[Part, ...]:
+    """The parts of a response of this service in our words.
 
     Raises:
-        BadInput: a part is not JSON; names the message.
+        BadInput: a part is not JSON.
     """
     found: list[Part] = []
-    for (service, _item), group in groupby(
-        enumerate(parts), lambda one: (whose(one[1]), _item_of(*one))
-    ):
+    for _item, group in groupby(enumerate(parts), lambda one: _item_of(*one)):
         run = [part for _index, part in group]
         match run:
             case [{"part_kind": "text", "content": text} as part]:
-                found += [*_beside(at, service, part), Text(text)]
+                found += [*_beside(service, part), Text(text)]
             case [{"part_kind": "tool-call", "tool_name": tool} as part]:
-                wish = Wish(tool, _read_arguments(at, part.get("args")), call_id_of(part))
-                found += [*_beside(at, service, part), wish]
+                found += [*_beside(service, part), Wish(tool, part["args"], call_id_of(part))]
             case [{"part_kind": "file", "content": {"kind": "binary"} as content, **rest}] if not (
                 any(rest.values())
             ):
-                found.append(read_media(at, content))
+                found.append(read_media(content))
             case _:
-                found += _kept(at, service, run)
+                found += _kept(service, run)
     return tuple(found)
 
 
@@ -81,14 +72,14 @@ def _item_of(index: int, part: JsonObject) -> int | str:
     return id_ if isinstance(id_, str) else index
 
 
-def _kept(at: int, service: str, run: Sequence[JsonObject]) -> list[Part]:
+def _kept(service: str, run: Sequence[JsonObject]) -> list[Part]:
     """The run in its service's form if that can be reversed, otherwise unchanged."""
     own = _own(service, run)
     if own is not None and _same(_parts(FORMS[service], own), run, service):
-        return [Opaque(FORMS[service], checked_json_text(at, own))]
+        return [Opaque(FORMS[service], checked_json_text(own))]
     if len(run) > 1:
-        return [one for part in run for one in _kept(at, service, [part])]
-    return [Opaque(FORMS.get(service, service) or PROVIDER, checked_json_text(at, run[0]))]
+        return [one for part in run for one in _kept(service, [part])]
+    return [Opaque(FORMS.get(service, service) or PROVIDER, checked_json_text(run[0]))]
 
 
 def _own(service: str, run: Sequence[JsonObject]) -> JsonObject | None:
@@ -118,7 +109,7 @@ def _own(service: str, run: Sequence[JsonObject]) -> JsonObject | None:
             return None
 
 
-def _beside(at: int, service: str, part: JsonObject) -> list[Part]:
+def _beside(service: str, part: JsonObject) -> list[Part]:
     """The fields of a text or a call that no fact holds, in its service's form or unchanged."""
     more = {name: part[name] for name in _BESIDE if part.get(name) is not None}
     if not more.keys() - {"provider_name"}:
@@ -133,9 +124,9 @@ def _beside(at: int, service: str, part: JsonObject) -> list[Part]:
             own = _signature(details)
     own = {name: value for name, value in own.items() if value is not None}
     if own and _same([_beside_of(FORMS[service], own)], [more], service):
-        return [Opaque(FORMS[service], checked_json_text(at, own))]
+        return [Opaque(FORMS[service], checked_json_text(own))]
     kept = {**more, "part_kind": part["part_kind"]}
-    return [Opaque(FORMS.get(service, service) or PROVIDER, checked_json_text(at, kept))]
+    return [Opaque(FORMS.get(service, service) or PROVIDER, checked_json_text(kept))]
 
 
 def _signature(details: JsonObject) -> JsonObject:
@@ -338,9 +329,3 @@ def _named(provider: str, part: JsonObject) -> JsonObject:
 
 
 _SERVICES: Final = {form: service for service, form in FORMS.items()}
-
-
-def _read_arguments(at: int, args: Any) -> str:
-    if args is None:
-        return "{}"
-    return args if isinstance(args, str) else checked_json_text(at, args)
