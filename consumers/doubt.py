@@ -97,14 +97,14 @@ async def void_runs(ledger: Ledger) -> dict[str, str]:
     return {key.replace(".", "/"): one.value.decode(errors="replace") for key, one in found.items()}
 
 
-async def keep_index(ledger: Ledger, *, every_s: float = EVERY_S) -> None:
+async def keep_index(ledger: Ledger) -> None:
     """Bring the index up to date, for ever."""
     while True:
         try:
             await update_index(ledger)
         except Unavailable as problem:
             _log.warning("the index of calls in doubt is not updated", problem=str(problem))
-        await asyncio.sleep(every_s)
+        await asyncio.sleep(EVERY_S)
 
 
 async def update_index(ledger: Ledger) -> None:

@@ -46,7 +46,6 @@ from ayes.ledger.tool_runner import (
 )
 from ayes.schemas.errors import BadInput, BrokerRefused, OutcomeUnknown, Unavailable
 from ayes.schemas.events import ToolRef
-from ayes.schemas.logs import get_logger
 from ayes.schemas.tools import ToolSpec, declaration, spec_of
 
 __all__ = [
@@ -59,7 +58,6 @@ __all__ = [
     "load",
 ]
 
-_log: Final = get_logger("ayes.consumers.tools")
 #: How long an executor tries to declare its tools while the broker does not answer.
 DECLARE_S: Final = 60.0
 

@@ -9,8 +9,7 @@ from ayes.interfaces.cli.options import OrganisationOption, WorkspaceOption
 from ayes.interfaces.cli.outcome import PENDING
 from ayes.interfaces.cli.terminal.output import print_data, print_line, print_message
 from ayes.ledger.judging.in_force import policy_in_force
-from ayes.ops.actions.policies import _whose, changes_to
-from ayes.ops.broker.server import ensure_account
+from ayes.ops.actions.policies import changes_to
 from ayes.ops.broker.setup import apply_policy, apply_proposal, check_policy, propose_policy
 from ayes.schemas.codec import fact_json
 from ayes.schemas.errors import BadInput
@@ -162,8 +161,6 @@ async def apply_text(
 ) -> None:
     """Make a file's text the policy of the workspace, or of all of them; a dry run records none."""
     role = "organisation" if organisation else "operator"
-    if session.url is None and organisation:
-        await ensure_account(session.store, role)  # stores of older versions lack this role
     owner = ORGANISATION if organisation else workspace
     whose: dict[str, Any] = {"organisation": True} if organisation else {"workspace": workspace}
     async with session.connect(role) as ledger:
@@ -206,3 +203,7 @@ async def _apply_proposal(proposal: str, session: Session) -> None:
         {"workspace": ref.workspace, "version": version},
         f"{ref} is version {version} of {_whose(ref.workspace, organisation=False)}.",
     )
+
+
+def _whose(workspace: str, *, organisation: bool) -> str:
+    return "the organisation's policy" if organisation else f"the policy of {workspace}"

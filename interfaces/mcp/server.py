@@ -43,9 +43,6 @@ from ayes.interfaces.mcp.wire import (
 )
 from ayes.ledger.clients.services import Ledger
 from ayes.schemas.errors import ApprovalsError
-from ayes.schemas.logs import get_logger
-
-_log: Final = get_logger("ayes.interfaces.mcp.server")
 
 NAME: Final = "ayes mcp gateway"
 #: In the scope of an HTTP request: on whose behalf it is made.

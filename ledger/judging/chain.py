@@ -115,9 +115,7 @@ def is_below(ref: CallRef, opened: Fact | None) -> bool:
     return isinstance(event, e.ThreadOpened) and event.parent == str(ref)
 
 
-def thread_below(
-    call: Call, *, agent: str, model: str = "", labels: dict[str, str] | None = None
-) -> tuple[ThreadRef, e.ThreadOpened]:
+def thread_below(call: Call, *, agent: str, model: str = "") -> tuple[ThreadRef, e.ThreadOpened]:
     """The thread below a call that runs, and its opening, for the same requester.
 
     Args:
@@ -127,7 +125,7 @@ def thread_below(
         requester=call.wish.requester,
         agent=agent,
         model=model,
-        labels=labels if labels is not None else call.wish.labels,
+        labels=call.wish.labels,
         parent=str(call.ref),
     )
     return call.ref.below, opened

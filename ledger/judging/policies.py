@@ -299,14 +299,8 @@ def of_edit(
     return required(policies, ruling) if ruling.judged.then == "ask" else ()
 
 
-def is_possible(
-    call: Call, required: Iterable[Sequence[Quorum]], without: Collection[str] = ()
-) -> bool:
-    """Whether the people who were asked about the call could also meet these quorums.
-
-    Args:
-        without: more people who do not count.
-    """
+def is_possible(call: Call, required: Iterable[Sequence[Quorum]]) -> bool:
+    """Whether the people who were asked about the call could also meet these quorums."""
     asking = call.approval_request
     if asking is None:
         return False
@@ -318,7 +312,7 @@ def is_possible(
             for one in named
             if is_plain(one)
             and is_among(one, asked)
-            and not is_excluded(one, (*asking.excluded, *without), asking.people)
+            and not is_excluded(one, asking.excluded, asking.people)
         ]
         quorums, able = by_person(wanted, names, asking.people)
         closed = all(map(is_plain, asked))

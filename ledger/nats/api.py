@@ -259,7 +259,7 @@ class Api:
         return ack
 
     async def collect[A: Answers](
-        self, subject: str, payload: bytes, new: Callable[[], A], patience_s: float = PATIENCE_S
+        self, subject: str, payload: bytes, new: Callable[[], A]
     ) -> tuple[A, NatsReply]:
         """One request with many answers: these, and the last one.
 
@@ -269,7 +269,7 @@ class Api:
             new: the answers to one sending, empty.
 
         Raises:
-            BrokerAway: the last answer did not come within `patience_s`.
+            BrokerAway: the last answer did not come within `PATIENCE_S`.
             BrokerRefused: these credentials may not publish to `subject`.
         """
         collected: dict[asyncio.Future[NatsReply], A] = {}
@@ -282,7 +282,7 @@ class Api:
             await self._publish(subject, payload, token, last)
             return last
 
-        last = await self._patiently(once, subject, patience_s, repeat=True)
+        last = await self._patiently(once, subject, PATIENCE_S, repeat=True)
         return collected[last], last.result()
 
     @asynccontextmanager

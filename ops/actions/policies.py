@@ -26,7 +26,3 @@ def text_of(facts: Sequence[Fact], version: int) -> str:
 def changes(before: str, after: str, old: str, new: str) -> list[str]:
     """A unified diff of two policies of these names, line by line."""
     return [*unified_diff(before.splitlines(), after.splitlines(), old, new, lineterm="")]
-
-
-def _whose(workspace: str, *, organisation: bool) -> str:
-    return "the organisation's policy" if organisation else f"the policy of {workspace}"

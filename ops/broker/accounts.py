@@ -354,18 +354,13 @@ class Callout(Struct, frozen=True):
     password: str
 
 
-def accounts_config(
-    passwords: Mapping[str, str],
-    durables: Iterable[Durable] = tuple(DURABLES.values()),
-    callout: Callout | None = None,
-) -> str:
+def accounts_config(passwords: Mapping[str, str], callout: Callout | None = None) -> str:
     """The accounts block of a nats-server configuration, for the roles that have a password.
 
     Args:
         callout: the service that is asked about all other logins than admin and system. People
             then share an account; without it each of them has one.
     """
-    durables = tuple(durables)
     listed = [
         role
         for role in sorted(passwords)
@@ -374,8 +369,8 @@ def accounts_config(
     roles = "".join(
         _role_account(
             role,
-            permissions(role, durables),
-            "" if callout else _user(role, passwords[role], permissions(role, durables)),
+            permissions(role),
+            "" if callout else _user(role, passwords[role], permissions(role)),
             passwords,
         )
         for role in listed

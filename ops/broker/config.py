@@ -8,11 +8,11 @@ from typing import Final
 #: How many batches may be open, and for how long (security review, M2). One idle client can use up
 #: nats-server's default of 50 for ten seconds; ours are sent whole, so each ends at once.
 _BATCHES: Final = 'max_inflight_per_stream: 1000, max_inflight_total: 1000, timeout: "5s"'
+#: Bytes of a message; facts and pieces of files are smaller.
+_MAX_PAYLOAD: Final = 1 << 20
 
 
-def server_config(
-    name: str, listen: str, jetstream: PurePath, *, sync: str = "always", max_payload: int = 1 << 20
-) -> str:
+def server_config(name: str, listen: str, jetstream: PurePath, *, sync: str = "always") -> str:
     """Who the server is, and how it keeps the log; `accounts.conf` next to it says who may do what.
 
     Args:
@@ -23,7 +23,7 @@ def server_config(
     return (
         f"server_name: {quoted(name)}\n"
         f"listen: {quoted(listen)}\n"
-        f"max_payload: {max_payload}\n"
+        f"max_payload: {_MAX_PAYLOAD}\n"
         "jetstream {\n"
         f"  store_dir: {quoted(str(jetstream))}\n"
         f"  sync_interval: {quoted(sync)}\n"

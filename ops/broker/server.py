@@ -83,13 +83,11 @@ class EmbeddedServer:
         store: Path | str | None = None,
         *,
         sync: str = "always",
-        max_payload: int = 1 << 20,
         name: str = "",
         more: str = "",
     ) -> None:
         self.store = Store(store)
         self.sync = sync
-        self.max_payload = max_payload
         self.more = more
         self.url = ""
         self._lock = -1
@@ -228,7 +226,6 @@ class EmbeddedServer:
                 f"{HOST}:{port}",
                 path / "jetstream",
                 sync=self.sync,
-                max_payload=self.max_payload,
             )
             + f"log_file: {quoted(str(path / 'server.log'))}\n"
             "logfile_size_limit: 10MB\n"

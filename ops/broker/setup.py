@@ -25,7 +25,6 @@ from ayes.schemas.slots import CallRef, policies, policy_slot
 async def declare_streams(
     store: Path | str | None = None,
     *,
-    url: str | None = None,
     ack_wait_s: float = ACK_WAIT_S,
     replicas: int = 1,
     also: Sequence[str] = (),
@@ -41,7 +40,7 @@ async def declare_streams(
         BadInput: the log holds more than `max_bytes`.
         BrokerRefused: the broker does not allow it, or has no room for them.
     """
-    async with JetStream.connect(store, url=url, role="admin") as log:
+    async with JetStream.connect(store, role="admin") as log:
         await ensure(
             log.api, replicas=replicas, ack_wait_s=ack_wait_s, also=also, max_bytes=max_bytes
         )

@@ -35,12 +35,10 @@ from ayes.projections.lake import tables
 from ayes.projections.lake.counting import Judge, Judged
 from ayes.schemas.errors import BadInput, Unavailable
 from ayes.schemas.files import move_into_place
-from ayes.schemas.logs import get_logger
 
 if TYPE_CHECKING:
     import duckdb
 
-_log: Final = get_logger("ayes.ops.lake.writer")
 
 #: The most rows of a compacted file; a file of half that is not compacted. Larger files are hardly
 #: read faster (0.2 ms a file), and are held in memory while they are written.

@@ -21,8 +21,8 @@ from ayes.schemas.people import is_excluded
 from ayes.schemas.quorums import is_among, seated
 from ayes.schemas.visible import visible
 
-#: Hex digits of a digest that people are shown, and the fewest that they can name one by.
 _fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+#: Hex digits of a digest that people are shown, and the fewest that they can name one by.
 SHORT: Final = 12
 
 
@@ -415,7 +415,7 @@ def _value(raw: msgspec.Raw | None) -> str:
 def vote_words(call: Call, stands: Tally) -> str:
     """The state of the vote on an open call: who agrees, and who is missing."""
     agree = f" ({', '.join(stands.people)})" if stands.people else ""
-    lacking = " and ".join(_asks(one) for one in missing(call, stands))
+    lacking = " and ".join(quorum_words(one) for one in missing(call, stands))
     said = f"{stands.approvals} of {stands.needed} approvals{agree}."
     if stands.verdict is not None or call.withdrawn is not None:
         return f"{said} That is decided, but no gate has recorded it yet: see ayes status."
@@ -462,11 +462,11 @@ def missing(call: Call, stands: Tally) -> tuple[e.Quorum, ...]:
     return tuple(lacking)
 
 
-def _quorums(asking: e.ApprovalRequested | Entry) -> tuple[e.Quorum, ...]:
+def quorums_of(asking: e.ApprovalRequested | Entry) -> tuple[e.Quorum, ...]:
     return (e.Quorum(asking.voters, asking.votes_needed), *asking.also, *asking.besides)
 
 
-def _asks(quorum: e.Quorum) -> str:
+def quorum_words(quorum: e.Quorum) -> str:
     needed = "one" if quorum.votes_needed == 1 else str(quorum.votes_needed)
     voters = "anybody" if quorum.voters == ("*",) else ", ".join(quorum.voters) or "nobody"
     return f"{needed} of {voters}"

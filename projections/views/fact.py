@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from ayes.ledger.descriptions import describe_chain
 from ayes.ledger.validity import call_of, voids
-from ayes.projections.views.call import SHORT, _asks, _quorums, changes
+from ayes.projections.views.call import SHORT, changes, quorum_words, quorums_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.content import described, words
@@ -142,7 +142,7 @@ def _what(event: e.Event) -> str:
         case e.ToolRequested(tool=tool, arguments=arguments):
             return f"{tool} {_short(arguments)}"
         case e.ApprovalRequested(rule=rule):
-            asks = " and ".join(_asks(one) for one in _quorums(event))
+            asks = " and ".join(quorum_words(one) for one in quorums_of(event))
             run = f", in the run of {describe_chain(event.chain)}" if event.chain else ""
             return f"rule {rule!r} asks {asks}{run}"
         case e.Escalated(voters=voters):

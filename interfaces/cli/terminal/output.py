@@ -23,7 +23,7 @@ from ayes.ledger.call import Call
 from ayes.ledger.descriptions import describe_chain
 from ayes.projections.doubt import CallInDoubt
 from ayes.projections.pending import Entry
-from ayes.projections.views.call import SHORT, _asks, _quorums, changes
+from ayes.projections.views.call import SHORT, changes, quorum_words, quorums_of
 from ayes.projections.views.fact import Wishes, _short, fact_row, late_words, voids_of, wishes_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
@@ -144,7 +144,7 @@ def print_pending(entries: Sequence[Entry], console: Console) -> None:
         _print_card(console, entry.ref, entry.tool, asked, entry.digest, entry.arguments)
         if problem := entry.flaw:
             styled_line(console, (f"    [{problem}]", "bold red"))
-        who = " and ".join(_asks(one) for one in _quorums(entry))
+        who = " and ".join(quorum_words(one) for one in quorums_of(entry))
         if entry.asked_as_well:
             who += f", and by now {', '.join(entry.asked_as_well)} as well"
         but = f", but not {', '.join(entry.excluded)}" if entry.excluded else ""
