@@ -235,9 +235,7 @@ async def test_the_example(desk, store, tmp_path):
 
 
 async def test_killed_in_the_middle_of_its_tool(desk, store, tmp_path):
-    """Nobody knows how the call ended: it is not recorded as ended, and the hook of the same call
-    allows nothing.
-    """
+    """Nobody knows how the call ended: it is not recorded as ended, and its hook allows nothing."""
     script = Script(f"echo ran >> {tmp_path / 'ran'}; sleep 20")
     async with serving(script) as url:
         process = await example(store, tmp_path, url)

@@ -192,9 +192,7 @@ def test_files_of_langchain():
 
 
 def test_files_of_openai_agents():
-    """The SDK's images and files, as objects or as JSON. What the provider would not take is told
-    in words.
-    """
+    """The SDK's images and files, as objects or as JSON. What is not taken is told in words."""
     adapter = adapter_of("openai_agents", "agents")
     from agents import ToolOutputFileContent, ToolOutputImage, ToolOutputText
 

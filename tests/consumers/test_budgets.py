@@ -663,9 +663,7 @@ async def test_a_crowd_does_not_read_a_sum_in_vain(shop: Shop, monkeypatch: pyte
 
 @pytest.mark.parametrize("ending", [*SETTLED, *UNSETTLED])
 def test_a_call_that_was_started_gives_nothing_back(ending: str):
-    """A tool may have charged before it failed, or before somebody says that nothing happened
-    (I5).
-    """
+    """A tool may have charged before it failed, or before nothing is said to have happened (I5)."""
     ref, story = REF.wish(1, 0), Story()
     story.live(1, 0, e.Wish(tool="pay", arguments="{}"), ending)
     call = call_of(ref, story.facts)

@@ -177,9 +177,7 @@ async def test_the_same_wish_again_is_asked_about_again(port: EventLog):
 
 
 async def test_a_tool_that_fails_has_failed(port: EventLog):
-    """Approved, run, and gone wrong: told as a failure, never as a no; and the model goes on (B34,
-    B47).
-    """
+    """Approved, run, and gone wrong: a failure, never a no; and the model goes on (B34, B47)."""
     chain = Chain(port, Script([REFUND, OTHER], [DONE]), fails=True)
     await chain.begin(ALLOW)
     async with chain.at_work():
@@ -330,9 +328,7 @@ async def test_the_requester_takes_it_back(port: EventLog):
 
 @pytest.mark.parametrize("run_by", ["executor", "client"])
 async def test_an_approval_is_taken_back_before_it_runs(port: EventLog, run_by: str):
-    """Whoever would have run it: it does not run, the model is told, and the turn goes on (B8,
-    B33).
-    """
+    """Whoever ran it: it does not run, the model is told, and the turn goes on (B8, B33)."""
     chain = Chain(port, Script([REFUND], [DONE]), run_by=run_by)
     await chain.begin()
     async with chain.at_work("gate", "queue", "model"):
@@ -474,9 +470,7 @@ async def test_two_of_everything(port: EventLog):
 
 
 async def test_under_each_roles_own_credentials(store: Path):
-    """Every worker signed on as itself, with no more than it is allowed, and a reviewer as herself
-    (B40, B68).
-    """
+    """Every worker signed on as itself, with its rights only, a reviewer as herself (B40, B68)."""
     await ensure_account(store, "reviewer-ana")
     async with (
         Ledger.connect(store, role="service", name="desk") as service,

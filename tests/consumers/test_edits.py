@@ -149,9 +149,7 @@ async def test_a_policy_that_came_later_only_tightens(asked):
 
 
 async def test_what_people_approve_after_it_was_blocked_is_denied(asked):
-    """The policy that came between question and yes blocks it: it wins over people, and says so
-    (I3, B67).
-    """
+    """A policy between question and yes blocks it: it wins over people, and says so (I3, B67)."""
     tighter = '[[rule]]\nname = "no more"\ntools = ["*"]\nthen = "block"\nreason = "Closed."\n'
     await asked.try_append(
         policy_slot("shop", 2), e.PolicyApplied(text=tighter, digest=text_digest(tighter))

@@ -75,9 +75,7 @@ async def entries(shop: Shop) -> list[pending.Entry]:
 
 
 async def test_deny_it_expires(shop: Shop):
-    """The broker's clock ends it: expired, which is no no, and a late vote is told so (B36, B37,
-    B87, I5).
-    """
+    """The broker's clock ends it: expired, no no, and a late vote hears so (B36, B37, B87, I5)."""
     async with shop.at_work(asking(f"expires_in_s = {SOON}")):
         expired = await shop.judged(e.Expired)
     assert (expired.rule, expired.policy_version, expired.after_s) == ("money", 1, SOON)
@@ -201,9 +199,7 @@ async def test_who_was_asked_first_still_counts(shop: Shop):
 
 
 async def test_the_lead_is_not_asked_before_their_time(shop: Shop):
-    """A vote that another program recorded for them too early does not count, not even later
-    (B40).
-    """
+    """A vote that was recorded for them too early does not count, not even later (B40)."""
     async with shop.at_work(asking(stages(SOON))):
         asked = await shop.ask()
         early = e.Voted(verdict="approve", digest=asked.digest)
@@ -248,9 +244,7 @@ async def test_a_last_stage_without_an_end_goes_on_waiting(shop: Shop):
 
 @pytest.mark.parametrize("then", ["deny", "escalate"])
 async def test_what_fell_due_while_no_gate_ran_happens_when_one_comes(shop: Shop, then: str):
-    """The broker keeps the time, not the gate: a deadline that nobody was there for is not missed
-    (B37, B53).
-    """
+    """The broker keeps the time, not the gate: no deadline is missed (B37, B53)."""
     at_its_end = f"expires_in_s = {LATER}" if then == "deny" else stages(60, first_s=LATER)
     async with shop.at_work(asking(at_its_end)):
         await shop.ask()
@@ -267,9 +261,7 @@ async def test_what_fell_due_while_no_gate_ran_happens_when_one_comes(shop: Shop
 
 
 async def test_a_gate_that_died_before_it_set_the_timer(shop: Shop):
-    """It has recorded the question and nothing more: whoever is handed the wish again sets the
-    timer (B37, B46).
-    """
+    """It recorded the question alone: who gets the wish again sets the timer (B37, B46)."""
     await shop.open(asking(stages(60)))
     await shop.request()
     [handed] = await shop.ledger.read(FIRST.requested)
@@ -365,9 +357,7 @@ NO_WORD: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize("given", [pytest.param(given, id=name) for name, given in NO_WORD])
 async def test_a_word_that_does_not_hold_gives_no_vote(shop: Shop, given: dict[str, Any]):
-    """Refused where somebody asks, and not counted where another program records it all the same
-    (B40, B62).
-    """
+    """Refused where somebody asks, and not counted where another program records it (B40, B62)."""
     await shop.open(asking())
     hours = {"starts_at", "ends_at"} & set(given)
     more = given | {name: shop.ledger.now() + timedelta(hours=given[name]) for name in hours}

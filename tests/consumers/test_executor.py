@@ -269,9 +269,7 @@ def test_a_repeatable_call_that_was_started_is_handed_on_as_well(tools, declared
 
 
 def test_a_call_with_a_fact_of_a_newer_program_is_left_to_a_newer_program():
-    """Nobody here knows what that fact says: the call is not run, not declined, and not closed
-    (I12).
-    """
+    """Nobody here knows what that fact says: the call is not run, declined or closed (I12)."""
     newer = e.Carried(type="Held", raw=b"{}", id="x", v=9)
     for facts in (APPROVED, STARTED, REVOKED, story("denied")[:-1]):
         for place in (CALL.revoked_by("carl"), CALL.claim(7)):
@@ -309,9 +307,7 @@ async def test_a_tool_whose_output_cannot_be_recorded_has_failed():
 
 
 async def test_an_older_executor_hands_on_to_the_one_that_can_run_it(monkeypatch):
-    """In a rolling upgrade a call runs, whichever process is handed its decision first, and however
-    often (D14).
-    """
+    """In a rolling upgrade a call runs, whoever is handed its decision, however often (D14)."""
     monkeypatch.setattr(executor, "HAND_ON_AFTER_S", 0.001)
     log = Memory()
     ledger = Ledger(log, e.Author(kind="service", name="tests"))
@@ -434,17 +430,13 @@ def test_what_was_not_to_run_is_closed_for_all(ending: str, run_by: str):
 
 @pytest.mark.parametrize("run_by", ["executor", "client"])
 def test_it_hears_of_an_approval_that_is_taken_back(run_by: str):
-    """Handed the revocation itself, it tells the model, also about a call which a client would run
-    (B8).
-    """
+    """Handed the revocation itself, it tells the model, also about a call of a client (B8)."""
     facts = story("revoked", run_by=run_by)[:-1]
     assert reacts(facts, ONCE, handed="revoked") == [refusal(facts)]
 
 
 def test_what_was_declined_is_told_to_the_model():
-    """The executor takes the claim's slot, so that nobody else can start it, and is handed that in
-    turn (B9, I6).
-    """
+    """The executor takes the claim's slot, so nobody starts it, and is handed that (B9, I6)."""
     [step] = reacts(DECLINED, ONCE, handed="claim")
     assert step == refusal(DECLINED)
     assert isinstance(step, Append)

@@ -356,9 +356,7 @@ def test_each_step_goes_before_the_next(text, wish, tool, past, grants, says):
 
 
 def test_what_rules_without_effect_would_have_said_is_kept():
-    """In the question, in the approval and in the denial, whichever it comes to; it changes none of
-    them.
-    """
+    """In the question, in the approval and in the denial, whichever comes; it changes none."""
     shadow = '[[rule]]\nname = "soon"\ntools = ["*"]\nthen = "block"\nshadow = true\n'
     call = told((CALL.requested, request(WISH)))
     for text in (ASK_ONE, ALLOW, BLOCK):
@@ -371,9 +369,7 @@ def test_what_rules_without_effect_would_have_said_is_kept():
 
 
 def test_a_grant_is_spent_before_the_call_is_approved():
-    """First a use is taken in the grant's slot; who has it already, after a crash, takes no second
-    one (I6, B57).
-    """
+    """First a use is taken in the grant's slot; after a crash it takes no second (I6, B57)."""
     call = told((CALL.requested, request(WISH)))
     grant = a_grant(uses=3, used=1)
     seen = case(call, in_force(ASK_ONE), REFUND, past=went(), grants=(grant,))
@@ -604,9 +600,7 @@ def test_a_wait_alone_sets_a_timer():
 
 
 def test_the_writers_clock_decides_nothing():
-    """What the writers' clocks say about an expired call changes nothing: only when it was recorded
-    counts (B36).
-    """
+    """What the writers' clocks say about an expired call changes nothing (B36)."""
     voted = replace(YES, at=START)
     story = Story()
     for slot, event in GATED:
@@ -617,9 +611,7 @@ def test_the_writers_clock_decides_nothing():
 
 
 def test_what_never_expires_has_no_timer():
-    """Without a deadline there is nothing to set and nothing to cancel: a slow person fails nothing
-    (B45, B51).
-    """
+    """Without a deadline nothing is set or cancelled: a slow person fails nothing (B45, B51)."""
     call = told(GATED[0], (CALL.gated, question(WISH)))
     assert reacts(call) == ()
     assert reacts(call, due(10**6)) == ()
@@ -640,9 +632,7 @@ def test_an_edit_must_fit_the_schema():
 
 
 def test_a_later_policy_does_not_loosen_a_question():
-    """Who may vote was frozen with the question: a policy that allows everything by now decides
-    nothing (I3).
-    """
+    """Who may vote was frozen with the question: a laxer policy decides nothing (I3)."""
     assert reacts(told(*GATED), policy=in_force(ALLOW, version=9)) == [SET]
 
 
@@ -661,9 +651,7 @@ async def asked_for(ledger: Ledger, wish: e.ToolRequested) -> Fact:
 
 
 async def test_it_sees_the_newest_policy_and_the_very_version_of_the_tool(ledger: Ledger):
-    """The policy in force is the newest; the schema is the one that the wish names, not a newer
-    one.
-    """
+    """The policy in force is the newest; the schema is the one that the wish names, not a newer."""
     spec = ToolSpec(name="refund", schema=SCHEMA)
     declared = await ledger.declare("acme", spec)
     await ledger.declare("acme", ToolSpec(name="refund", schema='{"type":"object"}'))
@@ -683,9 +671,7 @@ async def test_it_sees_the_newest_policy_and_the_very_version_of_the_tool(ledger
     ],
 )
 async def test_a_policy_that_could_never_be_read_asks_everybody(ledger, policy):
-    """Where something was applied and nothing of it can be read, people are asked about everything
-    (H5, I4).
-    """
+    """Where what was applied cannot be read, people are asked about everything (H5, I4)."""
     await ledger.append(policy_slot("acme", 1), policy)
     declared = await ledger.declare("acme", ToolSpec(name="refund", schema=SCHEMA))
     handed = await asked_for(ledger, request(WISH, declared.version))
@@ -702,9 +688,7 @@ async def test_a_policy_that_could_never_be_read_asks_everybody(ledger, policy):
     "name", ["refund", "functions.refund", "re fund", "_policy", "", "*", "a" * 80]
 )
 async def test_a_tool_that_nobody_declared_is_none(ledger: Ledger, name: str):
-    """Whatever a model or a service calls a tool, even what no tool can be called, is denied in
-    words (I4, B17).
-    """
+    """Whatever a model or a service calls a tool, is denied in words (I4, B17)."""
     handed = await asked_for(ledger, request(e.Wish(tool=name, arguments="{}"), "v1"))
     gate = Gate()
     [step] = gate.decide(await gate.load(ledger, handed), handed)

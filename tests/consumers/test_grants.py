@@ -74,9 +74,7 @@ async def used(shop: Shop) -> dict[str, str]:
 
 @pytest.mark.log("memory", "jetstream")
 async def test_a_grant_lets_a_call_run_and_is_seen_in_the_decision(shop: Shop):
-    """Nobody is asked; the use is taken first, and the decision says whose yes it was (B73, I1,
-    I6).
-    """
+    """Nobody is asked; the use is taken first, and the decision says whose yes (B73, I1, I6)."""
     await shop.ledger.reviewer("ana").grant(
         ANAS, "refund", for_s=60, uses=2, reason="small ones are fine"
     )
@@ -138,9 +136,7 @@ async def test_a_grant_that_a_removed_person_gives_covers_nothing(shop: Shop):
 
 @pytest.mark.log("memory", "jetstream")
 async def test_a_grant_ends_by_the_brokers_clock(shop: Shop):
-    """A call that was made in time is covered also when the gate comes late; one that was made
-    later is not (B36).
-    """
+    """A call made in time is covered also when the gate comes late; a later one is not (B36)."""
     given = await shop.ledger.reviewer("ana").grant(ANAS, "refund", for_s=2, uses=9)
     await shop.request()
     await asyncio.sleep(2.2)
@@ -473,9 +469,7 @@ async def _refused(
 
 
 async def test_many_wishes_of_one_thread_share_the_uses(shop: Shop):
-    """Eight at once in one thread, two gates: as many run as were granted, and no use is taken
-    twice (I6).
-    """
+    """Eight at once in one thread, two gates: as many run as were granted, no use twice (I6)."""
     await shop.ledger.reviewer("ana").grant(ANAS, "refund", for_s=60, uses=3)
     refs = [THREAD.call(f"r{number}") for number in range(8)]
     async with shop.gates(2):

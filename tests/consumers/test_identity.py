@@ -245,9 +245,7 @@ async def test_the_requesters_own_grant_lets_nothing_run(ledger: Ledger):
 
 
 async def test_who_may_revoke_and_reconcile_is_frozen(ledger: Ledger):
-    """In the question; and where nobody is asked, in the approval, with everybody who asked for it
-    (R3, M3).
-    """
+    """In the question; and where nobody is asked, in the approval, with all who asked (R3, M3)."""
     keys = 'may_revoke = ["sam"]\nmay_reconcile = ["sue"]\n'
     call = await asked(ledger, keys + PEOPLE + ASK)
     assert call.approval_request is not None
@@ -296,9 +294,7 @@ async def test_the_call_as_it_was_asked_can_still_be_approved(ledger: Ledger):
 
 
 async def test_an_edit_that_nobody_could_agree_to_is_refused(ledger: Ledger):
-    """Where the editor is the only voter; and recorded by another program, it ends the vote with a
-    no (H7, B37).
-    """
+    """Where the editor is the only voter; recorded all the same, it ends with a no (H7, B37)."""
     call = await asked(ledger, ASK + 'voters = ["ana"]\n')
     with pytest.raises(NotAllowed, match="the person who edits does not count, and too few others"):
         await ledger.reviewer("ana").approve(CALL, arguments=EDIT)
@@ -311,9 +307,7 @@ async def test_an_edit_that_nobody_could_agree_to_is_refused(ledger: Ledger):
 
 
 async def test_a_rule_may_let_the_editor_count(ledger: Ledger):
-    """`editor_counts = true`; and a question of an earlier gate, which did not say, stays as it was
-    asked.
-    """
+    """`editor_counts = true`; and a question of an earlier gate, which did not say, stays."""
     await asked(ledger, ASK + "editor_counts = true\n")
     await ledger.reviewer("ana").approve(CALL, arguments=EDIT)
     assert (await settled(ledger)).status is Status.APPROVED
@@ -354,9 +348,7 @@ async def test_a_long_withdrawal_ends_the_call(ledger: Ledger):
 
 
 async def test_a_long_answer_ends_the_call_and_a_long_edit_does_not_count(ledger: Ledger):
-    """What an answer gives the model is cut and says so; bytes that would run are never cut (R12,
-    I3).
-    """
+    """A model's answer is cut and says so; bytes that would run are never cut (R12, I3)."""
     call = await asked(ledger, ASK + "editor_counts = true\n")
     assert call.approval_request is not None
     edit = f'{{"a":"{"x" * 523_700}"}}'

@@ -45,9 +45,7 @@ def denied(ground: e.Ground = "people") -> e.Denied:
 
 
 def told(*words: str) -> list[Fact]:
-    """A story in words; the call that is looked at is requested at the end, and again `later`
-    things come.
-    """
+    """A story in words; the call in question is requested last, and again `later` things come."""
     story = Story()
     asking = e.ApprovalRequested(digest="", rule="money", policy_version=1)
     approved = e.Approved(digest="", ground="people", rule="money", policy_version=1)
@@ -123,9 +121,7 @@ PASTS = [
 
 @pytest.mark.parametrize(("words", "was"), [pytest.param(*row, id=name) for name, *row in PASTS])
 def test_what_a_thread_went_through(words: str, was: tuple[int, int, str | None, int]):
-    """Only the wishes before it in the log count, so whoever looks later sees the same (B76, I11,
-    I13).
-    """
+    """Only the wishes before it in the log count, so later looks see the same (B76, I11, I13)."""
     facts = told(*words.split())
     call = call_of(NOW, tuple(facts))
     found = thread_usage(call, facts)
@@ -201,9 +197,7 @@ async def test_a_denied_call_is_not_put_to_people_again_at_once(shop: Shop):
 
 
 async def test_other_arguments_are_asked_about(shop: Shop):
-    """A no is to these arguments; other ones, or another thread's, are another question (B76,
-    I2).
-    """
+    """A no is to these arguments; other ones, or another thread's, ask anew (B76, I2)."""
     async with shop.at_work(ASK):
         await shop.request()
         await no(shop, FIRST)
@@ -263,9 +257,7 @@ async def test_a_thread_makes_so_many_calls(shop: Shop):
 
 
 async def test_a_thread_puts_so_many_calls_to_people(shop: Shop):
-    """What the policy allows goes on; what would be the next question is denied, and says why
-    (B76).
-    """
+    """What the policy allows goes on; what would be the next question is denied, with why (B76)."""
     freely = rule("freely", "allow", 'when = "args.amount < 5"')
     money = rule("money", "ask", 'when = "args.amount >= 5"')
     await shop.open(f"questions_per_thread = 2\n{ASK}{freely}")
@@ -333,9 +325,7 @@ async def test_the_lower_of_two_limits_counts(shop: Shop):
 
 
 async def test_rules_without_effect_are_recorded(shop: Shop):
-    """With the question and with the policy's own yes and no; what they would have said changes
-    nothing.
-    """
+    """With the question and with the policy's own yes and no; their words change nothing."""
     shadow = rule("soon", "block", "shadow = true")
     told_ = (e.Shadow("soon", "block"),)
     async with shop.at_work(rule("freely", "allow") + shadow):
@@ -350,9 +340,7 @@ async def test_rules_without_effect_are_recorded(shop: Shop):
 
 
 async def test_the_model_reads_that_it_was_denied_before(port: EventLog):
-    """Nobody is asked a second time, and the words say so, and why it was denied (B2, B32, B33,
-    B76).
-    """
+    """Nobody is asked twice, and the words say so, and why it was denied (B2, B32, B33, B76)."""
     chain = Chain(port, Script([REFUND], [REFUND], [DONE]))
     await chain.begin("deny_repeats = 1\n" + ASK)
     async with chain.at_work():

@@ -61,9 +61,7 @@ def test_nothing_said_nothing_asked():
 
 @pytest.mark.parametrize("role", ["user", "note"])
 def test_it_is_asked_when_something_was_said(role: str):
-    """By a user, or by the system in the midst of things; whoever handed it, the answer is the
-    same.
-    """
+    """By a user, or by the system in between; whoever handed it, the answer is the same."""
     story = opened()
     story.say("hello", role)
     assert reacts(story) == [ask(1)]
@@ -71,9 +69,7 @@ def test_it_is_asked_when_something_was_said(role: str):
 
 
 def test_it_is_not_asked_about_what_it_was_sent():
-    """After its reply it waits until something new is said; what was said while it answered is new
-    (B4).
-    """
+    """After its reply it waits until something new is said; words meanwhile are new (B4)."""
     story = opened()
     story.say("hello")
     story.turn(1, e.Text("Hi!"))
@@ -115,9 +111,7 @@ def test_however_its_calls_end_it_goes_on(ending: str):
 
 @pytest.mark.parametrize("ending", UNSETTLED)
 def test_a_call_that_is_not_settled_holds_it_back(ending: str):
-    """Also when the user goes on talking: a call in doubt waits for a person, not for a guess (B52,
-    B8).
-    """
+    """Also when the user goes on talking: a call in doubt waits for a person (B52, B8)."""
     story = opened()
     story.say("hello")
     story.turn(1, REFUND)
@@ -178,9 +172,7 @@ def test_a_word_of_the_user_lets_it_go_on_after_a_halt():
 
 
 def test_what_the_user_said_while_people_were_asked_is_answered_after_a_halt():
-    """Their message waited for the call to be settled; a no to a call is not one to what they said
-    (B4, B33, B58).
-    """
+    """Their message waited for the call to be settled; a no is to the call alone (B4, B33, B58)."""
     assert reacts(halted(before="user")) == [ask(2)]
 
 
@@ -250,9 +242,7 @@ def test_a_thread_that_was_not_opened_waits():
 
 
 def claimed(cause: str, attempts: int = 1) -> Story:
-    """A user said something, under the id `e-1`; the model was asked because of `cause` and has not
-    answered.
-    """
+    """A user said something, under the id `e-1`; the model was asked because of `cause`."""
     story = opened()
     story.tell(REF.said("m1"), e.Said(role="user", text="hello", id="e-1"))
     for attempt in range(1, attempts + 1):
@@ -261,9 +251,7 @@ def claimed(cause: str, attempts: int = 1) -> Story:
 
 
 def test_what_somebody_else_was_handed_is_theirs():
-    """Asked because of another fact: its worker may well be alive, so nothing follows from this
-    one.
-    """
+    """Asked because of another fact: its worker may well be alive, so nothing follows."""
     assert reacts(claimed("e-0"), 1) == []
     story = claimed("e-1")
     story.tell(REF.said("m2"), e.Said(role="user", text="hello?", id="e-2"))
@@ -356,9 +344,7 @@ FAILURES = [
 
 @pytest.mark.parametrize(("says", "error"), FAILURES)
 async def test_a_model_that_gives_no_answer_has_failed(ledger, says, error):
-    """Whatever it raises, and what could not be recorded, is a failed turn that says why; it is not
-    asked again.
-    """
+    """Whatever it raises, and what could not be recorded, is a failed turn, not asked again."""
     story = opened(msgspec.structs.replace(OPENED, tools=()))
     story.say("hello")
     story.ask(1)

@@ -107,9 +107,7 @@ def test_the_stricter_word_counts(own: str, over: str, counts: tuple[str, str, s
 
 
 def test_where_both_ask_both_must_be_satisfied():
-    """Two sets of quorums, for the same votes; where only one of them asks, or the workspace has no
-    rule, one set.
-    """
+    """Two sets of quorums, for the same votes; where only one policy asks, one set."""
     own = rule(
         "own", "ask", 'voters = ["ana", "ben"]', "votes_needed = 2", 'also = [{voters = ["lea"]}]'
     )
@@ -213,9 +211,7 @@ async def test_an_organisations_policy_that_cannot_be_read_asks_about_everything
 
 
 async def test_what_the_organisation_blocks_by_now_is_denied_after_all(shop: Shop):
-    """Asked under the workspace's rule, approved by people, and blocked by the organisation since
-    (I3).
-    """
+    """Asked under the workspace's rule, approved by people, blocked by the organisation (I3)."""
     async with shop.at_work(rule("own", "ask")):
         asked = await shop.ask()
         assert (asked.rule, asked.organisation) == ("own", False)
@@ -240,9 +236,7 @@ async def test_an_edit_is_judged_by_both(shop: Shop):
 
 
 async def test_who_owns_the_agent_does_not_count(shop: Shop):
-    """Neither who asks nor who is behind the agent; a question for these alone is not put to
-    anybody (B67, B68).
-    """
+    """Neither who asks nor who is behind the agent; for these alone nobody is asked (B67, B68)."""
     owners = '[owners]\n"desk-*" = ["olga"]\n'
     async with shop.at_work(owners + rule("own", "ask", 'voters = ["ana", "olga", "rita"]')):
         assert (await shop.ask(agent="desk-7")).excluded == ("rita", "olga")
@@ -277,9 +271,7 @@ async def test_owners_may_be_patterns(shop: Shop):
 
 @pytest.mark.parametrize("then", ["allow", "ask"])
 async def test_a_tool_that_governs_is_looked_at_each_time(shop: Shop, then: str):
-    """It can change what is asked about: no rule lets it run by itself, and no grant covers it
-    (B69).
-    """
+    """It can change what is asked about: no rule lets it run, and no grant covers it (B69)."""
     governing = ToolSpec(name="apply_policy", schema=SCHEMA, governs=True)
     await shop.open(rule("all", then, tools="*"), "", REFUND, governing)
     # Recorded by a program that does not ask the ledger first.
@@ -351,9 +343,7 @@ async def test_grants_must_satisfy_both(shop: Shop):
 
 
 async def test_only_the_organisations_glass_can_be_broken_where_its_rule_asks(shop: Shop):
-    """A workspace that lets somebody break the glass does not weaken what the organisation asks
-    (B67).
-    """
+    """A workspace that has a glass to break does not weaken what the organisation asks (B67)."""
     await shop.open(
         rule("own", "ask", 'break_glass = ["wim"]'), rule("over", "ask", 'break_glass = ["sam"]')
     )

@@ -65,9 +65,7 @@ class Mending:
 
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worker logs while another thread sets logging up anew, as each command does: its lines go
-    nowhere.
-    """
+    """The worker logs while another thread sets logging up anew: its lines go nowhere."""
     nowhere = structlog.wrap_logger(
         structlog.ReturnLogger(), processors=[], wrapper_class=structlog.BoundLogger
     )

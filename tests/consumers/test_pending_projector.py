@@ -83,9 +83,7 @@ def test_votes_do_not_change_an_entry():
 
 
 async def test_an_older_view_loses_and_looks_again():
-    """One projector saw the call open, then stalled; what the other wrote meanwhile is not undone
-    (B53, I13).
-    """
+    """One projector saw the call open, then stalled; the other's writes stay (B53, I13)."""
     ledger = Ledger(Memory(), e.Author(kind="queue", name="tests"))
     bucket = ledger.log.pending
     facts = life(CALL, WISH, "denied")[:3]

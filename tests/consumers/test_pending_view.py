@@ -199,9 +199,7 @@ async def test_a_listing_leaves_out_nothing_that_is_written_anew(store: Path):
 
 
 async def test_a_broker_that_is_started_again(tmp_path: Path):
-    """What waited is shown while the broker is away; what comes and goes afterwards is there as
-    before.
-    """
+    """What waited is shown while the broker is away; what changes later is there as before."""
     path = tmp_path / "store"
     async with AsyncExitStack() as open_:
         async with running(path):
@@ -232,9 +230,7 @@ async def behind_a_cable(store: Path) -> AsyncIterator[tuple[Ledger, Cable]]:
 
 
 async def test_a_connection_that_was_cut(store: Path):
-    """What was decided, asked, and decided after being asked while nobody was listening is made up
-    for.
-    """
+    """What was decided or asked, or both, while nobody was listening is made up for."""
     async with (
         behind_a_cable(store) as (ledger, cable),
         Ledger.connect(store, role="admin") as admin,
@@ -256,9 +252,7 @@ async def test_a_connection_that_was_cut(store: Path):
 
 
 async def test_a_connection_that_was_cut_for_longer_than_markers_live(store: Path):
-    """Of what was decided meanwhile nothing is left to be read, so all is read again and no ghost
-    stays (B83).
-    """
+    """Of what was decided meanwhile nothing is left, so all is read again: no ghost (B83)."""
     async with (
         behind_a_cable(store) as (ledger, cable),
         Ledger.connect(store, role="admin") as admin,
@@ -308,9 +302,7 @@ async def test_the_whole_names_the_last_revision_when_its_marker_has_gone(store:
 
 
 async def test_an_inbox_that_cannot_be_kept_up_says_so(store: Path):
-    """The bucket is gone: what is asked of the inbox then is an error, never what was known
-    last.
-    """
+    """The bucket is gone: what is asked of the inbox then is an error, never the last known."""
     async with (
         Ledger.connect(store, role="admin") as admin,
         Ledger.connect(store, role="observer") as ledger,

@@ -132,9 +132,7 @@ def test_how_a_call_ended_is_told_in_the_providers_word(kind, is_error: bool, ou
 
 
 async def test_the_tools_are_passed():
-    """Name, description and the very schema that arguments are checked against; and only those of
-    the thread.
-    """
+    """Name, description and the schema that arguments must fit; and only those of the thread."""
     heard = Heard(pai.TextPart("Hi!"))
     await heard.reply(question(User("hello"), tools=(REFUND,)))
     assert heard.info
@@ -329,9 +327,7 @@ def said(form: str, body: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 class Wire:
-    """A real model of the service, whose network is here: it hears one answer, whatever it
-    sends.
-    """
+    """A real model whose network is here: it hears one answer, whatever it sends."""
 
     def __init__(self, form: str) -> None:
         self.sent: dict[str, Any] = {}
@@ -397,9 +393,7 @@ def bare(form: str, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("form", ANSWERS)
 async def test_what_a_service_signed_goes_back_to_it_by_every_way(form):
-    """Recorded live, it stands verbatim in its own payload and in its next live request, and in no
-    other's.
-    """
+    """Recorded live, it stands verbatim in its own payload and next live request, in no other's."""
     wire = Wire(form)
     reply = await PydanticAI(wire.model).reply(question(User("hello")))
     assert {part.provider for part in reply.parts if isinstance(part, e.Opaque)} == {form}
@@ -475,9 +469,7 @@ def test_what_a_text_and_a_call_have_beside_them_survives(service):
 
 
 def test_in_a_list_of_messages_each_part_says_whose_it_is():
-    """What the service left to its response to say is written with the part, so that nobody else is
-    sent it.
-    """
+    """What its response says is written with the part, so that nobody else is sent it."""
     given = parts(pai.ModelResponse(parts=[pai.ThinkingPart("hm")]), provider="bedrock")
     [written] = FORMATS["pydantic-ai"].write([Assistant(1, given)])["messages"]
     assert written["parts"][0]["provider_name"] == "bedrock"

@@ -15,9 +15,7 @@ from ayes.schemas.errors import BadInput
 
 
 def test_a_function_is_declared_by_its_signature():
-    """Name, words and schema come from the function; who runs it and whether it repeats from the
-    registration.
-    """
+    """Name, words and schema come from the function; the rest from the registration."""
     tools = Tools()
 
     @tools.add(repeatable=True)
@@ -64,9 +62,7 @@ async def test_what_a_tool_gives_is_what_the_model_reads():
 
 
 async def test_what_a_tool_raises_is_a_failure_and_no_denial():
-    """A failure after approval says what failed (B34), and a tool whose output cannot be recorded
-    has run.
-    """
+    """A failure after approval says what failed (B34), and one without a recordable output ran."""
 
     def broken(order: str) -> str:
         raise LookupError(f"no order {order}")
@@ -84,9 +80,7 @@ async def test_what_a_tool_raises_is_a_failure_and_no_denial():
 
 
 async def test_a_tool_knows_its_idempotency_key():
-    """The same for every attempt at a call, in a thread or not, and of no other call that runs
-    beside it (B49).
-    """
+    """The same for every attempt at a call, in a thread or not, and of no other call (B49)."""
 
     async def later() -> str:
         await asyncio.sleep(0)
@@ -125,9 +119,7 @@ async def test_a_slow_synchronous_tool_holds_nothing_up():
 
 
 def test_a_registry_is_loaded_by_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """`module:name`, from the current directory too; each mistake is a sentence that names the
-    place.
-    """
+    """`module:name`, also from here; each mistake is a sentence that names the place."""
     (tmp_path / "shop_tools_for_test.py").write_text(
         "from ayes import Tools\ntools = Tools()\nodd = 7\n"
     )

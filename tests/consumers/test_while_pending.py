@@ -140,9 +140,7 @@ DECISIONS = [
     ("words", "decision"), [pytest.param(*row, id=name) for name, *row in DECISIONS]
 )
 def test_the_first_that_counts_decides(words: str, decision: e.Event | None):
-    """Of a message, a vote that decides, a withdrawal and the deadline the first in the log wins
-    (B58, I5).
-    """
+    """Of message, deciding vote, withdrawal and deadline the first in the log wins (B58, I5)."""
     facts = told(*(word.replace("_", " ") for word in words.split()), expires_in_s=3)
     assert decided(facts) == decision
     assert decided(facts) == decision
@@ -158,9 +156,7 @@ def test_the_first_that_counts_decides(words: str, decision: e.Event | None):
     ],
 )
 def test_in_a_loop_of_ones_own_the_request_is_the_wish(words: str, decision: e.Event | None):
-    """A service that has no turns wishes when it requests; what was said before does not count
-    (B58).
-    """
+    """A service that has no turns wishes when it requests; earlier words do not count (B58)."""
     assert decided(told(*words.split(), call=OWN), call=OWN) == decision
 
 
@@ -168,9 +164,7 @@ def test_in_a_loop_of_ones_own_the_request_is_the_wish(words: str, decision: e.E
     "call", ["1-x", "x-0", "1", "-", "01-0", "1-00", "1-0-0", "2-0", "refund-1", "1_0"]
 )
 def test_a_name_like_a_wish_is_none(call: str):
-    """Only `<turn>-<index>` is a model's wish: another call of that thread knows nothing of its
-    turn (B58).
-    """
+    """Only `<turn>-<index>` is a model's wish: no other call there knows a turn (B58)."""
     facts = told("replied", "m2", "requested", "gated", call=REF.call(call))
     assert said_since(REF.call(call), facts) is None
 
@@ -197,9 +191,7 @@ def test_nobody_more_is_asked_about_what_is_moot(words: str, seconds: float):
 
 
 def test_one_message_ends_every_open_call():
-    """All calls of the turn that are undecided, together; what was decided before stays so
-    (B58).
-    """
+    """All undecided calls of the turn, together; what was decided before stays so (B58)."""
     others = [
         told("replied", "requested", "gated", "m2", call=REF.wish(1, index)) for index in range(3)
     ]
@@ -216,9 +208,7 @@ def test_one_message_ends_every_open_call():
 
 @st.composite
 def lives(draw) -> tuple[Fact, ...]:
-    """A call that is wished for, asked about, and talked about, in any order that a log can
-    have.
-    """
+    """A call that is wished for, asked about, and talked about in any order of a log."""
     words = draw(st.permutations(["yes", "no", "excluded", "m2", "m3", "note", "-", "-"]))
     deadlines = [None, 1, 2, 4, 99]
     if draw(st.booleans()):
@@ -253,9 +243,7 @@ def test_whoever_looks_and_whenever_comes_to_the_same(facts: tuple[Fact, ...]):
 
 @given(lives())
 def test_a_message_always_ends_it(facts: tuple[Fact, ...]):
-    """Once a user has said something after the wish, the call is not open any more, however it ends
-    (B58).
-    """
+    """Once a user spoke after the wish, the call is not open any more, however it ends (B58)."""
     if said_since(CALL, facts) is not None:
         assert decided(facts) is not None
 
@@ -374,9 +362,7 @@ async def desk(port: EventLog) -> Desk:
 
 
 async def test_a_message_where_nothing_waits_costs_one_request(desk: Desk):
-    """However long the thread: no more than its questions and decisions are read, and nothing
-    follows (B58).
-    """
+    """However long the thread: only questions and decisions are read, and nothing follows (B58)."""
     for number in range(20):
         await desk.hear(f"old-{number}")
     await desk.hear()
@@ -524,9 +510,7 @@ async def test_said_just_before_a_vote_is_counted(desk: Desk):
 
 
 async def test_said_just_after_a_vote_is_counted(desk: Desk):
-    """The message's handler sees the vote that came before the message, and lets it stand (B27,
-    B58).
-    """
+    """The message's handler sees the vote before the message, and lets it stand (B27, B58)."""
     await desk.request()
     await desk.handed(FIRST.requested)
     await desk.ledger.reviewer("ana").approve(FIRST)
@@ -603,9 +587,7 @@ async def test_a_replica_that_is_behind_loses_nothing(behind: int, at_once: Slot
 
 
 async def test_the_gate_dies_after_the_question(desk: Desk):
-    """It has recorded the question and never looked again: whoever is handed the wish next does
-    (B46, B58).
-    """
+    """It has recorded the question and never looked again: whoever has it next does (B46, B58)."""
     await desk.request()
     [fact] = await desk.ledger.read(FIRST.requested)
     gate = Gate()
@@ -620,9 +602,7 @@ async def test_the_gate_dies_after_the_question(desk: Desk):
 
 
 async def test_a_deadline_that_comes_after_the_message(desk: Desk):
-    """The timer's hint finds a call that a message had made moot before: superseded, not expired
-    (I5).
-    """
+    """The timer's hint finds a call that a message made moot: superseded, not expired (I5)."""
     await desk.ledger.append(
         policy_slot("shop", 2),
         applied(TEXT["supersede"] + "expires_in_s = 60\n"),
@@ -640,9 +620,7 @@ async def test_a_deadline_that_comes_after_the_message(desk: Desk):
 
 
 async def test_handed_out_again_nothing_more_follows(desk: Desk):
-    """Every fact of a thread that ended so, handed out once more in any order, adds none (B56,
-    B58).
-    """
+    """Every fact of a thread that ended so, handed out again in any order, adds none (B56, B58)."""
     async with desk.gate():
         await desk.request()
         await desk.request(SECOND)
@@ -707,9 +685,7 @@ async def test_an_id_is_of_one_message(desk: Desk, text: str, more: dict[str, An
     ],
 )
 async def test_what_cannot_be_said_is_not_recorded(desk, thread, message, role, kind):
-    """An id, a thread or a role that is none is told in words, and no broken fact gets into the
-    log.
-    """
+    """An id, a thread or a role that is none is told in words, and the log gets no broken fact."""
     before = await desk.ledger.log.last_seq()
     with pytest.raises(kind):
         await desk.ledger.say(thread, "hello", message=message, role=role)

@@ -137,9 +137,7 @@ async def test_a_reply_without_wishes_asks_for_nothing(ledger: Ledger, reply: e.
 
 
 async def test_a_service_with_its_own_loop_requests_for_itself(ledger: Ledger):
-    """A thread that names no model, or was never opened: what is recorded as its reply is only
-    kept.
-    """
+    """A thread that names no model, or was never opened: what is recorded as its reply is kept."""
     await ledger.append(REF.replied(1), e.ModelReplied(parts=(REFUND,)))
     assert await steps(ledger, REF.replied(1)) == []
     await thread(ledger, model="")
@@ -158,9 +156,7 @@ async def test_a_wish_for_what_was_not_offered_is_requested_too(ledger: Ledger, 
 
 @pytest.mark.parametrize("arguments", ['{"order": "A-17"}', '{"order":', "", '{"a":1,"a":2}'])
 async def test_arguments_are_kept_as_they_came(ledger: Ledger, arguments: str):
-    """Malformed or oddly spelled: the digest is over the very text, and the gate judges it (B17,
-    B61).
-    """
+    """Malformed or oddly spelled: the digest is of the text, and the gate judges it (B17, B61)."""
     opened = await thread(ledger)
     await ledger.append(
         REF.replied(1), e.ModelReplied(parts=(e.Wish(tool="refund", arguments=arguments),))
@@ -255,9 +251,7 @@ async def test_what_stands_for_a_models_wish_must_be_that_wish(ledger, _name, ot
 
 
 async def test_a_wish_before_its_reply_is_denied(ledger: Ledger):
-    """What is requested before the model has replied was not wished for, though the reply says the
-    same later (C5).
-    """
+    """What is requested before the model has replied was not wished for (C5)."""
     opened = await thread(ledger)
     await ledger.append(REF.wish(1, 0).requested, wished(opened, REFUND))
     assert "did not wish for this" in await denied(ledger, REF.wish(1, 0))
@@ -315,9 +309,7 @@ CHANGED = [
 
 @pytest.mark.parametrize(("words", "other"), CHANGED)
 async def test_the_same_id_for_something_else_is_refused(ledger: Ledger, words: str, other: dict):
-    """A call id is used once: for one wish of one requester. The same asked again is the same call
-    (R2).
-    """
+    """A call id is used once: for one wish of one requester. Asked again, it is the same (R2)."""
     for name in ("refund", "look_up"):
         await ledger.declare("acme", SPEC.model_copy(update={"name": name}))
     asked = {
@@ -406,9 +398,7 @@ async def test_one_malformed_fact_ends_no_conversation(ledger: Ledger, tail: str
 
 
 async def test_a_wish_whose_place_is_taken_by_junk_is_told_as_one_that_did_not_run(ledger: Ledger):
-    """It can never be requested, so it must not keep its siblings and the next turn waiting for
-    ever (R4, B47).
-    """
+    """It can never be requested, so its siblings and the next turn do not wait (R4, B47)."""
     opened = await thread(ledger)
     model = Answers()
     asker = ModelWorker({"test": model})

@@ -386,9 +386,7 @@ class Slow:
 
 
 async def test_draining_finishes_what_is_in_hand(watched: Watched, ledger: Ledger):
-    """Told to stop, it takes nothing more, ends what it began, writes that down, and only then
-    returns.
-    """
+    """Told to stop, it takes nothing more, ends what it began, writes it down, then returns."""
     slow = Slow()
     await approve(ledger, ONE)
     worker = Worker(as_("a", watched), executor(slow))
@@ -427,9 +425,7 @@ async def test_a_cancelled_worker_finishes_what_is_in_hand(ledger: Ledger):
 
 
 async def test_what_has_been_done_is_written_down_by_a_worker_out_of_time(watched, ledger):
-    """Its time to drain is up while the result is on its way into the ledger: it gets there
-    (I7).
-    """
+    """Its time to drain is up while the result is on its way: it gets there (I7)."""
     await approve(ledger, ONE)
     writing, may_write = asyncio.Event(), asyncio.Event()
 
@@ -478,9 +474,7 @@ async def die(running: asyncio.Task[None]) -> None:
 
 @pytest.mark.parametrize("ack_wait_s", [0.5])
 async def test_a_crash_between_claim_and_result_is_in_doubt(ledger: Ledger, ack_wait_s: float):
-    """Whoever comes next does not run it again: it is in doubt, and a person says what happened
-    (I7, B49, B34).
-    """
+    """Whoever comes next does not run it again: a person says what happened (I7, B49, B34)."""
     slow = Slow()
     await approve(ledger, ONE)
     mortal = Worker(as_("a", ledger.log), executor(slow), ack_wait_s=ack_wait_s, drain_s=0)
@@ -498,9 +492,7 @@ async def test_a_crash_between_claim_and_result_is_in_doubt(ledger: Ledger, ack_
 
 @pytest.mark.parametrize("ack_wait_s", [0.5])
 async def test_a_crash_of_a_repeatable_tool_is_its_next_attempt(ledger: Ledger, ack_wait_s: float):
-    """Declared repeatable, it runs again, under a claim of its own and the same idempotency key
-    (I7, B49).
-    """
+    """Declared repeatable, it runs again, with its own claim and the same key (I7, B49)."""
     slow = Slow()
     await approve(ledger, ONE, repeatable=True)
     mortal = Worker(
@@ -676,9 +668,7 @@ async def test_a_worker_that_is_not_heard_does_not_begin_what_it_held(watched, l
 
 @pytest.mark.parametrize("ack_wait_s", [0.6])
 async def test_a_slow_tool_is_not_taken_for_dead(ledger: Ledger, ack_wait_s: float):
-    """A tool may take much longer than a silent worker is waited for: its worker says that it
-    lives.
-    """
+    """A tool may take longer than a silent worker is waited for: its worker says that it lives."""
     slow = Slow()
     await approve(ledger, ONE)
     pair = [

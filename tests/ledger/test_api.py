@@ -146,9 +146,7 @@ async def test_a_stream_that_has_no_leader_is_not_believed(tmp_path: Path):
 
 
 async def test_a_follower_waits_for_its_consumer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """However long there is no leader, and if the node that was to have the consumer goes away
-    (D4).
-    """
+    """However long there is no leader, and if the consumer's node goes away (D4)."""
     monkeypatch.setattr(api, "PATIENCE_S", 0.1)
     create = "$JS.API.CONSUMER.CREATE.LEDGER"
     given = [*[error(10008)] * 20, error(10014, 404), error(10012, 500)]
@@ -369,9 +367,7 @@ async def test_a_page_takes_only_what_comes_after_it_in_order(tmp_path: Path):
 
 
 async def test_flow_control_is_answered_on_its_own_subjects_only(tmp_path: Path):
-    """A message that names a slot as its flow control makes no follower write there
-    (decision 0053).
-    """
+    """A message that names a slot as its flow control makes nobody write there (decision 0053)."""
     async with bare(tmp_path) as url, JetStream.connect(url=url, any_level=True) as log:
         client = Client()
         await client.connect(url)
@@ -394,9 +390,7 @@ async def test_flow_control_is_answered_on_its_own_subjects_only(tmp_path: Path)
 
 
 async def test_live_text_is_not_what_the_broker_answered(tmp_path: Path):
-    """The broker's answer to a request that names a reply's subject is no part of the reply
-    (decision 0053).
-    """
+    """The broker's answer to a request on a reply's subject is no part of it (decision 0053)."""
     async with (
         bare(tmp_path) as url,
         JetStream.connect(url=url, any_level=True) as log,

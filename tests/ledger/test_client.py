@@ -169,9 +169,7 @@ REQUESTS = [
 async def test_a_request_that_could_never_run_is_refused(
     desk: Ledger, call: str, tool: str, arguments: Any, kind: type[Exception], sentence: str
 ):
-    """Before anything is recorded or anybody is asked, with what is wrong in one sentence (B25,
-    B66, I4).
-    """
+    """Before anything is recorded or anybody is asked, with one sentence of why (B25, B66, I4)."""
     await refused(desk, lambda: desk.request(call, tool, arguments), kind, sentence)
 
 
@@ -189,9 +187,7 @@ async def test_raw_arguments_are_kept_byte_for_byte(desk: Ledger):
 
 
 async def test_asking_again_resumes(desk: Ledger):
-    """The same request again, also many at once, is the same call, however far it has come
-    (B48).
-    """
+    """The same request again, also many at once, is the same call, however far it is (B48)."""
     calls = await asyncio.gather(
         *(desk.request(CALL, "refund", {"order": "A-17"}) for _ in range(20))
     )
@@ -237,9 +233,7 @@ async def test_a_tool_declared_again_is_another_version(desk: Ledger):
 
 
 async def test_waiting_for_a_decision(desk: Ledger):
-    """It returns when it is decided, at once if it was; and waiting costs nothing and changes
-    nothing (B51).
-    """
+    """It returns when it is decided, at once if it was; waiting changes nothing (B51)."""
     await put_to_people(desk)
     async with nothing_recorded(desk):
         await refused(
@@ -271,9 +265,7 @@ async def test_waiting_until_something_is_true_of_a_call(desk: Ledger):
 
 
 async def test_a_vote_is_recorded_about_what_waits(desk: Ledger):
-    """With its reason and the digest of the arguments; the call stays pending until the gate
-    decides (B32, I2).
-    """
+    """With its reason and the digest of the arguments; pending until the gate decides (B32, I2)."""
     digest = await put_to_people(desk)
     call = await desk.reviewer("ana").deny(CALL, reason="not this one")
     assert call.status is Status.PENDING
@@ -350,9 +342,7 @@ async def test_a_vote_that_does_not_count_is_refused(desk, vote, rest, kind, sen
 
 
 async def test_each_verdict_is_recorded_as_the_reviewers_vote(desk: Ledger):
-    """Approve, deny, answer, break the glass: each records the reviewer's vote in their own slot
-    (B26).
-    """
+    """Approve, deny, answer, break the glass: each is a vote in its reviewer's slot (B26)."""
     people = [desk.reviewer(name) for name in ("ana", "ben")]
     refs = [THREAD.call(f"by-name-{number}") for number in range(3)]
     for ref in refs:
@@ -372,9 +362,7 @@ async def test_each_verdict_is_recorded_as_the_reviewers_vote(desk: Ledger):
 
 
 async def test_a_reviewer_gives_nothing_in_the_name_of_another(desk: Ledger):
-    """A grant or a delegation is its giver's word; the refusal comes before the broker's (B39,
-    B66).
-    """
+    """A grant or a delegation is its giver's word; refused before the broker does (B39, B66)."""
     ben, now = desk.reviewer("ben"), desk.now()
     for giving in (
         ben.grant("shop/ana/small", "refund", for_s=60),
@@ -449,9 +437,7 @@ async def test_a_deadline_is_a_time_of_the_broker(port: EventLog):
 
 
 async def test_one_person_clicks_twice(desk: Ledger):
-    """Twenty clicks of one person at once are one vote; the others are told that it stands
-    (B57).
-    """
+    """Twenty clicks of one person at once are one vote; the rest hear that it stands (B57)."""
     await put_to_people(desk)
     clicks = await asyncio.gather(
         *(desk.reviewer("ana").approve(CALL) for _ in range(20)), return_exceptions=True
@@ -585,9 +571,7 @@ class Silent(Memory):
 
 
 async def test_a_result_is_written_down_however_long_it_takes(monkeypatch: pytest.MonkeyPatch):
-    """The tool has run, so its result gets into the ledger: through silence, and through being
-    cancelled (I7).
-    """
+    """The tool has run, so its result is recorded, through silence and cancelling (I7)."""
     monkeypatch.setattr(patience, "PAUSES", Backoff(0.01))
     silent = Silent(times=3)
     desk = Ledger(silent, e.Author(kind="service", name="tests"))
@@ -602,9 +586,7 @@ async def test_a_result_is_written_down_however_long_it_takes(monkeypatch: pytes
 
 
 async def test_what_nobody_can_answer_for_is_said_to_be_unknown(desk: Ledger):
-    """An append without an answer is neither a success nor a refusal, and doing it again is safe
-    (I4, B28).
-    """
+    """An append without an answer is no success, no refusal, and safe to repeat (I4, B28)."""
     silent = Silent(times=1)
     again = Ledger(silent, desk.author)
     with pytest.raises(
@@ -840,9 +822,7 @@ async def test_a_call_ends_in_one_way(desk: Ledger, said: dict[str, str]):
 
 
 async def test_an_executors_tool_is_not_started_or_ended_here(desk: Ledger):
-    """Who runs it stands in its declaration; no client posts a result in the executor's place
-    (B62).
-    """
+    """Who runs it stands in its declaration; no client posts a result in its place (B62)."""
     await approved(desk, tool="wire")
     sentence = "shop/t1/refund-1 is run by 'executor', as its tool is declared, and not here."
     await refused(desk, lambda: desk.start(CALL), NotOpen, sentence)
@@ -852,9 +832,7 @@ async def test_an_executors_tool_is_not_started_or_ended_here(desk: Ledger):
 
 
 async def test_a_result_is_posted_once(desk: Ledger):
-    """The same again is told as what it is; another one is kept beside it and never shown (B27,
-    B48, I9).
-    """
+    """The same again is told so; another one is kept beside it and never shown (B27, B48, I9)."""
     await started(desk)
     finished = (await desk.finish(CALL, output="refunded")).finished
     assert finished
@@ -1059,9 +1037,7 @@ def unused_tcp_port() -> int:
 
 
 async def test_credentials_that_are_not_known_are_refused(store: Path):
-    """A role that the broker has not, and a password that is wrong: said so, and not taken for an
-    outage.
-    """
+    """A role that the broker has not, and a password that is wrong: said so, no outage."""
     with pytest.raises(BrokerRefused, match="has no account 'reviewer-eve'"):
         async with Ledger.connect(store, role="reviewer-eve"):
             pass
@@ -1147,9 +1123,7 @@ async def test_watching_and_appending_survive_a_restart_of_the_broker(tmp_path, 
 
 
 async def test_a_broker_that_stalls_is_not_flooded_with_followers(tmp_path: Path, impatient: None):
-    """A follower that heard nothing for a while starts over, once; what it gave up is not taken for
-    the new one.
-    """
+    """A follower that heard nothing for a while starts over, once; the old one is given up."""
     async with running(tmp_path / "store") as server, Ledger.connect(server.store.path) as ledger:
         assert isinstance(ledger.log, JetStream)
         seen = Seen(ledger)

@@ -431,9 +431,7 @@ async def test_what_no_fact_names_is_swept(store: Path):
 
 
 async def test_a_file_is_there_though_it_was_swept_before_its_fact(store, monkeypatch):
-    """A writer that is slow between the pieces and the fact stores them again: what a fact names is
-    there (I9).
-    """
+    """A writer that is slow between the pieces and the fact stores them again (I9)."""
     monkeypatch.setattr(client, "_LATE", timedelta())
     async with (
         Ledger.connect(store, role="service") as service,

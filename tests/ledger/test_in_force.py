@@ -164,9 +164,7 @@ async def test_a_void_declaration_is_passed_over(ledger, port, token, raw):
 
 
 async def test_a_squatted_version_is_not_the_tool(ledger: Ledger, port: Messy):
-    """What stands under another contract's digest is unknown, so its calls are denied as invalid
-    (C4).
-    """
+    """What stands under another digest is unknown, so its calls are denied as invalid (C4)."""
     version, _ = declaration(ToolSpec(name="set_policy", schema='{"type":"object"}', governs=True))
     await ledger.append(
         tool_slot("shop", "set_policy", version), e.ToolDeclared(description="", schema="{}")

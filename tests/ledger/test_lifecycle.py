@@ -90,9 +90,7 @@ def following(status: Status, kind: type[e.Event]) -> tuple[Slot, e.Event]:
 
 
 def walks() -> list[tuple[list[tuple[Slot, e.Event]], Status]]:
-    """Every way through the table, each step taken once, with the status that the table says it
-    leads to.
-    """
+    """Every way through the table, each step taken once, with the status of the table."""
     found: list[tuple[list[tuple[Slot, e.Event]], Status]] = []
 
     def walk(
@@ -113,9 +111,7 @@ def walks() -> list[tuple[list[tuple[Slot, e.Event]], Status]]:
 
 
 def test_the_table_says_what_evolve_does():
-    """Whatever way is taken through the table, the facts come to the status that the table
-    names.
-    """
+    """Whatever way goes through the table, the facts come to the status that the table names."""
     ways = walks()
     for story, status in ways:
         assert told(*story).status is status, [type(event).__name__ for _, event in story]
@@ -125,9 +121,7 @@ def test_the_table_says_what_evolve_does():
 
 
 def test_the_table_knows_every_fact_that_a_call_can_hold():
-    """No fact about a call is without a place in the table, and none stands in it that a call
-    cannot hold.
-    """
+    """No fact about a call is without a place in the table, and none that a call cannot hold."""
     in_slots = {kind for shape, kinds in FILLED_BY.items() if shape[0] == "call" for kind in kinds}
     in_table = {kind for follows in MAY_FOLLOW.values() for kind in follows}
     # Who was told is recorded in any status, and has no effect on it.
@@ -163,9 +157,7 @@ def test_every_status_but_unknown_is_one_that_a_fact_leads_to():
 
 
 def test_every_status_is_open_or_not_run_or_settled():
-    """What may still happen, what never will and what is over: each status is in one of the
-    three.
-    """
+    """What may still happen, what never will and what is over: each status is in one."""
     still_open = {"unknown", "requested", "pending", "approved", "running", "in_doubt"}
     assert {"returned", "failed", "refused", "reconciled"} == SETTLED_STATUSES
     assert set(Status) - SETTLED_STATUSES - still_open == NOT_RUN
@@ -183,9 +175,7 @@ def test_nothing_runs_without_an_approval():
 
 @pytest.mark.parametrize("ending", [*SETTLED, *UNSETTLED])
 def test_each_ending_is_its_own(ending: str):
-    """Expired, denied, withdrawn and superseded stay apart in the facts, though none of them ran
-    (I5, B34).
-    """
+    """Expired, denied, withdrawn and superseded stay apart, though none of them ran (I5, B34)."""
     call = told(*life(CALL, WISH, ending))
     status = {
         "approved": Status.APPROVED, "running": Status.RUNNING, "in doubt": Status.IN_DOUBT,
@@ -239,9 +229,7 @@ STRANGERS = [
 
 @pytest.mark.parametrize(("slot", "event"), STRANGERS)
 def test_what_has_no_place_changes_nothing(slot: Slot, event: e.Event | e.Carried):
-    """A fact about anything else leaves the call as it was; one that cannot be read is only noted
-    (I12).
-    """
+    """A fact about anything else leaves the call as it was; an unreadable one is noted (I12)."""
     call = told(*life(CALL, WISH, "approved")[:2])
     after = evolve(call, Fact(9, SOON, slot, event))
     noted = replace(after, void=(), newer=())
@@ -252,9 +240,7 @@ def test_what_has_no_place_changes_nothing(slot: Slot, event: e.Event | e.Carrie
 
 
 def test_the_first_in_a_slot_stays():
-    """Were a second fact ever handed in for a slot, it would change nothing: a decision never turns
-    (B29, B77).
-    """
+    """Were a second fact ever handed in for a slot, it would change nothing (B29, B77)."""
     call = told(*life(CALL, WISH, "denied"))
     assert evolve(call, Fact(9, SOON, *EXAMPLES[e.Approved])) == call
     assert evolve(call, Fact(9, SOON, CALL.requested, request(WISH))) == call
@@ -336,18 +322,14 @@ def test_a_start_after_the_validity_is_refused_with_its_end():
 
 
 def test_a_late_result_does_not_settle_anything():
-    """A result that came after the call was put in doubt is kept, and the call stays in doubt
-    (I9).
-    """
+    """A result that came after the call was in doubt is kept, and the call stays in doubt (I9)."""
     call = told(*life(CALL, WISH, "in doubt"))
     assert [type(fact.event) for fact in call.late] == [e.ToolReturned]
     assert call.status is Status.IN_DOUBT
 
 
 def test_the_deadline_counts_from_the_question():
-    """It is the broker's time of the question, and so many seconds after; without them there is
-    none.
-    """
+    """It is the broker's time of the question, and so many seconds after; else there is none."""
     call = told((CALL.requested, request(WISH)), (CALL.gated, question(WISH, expires_in_s=900)))
     assert call.deadline == START + timedelta(seconds=2 + 900)
     assert told((CALL.requested, request(WISH)), (CALL.gated, question(WISH))).deadline is None
@@ -741,9 +723,7 @@ GROUNDS = [
 
 @pytest.mark.parametrize(("ground", "asked", "flaw"), GROUNDS)
 def test_neither_policy_nor_grant_overtakes_people(ground: e.Ground, asked: bool, flaw: str | None):
-    """What lets a call run without anybody looking does not once people were asked before it (I3,
-    I4).
-    """
+    """What lets a call run unseen does not once people were asked before it (I3, I4)."""
     approved = e.Approved(digest=DIGEST, ground=ground, rule="money", policy_version=1)
     wished, gated = (CALL.requested, request(WISH)), (CALL.gated, question(WISH))
     decided = (CALL.decided, approved)
@@ -767,9 +747,7 @@ def test_other_bytes_are_a_flaw_whatever_it_rests_on(ground: e.Ground):
     st.data(),
 )
 def test_stages_and_announcements_find_their_places(story, data: st.DataObject):
-    """In any order of the log and of delivery, stages stand as they were recorded, and nothing else
-    moves (I13).
-    """
+    """In any order stages stand as they were recorded, and nothing else moves (I13)."""
     telling = Story()
     for slot, event in story:
         telling.tell(slot, event)
@@ -932,9 +910,7 @@ VOID = [
     ("story", "status", "why"), [pytest.param(*row, id=name) for name, *row in VOID]
 )
 def test_a_fact_counts_only_for_what_it_rests_on(story, status: Status, why: list[str]):
-    """What was not borne out by the facts before it changes nothing, and says why (B61, B62, I1,
-    I6).
-    """
+    """What earlier facts do not bear out changes nothing, and says why (B61, B62, I1, I6)."""
     call = told(*story)
     assert call.status is status
     assert [void.why for void in call.void] == why
@@ -942,9 +918,7 @@ def test_a_fact_counts_only_for_what_it_rests_on(story, status: Status, why: lis
 
 
 def test_a_void_fact_is_no_obstacle():
-    """A claim goes to the next free attempt, an end to `late`, on the side that runs the call
-    (I6).
-    """
+    """A claim goes to the next free attempt, an end to `late`, where the call runs (I6)."""
     call = told(STARTED, OTHER_START, JUNK, EXECUTORS, YES)
     assert call.claim_slot == CALL.claim(2)
     assert call.end_slot == CALL.late(1)
@@ -955,9 +929,7 @@ def test_a_void_fact_is_no_obstacle():
 
 
 def test_nobody_acts_on_what_a_newer_program_wrote():
-    """A fact from the future is neither void nor known, so nothing may follow before it can be read
-    (I4, I12).
-    """
+    """A fact from the future is neither void nor known, so nothing may follow it (I4, I12)."""
     newer = (CALL.claim(1), e.Carried(type="ToolStarted", raw=b"{}", v=2))
     call = told(REQUESTED, YES, newer)
     assert (call.status, call.void, len(call.newer)) == (Status.APPROVED, (), 1)

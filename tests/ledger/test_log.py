@@ -47,9 +47,7 @@ def voted(reviewer: str = "ana") -> e.Voted:
 
 
 async def test_an_empty_slot_takes_the_first_fact(ledger: Ledger):
-    """The first append records; what is read back is what was written, stamped with id, time and
-    author.
-    """
+    """The first append records; what is read back is that, with id, time and author."""
     cause = e.Withdrawn(id="c-1", trace="00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
     answer = await ledger.append(CALL.decided, e.Withdrawn(reason="changed my mind"), cause=cause)
     assert answer == Recorded(1)
@@ -64,9 +62,7 @@ async def test_an_empty_slot_takes_the_first_fact(ledger: Ledger):
 
 
 async def test_a_taken_slot_answers_with_who_was_first(ledger: Ledger):
-    """The second fact for a slot is not recorded, and its writer is handed the first one (B27,
-    I6).
-    """
+    """The second fact for a slot is not recorded, and its writer gets the first (B27, I6)."""
     await ledger.append(CALL.decided, e.Expired(rule="r", policy_version=1, after_s=60))
     answer = await ledger.append(CALL.decided, e.Withdrawn())
     assert isinstance(answer, SlotTaken)
@@ -76,9 +72,7 @@ async def test_a_taken_slot_answers_with_who_was_first(ledger: Ledger):
 
 
 async def test_the_same_event_again_is_the_same_fact(ledger: Ledger):
-    """A retry after an answer that was lost records nothing new, however late it comes (B48,
-    B57).
-    """
+    """A retry after a lost answer records nothing new, however late it comes (B48, B57)."""
     event = ledger.with_envelope(voted())
     assert await ledger.append(CALL.vote("ana"), event) == Recorded(1)
     assert await ledger.append(CALL.vote("ana"), event) == AlreadyRecorded(1)
@@ -146,9 +140,7 @@ async def test_four_rivals_and_one_slot_a_thousand_times(ledger: Ledger):
 
 
 async def test_many_at_once_are_committed_together(ledger: Ledger):
-    """Hundreds of appends at once: each has its own place, and a batch with one taken slot spoils
-    no other.
-    """
+    """Hundreds of appends at once: each has its own place, and one taken slot spoils no other."""
     await ledger.append(THREAD.said("m7"), e.Said(role="user", text="first"))
     answers = await asyncio.gather(
         *(ledger.append(THREAD.said(f"m{n}"), e.Said(role="user", text=str(n))) for n in range(300))
@@ -310,9 +302,7 @@ async def test_a_log_that_was_made_anew_is_not_followed_on(store, monkeypatch, l
 
 
 async def test_a_consumer_is_handed_what_concerns_it(port: EventLog, ledger: Ledger):
-    """A durable gets the facts on its subjects only, each until it is acknowledged; unacknowledged
-    ones come again.
-    """
+    """A durable gets the facts on its subjects only, each until it is acknowledged."""
     await ledger.append(CALL.requested, e.ToolRequested(tool="t", arguments="{}", digest="d"))
     await ledger.append(CALL.gated, e.ApprovalRequested(digest="d", rule="r", policy_version=1))
     await ledger.append(CALL.vote("ana"), voted())
@@ -377,9 +367,7 @@ async def test_a_deadline_is_handed_out_when_it_is_due(port: EventLog):
 
 
 async def test_the_queue_is_written_by_revision(port: EventLog):
-    """A write that names an older revision loses, so an older view never overwrites a newer one
-    (I13).
-    """
+    """A write with an older revision loses, so an older view never overwrites a newer one (I13)."""
     pending = port.pending
     assert await pending.get("shop.t1.c1") == (b"", 0)
     assert await pending.put("shop.t1.c1", b"one", 0)
@@ -463,9 +451,7 @@ async def test_what_cannot_stand_there_is_refused_before_it_is_sent(ledger: Ledg
 
 
 async def test_foreign_bytes_do_not_hide_what_comes_after_them(port: EventLog, ledger: Ledger):
-    """Bytes that are no fact are carried with what is wrong with them; replay goes on behind them
-    (B14, I12).
-    """
+    """Bytes that are no fact are carried with why; replay goes on behind them (B14, I12)."""
     await port.append(THREAD.said("m1"), b"\xff not a fact", "x")
     await port.append(THREAD.said("m2"), b'{"type":"FromTheFuture","v":9,"id":"y"}', "y")
     await port.append(

@@ -157,9 +157,7 @@ async def test_a_frame_is_what_nats_py_publishes(to, data, reply, headers):
 
 
 async def test_a_subject_may_hold_what_python_takes_for_white_space():
-    """The broker splits a line by spaces alone: other bytes belong to the subject, whatever they
-    are (C2).
-    """
+    """The broker splits a line by spaces alone: other bytes belong to the subject (C2)."""
     parser, seen = Parser(Noting()), Noting()  # type: ignore[arg-type]
     parser.nc = seen  # type: ignore[assignment]
     await parser.parse(b"MSG a\x0b\x0c\x1c\x85\xff\x00b 1 2\r\n{}\r\n")
@@ -182,9 +180,7 @@ async def test_a_malformed_frame_is_a_protocol_error(frame: bytes):
 
 
 async def test_a_message_that_nats_py_cannot_read_does_not_end_its_reading():
-    """Anybody may choose a message's headers: one whose status is not text is passed over, the next
-    one arrives.
-    """
+    """Anybody may choose a message's headers: without a status in text it is passed over."""
     client, arrived = Client(), []
     parser = Parser(client)
     handed = client._process_msg
@@ -223,9 +219,7 @@ def test_nats_py_has_what_is_used_of_it_although_it_is_private(kind: type, name:
 
 
 def test_what_is_private_in_nats_py_is_used_in_one_file():
-    """All of it stands in `PRIVATE`, so that the test above names what a new version would
-    break.
-    """
+    """All of it is in `PRIVATE`, so that the test above names what a new version would break."""
     root = Path(__file__).parents[2]
     names = {name for names in PRIVATE.values() for name in names}
     used = re.compile(rf"\.({'|'.join(names)})\b")

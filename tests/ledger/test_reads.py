@@ -265,9 +265,7 @@ async def approved(log: Memory, *, run_by: str = "client") -> Ledger:
 
 
 async def test_a_claim_whose_reading_fails_is_gone_on_with():
-    """A program that claimed a call and could not read it back runs it when it is called again,
-    once (D3).
-    """
+    """A claim that could not be read back runs it when it is called again, once (D3)."""
     log = Flaky()
     desk, ran = await approved(log), []
     log.fail = 1
@@ -319,9 +317,7 @@ async def test_a_service_that_is_not_shown_a_revocation_starts_nothing(omits, to
 
 
 async def test_a_claim_whose_reading_is_late_is_run_once():
-    """While a program waits to read what it claimed, a second try of its own starts nothing
-    (D3).
-    """
+    """While a program waits to read its claim, a second try of its own starts nothing (D3)."""
     log = Flaky()
     desk, ran = await approved(log), []
     log.late = asyncio.Event()
@@ -352,9 +348,7 @@ async def test_a_claim_whose_program_died_waits_for_a_person():
 
 
 async def test_an_executor_reads_its_claim_for_as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch):
-    """Reads that fail after an executor's claim delay the run, and leave no call claimed and never
-    run (D3).
-    """
+    """Reads that fail after an executor's claim delay it, and leave no claim without a run (D3)."""
     monkeypatch.setattr(patience, "PAUSES", Backoff(0))
     log = Flaky()
     desk = await approved(log, run_by="executor")
@@ -392,9 +386,7 @@ class Unsure(Memory):
 
 
 async def test_tools_are_declared_until_it_is_known(monkeypatch: pytest.MonkeyPatch):
-    """An executor does not end because the broker could not say at once whether its tools are
-    declared (D11).
-    """
+    """An executor does not end while the broker cannot say whether its tools are declared (D11)."""
     monkeypatch.setattr(patience, "PAUSES", Backoff(0))
     registry = Tools()
     registry.add(name="refund")(refund)
@@ -455,9 +447,7 @@ async def test_an_answer_from_before_what_was_acknowledged_is_not_taken(
 
 
 async def test_an_entry_is_read_from_the_leader(store: Path):
-    """What stands in the bucket is asked of the leader: no direct get, which a replica may answer
-    (D2).
-    """
+    """What stands in the bucket is asked of the leader: no direct get from a replica (D2)."""
     async with Ledger.connect(store, role="queue") as queue:
         assert isinstance(queue.log, JetStream)
         asked: list[str] = []

@@ -113,9 +113,7 @@ async def test_what_was_heard_is_what_is_recorded(port: EventLog, ledger: Ledger
 
 
 async def test_nothing_that_stands_before_a_fact_is_missing(port: EventLog, ledger: Ledger):
-    """While others write without pause, whoever has heard a fact is shown every fact before it
-    (I11).
-    """
+    """While others write on, whoever has heard a fact is shown every fact before it (I11)."""
     dice = random.Random(7)
     writing = True
 
@@ -181,9 +179,7 @@ async def test_a_part_is_read_once(port: EventLog, ledger: Ledger):
 
 
 async def test_what_is_too_much_for_one_answer_is_left_to_the_broker(port, ledger):
-    """A thread of more than a thousand facts is not kept, and answered all the same; the others are
-    kept.
-    """
+    """A thread of more than a thousand facts is not kept, yet answered; others are kept."""
     asked: Any = Asked(port)
     long, short = THREADS[0], THREADS[1]
     for number in range(1050):
@@ -264,9 +260,7 @@ async def test_it_has_heard_nothing_before_it_runs_and_after(port: EventLog, led
 
 
 async def test_nobody_waits_while_it_catches_up(port, ledger, monkeypatch):
-    """One waits in vain; the next ones ask the broker at once, until it has heard what was
-    missing.
-    """
+    """One waits in vain; the next ones ask the broker at once, until nothing is missing."""
     async with heard(port) as mirror:
         await ledger.append(THREADS[0].said("m"), e.Said(role="user", text="x"))
         await hears(mirror, 1)
@@ -403,9 +397,7 @@ class Doing:
 
 
 async def test_work_is_done_with_what_was_heard_up_to_its_claim(port: EventLog, ledger: Ledger):
-    """A model is sent all that was said before the claim of its turn, and the broker is not asked
-    for it again.
-    """
+    """A model is sent all that was said before the claim of its turn, without the broker."""
     asked: Any = Asked(port)
     thread, call = THREADS[0], THREADS[0].call("c1")
     for number in range(3):
@@ -427,9 +419,7 @@ async def test_work_is_done_with_what_was_heard_up_to_its_claim(port: EventLog, 
 
 
 async def test_a_mirror_that_falls_behind_leaves_it_to_the_broker(port, ledger, monkeypatch):
-    """What was not heard in time is read: as of any fact there is an answer, and it holds that
-    fact.
-    """
+    """What was not heard in time is read: as of any fact the answer holds that fact."""
     monkeypatch.setattr(mirror_module, "_BEHIND_S", 0.05)
     asked: Any = Asked(port)
     await ledger.append(THREADS[0].said("m0"), e.Said(role="user", text="x"))

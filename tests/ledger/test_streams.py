@@ -14,9 +14,7 @@ from ayes.ops.broker.server import EmbeddedServer
 
 
 async def test_many_create_everything_at_the_same_moment(tmp_path):
-    """Programs that start together all find everything there, whoever of them made it; and it is as
-    declared.
-    """
+    """Programs that start together all find all there, as declared, whoever made it."""
     async with EmbeddedServer(tmp_path / "store") as server, AsyncExitStack() as stack:
         rivals: list[Api] = []
         for number in range(6):

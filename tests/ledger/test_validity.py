@@ -116,9 +116,7 @@ STRANGERS = {"payments": ("service", *PEOPLE), CLIENT: ("executor", *PEOPLE)}
 @anything
 @given(st.data(), st.sampled_from(sorted(STRANGERS)))
 def test_what_is_void_never_stands_in_the_way(data, run_by):
-    """Whatever others recorded: an approved call that nobody revoked can be claimed, and ended, by
-    who runs it (R6).
-    """
+    """Whatever others recorded: an approved, unrevoked call can be claimed and ended (R6)."""
     wish = data.draw(wishes)
     wish = e.ToolRequested(
         tool=wish.tool,
@@ -176,9 +174,7 @@ def test_the_same_facts_make_the_same_call(told, data):
 @anything
 @given(recorded(CALL), st.data())
 def test_what_is_recorded_later_changes_no_judgement(told, data):
-    """Whether a fact counts depends on the facts before it: what was decided is never decided
-    again.
-    """
+    """Whether a fact counts depends on the facts before it: nothing is decided twice."""
     raws = raws_of(told)
     whole = judgements(raws)
     cut = data.draw(st.integers(0, len(raws)))

@@ -153,9 +153,7 @@ TALLIES = [
     ("votes", "needed", "comes_to"), [pytest.param(*row, id=name) for name, *row in TALLIES]
 )
 def test_what_votes_come_to(votes: list[tuple[str, e.Voted]], needed: int, comes_to: Tally):
-    """Distinct people, who were asked, about these bytes; one denial decides (B39, B61, B68, I2,
-    B32).
-    """
+    """Distinct people, asked, about these bytes; one denial decides (B39, B61, B68, I2, B32)."""
     assert count_votes(waiting(*votes, needed=needed), fits) == comes_to
 
 
@@ -170,9 +168,7 @@ def test_only_those_asked_count():
 
 @pytest.mark.parametrize(("after_s", "names"), [(59.9, ["ana"]), (60, []), (61, [])])
 def test_a_vote_after_the_deadline_does_not_count(after_s: float, names: list[str]):
-    """Expired means expired, though the expiry itself is not recorded yet; to the microsecond
-    (B36).
-    """
+    """Expired means expired, though the expiry itself is not recorded; to the microsecond (B36)."""
     assert [one.reviewer for one in counted(waiting(("ana", YES), after_s=after_s))] == names
 
 
@@ -270,9 +266,7 @@ AGREEING = [
     [pytest.param(*row, id=name) for name, *row in AGREEING],
 )
 def test_every_group_must_agree(asking, people, stands, voters):
-    """Two of three and one of security are three people; organisation and workspace count the same
-    votes (B39).
-    """
+    """Two of three and one of security are three people; both count the same votes (B39)."""
     found = count_votes(told(asking, *((name, YES) for name in people)))
     assert (found.approvals, found.needed) == stands
     assert (found.verdict.voters if found.verdict else None) == voters
@@ -657,9 +651,7 @@ def test_in_whose_place_it_is_decides_where_a_vote_counts():
     ],
 )
 def test_until_when_a_vote_counts(asking, after_s, counts):
-    """Expired means expired; to stay is never to expire, and a further stage keeps it open
-    (B36).
-    """
+    """Expired means expired; to stay is never to expire, and another stage keeps it open (B36)."""
     story = Story()
     story.tell(CALL.requested, ASKED)
     gated = story.tell(CALL.gated, replace(question(WISH), **asking))

@@ -52,9 +52,7 @@ console.log(JSON.stringify(told));
 
 
 def test_the_sdk_takes_what_is_written():
-    """Its schemas and its conversion for providers take many lives, and refuse half a pair (B1,
-    B17).
-    """
+    """Its schemas and its conversion take many lives, and refuse half a pair (B1, B17)."""
     folder = installed()
     lists: list[list] = []
 
@@ -184,9 +182,7 @@ def test_malformed_arguments_wedge_no_conversation(arguments, input_):
     ["", "[]", "no json", '{"type":"text","text":"x"}', '{"type":"reasoning"}', '{"type":[]}'],
 )
 def test_an_opaque_part_that_is_none_is_left_out(data):
-    """What is no part of an assistant, or what a fact of its own says, is not written from an
-    opaque part.
-    """
+    """What is no part of an assistant, or what a fact of its own says, no opaque part writes."""
     found = written(
         Assistant(
             1, (e.Opaque("ai-sdk", data), e.Opaque("openai", json.dumps(REASONING)), e.Text("x"))
@@ -285,9 +281,7 @@ SYSTEM = {"role": "system", "content": "be kind"}
     ],
 )
 def test_the_rule_that_is_broken_is_named(rule, message, messages):
-    """Each rule has a list that breaks it and no other; a payload and its bare list are the
-    same.
-    """
+    """Each rule has a list that breaks it and no other; payload and bare list are the same."""
     assert [(found.rule, found.message) for found in ai_sdk.check(messages)] == [(rule, message)]
     assert ai_sdk.check({"messages": messages}) == ai_sdk.check(messages)
 

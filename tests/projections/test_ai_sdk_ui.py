@@ -67,9 +67,7 @@ def written(*entries) -> list[dict]:
     ],
 )
 def test_a_call_on_the_screen_has_one_state(kind, state):
-    """Call and result are one part; only a denial keeps its approval, without which the SDK refuses
-    it (B2, I5).
-    """
+    """Call and result are one part; only a denial keeps its approval, as the SDK wants (B2, I5)."""
     assert written(User("hi"), *ended(kind)) == [
         {"id": "m1", "role": "user", "parts": [{"type": "text", "text": "hi"}]},
         {
@@ -257,9 +255,7 @@ def test_a_denial_keeps_the_approval_that_was_asked_for():
 
 
 def test_a_conversation_that_waits_is_shown_whole():
-    """A turn has its message from when its model is asked, and what is said meanwhile comes after
-    it (B4, B80).
-    """
+    """A turn has its message from when its model is asked, later words come after it (B4, B80)."""
     story = Story()
     story.tell(REF.opened, e.ThreadOpened(requester="rita", history_limit=1))
     story.say("be kind", "system")
@@ -582,9 +578,7 @@ BROKEN = [
 
 @pytest.mark.parametrize(("rule", "at", "messages"), BROKEN)
 def test_the_rule_that_is_broken_is_named(rule, at, messages):
-    """Each rule has a list that breaks it and no other; a payload and its bare list are the
-    same.
-    """
+    """Each rule has a list that breaks it and no other; payload and bare list are the same."""
     assert [(found.rule, found.message) for found in ai_sdk_ui.check(messages)] == [(rule, at)]
     assert ai_sdk_ui.check({"messages": messages}) == ai_sdk_ui.check(messages)
 

@@ -230,9 +230,7 @@ TALK = line(user()) + b"\n"
     ],
 )
 def test_bad_file_is_refused_whole(read, raw, expected):
-    """A mistake names line, message and what is wrong, and nothing of the file is returned (B1,
-    B14).
-    """
+    """A mistake names line, message and fault, and nothing of the file is returned (B1, B14)."""
     with pytest.raises(BadFile) as raised:
         read(raw)
     for words in expected:

@@ -75,9 +75,7 @@ def test_what_waits_for_people_is_an_approval():
     [("client", None, ['{"order":"A-17"}']), ("client", EDIT, [EDIT]), ("executor", None, [])],
 )
 def test_what_the_client_runs_is_a_call(run_by, arguments, calls):
-    """Under exactly the arguments that were approved; an executor's calls are nobody else's to run
-    (I1, I4).
-    """
+    """Under exactly the arguments that were approved; an executor's calls are its own (I1, I4)."""
     story = Story()
     story.turn(1, wish())
     asking = request(wish())
@@ -112,9 +110,7 @@ def test_a_call_that_was_started_is_not_handed_out_again():
 
 @pytest.mark.parametrize("ending", SETTLED)
 def test_each_ending_is_what_it_is(ending):
-    """Denied only where it was denied; the same word and the same text as in a history of the turn
-    (B2, B5, I5).
-    """
+    """Denied only where it was denied; word and text as in the turn's history (B2, B5, I5)."""
     story = Story()
     story.turn(1, wish())
     story.live(1, 0, wish(), ending)
@@ -136,9 +132,7 @@ def test_each_ending_is_what_it_is(ending):
 
 @pytest.mark.parametrize("ending", DECISIONS)
 def test_a_decision_is_told_before_it_is_closed(ending):
-    """What was decided against is told as soon as it is decided, in the words that will be
-    recorded.
-    """
+    """What was decided against is told as soon as it is decided, in the words of the record."""
     story = asked("call_a")
     story.tell(REF.wish(1, 0).decided, DECISIONS[ending])
     thread = thread_of(REF, story.facts)
@@ -160,9 +154,7 @@ def test_an_edit_that_is_no_object_is_refused():
 
 @pytest.mark.parametrize("told", [(), (e.ModelFailed(error="overloaded"),)])
 def test_without_a_reply_nothing_is_deferred(told):
-    """A thread that was only opened, and a model that gave no answer, are refused with a
-    sentence.
-    """
+    """A thread only opened, and a model that gave no answer, are refused with a sentence."""
     story = Story()
     for one in told:
         story.ask(1)
@@ -173,9 +165,7 @@ def test_without_a_reply_nothing_is_deferred(told):
 
 @given(lives())
 def test_any_life_is_handed_over(facts):
-    """The library's types take it, under the ids that the writer gives; no call is both awaited and
-    settled (I1).
-    """
+    """The library's types take it, with the writer's ids; no call is awaited and settled (I1)."""
     thread = thread_of(REF, facts)
     try:
         messages, requests, results = loaded(thread)

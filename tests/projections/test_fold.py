@@ -52,16 +52,12 @@ FOLDS = (OPEN_APPROVALS, HISTORIES, CALLS)
 
 
 def folds(keep_complete):
-    """All of them, keeping so many things at rest: few, so that letting go and recalling really
-    happen.
-    """
+    """All of them, keeping so many things at rest: few, so that some are let go and recalled."""
     return tuple(msgspec.structs.replace(fold, keep_complete=keep_complete) for fold in FOLDS)
 
 
 class Live:
-    """A state that is driven as `ops/audit/replay.py` drives it; what it recalls comes from a list
-    of facts.
-    """
+    """A state that is driven as `ops/audit/replay.py` drives it; recalled from a list of facts."""
 
     def __init__(self, log, keep_complete):
         self.log = log
@@ -246,9 +242,7 @@ def test_memory_grows_with_what_is_under_way():
     ids=["a service answers", "a model of ours answers"],
 )
 def test_a_service_that_answers_by_itself_is_not_waited_for(opened, kept):
-    """It may never record a turn, so its conversations would be kept for ever; a model of ours owes
-    an answer.
-    """
+    """It may never record a turn, so it would be kept for ever; a model of ours answers."""
     story = Story()
     story.tell(REF.opened, opened)
     story.say("hello")
@@ -271,9 +265,7 @@ def test_an_opened_thread_in_which_nothing_was_said_is_at_rest():
 
 
 def test_a_call_of_an_older_turn_keeps_the_conversation_in_hand():
-    """A service may go on before a call is settled; the history changes when it is, so it must be
-    heard then.
-    """
+    """A service may go on before a call is settled; then the history changes."""
     wish = e.Wish(tool="refund", arguments="{}")
     story = Story()
     story.tell(REF.opened, e.ThreadOpened(requester="rita"))
@@ -390,9 +382,7 @@ def test_several_that_go_on_at_once_come_back_in_the_order_of_the_log():
 
 
 def test_what_came_before_is_not_waited_for():
-    """A duplicate is no early fact: what is missing is what is behind the last one, and can be
-    passed over.
-    """
+    """A duplicate is no early fact: missing is what is behind the last, and may be passed over."""
     facts = busy_log(6)
     state = ProjectionState(OPEN_APPROVALS)
     for fact in (*facts[:3], facts[0], facts[1], facts[4]):
@@ -503,9 +493,7 @@ def _wish(call):
 
 
 class AnyStory(RuleBasedStateMachine):
-    """Two conversations go on in any way that the table allows; the projections follow, and are
-    always right.
-    """
+    """Two conversations go on in any way that the table allows; the projections are right."""
 
     def __init__(self):
         super().__init__()

@@ -287,9 +287,7 @@ HELLO = user(says())
     ],
 )
 def test_the_rule_that_is_broken_is_named(rule, at, sent):
-    """Each rule has contents that break it and no other; a payload and its bare contents are the
-    same (B1, B13).
-    """
+    """Each rule has contents that break it and no other; also as bare contents (B1, B13)."""
     assert [(found.rule, found.message) for found in check(sent)] == [(rule, at)]
     assert check({"contents": sent}) == check(sent)
 

@@ -64,9 +64,7 @@ def brief(found: History) -> list[str]:
 
 
 def test_what_was_said_stands_where_the_model_saw_it():
-    """What is said after the claim of a turn stands after the turn, even if the reply came later
-    (B4).
-    """
+    """What is said after the claim of a turn stands after it, even if the reply came later (B4)."""
     story = Story()
     story.say("be kind", "system")
     story.say("hello")
@@ -84,9 +82,7 @@ def test_what_was_said_stands_where_the_model_saw_it():
 
 
 def test_the_first_claim_is_the_cut():
-    """A second attempt is sent what the first was: what was said between them comes after the
-    turn.
-    """
+    """A second attempt is sent what the first was; what was said between comes after the turn."""
     story = Story()
     story.say("hello")
     story.ask(1)
@@ -118,9 +114,7 @@ def test_results_stand_beside_their_calls():
 
 
 def test_a_turn_with_an_open_call_is_not_sent():
-    """The history stops before it, and says at which call; what was said meanwhile waits with it
-    (B8, I10).
-    """
+    """The history stops before it, and says at which call; later words wait with it (B8, I10)."""
     for ending in UNSETTLED:
         story = Story()
         story.say("refund me")
@@ -156,9 +150,7 @@ def test_a_model_that_failed_leaves_nothing_and_an_empty_reply_leaves_a_turn():
 
 
 def test_a_question_outlives_a_model_that_fails_after_it():
-    """The call still waits, with the same entry in the queue, and what is decided is told in its
-    place (B60).
-    """
+    """The call still waits, with the same entry in the queue, the decision is told there (B60)."""
     story = Story()
     story.turn(1, REFUND)
     facts = life(REF.wish(1, 0), REFUND, "returned")
@@ -175,9 +167,7 @@ def test_a_question_outlives_a_model_that_fails_after_it():
 
 
 def test_late_results_are_never_shown():
-    """A result that came after the call was closed changes nothing that the model reads (I9,
-    B6).
-    """
+    """A result that came after the call was closed changes nothing the model reads (I9, B6)."""
     story = Story()
     story.turn(1, REFUND)
     story.live(1, 0, REFUND, "happened", "it went through")
@@ -198,9 +188,7 @@ def test_a_call_that_ran_stays_one_that_ran():
 
 
 def test_bookkeeping_is_not_shown():
-    """Questions, votes and claims leave no trace: a settled call is its wish and its outcome (B7,
-    B15).
-    """
+    """Questions, votes and claims leave no trace: a settled call is wish and outcome (B7, B15)."""
     story = Story()
     story.turn(1, REFUND)
     story.live(1, 0, REFUND, "returned")
@@ -236,9 +224,7 @@ def test_a_reply_without_a_claim_is_its_own_cut():
 
 
 def test_a_turn_that_is_answered_late_stands_in_its_place():
-    """A turn without a reply leaves nothing; once it has one, what was said after its cut stands
-    after it.
-    """
+    """A turn without a reply leaves nothing; once it has one, words after its cut come after it."""
     story = Story()
     story.say("one")
     story.ask(1)
@@ -250,9 +236,7 @@ def test_a_turn_that_is_answered_late_stands_in_its_place():
 
 
 def test_turns_recorded_out_of_order_tell_nothing_twice():
-    """A service may hand in its turns in any order: they count by number, and what was said stands
-    once.
-    """
+    """A service may hand in its turns in any order: numbers count, and words stand once."""
     story = Story()
     story.say("one")
     story.reply(2, e.Text("b"))
@@ -656,9 +640,7 @@ def test_a_shorter_history_is_whole(facts, limit):
 
 
 def test_a_limit_is_about_entries_and_never_cuts_a_turn():
-    """The oldest go first; a last turn that is longer than the limit stays whole; 0 is no limit
-    (B13).
-    """
+    """The oldest go first; a last turn beyond the limit stays whole; 0 is no limit (B13)."""
     story = Story()
     story.say("be kind", "system")
     for turn in (1, 2, 3):
@@ -682,9 +664,7 @@ def test_a_limit_is_about_entries_and_never_cuts_a_turn():
 
 
 def test_a_thread_declares_how_much_its_model_is_sent():
-    """The limit stands in the thread's first fact, so the same log gives the same shorter history
-    (I11).
-    """
+    """The limit stands in the thread's first fact, so a log has one shorter history (I11)."""
     story = Story()
     story.tell(REF.opened, e.ThreadOpened(requester="rita", history_limit=2))
     for turn in (1, 2):

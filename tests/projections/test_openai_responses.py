@@ -105,9 +105,7 @@ def test_a_call_id_is_unique_over_the_whole_input(given_ids, written):
     [("call_b", {"id": "fc_2"}), ("call_a", {}), ("", {}), ("x" * 65, {})],
 )
 def test_an_items_id_goes_only_with_its_own_call_id(provider_id, kept):
-    """The provider looks its own copy up by the item's id, and that one has the call_id it came
-    with (B1, B20).
-    """
+    """The provider looks its own copy up by the item's id, which has its call_id (B1, B20)."""
     own = {"id": "fc_2", "status": "completed"}
     sent = items(*turn(1, wish()), *turn(2, ours(own), wish(provider_id=provider_id)))
     call, output = sent[-2:]
@@ -146,9 +144,7 @@ def test_an_items_id_that_was_left_out_is_not_taken():
     ],
 )  # fmt: skip
 def test_reasoning_goes_with_what_came_of_it_or_not_at_all(parts, kept):
-    """The last of a run is kept; the same twice, broken ones and another provider's are left
-    out.
-    """
+    """The last of a run is kept; the same twice, broken ones and another provider's are not."""
     sent = items(User("hi"), *turn(1, *parts))
     assert [item for item in sent if item["type"] != "message"] == kept
     assert check(sent) == []
@@ -212,9 +208,7 @@ def test_a_call_that_did_not_run_says_how_it_ended(ending):
 
 @pytest.fixture(scope="module")
 def sdk():
-    """OpenAI's own type of what it takes: an item must fit, and nothing of it may be unknown to the
-    type.
-    """
+    """OpenAI's own type of what it takes: an item must fit, and the type must know all of it."""
     pytest.importorskip(
         "openai", reason="the `openai` package is not installed: its types are not asked"
     )
@@ -317,9 +311,7 @@ APPROVAL_REQUEST = {"type": "mcp_approval_request", "id": "mcpr_1"}
     ],
 )
 def test_the_rule_that_is_broken_is_named(rule, at, sent):
-    """Each rule has an input that breaks it and no other; a payload and its bare items are the same
-    (B1, B13).
-    """
+    """Each rule has an input that breaks it and no other; also as bare items (B1, B13)."""
     assert [(found.rule, found.message) for found in check(sent)] == [(rule, at)]
     assert check({"input": sent}) == check(sent)
 

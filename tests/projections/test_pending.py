@@ -84,9 +84,7 @@ STAGED = msgspec.structs.replace(
 
 
 def test_all_who_must_agree_are_shown():
-    """Whoever is asked, and who else must agree, and who may let it run alone, stands in the entry
-    (B72).
-    """
+    """Whoever is asked, and who else must agree, and who may let it run alone, is in it (B72)."""
     story = Story()
     story.tell(CALL.requested, request(REFUND))
     story.tell(CALL.gated, STAGED)
@@ -96,9 +94,7 @@ def test_all_who_must_agree_are_shown():
 
 
 def test_an_entry_changes_only_when_more_people_are_asked():
-    """Before that it does not expire, only becomes due; after it, it shows who was asked as well,
-    and its end.
-    """
+    """Before that it does not expire, only becomes due; then it shows who was asked as well."""
     story = Story()
     story.tell(CALL.requested, request(REFUND))
     story.tell(CALL.gated, STAGED)
@@ -198,9 +194,7 @@ def test_the_queue_of_a_log_is_the_queue_of_its_calls(facts, data):
 
 
 def test_a_late_request_opens_nothing_again():
-    """What was decided stays decided, when its request is delivered again or only now (B77,
-    I13).
-    """
+    """What is decided stays decided, when its request is delivered again or only now (B77, I13)."""
     story = asked()
     story.tell(CALL.decided, e.Withdrawn())
     for order in (story.facts, story.facts[::-1], [*story.facts, *story.facts[:2]]):
@@ -208,9 +202,7 @@ def test_a_late_request_opens_nothing_again():
 
 
 def test_what_comes_early_waits_for_what_comes_before_it():
-    """A question is not shown before its request is there, and the folding says which facts it
-    waits for (I13).
-    """
+    """A question is not shown before its request is there, folding says what lacks (I13)."""
     requested, gated = asked().facts
     folding = ProjectionState(pending.OPEN_APPROVALS)
     folding.apply(gated)
@@ -436,9 +428,7 @@ def test_an_entry_that_is_written_anew_keeps_its_place():
 
 
 def test_what_is_told_twice_changes_nothing():
-    """The same entry again, the same listing again, or the end of what never stood there, is no
-    change.
-    """
+    """The same entry again, the same listing again, or the end of nothing, is no change."""
     waiting = pending.PendingIndex()
     all_of_it = dict(map(written, (1, 2, 3)))
     waiting.apply(Change(all_of_it, whole=True))

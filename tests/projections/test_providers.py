@@ -30,9 +30,7 @@ def claude(*entries: Entry) -> list[dict]:
 
 
 def test_recorded_conversations_are_written_back_as_they_were():
-    """150 real GPT-4o conversations become facts and come back equal, repeated tool-call ids and
-    all (B20).
-    """
+    """150 real GPT-4o conversations become facts and come back, repeated ids and all (B20)."""
     for conversation in conversations():
         found = history(thread_of(REF, facts_of(conversation.messages)))
         assert found.stopped_at is None
@@ -42,9 +40,7 @@ def test_recorded_conversations_are_written_back_as_they_were():
 
 
 def test_recorded_conversations_can_be_sent_to_another_provider():
-    """The same 150 as Anthropic takes them: every repeated id is minted again, and no call is lost
-    (B1, B20).
-    """
+    """The same 150 as Anthropic takes them: repeated ids are new, no call is lost (B1, B20)."""
     repeated = 0
     for conversation in conversations():
         found = history(thread_of(REF, facts_of(conversation.messages)))
@@ -217,9 +213,7 @@ HELLO = {"role": "user", "content": "hi"}
     ],
 )  # fmt: skip
 def test_chat_names_the_rule_that_is_broken(rule, message, messages):
-    """Each rule has a payload that breaks it and no other; a payload and its bare messages are the
-    same.
-    """
+    """Each rule has a payload that breaks it and no other; with bare messages it is the same."""
     assert [(found.rule, found.message) for found in openai_chat.check(messages)] == [
         (rule, message)
     ]
@@ -241,9 +235,7 @@ def test_chat_takes_what_is_right():
 
 
 def test_anthropic_puts_results_first_and_all_in_one_message():
-    """All results of a turn open the next user message, before anything that was said (B1, B3,
-    B12).
-    """
+    """All results of a turn open the next user message, before what was said (B1, B3, B12)."""
     thinking = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
     payload = anthropic.write(
         [
@@ -331,9 +323,7 @@ def test_anthropic_puts_results_first_and_all_in_one_message():
     ],
 )
 def test_malformed_arguments_wedge_no_conversation(arguments, written):
-    """What is no object is wrapped under a name that says so; chat takes the raw text back
-    (B17).
-    """
+    """What is no object is wrapped under a telling name; chat takes the raw text back (B17)."""
     assert claude(*turn(1, wish(arguments=arguments)))[1]["content"][0]["input"] == written
     assert (
         chat(*turn(1, wish(arguments=arguments)))[0]["tool_calls"][0]["function"]["arguments"]
@@ -373,9 +363,7 @@ def test_every_form_does_the_same_with_arguments_that_two_could_read_differently
 
 
 def test_anthropic_opens_with_a_user():
-    """A history that opens with the model, or is empty, gets the smallest user message before
-    it.
-    """
+    """A history that opens with the model, or is empty, gets a small user message before it."""
     opening = {"role": "user", "content": [{"type": "text", "text": "(The conversation begins.)"}]}
     assert (
         claude()[0]
@@ -451,9 +439,7 @@ def test_anthropic_results_say_something_when_they_are_errors(text, is_error, wr
 
 
 def test_an_outcome_whose_call_is_gone_is_a_note():
-    """A history that was cut in the midst of a turn tells what happened, without half a pair
-    (B13).
-    """
+    """A history that was cut within a turn tells what happened, without half a pair (B13)."""
     outcomes = turn(1, e.Text("so"), wish(), wish(provider_id="call_b"))
     assert chat(outcomes[1]) == [
         {"role": "system", "content": "An earlier call of `refund` ended so: done"}
@@ -529,17 +515,13 @@ def model(*blocks) -> dict:
     ],
 )
 def test_anthropic_names_the_rule_that_is_broken(rule, message, messages):
-    """Each rule has a payload that breaks it and no other; a payload and its bare messages are the
-    same.
-    """
+    """Each rule has a payload that breaks it and no other; with bare messages it is the same."""
     assert [(found.rule, found.message) for found in anthropic.check(messages)] == [(rule, message)]
     assert anthropic.check({"system": "x", "messages": messages}) == anthropic.check(messages)
 
 
 def test_anthropic_takes_what_is_right():
-    """Plain text, server tools with their results, whole thinking and an empty last answer are all
-    legal.
-    """
+    """Plain text, server tools with their results, whole thinking, an empty last answer."""
     server = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
     found = {"type": "web_search_tool_result", "tool_use_id": "s", "content": []}
     thinking = {"type": "thinking", "thinking": "hm", "signature": "x"}
@@ -573,9 +555,7 @@ def sdk():
 
 
 def drawn(value):
-    """The value, each list of it looked at to its end: the types check a list's items only as they
-    are drawn.
-    """
+    """The value, each list drawn to its end: the types check items only as drawn."""
     if isinstance(value, dict):
         return {name: drawn(inner) for name, inner in value.items()}
     return (
@@ -630,9 +610,7 @@ def test_a_problem_says_what_to_do():
 
 
 def test_a_refusal_reaches_every_provider():
-    """A denied call gives each provider a result that says so, under the real name (B2, B5,
-    B33).
-    """
+    """A denied call has each provider told so by a result, under the real name (B2, B5, B33)."""
     story = Story()
     story.say("refund me")
     story.turn(1, wish())

@@ -156,9 +156,7 @@ def test_only_a_denial_is_a_denial(kind, outcome):
     "data", ["", "[]", "no json", '{"part_kind":"text","content":"x"}', '{"part_kind":"thinking"}']
 )
 def test_an_opaque_part_that_is_none_is_left_out(data):
-    """What no response may hold, or what a fact of its own says, is not written from an opaque
-    part.
-    """
+    """What no response may hold, or what a fact of its own says, no opaque part writes."""
     assert written(
         Assistant(
             1, (e.Opaque("pydantic-ai", data), e.Opaque("openai-responses", json.dumps([THOUGHT])))
@@ -202,9 +200,7 @@ def test_reasoning_goes_with_what_came_of_it_or_not_at_all(kept, said):
 
 
 def test_an_items_id_goes_with_the_id_of_its_call():
-    """OpenAI reads its own copy of an item, in which the call has the id that it was given there
-    (B20).
-    """
+    """OpenAI reads its own copy of an item, in which the call has the id from there (B20)."""
     parts = (e.Opaque("openai-responses", '{"id":"fc_1"}'), wish())
     outcome = ended("returned")[1]
     named = written(Assistant(1, parts), outcome, Assistant(2, parts), replace(outcome, call="2-0"))
@@ -218,9 +214,7 @@ def test_an_items_id_goes_with_the_id_of_its_call():
     ("signature", "spelled"), [("-_8=", "+/8="), ("-_8", "+/8="), ("+/8=", "+/8="), ("!", None)]
 )
 def test_a_signature_is_spelled_as_the_library_reads_it(signature, spelled):
-    """It would drop what is of the other alphabet, and send another signature; one that is none is
-    left out.
-    """
+    """It would drop the other alphabet and send another signature; one that is none is left out."""
     said = written(
         Assistant(1, (e.Opaque("gemini", json.dumps({"thoughtSignature": signature})), e.Text("x")))
     )
@@ -309,9 +303,7 @@ SAYS = {"part_kind": "text", "content": "hi"}
     ],
 )
 def test_the_rule_that_is_broken_is_named(rule, message, messages):
-    """Each rule has a list that breaks it and no other; a payload and its bare list are the
-    same.
-    """
+    """Each rule has a list that breaks it and no other; payload and bare list are the same."""
     assert [(found.rule, found.message) for found in pydantic_ai.check(messages)] == [
         (rule, message)
     ]

@@ -590,9 +590,7 @@ def test_the_town_has_of_everything(lake):
 @given(seed=st.integers(0, 2**32), calls=st.integers(0, 12), batch=st.integers(1, 40))
 @settings(max_examples=5, deadline=None)
 def test_answers_hold_whatever_happens(seed, calls, batch):
-    """Few calls or none, and published after batches of any size: every answer is still what the
-    facts say.
-    """
+    """Few calls or none, and published after batches of any size: the answers are the facts'."""
     town = Town(happened(seed, calls))
     with tempfile.TemporaryDirectory() as directory:
         lake = written(Path(directory), town.facts, batch)
@@ -618,9 +616,7 @@ def test_a_question_is_one_select_with_an_order(name):
 
 
 def test_the_order_is_total(lake, town, tmp_path):
-    """The same facts in other files, written in other batches, give the same answers to the
-    byte.
-    """
+    """The same facts in other files, in other batches, give the same answers to the byte."""
     again = written(tmp_path, town.facts, batch=211)
     for question in QUESTIONS.values():
         assert answer(again, question) == answer(lake, question), question.name
@@ -718,9 +714,7 @@ def test_a_rule_is_told_from_what_only_looks_like_one(lake):
 
 
 def test_a_policy_that_cannot_be_read_is_said(tmp_path, capsys):
-    """A policy of a newer program leaves the rest of the answer as it is, and a sentence says what
-    is missing.
-    """
+    """A policy of a newer program leaves the rest of the answer; a sentence says what lacks."""
     applied = e.PolicyApplied(text='[[rule]]\nname = "new"\nfrobnicate = 1\n', digest="d")
     ref = CallRef("acme", "t", "c")
     gated = e.ApprovalRequested(digest="d", rule="money", policy_version=1)

@@ -207,9 +207,7 @@ def test_each_column_is_a_field_of_some_fact_and_can_hold_it():
 
 
 def _told(event: e.Event, path: str, kind: str) -> object:
-    """What stands there on the wire, as the column should show it; what is at its default does not
-    stand there.
-    """
+    """What stands there on the wire, as the column should show it; without defaults."""
     value: object = msgspec.to_builtins(event, builtin_types=(datetime,))
     for name in path.split("."):
         value = value.get(name) if isinstance(value, dict) else None
@@ -516,18 +514,14 @@ def told_of_calls(db: duckdb.DuckDBPyConnection, source: str = "calls") -> dict:
 @settings(max_examples=60, deadline=None)
 @given(logs(REF))
 def test_calls_are_what_the_lifecycle_says(raws):
-    """Each number in `calls`, whatever was recorded, in whatever order, foreign or not; and what
-    counts of it.
-    """
+    """Each number in `calls`, of any record, in any order; and what counts of it."""
     db = read(raws)
     assert judged_by(db) == judged(raws)
     assert told_of_calls(db) == expected(raws)
 
 
 def test_an_ordinary_log_is_known_by_sight():
-    """The lifecycle is not asked about calls that went as nearly all do, so that the lake is as
-    fast as before.
-    """
+    """The lifecycle is not asked about calls that went as nearly all do, so the lake stays fast."""
     told = [(slot.subject, encode(event)) for slot, event in mixed(3000, 20)]
     judge = Judge()
     judged_at_once = judge.judge(raws_of(told), lambda _: ())
@@ -546,9 +540,7 @@ def test_calls_of_whole_conversations(facts):
 
 @pytest.mark.parametrize("ending", ["returned", "denied", "happened", "revoked"])
 def test_nothing_that_comes_after_the_end_changes_the_row(ending):
-    """A row that was written once is never written again: a late result, a vote that lost, a second
-    attempt.
-    """
+    """A row is never written again: a late result, a vote that lost, a second attempt."""
     call = REF.wish(1, 0)
     told = [(slot.subject, encode(event)) for slot, event in life(call, WISH, ending)]
     late = [
@@ -662,9 +654,7 @@ def db(told):
 
 
 def test_votes_are_each_persons_word_with_what_it_was_about(db, told):
-    """Who, for whom, how long after they were asked, and whether it is among those that the
-    decision rests on.
-    """
+    """Who, for whom, how long after they were asked, and whether the decision rests on it."""
     found = rows(db, "SELECT * FROM votes ORDER BY seq")
     votes = [fact for fact in told if isinstance(fact.event, e.Voted)]
     assert len(found) == len(votes) == 4
@@ -692,9 +682,7 @@ def test_votes_are_each_persons_word_with_what_it_was_about(db, told):
 
 
 def test_grants_are_what_the_gate_takes_them_for(db, told):
-    """Who gave them, until when they hold, and how often they were used; names that begin alike are
-    two.
-    """
+    """Who gave them, until when they hold, and how often they were used; names may begin alike."""
     found = rows(db, "SELECT * FROM grants ORDER BY given_at")
     grants = grants_of(fact for fact in told if fact.slot.tail[0] == "_grant")
     assert len(found) == len(grants) == 2
@@ -851,9 +839,7 @@ def test_files_are_rows_of_their_own():
 
 
 def test_no_foreign_fact_breaks_a_view():
-    """Each view can be read whatever stands anywhere: a number beyond all bounds, a payload of
-    another kind.
-    """
+    """Each view can be read whatever stands anywhere: a huge number, another payload."""
     subjects = [
         *SUBJECTS,
         "ledger.acme._grant.ana.g.given",

@@ -110,9 +110,7 @@ UNSAID = [
 
 @pytest.mark.parametrize(("condition", "args", "words"), UNSAID)
 def test_what_cannot_be_said_is_neither_yes_nor_no(condition, args, words):
-    """Whatever goes wrong in a condition, it says which one and why, and people are asked (B64,
-    I4).
-    """
+    """What goes wrong in a condition says which and why, and people are asked (B64, I4)."""
     check(condition)
     about = About(tool="refund", args=args)
     for _ in range(2):
@@ -127,9 +125,7 @@ def test_what_cannot_be_said_is_neither_yes_nor_no(condition, args, words):
 
 
 def test_a_panic_of_the_library_is_neither_yes_nor_no(monkeypatch):
-    """What is no Exception of Python's cannot say either; only being stopped from outside goes
-    through (B64).
-    """
+    """What is no Exception of Python's cannot say either; only a stop from outside does (B64)."""
 
     class Panic(BaseException):
         """As PyO3's PanicException is."""
@@ -167,9 +163,7 @@ def test_a_panic_of_its_parser_is_no_condition(monkeypatch):
 
 @pytest.mark.timeout(20)
 def test_a_pattern_does_not_blow_up():
-    """A regular expression that takes others for ever is answered in time that grows with the text
-    only.
-    """
+    """A regular expression that takes others for ever is answered in time linear in the text."""
     start = time.process_time()
     assert holds('args.text.matches("^(a+)+$")', scope({"text": "a" * 100_000 + "b"})) is False
     assert time.process_time() - start < 5

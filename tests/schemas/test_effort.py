@@ -176,9 +176,7 @@ DYNAMIC = {
 
 @pytest.mark.parametrize("schema", [TWICE, DYNAMIC, RECURSIVE])
 def test_deep_arguments_of_a_recursive_schema_have_a_bound(schema):
-    """Twice the work with each level of the arguments: few levels are checked, many are not valid
-    (C3).
-    """
+    """Twice the work with each level of the arguments: few are checked, many not valid (C3)."""
     recursive = tool(schema)
     assert recursive.problems('{"a":' * 5 + "{}" + "}" * 5) is None
     problem = recursive.problems('{"a":' * 90 + "{}" + "}" * 90)
@@ -227,9 +225,7 @@ WHEN = [
 
 @pytest.mark.parametrize("when", WHEN)
 def test_a_condition_beyond_the_limit_is_refused_and_covers_nothing(when):
-    """In `check`, so in policies; and a recorded grant with it covers nothing and is not evaluated
-    (C3).
-    """
+    """In `check`, so in policies; and a recorded grant with it covers nothing (C3)."""
     with pytest.raises(conditions.BadCondition):
         conditions.check(when)
     scope = About(tool="pay", args={}).scope
@@ -247,9 +243,7 @@ HEAVY = "args.l.all(a, args.l.all(b, a != b + 1))"
 
 
 def test_many_conditions_take_no_more_together_than_a_few():
-    """What is too much is not evaluated: a rule then asks people, and a grant covers nothing
-    (C3).
-    """
+    """What is too much is not evaluated: a rule asks people, a grant covers nothing (C3)."""
     args = {"l": [1] * 200}
     about = About(tool="pay", args=args)
     rule = f'\n[[rule]]\nname = "r%d"\ntools = ["pay"]\nthen = "%s"\nwhen = "{HEAVY}"\n'

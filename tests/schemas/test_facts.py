@@ -140,9 +140,7 @@ def test_foreign_bytes_fail_loudly(raw, expected):
     ],
 )  # fmt: skip
 def test_foreign_message_in_the_log_is_carried(subject, raw, expected):
-    """One foreign message keeps its bytes and says what is wrong, and hides nothing behind it (B14,
-    B55).
-    """
+    """A foreign message keeps its bytes, says why, and hides nothing behind it (B14, B55)."""
     fact = fact_of(7, NOW, subject, raw)
     assert (fact.seq, fact.recorded_at) == (7, NOW)
     assert isinstance(fact.event, Carried)
@@ -151,9 +149,7 @@ def test_foreign_message_in_the_log_is_carried(subject, raw, expected):
 
 
 def test_message_in_the_log_is_a_fact():
-    """A fact in its slot is read as itself; one from the future is carried without complaint
-    (I12).
-    """
+    """A fact in its slot is read as itself; one from the future is carried on (I12)."""
     slot = ThreadRef("acme", "t1").said("m1")
     future = b'{"type":"Pondered","depth":7}'
     assert fact_of(7, NOW, slot.subject, sample("Said")) == Fact(
@@ -173,9 +169,7 @@ def test_message_in_the_log_is_a_fact():
     ids=["not UTF-8", "type not UTF-8", "version 0", "version -1", "deep", "deep and unknown"],
 )  # fmt: skip
 def test_hostile_bytes_fail_the_same_way(raw):
-    """No bytes get past `BadFact`: one poisoned message must not stop whoever reads behind it (B14,
-    B55).
-    """
+    """No bytes get past `BadFact`: a poisoned message stops nobody (B14, B55)."""
     with pytest.raises(BadFact):
         decode(raw)
 
@@ -195,9 +189,7 @@ def test_old_version_is_lifted(monkeypatch):
 
 
 def test_old_version_is_lifted_step_by_step(monkeypatch):
-    """Each step only knows the next version; a fact of any age goes through all that remain
-    (I12).
-    """
+    """Each step only knows the next version; a fact of any age goes through the rest (I12)."""
     monkeypatch.setitem(VERSION, "Withdrawn", 3)
     for step in (1, 2):
         monkeypatch.setitem(
@@ -221,9 +213,7 @@ def test_old_version_that_cannot_be_lifted_fails_loudly(monkeypatch):
 
 
 def test_lifted_fact_is_written_as_todays(monkeypatch):
-    """A lifted fact that is written again says today's version, so that it is not lifted twice
-    (I12).
-    """
+    """A lifted fact written again says today's version, so that it is not lifted twice (I12)."""
     monkeypatch.setitem(VERSION, "Withdrawn", 2)
     monkeypatch.setitem(codec.UPCASTS, ("Withdrawn", 1), lambda old: old)
     again = encode(decode(b'{"type":"Withdrawn","reason":"x"}'))

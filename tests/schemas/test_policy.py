@@ -53,9 +53,7 @@ BLOCK_X = rule("block x", '["x*"]', "block")
     ],
 )  # fmt: skip
 def test_strictest_rule_counts(text, tool, name, then):
-    """Block beats ask beats allow, wherever they stand; a tool without a rule is asked about (I4,
-    B73).
-    """
+    """Block beats ask beats allow, in any order; a tool without a rule is asked about (I4, B73)."""
     judged = judge(read_policy(text, "policy.toml"), About(tool))
     assert (judged.rule.name, judged.then) == (name, then)
 
@@ -138,9 +136,7 @@ ANYBODY = rule("anybody", '["x"]', "ask")
     ],
 )
 def test_who_is_asked_cannot_be_chosen_by_spoiling_a_condition(text, name):
-    """With an amount that is no number, those are asked who would be asked if the condition held
-    (B64, I4).
-    """
+    """With an amount that is no number, those are asked whom the condition names (B64, I4)."""
     judged = judge(read_policy(text, "policy.toml"), About("x", {"amount": "a lot"}))
     assert (judged.rule.name, judged.then) == (name, "ask")
 
@@ -171,9 +167,7 @@ def test_rules_without_effect_are_only_told():
 
 
 def test_every_key_of_a_rule_is_read():
-    """A rule says whom it is about, who may vote, how many must agree, until when, what then, and
-    why.
-    """
+    """A rule says whom it is about, who may vote, how many, until when, what then, and why."""
     text = rule(
         "a", '["x", "y*"]', "ask",
         'when = "args.amount > 1"', 'workspaces = ["acme"]', 'agents = ["desk-*"]',
@@ -200,9 +194,7 @@ def test_every_key_of_a_rule_is_read():
 
 
 def test_every_key_above_the_rules_is_read():
-    """Limits, groups, owners and what is never granted are the same for all rules; unsaid, they are
-    open.
-    """
+    """Limits, groups, owners and what is never granted are of all rules; unsaid, open."""
     text = """
         while_pending = "block"
         deny_repeats = 0
@@ -300,9 +292,7 @@ def scanned(policy, about):
     ),
 )
 def test_the_index_by_tool_changes_nothing(rules, priorities, wishes):
-    """Looked up by tool, the rules say what a plain scan of all of them says, the first time and
-    again (I11).
-    """
+    """Looked up by tool, the rules say what a scan of all says, the first time and again (I11)."""
     said: dict[object, str] = {}
     kept = []
     for number, (one, priority) in enumerate(zip(rules, priorities, strict=False)):
@@ -350,9 +340,7 @@ def test_while_pending_is_of_the_whole_policy(word):
 
 
 def test_airline_example_asks_before_changes():
-    """The shipped example asks about the six tools that change something and lets the others
-    run.
-    """
+    """The shipped example asks about the six tools that change something and lets others run."""
     policy = read_policy(read_text(AIRLINE), str(AIRLINE))
     changing = (
         "book_reservation", "cancel_reservation", "update_reservation_flights",
@@ -617,9 +605,7 @@ def test_votes_needed_can_be_met(voters):
     ],
 )
 def test_what_can_be_met_is_read(more):
-    """Enough distinct people, or patterns, for all who must agree; lists that are empty say
-    nothing.
-    """
+    """Enough distinct people, or patterns, for all who must agree; lists of nothing say nothing."""
     assert read_policy(rule(*ASK, *more), "policy.toml").rules
 
 
@@ -637,17 +623,13 @@ def test_what_can_be_met_is_read(more):
     ],
 )
 def test_rules_that_differ_in_what_they_are_about_do_not_contradict(second):
-    """Another priority, condition or scope is another question, and the same answer is no
-    contradiction.
-    """
+    """Another priority, condition or scope is another question; equal answers agree."""
     assert len(read_policy(rule(*ASK) + rule(*second), "policy.toml").rules) == 2
 
 
 @pytest.mark.timeout(30)
 def test_a_thousand_rules_are_read_and_one_more_is_refused():
-    """As many as anybody can review are read in a moment; then the sentence says how many there can
-    be.
-    """
+    """As many as anybody can review are read in a moment; then a sentence says the limit."""
     text = "".join(
         rule(f"r{n}", f'["t{n}", "u_*"]', "ask", f'when = "args.n > {n}"') for n in range(MAX_RULES)
     )
@@ -678,9 +660,7 @@ def test_a_thousand_rules_are_read_and_one_more_is_refused():
     ],
 )
 def test_line_is_where_the_statement_begins(text, place, line):
-    """Lines are found through comments, multi-line strings and lists, and both kinds of line
-    end.
-    """
+    """Lines are found through comments, multi-line strings and lists, and both line ends."""
     assert line_of(text, place) == line
 
 

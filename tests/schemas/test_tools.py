@@ -85,9 +85,7 @@ def test_arguments_that_fit(arguments):
     ],
 )  # fmt: skip
 def test_arguments_that_do_not_fit(arguments, expected):
-    """What is wrong is one sentence that says where and what, for people and models (I4, B17,
-    B66).
-    """
+    """What is wrong is one sentence of where and what, for people and models (I4, B17, B66)."""
     said = tool().problems(arguments)
     assert said is not None
     assert said.startswith("The arguments of refund ")
@@ -106,9 +104,7 @@ def test_values_are_not_cited():
 
 
 def test_problems_are_the_same_each_time():
-    """The same arguments have the same problems in the same order, whatever order they were found
-    in (I11).
-    """
+    """The same arguments have the same problems in the same order, however found (I11)."""
     arguments = json.dumps(
         {f"k{number}": number for number in range(50)} | {"amount": "x", "lines": "x"}
     )
@@ -474,9 +470,7 @@ def refund(
 
 
 def test_function_gives_a_declaration():
-    """A function's name, docstring and annotations make a declaration that arguments can be held
-    to.
-    """
+    """A function's name, docstring and annotations make a declaration that arguments must fit."""
     made = spec_of(refund, repeatable=True, run_by="payments")
     version, declared = declaration(made)
     compiled = Tool("refund", version, declared)
