@@ -9,7 +9,6 @@ broker; and on a log in memory whose replicas are behind, where each of them is 
 import asyncio
 import random
 from collections.abc import AsyncIterator
-from contextlib import aclosing
 from pathlib import Path
 
 import pytest
@@ -28,8 +27,11 @@ from chain import (
     Script,
     beside,
     kinds,
+    talking,
 )
 from msgspec import Struct
+from running import working as in_this_loop
+from until import recorded
 
 from ayes.consumers.executor import Executor, Registered
 from ayes.consumers.gate import Gate
@@ -82,9 +84,7 @@ async def test_from_what_is_said_to_what_is_read(port: EventLog):
     """Said, asked, wished, gated, shown, voted on, decided, run once, told, and gone on from (B86,
     B43, B51, B53, B72, I1).
     """
-    chain = Chain(port, Script([e.Text("Let me see."), REFUND], [DONE]))
-    await chain.begin()
-    async with chain.at_work():
+    async with talking(port, [e.Text("Let me see."), REFUND], [DONE]) as chain:
         [entry] = await chain.shown()
         assert (
             entry.ref, entry.tool, entry.arguments, entry.requester,
@@ -115,9 +115,7 @@ async def test_every_fact_names_the_one_that_caused_it(port: EventLog):
     """What a worker records says which earlier fact of the thread it reacted to, and which call it
     belongs to (B22).
     """
-    chain = Chain(port, Script([REFUND], [DONE]))
-    await chain.begin(ALLOW)
-    async with chain.at_work():
+    async with talking(port, [REFUND], [DONE], policy=ALLOW) as chain:
         await chain.answered(2)
     seq_of: dict[str, int] = {}
     for fact in await chain.ledger.read(THREAD):
@@ -132,9 +130,7 @@ async def test_every_fact_names_the_one_that_caused_it(port: EventLog):
 
 async def test_what_the_policy_allows_asks_nobody(port: EventLog):
     """It is decided by the rule alone, never shown, and runs."""
-    chain = Chain(port, Script([REFUND], [DONE]))
-    await chain.begin(ALLOW)
-    async with chain.at_work():
+    async with talking(port, [REFUND], [DONE], policy=ALLOW) as chain:
         thread = await chain.answered(2)
     assert await kinds(chain.ledger, FIRST) == [
         "ToolRequested", "Approved", "ToolStarted", "ToolReturned",
@@ -146,9 +142,7 @@ async def test_what_the_policy_allows_asks_nobody(port: EventLog):
 
 async def test_an_edit_runs_and_is_told(port: EventLog):
     """The reviewer's bytes run, not the model's, and the model is told which (B61, I1)."""
-    chain = Chain(port, Script([REFUND], [DONE]))
-    await chain.begin()
-    async with chain.at_work():
+    async with talking(port, [REFUND], [DONE]) as chain:
         await chain.shown()
         for name in ("ana", "cara"):  # whoever edits does not count
             await chain.ledger.reviewer(name).approve(FIRST, arguments='{"order":"A-18"}')
@@ -163,9 +157,7 @@ async def test_an_edit_runs_and_is_told(port: EventLog):
 
 async def test_the_same_wish_again_is_asked_about_again(port: EventLog):
     """Same tool, same arguments, same provider id, another turn: another approval (B20, I6)."""
-    chain = Chain(port, Script([REFUND], [REFUND], [DONE]))
-    await chain.begin()
-    async with chain.at_work():
+    async with talking(port, [REFUND], [REFUND], [DONE]) as chain:
         await chain.shown()
         await chain.ledger.reviewer("ana").approve(FIRST)
         await chain.until(lambda thread: thread.call(THREAD.wish(2, 0)).status is Status.PENDING)
@@ -178,9 +170,7 @@ async def test_the_same_wish_again_is_asked_about_again(port: EventLog):
 
 async def test_a_tool_that_fails_has_failed(port: EventLog):
     """Approved, run, and gone wrong: a failure, never a no; and the model goes on (B34, B47)."""
-    chain = Chain(port, Script([REFUND, OTHER], [DONE]), fails=True)
-    await chain.begin(ALLOW)
-    async with chain.at_work():
+    async with talking(port, [REFUND, OTHER], [DONE], policy=ALLOW, fails=True) as chain:
         await chain.answered(2)
     assert [(told.kind, told.text) for told in chain.model.read(2)] == [
         ("failed", "LookupError: no order A-17"),
@@ -195,9 +185,7 @@ async def test_a_no_is_told_with_its_reason(port: EventLog):
     """The tool does not run; the model reads who said no and why, under the tool's own name, and
     answers (B2, B5, B32, B33).
     """
-    chain = Chain(port, Script([REFUND], [DONE]))
-    await chain.begin()
-    async with chain.at_work():
+    async with talking(port, [REFUND], [DONE]) as chain:
         await chain.shown()
         await chain.ledger.reviewer("ana").deny(FIRST, reason="A-17 was refunded before.")
         await chain.answered(2)
@@ -218,9 +206,7 @@ async def test_a_no_that_halts_waits_for_the_user(port: EventLog):
     """Denied, and the model does not go on by itself, also when its worker comes back; with the
     user's next word it reads why (B32, B33, B53).
     """
-    chain = Chain(port, Script([REFUND], [DONE]))
-    await chain.begin()
-    async with chain.at_work():
+    async with talking(port, [REFUND], [DONE]) as chain:
         await chain.shown()
         await chain.ledger.reviewer("ana").vote(
             FIRST, Ballot("deny", reason="Ask the customer first.", halt=True)
@@ -242,46 +228,21 @@ async def test_a_no_that_halts_waits_for_the_user(port: EventLog):
     assert (chain.ran, len(chain.model.asked)) == ([], 2)
 
 
-async def test_an_answer_takes_the_tools_place(port: EventLog):
-    """What a person answers is what the model reads; nothing runs."""
-    chain = Chain(port, Script([REFUND], [DONE]))
-    await chain.begin()
-    async with chain.at_work():
-        await chain.shown()
-        await chain.ledger.reviewer("ana").vote(FIRST, Ballot("answer", answer="I did it by hand."))
-        await chain.answered(2)
-    [told] = chain.model.read(2)
-    assert (told.kind, told.text, told.is_error) == ("answered", "I did it by hand.", False)
-    assert chain.ran == []
-
-
-async def test_an_answer_may_be_an_error(port: EventLog):
-    """In the reviewer's own words, without a sentence around them."""
-    chain = Chain(port, Script([REFUND], [DONE]))
-    await chain.begin()
-    async with chain.at_work():
-        await chain.shown()
-        await chain.ledger.reviewer("ana").vote(
-            FIRST, Ballot("answer", answer="No such order.", is_error=True)
-        )
-        await chain.answered(2)
-    [told] = chain.model.read(2)
-    assert (told.kind, told.text) == ("answered_with_error", "No such order.")
-    assert told.is_error
-    assert chain.ran == []
-
-
-@pytest.mark.parametrize("is_error", [False, True])
-async def test_an_answer_after_the_approval_takes_the_tools_place(port: EventLog, is_error):
-    """As long as it has not started: it takes the approval back, so it never runs."""
-    chain = Chain(port, Script([REFUND], [DONE]))
-    await chain.begin()
-    async with chain.at_work("gate", "queue", "model"):
+@pytest.mark.parametrize("is_error", [False, True], ids=["an answer", "an error"])
+@pytest.mark.parametrize("approved", [False, True], ids=["at once", "after the approval"])
+async def test_an_answer_takes_the_tools_place(port: EventLog, approved: bool, is_error: bool):
+    """What a person answers is what the model reads, as an error too, without a sentence around it;
+    nothing runs. As long as the call has not started, an answer takes its approval back.
+    """
+    async with talking(port, [REFUND], [DONE], kinds=("gate", "queue", "model")) as chain:
         await chain.shown()
         ana = chain.ledger.reviewer("ana")
-        await ana.approve(FIRST)
-        await chain.until(lambda thread: thread.call(FIRST).decided)
-        await ana.revoke(FIRST, answer="I did it by hand.", is_error=is_error)
+        if approved:
+            await ana.approve(FIRST)
+            await chain.until(lambda thread: thread.call(FIRST).decided)
+            await ana.revoke(FIRST, answer="I did it by hand.", is_error=is_error)
+        else:
+            await ana.vote(FIRST, Ballot("answer", answer="I did it by hand.", is_error=is_error))
     async with chain.at_work():
         await chain.answered(2)
     [told] = chain.model.read(2)
@@ -294,9 +255,7 @@ async def test_nobody_answers_in_time(port: EventLog):
     """The broker's clock ends it, nobody being connected; the model hears that nobody said no; a
     late click is refused (B36, B37, B38, I4, I5).
     """
-    chain = Chain(port, Script([REFUND], [DONE]))
-    await chain.begin(ASK_BRIEFLY)
-    async with chain.at_work():
+    async with talking(port, [REFUND], [DONE], policy=ASK_BRIEFLY) as chain:
         thread = await chain.answered(2)
         with pytest.raises(DeadlinePassed, match="shop/t1/1-0 is already decided: Expired at 20"):
             await chain.ledger.reviewer("ana").approve(FIRST)
@@ -313,9 +272,7 @@ async def test_nobody_answers_in_time(port: EventLog):
 
 async def test_the_requester_takes_it_back(port: EventLog):
     """Withdrawn is not denied: the model is told so, and nothing runs (I5)."""
-    chain = Chain(port, Script([REFUND], [DONE]))
-    await chain.begin()
-    async with chain.at_work():
+    async with talking(port, [REFUND], [DONE]) as chain:
         await chain.shown()
         await chain.ledger.withdraw(FIRST, "the customer changed their mind")
         await chain.answered(2)
@@ -357,15 +314,11 @@ async def test_a_tool_that_is_gone_is_told(port: EventLog):
     """Approved, but the executor does not have it any more: it declines, the model is told, and the
     turn goes on (B8, B9).
     """
-    chain = Chain(port, Script([REFUND], [DONE]))
-    await chain.begin(ALLOW)
     without = Executor({}, hand_on_for_s=0)
     bare = Worker(Ledger(beside(port), e.Author(kind="executor", name="bare")), without)
-    running = asyncio.create_task(bare.run())
-    async with chain.at_work("gate", "queue", "model"):
+    others = talking(port, [REFUND], [DONE], policy=ALLOW, kinds=("gate", "queue", "model"))
+    async with others as chain, in_this_loop(bare):
         await chain.answered(2)
-    bare.stop()
-    await running
     [told] = chain.model.read(2)
     assert (told.kind, told.text) == (
         "unknown_tool",
@@ -386,9 +339,7 @@ async def test_what_could_never_run_asks_nobody(port: EventLog):
         e.Wish(tool="refund", arguments='{"order":17}'),
         e.Wish(tool="refund", arguments='{"order":"A-17","order":"B-40"}'),
     ]
-    chain = Chain(port, Script(wishes, [DONE]))
-    await chain.begin()
-    async with chain.at_work():
+    async with talking(port, wishes, [DONE]) as chain:
         thread = await chain.answered(2)
     assert [told.kind for told in chain.model.read(2)] == [
         "unknown_tool", "denied", "denied", "denied",
@@ -399,9 +350,7 @@ async def test_what_could_never_run_asks_nobody(port: EventLog):
 
 async def test_what_the_policy_blocks_is_told(port: EventLog):
     """With the rule's name and words, and that no person was asked."""
-    chain = Chain(port, Script([REFUND], [DONE]))
-    await chain.begin(BLOCK)
-    async with chain.at_work():
+    async with talking(port, [REFUND], [DONE], policy=BLOCK) as chain:
         await chain.answered(2)
     [told] = chain.model.read(2)
     assert told.text == (
@@ -417,9 +366,7 @@ async def test_two_wishes_in_one_turn(port: EventLog):
     """One approved and one denied: neither touches the other, and the model goes on once, after
     both (B11, B12, B43, B44, B45).
     """
-    chain = Chain(port, Script([REFUND, OTHER], [DONE]))
-    await chain.begin()
-    async with chain.at_work():
+    async with talking(port, [REFUND, OTHER], [DONE]) as chain:
         assert [entry.ref for entry in await chain.shown(2)] == [FIRST, SECOND]
         await chain.ledger.reviewer("ana").approve(SECOND)
         await chain.until(lambda thread: thread.call(SECOND).finished)
@@ -440,9 +387,7 @@ async def test_an_open_approval_outlives_every_worker(port: EventLog):
     """All is stopped while a call waits; it is voted on meanwhile; whoever comes next goes on from
     there (B46, B51, B53, I8).
     """
-    chain = Chain(port, Script([REFUND], [DONE]))
-    await chain.begin()
-    async with chain.at_work():
+    async with talking(port, [REFUND], [DONE]) as chain:
         await chain.shown()
     assert list(await port.pending.entries()) == ["shop.t1.1-0"]
     assert (await chain.ledger.reviewer("ana").approve(FIRST)).status is Status.PENDING
@@ -538,14 +483,14 @@ async def test_two_reviewers_at_the_same_moment_five_hundred_times(store: Path):
             await asyncio.gather(
                 *(service.request(ref, "refund", {"order": ref.call}) for ref in refs)
             )
-            await _seen(service, len(refs), "gated")
+            await recorded(service, "ledger.*.*.call.*.gated", count=len(refs))
             clicks = await asyncio.gather(
                 *(
                     asyncio.gather(click(ana, ref, "approve"), click(ben, ref, "deny"))
                     for ref in refs
                 )
             )
-            await _seen(service, len(refs), "decided")
+            await recorded(service, "ledger.*.*.call.*.decided", count=len(refs))
             again = await asyncio.gather(
                 *(
                     asyncio.gather(click(ana, ref, "approve"), click(ben, ref, "deny"))
@@ -569,11 +514,3 @@ async def test_two_reviewers_at_the_same_moment_five_hundred_times(store: Path):
         assert [one.refused for one in refused] == [told] * len(refused)
         assert len(refused) + len(call.votes) == 2
         assert winner not in [one.name for one in refused]
-
-
-async def _seen(ledger: Ledger, count: int, slot: str) -> None:
-    async with asyncio.timeout(60), aclosing(ledger.watch(1, f"ledger.*.*.call.*.{slot}")) as facts:
-        async for _ in facts:
-            count -= 1
-            if not count:
-                return

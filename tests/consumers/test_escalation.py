@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import running
-from chain import DONE, REFUND, Chain, Script, kinds
+from chain import DONE, REFUND, kinds, talking
 from chain import FIRST as WISHED
 from shop import FIRST, SECOND, THIRD, Shop, rule
 from shop import REFUND as TOOL
@@ -536,9 +536,7 @@ async def test_glass_is_broken_and_the_tool_runs(port: EventLog):
     """One person lets it run, with a reason: that is announced, then decided, then run, and told
     like any result (B86, I1).
     """
-    chain = Chain(port, Script([REFUND], [DONE]))
-    await chain.begin(GLASS)
-    async with chain.at_work():
+    async with talking(port, [REFUND], [DONE], policy=GLASS) as chain:
         await chain.shown()
         with pytest.raises(NotAllowed, match="who breaks the glass for shop/t1/1-0 must say why"):
             await chain.ledger.reviewer("sam").vote(WISHED, Ballot("break_glass", reason=" "))

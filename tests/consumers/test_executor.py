@@ -7,13 +7,14 @@ import functools
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
 
-import msgspec
 import pytest
+import until
+from msgspec.structs import replace
+from running import working
 from stories import DECISIONS, EDIT, REF, START, Story, approval, life, request
 
 from ayes.consumers import executor
@@ -65,28 +66,28 @@ def story(
     ending: str, tool: Registered = ONCE, run_by: str = "executor"
 ) -> list[tuple[Slot, e.AnyEvent]]:
     """A call's life, with the tool's real version in it."""
-    version = tool.version
-    told: list[tuple[Slot, e.AnyEvent]] = []
-    for slot, event in life(CALL, WISH, ending):
-        match event:
-            case e.ToolRequested():
-                told.append((slot, msgspec.structs.replace(request(WISH, version), run_by=run_by)))
-            case e.Approved(arguments=arguments):
-                runs = WISH.arguments if arguments is None else arguments
-                digest = call_digest("refund", version, runs)
-                told.append((slot, msgspec.structs.replace(event, digest=digest)))
-            case e.ToolStarted():
-                told.append((slot, msgspec.structs.replace(event, digest=digest)))
-            case _:
-                told.append((slot, event))
-    return told
+    facts: list[tuple[Slot, e.AnyEvent]] = []
+    for slot, told_ in life(CALL, WISH, ending):
+        event = told_
+        if isinstance(told_, e.ToolRequested):
+            event = replace(request(WISH, tool.version), run_by=run_by)
+        if isinstance(told_, e.Approved):
+            digest = call_digest("refund", tool.version, told_.arguments or WISH.arguments)
+        if isinstance(told_, e.Approved | e.ToolStarted):
+            event = replace(told_, digest=digest)
+        facts.append((slot, event))
+    return facts
 
 
 def call_as(facts: Sequence[tuple[Slot, e.AnyEvent]]) -> Call:
-    told = Story()
+    return call_of(CALL, told(facts))
+
+
+def told(facts: Sequence[tuple[Slot, e.AnyEvent]]) -> tuple[Fact, ...]:
+    story = Story()
     for slot, event in facts:
-        told.tell(slot, event)
-    return call_of(CALL, tuple(told.facts))
+        story.tell(slot, event)
+    return tuple(story.facts)
 
 
 def reacts(
@@ -103,11 +104,8 @@ def reacts(
         declared: the contract that is recorded for the tool; `own`: the one that the call was
             requested with.
     """
-    told = Story()
-    for slot, event in facts:
-        told.tell(slot, event)
-    call = call_of(CALL, tuple(told.facts))
-    given = next(fact for fact in told.facts if fact.slot.tail[2] == handed)
+    call = call_as(facts)
+    given = next(fact for fact in told(facts) if fact.slot.tail[2] == handed)
     versions = {one.version: one.spec for one in (ONCE, REPEATABLE)}
     requested = versions.get(call.wish.tool_version) if call.requested else None
     recorded = requested if declared == "own" else declared
@@ -126,8 +124,8 @@ def _unconditional(step: Effect[Run], last: int) -> Effect[Run]:
         return step
     assert step.claim
     assert step.claim.after == last
-    claim = msgspec.structs.replace(step.claim, after=None)
-    return msgspec.structs.replace(step, claim=claim)
+    claim = replace(step.claim, after=None)
+    return replace(step, claim=claim)
 
 
 def run(attempt: int, tool: Registered = ONCE, arguments: str = WISH.arguments) -> Perform[Run]:
@@ -167,7 +165,7 @@ TAMPERED = [
 ]
 EDITED_TAMPERED = [
     *APPROVED[:2],
-    (CALL.decided, msgspec.structs.replace(APPROVED[2][1], arguments=EDIT)),
+    (CALL.decided, replace(APPROVED[2][1], arguments=EDIT)),
 ]
 STARTED = [*APPROVED, *claims(1)]
 REVOKED = story("revoked")[:-1]
@@ -294,14 +292,10 @@ async def test_a_tool_whose_output_cannot_be_recorded_has_failed():
 
     ledger = Ledger(Memory(), e.Author(kind="service", name="tests"))
     await ledger.declare(CALL.workspace, ONCE.spec)
-    worker = Worker(ledger, Executor({"refund": Registered(ONCE.spec, pages)}))
-    running = asyncio.create_task(worker.run())
-    for slot, event in APPROVED:
-        await ledger.append(slot, event)
-    async with asyncio.timeout(60), aclosing(ledger.watch(1, CALL.finished.subject)) as ends:
-        end = await anext(ends)
-    worker.stop()
-    await running
+    async with working(Worker(ledger, Executor({"refund": Registered(ONCE.spec, pages)}))):
+        for slot, event in APPROVED:
+            await ledger.append(slot, event)
+        [end] = await until.recorded(ledger, CALL.finished.subject)
     assert isinstance(end.event, e.ToolReturned)
     assert end.event.output.startswith("The tool ran, but its output cannot be recorded:")
 
@@ -314,9 +308,6 @@ async def test_an_older_executor_hands_on_to_the_one_that_can_run_it(monkeypatch
     old = Worker(ledger, Executor({"refund": OTHER}))
     await ledger.declare(CALL.workspace, ONCE.spec)
     await ledger.declare(CALL.workspace, OTHER.spec)
-    running = [asyncio.create_task(old.run())]
-    for slot, event in APPROVED:
-        await ledger.append(slot, event)
     handed_on = asyncio.Event()
     retry = in_memory._MemoryDelivery.retry
     times = 0
@@ -329,14 +320,12 @@ async def test_an_older_executor_hands_on_to_the_one_that_can_run_it(monkeypatch
         await retry(delivery, min(after_s, 0.001))
 
     monkeypatch.setattr(in_memory._MemoryDelivery, "retry", noted)
-    await handed_on.wait()
-    new = Worker(ledger, Executor({"refund": ONCE}))
-    running.append(asyncio.create_task(new.run()))
-    async with asyncio.timeout(60), aclosing(ledger.watch(1, CALL.finished.subject)) as ends:
-        end = await anext(ends)
-    for worker in (old, new):
-        worker.stop()
-    await asyncio.gather(*running)
+    async with working(old):
+        for slot, event in APPROVED:
+            await ledger.append(slot, event)
+        await handed_on.wait()
+        async with working(Worker(ledger, Executor({"refund": ONCE}))):
+            [end] = await until.recorded(ledger, CALL.finished.subject)
     assert isinstance(end.event, e.ToolReturned)
     assert [type(one.event) for one in await ledger.read(CALL)][-2:] == [
         e.ToolStarted,
@@ -351,11 +340,8 @@ def test_what_comes_too_late_to_stop_a_call_leaves_it_to_its_executor(place, too
     """A revocation that lost against the start is delivered while the tool runs. It is neither in
     doubt nor started again: its executor is at work (I1, I6).
     """
-    event = (
-        e.Revoked(reason="Wait.", reviewer="ana")
-        if "revoked" in place.tail
-        else e.Lapsed(after_s=4.0)
-    )
+    revoked = e.Revoked(reason="Wait.", reviewer="ana")
+    event = revoked if "revoked" in place.tail else e.Lapsed(after_s=4.0)
     facts = [*story("approved", tool), *claims(1, tool), (place, event)]
     assert reacts(facts, tool, handed=place.tail[2]) == []
     assert reacts(facts, tool) != []  # its decision, delivered again since its executor has died
@@ -378,7 +364,7 @@ async def test_what_is_claimed_runs_and_what_waits_can_be_revoked():
     await ledger.declare(ref.workspace, ONCE.spec)
     calls = [ref.call(f"c{number}") for number in range(40)]
     for call in calls:
-        wish = msgspec.structs.replace(request(WISH, ONCE.version), run_by="executor")
+        wish = replace(request(WISH, ONCE.version), run_by="executor")
         await ledger.append(call.requested, wish)
         digest = call_digest("refund", ONCE.version, WISH.arguments)
         await ledger.append(
@@ -386,25 +372,21 @@ async def test_what_is_claimed_runs_and_what_waits_can_be_revoked():
             e.Approved(digest=digest, ground="policy", rule="freely", policy_version=1),
         )
     worker = Worker(ledger, Executor({"refund": slow_tool}), concurrency=at_once)
-    running = asyncio.create_task(worker.run())
-    try:
-        for _ in range(at_once):
-            assert await asyncio.get_running_loop().run_in_executor(None, begun.acquire, True, 20)
-        seen = [await ledger.call(call) for call in calls]
-        claimed = [call for call in seen if call.status is Status.RUNNING]
-        waiting = [call.ref for call in seen if call.status is Status.APPROVED]
-        assert (len(claimed), len(waiting)) == (at_once, 40 - at_once)
-        for call in waiting:
-            assert (await ledger.reviewer("ben").revoke(call)).status is Status.REVOKED
-    finally:
-        release.set()
-        async with (
-            asyncio.timeout(60),
-            aclosing(ledger.watch(1, "ledger.*.*.call.*.finished")) as ends,
-        ):
-            kinds = [type((await anext(ends)).event) for _ in calls]
-        worker.stop()
-        await running
+    async with working(worker):
+        try:
+            for _ in range(at_once):
+                begins = asyncio.get_running_loop().run_in_executor(None, begun.acquire, True, 20)
+                assert await begins
+            seen = [await ledger.call(call) for call in calls]
+            claimed = [call for call in seen if call.status is Status.RUNNING]
+            waiting = [call.ref for call in seen if call.status is Status.APPROVED]
+            assert (len(claimed), len(waiting)) == (at_once, 40 - at_once)
+            for call in waiting:
+                assert (await ledger.reviewer("ben").revoke(call)).status is Status.REVOKED
+        finally:
+            release.set()
+        ends = await until.recorded(ledger, "ledger.*.*.call.*.finished", count=len(calls))
+        kinds = [type(end.event) for end in ends]
     assert (kinds.count(e.ToolReturned), kinds.count(e.ToolRefused)) == (at_once, 40 - at_once)
 
 
@@ -508,13 +490,8 @@ async def test_an_executor_that_is_not_shown_a_revocation_starts_nothing():
     for slot, event in story("revoked")[:-1]:
         assert await ledger.try_append(slot, event) is None
     worker = Worker(ledger, Executor({"refund": Registered(ONCE.spec, ran.append)}))
-    running = asyncio.create_task(worker.run())
-    try:
-        async with asyncio.timeout(60):
-            ended = await anext(ledger.watch(1, CALL.finished.subject))
-    finally:
-        worker.stop()
-        await running
+    async with working(worker):
+        [ended] = await until.recorded(ledger, CALL.finished.subject)
     assert isinstance(ended.event, e.ToolRefused)
     assert (log.omits, ran, (await ledger.call(CALL)).void) == (0, [], ())
 
@@ -647,7 +624,7 @@ def test_a_policy_that_came_second_does_not_overtake_people():
     through later, it does not run: nothing undecided is ever taken for a yes (I3, I4).
     """
     wish, gated, decided = story("approved")[:3]
-    allowed = (CALL.decided, msgspec.structs.replace(decided[1], ground="policy"))
+    allowed = (CALL.decided, replace(decided[1], ground="policy"))
     declined = Append(CALL.claim(1), e.Declined(why="people_were_asked"))
     assert reacts([wish, gated, allowed], ONCE) == [declined]
     assert reacts([wish, allowed, gated], ONCE) == [run(1)]
@@ -676,9 +653,7 @@ async def test_a_start_just_in_time_is_not_passed_over():
     await ledger.declare(CALL.workspace, REPEATABLE.spec)
     for slot, event in [*STARTED_REPEATABLE, *claims(1, REPEATABLE)]:
         valid = isinstance(event, e.Approved)
-        await ledger.append(
-            slot, msgspec.structs.replace(event, valid_for_s=4.0) if valid else event
-        )
+        await ledger.append(slot, replace(event, valid_for_s=4.0) if valid else event)
     now[0] = START + timedelta(seconds=5)
     decided = await log.latest(CALL.decided.subject)
     assert decided

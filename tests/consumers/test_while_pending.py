@@ -9,17 +9,19 @@ import asyncio
 import itertools
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from chain import DONE, OTHER, REFUND, SCHEMA, Chain, Script, kinds
+from chain import DONE, OTHER, REFUND, SCHEMA, Chain, Script, kinds, talking
 from hypothesis import given
 from hypothesis import strategies as st
+from running import working as in_this_loop
 from stories import REF, START, Story, question, request
+from until import recorded
 
 from ayes.consumers.effects import Append, CancelTimer, Effect, SetTimer
 from ayes.consumers.gate import Gate, MootCalls, said_since
@@ -320,6 +322,10 @@ class Desk:
     async def request(self, ref: CallRef = FIRST) -> None:
         await self.ledger.request(ref, "refund", {"order": "A-17"}, requester="rita")
 
+    async def ask(self, ref: CallRef = FIRST) -> None:
+        await self.request(ref)
+        await self.handed(ref.requested)
+
     async def hear(self, message: str = "m2", role: Any = "user") -> None:
         await self.ledger.append(THREAD.said(message), e.Said(role=role, text="wait, it is B-40"))
 
@@ -337,28 +343,22 @@ class Desk:
     @asynccontextmanager
     async def gate(self) -> AsyncIterator[None]:
         worker = Worker(Ledger(self.log, e.Author(kind="gate", name="gate")), Gate())  # type: ignore[arg-type]
-        running = asyncio.create_task(worker.run())
-        try:
+        async with in_this_loop(worker):
             yield
-        finally:
-            worker.stop()
-            await running
-
-    async def until(self, slot: Slot) -> Fact:
-        async with asyncio.timeout(60), aclosing(self.ledger.watch(1, slot.subject)) as facts:
-            async for fact in facts:
-                return fact
-        raise AssertionError
 
     async def ended(self, ref: CallRef = FIRST) -> type:
-        return type((await self.until(ref.decided)).event)
+        return type((await recorded(self.ledger, ref.decided.subject))[0].event)
+
+
+async def opened(port: EventLog, policy: str = "supersede") -> Desk:
+    desk = Desk(port, policy)
+    await desk.open()
+    return desk
 
 
 @pytest.fixture
 async def desk(port: EventLog) -> Desk:
-    desk = Desk(port)
-    await desk.open()
-    return desk
+    return await opened(port)
 
 
 async def test_a_message_where_nothing_waits_costs_one_request(desk: Desk):
@@ -378,8 +378,7 @@ async def test_a_message_where_nothing_waits_costs_one_request(desk: Desk):
 @pytest.mark.parametrize("role", ["system", "note"])
 async def test_what_no_user_said_costs_nothing(desk: Desk, role: str):
     """Notes and the system's words supersede nothing, so nothing is looked for (B58)."""
-    await desk.request()
-    await desk.handed(FIRST.requested)
+    await desk.ask()
     await desk.hear(role=role)
     assert await desk.handed(THREAD.said("m2")) == []
     assert desk.log.reads == []
@@ -388,8 +387,7 @@ async def test_what_no_user_said_costs_nothing(desk: Desk, role: str):
 @pytest.mark.parametrize("policy", ["queue", "block"])
 async def test_where_messages_wait_nobody_looks_for_them(port: EventLog, policy: str):
     """What was said is not read for a wish or a vote, and a message changes no question (B58)."""
-    desk = Desk(port, policy)
-    await desk.open()
+    desk = await opened(port, policy)
     await desk.request()
     await desk.hear()
     await desk.handed(FIRST.requested)
@@ -407,13 +405,10 @@ async def test_a_message_beside_an_open_call_of_another_policy(port: EventLog):
     """Each question goes by the policy that it was asked under, whatever is in force when the
     message comes (B58).
     """
-    desk = Desk(port, "queue")
-    await desk.open()
-    await desk.request()
-    await desk.handed(FIRST.requested)
+    desk = await opened(port, "queue")
+    await desk.ask()
     await desk.ledger.append(policy_slot("shop", 2), applied(TEXT["supersede"]))
-    await desk.request(SECOND)
-    await desk.handed(SECOND.requested)
+    await desk.ask(SECOND)
     await desk.ledger.append(policy_slot("shop", 3), applied(TEXT["queue"]))
     await desk.hear()
     await desk.handed(THREAD.said("m2"))
@@ -431,8 +426,7 @@ async def test_whoever_comes_last_sees_it(order: tuple[str, ...]):
     """Recorded and handed out in any order, and then once more: a message after the wish ends it,
     one before it does not (B58).
     """
-    desk = Desk(Memory())
-    await desk.open()
+    desk = await opened(Memory())
     looks = {"look at request": FIRST.requested, "look at said": THREAD.said("m2")}
     looked_too_early = []
     for step in order:
@@ -501,8 +495,7 @@ async def test_said_just_before_a_vote_is_counted(desk: Desk):
     """The vote's handler sees the message that came before the vote, whoever of the two is handed
     out first (B58).
     """
-    await desk.request()
-    await desk.handed(FIRST.requested)
+    await desk.ask()
     await desk.hear()
     await desk.ledger.reviewer("ana").approve(FIRST)
     await desk.handed(FIRST.vote("ana"))
@@ -511,8 +504,7 @@ async def test_said_just_before_a_vote_is_counted(desk: Desk):
 
 async def test_said_just_after_a_vote_is_counted(desk: Desk):
     """The message's handler sees the vote before the message, and lets it stand (B27, B58)."""
-    await desk.request()
-    await desk.handed(FIRST.requested)
+    await desk.ask()
     await desk.ledger.reviewer("ana").approve(FIRST)
     await desk.hear()
     await desk.handed(THREAD.said("m2"))
@@ -524,8 +516,7 @@ async def test_an_edit_before_the_message_is_still_checked(desk: Desk):
     (I4, B61).
     """
     for ref, arguments in ((FIRST, '{"order":17}'), (SECOND, '{"order":"A-18"}')):
-        await desk.request(ref)
-        await desk.handed(ref.requested)
+        await desk.ask(ref)
         asked = (await desk.ledger.call(ref)).approval_request
         assert asked
         edit = e.Voted(verdict="approve", digest=asked.digest, arguments=arguments)
@@ -540,8 +531,7 @@ async def test_a_replica_that_is_behind_hides_nothing(behind: tuple[int, int]):
     """However far those are who answer first: neither a message before the question is missed, nor
     a vote before the message (B58).
     """
-    desk = Desk(Memory())
-    await desk.open()
+    desk = await opened(Memory())
     start = await desk.ledger.log.last_seq()
     await desk.request()
     await desk.hear()
@@ -570,10 +560,8 @@ async def test_a_replica_that_is_behind_loses_nothing(behind: int, at_once: Slot
     """Whoever is handed a vote or a message decides as of at least that fact, though the second
     answer is an older one (B56, B58).
     """
-    desk = Desk(Memory())
-    await desk.open()
-    await desk.request()
-    await desk.handed(FIRST.requested)
+    desk = await opened(Memory())
+    await desk.ask()
     if at_once == FIRST.vote("ana"):
         await desk.ledger.reviewer("ana").approve(FIRST)
     else:
@@ -607,8 +595,7 @@ async def test_a_deadline_that_comes_after_the_message(desk: Desk):
         policy_slot("shop", 2),
         applied(TEXT["supersede"] + "expires_in_s = 60\n"),
     )
-    await desk.request()
-    await desk.handed(FIRST.requested)
+    await desk.ask()
     await desk.hear()
     deadline = (await desk.ledger.call(FIRST)).deadline
     assert deadline
@@ -624,8 +611,7 @@ async def test_handed_out_again_nothing_more_follows(desk: Desk):
     async with desk.gate():
         await desk.request()
         await desk.request(SECOND)
-        await desk.until(SECOND.gated)
-        await desk.until(FIRST.gated)
+        await recorded(desk.ledger, FIRST.gated.subject, SECOND.gated.subject, count=2)
         await desk.hear()
         assert await desk.ended(FIRST) is await desk.ended(SECOND) is e.Superseded
     facts = await desk.ledger.read(THREAD)
@@ -694,10 +680,8 @@ async def test_what_cannot_be_said_is_not_recorded(desk, thread, message, role, 
 
 async def test_blocked_until_the_call_is_decided(port: EventLog):
     """Refused in words that name the call, and nothing recorded; said once it is decided (B58)."""
-    desk = Desk(port, "block")
-    await desk.open()
-    await desk.request()
-    await desk.handed(FIRST.requested)
+    desk = await opened(port, "block")
+    await desk.ask()
     before = await port.last_seq()
     with pytest.raises(StillPending) as raised:
         await desk.ledger.say(THREAD, "wait, it is B-40", message="m2")
@@ -716,8 +700,7 @@ async def test_only_users_and_only_new_words_are_blocked(port: EventLog):
     """A note of the system, another thread, and what was said before the question are none of its
     business (B4, B58).
     """
-    desk = Desk(port, "block")
-    await desk.open()
+    desk = await opened(port, "block")
     first = await desk.ledger.say(THREAD, "refund A-17", message="m1")
     await desk.request()
     await desk.ledger.say(THREAD, "hurry", message="m2")  # requested, but nobody is asked yet
@@ -731,10 +714,8 @@ async def test_only_users_and_only_new_words_are_blocked(port: EventLog):
 @pytest.mark.parametrize("policy", ["queue", "supersede"])
 async def test_nobody_is_blocked_by_another_policy(port: EventLog, policy: str):
     """Where a message may wait, or ends the call, it is recorded at once (B58)."""
-    desk = Desk(port, policy)
-    await desk.open()
-    await desk.request()
-    await desk.handed(FIRST.requested)
+    desk = await opened(port, policy)
+    await desk.ask()
     await desk.ledger.say(THREAD, "wait, it is B-40", message="m2")
 
 
@@ -764,9 +745,7 @@ async def test_what_the_model_reads_in_the_end(port: EventLog, policy: str, verd
     """Said while a call waits, under each policy, approved or denied: the call has its outcome and
     the message follows it, once (B4, B10, B58, I5).
     """
-    chain = Chain(port, Script([e.Text("Let me see."), REFUND], [DONE]))
-    await chain.begin(TEXT[policy])
-    async with chain.at_work():
+    async with talking(port, [e.Text("Let me see."), REFUND], [DONE], policy=TEXT[policy]) as chain:
         await chain.shown()
         if policy == "block":
             with pytest.raises(StillPending, match="shop/t1/1-0 waits for people"):
@@ -811,9 +790,7 @@ async def test_what_is_approved_goes_on(port: EventLog):
     then the model goes on (B12, B58).
     """
     third = e.Wish(tool="refund", arguments='{"order":"C-3"}', provider_id="call_a")
-    chain = Chain(port, Script([REFUND, OTHER, third], [DONE]))
-    await chain.begin(TEXT["supersede"])
-    async with chain.at_work():
+    async with talking(port, [REFUND, OTHER, third], [DONE], policy=TEXT["supersede"]) as chain:
         await chain.shown(3)
         await chain.ledger.reviewer("ana").approve(SECOND)
         await chain.until(lambda thread: thread.call(SECOND).decided)
@@ -829,9 +806,7 @@ async def test_the_new_message_gets_a_new_wish(port: EventLog):
     """The model wishes again after the message, and that question stands: a message ends no call
     that was wished after it (B20, B58).
     """
-    chain = Chain(port, Script([REFUND], [OTHER], [DONE]))
-    await chain.begin(TEXT["supersede"])
-    async with chain.at_work():
+    async with talking(port, [REFUND], [OTHER], [DONE], policy=TEXT["supersede"]) as chain:
         await chain.shown()
         await chain.ledger.say(THREAD, NEW, message="m2")
         await chain.until(lambda thread: thread.call(THREAD.wish(2, 0)).status is Status.PENDING)
@@ -908,11 +883,11 @@ async def test_two_reviewers_and_the_user_at_the_same_moment(store: Path):
             await asyncio.gather(
                 *(service.request(ref, "refund", {"order": ref.thread}) for ref in refs)
             )
-            await _seen(service, len(refs), "gated")
+            await recorded(service, "ledger.*.*.call.*.gated", count=len(refs))
             heard = await asyncio.gather(
                 *(all_at_once(number, ref) for number, ref in enumerate(refs))
             )
-            await _seen(service, len(refs), "decided")
+            await recorded(service, "ledger.*.*.call.*.decided", count=len(refs))
         winners: set[str] = set()
         for ref, words in zip(refs, heard, strict=True):
             facts = await service.read(ref.thread_ref)
@@ -938,11 +913,3 @@ async def _said(ledger: Ledger, ref: CallRef) -> str:
 async def _after(wait_s: float, doing: Awaitable[str]) -> str:
     await asyncio.sleep(wait_s)
     return await doing
-
-
-async def _seen(ledger: Ledger, count: int, slot: str) -> None:
-    async with asyncio.timeout(60), aclosing(ledger.watch(1, f"ledger.*.*.call.*.{slot}")) as facts:
-        async for _ in facts:
-            count -= 1
-            if not count:
-                return

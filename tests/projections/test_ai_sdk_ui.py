@@ -57,15 +57,12 @@ def written(*entries) -> list[dict]:
         ("failed", {"state": "output-error", "errorText": "done"}),
         ("answered_with_error", {"state": "output-error", "errorText": "done"}),
         ("expired", {"state": "output-error", "errorText": "done"}),
-        (
-            "denied",
-            {
-                "state": "output-denied",
-                "approval": {"id": "approval_1-0", "approved": False, "reason": "done"},
-            },
-        ),
+        ("denied", {
+            "state": "output-denied",
+            "approval": {"id": "approval_1-0", "approved": False, "reason": "done"},
+        }),
     ],
-)
+)  # fmt: skip
 def test_a_call_on_the_screen_has_one_state(kind, state):
     """Call and result are one part; only a denial keeps its approval, as the SDK wants (B2, I5)."""
     assert written(User("hi"), *ended(kind)) == [
@@ -194,13 +191,11 @@ def test_a_call_that_waits_is_shown_as_its_facts_have_it(told, state, answer):
     ("told", "says"),
     [
         *(((event,), "") for event in DECISIONS.values()),
-        (
-            (approval(wish()), e.Revoked(reason="wrong customer", reviewer="ben")),
-            "took the approval back",
-        ),
+        ((approval(wish()), e.Revoked(reason="wrong customer", reviewer="ben")),
+         "took the approval back"),
         ((approval(wish()), e.Declined(why="unknown_tool")), "no such tool"),
     ],
-)
+)  # fmt: skip
 def test_what_was_decided_against_is_no_yes(told, says):
     """Before it is closed, in the words that will close it: nobody's answer is not told as a
     person's no (B87, I5).
@@ -263,17 +258,11 @@ def test_a_conversation_that_waits_is_shown_whole():
     story.ask(1)
     story.say("still there?")
     begins = [
-        {
-            "id": "ledger.acme.t1.said.m1",
-            "role": "system",
-            "parts": [{"type": "text", "text": "be kind"}],
-        },
-        {
-            "id": "ledger.acme.t1.said.m2",
-            "role": "user",
-            "parts": [{"type": "text", "text": "refund me"}],
-        },
-    ]
+        {"id": "ledger.acme.t1.said.m1", "role": "system",
+         "parts": [{"type": "text", "text": "be kind"}]},
+        {"id": "ledger.acme.t1.said.m2", "role": "user",
+         "parts": [{"type": "text", "text": "refund me"}]},
+    ]  # fmt: skip
     turn = {"id": "ledger.acme.t1.turn.1.replied", "role": "assistant"}
     later = {
         "id": "ledger.acme.t1.said.m4", "role": "user",
@@ -305,23 +294,12 @@ def any_lives(draw) -> list:
 
 
 RANK = {
-    "input-available": 0,
-    "approval-requested": 1,
-    "approval-responded": 2,
-    "output-available": 3,
-    "output-error": 3,
-    "output-denied": 3,
-}
+    "input-available": 0, "approval-requested": 1, "approval-responded": 2, "output-available": 3,
+    "output-error": 3, "output-denied": 3,
+}  # fmt: skip
 AGAINST = {
-    e.Denied,
-    e.Answered,
-    e.Expired,
-    e.Withdrawn,
-    e.Superseded,
-    e.Revoked,
-    e.Lapsed,
-    e.Declined,
-}
+    e.Denied, e.Answered, e.Expired, e.Withdrawn, e.Superseded, e.Revoked, e.Lapsed, e.Declined,
+}  # fmt: skip
 ENDS = {e.ToolReturned, e.ToolFailed, e.ToolRefused, e.Reconciled}
 
 

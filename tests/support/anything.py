@@ -204,12 +204,9 @@ def recorded(draw: st.DrawFn, ref: CallRef, *, foreign: bool = True) -> list[tup
         subject, data = found[index]
         kind = data.split(b'"')[3]
         bad = [
-            b"",
-            b"{",
-            _NEWER % kind,
-            b'{"type":"%s"}' % kind,
+            b"", b"{", _NEWER % kind, b'{"type":"%s"}' % kind,
             b'{"type":"Said","role":"user","text":"?"}',
-        ]
+        ]  # fmt: skip
         found[index] = (subject, draw(_some(bad)))
     return found
 

@@ -33,19 +33,11 @@ DESK: Final = {"width": 1280, "height": 800}
 PHONE: Final = {"width": 360, "height": 740}
 #: What Playwright switches off, as far as it is about pages or the network: the last list counts.
 _OF_PLAYWRIGHT: Final = (
-    "AvoidUnnecessaryBeforeUnloadCheckSync",
-    "DestroyProfileOnBrowserClose",
-    "HttpsUpgrades",
-    "HttpsFirstBalancedModeAutoEnable",
-    "MediaRouter",
-    "PaintHolding",
-    "ThirdPartyStoragePartitioning",
-    "AvoidCorsURLLoaderRestartOnRedirect",
-    "OptimizationHints",
-    "NetworkTimeServiceQuerying",
-    "AimEnabled",
-    "PreconnectToSearch",
-)
+    "AvoidUnnecessaryBeforeUnloadCheckSync", "DestroyProfileOnBrowserClose", "HttpsUpgrades",
+    "HttpsFirstBalancedModeAutoEnable", "MediaRouter", "PaintHolding",
+    "ThirdPartyStoragePartitioning", "AvoidCorsURLLoaderRestartOnRedirect", "OptimizationHints",
+    "NetworkTimeServiceQuerying", "AimEnabled", "PreconnectToSearch",
+)  # fmt: skip
 #: What makes a new window slow though nobody sees it: the lists below its address bar are pages in
 #: a process of their own, and the process for a next site is started in advance. Without, a browser
 #: and its first page take 0.2 s of CPU rather than 1 (Chromium 156).
@@ -56,14 +48,10 @@ _OF_THE_WINDOW: Final = (
 )
 #: It asks nothing of the network by itself.
 _ARGUMENTS: Final = (
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
+    "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
     f"--disable-features={','.join((*_OF_PLAYWRIGHT, *_OF_THE_WINDOW))}",
-)
+)  # fmt: skip
 
 
 def chromium() -> str | None:

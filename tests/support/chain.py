@@ -153,5 +153,20 @@ class Chain:
         raise AssertionError
 
 
+@asynccontextmanager
+async def talking(
+    port: EventLog,
+    *turns: Sequence[e.Part],
+    policy: str = ASK,
+    kinds: Sequence[str] = (),
+    **more: Any,
+) -> AsyncIterator[Chain]:
+    """A chain that has begun and is at work, whose model replies so, turn by turn."""
+    chain = Chain(port, Script(*turns), **more)
+    await chain.begin(policy)
+    async with chain.at_work(*kinds):
+        yield chain
+
+
 async def kinds(ledger: Ledger, ref: CallRef | ThreadRef) -> list[str]:
     return [type(fact.event).__name__ for fact in await ledger.read(ref)]

@@ -74,14 +74,10 @@ def report() -> CallToolResult:
         {"type": "text", "text": "May."},
         {"type": "resource", "resource": {**page, "blob": _base64(pdf())}},
         {"type": "resource", "resource": notes},
-        {
-            "type": "image",
-            "data": _base64(png(160, 160, level=0)),
-            "mimeType": "image/png",
-            "annotations": {"audience": ["user"]},
-        },
+        {"type": "image", "data": _base64(png(160, 160, level=0)), "mimeType": "image/png",
+         "annotations": {"audience": ["user"]}},
         {"type": "resource_link", "uri": "shop://hours", "name": "hours"},
-    ]
+    ]  # fmt: skip
     return CallToolResult.model_validate({"content": told, "structuredContent": {"refunds": 3}})
 
 

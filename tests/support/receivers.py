@@ -152,11 +152,7 @@ def endpoint(receiver: Receiver | str, name: str = "crm", **fields: Any) -> Endp
     """An endpoint on loopback that fails fast."""
     url = receiver if isinstance(receiver, str) else receiver.url
     given: dict[str, Any] = {
-        "secret": SECRET,
-        "origin": "ayes.test",
-        "allow_private": True,
-        "tries": 3,
-        "backoff_s": 0.05,
-        "timeout_s": 5.0,
-    }
+        "secret": SECRET, "origin": "ayes.test", "allow_private": True, "tries": 3,
+        "backoff_s": 0.05, "timeout_s": 5.0,
+    }  # fmt: skip
     return Endpoint(name=name, url=url, **(given | fields))

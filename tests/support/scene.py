@@ -1,12 +1,12 @@
 """A shop in the middle of a day: everything that a page of the console can show."""
 
-import asyncio
 from datetime import timedelta
 from typing import Any, Final
 
 import msgspec
 from console_client import Site
 from pictures import png
+from until import recorded
 
 from ayes.ledger import clock
 from ayes.ledger.clients.reviewers import Ballot, Reviewer
@@ -15,7 +15,7 @@ from ayes.ledger.log import Parked
 from ayes.schemas import events as e
 from ayes.schemas.content import attached
 from ayes.schemas.policy import applied
-from ayes.schemas.slots import CallRef, Slot, ThreadRef, policy_slot
+from ayes.schemas.slots import CallRef, ThreadRef, policy_slot
 from ayes.schemas.tools import ToolSpec
 
 FIRST_POLICY: Final = """\
@@ -139,23 +139,14 @@ DOUBTFUL: Final = CallRef("shop", "invoice-4", "payout-1")
 
 #: Every page, by the name of its picture.
 PAGES: Final = {
-    "waiting": "/",
-    "mine": "/?mine=true",
-    "call": f"/calls/{REFUND}",
-    "call-command": f"/calls/{SHELL}",
-    "call-hostile": f"/calls/{MAIL}",
-    "record": f"/calls/{EDITED}",
-    "edit": f"/calls/{REFUND}/edit",
-    "bulk": f"/bulk?call={SHELL}&call={MAIL}",
-    "doubt": "/doubt",
-    "decided": "/decided",
-    "conversations": "/conversations",
-    "conversation": f"/conversations/{CONVERSATION}",
-    "grants": "/grants",
-    "policy": "/policy/shop",
-    "operations": "/operations",
+    "waiting": "/", "mine": "/?mine=true", "call": f"/calls/{REFUND}",
+    "call-command": f"/calls/{SHELL}", "call-hostile": f"/calls/{MAIL}",
+    "record": f"/calls/{EDITED}", "edit": f"/calls/{REFUND}/edit",
+    "bulk": f"/bulk?call={SHELL}&call={MAIL}", "doubt": "/doubt", "decided": "/decided",
+    "conversations": "/conversations", "conversation": f"/conversations/{CONVERSATION}",
+    "grants": "/grants", "policy": "/policy/shop", "operations": "/operations",
     "sign-in": "/sign-in",
-}
+}  # fmt: skip
 
 
 class Scene:
@@ -179,18 +170,11 @@ class Scene:
     async def reviewer(self, name: str) -> Reviewer:
         return await self.site.app.state.backend.reviewer(name)
 
-    async def until(self, slot: Slot) -> None:
-        async with asyncio.timeout(60):
-            async for _ in self.service.watch(1, slot.subject):
-                return
-
     async def ask(self, ref: CallRef, tool: str, arguments: Any, **more: str) -> None:
         """Request a call, and wait until people are asked or the policy has decided."""
         text = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
         await self.service.request(ref, tool, text, requester="rita", **more)
-        async with asyncio.timeout(60):
-            async for _ in self.service.watch(1, ref.gated.subject, ref.decided.subject):
-                return
+        await recorded(self.service, ref.gated.subject, ref.decided.subject)
 
     async def _conversation(self, admin: Ledger, tools: tuple[e.ToolRef, ...]) -> None:
         """A model looks an order up, is denied a refund, and asks for another."""
@@ -204,12 +188,12 @@ class Scene:
         await admin.append(thread.said("m1"), e.Said(role="user", text=(e.Text(text), shoes)))
         await self._turn(admin, 1, "I will look the order up.", "get_order", {"order": "A-17"})
         looked = thread.wish(1, 0)
-        await self.until(looked.decided)
+        await recorded(self.service, looked.decided.subject)
         await self.service.start(looked)
         await self.service.finish(looked, output='{"order": "A-17", "paid": 480, "sent": true}')
         refund = {"order": "A-17", "amount": 480, "reason": "wrong size"}
         await self._turn(admin, 2, "The order was paid. I ask for a refund.", "refund", refund)
-        await self.until(REFUND.gated)
+        await recorded(self.service, REFUND.gated.subject)
         await (await self.reviewer("lea")).approve(REFUND, reason="The shoes came back yesterday.")
 
     async def _turn(self, admin: Ledger, turn: int, text: str, tool: str, arguments: Any) -> None:

@@ -1,11 +1,11 @@
 """A workspace with tools, policies and gates, for the tests of the gate."""
 
-import asyncio
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any
 
 from running import working
+from until import recorded
 
 from ayes.consumers.gate import Gate
 from ayes.consumers.pending_projector import PendingProjector
@@ -88,10 +88,7 @@ class Shop:
             yield
 
     async def until(self, slot: Slot) -> Fact:
-        async with asyncio.timeout(60), aclosing(self.ledger.watch(1, slot.subject)) as facts:
-            async for fact in facts:
-                return fact
-        raise AssertionError
+        return (await recorded(self.ledger, slot.subject))[0]
 
     async def asked(self, ref: CallRef = FIRST) -> e.ApprovalRequested:
         """Wait for the approval request, which must be the gate's first fact."""

@@ -207,14 +207,9 @@ class SlackStandIn:
 
     def auth_test(self, _given: dict[str, Any]) -> dict[str, Any]:
         return {
-            "url": "https://example.slack.com/",
-            "team": "example",
-            "user": "ayes",
-            "team_id": TEAM,
-            "user_id": "U0BOT",
-            "bot_id": "B0001",
-            "is_enterprise_install": False,
-        }
+            "url": "https://example.slack.com/", "team": "example", "user": "ayes", "team_id": TEAM,
+            "user_id": "U0BOT", "bot_id": "B0001", "is_enterprise_install": False,
+        }  # fmt: skip
 
     def apps_connections_open(self, _given: dict[str, Any]) -> dict[str, Any]:
         where = self.url.replace("http://", "ws://").removesuffix("api/")

@@ -173,18 +173,9 @@ def life(
 
 #: Every way in which a call can end, by the name that `life` knows it under.
 SETTLED = (
-    *DECISIONS,
-    "revoked",
-    "lapsed",
-    "unknown_tool",
-    "digest_mismatch",
-    "people_were_asked",
-    "returned",
-    "edited",
-    "failed",
-    "happened",
-    "did not happen",
-)
+    *DECISIONS, "revoked", "lapsed", "unknown_tool", "digest_mismatch", "people_were_asked",
+    "returned", "edited", "failed", "happened", "did not happen",
+)  # fmt: skip
 UNSETTLED = ("approved", "running", "in doubt")
 
 

@@ -14,15 +14,10 @@ from ayes.schemas.codec import Fact, encode
 from ayes.schemas.slots import ORGANISATION, CallRef, GrantRef, Slot, ThreadRef, policy_slot
 
 _ARGUMENTS = (
-    "{}",
-    '{"order":"A-17"}',
-    '{"order":"A-17","amount":12.50,"to":{"name":"Rita","city":"Köln"}}',
-    '{"a/b":1,"~":[1,2],"":null,"say \\"it\\"":true}',
-    '{"note":"' + "x" * 400 + '"}',
-    "[1, 2]",
-    "{no json",
-    "",
-)
+    "{}", '{"order":"A-17"}', '{"order":"A-17","amount":12.50,"to":{"name":"Rita","city":"Köln"}}',
+    '{"a/b":1,"~":[1,2],"":null,"say \\"it\\"":true}', '{"note":"' + "x" * 400 + '"}', "[1, 2]",
+    "{no json", "",
+)  # fmt: skip
 
 
 _EDITS = (
@@ -66,15 +61,9 @@ shadow = true
 
 _GAPS_S = (0, 0.000001, 0.25, 1, 2.5, 30, 400, 4000, 30_000)
 _EXTRAS = (
-    "asked only",
-    "wished only",
-    "by policy",
-    "by grant",
-    "over the limit",
-    "again",
-    "glass",
+    "asked only", "wished only", "by policy", "by grant", "over the limit", "again", "glass",
     "crossed",
-)
+)  # fmt: skip
 
 
 type Told = list[tuple[Slot, e.AnyEvent]]

@@ -3,7 +3,11 @@
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from typing import Any
+
+from ayes.ledger.clients.services import Ledger
+from ayes.schemas.codec import Fact
 
 
 async def until(look: Callable[[], Awaitable[Any] | Any]) -> Any:
@@ -20,3 +24,13 @@ async def until(look: Callable[[], Awaitable[Any] | Any]) -> Any:
             if seen:
                 return seen
             await asyncio.sleep(0.02)
+
+
+async def recorded(ledger: Ledger, *subjects: str, count: int = 1) -> list[Fact]:
+    """The first N facts on these subjects, as soon as they stand.
+
+    Raises:
+        TimeoutError: after a minute.
+    """
+    async with asyncio.timeout(60), aclosing(ledger.watch(1, *subjects)) as facts:
+        return [await anext(facts) for _ in range(count)]
