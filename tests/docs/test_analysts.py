@@ -233,16 +233,13 @@ def test_what_is_left_out_is_as_documented():
     [
         ("calls", "verdict", [kind.__name__ for kind in EVENTS_BY_PLACE["decided"]]),
         ("calls", "ground", typing.get_args(e.Ground.__value__)),
-        (
-            "calls",
-            "outcome",
-            ["returned", "failed", "in_doubt", "reconciled", *typing.get_args(e.Ending.__value__)],
-        ),
+        ("calls", "outcome",
+         ["returned", "failed", "in_doubt", "reconciled", *typing.get_args(e.Ending.__value__)]),
         ("votes", "verdict", typing.get_args(e.Verdict.__value__)),
         ("events", "verdict", typing.get_args(e.Verdict.__value__)),
         ("events", "role", ["system", "user", "note"]),
     ],
-)
+)  # fmt: skip
 def test_values_are_as_documented(town, table, column, known):
     """What may stand in a column is listed whole, and what stands there is among it."""
     assert sorted(re.findall(r"`(\w+)`", _meaning(table, column))) == sorted(known)

@@ -599,25 +599,15 @@ BAD_RULE = '[[rule]]\nname = "a"\ntools = ["*"]\nthen = "maybe"\n'
 FINE = '[[rule]]\nname = "a"\ntools = ["*"]\nthen = "ask"\n'
 #: The policy, the conversations, the options, and what the sentence must hold.
 BAD = [
-    (
-        "a mistake in the policy",
-        BAD_RULE,
-        None,
-        ["--on", "talks.jsonl"],
-        "policy.toml, line 4, rule 'a'",
-    ),
+    ("a mistake in the policy", BAD_RULE, None, ["--on", "talks.jsonl"],
+     "policy.toml, line 4, rule 'a'"),
     ("conversations that are none", FINE, "{}\n", ["--on", "talks.jsonl"], "talks.jsonl, line 1"),
-    (
-        "no such conversations",
-        FINE,
-        None,
-        ["--on", "nowhere.jsonl"],
-        "nowhere.jsonl: cannot be read",
-    ),
+    ("no such conversations", FINE, None, ["--on", "nowhere.jsonl"],
+     "nowhere.jsonl: cannot be read"),
     ("neither a number nor a time", FINE, None, ["--since", "yesterday"], "--since 'yesterday'"),
     ("times of a file", FINE, "{}\n", ["--on", "talks.jsonl", "--since", "1"], "have no times"),
     ("no workspace", FINE, None, ["-w", "a.b"], "workspace 'a.b'"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -143,16 +143,10 @@ async def test_a_role_that_may_too_much_is_reported_and_nothing_recorded(store, 
 @pytest.mark.parametrize(
     ("stream", "change", "said"),
     [
-        (
-            LEDGER,
-            {"max_age": 3_600_000_000_000},
-            "stream LEDGER: max_age is 3600000000000, declared is 0",
-        ),
-        (
-            LEDGER,
-            {"discard_new_per_subject": False},
-            "stream LEDGER: discard_new_per_subject is None",
-        ),
+        (LEDGER, {"max_age": 3_600_000_000_000},
+         "stream LEDGER: max_age is 3600000000000, declared is 0"),
+        (LEDGER, {"discard_new_per_subject": False},
+         "stream LEDGER: discard_new_per_subject is None"),
         (LEDGER, {"max_msgs": 1000}, "stream LEDGER: max_msgs is 1000, declared is -1"),
         (LEDGER, {"allow_direct": False}, "stream LEDGER: allow_direct is False, declared is True"),
         (PENDING, {"max_age": 600_000_000_000}, "stream KV_pending: max_age is 600000000000"),
@@ -164,7 +158,7 @@ async def test_a_role_that_may_too_much_is_reported_and_nothing_recorded(store, 
         "nobody can read",
         "the queue may age",
     ],
-)
+)  # fmt: skip
 async def test_a_loosened_stream_is_an_alarm(store, admin, doctor, stream, change, said):
     """An administrator can switch off what makes it a ledger. Then the doctor names the stream, the
     key and both values (1).

@@ -222,14 +222,11 @@ def test_names_that_look_the_same_are_one_series():
         ([at_work("gate", waiting=6), at_work("queue")], Wanted(most_waiting=5), "and 5 may"),
         # Models and tools take long; and nobody uses this consumer.
         ([at_work("gate"), at_work("queue"), at_work("model", waiting=10**6)], Wanted(), ""),
-        (
-            [at_work("gate"), at_work("queue"), at_work("closer", waiting=10**6, listening=False)],
-            Wanted(),
-            "",
-        ),
+        ([at_work("gate"), at_work("queue"), at_work("closer", waiting=10**6, listening=False)],
+         Wanted(), ""),
         ([at_work("gate", frozen=True), at_work("queue")], Wanted(), "gate stand still"),
     ],
-)
+)  # fmt: skip
 def test_ready_is_judged_by_what_was_seen(consumers, wanted, why):
     """No consumer may be further behind than the limit, and none may stand still."""
     found = obstacle(looked(*consumers, wanted=wanted))

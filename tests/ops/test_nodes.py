@@ -86,22 +86,12 @@ def replica(name, **more):
     [
         (3, [replica("n2"), replica("n3")], ""),
         (3, [replica("n2"), replica("n3", offline=True)], "1 of 3 nodes is away: n3"),
-        (
-            3,
-            [replica("n2", active=6 * 10**9), replica("n3", active=9 * 10**9)],
-            "2 of 3 nodes are away: n2, n3",
-        ),
-        (
-            2,
-            [replica("n2", current=False, lag=1200)],
-            "LEDGER: n1 leads; n2 is 1,200 messages behind",
-        ),
+        (3, [replica("n2", active=6 * 10**9), replica("n3", active=9 * 10**9)],
+         "2 of 3 nodes are away: n2, n3"),
+        (2, [replica("n2", current=False, lag=1200)],
+         "LEDGER: n1 leads; n2 is 1,200 messages behind"),
         # The leader was elected after it went away.
-        (
-            3,
-            [replica("n2"), replica("n3", current=False, active=0)],
-            "1 of 3 nodes is away: n3",
-        ),
+        (3, [replica("n2"), replica("n3", current=False, active=0)], "1 of 3 nodes is away: n3"),
         (3, [replica("n2")], "LEDGER has 2 of 3 copies so far"),
         (
             1,
@@ -112,7 +102,7 @@ def replica(name, **more):
             ),
         ),
     ],
-)
+)  # fmt: skip
 def test_what_is_wrong_with_the_nodes(wanted, replicas, said):
     """From what the leader of the stream says: silence, lag, and missing copies (D16)."""
     since = "2026-03-01T09:00:00.123456789Z"

@@ -534,26 +534,20 @@ WRONG = [
     (["--diff"], "--into, --diff and --swap are for one projection"),
     (["--swap"], "--into, --diff and --swap are for one projection"),
     (["--verify", "--projection", "pending"], "--verify is for every projection"),
-    (
-        ["--projection", "votes"],
-        "there is no projection 'votes'. Known are: pending, histories, calls.",
-    ),
+    (["--projection", "votes"],
+     "there is no projection 'votes'. Known are: pending, histories, calls."),
     (["--projection", "calls", "--diff"], "there is no live copy of calls to compare with"),
     (["--projection", "histories", "--swap"], "there is no live copy of histories to compare with"),
-    (
-        ["--projection", "pending", "--swap", "--until", "3"],
-        "would replace the present by the past",
-    ),
+    (["--projection", "pending", "--swap", "--until", "3"],
+     "would replace the present by the past"),
     (["--projection", "pending", "--into", "pending"], "'pending' is the live queue itself"),
     (["--projection", "calls", "--into", "pending"], "'pending' is the live queue itself"),
     (["--projection", "pending", "--into", "a.b"], "bucket 'a.b' cannot be used"),
-    (
-        ["--projection", "pending", "--until", "soon"],
-        "--until 'soon' is neither a sequence number nor",
-    ),
+    (["--projection", "pending", "--until", "soon"],
+     "--until 'soon' is neither a sequence number nor"),
     (["--projection", "pending", "--until", "-1"], "--until '-1' is neither a sequence number nor"),
     (["--until", ""], "--until '' is neither a sequence number nor"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(

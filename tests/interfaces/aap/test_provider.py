@@ -150,14 +150,10 @@ async def test_what_comes_back_is_what_was_sent(world: World):
     [
         ("deny", {"reason": "not this one"}, "denied", "not this one"),
         ("answer", {"answer": "It was paid by hand."}, "denied", "It was paid by hand."),
-        (
-            "approve",
-            {"arguments": '{"order":"B-2"}'},
-            "denied",
-            'exactly these arguments: {"order"',
-        ),
+        ("approve", {"arguments": '{"order":"B-2"}'}, "denied",
+         'exactly these arguments: {"order"'),
     ],
-)
+)  # fmt: skip
 async def test_what_people_say_instead_reaches_the_model(world: World, how, more, status, words):
     """A denial, an answer and an edit, which the protocol cannot carry: nothing runs, and the note
     says what people said (B61).

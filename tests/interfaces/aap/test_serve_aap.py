@@ -145,19 +145,13 @@ BAD = [
     ('workspace = "a b"\n', "'a b'"),
     ('workspace = "shop"\n', "instance"),
     ('workspace = "shop"\noutcome_within = "soon"\n', "1s to 30d"),
-    (
-        'workspace = "shop"\n[[instance]]\nname = "a"\nrequester = "ben"\ntoken = "env:NOT_SET"\n',
-        "the variable NOT_SET is not set",
-    ),
-    (
-        'workspace = "shop"\n[[instance]]\nname = "a"\nrequester = "ben"\ntoken = "env:SHORT"\n',
-        "fewer than 32 characters",
-    ),
-    (
-        f'workspace = "shop"\n[[instance]]\nname = "a"\nrequester = "ben"\ntoken = "{TOKEN}"\n',
-        "others may read it",
-    ),
-]
+    ('workspace = "shop"\n[[instance]]\nname = "a"\nrequester = "ben"\ntoken = "env:NOT_SET"\n',
+     "the variable NOT_SET is not set"),
+    ('workspace = "shop"\n[[instance]]\nname = "a"\nrequester = "ben"\ntoken = "env:SHORT"\n',
+     "fewer than 32 characters"),
+    (f'workspace = "shop"\n[[instance]]\nname = "a"\nrequester = "ben"\ntoken = "{TOKEN}"\n',
+     "others may read it"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "said"), BAD)

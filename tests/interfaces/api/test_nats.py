@@ -163,12 +163,8 @@ async def test_a_reply_subject_is_no_way_around_it(shop: Site):
         ("request", b"no", 422, "the request is not a JSON object"),
         ("request", b"[]", 422, "the request is not a JSON object"),
         ("request", b"[" * 100_000, 422, "the request is not a JSON object"),
-        (
-            "request",
-            b'{"call": "shop/a/b", "tool": "\xff"}',
-            422,
-            "the request is not a JSON object",
-        ),
+        ("request", b'{"call": "shop/a/b", "tool": "\xff"}', 422,
+         "the request is not a JSON object"),
         ("request", b"{}", 422, "the request names no call: give 'call' as workspace/thread/call."),
         ("request", b'{"call": "shop/x"}', 422, "'shop/x' is not of the form workspace/thread/"),
         ("request", b'{"call": "shop/../x", "tool": "refund"}', 422, "'..'"),
@@ -181,7 +177,7 @@ async def test_a_reply_subject_is_no_way_around_it(shop: Site):
         ("history", b'{"call": "shop/a/b"}', 422, "the request names no thread"),
         ("fly", b'{"call": "shop/a/b"}', None, ""),
     ],
-)
+)  # fmt: skip
 async def test_a_bad_request_is_one_sentence(shop: Site, endpoint, payload, status, said):
     async with plain(shop, "service") as client:
         await asked(client, "approvals.service.billing.pending")

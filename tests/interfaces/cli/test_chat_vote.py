@@ -40,16 +40,10 @@ NO = ChatVote(ONE, "deny")
         ("no refund-1", [ONE], NO),
         (f"ok {ONE.digest[:12]}", ALL, YES),
         (f"> {ONE.digest}\nok", ALL, YES),
-        (
-            "deny refund-1: it was refunded before",
-            [ONE],
-            ChatVote(ONE, "deny", "it was refunded before"),
-        ),
-        (
-            "> A-17\ndeny: first line\nsecond line",
-            [ONE],
-            ChatVote(ONE, "deny", "first line\nsecond line"),
-        ),
+        ("deny refund-1: it was refunded before", [ONE],
+         ChatVote(ONE, "deny", "it was refunded before")),
+        ("> A-17\ndeny: first line\nsecond line", [ONE],
+         ChatVote(ONE, "deny", "first line\nsecond line")),
         ("approve order-17/refund-1", ALL, YES),
         ("approve shop/order-17/refund-1", ALL, YES),
         ("deny cancel: no", ALL, ChatVote(CANCEL, "deny", "no")),
@@ -57,7 +51,7 @@ NO = ChatVote(ONE, "deny")
         ("> A-18\nok", ALL, ChatVote(TWO, "approve")),
         ("> A-17\n> cancel_order\nok", ALL, ChatVote(CANCEL, "approve")),
     ],
-)
+)  # fmt: skip
 def test_a_whole_message_is_a_verdict(message, waiting, comes_to):
     """A word, at most a name or a quote, and after a no its reason (B41)."""
     assert parse_vote(message, waiting) == comes_to

@@ -358,14 +358,10 @@ LATER = [
     ("other people", MONEY, MONEY.replace('"ben"', '"cy"'), ("ask", "money")),
     ("more of them", MONEY, MONEY + "votes_needed = 2\n", ("ask", "money")),
     ("a time", MONEY, MONEY + "expires_in_s = 60\n", ("ask", "money")),
-    (
-        "another rule",
-        MONEY,
-        MONEY + '[[rule]]\nname = "never"\ntools = ["*"]\nthen = "block"\n',
-        ("block", "never"),
-    ),
+    ("another rule", MONEY, MONEY + '[[rule]]\nname = "never"\ntools = ["*"]\nthen = "block"\n',
+     ("block", "never")),
     ("no rule", MONEY, "", ("ask", "no rule")),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -500,37 +496,22 @@ def vote(verdict="approve", **more):
 #: The votes after the question, and what is wrong with the last one.
 FLAWS = [
     ("it counts", [("ana", vote())], ""),
-    (
-        "other bytes",
-        [("ana", vote(digest="0" * 64))],
-        "it is about other arguments than those of the call",
-    ),
+    ("other bytes", [("ana", vote(digest="0" * 64))],
+     "it is about other arguments than those of the call"),
     ("who asked", [("rita", vote())], "rita asked for it"),
     ("who is behind the agent", [("olga", vote())], "olga is behind the agent desk"),
     ("not asked", [("zoe", vote())], "zoe was not asked"),
-    (
-        "in a place nobody gave",
-        [("zoe", vote(on_behalf_of="ana"))],
-        "ana had not given zoe the vote then",
-    ),
+    ("in a place nobody gave", [("zoe", vote(on_behalf_of="ana"))],
+     "ana had not given zoe the vote then"),
     ("in the place of one who asked", [("zoe", vote(on_behalf_of="rita"))], "rita asked for it"),
-    (
-        "glass of others",
-        [("ana", vote("break_glass", reason="fire"))],
-        "ana may not break the glass",
-    ),
-    (
-        "glass without a word",
-        [("sam", vote("break_glass", reason=" "))],
-        "breaking the glass needs a reason",
-    ),
-    (
-        "an edit that fits no schema",
-        [("ana", vote(arguments="{}"))],
-        "its edited arguments may not run",
-    ),
+    ("glass of others", [("ana", vote("break_glass", reason="fire"))],
+     "ana may not break the glass"),
+    ("glass without a word", [("sam", vote("break_glass", reason=" "))],
+     "breaking the glass needs a reason"),
+    ("an edit that fits no schema", [("ana", vote(arguments="{}"))],
+     "its edited arguments may not run"),
     ("an edit that is none", [("ana", vote(arguments=WISH.arguments))], ""),
-]
+]  # fmt: skip
 
 
 def voted(votes, **asked):

@@ -245,17 +245,13 @@ async def test_over_http_a_token_says_on_whose_behalf(ledger: Ledger, store: Pat
     [
         ('workspace = "w"\n', (), "does not say on whose behalf", 2),
         ('workspace = "w"\nrequester = "rita"\n', ("--http", "0.0.0.0:1"), "--behind-tls", 2),
-        (
-            'workspace = "w"\nrequester = "rita"\n',
-            ("--http", "0.0.0.0:1", "--behind-tls"),
-            "no [[client]]",
-            2,
-        ),
+        ('workspace = "w"\nrequester = "rita"\n', ("--http", "0.0.0.0:1", "--behind-tls"),
+         "no [[client]]", 2),
         ('workspace = "w"\nrequester = "rita"\n', ("--http", "here"), "is not an address", 2),
         ('workspace = "w"\nrequester = "rita"\n', ("--url", "nats://127.0.0.1:1"), "--link-key", 2),
         ('workspace = "a b"\n', (), "'workspace'", 2),
     ],
-)
+)  # fmt: skip
 def test_what_is_missing_is_said_in_one_sentence(within, tmp_path: Path, file, options, said, code):
     """Before anything is started, with the exit code of a usage error."""
     (tmp_path / "g.toml").write_text(f'{file}[[server]]\nname = "s"\ncommand = ["s"]\n')

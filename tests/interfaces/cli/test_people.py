@@ -6,10 +6,10 @@ of it.
 """
 
 import asyncio
-import json
 import signal
 import time
 from datetime import UTC, datetime, timedelta
+from shlex import split
 
 import program
 import pytest
@@ -146,11 +146,8 @@ def test_two_of_three_and_one_of_security(shop, within, thread):
     assert third.code == 8
     assert "2 of 3 approvals (ana, ben, carol). Missing: one of sam, sue." in third.err
     decided = approvals("approve", call, "--as", "sue", "--json", store=shop)
-    assert (decided.code, decided.one["decision"], decided.one["ground"]) == (
-        0,
-        "Approved",
-        "people",
-    )
+    assert (decided.code, decided.one["decision"]) == (0, "Approved")
+    assert decided.one["ground"] == "people"
     assert set(decided.one["voters"]) == {"ana", "ben", "carol", "sue"}
 
 
@@ -160,11 +157,8 @@ def test_two_must_refuse(shop, within, thread):
     ask(shop, call, "close")
     assert within("deny", call, "--as", "ana", "--reason", "Too soon.", store=shop).code == 8
     denied = within("deny", call, "--as", "ben", "--reason", "Too late.", "--json", store=shop)
-    assert (denied.code, denied.one["voters"], denied.one["reason"]) == (
-        0,
-        ["ana", "ben"],
-        "Too soon.; Too late.",
-    )
+    assert (denied.code, denied.one["voters"]) == (0, ["ana", "ben"])
+    assert denied.one["reason"] == "Too soon.; Too late."
 
 
 def test_an_edit_is_judged_again(shop, within, thread):
@@ -179,43 +173,28 @@ def test_an_edit_is_judged_again(shop, within, thread):
     assert edited.code == 8
     assert "0 of 1 approvals (ana). The edited arguments need others too" in edited.err
     decided = within("approve", call, "--as", "carol", "--edit", MUCH, "--json", store=shop)
-    assert (decided.code, decided.one["voters"], decided.one["arguments"]) == (
-        0,
-        ["ana", "carol"],
-        MUCH,
-    )
+    assert (decided.code, decided.one["voters"]) == (0, ["ana", "carol"])
+    assert decided.one["arguments"] == MUCH
 
 
-def test_a_denial_can_stop_the_model(shop, within, thread):
-    """`deny --halt` is in the vote and in the decision, for whoever asks the model (B33)."""
-    call = thread.call("c")
+@pytest.mark.parametrize(
+    ("words", "halting"),
+    [
+        (("deny", "--halt"), ["Voted", "Denied"]),
+        (("answer", "No such order.", "--error", "--halt"), ["Voted", "Answered"]),
+        (("revoke", "--halt"), ["Revoked"]),
+    ],
+)
+def test_a_reviewer_can_stop_the_model(shop, within, words, halting):
+    """`--halt` is in what they record, and in the decision, for whoever asks the model (B33)."""
+    word, *more = words
+    call = CallRef("shop", f"halted-by-{word}", "c")
     ask(shop, call)
-    assert within("deny", call, "--halt", "--as", "ana", store=shop).code == 0
-    shown = within("show", call, "--json", store=shop).lines
-    assert [
-        line["event"]["halt"] for line in shown if line["event"]["type"] in ("Voted", "Denied")
-    ] == [
-        True,
-        True,
-    ]
-
-
-def test_an_answer_and_a_revocation_can_stop_the_model(shop, within, thread):
-    """`answer --halt` and `revoke --halt` are in what they record (B33)."""
-    answered, approved = thread.call("answered"), thread.call("approved")
-    ask(shop, answered)
-    words = ("answer", answered, "No such order.", "--error", "--halt", "--as", "ana")
-    assert within(*words, store=shop).code == 0
-    ask(shop, approved)
-    assert within("approve", approved, "--as", "ana", store=shop).code == 0
-    assert within("revoke", approved, "--halt", "--as", "ana", store=shop).code == 0
-    halts = {
-        line["event"]["type"]: line["event"]["halt"]
-        for call in (answered, approved)
-        for line in within("show", call, "--json", store=shop).lines
-        if "halt" in line["event"]
-    }
-    assert halts == {"Voted": True, "Answered": True, "Revoked": True}
+    if word == "revoke":
+        assert within("approve", call, "--as", "ana", store=shop).code == 0
+    assert within(word, call, *more, "--as", "ana", store=shop).code == 0
+    shown = [line["event"] for line in within("show", call, "--json", store=shop).lines]
+    assert [event["type"] for event in shown if event.get("halt")] == halting
 
 
 # ------------------------------------------------------------------------------------------ in time
@@ -242,13 +221,7 @@ def test_nobody_answers_so_others_are_asked_and_then_it_expires(shop, within, th
     assert within("approve", silent, "--as", "ana", store=shop).code == 6
     until(shop, silent.finished)
     shown = within("show", silent, "--json", store=shop)
-    assert kinds(shown) == [
-        "ToolRequested",
-        "ApprovalRequested",
-        "Escalated",
-        "Expired",
-        "ToolRefused",
-    ]
+    assert kinds(shown)[1:] == ["ApprovalRequested", "Escalated", "Expired", "ToolRefused"]
     assert last(shown)["ending"] == "expired"
 
 
@@ -270,24 +243,15 @@ def grants(within, store):
 def test_a_grant_is_used_capped_revoked_and_expired(shop, within, thread):
     """A yes in advance to such calls: so often, until its end, its revocation, or a no."""
     call = thread.call("first")
+
+    def elsewhere(name):
+        return CallRef("shop", f"{thread.thread}-{name}", "c")
+
     ask(shop, call)
-    given = approvals(
-        *(
-            "grant",
-            "give",
-            call,
-            "--duration",
-            "1h",
-            "--uses",
-            "2",
-            "--as",
-            "ana",
-            "--name",
-            "like-this",
-        ),
-        *("--reason", "The same every week.", "--json"),
-        store=shop,
+    like_this = split(
+        "--duration 1h --uses 2 --as ana --name like-this --reason 'Every week.' --json"
     )
+    given = approvals("grant", "give", call, *like_this, store=shop)
     assert (given.code, given.err) == (0, "")
     name = "shop/ana/like-this"
     assert (given.one["grant"], given.one["standing"], given.one["left"]) == (name, "in force", 2)
@@ -308,50 +272,24 @@ def test_a_grant_is_used_capped_revoked_and_expired(shop, within, thread):
     assert "by ana (grant), rule 'money'" in within("show", thread.call("same"), store=shop).out
 
     # Revoked: by anybody, once.
-    wide = (
-        "grant",
-        "give",
-        call,
-        "--duration",
-        "8h",
-        "--uses",
-        "100",
-        "--any-arguments",
-        "--any-thread",
-    )
-    assert within(*wide, "--as", "ana", "--name", "wide", store=shop).code == 0
-    assert (
-        requested(within, shop, CallRef("shop", f"{thread.thread}-c", "c"), arguments=SIX)[0] == 0
-    )
-    revoked = within(
-        "grant", "revoke", "shop/ana/wide", "--as", "ben", "--reason", "No.", store=shop
-    )
+    wide = split("--duration 8h --uses 100 --any-arguments --any-thread --as ana --name wide")
+    assert within("grant", "give", call, *wide, store=shop).code == 0
+    assert requested(within, shop, elsewhere("c"), arguments=SIX)[0] == 0
+    revoke = split("grant revoke shop/ana/wide --as ben")
+    revoked = within(*revoke, "--reason", "No.", store=shop)
     assert (revoked.code, "covers no more calls" in revoked.err) == (0, True)
-    assert within("grant", "revoke", "shop/ana/wide", "--as", "ben", store=shop).code == 1
-    assert requested(within, shop, CallRef("shop", f"{thread.thread}-d", "c"))[0] == 8
+    assert within(*revoke, store=shop).code == 1
+    assert requested(within, shop, elsewhere("d"))[0] == 8
     standing = grants(within, shop)["shop/ana/wide"]
     assert (standing["standing"], standing["revoked_by"]) == ("revoked", "ben")
 
     # Expired.
-    short = (
-        "grant",
-        "give",
-        "--tool",
-        "pay",
-        "-w",
-        "shop",
-        "--when",
-        "args.amount < 6",
-        "--duration",
-        "4s",
-    )
-    assert within(*short, "--uses", "9", "--as", "ben", "--name", "short", store=shop).code == 0
-    assert requested(within, shop, CallRef("shop", f"{thread.thread}-e", "c"))[0] == 0
-    assert (
-        requested(within, shop, CallRef("shop", f"{thread.thread}-e", "d"), arguments=SIX)[0] == 8
-    )
+    short = split("--when 'args.amount < 6' --duration 4s --uses 9 --as ben --name short")
+    assert within(*split("grant give --tool pay -w shop"), *short, store=shop).code == 0
+    assert requested(within, shop, elsewhere("e"))[0] == 0
+    assert requested(within, shop, elsewhere("f"), arguments=SIX)[0] == 8
     time.sleep(4)
-    assert requested(within, shop, CallRef("shop", f"{thread.thread}-f", "c"))[0] == 8
+    assert requested(within, shop, elsewhere("g"))[0] == 8
     told = within("grant", "list", "-w", "shop", store=shop).out
     assert "shop/ben/short  ended  pay any where args.amount < 6  8 of 9 uses left" in told
 
@@ -360,19 +298,7 @@ def test_a_later_no_beats_an_earlier_grant(shop, within, thread):
     """People deny what a grant would cover: it covers nothing more, and says since when."""
     call = thread.call("c")
     ask(shop, call)
-    wide = (
-        "grant",
-        "give",
-        "--tool",
-        "pay",
-        "-w",
-        "shop",
-        "--any-arguments",
-        "--duration",
-        "1h",
-        "--uses",
-        "9",
-    )
+    wide = split("grant give --tool pay -w shop --any-arguments --duration 1h --uses 9")
     assert within(*wide, "--as", "carol", "--name", "beaten", store=shop).code == 0
     assert within("deny", call, "--as", "ben", store=shop).code == 0
     beaten = grants(within, shop)["shop/carol/beaten"]
@@ -384,21 +310,13 @@ def test_ben_votes_for_ana(shop, within, thread):
     """For a time one person votes in another's place, and each decision says so; then not (B40)."""
     now = datetime.now(UTC)
     hour = timedelta(hours=1)
-    times = (
-        "--from",
-        f"{now - hour:%Y-%m-%dT%H:%M:%S}",
-        "--until",
-        f"{now + hour:%Y-%m-%dT%H:%M:%SZ}",
-    )
+    times = split(f"--from {now - hour:%Y-%m-%dT%H:%M:%S} --until {now + hour:%Y-%m-%dT%H:%M:%SZ}")
     first, second, third = (thread.call(name) for name in ("first", "second", "third"))
     for call in (first, second, third):
         ask(shop, call, "sign")
     assert within("approve", first, "--as", "ben", store=shop).code == 4
-    given = within(
-        *("delegate", "give", "ben", *times, "--tool", "sign", "-w", "shop", "--as", "ana"),
-        *("--name", "away", "--json"),
-        store=shop,
-    )
+    give = split("delegate give ben --tool sign -w shop --as ana --name away --json")
+    given = within(*give, *times, store=shop)
     assert (given.code, given.one["delegation"], given.one["to"]) == (0, "shop/ana/away", "ben")
     assert given.one["standing"] == "in force"
     found = within("approve", first, "--as", "ben", "--json", store=shop)
@@ -413,9 +331,8 @@ def test_ben_votes_for_ana(shop, within, thread):
     assert "shop/ana/away  in force  ben for ana" in listed
     foreign = within("delegate", "end", "shop/ana/away", "--as", "ben", store=shop)
     assert (foreign.code, "only ana can end shop/ana/away" in foreign.err) == (4, True)
-    assert within("delegate", "end", "shop/ana/away", "--as", "ana", "--json", store=shop).one[
-        "standing"
-    ] == ("ended")
+    end = split("delegate end shop/ana/away --as ana --json")
+    assert within(*end, store=shop).one["standing"] == "ended"
     assert within("approve", third, "--as", "ben", store=shop).code == 4
 
 
@@ -428,13 +345,8 @@ def test_a_message_is_heard_if_it_is_a_verdict(shop, within, thread):
     ask(shop, call, "pay")
     ask(shop, other, "pay")
     before = last_seq(shop)
-    for message in (
-        "yes",
-        "yes, I think",
-        f"approve {call}?",
-        "approve c d",
-        f"> {call} pay\nmaybe",
-    ):
+    hedges = ("yes", "yes, I think", f"approve {call}?", "approve c d", f"> {call} pay\nmaybe")
+    for message in hedges:
         ended = within("hear", message, "-w", "shop", "--as", "ana", store=shop)
         assert (ended.code, "this is not a verdict on one of the" in ended.err) == (2, True)
     assert within("hear", f"approve {call}", "-w", "shop", "--as", "rita", store=shop).code == 4
@@ -456,18 +368,11 @@ def test_the_glass_is_broken_with_a_reason_and_announced(shop, within, thread):
     nobody = within("break-glass", call, "--reason", "It burns.", "--as", "ana", store=shop)
     assert (nobody.code, "ana is none of those who may break the glass" in nobody.err) == (4, True)
     assert within("break-glass", call, "--reason", " ", "--as", "sam", store=shop).code == 4
-    broken = approvals(
-        "break-glass", call, "--reason", "It burns.", "--as", "sam", "--json", store=shop
-    )
+    words = ("--reason", "It burns.", "--as", "sam", "--json")
+    broken = approvals("break-glass", call, *words, store=shop)
     assert (broken.code, broken.one["ground"], broken.one["voters"]) == (0, "broken_glass", ["sam"])
     shown = within("show", call, "--json", store=shop)
-    assert kinds(shown) == [
-        "ToolRequested",
-        "ApprovalRequested",
-        "Voted",
-        "GlassBroken",
-        "Approved",
-    ]
+    assert kinds(shown)[1:] == ["ApprovalRequested", "Voted", "GlassBroken", "Approved"]
     assert "sam, who broke the glass" in within("wait", call, store=shop).err
     assert "sam alone lets it run: It burns." in within("show", call, store=shop).out
 
@@ -497,9 +402,8 @@ def test_all_that_waits_is_decided_at_once_and_failures_are_told_one_by_one(shop
     assert found[str(hers)][0] == "pending"
     assert found[str(hers)][1].startswith(f"ana asked for {hers}")
     assert [within("wait", call, "--timeout", "0", store=shop).code for call in others] == [8, 8]
-    rest = within(
-        "deny", "--all", "--thread", thread, "--tool", "pay", "--yes", "--as", "ben", store=shop
-    )
+    no = split(f"deny --all --thread {thread} --tool pay --yes --as ben")
+    rest = within(*no, store=shop)
     assert rest.code == 0
     assert rest.err.startswith(f"{hers}: Denied by ben at 20")
     until_listed(shop, hers, listed=False)
@@ -520,9 +424,7 @@ def test_all_is_what_was_shown(shop, within, thread):
             assert await queue.log.pending.put(key, value.replace(b": 6", b": 5"), revision)
 
     asyncio.run(doctored())
-    ended = within(
-        "approve", "--all", "--thread", thread, "--yes", "--as", "ana", "--json", store=shop
-    )
+    ended = within(*split(f"approve --all --thread {thread} --yes --as ana --json"), store=shop)
     assert ended.code == 1
     told = {line["call"]: line["error"] for line in ended.lines}
     assert told[str(true)] is None
@@ -570,9 +472,8 @@ def test_whoever_runs_it_says_how_it_went(shop, within, thread):
     assert (started.code, started.one["status"], started.one["arguments"]) == (0, "running", FIVE)
     again = within("start", done, store=shop)
     assert (again.code, "is already claimed" in again.err) == (1, True)
-    finished = approvals(
-        "finish", done, "--output", "-", "--json", store=shop, typed="two\nlines\n"
-    )
+    words = ("finish", done, "--output", "-", "--json")
+    finished = approvals(*words, store=shop, typed="two\nlines\n")
     assert (finished.code, finished.one["status"]) == (0, "returned")
     assert last(within("show", done, "--json", store=shop))["output"] == "two\nlines\n"
     late = within("finish", done, "--output", "something else", store=shop)
@@ -592,10 +493,8 @@ def test_the_organisations_policy_holds_in_every_workspace(shop, within, tmp_pat
     over.write_text('[[rule]]\nname = "vault"\ntools = ["vault"]\nthen = "block"\n')
     own.write_text('[[rule]]\nname = "all"\ntools = ["*"]\nthen = "allow"\npriority = 1000\n')
     missing = within("policy", "show", "--organisation", store=shop)
-    assert (missing.code, "there is no version of the organisation's policy" in missing.err) == (
-        2,
-        True,
-    )
+    assert missing.code == 2
+    assert "there is no version of the organisation's policy" in missing.err
     applied = within("policy", "apply", over, "--organisation", "--json", store=shop)
     assert (applied.code, applied.one) == (0, {"organisation": True, "version": 1})
     assert within("policy", "apply", own, "-w", "desk", store=shop).code == 0
@@ -775,29 +674,12 @@ def test_bad_input_is_told_and_not_recorded(calm, within, monkeypatch, line, cod
     assert last_seq(calm) == before
 
 
-def test_errors_of_people_are_json_for_programs(calm, within):
-    """With --json an error is one line of JSON on stderr, also for an unreadable option."""
-    ended = within(*GIVE.split(), "--duration", "soon", "--any-arguments", "--json", store=calm)
-    assert (ended.code, ended.out) == (2, "")
-    assert json.loads(ended.err)["error"] == "BadInput"
-
-
 def test_a_policy_is_proposed_and_applied_once_somebody_else_approved_it(shop, within, tmp_path):
     """The proposer's yes does not count; applied twice it is one version, never a later one (H7)"""
     looser = tmp_path / "looser.toml"
     looser.write_text('[[rule]]\nname = "all"\ntools = ["*"]\nthen = "allow"\n')
-    proposed = within(
-        "policy",
-        "apply",
-        looser,
-        "-w",
-        "proposing",
-        "--propose",
-        "--requester",
-        "olga",
-        "--json",
-        store=shop,
-    )
+    words = split("-w proposing --propose --requester olga --json")
+    proposed = within("policy", "apply", looser, *words, store=shop)
     assert proposed.code == 8, proposed.err
     call = proposed.one["proposal"]
     assert within("policy", "apply", "--proposal", call, store=shop).code == 1
@@ -807,13 +689,8 @@ def test_a_policy_is_proposed_and_applied_once_somebody_else_approved_it(shop, w
     assert within("approve", call, "--as", "ana", store=shop).code == 0
     for _ in range(2):
         applied = within("policy", "apply", "--proposal", call, "--json", store=shop)
-        assert (applied.code, applied.one) == (0, {"workspace": "proposing", "version": 1}), (
-            applied.err
-        )
-    for wrong in (
-        (),
-        (looser, "--proposal", call),
-        (looser, "--propose"),
-        (looser, "--requester", "olga"),
-    ):
-        assert within("policy", "apply", *wrong, store=shop).code == 2
+        assert (applied.code, applied.err) == (0, "")
+        assert applied.one == {"workspace": "proposing", "version": 1}
+    for wrong in ((), ("--proposal", call), ("--propose",), ("--requester", "olga")):
+        given = (looser, *wrong) if wrong else ()
+        assert within("policy", "apply", *given, store=shop).code == 2
