@@ -40,17 +40,9 @@ from ayes.schemas.slots import BudgetRef, DelegationRef, Slot, ThreadRef
 PAGE = ROOT / "docs" / "analysts.md"
 NOTEBOOK = ROOT / "examples" / "analysts.ipynb"
 TABLES = (
-    "events",
-    "calls",
-    "votes",
-    "grants",
-    "delegations",
-    "policies",
-    "tools",
-    "threads",
-    "files",
+    "events", "calls", "votes", "grants", "delegations", "policies", "tools", "threads", "files",
     "budgets",
-)
+)  # fmt: skip
 #: Not all of the examples' answers are the same for each lake; their columns are.
 ANSWERS = {
     1: ("tool", "verdict", "calls"),

@@ -603,14 +603,9 @@ async def test_the_readme_works(tmp_path):
         code, out, err = await service
         assert (code, "480 given back for order A-17" in out) == (0, True), err
         kinds = [
-            "ToolDeclared",
-            "ToolRequested",
-            "ApprovalRequested",
-            "Voted",
-            "Approved",
-            "ToolStarted",
-            "ToolReturned",
-        ]
+            "ToolDeclared", "ToolRequested", "ApprovalRequested", "Voted", "Approved",
+            "ToolStarted", "ToolReturned",
+        ]  # fmt: skip
         assert [fact["event"]["type"] for fact in await seen] == kinds
         # Started again, it finds that all is done.
         code, out, err = await run([sys.executable, "examples/service.py"], here, environment)

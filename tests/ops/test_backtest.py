@@ -36,14 +36,10 @@ from ayes.schemas.tools import Tool, ToolSpec
 #: Those that examples/airline.toml asks about, written out once more.
 CHANGING = frozenset(
     {
-        "book_reservation",
-        "cancel_reservation",
-        "update_reservation_flights",
-        "update_reservation_baggages",
-        "update_reservation_passengers",
-        "send_certificate",
+        "book_reservation", "cancel_reservation", "update_reservation_flights",
+        "update_reservation_baggages", "update_reservation_passengers", "send_certificate",
     }
-)
+)  # fmt: skip
 ANY = e.ToolDeclared(description="", schema='{"type":"object"}')
 AT = datetime(2026, 3, 1, 9, 0, tzinfo=UTC)
 SCHEMA = '{"type":"object","properties":{"amount":{"type":"number"}},"required":["amount"]}'

@@ -180,14 +180,10 @@ def test_what_is_not_known_is_not_reported():
 @pytest.mark.parametrize(
     "name",
     [
-        '"} 1\nayes_ready 0',
-        "back\\slash",
-        "\N{RIGHT-TO-LEFT OVERRIDE}x",
-        "\N{PILE OF POO}",
-        "\0",
+        '"} 1\nayes_ready 0', "back\\slash", "\N{RIGHT-TO-LEFT OVERRIDE}x", "\N{PILE OF POO}", "\0",
         "{}",
     ],
-)
+)  # fmt: skip
 def test_a_rules_name_cannot_disturb_the_text(name):
     """Names come from policies: whatever they hold, they are one label of one series."""
     tally = FactCounts()

@@ -98,12 +98,8 @@ async def test_one_trace_over_two_processes_and_a_restart(store: Path, tmp_path:
     spans = [*received.spans, *here.spans]
     assert call.finished
     assert path(spans, call.finished.event.trace) == [
-        f"{CALL}decided",
-        f"{CALL}vote.*",
-        "vote approve",
-        f"{CALL}requested",
-        "the service",
-    ]
+        f"{CALL}decided", f"{CALL}vote.*", "vote approve", f"{CALL}requested", "the service",
+    ]  # fmt: skip
     assert {one.trace for one in spans} == {named(here.spans, "the service").trace}
     assert named(received.spans[:first], f"{CALL}requested").service == "ayes-gate"
     assert named(received.spans[first:], f"{CALL}vote.*").service == "ayes-gate"

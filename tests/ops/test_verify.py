@@ -104,11 +104,8 @@ async def test_replay_stops_where_it_is_told_to(store, admin):
     for index in (0, len(facts) // 2, len(facts) - 1):
         there = facts[index]
         by_number = await rebuild(admin, until=there.seq, verify=True)
-        assert (by_number.facts, by_number.until, by_number.differences) == (
-            index + 1,
-            there.seq,
-            (),
-        )
+        assert (by_number.facts, by_number.until) == (index + 1, there.seq)
+        assert by_number.differences == ()
         by_time = await rebuild(admin, until=there.recorded_at, verify=True)
         assert {**as_dict(by_time), "seconds": 0} == {**as_dict(by_number), "seconds": 0}
     nothing = await rebuild(admin, until=facts[0].recorded_at - timedelta(seconds=1), verify=True)

@@ -90,16 +90,10 @@ _approvals = st.builds(
 _starts = st.builds(e.ToolStarted, digest=_digests, idempotency_key=st.just("k"))
 _endings = _some(
     [
-        "denied",
-        "expired",
-        "revoked",
-        "lapsed",
-        "unknown_tool",
-        "withdrawn",
-        "answered",
+        "denied", "expired", "revoked", "lapsed", "unknown_tool", "withdrawn", "answered",
         "answered_with_error",
     ]
-)
+)  # fmt: skip
 _results = st.one_of(
     st.builds(e.ToolReturned, output=st.just("done"), attempt=_attempts),
     st.builds(e.ToolFailed, error=st.just("no"), attempt=_attempts),

@@ -259,12 +259,8 @@ async def test_a_long_body_is_refused_before_it_is_read(client):
 async def test_every_response_has_the_headers(shop, client):
     """Pages, the API, static files and errors."""
     for path in (
-        "/",
-        "/api/v1/calls",
-        "/static/console.css",
-        "/nothing",
-        "/api/v1/nothing",
-    ):
+        "/", "/api/v1/calls", "/static/console.css", "/nothing", "/api/v1/nothing",
+    ):  # fmt: skip
         headers = (await client.get(path)).headers
         policy = headers["content-security-policy"]
         assert "default-src 'none'" in policy

@@ -83,12 +83,8 @@ def test_a_bare_word_may_come_late():
     either.
     """
     for message in (
-        "ok",
-        "> refund\nok",
-        "ok order-17/refund-1",
-        "> A-17\nok",
-        f"ok {ONE.digest[:12]}",
-    ):
+        "ok", "> refund\nok", "ok order-17/refund-1", "> A-17\nok", f"ok {ONE.digest[:12]}",
+    ):  # fmt: skip
         assert parse_vote(message, [TWO]) is None
     assert parse_vote("ok order-18/refund-1", [TWO]) == ChatVote(TWO, "approve")
 

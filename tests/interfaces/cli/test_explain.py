@@ -119,11 +119,8 @@ async def test_it_says_who_agrees_who_is_missing_and_who_does_not_count(admin, g
     await requested(admin)
     await until(admin, "gated")
     told = await explain()
-    assert (told["status"], told["judged"]["then"], told["judged"]["rule"]) == (
-        "pending",
-        "ask",
-        "money",
-    )
+    assert (told["status"], told["judged"]["then"]) == ("pending", "ask")
+    assert told["judged"]["rule"] == "money"
     assert (told["judged"]["policy_version"], told["judged"]["organisation"]) == (1, False)
     assert told["judged"]["reason"] == "It moves money."
     assert told["judged"]["shadows"] == []
@@ -292,11 +289,8 @@ async def test_the_grants_that_decided_it_are_named(admin, gate, explain):
     await requested(admin)
     await until(admin, "decided")
     told = await explain()
-    assert (told["grants"], told["judged"]["then"], told["judged"]["rule"]) == (
-        ["ana/week"],
-        "ask",
-        "money",
-    )
+    assert (told["grants"], told["judged"]["then"]) == (["ana/week"], "ask")
+    assert told["judged"]["rule"] == "money"
     assert told["by_now"] is None
     assert "granted     by ana/week" in await explain(json_=False)
 

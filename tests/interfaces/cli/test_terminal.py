@@ -273,10 +273,8 @@ def test_an_edit_is_told_with_what_it_changed(capsys):
     assert f"edited to {edit}" in capsys.readouterr().out
     told = call_state(call_of(ref, tuple(story.facts)))
     assert (told.arguments, told.digest, told.edited) == (edit, digest, True)
-    assert (told.requested_arguments, told.requested_digest) == (
-        wish.arguments,
-        request(wish).digest,
-    )
+    assert told.requested_arguments == wish.arguments
+    assert told.requested_digest == request(wish).digest
     plain = call_of(
         ref, tuple(Fact(n, START, *one) for n, one in enumerate(life(ref, wish, "denied"), 1))
     )

@@ -51,17 +51,10 @@ tools = ["*/slow_compute", "*/*_job", "*/confirm_delete", "*/multi_input"]
 then = "ask"
 """
 SCENARIOS = (
-    "lifecycle",
-    "capability-negotiation",
-    "wire-fields",
-    "request-state-removal",
-    "mrtr-input",
-    "request-headers",
-    "dispatch-and-envelope",
-    "status-notifications",
-    "required-task-error",
+    "lifecycle", "capability-negotiation", "wire-fields", "request-state-removal", "mrtr-input",
+    "request-headers", "dispatch-and-envelope", "status-notifications", "required-task-error",
     "mrtr-composition",
-)
+)  # fmt: skip
 
 
 async def passed(url: str, *options: str) -> tuple[str, list[str]]:
