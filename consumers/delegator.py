@@ -98,7 +98,7 @@ def read_agents(path: str | Path) -> dict[str, SubAgent]:
     return agents
 
 
-class Delegation(Struct, frozen=True):
+class SubAgentRun(Struct, frozen=True):
     """A call of a sub-agent's tool, and its thread."""
 
     call: Call
@@ -122,7 +122,7 @@ class Delegator:
         self._agents = dict(agents)
         self._versions = {tool: declaration(one.spec(tool))[0] for tool, one in agents.items()}
 
-    async def load(self, ledger: Ledger, handed: Delivered) -> tuple[Delegation, ...]:
+    async def load(self, ledger: Ledger, handed: Delivered) -> tuple[SubAgentRun, ...]:
         """The delegations that a decision or a reply may carry on: the decided call's, and the one
         in whose thread it was recorded.
         """
@@ -136,7 +136,7 @@ class Delegator:
                 found.append(await self._delegation(ledger, parent, handed))
         return tuple(one for one in found if one is not None)
 
-    async def _delegation(self, ledger: Ledger, ref: CallRef, handed: Fact) -> Delegation | None:
+    async def _delegation(self, ledger: Ledger, ref: CallRef, handed: Fact) -> SubAgentRun | None:
         found = await self._read(ledger, ref, handed)
         if found is None or not await ledger.is_too_late(found.call):
             return found
@@ -145,7 +145,7 @@ class Delegator:
         found = await self._read(ledger.reading_from(ledger.log), ref, handed)
         return found if found is not None and found.call.starts else None
 
-    async def _read(self, ledger: Ledger, ref: CallRef, handed: Fact) -> Delegation | None:
+    async def _read(self, ledger: Ledger, ref: CallRef, handed: Fact) -> SubAgentRun | None:
         facts = await ledger.read(
             ref, *origin_slots(ref), ref.below, handed.slot, must_include=handed.slot
         )
@@ -159,7 +159,7 @@ class Delegator:
         offered = await _offered(ledger, ref.workspace, agent) if below.opened is None else ()
         is_open = call.is_clients and call.status in (Status.APPROVED, Status.RUNNING)
         now = await ledger.log.clock() if call.newer and is_open else None
-        return Delegation(call, agent, below, offered, now)
+        return SubAgentRun(call, agent, below, offered, now)
 
     async def _is_declared(self, ledger: Ledger, workspace: str, tool: str) -> bool:
         """Whether it is this sub-agent that the workspace knows by the tool's name, in whatever
@@ -171,7 +171,7 @@ class Delegator:
             return False
         return True
 
-    def decide(self, seen: tuple[Delegation, ...], handed: Delivered) -> Sequence[Effect[Never]]:
+    def decide(self, seen: tuple[SubAgentRun, ...], handed: Delivered) -> Sequence[Effect[Never]]:
         for one in seen:
             if one.now is not None:
                 waited_s = (one.now - handed.recorded_at).total_seconds()
@@ -183,7 +183,7 @@ class Delegator:
         raise AssertionError("the delegator claims no work")
 
 
-def steps(one: Delegation) -> Sequence[Effect[Never]]:
+def steps(one: SubAgentRun) -> Sequence[Effect[Never]]:
     """The next steps of a delegation."""
     call, below = one.call, one.below
     if not call.is_clients or call.newer:
@@ -245,7 +245,7 @@ def task_of(arguments: str) -> str:
             return arguments
 
 
-def _is_its_own(one: Delegation, opened: Fact) -> bool:
+def _is_its_own(one: SubAgentRun, opened: Fact) -> bool:
     event = opened.event
     # Its agent and model are those of the file at the time of the opening.
     return (

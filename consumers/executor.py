@@ -54,7 +54,7 @@ HAND_ON_AFTER_S: Final = 2.0
 LOOKUP_PAUSES_S: Final = (0.0, 1.0, 5.0)
 
 
-class Run(Struct, frozen=True):
+class ClaimedRun(Struct, frozen=True):
     """The work behind a claim."""
 
     call: CallRef
@@ -126,13 +126,13 @@ class Executor:
         now = await ledger.log.clock() if call.valid_until is not None else None
         return ExecutorState(call, declared, now, looked_up=found)
 
-    def decide(self, seen: ExecutorState, handed: Delivered) -> Sequence[Effect[Run]]:
+    def decide(self, seen: ExecutorState, handed: Delivered) -> Sequence[Effect[ClaimedRun]]:
         steps = self._steps(seen, handed)
         if steps and seen.call.newer:
             return [_hand_on(seen, handed, "a newer program has recorded something about it")]
         return steps
 
-    def _steps(self, seen: ExecutorState, handed: Delivered) -> Sequence[Effect[Run]]:
+    def _steps(self, seen: ExecutorState, handed: Delivered) -> Sequence[Effect[ClaimedRun]]:
         call = seen.call
         if call.requested is None or (ends_at := call.refusal_slot) is None:
             return ()
@@ -153,7 +153,7 @@ class Executor:
             return [Append(call.claim_slot, e.Declined(why="unknown_tool"))]
         return [self._claim(call)]
 
-    async def execute(self, ledger: Ledger, work: Run) -> Append | None:
+    async def execute(self, ledger: Ledger, work: ClaimedRun) -> Append | None:
         call = await ledger.call_patiently(work.call, must_include=work.call.claim(work.attempt))
         # A revocation has a slot of its own, so the order of the log decides which of them counts.
         if not any(attempt_of(start) == work.attempt for start in call.starts):
@@ -161,7 +161,7 @@ class Executor:
         outcome = await tracing.executing(call, self._outcome(work))
         return Append(call.end_slot or call.late_slot, outcome, fallback_slot=call.late_slot)
 
-    async def _outcome(self, work: Run) -> e.ToolReturned | e.ToolFailed | e.InDoubt:
+    async def _outcome(self, work: ClaimedRun) -> e.ToolReturned | e.ToolFailed | e.InDoubt:
         function = self._tools[work.tool].function
         return await run_tool(function, work.arguments, work.attempt, key=str(work.call))
 
@@ -199,7 +199,7 @@ class Executor:
             getattr(own, field) == getattr(declared, field) for field in _CONTRACT
         )
 
-    def _again(self, seen: ExecutorState) -> Sequence[Effect[Run]]:
+    def _again(self, seen: ExecutorState) -> Sequence[Effect[ClaimedRun]]:
         """The steps for a call whose executor has died."""
         call, declared = seen.call, seen.declared
         assert call.end_slot
@@ -220,12 +220,12 @@ class Executor:
         asked = f"Its lookup cannot tell what became of it: {unknown}. " if unknown else ""
         return [Append(call.end_slot, _in_doubt(call, asked))]
 
-    def _claim(self, call: Call, *, looked_up: bool = False) -> Perform[Run]:
+    def _claim(self, call: Call, *, looked_up: bool = False) -> Perform[ClaimedRun]:
         slot = call.claim_slot
         started = e.ToolStarted(
             digest=call.digest, idempotency_key=str(call.ref), looked_up=looked_up
         )
-        work = Run(call.ref, call.wish.tool, call.arguments, int(slot.tail[-1]))
+        work = ClaimedRun(call.ref, call.wish.tool, call.arguments, int(slot.tail[-1]))
         return Perform(Append(slot, started, after=call.last_revocation), work)
 
 

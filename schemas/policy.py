@@ -69,13 +69,13 @@ cannot be kept from approving their own request. So the call is denied, unless
 Who is told of a question, a deadline or an outcome, and through which channel, is in `[contacts]`,
 `[rooms]` and `[[notify]]`: `ayes.schemas.routes` shows them.
 
-A budget (docs/decisions/0049) limits the sum of what calls spend, in each workspace. Beyond it
-people are asked about what would be allowed, or, with block, nothing of that runs, whoever approves
-it. A day is one of UTC, by the time of the request on the broker's clock. An amount that is
-missing, negative or not a number counts as beyond the budget. The amount "tokens" is what the
+A budget (docs/decisions/0049) limits the sum of what calls spend, in each workspace. Over the limit
+people are asked about calls that would be allowed; with block, calls are denied even if people
+approve them. A day is one of UTC, by the time of the request on the broker's clock. An amount that
+is missing, negative or not a number counts as over the limit. The amount "tokens" is what the
 models' replies have used so far. A requester is a person, by every account in [people]. A
-sub-agent's thread is one of its own. Of the workspace's and the organisation's budgets all must
-have room.
+sub-agent's thread is one of its own. All budgets of the workspace and the organisation must have
+room.
 
 `while_pending` decides about a user's message while a call of the thread is pending: it waits until
 the call is settled, makes the call moot, or is refused. It holds for every rule, and no message is
@@ -341,7 +341,7 @@ class Budget(TomlModel):
     unit: str = Field(default="", max_length=32)
     #: Each combination of these has its own sum. None of them: one sum for the workspace.
     per: Annotated[tuple[Per, ...], Field(strict=False)] = ()
-    #: Beyond it people are asked, or nothing runs.
+    #: Over it people are asked, or nothing runs.
     then: Literal["ask", "block"] = "ask"
 
     @field_validator("name")

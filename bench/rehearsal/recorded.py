@@ -13,7 +13,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from ayes.consumers.effects import Effect, Perform
-from ayes.consumers.executor import Executor, ExecutorState, Run
+from ayes.consumers.executor import ClaimedRun, Executor, ExecutorState
 from ayes.consumers.model import Ask, ModelReply, ModelRequest, ModelWorker
 from ayes.consumers.tools import Registered
 from ayes.consumers.worker import Reaction
@@ -204,7 +204,7 @@ class RecordedExecutor(Executor):
             raise _not_ours(call.ref.thread_ref)
         return seen
 
-    async def _outcome(self, work: Run) -> e.ToolReturned | e.ToolFailed:
+    async def _outcome(self, work: ClaimedRun) -> e.ToolReturned | e.ToolFailed:
         output = self._outputs.get(work.call.thread, {}).get(work.call.call)
         if output is None:
             return e.ToolFailed(

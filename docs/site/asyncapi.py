@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from ayes import __version__
-from ayes.interfaces.api.nats import Endpoint
+from ayes.interfaces.api.nats import EndpointSchema
 from ayes.interfaces.api.problems import Problem
 from ayes.ledger.files import PIECE_BYTES
 from ayes.ledger.nats.streams import STORED
@@ -96,7 +96,7 @@ _HEADERS: Final = {
 _REPLY: Final = {"$ref": "#/channels/reply"}
 
 
-def document(endpoints: Mapping[str, Endpoint]) -> dict[str, Any]:
+def document(endpoints: Mapping[str, EndpointSchema]) -> dict[str, Any]:
     """The document.
 
     Args:
@@ -282,7 +282,7 @@ def _answer(*messages: str) -> dict[str, Any]:
     }
 
 
-def _reply(endpoints: Mapping[str, Endpoint]) -> dict[str, Any]:
+def _reply(endpoints: Mapping[str, EndpointSchema]) -> dict[str, Any]:
     names = ["recorded", "refused", "api_problem", *(f"api_{one}_answer" for one in endpoints)]
     return {
         "address": None,
@@ -291,7 +291,7 @@ def _reply(endpoints: Mapping[str, Endpoint]) -> dict[str, Any]:
     }
 
 
-def _endpoint(name: str, endpoint: Endpoint) -> dict[str, Any]:
+def _endpoint(name: str, endpoint: EndpointSchema) -> dict[str, Any]:
     return {
         "address": f"{API_SERVICE}.{{role}}.{{name}}.{name}",
         "description": endpoint.description,
@@ -306,7 +306,7 @@ def _endpoint(name: str, endpoint: Endpoint) -> dict[str, Any]:
     }
 
 
-def _messages(endpoints: Mapping[str, Endpoint]) -> dict[str, Any]:
+def _messages(endpoints: Mapping[str, EndpointSchema]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for kinds in FILLED_BY.values():
         for kind in kinds:
@@ -368,7 +368,7 @@ def _message(summary: str, payload: Mapping[str, Any]) -> dict[str, Any]:
     return {"summary": summary, "payload": _moved(payload)}
 
 
-def _api_schemas(endpoints: Mapping[str, Endpoint]) -> dict[str, Any]:
+def _api_schemas(endpoints: Mapping[str, EndpointSchema]) -> dict[str, Any]:
     """What the requests and answers of the API are made of, under names of their own."""
     both = [one for endpoint in endpoints.values() for one in (endpoint.request, endpoint.response)]
     found = {name: one for schema in both for name, one in schema.get("$defs", {}).items()}

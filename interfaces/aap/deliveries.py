@@ -21,7 +21,7 @@ import msgspec
 from ayes.consumers.supervision import keep_running
 from ayes.consumers.webhooks.endpoints import Endpoint, check
 from ayes.consumers.webhooks.requests import HttpAnswer, Sender
-from ayes.interfaces.aap.instances import Delivery, Instance, InstancesFile
+from ayes.interfaces.aap.instances import Instance, InstancesFile, Receiver
 from ayes.interfaces.aap.wire import stamp
 from ayes.ledger.clients.services import Ledger
 from ayes.schemas.codec import Fact
@@ -43,7 +43,7 @@ _LOOK_S: Final = 1.0
 _NAMESPACE: Final = uuid.UUID("5b2b1a3e-6a52-4b0e-9d0c-3c7f0f6f5d11")
 
 
-class Deliveries:
+class DecisionDeliveries:
     """Tells receivers of decisions.
 
     Args:
@@ -63,7 +63,7 @@ class Deliveries:
         self._file, self._ledger, self._sender = file, ledger, sender
         self._thread, self._allow_private = thread, allow_private
 
-    async def agrees(self, instance: str, delivery: Delivery) -> str:
+    async def agrees(self, instance: str, delivery: Receiver) -> str:
         """Why the receiver at a URL may not be sent to; empty if it answers for its registration.
 
         Raises:
@@ -142,13 +142,13 @@ class Deliveries:
             pause_s = min(pause_s * 2, _MAX_PAUSE_S)
 
     async def _post(
-        self, instance: str, delivery: Delivery, message_id: str, message: dict[str, str]
+        self, instance: str, delivery: Receiver, message_id: str, message: dict[str, str]
     ) -> HttpAnswer:
         endpoint = self._endpoint(instance, delivery)
         body = msgspec.json.encode(message).decode()
         return await self._sender.post(endpoint, message_id, body, _JSON)
 
-    def _endpoint(self, instance: str, delivery: Delivery) -> Endpoint:
+    def _endpoint(self, instance: str, delivery: Receiver) -> Endpoint:
         return Endpoint(
             name=instance,
             url=delivery.url,

@@ -28,7 +28,7 @@ _PREFIX: Final = "aap_"
 _MAX_INSTANCES: Final = 10_000
 
 
-class Delivery(Struct, forbid_unknown_fields=True, frozen=True):
+class Receiver(Struct, forbid_unknown_fields=True, frozen=True):
     """Where an agent is told that its request is decided."""
 
     type: Literal["webhook"]
@@ -40,14 +40,14 @@ class Delivery(Struct, forbid_unknown_fields=True, frozen=True):
 
     def __repr__(self) -> str:
         """Omit the secret, and the URL, which may hold one, since this ends up in logs."""
-        return f"Delivery({self.registration_id!r})"
+        return f"Receiver({self.registration_id!r})"
 
 
 class Provision(Struct, forbid_unknown_fields=True, frozen=True):
     """The request for an instance."""
 
     instance_name: str | UnsetType = UNSET
-    delivery: Delivery | UnsetType = UNSET
+    delivery: Receiver | UnsetType = UNSET
 
 
 class Instance(Struct, frozen=True, omit_defaults=True):
@@ -64,7 +64,7 @@ class Instance(Struct, frozen=True, omit_defaults=True):
     expires_at: datetime
     #: The number of the last fact that its receiver was told of; at first, the last one there was.
     told: int
-    delivery: Delivery | None = None
+    delivery: Receiver | None = None
     removed: bool = False
 
 
@@ -129,7 +129,7 @@ class InstancesFile(PrivateFile[Instances]):
         self.change(removed)
 
     def note_told(self, instance: str, seq: int) -> None:
-        """Note that its receiver was told of this fact, or is told of it no more."""
+        """Note that its receiver was sent this fact, or that this was given up."""
 
         def noted(there: Instances) -> Instances:
             one = there.instances[instance]

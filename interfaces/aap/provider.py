@@ -143,7 +143,7 @@ class Provider:
             raise Conflict("approval_expired", f"the approval of {request_id} is valid no longer.")
         raise Conflict("not_approved", f"{request_id} is {wire.status(call)}.")
 
-    async def outcome(self, request_id: str, report: wire.Report) -> bytes:
+    async def outcome(self, request_id: str, report: wire.ReportedOutcome) -> bytes:
         """Record what became of a consumed request.
 
         Raises:

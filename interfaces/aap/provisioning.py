@@ -18,7 +18,7 @@ from msgspec import UNSET
 from ayes.consumers.supervision import keep_running
 from ayes.consumers.webhooks.requests import Sender
 from ayes.interfaces.aap import wire
-from ayes.interfaces.aap.deliveries import Deliveries
+from ayes.interfaces.aap.deliveries import DecisionDeliveries
 from ayes.interfaces.aap.instances import (
     LASTS,
     Instance,
@@ -47,7 +47,11 @@ class Provisioning:
     """The instances of one provider that are not in its settings."""
 
     def __init__(
-        self, settings: ProviderFile, ledger: Ledger, file: InstancesFile, deliveries: Deliveries
+        self,
+        settings: ProviderFile,
+        ledger: Ledger,
+        file: InstancesFile,
+        deliveries: DecisionDeliveries,
     ) -> None:
         self._settings, self._ledger = settings, ledger
         self._file, self._deliveries = file, deliveries
@@ -168,7 +172,9 @@ async def opened(
             "Choose another name, so that neither sees the other's requests."
         )
     thread = partial(thread_of, settings.workspace)
-    deliveries = Deliveries(made, ledger, Sender(), thread, allow_private=settings.allow_private)
+    deliveries = DecisionDeliveries(
+        made, ledger, Sender(), thread, allow_private=settings.allow_private
+    )
     telling = asyncio.create_task(keep_running("telling receivers", deliveries.run))
     try:
         yield Provisioning(settings, ledger, made, deliveries)

@@ -71,7 +71,7 @@ class Submission(Struct, forbid_unknown_fields=True, frozen=True):
         return found
 
 
-class Report(Struct, forbid_unknown_fields=True, frozen=True):
+class ReportedOutcome(Struct, forbid_unknown_fields=True, frozen=True):
     """The outcome of a tool, as an agent reports it."""
 
     status: str
@@ -99,14 +99,14 @@ def submission(raw: bytes) -> Submission:
     return found
 
 
-def report(raw: bytes) -> Report:
+def report(raw: bytes) -> ReportedOutcome:
     """Read an outcome.
 
     Raises:
         BadInput: in one sentence.
     """
     try:
-        found = msgspec.json.decode(raw, type=Report)
+        found = msgspec.json.decode(raw, type=ReportedOutcome)
     except msgspec.MsgspecError as problem:
         raise BadInput(f"the outcome is not one of the protocol: {problem}") from None
     if found.status not in ("succeeded", "failed"):

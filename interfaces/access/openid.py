@@ -102,7 +102,7 @@ class _Begun(Struct, frozen=True):
     at: float
 
 
-class Provider:
+class OpenIdProvider:
     """An OpenID Connect provider.
 
     Args:

@@ -29,7 +29,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ayes.interfaces.access.http_server import LOOPBACK
-from ayes.interfaces.access.openid import Provider
+from ayes.interfaces.access.openid import OpenIdProvider
 from ayes.interfaces.access.sessions import BEGUN, LONGEST_S, WRONG, Attempts, Sessions
 from ayes.interfaces.api.problems import respond
 from ayes.ops.tokens import AccessFile
@@ -67,7 +67,9 @@ class Security:
         provider: who signs people in; None: a link that only this machine can use.
     """
 
-    def __init__(self, access: AccessFile, url: str, provider: Provider | None = None) -> None:
+    def __init__(
+        self, access: AccessFile, url: str, provider: OpenIdProvider | None = None
+    ) -> None:
         parts = urlsplit(url)
         self.access = access
         self.url = url.rstrip("/")

@@ -71,7 +71,7 @@ class Operation(NamedTuple):
     path: str
 
 
-class Endpoint(NamedTuple):
+class EndpointSchema(NamedTuple):
     """An endpoint as it describes itself: JSON Schemas (2020-12) without references outside."""
 
     description: str
@@ -97,7 +97,7 @@ ENDPOINTS: Final = {
 }
 
 
-class Answer(Struct, frozen=True):
+class HttpReply(Struct, frozen=True):
     """An HTTP response."""
 
     status: int
@@ -106,7 +106,7 @@ class Answer(Struct, frozen=True):
 
 @asynccontextmanager
 async def answering(
-    client: Client, api: FastAPI, offered: Mapping[str, Endpoint]
+    client: Client, api: FastAPI, offered: Mapping[str, EndpointSchema]
 ) -> AsyncGenerator[None]:
     """Answer requests over this connection for as long as the block lasts.
 
@@ -188,7 +188,7 @@ class _Handler:
         with suppress(nats.errors.Error):
             await self._respond(request, answer)
 
-    async def _respond(self, request: Request, answer: Answer) -> None:
+    async def _respond(self, request: Request, answer: HttpReply) -> None:
         if answer.status < HTTPStatus.BAD_REQUEST:
             await request.respond(answer.body)
             return
@@ -208,7 +208,7 @@ class _Detail(Struct):
             return cls().detail
 
 
-async def answer_to(api: FastAPI, subject: str, payload: bytes, trace: str = "") -> Answer:
+async def answer_to(api: FastAPI, subject: str, payload: bytes, trace: str = "") -> HttpReply:
     """Give a request to the handler of its HTTP operation.
 
     Args:
@@ -222,7 +222,7 @@ async def answer_to(api: FastAPI, subject: str, payload: bytes, trace: str = "")
         return _failure(HTTPStatus.NOT_FOUND, f"there is no {unknown} at {subject}.", 2)
     except BadInput as problem:
         found = problem_of(problem)
-        return Answer(found.status, msgspec.json.encode(found))
+        return HttpReply(found.status, msgspec.json.encode(found))
     return await _called(api, scope, body)
 
 
@@ -274,7 +274,7 @@ def _http(
     return scope, body
 
 
-async def _called(api: FastAPI, scope: dict[str, Any], body: bytes) -> Answer:
+async def _called(api: FastAPI, scope: dict[str, Any], body: bytes) -> HttpReply:
     given: list[MutableMapping[str, Any]] = [
         {"type": "http.request", "body": body, "more_body": False}
     ]
@@ -293,12 +293,12 @@ async def _called(api: FastAPI, scope: dict[str, Any], body: bytes) -> Answer:
             chunks.append(message.get("body", b""))
 
     await api(scope, receive, send)
-    return Answer(status, b"".join(chunks))
+    return HttpReply(status, b"".join(chunks))
 
 
-def _failure(status: HTTPStatus, detail: str, exit_code: int) -> Answer:
+def _failure(status: HTTPStatus, detail: str, exit_code: int) -> HttpReply:
     kind = "Unavailable" if status == HTTPStatus.SERVICE_UNAVAILABLE else "BadInput"
-    return Answer(status, bytes(respond(kind, status, detail, exit_code).body))
+    return HttpReply(status, bytes(respond(kind, status, detail, exit_code).body))
 
 
 # ---------------------------------------------------------------------------------------- schemas
@@ -307,13 +307,13 @@ def _failure(status: HTTPStatus, detail: str, exit_code: int) -> Answer:
 _REF: Final = "#/components/schemas/"
 
 
-def endpoints(api: FastAPI) -> dict[str, Endpoint]:
+def endpoints(api: FastAPI) -> dict[str, EndpointSchema]:
     """The endpoints by name, as the OpenAPI document of the API has their operations."""
     document = api.openapi()
     return {name: _endpoint(document, one) for name, one in ENDPOINTS.items()}
 
 
-def _endpoint(document: Mapping[str, Any], operation: Operation) -> Endpoint:
+def _endpoint(document: Mapping[str, Any], operation: Operation) -> EndpointSchema:
     path = operation.path.replace("{call}", "{workspace}/{thread}/{call}")
     path = path.replace("{thread}/", "{workspace}/{thread}/") if "{call}" not in path else path
     schemas = document["components"]["schemas"]
@@ -340,7 +340,7 @@ def _endpoint(document: Mapping[str, Any], operation: Operation) -> Endpoint:
     }
     answered = described["responses"]["200"]["content"]["application/json"].get("schema", {})
     summary = described.get("description") or described["summary"]
-    return Endpoint(
+    return EndpointSchema(
         " ".join(summary.partition("\n\n")[0].split()),
         json_schema.standalone(request, schemas, _REF),
         json_schema.standalone(answered, schemas, _REF),

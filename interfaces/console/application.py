@@ -39,7 +39,7 @@ from ayes.interfaces.api import (
 )
 from ayes.interfaces.api.backend import Backend, jetstream
 from ayes.interfaces.api.base import HttpApi
-from ayes.interfaces.api.nats import Endpoint, answering, endpoints
+from ayes.interfaces.api.nats import EndpointSchema, answering, endpoints
 from ayes.interfaces.console import pages
 from ayes.interfaces.console.problem_page import readable, shown
 from ayes.interfaces.console.rendering import navigation
@@ -109,7 +109,7 @@ def api(backend: Backend | None = None) -> FastAPI:
 
 
 @cache
-def described() -> dict[str, Endpoint]:
+def described() -> dict[str, EndpointSchema]:
     """What the API offers over NATS. It is the same for every backend, and takes 0.3 s to make."""
     return endpoints(api())
 

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from msgspec import Struct
 
 from ayes.interfaces.access import http_server
-from ayes.interfaces.access.openid import Provider, read_settings
+from ayes.interfaces.access.openid import OpenIdProvider, read_settings
 from ayes.interfaces.access.security import Security
 from ayes.interfaces.api.backend import jetstream
 from ayes.interfaces.console.application import console
@@ -69,7 +69,7 @@ async def serving(
     with _listen(host, port, access.read().port or PORT) as listener:
         bound = listener.getsockname()[1]
         url = public_url.rstrip("/") or f"http://{f'[{host}]' if ':' in host else host}:{bound}"
-        provider = Provider(*read_settings(sign_in), url) if sign_in else None
+        provider = OpenIdProvider(*read_settings(sign_in), url) if sign_in else None
         security = Security(access, url, provider)
         async with (
             console(security, archive, link_key) as app,

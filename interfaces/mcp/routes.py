@@ -31,8 +31,8 @@ from ayes.interfaces.mcp.upstream import (
     CONNECT_S,
     VERSION,
     Caller,
-    Channel,
     Gone,
+    ServerConnection,
     Upstream,
 )
 from ayes.interfaces.mcp.wire import CAPABILITIES, WAIT, Json, merged, without_tasks
@@ -106,7 +106,7 @@ class Routes:
         #: By method and name, the server that listed it.
         self._listed: dict[tuple[str, str], str] = {}
         #: By the identity of a client's session and the server's name.
-        self._sessions: dict[tuple[int, str], Channel] = {}
+        self._sessions: dict[tuple[int, str], ServerConnection] = {}
         self._opening = defaultdict[tuple[int, str], asyncio.Lock](asyncio.Lock)
         self._closings: set[asyncio.Task[None]] = set()
 
@@ -243,7 +243,7 @@ class Routes:
             return {"resultType": "complete", **kept, **result}
         return result
 
-    async def _session(self, client: Client, upstream: Upstream) -> Channel | None:
+    async def _session(self, client: Client, upstream: Upstream) -> ServerConnection | None:
         """The client's own session with a server; None if the server has no sessions."""
         key = (id(client.session), upstream.name)
         async with self._opening[key]:
@@ -460,7 +460,7 @@ def _listing(client: Client, cursor: object) -> Json | None:
     return paged | ({"_meta": client.envelope} if client.envelope else {}) or None
 
 
-def _stamped(params: Json | None, channel: Channel, client: Client | None) -> Json:
+def _stamped(params: Json | None, channel: ServerConnection, client: Client | None) -> Json:
     """The parameters in the era of the server: since 2026-07-28 each request says who asks."""
     sent = dict(params or {})
     meta = without_tasks(dict(sent.get("_meta") or {}))

@@ -95,7 +95,7 @@ class Gone(Exception):
     """The connection ended before the answer came: nobody knows what the server did."""
 
 
-class Channel:
+class ServerConnection:
     """One connection, which lives in a task of its own until it is closed."""
 
     def __init__(self, connect: Callable[[], Streams], version: str) -> None:
@@ -115,7 +115,7 @@ class Channel:
     def is_open(self) -> bool:
         return not self._task.done() and not self._closing.is_set()
 
-    async def opened(self) -> "Channel":
+    async def opened(self) -> "ServerConnection":
         """Wait until it is open.
 
         Raises:
@@ -271,7 +271,7 @@ class Upstream:
         self.settings = settings
         self._changed, self._before_exec = changed, before_exec
         self._http: httpx2.AsyncClient | None = None
-        self._shared: Channel | None = None
+        self._shared: ServerConnection | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._began = 0.0
         #: Set while it is there, or the last attempt to reach it has failed.
@@ -382,7 +382,7 @@ class Upstream:
         """
         meta = {VERSION: LATEST_MODERN_VERSION, CLIENT_INFO: OURSELVES, CAPABILITIES: {}}
         self._shared = None
-        channel = await Channel(self._streams, LATEST_MODERN_VERSION).opened()
+        channel = await ServerConnection(self._streams, LATEST_MODERN_VERSION).opened()
         try:
             async with asyncio.timeout(CONNECT_S):
                 about = await channel.request("server/discover", {"_meta": meta})
@@ -421,7 +421,7 @@ class Upstream:
 
     async def session(
         self, initialize: Json, learn: Callable[[Json], None] | None = None
-    ) -> Channel:
+    ) -> ServerConnection:
         """A session of the era before 2026-07-28, for one client.
 
         Args:
@@ -431,7 +431,7 @@ class Upstream:
         Raises:
             MCPError: it cannot be reached, or has no sessions.
         """
-        channel = await Channel(self._streams, str(initialize["protocolVersion"])).opened()
+        channel = await ServerConnection(self._streams, str(initialize["protocolVersion"])).opened()
         try:
             async with asyncio.timeout(CONNECT_S):
                 result = await channel.request(
@@ -451,13 +451,13 @@ class Upstream:
         return channel
 
     @asynccontextmanager
-    async def stateless(self) -> AsyncGenerator[Channel]:
+    async def stateless(self) -> AsyncGenerator[ServerConnection]:
         """A connection for one request without a session."""
         await self.reached(CONNECT_S, again=True)
         if self._shared is not None:
             yield self._shared
             return
-        channel = await Channel(self._streams, LATEST_MODERN_VERSION).opened()
+        channel = await ServerConnection(self._streams, LATEST_MODERN_VERSION).opened()
         try:
             yield channel
         finally:

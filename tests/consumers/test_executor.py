@@ -23,10 +23,10 @@ from ayes.consumers.executor import (
     HAND_ON_AFTER_S,
     HAND_ON_FOR_S,
     MAX_ATTEMPTS,
+    ClaimedRun,
     Executor,
     ExecutorState,
     Registered,
-    Run,
 )
 from ayes.consumers.worker import MAX_TRIES, Worker
 from ayes.ledger import in_memory
@@ -96,7 +96,7 @@ def reacts(
     handed: str = "decided",
     waited_s: float = HAND_ON_FOR_S,
     declared: ToolSpec | Literal["own"] | None = "own",
-) -> Sequence[Effect[Run]]:
+) -> Sequence[Effect[ClaimedRun]]:
     """What the executor does about a call of which these facts stand, handed that one of them.
 
     Args:
@@ -118,7 +118,7 @@ def reacts(
     return [_unconditional(one, call.last_revocation) for one in steps]
 
 
-def _unconditional(step: Effect[Run], last: int) -> Effect[Run]:
+def _unconditional(step: Effect[ClaimedRun], last: int) -> Effect[ClaimedRun]:
     """The step without its condition: each start names the last revocation that was seen."""
     if not isinstance(step, Perform):
         return step
@@ -128,10 +128,12 @@ def _unconditional(step: Effect[Run], last: int) -> Effect[Run]:
     return replace(step, claim=claim)
 
 
-def run(attempt: int, tool: Registered = ONCE, arguments: str = WISH.arguments) -> Perform[Run]:
+def run(
+    attempt: int, tool: Registered = ONCE, arguments: str = WISH.arguments
+) -> Perform[ClaimedRun]:
     digest = call_digest("refund", tool.version, arguments)
     claim = Append(CALL.claim(attempt), e.ToolStarted(digest=digest, idempotency_key="acme/t1/1-0"))
-    return Perform(claim, Run(CALL, "refund", arguments, attempt))
+    return Perform(claim, ClaimedRun(CALL, "refund", arguments, attempt))
 
 
 def claims(count: int, tool: Registered = ONCE) -> list[tuple[Slot, e.AnyEvent]]:
@@ -446,7 +448,9 @@ def test_every_attempt_has_the_same_idempotency_key():
 async def test_the_work_is_the_function_with_the_approved_arguments():
     """What comes of it goes to `finished`, or beside it when the call was closed meanwhile (I9)."""
     ledger = await recorded(story("approved", REPEATABLE) + claims(2, REPEATABLE))
-    done = await Executor({"refund": REPEATABLE}).execute(ledger, Run(CALL, "refund", EDIT, 2))
+    done = await Executor({"refund": REPEATABLE}).execute(
+        ledger, ClaimedRun(CALL, "refund", EDIT, 2)
+    )
     assert done == Append(
         CALL.finished,
         e.ToolReturned(output="refunded edited", attempt=2),
@@ -461,7 +465,9 @@ async def test_a_claim_behind_a_revocation_runs_nothing():
     ran: list[str] = []
     tool = Registered(ONCE.spec, ran.append)
     ledger = await recorded([*story("revoked")[:-1], *claims(1)])
-    done = await Executor({"refund": tool}).execute(ledger, Run(CALL, "refund", WISH.arguments, 1))
+    done = await Executor({"refund": tool}).execute(
+        ledger, ClaimedRun(CALL, "refund", WISH.arguments, 1)
+    )
     assert done == refusal(story("revoked")[:-1])
     assert ran == []
 

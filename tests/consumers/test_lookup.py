@@ -15,7 +15,7 @@ from workers import tell
 
 from ayes.consumers import executor
 from ayes.consumers.effects import Append, Effect, Perform
-from ayes.consumers.executor import MAX_ATTEMPTS, Executor, Run
+from ayes.consumers.executor import MAX_ATTEMPTS, ClaimedRun, Executor
 from ayes.consumers.tools import NOT_DONE, Tools, idempotency_key
 from ayes.ledger import tool_runner
 from ayes.ledger.clients.services import Ledger
@@ -50,7 +50,7 @@ async def started(ledger: Ledger, tools: Tools, attempts: int = 1) -> None:
     await tell(ledger, [(CALL.decided, yes), *starts])
 
 
-async def follows(ledger: Ledger, tools: Tools) -> Sequence[Effect[Run]]:
+async def follows(ledger: Ledger, tools: Tools) -> Sequence[Effect[ClaimedRun]]:
     """What an executor does about it when the decision is delivered again."""
     [decided] = await ledger.read(CALL.decided)
     reaction = Executor(tools)

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from oidc_provider_mock import User, run_server_in_thread
 
-from ayes.interfaces.access.openid import OpenIdSettings, Provider, read_settings, visitor_of
+from ayes.interfaces.access.openid import OpenIdProvider, OpenIdSettings, read_settings, visitor_of
 from ayes.interfaces.console.serving import serving
 from ayes.ledger.clients.services import Ledger
 from ayes.ops.actions import people
@@ -197,7 +197,7 @@ async def test_a_link_is_no_way_in(console):
 async def answered(issuer):
     """A provider of which somebody has an answer, as `ana`: its secret and the answer."""
     settings = OpenIdSettings(issuer=issuer, client_id="ayes", roles=ROLES)
-    provider = Provider(settings, "", "http://127.0.0.1:8420")
+    provider = OpenIdProvider(settings, "", "http://127.0.0.1:8420")
     url, secret = await provider.begin("/")
     async with browser() as client:
         there = await client.post(url, data={"sub": "ana"})
@@ -237,14 +237,14 @@ async def test_an_answer_to_somebody_else_is_not_believed(issuer):
 
 async def test_a_provider_that_is_away_is_reported():
     settings = OpenIdSettings(issuer="http://localhost:1", client_id="ayes", roles=ROLES)
-    provider = Provider(settings, "", "http://127.0.0.1:8420")
+    provider = OpenIdProvider(settings, "", "http://127.0.0.1:8420")
     with pytest.raises(Unavailable, match=r"http://localhost:1 does not answer as it should"):
         await provider.begin("/")
 
 
 async def test_a_provider_has_the_name_that_is_written(issuer):
     settings = OpenIdSettings(issuer=f"{issuer}/", client_id="ayes", roles=ROLES)
-    provider = Provider(settings, "", "http://127.0.0.1:8420")
+    provider = OpenIdProvider(settings, "", "http://127.0.0.1:8420")
     with pytest.raises(Unavailable, match=r"calls itself"):
         await provider.begin("/")
 

@@ -29,7 +29,7 @@ from ayes.interfaces.mcp import routes as routes_module
 from ayes.interfaces.mcp import streams as streams_module
 from ayes.interfaces.mcp.routes import MAX_TOOLS
 from ayes.interfaces.mcp.settings import ServerFile
-from ayes.interfaces.mcp.upstream import Channel
+from ayes.interfaces.mcp.upstream import ServerConnection
 from ayes.interfaces.mcp.wire import (
     SERVER_LABEL,
     TASKS,
@@ -810,7 +810,7 @@ async def test_log_messages_of_a_shared_connection_are_one_persons():
         return SessionMessage(jsonrpc_message_adapter.validate_python({"jsonrpc": "2.0", **fields}))
 
     rita, ben = Listener("rita"), Listener("ben")
-    channel = await Channel(connected, "2025-11-25").opened()
+    channel = await ServerConnection(connected, "2025-11-25").opened()
     for caller in (rita, ben):
         asking = asyncio.create_task(channel.request("a", {}, cast("Any", caller)))
         request = (await from_us.receive()).message

@@ -7,7 +7,7 @@ from browser import opened, person
 from oidc_provider_mock import User, run_server_in_thread
 from playwright.async_api import expect
 
-from ayes.interfaces.access.openid import OpenIdSettings, Provider
+from ayes.interfaces.access.openid import OpenIdProvider, OpenIdSettings
 
 ELSEWHERE = "http://elsewhere.example/"
 
@@ -63,7 +63,7 @@ def issuer():
 async def signing_in_at(issuer, security):
     roles = {"reviewer": ("leads",)}
     settings = OpenIdSettings(issuer=issuer, client_id="ayes", roles=roles)
-    security.provider = Provider(settings, "", security.url)
+    security.provider = OpenIdProvider(settings, "", security.url)
     yield
     security.provider = None
 
