@@ -60,10 +60,12 @@ _DYING_S: Final = 3.0
 #: How long a server may take to answer before we check whether it is still reading its store: 3 s
 #: per million facts after a kill, 1 s otherwise.
 _READY_S: Final = 10.0
-#: How much memory a server may take while it reads its store, besides twice the size of that. It
-#: notes each sequence number that a block leaves out, one by one, before it looks at a checksum, so
-#: a flipped bit of a number in a block takes all memory of the machine (15 GB in 4 minutes).
+#: How much memory a server may take besides twice the size of its store. It notes each sequence
+#: number that a block leaves out, one by one, before it looks at a checksum, so a flipped bit of a
+#: number in a block takes all memory of the machine (15 GB in 4 minutes).
 _SPARE_BYTES: Final = 2 << 30
+#: How often its memory is looked at.
+_LOOK_S: Final = 0.5
 _STOPPING_S: Final = 30.0
 
 
@@ -95,6 +97,9 @@ class EmbeddedServer:
         self._logins = AsyncExitStack()
         self.name = name or f"approvals-{secrets.token_hex(4)}"
         self._process: asyncio.subprocess.Process | None = None
+        #: Why we ended it.
+        self._ended_for = ""
+        self._bounding: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         """Take the store, start the server, and wait until it answers.
@@ -137,7 +142,11 @@ class EmbeddedServer:
         return _tail(self.store.path / "server.log", lines)
 
     def last_words(self) -> str:
-        """Why the server ended: the first lines of a crash, or else the last lines of its log."""
+        """Why the server ended: our own reason, the first lines of a crash, or the last lines of
+        its log.
+        """
+        if self._ended_for:
+            return self._ended_for
         # A crash prints every goroutine after its reason: with many clients, a megabyte.
         said = self.log_tail(50_000).splitlines()
         crash = [place for place, line in enumerate(said) if line.startswith(_CRASHES)]
@@ -211,12 +220,18 @@ class EmbeddedServer:
         await self._logins.enter_async_context(answering(self.store, issuer, service))
 
     async def _run(self) -> None:
+        self._ended_for = ""
         await self._spawn()
+        assert self._process
+        self._bounding = asyncio.create_task(self._bound_memory(self._process))
         await self._answers(self.store.read().port)
 
     async def _end(self) -> None:
         if self._process is not None and self._process.returncode is None:
             await _end(self._process)
+        if self._bounding is not None:
+            self._bounding.cancel()
+            await asyncio.wait([self._bounding])
 
     def _config(self, port: int) -> str:
         path = self.store.path
@@ -254,12 +269,16 @@ class EmbeddedServer:
         _note(self._lock, self.pid)
 
     async def _answers(self, port: int) -> None:
-        memory = _SPARE_BYTES + 2 * _size(self.store.path / "jetstream")
         while True:
             try:
                 async with asyncio.timeout(_READY_S):
                     while (await _server_name(port)) != self.name:
-                        self._check_start(memory)
+                        if self._process is None or self._process.returncode is not None:
+                            raise BrokerAway(
+                                self._ended_for
+                                or "nats-server ended while starting. The end of "
+                                f"{self.store.path}/server.log:\n{self.last_words()}"
+                            )
                         await asyncio.sleep(0.01)
             except TimeoutError:
                 if not self._restores():
@@ -275,20 +294,22 @@ class EmbeddedServer:
             else:
                 return
 
-    def _check_start(self, memory: int) -> None:
-        if self._process is None or self._process.returncode is not None:
-            raise BrokerAway(
-                "nats-server ended while starting. The end of "
-                f"{self.store.path}/server.log:\n{self.last_words()}"
-            )
-        if resident_bytes(self.pid) > memory:
-            self._process.kill()
-            raise BrokerAway(
-                f"nats-server took more than {memory >> 20:,} MiB of memory to read "
-                f"{self.store.path}/jetstream, so a number in these files is damaged. Restore the "
-                'store from a backup; see "A broker that cannot read its files" in '
-                "docs/recovering.md."
-            )
+    async def _bound_memory(self, process: asyncio.subprocess.Process) -> None:
+        """End a server that takes all memory. Returns when it has ended."""
+        files = self.store.path / "jetstream"
+        while process.returncode is None:
+            taken = resident_bytes(process.pid)
+            if taken > _SPARE_BYTES and taken > _SPARE_BYTES + 2 * (size := _size(files)):
+                self._ended_for = (
+                    f"nats-server took {taken >> 20:,} MiB of memory for the {size >> 20:,} MiB in "
+                    f"{files}, so a number in these files is damaged, and it was ended. "
+                    'Restore the store from a backup; see "A broker that cannot read its files" in '
+                    "docs/recovering.md."
+                )
+                _log.error("the broker is ended", problem=self._ended_for)
+                process.kill()
+                return
+            await asyncio.sleep(_LOOK_S)
 
     def _restores(self) -> bool:
         """Whether this server has begun to read its store and is not ready yet."""
@@ -550,7 +571,11 @@ _CRASHES: Final = ("panic:", "fatal error:", "SIG", "unexpected fault address")
 
 def _size(folder: Path) -> int:
     """The bytes of all files in a folder."""
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    total = 0
+    for file in folder.rglob("*"):
+        with suppress(FileNotFoundError):  # the broker has removed it
+            total += file.stat().st_size
+    return total
 
 
 def _tail(file: Path, lines: int) -> str:

@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -53,7 +53,7 @@ SIZE = 16 << 20
 #: Of the bytes of other facts, and of the beginnings of blocks.
 OTHERS = 40
 NOWHERE = "nowhere: nothing was damaged"
-NO_START = "by the broker, which does not start"
+ENDED = "by the broker, which does not start or is ended"
 
 
 def _policy(number: int) -> e.PolicyApplied:
@@ -191,17 +191,29 @@ async def on_one_server(folder: Path, every: int, seed: int) -> Counter[str]:
                 os.kill(broker.pid, 9)
                 await broker.exited()
         shutil.copytree(store, kept)
-        async with _running(store, kept) as ledger:
+        async with _running(store, kept), Ledger.connect(store, role="admin") as ledger:
             so = await what_is_so(ledger)
         for keeps_index in (True, False) if end == "stopped" else (True,):
             for record, at in places(kept, every, lot):
                 bit = 1 << lot.randrange(8)
-                where = NO_START
+                where = ENDED
                 with suppress(BrokerAway):
-                    async with _running(store, kept, (record, at, bit), keeps_index=keeps_index):
-                        where = await _named(store, so, record, at, bit)
+                    async with _running(store, kept, (record, at, bit), keeps_index) as broker:
+                        where = await _unless_ended(broker, _named(store, so, record, at, bit))
                 counted[where] += 1
     return counted
+
+
+async def _unless_ended(broker: EmbeddedServer, finding: Coroutine[Any, Any, str]) -> str:
+    """What was found, unless the broker ended before: it takes all memory over some numbers."""
+    ended, found = asyncio.create_task(broker.exited()), asyncio.create_task(finding)
+    await asyncio.wait({ended, found}, return_when=asyncio.FIRST_COMPLETED)
+    try:
+        return found.result() if found.done() else ENDED
+    finally:
+        for task in (ended, found):
+            task.cancel()
+        await asyncio.wait({ended, found})
 
 
 async def _named(store: Path, so: dict[str, Any], record: Record, at: int, bit: int) -> str:
@@ -217,9 +229,8 @@ async def _running(
     store: Path,
     kept: Path,
     flipped: tuple[Record, int, int] | None = None,
-    *,
     keeps_index: bool = True,
-) -> AsyncIterator[Ledger]:
+) -> AsyncIterator[EmbeddedServer]:
     """A broker on the files as they were kept, but for a bit of this message."""
     shutil.rmtree(store)
     shutil.copytree(kept, store)
@@ -228,8 +239,8 @@ async def _running(
         flip(store / record.block, at, bit)
     if not keeps_index:
         forget_index(store)
-    async with EmbeddedServer(store, sync="2m"), Ledger.connect(store, role="admin") as ledger:
-        yield ledger
+    async with EmbeddedServer(store, sync="2m") as broker:
+        yield broker
 
 
 async def on_three_nodes(folder: Path, times: int, seed: int) -> Counter[str]:
