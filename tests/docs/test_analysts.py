@@ -457,9 +457,7 @@ def test_commands_are_as_shown(town, monkeypatch):
 
 
 def test_an_open_catalog_stays_and_then_its_files_go(facts, tmp_path):
-    """As the page says: no new facts, not even for a second connection; then an error with these
-    words; then all of them.
-    """
+    """No new facts, not even for a second connection; then this error; then all of them."""
     raws = [
         RawMessage(one.seq, one.recorded_at, one.slot.subject, encode(one.event)) for one in facts
     ]
@@ -504,9 +502,7 @@ def test_an_attached_catalog(town, monkeypatch):
 
 
 def test_the_traps_are_there(town):
-    """Arguments that are no JSON end a query, and with `try` they do not; a vote's person is in
-    quotes; `now()` is none of ours.
-    """
+    """No JSON ends a query, except with `try`; a person is in quotes; `now()` is not ours."""
     with opened(town) as db:
         with pytest.raises(duckdb.InvalidInputException, match="Malformed JSON"):
             db.execute("SELECT arguments ->> '$.amount' FROM calls").fetchall()

@@ -37,7 +37,7 @@ from long import sampled
 from pages import CLI, Block, blocks, parse, piped
 from paths import ROOT
 from program import AYES, Started
-from until import until
+from until import recorded, until
 
 from ayes import Ledger, spec_of
 from ayes.consumers.delegator import read_agents
@@ -293,9 +293,7 @@ def test_policies_and_scripts_can_be_read(tmp_path):
 
 
 def test_the_readmes_service_is_the_example():
-    """The service in the README is fewer than 30 lines, and is the file; so are the executor's
-    tools and the receiver of webhooks.
-    """
+    """It is the file, in fewer than 30 lines; so are the executor's tools and the receiver."""
     [block] = blocks(README, "python")
     assert block.text == (ROOT / "examples" / "service.py").read_text()
     assert len(block.text.splitlines()) < 30
@@ -684,10 +682,8 @@ async def test_the_executor_works(tmp_path):
             call = await ledger.request(
                 "shop/order-17/letter-1", "send_letter", {"to": "ben", "text": "Sorry."}
             )
-            async with asyncio.timeout(60):
-                async for fact in ledger.watch(1, call.ref.finished.subject):
-                    assert fact.event.output == "sent 6 characters to ben"
-                    break
+            [fact] = await recorded(ledger, call.ref.finished.subject)
+            assert fact.event.output == "sent 6 characters to ben"
 
 
 async def test_a_server_of_ones_own_works(tmp_path):

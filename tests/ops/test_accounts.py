@@ -176,9 +176,7 @@ def test_the_table_covers_every_slot():
 @pytest.mark.parametrize("role", EVERYBODY)
 @shared
 async def test_each_slot_has_its_writers(server, admin, role):
-    """A role records what is its own to say, and nothing else: the broker says no, and nothing is
-    stored (B62, B68).
-    """
+    """A role records what is its own to say; the broker refuses all else (B62, B68)."""
     async with signed_on(server, role) as who:
         for tail, writers in WRITERS.items():
             subject = f"ledger.{role}.{tail.format('t1')}"
@@ -270,9 +268,7 @@ def _may_publish(role, subject):
 @pytest.mark.parametrize("role", EVERYBODY)
 @shared
 async def test_beside_the_slots_each_role_may_what_the_table_says(server, role):
-    """Every subject of the JetStream API, of streams, inboxes and deliveries: refused unless the
-    table names it.
-    """
+    """The JetStream API, streams, inboxes, deliveries: refused unless the table names it."""
     async with signed_on(server, role) as who:
         for subject in SUBJECTS:
             if "PURGE.TIMERS" in subject and role == "gate":
@@ -373,9 +369,7 @@ async def test_the_organisation_s_own_is_the_organisation_s_alone(server, admin,
 
 @shared
 async def test_nobody_gives_in_another_s_name(server, admin):
-    """Ana cannot give Ben's grant or his vote away, however she writes it down; her own she can
-    (B40, B68).
-    """
+    """Ana cannot give Ben's grant or vote away, however written; her own she can (B40, B68)."""
     async with signed_on(server, "reviewer-ana") as ana:
         for subject in (
             "ledger.given._grant.ben.g1.given", "ledger.given._grant.anabel.g1.given",
@@ -616,9 +610,7 @@ async def test_each_connection_has_an_inbox_of_its_own(server, role):
 
 @shared
 async def test_people_are_apart_though_they_share_an_account(server, admin):
-    """Ana neither reads what Ben is answered nor writes to him, nor into his slots; and the broker
-    cannot be made to do it for her (B62, B68).
-    """
+    """Neither an inbox nor a slot of Ben's is Ana's, not even through the broker (B62, B68)."""
     async with signed_on(server, "reviewer-ana") as ana, signed_on(server, "reviewer-ben") as ben:
         for subject in ("_INBOX.reviewer-ben.>", "_INBOX.*.>", "_INBOX.>", "_INBOX.*.x", ">", "*"):
             assert not await ana.may_hear(subject), subject

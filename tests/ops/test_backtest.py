@@ -198,9 +198,7 @@ def gates_word(rules, wished):
 @given(policies, st.lists(wishes, max_size=30))
 @settings(max_examples=300, deadline=None)
 def test_each_call_is_counted_as_the_gate_would_have_judged_it(rules, made):
-    """By tool, by rule and by what happened: the verdicts of the gate on each wish, one by one, and
-    nothing kept too long (B64).
-    """
+    """By tool, by rule and by what happened: the gate's verdicts on each wish (B64)."""
     report = backtest(rules, made)
     words = [(one, *gates_word(rules, one)) for one in made]
     for name, found in (
@@ -800,9 +798,7 @@ def test_limits_of_a_thread_hold():
     [("block", {"allowed": 4, "blocked": 3}), ("ask", {"allowed": 3, "asked": 4})],
 )
 def test_budgets_hold(then: str, outcomes: dict[str, int]):
-    """By agent and day, in the order of the decisions; an amount that is not known does not fit;
-    and what people really let run counts (R9).
-    """
+    """In the order of decisions; an unknown amount does not fit; approved ones count (R9)."""
     text = (
         '[[budget]]\nname = "money"\ntools = ["pay"]\namount = "/amount"\nlimit = 100\n'
         f'per = ["agent", "day"]\nthen = "{then}"\n'
@@ -859,9 +855,7 @@ def test_a_budget_for_each_requester_knows_people():
     ],
 )
 async def test_budgets_of_tokens_hold(ledger, per: str, blocked: list[str]):
-    """Each call is judged by what the replies before it have used, its own among them; by thread,
-    agent and day, whoever recorded them (R9).
-    """
+    """Each call is judged by what the replies before it have used, its own among them (R9)."""
     version = await declare(ledger)
     agents = {"t1": "desk", "t2": "desk", "t3": "other"}
     for thread, agent in agents.items():

@@ -17,6 +17,7 @@ from disk import small_disk
 from msgspec import structs
 from program import approvals
 from receivers import endpoint
+from until import recorded, until
 
 from ayes.consumers.gate import Gate
 from ayes.consumers.pending_projector import PendingProjector
@@ -112,9 +113,7 @@ async def test_a_log_in_use_is_backed_up_and_goes_on_elsewhere(tmp_path, elsewhe
         async with working(people, store=server.store.path):
             for ref, tool in ((soon, "soon"), (kept, "pay")):
                 await service.request(ref, tool, {}, requester="rita")
-                async for fact in service.watch(1, ref.gated.subject):
-                    assert fact.slot == ref.gated
-                    break
+                await recorded(service, ref.gated.subject)
             picture = attached(os.urandom(3 * PIECE_BYTES + 7), "image/png")
             shown = (await service.say("shop/picture", (picture,), message="m1")).event.text
             stop = asyncio.Event()
@@ -202,9 +201,7 @@ async def test_a_torn_or_altered_backup_is_refused(store, log, backup):
 
 
 async def test_a_snapshot_of_other_facts_is_refused(log, backup, tmp_path):
-    """A file that is whole, but whose facts do not have the digest: what the broker made of it is
-    removed, and the ledger is empty and usable.
-    """
+    """The broker's copy of it is removed, and the ledger is empty and usable."""
     seal = check(backup).seal
     other = structs.replace(seal, digest=hashlib.sha256().hexdigest())
     body = backup.read_bytes()[: seal.bytes]
@@ -240,9 +237,12 @@ async def test_only_an_empty_ledger_is_restored_into(log, backup):
 
 async def test_nothing_is_restored_under_workers(store, log, backup):
     """An executor would run at once what was approved before the backup."""
+
+    async def listens():
+        return (await log.api.call("CONSUMER.INFO.LEDGER.gate")).get("push_bound")
+
     async with working([("gate", Gate())], store=store):
-        while not (await log.api.call("CONSUMER.INFO.LEDGER.gate")).get("push_bound"):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await until(listens)
         with pytest.raises(BadInput, match="workers listen to this ledger: gate"):
             await restore(log, backup)
     assert await log.last_seq() == 0

@@ -196,9 +196,7 @@ async def test_a_full_ledger_says_so(store, admin, capsys, doctor):
 
 
 async def test_what_has_no_bounds_gets_them_and_what_is_narrower_stays(store, admin, doctor):
-    """On the streams of an earlier version `setup` and `up` add the bounds and nothing else; the
-    doctor names them before.
-    """
+    """On streams of an earlier version `setup` and `up` add the bounds and nothing else."""
     for name in (LEDGER, TIMERS, PARKED, PENDING, RUNNING):
         loose = {"max_bytes": -1, "max_consumers": -1, "consumer_limits": {}}
         await api(admin, f"STREAM.UPDATE.{name}", **(await config_of(admin, name)) | loose)

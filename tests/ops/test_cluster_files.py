@@ -95,9 +95,7 @@ def test_docker_accepts_the_compose_file(site):
 
 
 def test_keys_and_passwords_are_private_and_stay(site):
-    """All is its owner's alone. Written again, passwords and authority are the same, and a new
-    reviewer has an account on each host.
-    """
+    """All is its owner's; written again, passwords stay and a new reviewer has accounts."""
     files = [file for file in site.path.rglob("*") if file.is_file()]
     assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
     assert not list(site.path.glob("*/ca.key"))

@@ -88,9 +88,7 @@ async def trouble_of(admin: Ledger) -> str:
 
 
 def test_the_default_is_what_production_needs(ready):
-    """Each stream is on three nodes, each node flushes before it acknowledges, and a node that
-    vanished is noticed within seconds.
-    """
+    """Three copies, a flush before each acknowledgement, and a lost node is soon noticed."""
     assert len(ready["nodes"]) == 3
 
     async def replicas() -> dict[str, int]:

@@ -160,9 +160,7 @@ async def test_a_role_that_may_too_much_is_reported_and_nothing_recorded(store, 
     ],
 )  # fmt: skip
 async def test_a_loosened_stream_is_an_alarm(store, admin, doctor, stream, change, said):
-    """An administrator can switch off what makes it a ledger. Then the doctor names the stream, the
-    key and both values (1).
-    """
+    """Then the doctor names the stream, the key and both values (1)."""
     await configured(admin, stream, **change)
     code, found = await doctor()
     assert (code, bad(found)) == (1, {"streams and consumers"})
@@ -310,9 +308,7 @@ async def _until_acked(status, consumer):
 
 
 async def test_an_untouched_store_stands_still(status):
-    """No fact, so no last one; nobody listens, and as nothing waits, nothing is frozen. Consumers
-    that nobody uses are not listed (D17).
-    """
+    """No last fact, nothing is frozen, and unused consumers are not listed (D17)."""
     seen = await status()
     assert set(seen["consumers"]) == ALWAYS
     assert seen["head_age_s"] is None

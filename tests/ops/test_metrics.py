@@ -110,9 +110,7 @@ def test_each_metric_is_measured_and_no_other():
 
 
 def test_the_values_are_what_was_seen():
-    """Parked deliveries of a name that is not ours are one series; a node is away once, whatever
-    the number of its streams.
-    """
+    """Parked deliveries of foreign names are one series; a node is away once."""
     found = read(seen())
     assert found["ayes_ready", ()] == 1
     assert found["ayes_log_facts", ()] == 7
@@ -307,9 +305,7 @@ def test_a_wrong_query_is_found():
 
 
 def test_each_metric_is_of_use():
-    """It is drawn or alarmed, but for the version and the time of the last fact: only a site knows
-    how long nothing may be recorded.
-    """
+    """It is drawn or alarmed, but for the version and the time of the last fact."""
     named = {name for _, query in QUERIES for name, _ in selectors(promql_parser.parse(query))}
     bases = {name if name in METRICS else name.rpartition("_")[0] for name in named}
     assert set(METRICS) - bases == {"ayes_build_info", "ayes_log_last_fact_timestamp_seconds"}

@@ -156,9 +156,7 @@ def test_nodes_have_one_time(ahead_s, said):
 
 @pytest.mark.long
 async def test_the_clock_of_each_node_is_looked_at(tmp_path, capsys, monkeypatch):
-    """Each of three answers, whichever leads, to an operator as to an administrator; one whose
-    clock is wrong is named by `status` and `doctor`.
-    """
+    """Each of three answers, whichever leads; one whose clock is wrong is named."""
     async with cluster(tmp_path) as three:
         names = {node.store.path.name for node in three.nodes}
         for role in ("operator", "admin"):

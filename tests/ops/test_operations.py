@@ -32,9 +32,7 @@ type Counts = dict[str, dict[str, float]]
 
 
 class Wire:
-    """A port in front of the broker's, with what went through it: by user (the connection that came
-    last), then by kind.
-    """
+    """A port in front of the broker's: what went through it, by the latest user and kind."""
 
     def __init__(self, port: int) -> None:
         self.counts: dict[str, Counter[str]] = {}
@@ -219,9 +217,7 @@ async def test_an_approval_costs_so_much_and_no_more(wire):
 
 
 async def test_a_burst_is_one_commit(wire):
-    """What a burst of deliveries leads to comes over several passes of the event loop; the broker
-    is asked once for all of it.
-    """
+    """What a burst of deliveries leads to is asked of the broker once."""
     counting, _, through = wire
     thread = ThreadRef(WORKSPACE, "burst")
     async with Ledger.connect(through) as service:

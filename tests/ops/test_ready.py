@@ -14,7 +14,7 @@ import structlog
 from program import approvals, started, up
 from stories import REF, request
 from structlog.testing import capture_logs
-from until import until
+from until import recorded, until
 
 from ayes.interfaces.cli import ready as ready_command
 from ayes.interfaces.cli import setup as setup_command
@@ -288,9 +288,7 @@ async def test_ready_asks_for_every_consumer_of_a_role(
         await setup_command.setup(session=Session(store, json=True))
         capsys.readouterr()
         await until_ready(ready, (0, ""))
-        async with asyncio.timeout(60):
-            while (await admin.call(CALL)).decided is None:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        await recorded(admin, CALL.decided.subject)
 
 
 async def test_up_creates_what_was_deleted_for_workers_elsewhere(store, admin):
@@ -314,9 +312,7 @@ async def test_a_consumer_that_is_not_used_any_more_is_not_missed(store, admin, 
 
 
 async def test_a_paused_consumer_is_named_and_set_going(store, admin, ready, capsys):
-    """A pause is the deed of an administrator, and no worker that stands still: `ready` and
-    `status` say which, and `setup --upgrade` ends it.
-    """
+    """`ready` and `status` name it, and `setup --upgrade` ends it."""
     async with working(reactions(["gate", "queue"]), store=store):
         await until_ready(ready, (0, ""))
         await pause(admin, "gate")

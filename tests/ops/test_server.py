@@ -457,9 +457,7 @@ async def test_people_come_while_everybody_subscribes(store):
 
 
 async def test_people_find_their_way_back_to_a_restarted_broker(store):
-    """A broker that was started again asks about them before it lets them in, and nobody answers
-    in the first moment; they try until it does (D7).
-    """
+    """It asks about them before it lets them in; they try until somebody answers (D7)."""
     async with EmbeddedServer(store.path) as server:
         await make_ledger(store)
         await server.ensure_account("reviewer-ana")

@@ -7,12 +7,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, MutableMapping
-from contextlib import aclosing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
+import until
 from program import environment, started
 from structlog.testing import capture_logs
 from traces import collector, named, path, recorded
@@ -22,7 +23,7 @@ from ayes.ops import traces
 from ayes.ops.broker.server import ensure_account
 from ayes.ops.traces import FLUSH_S, exporting, is_wanted
 from ayes.schemas.policy import applied
-from ayes.schemas.slots import CallRef, Slot, policy_slot
+from ayes.schemas.slots import CallRef, policy_slot
 
 TOOLS = """
 from ayes import Tools
@@ -70,11 +71,6 @@ def at_work(
         yield process
 
 
-async def until(ledger: Ledger, slot: Slot) -> None:
-    async with asyncio.timeout(60), aclosing(ledger.watch(1, slot.subject)) as facts:
-        await anext(facts)
-
-
 async def test_one_trace_over_two_processes_and_a_restart(store: Path, tmp_path: Path, tools: str):
     """The workers end while people are asked, and others go on: the result's span is below that of
     the request, which was in this process. Each kind of worker is a service.
@@ -89,11 +85,11 @@ async def test_one_trace_over_two_processes_and_a_restart(store: Path, tmp_path:
             with at_work(store, tools, log, received.url):
                 with here.tracer.start_as_current_span("the service"):
                     await service.request(REF, "refund", '{"order":"A-17"}', requester="rita")
-                await until(service, REF.gated)
+                await until.recorded(service, REF.gated.subject)
             first = len(received.spans)
             with at_work(store, tools, log, received.url):
                 await reviewer.reviewer("ana").approve(REF)
-                await until(service, REF.finished)
+                await until.recorded(service, REF.finished.subject)
             call = await service.call(REF)
     spans = [*received.spans, *here.spans]
     assert call.finished
@@ -122,7 +118,7 @@ async def test_a_collector_that_never_answers_delays_nothing(
         with at_work(store, tools, log, url, **patient) as process:
             async with Ledger.connect(store, name="desk") as service:
                 await service.request(REF, "refund", '{"order":"A-17"}', requester="rita")
-                await until(service, REF.finished)
+                await until.recorded(service, REF.finished.subject)
             begun = time.monotonic()
             process.terminate()
             assert await asyncio.to_thread(process.wait, 60) == 0

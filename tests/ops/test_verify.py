@@ -13,6 +13,7 @@ import pytest
 from paths import AIRLINE as POLICY
 from paths import SMALL
 from stories import REF, SETTLED, UNSETTLED, approval, life, question, request, told
+from until import until
 from workers import at_work, tell
 
 from ayes.interfaces.cli import replay as replaying
@@ -305,12 +306,12 @@ async def _in_queue(admin):
 
 async def _at_rest(admin):
     """Wait until the queue's worker has looked at its entry once more, and mends nothing now."""
-    async with asyncio.timeout(60):
-        while True:
-            seen = await admin.log.progress("queue")
-            if not seen.waiting and not seen.in_hand:
-                return
-            await asyncio.sleep(0.01)
+
+    async def rests():
+        seen = await admin.log.progress("queue")
+        return not (seen.waiting or seen.in_hand)
+
+    await until(rests)
 
 
 async def _wrong(bucket, key, value, revision):
@@ -370,13 +371,13 @@ async def test_until_is_a_number_or_a_time(store, admin, replay):
     await tell(admin, ASKED)
     first = await anext(admin.replay())
     at = first.recorded_at.astimezone(UTC)
-    for until in (
+    for when in (
         "1",
         at.isoformat(),
         at.replace(tzinfo=None).isoformat(),
         f"{at:%Y-%m-%dT%H:%M:%S.%fZ}",
     ):
-        code, told = await replay(until=until, json=True)
+        code, told = await replay(until=when, json=True)
         found = json.loads(told)
         assert (code, found["facts"], found["until"]) == (0, 1, 1)
 

@@ -197,9 +197,7 @@ def test_a_program_without_a_state_directory_is_guarded_too(kept):
 
 
 def test_workers_beside_a_broker_refuse_it_too(kept):
-    """`up --workers none` starts and says so in its log; `work` refuses, for an executor would run
-    again what was run (C7).
-    """
+    """`up --workers none` starts and logs it; `work` refuses, or it would run things again (C7)."""
     older_copy(kept)
     with up(kept.store, "--workers", "none"):
         assert "the log is not what it was" in (kept.store.parent / "up.log").read_text()
@@ -497,9 +495,7 @@ async def test_how_far_the_log_was_read_is_told(damaged: Path, capsys, monkeypat
 
 
 async def test_a_log_is_known_by_its_first_fact(damaged: Path, tmp_path: Path):
-    """Settings, restarts and new facts leave its identity as it is; it is what its definition says,
-    with the broker's nanoseconds (seals 5.2).
-    """
+    """Settings, restarts and new facts leave its identity as it is (seals 5.2)."""
     found = set()
     for size in (None, 1 << 30):
         async with EmbeddedServer(damaged, sync="2m"):

@@ -183,9 +183,7 @@ def test_all_that_is_written_is_its_owners_alone(tmp_path):
 
 
 def test_killed_while_it_takes_batches_nothing_is_lost_or_doubled(tmp_path):
-    """Rows, distinct rows, the last of them and the checkpoint are one number after each kill, and
-    calls are as recomputed.
-    """
+    """Rows, distinct rows and the checkpoint are one number after each kill."""
     chance = random.Random(1)
     reached = []
     for kill in range(KILLS):
@@ -209,9 +207,7 @@ def test_with_the_checkpoint_in_a_transaction_of_its_own_it_would_be(tmp_path):
 
 
 def test_killed_while_it_publishes_the_lake_can_be_read_all_the_time(tmp_path):
-    """Whoever reads it beside the writer, or after its death, finds each fact once; what was left
-    over goes at the next start.
-    """
+    """Each fact is found once, beside the writer and after its death; the rest is removed."""
     chance = random.Random(3)
     shown = 0
     for kill in range(KILLS):
@@ -252,9 +248,7 @@ def assert_whole(directory: Path, last: int) -> int:
 
 
 def test_stopped_between_handing_over_and_showing_it_shows_at_the_next_start(tmp_path, monkeypatch):
-    """The catalog of before stays readable until then: the files that it names are kept, although
-    others took their place.
-    """
+    """The catalog of before stays readable until then: the files that it names are kept."""
     raws = facts(2_000)
     with LakeWriter.open(tmp_path, LOG) as archive:
         archive.take(raws[:1_000])
@@ -560,9 +554,7 @@ except Unavailable as problem:
 
 @pytest.mark.parametrize("most", [300_000, 1_000_000])
 def test_a_full_disk(tmp_path, most):
-    """Here no file may grow beyond so many bytes: a clear sentence; with more room it goes on, and
-    nothing is lost or doubled.
-    """
+    """One clear sentence; with more room it goes on, and nothing is lost or doubled."""
     path = [str(TESTS / "support"), str(ROOT)]
     code = f"import sys; sys.path[:0] = {path!r}\n{FULL}"
     done = python(code, tmp_path / "archive", most)

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 from fastapi import FastAPI
+from until import recorded
 
 from ayes.interfaces.access.security import Security
 from ayes.interfaces.console.application import console
@@ -93,9 +94,8 @@ class Site:
     ) -> str:
         """Request a call for rita, and wait until people are asked. Returns its digest."""
         known = await self.service.request(call, tool, arguments, requester="rita")
-        async for fact in self.service.watch(1, known.ref.gated.subject):
-            return fact.event.digest
-        raise AssertionError
+        [fact] = await recorded(self.service, known.ref.gated.subject)
+        return fact.event.digest
 
 
 @asynccontextmanager

@@ -60,9 +60,7 @@ class Driver(ABC):
 
     @abstractmethod
     async def more(self) -> list[str] | None:
-        """Go on with a conversation that has ended: the user says something, and the model calls
-        the same again; as `start`.
-        """
+        """Go on after the end: the user says something, the model calls the same; as `start`."""
 
     @abstractmethod
     async def forge(self, arguments: dict[str, Any]) -> list[str] | None:

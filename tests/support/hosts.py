@@ -173,9 +173,7 @@ async def main(here: Path, *, whole: bool) -> None:
 
 
 async def hosts_ready(hosts: Hosts, store: list[str]) -> None:
-    """Set up the streams while two of the nodes have yet to start, for longer than a request is
-    repeated.
-    """
+    """Set up the streams while two nodes have yet to start, for longer than requests last."""
     hosts.start(HOSTS[0])
     setting_up = asyncio.create_task(
         asyncio.to_thread(hosts.ayes, "setup", "--replicas", "3", *store)

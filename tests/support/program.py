@@ -13,13 +13,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from subprocess import Popen
 from typing import Any, NamedTuple
 
 import pytest
 import structlog
+from until import recorded
 
 from ayes.interfaces.cli import main as cli
 from ayes.ledger.clients.services import Ledger
@@ -138,9 +139,7 @@ def _name() -> str:
 
 
 def forked(*words: object) -> list[str]:
-    """A command for another program that starts this one of Python: 30 ms of CPU rather than what
-    its imports take.
-    """
+    """A command that starts Python by a fork: 30 ms of CPU rather than what imports take."""
     _fork_server()
     file = Path(__file__).with_name("forked.py")
     return [sys.executable, "-S", "-E", str(file), _name(), *map(str, words)]
@@ -384,17 +383,14 @@ def ask(
     async def asked() -> str:
         async with Ledger.connect(store) as ledger:
             known = await ledger.request(call, tool, arguments, requester=requester)
-            async with aclosing(ledger.watch(1, call.gated.subject, call.decided.subject)) as facts:
-                await anext(facts)
+            await recorded(ledger, call.gated.subject, call.decided.subject)
             return known.wish.digest
 
     return asyncio.run(asked())
 
 
 def until_listed(store: Path, call: CallRef, *, listed: bool = True) -> None:
-    """Wait until the queue has this call, or has it no longer: its worker learns of a question and
-    of a decision after they are recorded.
-    """
+    """Wait until the queue has this call, or no longer: its worker learns of it later."""
 
     async def changed() -> None:
         async with Ledger.connect(store) as ledger, asyncio.timeout(60):
@@ -411,16 +407,13 @@ def until(store: Path, *slots: Slot) -> None:
     async def filled() -> None:
         async with Ledger.connect(store, role="observer") as ledger:
             for slot in slots:
-                async with aclosing(ledger.watch(1, slot.subject)) as facts:
-                    await anext(facts)
+                await recorded(ledger, slot.subject)
 
     asyncio.run(filled())
 
 
 async def entry_of(bucket: Bucket, key: str) -> tuple[bytes, int]:
-    """An entry of the queue and its revision, once the queue's worker has written it: some time
-    after the gate's fact.
-    """
+    """An entry of the queue and its revision, once the queue's worker has written it."""
     async with asyncio.timeout(60):
         while True:
             value, revision = await bucket.get(key)
@@ -432,12 +425,12 @@ async def entry_of(bucket: Bucket, key: str) -> tuple[bytes, int]:
 def record(store: Path, *facts: tuple[Slot, Event]) -> None:
     """Record facts as an administrator."""
 
-    async def recorded() -> None:
+    async def appended() -> None:
         async with Ledger.connect(store, role="admin") as ledger:
             for slot, event in facts:
                 assert await ledger.try_append(slot, event) is None
 
-    asyncio.run(recorded())
+    asyncio.run(appended())
 
 
 def last_seq(store: Path) -> int:

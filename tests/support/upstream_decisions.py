@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from running import working
+from until import recorded
 
 from ayes.adapters.kernel import Kernel
 from ayes.adapters.names import AskedCall
@@ -97,8 +98,7 @@ class Book:
     ) -> tuple[bool, str]:
         asked = AskedCall(uuid.uuid4().hex, "call", tool, arguments)
         call = await self._asking.request(asked, ToolSpec(name=tool, schema='{"type":"object"}'))
-        async for _ in self._asking.ledger.watch(1, call.ref.gated.subject):
-            break
+        await recorded(self._asking.ledger, call.ref.gated.subject)
         if answer:
             await self._ana.vote(call.ref, Ballot("answer", answer=answer))
         elif approved:

@@ -2,7 +2,6 @@
 released receiver over real HTTP.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -24,7 +23,7 @@ from gateways import serving
 from pages import blocks
 from paths import ROOT
 from shop import Shop
-from until import until
+from until import recorded, until
 
 from ayes.interfaces.aap.instances import InstancesFile
 from ayes.interfaces.aap.provisioning import opened
@@ -131,9 +130,7 @@ async def ended(agent: Agent) -> None:
 
 
 async def test_a_receiver_is_verified_and_woken(world: World):
-    """The released receiver answers the challenge, and is woken once people have decided. It reads
-    the decision from the provider (B1).
-    """
+    """The receiver is woken once people have decided; it asks the provider what (B1)."""
     agent, names = Agent(), {}
     _, shown = blocks(PAGE, "python")
     exec(compile(shown.text, str(PAGE), "exec"), names)
@@ -155,9 +152,7 @@ async def test_a_receiver_is_verified_and_woken(world: World):
 
 
 async def test_a_receiver_that_was_away_is_told(world: World):
-    """While it answers 503 nothing is lost; nor while the provider is restarted, which repeats
-    nothing that the receiver took.
-    """
+    """Neither 503 nor a restart of the provider loses anything or repeats what was taken."""
     agent = Agent()
     async with serving(agent) as at:
         async with world.provider() as url:
@@ -205,9 +200,7 @@ async def test_a_receiver_is_told_for_seven_days(world: World):
 
 
 async def test_killed_between_a_decision_and_its_webhook(tmp_path: Path):
-    """The program and the broker are killed with SIGKILL; once they are back, the receiver is told
-    what was decided meanwhile.
-    """
+    """Program and broker are killed; once back, they tell what was decided meanwhile."""
     agent = Agent()
     async with programs.world(tmp_path) as made, serving(agent) as at:
         of = await provisioned(agent, made.provider_url, at, instance_name="desk-bot")
@@ -216,9 +209,7 @@ async def test_killed_between_a_decision_and_its_webhook(tmp_path: Path):
             asked = await client.create(BODY, target)
             ref = ThreadRef("shop", "aap-desk-bot").call(asked.id)
             agent.answers = False
-            async with asyncio.timeout(60):
-                while (await made.ledger.call(ref)).gated is None:  # noqa: ASYNC110 - the gate's
-                    await asyncio.sleep(0.02)
+            await recorded(made.ledger, ref.gated.subject)
             await ana.approve(ref)
             await made.ledger.decision(ref, timeout_s=60)
             await made.kill(target)

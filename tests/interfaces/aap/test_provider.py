@@ -155,9 +155,7 @@ async def test_what_comes_back_is_what_was_sent(world: World):
     ],
 )  # fmt: skip
 async def test_what_people_say_instead_reaches_the_model(world: World, how, more, status, words):
-    """A denial, an answer and an edit, which the protocol cannot carry: nothing runs, and the note
-    says what people said (B61).
-    """
+    """Nothing runs that the protocol cannot carry; the note says what people said (B61)."""
     checking = asyncio.create_task(world.gate().check(wished()))
     call = await world.asked()
     await world.ana.vote(call.ref, Ballot(how, **more))

@@ -58,9 +58,7 @@ async def rest(reader):
     ],
 )
 async def test_a_request_that_is_not_finished_ends(monkeypatch, sent):
-    """I8: nobody holds a connection by sending half of a request. A whole one is answered, however
-    long its answer takes to be asked for.
-    """
+    """I8: half of a request holds no connection; a whole one is answered, however late."""
     monkeypatch.setattr(http_server, "REQUEST_S", 0.5)
     async with served() as port:
         reader, writer = await connected(port, sent)

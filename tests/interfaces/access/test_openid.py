@@ -1,6 +1,5 @@
 """Signing in at an OpenID Connect provider: one of a package, and a console that is served."""
 
-import asyncio
 import re
 from contextlib import asynccontextmanager
 from urllib.parse import parse_qs, urlsplit
@@ -9,6 +8,7 @@ import httpx
 import pytest
 import pytest_asyncio
 from oidc_provider_mock import User, run_server_in_thread
+from until import until
 
 from ayes.interfaces.access.openid import OpenIdProvider, OpenIdSettings, read_settings, visitor_of
 from ayes.interfaces.console.serving import serving
@@ -154,9 +154,11 @@ async def test_a_person_who_was_removed_is_signed_out(console):
         assert (await sign_in(client, console, "zoe")).status_code == 200
         assert (await client.get(console)).status_code == 200
         assert await people.remove(store, "zoe", "Has left.")
-        async with asyncio.timeout(60):
-            while (await client.get(console)).status_code != 303:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+
+        async def is_signed_out():
+            return (await client.get(console)).status_code == 303
+
+        await until(is_signed_out)
         page = await sign_in(client, console, "zoe")
         assert page.status_code == 403
         assert "zoe was removed" in page.text
@@ -166,9 +168,7 @@ async def test_a_person_who_was_removed_is_signed_out(console):
 
 
 async def test_an_answer_belongs_to_the_browser_that_asked(console):
-    """A foreign answer, which would sign a victim in as the attacker, is refused; and so is the
-    same answer again.
-    """
+    """A foreign answer, which would sign a victim in as the attacker, and the same one again."""
     async with browser() as attacker, browser() as victim:
         there = await attacker.post(await sent_there(attacker, console), data={"sub": "ana"})
         back = there.headers["location"]
@@ -284,9 +284,7 @@ async def test_a_name_must_be_a_reviewers(name):
 
 
 async def test_the_name_is_the_subject_unless_another_claim_is_asked_for(tmp_path):
-    """B40: a name that people can change, or that the next one is given, counts only where the
-    settings say so in so many words.
-    """
+    """B40: a name that people can change counts only where the settings say so."""
     settings = OpenIdSettings(issuer="https://login.example", client_id="ayes", roles=ROLES)
     claims = {"sub": "8f1a", "preferred_username": "ana", "groups": ["leads"]}
     assert visitor_of(claims, settings).name == "8f1a"

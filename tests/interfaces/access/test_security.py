@@ -196,9 +196,7 @@ async def test_another_persons_session_decides_nothing_in_ones_name(shop, client
 
 
 async def test_a_page_of_somebody_who_has_signed_out_decides_nothing(shop, client, asked):
-    """Ana's page is still open when ben signs in with the same browser: a click there is not his
-    vote.
-    """
+    """Ana's page is still open when ben signs in: a click there is not his vote."""
     shop.visitor = BEN
     answer = await client.post(asked.votes, json=asked.body, headers={"ayes-visitor": "ana"})
     assert answer.status_code == 409
@@ -418,9 +416,7 @@ async def test_a_foreign_page_signs_nobody_in(shop, stranger):
 
 
 async def test_a_link_from_elsewhere_finds_the_session(stranger):
-    """A browser that comes from another site brings no cookie; so it is led on by a page of ours,
-    from which it does.
-    """
+    """A browser from another site brings no cookie; a page of ours leads it on."""
     elsewhere = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
     page = await stranger.get("/doubt?workspace=shop", headers=elsewhere)
     assert page.status_code == 200

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 from console_client import listed, site
+from until import recorded
 
 from ayes.interfaces.api.identity import Role, Visitor
 from ayes.ledger.judging.chain import thread_below
@@ -114,9 +115,8 @@ async def test_what_a_sub_agent_asks_shows_the_calls_above(shop, client):
     spec = ToolSpec(name="delegate", schema='{"type":"object"}')
     await shop.service.declare("shop", spec)
     await shop.service.request(root, "delegate", {}, requester="rita", agent="desk\u202e")
-    async for fact in shop.service.watch(1, CallRef.parse(root).gated.subject):
-        vote = {"verdict": "approve", "digest": fact.event.digest}
-        break
+    [fact] = await recorded(shop.service, CallRef.parse(root).gated.subject)
+    vote = {"verdict": "approve", "digest": fact.event.digest}
     await client.post(f"/api/v1/calls/{root}/votes", json=vote)
     await shop.service.decision(root, timeout_s=60)
     below, opened = thread_below(await shop.service.start(root), agent="helper")

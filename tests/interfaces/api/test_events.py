@@ -90,9 +90,7 @@ async def test_the_list_is_announced_after_it_has_changed(shop, online):
 
 
 async def test_a_broker_that_goes_away_and_comes_back(shop, online):
-    """Clients are told both times. What was recorded meanwhile arrives once, on the same connection
-    and on one that is resumed (I13, B53).
-    """
+    """Clients are told both times; what came meanwhile arrives once (I13, B53)."""
     async with stream(online, thread="shop/order-17") as events:
         await shop.ask("shop/order-17/refund-1")
         shop.server._process.kill()

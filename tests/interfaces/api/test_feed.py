@@ -225,9 +225,7 @@ async def test_a_client_that_was_away_for_too_long_reads_anew():
 
 
 async def test_a_slow_client_costs_nobody_anything():
-    """It is told to read anew, once it goes on; meanwhile others have everything, and the console
-    holds no more than before.
-    """
+    """It is told to read anew; others have everything, and the console holds no more."""
     room = Room(kept=4)
     await room.say(1)
     async with (

@@ -135,9 +135,7 @@ async def test_the_broker_says_who_asks(shop: Site):
 
 
 async def test_a_reply_subject_is_no_way_around_it(shop: Site):
-    """A person has the broker send what another one could have asked, as the answer to a read; it
-    leads nowhere (docs/decisions/0002).
-    """
+    """It has the broker send a question as the answer to a read; that leads nowhere."""
     digest = await shop.ask("shop/order-19/refund-1")
     vote = {"call": "shop/order-19/refund-1", "verdict": "approve", "digest": digest}
     async with plain(shop, "reviewer-ana") as ana:
@@ -336,9 +334,7 @@ async def test_one_request_too_many_is_told_to_try_again(shop: Site, monkeypatch
 
 
 async def test_a_console_that_ends_tells_those_who_wait(tmp_path):
-    """They ask again, and need not wait until their time is up: once it has said so, nobody answers
-    and the broker says that at once.
-    """
+    """They ask again at once: they are told, and nobody answers any more."""
     others = asyncio.all_tasks()
     async with site(tmp_path) as shop, plain(shop, "service") as client:
         await shop.ask("shop/order-21/refund-1")

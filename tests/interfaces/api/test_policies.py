@@ -4,6 +4,7 @@ import asyncio
 import re
 
 from console_client import POLICY, REFUND
+from until import recorded
 
 from ayes.ledger.clients.services import Ledger
 from ayes.ops.single_flight import in_thread
@@ -125,11 +126,9 @@ async def test_a_version_that_needs_approval_is_proposed_and_then_applied(shop, 
     assert (one["proposal"], one["version"], one["requester"]) == (ref, 2, "ana")
     apply = f"{SHOP}/proposals/{ref.partition('/')[2]}/apply"
     assert (await client.post(apply)).status_code == 409
-    async for fact in shop.service.watch(1, CallRef.parse(ref).gated.subject):
-        digest = fact.event.digest
-        break
+    [fact] = await recorded(shop.service, CallRef.parse(ref).gated.subject)
     shop.visitor = Visitor("ben", frozenset({Role.REVIEWER}))
-    vote = {"verdict": "approve", "digest": digest}
+    vote = {"verdict": "approve", "digest": fact.event.digest}
     assert (await client.post(f"/api/v1/calls/{ref}/votes", json=vote)).status_code == 200
     assert (await shop.service.decision(ref, timeout_s=60)).status == "approved"
     shop.visitor = Visitor("ana", frozenset(Role))

@@ -3,6 +3,8 @@
 import asyncio
 from uuid import uuid4
 
+from until import recorded
+
 from ayes.interfaces.api.backend import Backend
 from ayes.interfaces.api.identity import Role, Visitor
 
@@ -19,8 +21,7 @@ async def approved(shop, client):
     requested = await client.put(PATH, json=REFUND)
     assert requested.status_code == 200, requested.text
     digest = requested.json()["digest"]
-    async for _ in shop.service.watch(1, "ledger.shop.order-17.call.refund-1.gated"):
-        break
+    await recorded(shop.service, "ledger.shop.order-17.call.refund-1.gated")
     shop.visitor = ANA
     voted = await client.post(f"{PATH}/votes", json={"verdict": "approve", "digest": digest})
     assert voted.json()["status"] == "approved", voted.text
@@ -80,9 +81,7 @@ async def test_a_request_is_idempotent_by_its_name(shop, client):
 
 
 async def test_a_claim_whose_answer_was_lost_is_claimed_again(shop, client):
-    """Its runner goes on with the same claim, through a restarted console too. Nobody else gets it,
-    though by the same token. (I7)
-    """
+    """Its runner goes on with it, through a restarted console too; nobody else does (I7)."""
     await approved(shop, client)
     mine = {"claim": str(uuid4())}
     both = await asyncio.gather(*(client.post(f"{PATH}/claim", json=mine) for _ in range(2)))

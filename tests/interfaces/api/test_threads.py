@@ -9,7 +9,7 @@ from console_client import REFUND
 from console_client import listed as waiting
 from hypothesis import given, settings
 from stories import Story, facts_of
-from until import until
+from until import recorded, until
 
 from ayes.consumers.live import LiveReply
 from ayes.ledger.clients.services import Ledger
@@ -99,9 +99,8 @@ async def test_a_conversation_is_its_messages_turns_and_folded_calls(shop, clien
     story.turn(1, e.Text("Let me see."), wish)
     await told(shop, story)
     ref = story.ref.wish(1, 0)
-    async for gated in shop.service.watch(1, ref.gated.subject):
-        digest = gated.event.digest
-        break
+    [gated] = await recorded(shop.service, ref.gated.subject)
+    digest = gated.event.digest
     await say(shop, "order-17", "Hurry", "later")
     vote = {"verdict": "approve", "digest": digest, "arguments": '{"order":"A-17","amount":400}'}
     for name in ("ana", "ben"):  # an edit needs somebody besides its editor

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from program import approvals
 from stories import Story, request
+from until import recorded
 
 from ayes.interfaces.cli import policy as command
 from ayes.interfaces.cli.command import Session
@@ -101,20 +102,15 @@ async def requested(ledger, call=CALL, tool=REFUND, arguments='{"amount":480}'):
 
 async def until(ledger, place, call=CALL):
     """The call, once this is recorded about it."""
-    subject = f"{call.subjects.removesuffix('>')}{place}"
-    async with asyncio.timeout(60):
-        async for fact in ledger.watch(1, subject):
-            return await ledger.call(call, must_include=fact.slot)
-    raise AssertionError("watching never ends by itself")
+    [fact] = await recorded(ledger, f"{call.subjects.removesuffix('>')}{place}")
+    return await ledger.call(call, must_include=fact.slot)
 
 
 # ------------------------------------------------------------------------------- waiting for people
 
 
 async def test_it_says_who_agrees_who_is_missing_and_who_does_not_count(admin, gate, explain):
-    """Two of the leads and one of security: each person on one seat, the requester on none (B39,
-    B67, B68).
-    """
+    """Two leads and one of security: one seat a person, the requester on none (B39, B67, B68)."""
     await apply(admin, POLICY)
     await requested(admin)
     await until(admin, "gated")
@@ -192,9 +188,7 @@ async def test_what_a_sub_agent_asks_is_explained_with_the_calls_above(admin, ga
 
 
 async def test_the_next_stage_is_told_and_then_who_was_asked_as_well(admin, gate, explain):
-    """Before the time is over it says who comes next and when; afterwards their votes sit wherever
-    one is missing.
-    """
+    """First who comes next and when; afterwards their votes sit wherever one is missing."""
     stages = (
         '[[rule]]\nname = "money"\ntools = ["*"]\nthen = "ask"\nvoters = ["ana"]\nexpires_in_s = '
         "1.0\n"

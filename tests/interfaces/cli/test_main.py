@@ -798,9 +798,7 @@ def test_calls_in_doubt_are_listed(shop, within, call):
 
 
 def test_the_queue_can_be_watched(shop, within, call):
-    """`pending --watch` begins with what waits and goes on as it comes, in JSON and in words, until
-    Ctrl-C (130).
-    """
+    """`pending --watch` begins with what waits and goes on until Ctrl-C (130)."""
     ask(shop, call)
     with (
         started("pending", "--watch", "-w", "shop", "--json", "--store", shop) as machine,

@@ -122,9 +122,7 @@ def last(ended):
 
 
 def test_two_of_three_and_one_of_security(shop, within, thread):
-    """Two peers and one of security must agree; nobody else counts, nobody twice; each is told who
-    is missing (B39, B40).
-    """
+    """All quorums must agree; nobody counts twice, and who is missing is told (B39, B40)."""
     call = thread.call("c")
     asked = approvals("request", call, "release", FIVE, "--requester", "rita", store=shop)
     assert asked.code == 8
@@ -201,9 +199,7 @@ def test_a_reviewer_can_stop_the_model(shop, within, words, halting):
 
 
 def test_nobody_answers_so_others_are_asked_and_then_it_expires(shop, within, thread):
-    """After each interval the next stage: asked as well, whose vote then counts, or expired, which
-    is no denial (I5, B36).
-    """
+    """Each next stage: asked as well, or expired, which is no denial (I5, B36)."""
     answered, silent = thread.call("answered"), thread.call("silent")
     ask(shop, answered, "page")
     early = within("approve", answered, "--as", "lea", store=shop)
@@ -659,9 +655,7 @@ BAD_INPUT = [
 
 @pytest.mark.parametrize(("line", "code", "said"), BAD_INPUT, ids=[row[0] for row in BAD_INPUT])
 def test_bad_input_is_told_and_not_recorded(calm, within, monkeypatch, line, code, said):
-    """A sentence on stderr that says what is wrong, where, and what to do; and nothing changes, the
-    policy in force least of all.
-    """
+    """A sentence on stderr: what is wrong, where, and what to do; nothing changes."""
     before = last_seq(calm)
     monkeypatch.chdir(calm.parent)
     words = line.split()

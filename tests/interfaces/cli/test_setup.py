@@ -8,6 +8,7 @@ import structlog
 from program import at_a_terminal
 from stories import REF, request
 from structlog.testing import capture_logs
+from until import until
 
 from ayes.interfaces.cli import setup as setup_command
 from ayes.interfaces.cli.command import Session
@@ -93,9 +94,11 @@ async def test_a_consumer_keeps_its_place_and_its_seal(store, admin, setup):
     await admin.try_append(CALL.requested, request(WISH))
     async with admin.log.deliveries("gate") as deliveries:
         await (await anext(deliveries)).ack()
-    async with asyncio.timeout(60):
-        while not (await consumer(admin))["ack_floor"]["stream_seq"]:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+
+    async def is_acknowledged():
+        return (await consumer(admin))["ack_floor"]["stream_seq"]
+
+    await until(is_acknowledged)
     await filtered(admin, DURABLES["gate"].subjects[0], "ledger.elsewhere.>")
     before = await consumer(admin)
     code, told = await setup(do_upgrade=True, yes=True)

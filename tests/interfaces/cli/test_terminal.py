@@ -58,9 +58,7 @@ HOSTILE = "eve\x1b[2J\x1b[1A\x1b]8;;http://evil\x07\u202eyako\u3164\U000e0041"
     ],
 )  # fmt: skip
 def test_what_is_not_seen_is_spelled_and_flagged(one, spelled):
-    """Controls, bidi, zero-width, selectors, fillers, tags, lone surrogates; five digits are eight
-    (H6, R7).
-    """
+    """Controls, bidi, zero-width, fillers, tags, surrogates; five digits are eight (H6, R7)."""
     assert visible(f"a{one}b") == f"a{spelled}b"
     assert line(f"a{one}b") == f"a{spelled}b  [hidden characters]"
 
@@ -543,9 +541,7 @@ def test_a_rule_can_want_the_name_of_the_tool_typed(shop, within):
 
 
 def test_an_edited_call_says_so_everywhere(shop, within, thread):
-    """The question, the answer, `show`, `thread`, `watch` and the digest that `start` and `finish`
-    print (A4, A5).
-    """
+    """The question, the answer, `show`, `thread`, `watch` and the digests printed (A4, A5)."""
     call = thread.call("c")
     ask(shop, call)
     with at_a_terminal(

@@ -1,10 +1,9 @@
 """Links in messages, opened in the console (B75)."""
 
-import asyncio
-
 import pytest
 import pytest_asyncio
 from console_client import listed, site
+from until import until
 
 from ayes.ledger.log import Change
 from ayes.ops.visitors import Role, Visitor
@@ -39,11 +38,12 @@ def link_of(shop, person, ref, digest):
 
 async def opened(client, link):
     """What a link leads to, once the list, which follows the log, has its call."""
-    async with asyncio.timeout(60):
-        while True:
-            if (answer := await client.get(link)).status_code == 303:
-                return answer
-            await asyncio.sleep(0.02)
+
+    async def leads_on():
+        answer = await client.get(link)
+        return answer.status_code == 303 and answer
+
+    return await until(leads_on)
 
 
 def alike(answer, token):
@@ -52,9 +52,7 @@ def alike(answer, token):
 
 
 async def test_a_link_leads_its_person_to_the_call_until_it_ends(shop, client):
-    """B75: anybody else's link, one that has ended and one that never was have the same answer,
-    which names neither the call nor a person.
-    """
+    """B75: a link of others, an ended and an invented one are alike: no call, no person."""
     other = CallRef("shop", "order-18", "refund-1")
     digest = await shop.ask(str(CALL))
     await shop.ask(str(other), '{"order":"A-18","amount":2}')

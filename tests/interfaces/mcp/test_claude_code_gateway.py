@@ -62,9 +62,7 @@ async def asked(shop: Shop) -> Call:
 
 
 async def test_it_waits_is_killed_and_comes_back(port, tmp_path: Path):
-    """Killed while its call waits, nothing runs and the call stays. After the approval the same
-    call runs, once, whoever asks for it again (I1).
-    """
+    """Killed while its call waits, nothing runs; after the approval it runs once (I1)."""
     shop, journal = Shop(port), tmp_path / "journal"
     await shop.apply(POLICY)
     script = Script(tool=TOOL, arguments={"order": "A-17", "amount": 4})

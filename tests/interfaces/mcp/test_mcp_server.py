@@ -406,9 +406,7 @@ async def test_a_proxy_that_gives_up_leaves_the_call_in_doubt(port: EventLog):
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 @pytest.mark.parametrize("large", [False, True])
 async def test_a_picture_is_recorded_as_one_and_given_again(world: World, mode: str, large: bool):
-    """Its text and its picture are the parts of the output, a large picture by its digest. The
-    second request gets the result of the first.
-    """
+    """The second request has what the first had; a large picture is kept by its digest."""
     async with client(world.url, mode=mode) as agent:
         arguments = {"large": large}
         first = await agent.call_tool("chart", arguments, meta={CLAUDE: "toolu_1"})
@@ -632,9 +630,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_what_one_server_lacks_is_taken_from_no_other(
     port: EventLog, tmp_path: Path, bad: str, mode: str
 ):
-    """One that is missing, hangs or talks nonsense is named. The tools of the others are listed,
-    and an approved call of theirs runs (B27).
-    """
+    """It is named; the others' tools are listed, and an approved call of theirs runs (B27)."""
     shop = Shop(port)
     await shop.apply(POLICY)
     servers = [MISSING[bad], shop_server(tmp_path / "journal")]

@@ -174,9 +174,7 @@ def test_servers_do_not_learn_of_tasks():
 
 
 def test_no_server_takes_the_name_of_anothers_tool():
-    """Not by its name after a server's, nor by a server's name with the separator in it, nor by
-    the name with a digest that would follow.
-    """
+    """Not by its name after a server's, by the separator in a name, or by a digest's name."""
     twice = [("github", "x"), ("gitlab", "x"), ("other", "github__x")]
     [guessed, *_] = names.offered_names(twice, frozenset())
     for tools in (

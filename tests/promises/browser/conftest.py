@@ -48,9 +48,7 @@ class Visits:
         self.problems = Problems()
 
     async def __call__(self, path: str = "/", name: str = "ana", **options: Any) -> Page:
-        """The page at `path` for a reviewer of this name, or for nobody who is known; `options` are
-        those of a context.
-        """
+        """The page at `path` for a reviewer of this name, or for nobody who is known."""
         context = await opened(self._browser, self._shop, **options)
         self._contexts.append(context)
         if name:

@@ -36,9 +36,7 @@ async def shop(browser, tmp_path_factory):
 
 
 class Tabs:
-    """A tab of ana's and one of somebody unknown, which stay open: thirty browsers, each for one
-    page, would take a minute.
-    """
+    """A tab of ana's and one of somebody unknown stay open: thirty browsers take a minute."""
 
     def __init__(self, ana, unknown):
         self.ana, self.unknown = ana, unknown

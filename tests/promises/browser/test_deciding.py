@@ -142,9 +142,7 @@ async def test_edited_through_the_form(shop, visit):
 
 
 async def test_the_name_of_the_tool_is_typed(shop, visit):
-    """Where the rule has `confirm = "typed"`: the key opens a form, Enter sends nothing, a wrong
-    name is refused and can be corrected.
-    """
+    """With `confirm = "typed"` a key opens a form, Enter sends nothing, a wrong name is refused."""
     async with Ledger.connect(shop.server.store.path, role="operator") as operator:
         await operator.append(policy_slot("shop", 2), applied(f'{POLICY}confirm = "typed"\n'))
     await shop.ask(CALL)
@@ -168,9 +166,7 @@ async def test_the_name_of_the_tool_is_typed(shop, visit):
 
 
 async def test_twenty_at_once_of_which_two_fail(shop, visit):
-    """All of them are listed before anything is sent; each is one vote, and the two that somebody
-    else decided meanwhile are reported one by one.
-    """
+    """All are listed first; each is one vote, and the two decided meanwhile are reported."""
     calls = [f"shop/order-{number}/refund-1" for number in range(20)]
     for call in calls:
         await shop.ask(call)

@@ -144,9 +144,7 @@ class Site:
             program.signal(signal.SIGCONT)
 
     async def finish(self) -> list[str]:
-        """Let the programs that make work end, then wait until nothing is left to do. Returns the
-        programs that did not end in time.
-        """
+        """Let the programs that make work end and wait for all of it; returns who did not end."""
         making = [one for one in self.programs.values() if not one.name.startswith(WORKING)]
         voting = [one for one in making if one.name in PEOPLE]
         others = [one for one in making if one not in voting]

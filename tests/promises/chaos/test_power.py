@@ -136,9 +136,7 @@ each_site = pytest.mark.parametrize(
 
 @each_site
 async def test_no_acknowledged_fact_is_missing_after_power_failures(servers: str, disks: Path):
-    """Single publishes and atomic batches, with a flush before each acknowledgement; on three nodes
-    all of them fail at once.
-    """
+    """Publishes and batches, flushed before each acknowledgement; three nodes fail at once."""
     site = Site(disks, *SERVERS[servers], sync="always")
     chance = random.Random(SEED)
     for number in range(1, FAILURES + 1):

@@ -19,6 +19,7 @@ from brokers import running
 from cable import Cable
 from console_client import Site, site
 from paths import ROOT
+from until import recorded
 
 from ayes.consumers.doubt import in_doubt
 from ayes.interfaces.console.application import console
@@ -92,9 +93,7 @@ async def begun(program: Path, server: EmbeddedServer, url: str = "") -> Refund:
 
 async def waits(shop: Site) -> None:
     """Wait until people are asked."""
-    async with asyncio.timeout(60):
-        async for _ in shop.service.watch(1, CALL.gated.subject):
-            return
+    await recorded(shop.service, CALL.gated.subject)
 
 
 async def reviewer(shop: Site) -> Reviewer:

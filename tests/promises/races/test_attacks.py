@@ -16,6 +16,7 @@ import pytest
 import pytest_asyncio
 from brokers import running
 from nats.aio.client import Client
+from until import recorded
 
 from ayes.consumers.tools import Tools
 from ayes.ledger.call import Call
@@ -88,7 +89,7 @@ class Bank:
 
     async def there(self, slot: Slot) -> Fact:
         """Wait until a slot is filled."""
-        return await anext(self.service.watch(1, slot.subject))
+        return (await recorded(self.service, slot.subject))[0]
 
     async def call(self, ref: CallRef, must_include: Slot) -> Call:
         await self.there(must_include)

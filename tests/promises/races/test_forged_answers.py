@@ -136,9 +136,7 @@ async def forger(bank: Bank, role: str, *refs: CallRef) -> AsyncIterator[list[st
 
 @shared
 async def test_no_revoked_call_runs_for_who_is_answered_by_another_program(bank: Bank):
-    """A service starts revoked calls while another one answers it that they are approved: none
-    runs, and none is claimed (B68, I1).
-    """
+    """None that somebody else says is approved runs, and none is claimed (B68, I1)."""
     refs = [await revoked(bank, f"run-{number}") for number in range(TRIES)]
     service, ran = await bank.ledger("service"), list[str]()
     outcomes = Counter[str]()
@@ -162,9 +160,7 @@ async def test_no_revoked_call_runs_for_who_is_answered_by_another_program(bank:
 
 @shared
 async def test_no_reader_is_told_that_a_revoked_call_is_approved(bank: Bank):
-    """Readers with one login are answered by one of them: each answer is the broker's own, and
-    nothing else comes of it (B68).
-    """
+    """Readers with one login are answered by one of them: the broker's answer counts (B68)."""
     ref = await revoked(bank, "read")
     observer, told = await bank.ledger("observer"), Counter[str]()
     last = await observer.log.last_seq()
@@ -186,9 +182,7 @@ def history(ledger: Ledger) -> AsyncIterator[list[Fact]]:
 
 @shared
 async def test_an_acknowledgement_is_of_the_fact_that_was_sent(bank: Bank):
-    """Facts that are recorded while another program answers have the numbers that the log gives
-    them, alone and in batches (B68, I2).
-    """
+    """Facts have the numbers that the log gives them, alone and in batches (B68, I2)."""
     ref = await revoked(bank, "acks")
     service = await bank.ledger("service")
     thread = ThreadRef("bank", "acks")

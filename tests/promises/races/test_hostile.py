@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from program import Ended, approvals, in_process, up
+from until import recorded
 
 from ayes.consumers import supervision
 from ayes.ledger.clients.services import Ledger
@@ -116,17 +117,13 @@ async def judged(store: Path, thread: ThreadRef) -> None:
     async with Ledger.connect(store) as ledger:
         call = thread.call(new_id()[:8])
         await ledger.request(call, "pay", '{"amount": 5}', requester="rita")
-        async with asyncio.timeout(60):
-            async for _ in ledger.watch(1, call.gated.subject, call.decided.subject):
-                return
+        await recorded(ledger, call.gated.subject, call.decided.subject)
 
 
 async def test_whatever_is_stored_the_rest_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    """Every role stores every kind of junk in every slot that it may fill, and `up` and each
-    command go on (C2, B14, B55).
-    """
+    """Every role fills its slots with junk; `up` and each command go on (C2, B14, B55)."""
     store = tmp_path / "store"
     with up(store, "--sync", "2m") as running:
         await ensure_account(store, REVIEWER)

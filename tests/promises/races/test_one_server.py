@@ -22,7 +22,7 @@ from paths import ROOT
 from program import approvals, started
 from running import working
 from shop import FIRST, REFUND, SECOND, THREAD, Shop, rule
-from until import until
+from until import recorded, until
 
 from ayes.consumers import supervision
 from ayes.consumers.gate import Gate
@@ -166,9 +166,7 @@ def test_a_broker_that_ends_too_often_is_left_with_its_last_words(tmp_path, with
 async def test_what_up_reads_beside_its_workers_does_not_end_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """An answer that nobody foresaw is reported and read again: the supervisor, the guard and the
-    witness go on, and with them the broker (D7).
-    """
+    """An answer that nobody foresaw is reported and read again, and all goes on (D7)."""
     looks = Counter[str]()
 
     def odd(name: str) -> Callable[..., Any]:
@@ -309,17 +307,12 @@ async def test_readers_that_are_stopped_go_on_where_they_were(tmp_path):
                     os.kill(one.pid, signal.SIGCONT)
             async with asyncio.timeout(60):
                 for call in calls:
-                    await slot_filled(ledger, call.gated)
+                    await recorded(ledger, call.gated.subject)
                 last = await ledger.log.last_seq()
                 seen = [1]
                 while seen[-1] < last:
                     seen.append(json.loads(await asyncio.to_thread(watch.stdout.readline))["seq"])
             assert seen == list(range(1, last + 1))
-
-
-async def slot_filled(ledger, slot):
-    while await ledger.log.latest(slot.subject) is None:  # noqa: ASYNC110 - another process
-        await asyncio.sleep(0.05)
 
 
 def broker_of(store):
@@ -338,9 +331,7 @@ def broker_of(store):
 
 
 async def test_a_full_disk_is_noticed_without_a_write_of_anybody(disk):
-    """The trial writes, but records nothing; a stream that has failed once is dead until the server
-    is restarted, with room or without (D5).
-    """
+    """The trial records nothing; a stream that failed is dead until a restart (D5)."""
     store = Store(disk.path / "store")
     async with running(store.path), JetStream.connect(store.path, role="admin") as log:
 
@@ -372,9 +363,7 @@ async def test_a_full_disk_is_noticed_without_a_write_of_anybody(disk):
 
 
 async def test_facts_are_refused_before_the_disk_is_full(small):
-    """`up` reports it within seconds, requests are refused in one sentence, and with room all goes
-    on by itself: for those who waited too (D5).
-    """
+    """`up` reports it, requests are refused, and with room all goes on by itself (D5)."""
     site, disk = small
     async with Ledger.connect(site.store) as ledger:
         assert isinstance(await said(ledger, "m1"), Recorded)
@@ -397,9 +386,7 @@ async def test_facts_are_refused_before_the_disk_is_full(small):
 
 
 async def test_a_broker_whose_disk_was_full_is_restarted_when_there_is_room(small):
-    """Its stream answers nothing any more, also when there is room, until it is restarted; nothing
-    that was acknowledged is lost (D5).
-    """
+    """Its stream answers again once restarted; nothing acknowledged is lost (D5)."""
     site, disk = small
     async with Ledger.connect(site.store) as ledger:
         assert isinstance(await said(ledger, "m4"), Recorded)

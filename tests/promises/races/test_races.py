@@ -437,9 +437,7 @@ def check_runs(shop: Shop, calls: Sequence[Call]) -> None:
 
 
 def check_answer(call: Call, slot: Slot, answer: object) -> None:
-    """Whose word came too late is told who was first, and nobody is shown another winner (B27, B28,
-    B29, B30, B36).
-    """
+    """Who came too late is told who was first, and no other (B27, B28, B29, B30, B36)."""
     standing = next((fact for fact in call.facts if fact.slot == slot), None)
     match answer:
         case Refused() if slot.tail[2] == "revoked":
@@ -501,9 +499,7 @@ async def test_an_approval_and_the_deadline(store: Path):
 
 
 async def test_an_approval_and_a_withdrawal(store: Path):
-    """Taken back while somebody approves: the one or the other, and who takes back too late is told
-    that it runs (B27, B30, I5).
-    """
+    """The one or the other; who takes back too late is told that it runs (B27, B30, I5)."""
     async with open_shop(store, ASK, "ana") as shop:
 
         async def one(number: int) -> CallRef:
@@ -530,9 +526,7 @@ async def test_an_approval_and_a_withdrawal(store: Path):
 
 
 async def test_a_yes_and_a_no(store: Path):
-    """Two people at once, one vote needed: whoever is recorded first decides, the other is told or
-    does not count (B27, B28, B29, B35).
-    """
+    """Whoever is recorded first decides; the other is told or not counted (B27, B28, B29, B35)."""
     async with open_shop(store, ASK, "ana", "ben") as shop:
 
         async def one(number: int) -> CallRef:
@@ -609,9 +603,7 @@ async def test_an_approval_and_a_users_message(store: Path):
 
 
 async def test_an_approval_and_an_escalation(store: Path):
-    """Somebody approves as more people are about to be asked: it is approved, and a vote that came
-    in time asks nobody more (B27, B36).
-    """
+    """It is approved, and a vote that came in time asks nobody more (B27, B36)."""
     policy = ESCALATE + 'stages = [{voters = ["lea"]}]\n'
     async with open_shop(store, policy, "ana") as shop:
 
@@ -634,9 +626,7 @@ async def test_an_approval_and_an_escalation(store: Path):
 
 
 async def test_whoever_is_asked_as_well_and_the_escalation(store: Path):
-    """A vote of somebody who was not asked yet never counts, not even once they are; one that came
-    after the question does (B27, B36, I4, I5).
-    """
+    """A vote before the question never counts, one after it does (B27, B36, I4, I5)."""
     policy = ESCALATE + f'stages = [{{voters = ["lea"], expires_in_s = {DUE_S}}}]\n'
     async with open_shop(store, policy, "lea") as shop:
 
@@ -658,9 +648,7 @@ async def test_whoever_is_asked_as_well_and_the_escalation(store: Path):
 
 
 async def test_broken_glass_and_a_no(store: Path):
-    """Ana alone in an emergency while Ben says no: the first in the log wins, and only what won is
-    announced (B27, B28, I5).
-    """
+    """The first in the log wins, and only what won is announced (B27, B28, I5)."""
     policy = ASK + 'votes_needed = 2\nbreak_glass = ["ana"]\n'
     async with open_shop(store, policy, "ana", "ben") as shop:
 
@@ -718,9 +706,7 @@ async def asked_in(ledger: Ledger, policy: str) -> tuple[Paused, CallRef]:
 
 
 async def test_glass_that_is_announced_late_changes_nothing(ledger: Ledger):
-    """The wish is taken back while a gate is about to let one person decide alone: what was decided
-    stands (B27, B28).
-    """
+    """Taken back as a gate lets one person decide alone: what was decided stands (B27, B28)."""
     gate, ref = await asked_in(ledger, ASK + 'votes_needed = 2\nbreak_glass = ["ana"]\n')
     await ledger.reviewer("ana").vote(ref, Ballot("break_glass", reason="The shop is on fire."))
     [vote] = await ledger.read(ref.vote("ana"))
@@ -806,9 +792,7 @@ async def test_the_last_use_of_a_grant(store: Path):
 
 
 class Unhurried(Executor):
-    """An executor that takes a moment between seeing an approval and starting; for the calls that
-    are held, until they no longer are.
-    """
+    """An executor that waits between seeing an approval and starting, for calls that are held."""
 
     def __init__(self, tools: dict[str, Registered], held: dict[CallRef, asyncio.Event]) -> None:
         super().__init__(tools)
@@ -822,9 +806,7 @@ class Unhurried(Executor):
 
 
 async def test_a_start_and_an_approval_taken_back(store: Path):
-    """Ana takes it back as the executor is about to start it: it ran, or it never will, and she
-    knows which (B27, B28, B30, I1, I6).
-    """
+    """It ran, or it never will, and who takes it back knows which (B27, B28, B30, I1, I6)."""
     held = {refund(number): asyncio.Event() for number in range(ARRANGED)}
     async with open_shop(
         store, ALLOW, "ana", executors=lambda tools: [Unhurried(tools, held)]
@@ -889,9 +871,7 @@ async def test_two_executors(store: Path):
 
 
 async def test_two_services_that_run_it_themselves(store: Path):
-    """Two copies of a service, both told that it is approved: one runs it, the other is told which
-    (B27, B30, I1, I6).
-    """
+    """Both are told of the approval: one runs it, the other knows (B27, B30, I1, I6)."""
     async with (
         open_shop(store, ALLOW, run_by="client") as shop,
         Ledger.connect(store, name="other desk") as other,

@@ -18,6 +18,7 @@ import pytest
 from delegating import ACK_WAIT_S, AGENTS, DEPTH, KINDS, POLICY, REFUND, TillFile, programs
 from paths import TESTS
 from program import Started, environment
+from until import recorded
 
 from ayes.consumers import worker
 from ayes.consumers.worker import Worker
@@ -143,10 +144,8 @@ async def read(ledger: Ledger, ref: ThreadRef) -> Thread:
 
 
 async def ended(ledger: Ledger, ref: ThreadRef) -> Thread:
-    async with aclosing(ledger.watch(1, ref.replied(2).subject)) as facts:
-        async for _ in facts:
-            return await read(ledger, ref)
-    raise AssertionError
+    await recorded(ledger, ref.replied(2).subject)
+    return await read(ledger, ref)
 
 
 @pytest.mark.log("memory", "jetstream")

@@ -206,9 +206,7 @@ class World:
         self._ran: list[tuple[Process, asyncio.Task[None]]] = []
 
     def _orders(self, workspace: str, count: int) -> list[Order]:
-        """Every fourth order is for the same tool as the one before, at the same moment and in
-        another thread: two gates judge what both spend.
-        """
+        """Every fourth order is for the same tool as the one before, at once: both spend."""
         orders: list[Order] = []
         for number in range(count):
             order = self._order(workspace, number)

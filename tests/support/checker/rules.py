@@ -238,9 +238,7 @@ def _grant_problems(log: Log, call: Call, decided: Record) -> Iterator[tuple[str
 
 
 def budgets_hold(log: Log, journal: Journal) -> Iterator[Violation]:
-    """What a budget that blocks lets calls spend is recorded before they are approved, and is never
-    more than its limit.
-    """
+    """What a blocking budget lets calls spend is recorded first, and within its limit."""
     spent: dict[str, dict[str, Decimal]] = defaultdict(dict)
     for one in log.records:
         match one.subject.split("."):

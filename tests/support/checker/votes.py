@@ -9,9 +9,7 @@ from checker.facts import Call, Log, Record
 
 
 def outcome(log: Log, call: Call, before: int) -> tuple[str, int, str | None] | None:
-    """What people had decided by then: `approve`, `deny`, `answer` or `break_glass`, by which fact,
-    and the edited arguments.
-    """
+    """What people had decided by then, by which fact, and the edited arguments."""
     asked = call.gated.event if call.gated else {}
     sides: dict[tuple[str, str | None], list[str]] = {}
     spent: set[str] = set()
