@@ -141,6 +141,8 @@ async def back_up(log: JetStream, file: Path, store: Store | None = None) -> Sea
         parts: list[Stream] = []
         sizes: list[int] = []
         for name in _STREAMS:
+            if name == STORED and await streams.info(log.api, f"STREAM.INFO.{name}") is None:
+                continue  # somebody deleted it, and there was no room for another one
             begins = size
             async with _snapshot(log, name) as (stream, pieces):
                 write(msgspec.json.encode(stream) + b"\n")
@@ -213,14 +215,15 @@ async def restore(
     if store:
         _check_beside(backup, store)
     streams.check_level({"config": backup.log.config})
-    parts = zip(_STREAMS, backup.streams, strict=True)
+    names = _STREAMS[: len(backup.streams)]
+    parts = zip(names, backup.streams, strict=True)
     configs = [await _room_for(log, name, stream) for name, stream in parts]
     replicas = configs[0]["num_replicas"]
-    for name in _STREAMS:
+    for name in names:
         await log.api.call(f"STREAM.DELETE.{name}")
     try:
         # The log comes last: when it is there, its files are.
-        for part, name in reversed(tuple(enumerate(_STREAMS))):
+        for part, name in reversed(tuple(enumerate(names))):
             await _send(log, backup, part, name, configs[part])
         await _compare(log, file, seal)
     except BaseException:
@@ -440,7 +443,7 @@ def _new(file: Path) -> Iterator[IO[bytes]]:
 def _first_lines(content: IO[bytes], seal: Seal) -> Iterator[bytes]:
     """The first line of each part."""
     sizes = seal.parts
-    if sum(sizes) != seal.bytes or len(sizes) != len(_STREAMS) + 1:
+    if sum(sizes) != seal.bytes or not 2 <= len(sizes) <= len(_STREAMS) + 1:
         raise ValueError("the parts are not the whole")
     begins = 0
     for size in sizes:

@@ -227,6 +227,24 @@ async def test_what_the_broker_cannot_read_restores_nothing(log, backup, part):
     assert await log.last_seq() == 0
 
 
+async def test_a_log_whose_store_of_files_was_deleted_is_backed_up(tmp_path):
+    """The facts are not lost with it. Where they are restored there is an empty one again."""
+    for file in (tmp_path / "first", tmp_path / "second"):
+        async with (
+            running(tmp_path / f"of {file.name}") as server,
+            Ledger.connect(server.store.path, role="admin") as admin,
+        ):
+            if file.name == "second":
+                await restore(admin.log, tmp_path / "first")
+                assert await admin.log.last_seq() == 1
+                await keep(admin.log, "shop", b"a file")
+            else:
+                await admin.append(ThreadRef("shop", "t1").said("m1"), Said(role="user", text="?"))
+                await admin.log.api.call("STREAM.DELETE.FILES")
+            await back_up(admin.log, file)
+        assert len(check(file).streams) == (2 if file.name == "second" else 1)
+
+
 async def test_only_an_empty_ledger_is_restored_into(log, backup):
     """What a ledger holds is never replaced."""
     await restore(log, backup)
