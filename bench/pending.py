@@ -80,7 +80,7 @@ def _again(inbox: PendingView, waiting: int) -> float:
     times: list[float] = []
     for _ in range(_RUNS):
         begun = time.perf_counter()
-        found, there = inbox.oldest(OLDEST), len(inbox)
+        found, there = inbox.entries.oldest(OLDEST), len(inbox.entries)
         times.append(time.perf_counter() - begun)
         _check(found, there, waiting)
     return statistics.median(times) * 1000
@@ -94,7 +94,7 @@ async def _begin(store: Path, waiting: int) -> float:
             begun = time.perf_counter()
             async with PendingView(ledger) as inbox:
                 times.append(time.perf_counter() - begun)
-                _check(inbox.oldest(OLDEST), len(inbox), waiting)
+                _check(inbox.entries.oldest(OLDEST), len(inbox.entries), waiting)
     return statistics.median(times) * 1000
 
 

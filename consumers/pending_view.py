@@ -1,7 +1,7 @@
 """An in-memory view of the bucket `pending`: the approval requests that wait for people.
 
     async with PendingView(ledger) as view:
-        for entry in view.oldest(50):
+        for entry in view.entries.oldest(50):
             ...
 
 Entering it reads the whole bucket; from then on it follows the changes, and answering takes no
@@ -10,21 +10,14 @@ the broker is back, however long that took: a call that was decided meanwhile do
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from types import TracebackType
 from typing import Self
 
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import Change
-from ayes.projections.call_filter import NO_FILTER, CallFilter
-from ayes.projections.pending import (
-    BadEntry,
-    Entry,
-    Page,
-    PageCursor,
-    PendingIndex,
-)
+from ayes.projections.pending import BadEntry, Entry, PendingIndex
 
 
 class PendingView:
@@ -35,7 +28,7 @@ class PendingView:
     """
 
     def __init__(self, ledger: Ledger) -> None:
-        self._waiting = PendingIndex()
+        self._index = PendingIndex()
         self._coming = ledger.log.pending.follow()
         self._revision = 0
         self._moved = asyncio.Event()
@@ -57,35 +50,11 @@ class PendingView:
         if problem is None and isinstance(ended, Exception):
             raise ended
 
-    def oldest(self, most: int | None = None, chosen: CallFilter = NO_FILTER) -> list[Entry]:
-        """The matching entries, oldest first: at most `most`, or all."""
+    @property
+    def entries(self) -> PendingIndex:
+        """The entries as they are now."""
         self._check()
-        return self._waiting.oldest(most, chosen)
-
-    def __len__(self) -> int:
-        self._check()
-        return len(self._waiting)
-
-    def page(
-        self,
-        most: int,
-        room: int,
-        chosen: CallFilter = NO_FILTER,
-        after: PageCursor | None = None,
-        *,
-        fits: Callable[[Entry], bool] | None = None,
-        newest_first: bool = False,
-    ) -> Page:
-        """The oldest matching entries: at most `most`, behind `after`, in `room` bytes.
-
-        Args:
-            fits: a further condition, besides `chosen`.
-
-        Raises:
-            TooLarge: the first of them alone is larger.
-        """
-        self._check()
-        return self._waiting.page(most, room, chosen, after, fits=fits, newest_first=newest_first)
+        return self._index
 
     async def lost(self) -> None:
         """Wait until the view cannot follow the bucket any more, and raise the reason."""
@@ -112,7 +81,7 @@ class PendingView:
             self._moved.set()
 
     def _take(self, change: Change) -> None:
-        self._waiting.apply(change)
+        self._index.apply(change)
         self._revision = change.revision
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()

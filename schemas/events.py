@@ -368,7 +368,7 @@ class ApprovalRequested(Event, frozen=True, tag="ApprovalRequested"):
     may_reconcile: tuple[str, ...] = ()
     #: Reviewers' accounts that belong to somebody of another name: account to person.
     people: dict[str, str] = {}
-    #: Whether the editor's vote counts towards the edit. It did before this field existed.
+    #: Whether the editor's vote counts towards the edit.
     editor_counts: bool = True
     #: What an approval takes besides the vote; None: nothing.
     confirm: Confirm | None = None

@@ -28,6 +28,7 @@ from ayes.ops.inspection.checks import Look, overview, unlike_witness
 from ayes.ops.inspection.witness import place_of
 from ayes.ops.lake.sync import default_directory
 from ayes.ops.single_flight import Busy, Fresh
+from ayes.projections.pending import PendingIndex
 from ayes.schemas.errors import ApprovalsError, BrokerAway, NotAllowed
 from ayes.schemas.events import PersonAdded, PersonRemoved
 from ayes.schemas.slots import PEOPLE
@@ -124,15 +125,15 @@ class Backend:
                 await asyncio.gather(*keeping, return_exceptions=True)
 
     @property
-    def waiting(self) -> PendingView:
+    def waiting(self) -> PendingIndex:
         """The pending calls, kept up to date.
 
         Raises:
-            BrokerAway: they are being loaded.
+            Unavailable: they are being loaded, or cannot be followed any more.
         """
         if self._waiting is None:
             raise BrokerAway("the list of pending calls is being loaded. Try again in a moment.")
-        return self._waiting
+        return self._waiting.entries
 
     async def reviewer(self, name: str) -> Reviewer:
         """The methods of this person, with their own credentials."""
@@ -190,7 +191,7 @@ class Backend:
                 while True:
                     revision = await view.moved(since=revision)
                     await asyncio.sleep(_TOGETHER_S)
-                    self.feed.list_changed(len(view))
+                    self.feed.list_changed(len(view.entries))
                     await asyncio.sleep(_READING_S * self.feed.clients)
         finally:
             self._waiting = None

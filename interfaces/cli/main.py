@@ -1,7 +1,7 @@
 """The command line: its commands by chapter, and the module of each.
 
 Data goes to stdout, everything else to stderr. With `--json` the data is JSON, one object a line,
-and so is an error. A module of `ops/commands/` is imported when one of its commands is called, so
+and so is an error. A module of this folder is imported when one of its commands is called, so
 that `ayes --help` is quick.
 
     exit codes   0 ok or approved   1 error   2 usage or bad input   3 wait timed out
@@ -26,7 +26,7 @@ from typer.main import get_group
 
 
 class _Entry(NamedTuple):
-    #: The module in `ops/commands/` whose `app` contains the command, or is the group.
+    #: The module of this folder whose `app` contains the command, or is the group.
     module: str
     #: One line of `ayes --help`.
     summary: str

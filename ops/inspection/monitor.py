@@ -186,7 +186,7 @@ class Monitor:
 
     async def _keep_status(self, log: JetStream, store: Store | None) -> None:
         async def pending() -> int:
-            return len(self._view) if self._view is not None else 0
+            return len(self._view.entries) if self._view is not None else 0
 
         place = place_of(self._store, self._url)
         unlike = Fresh(partial(unlike_witness, log, place), for_s=_WITNESS_S)
@@ -207,7 +207,11 @@ class Monitor:
 
     def _asked_at(self) -> list[datetime] | None:
         try:
-            return None if self._view is None else [one.gated_at for one in self._view.oldest()]
+            return (
+                None
+                if self._view is None
+                else [one.gated_at for one in self._view.entries.oldest()]
+            )
         except Unavailable:  # it is about to be loaded again
             return None
 

@@ -42,11 +42,11 @@ async def quiet(inbox: PendingView, bucket: Bucket, within_s: float = 60) -> lis
     """Which calls wait, once the inbox has what a fresh listing has."""
     expected = await listed(bucket)
     until = time.monotonic() + within_s
-    while inbox.oldest() != expected and time.monotonic() < until:  # noqa: ASYNC110 - it is asked, nobody is told
+    while inbox.entries.oldest() != expected and time.monotonic() < until:  # noqa: ASYNC110 - it is asked, nobody is told
         await asyncio.sleep(0.01)
-    assert inbox.oldest() == expected
-    assert len(inbox) == len(expected)
-    return [one.seq for one in inbox.oldest()]
+    assert inbox.entries.oldest() == expected
+    assert len(inbox.entries) == len(expected)
+    return [one.seq for one in inbox.entries.oldest()]
 
 
 # ----------------------------------------------------------------- both the twin and the real thing
@@ -58,14 +58,14 @@ async def test_whoever_enters_has_all_that_waits(ledger: Ledger):
     """
     bucket = ledger.log.pending
     async with PendingView(ledger) as inbox:
-        assert inbox.oldest() == []
-        assert len(inbox) == 0
+        assert inbox.entries.oldest() == []
+        assert len(inbox.entries) == 0
     for seq in (5, 3, 9, 1, 7):
         await put(bucket, question(seq, workspace="shop" if seq > 5 else "acme"))
     async with PendingView(ledger) as inbox:
-        assert [one.seq for one in inbox.oldest()] == [1, 3, 5, 7, 9]
-        assert [one.seq for one in inbox.oldest(2)] == [1, 3]
-        assert [one.seq for one in inbox.oldest(1, CallFilter("shop"))] == [7]
+        assert [one.seq for one in inbox.entries.oldest()] == [1, 3, 5, 7, 9]
+        assert [one.seq for one in inbox.entries.oldest(2)] == [1, 3]
+        assert [one.seq for one in inbox.entries.oldest(1, CallFilter("shop"))] == [7]
 
 
 async def test_what_changes_is_taken_in_its_place(ledger: Ledger):
@@ -78,7 +78,7 @@ async def test_what_changes_is_taken_in_its_place(ledger: Ledger):
         assert await quiet(inbox, bucket) == [2, 5, 9]
         await put(bucket, question(5, stage=1))
         assert await quiet(inbox, bucket) == [2, 5, 9]
-        assert inbox.oldest()[1].asked_as_well == ("p0",)
+        assert inbox.entries.oldest()[1].asked_as_well == ("p0",)
         await delete(bucket, 2)
         assert await quiet(inbox, bucket) == [5, 9]
         await put(bucket, question(2))
@@ -120,7 +120,7 @@ async def test_a_value_that_is_not_an_entry_hinders_no_other(ledger: Ledger):
     assert [one.key for one in found.unreadable] == sorted(bad)
     assert all("--swap" in str(one) and one.key in str(one) for one in found.unreadable)
     async with PendingView(ledger) as inbox:
-        assert inbox.oldest() == [question(1)]
+        assert inbox.entries.oldest() == [question(1)]
 
 
 # --------------------------------------------------------------------------------- the real thing
@@ -162,11 +162,11 @@ async def test_thousands_come_and_go(store: Path):
                     pass
                 async with PendingView(ledger) as late:
                     await asyncio.sleep(0.05)
-                    assert len(late) > 0
+                    assert len(late.entries) > 0
             waits = [seq for seq in range(block * 500 + 500) if seq % 4 == 0 or seq % 8 == 1]
             assert await quiet(inbox, bucket) == waits
             async with PendingView(ledger) as fresh:
-                assert fresh.oldest() == inbox.oldest()
+                assert fresh.entries.oldest() == inbox.entries.oldest()
 
 
 async def test_a_listing_leaves_out_nothing_that_is_written_anew(store: Path):
@@ -192,7 +192,7 @@ async def test_a_listing_leaves_out_nothing_that_is_written_anew(store: Path):
             for _ in range(25):
                 assert len(await ledger.log.pending.entries()) == many
                 async with PendingView(ledger) as inbox:
-                    assert len(inbox) == many
+                    assert len(inbox.entries) == many
         finally:
             escalating.cancel()
             await asyncio.gather(escalating, return_exceptions=True)
@@ -208,7 +208,7 @@ async def test_a_broker_that_is_started_again(tmp_path: Path):
                 for seq in range(4):
                     await put(admin.log.pending, question(seq))
             inbox = await open_.enter_async_context(PendingView(ledger))
-        assert [one.seq for one in inbox.oldest()] == [0, 1, 2, 3]
+        assert [one.seq for one in inbox.entries.oldest()] == [0, 1, 2, 3]
         async with running(path), Ledger.connect(path, role="admin") as admin:
             bucket = admin.log.pending
             await delete(bucket, 0)
@@ -246,7 +246,7 @@ async def test_a_connection_that_was_cut(store: Path):
                 await put(bucket, question(20 + seq))
                 await delete(bucket, 20 + seq)
                 await asyncio.sleep(0.1)
-                assert seq in [one.seq for one in inbox.oldest()]
+                assert seq in [one.seq for one in inbox.entries.oldest()]
                 await cable.mend()
                 assert await quiet(inbox, bucket) == [0, *range(seq + 1, 4), *range(11, 11 + seq)]
 
@@ -267,7 +267,7 @@ async def test_a_connection_that_was_cut_for_longer_than_markers_live(store: Pat
             await delete(bucket, 1)
             await delete(bucket, 3)
             await until_kept(admin, 2)
-            assert [one.seq for one in inbox.oldest()] == [0, 1, 2, 3]
+            assert [one.seq for one in inbox.entries.oldest()] == [0, 1, 2, 3]
             await cable.mend()
             assert await quiet(inbox, bucket) == [0, 2]
 
@@ -319,7 +319,7 @@ async def _lose(admin: Ledger, ledger: Ledger) -> None:
     """Look into the inbox while its bucket is taken away, until it cannot be kept up."""
     async with PendingView(ledger) as inbox, asyncio.timeout(60):
         await admin.log.api.ask("$JS.API.STREAM.DELETE.KV_pending", b"")
-        while len(inbox.oldest()) == len(inbox) == 1:  # noqa: ASYNC110 - as above
+        while len(inbox.entries.oldest()) == len(inbox.entries) == 1:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.05)
 
 

@@ -1,5 +1,7 @@
 """Links in messages, opened in the console (B75)."""
 
+from types import SimpleNamespace
+
 import pytest
 import pytest_asyncio
 from console_client import listed, site
@@ -118,7 +120,7 @@ async def test_the_list_alone_opens_nothing(shop, client):
     behind.apply(Change(shown, whole=True))
     await (await backend.reviewer("ben")).deny(ref)
     await shop.service.decision(ref, timeout_s=60)
-    kept, backend._waiting = backend._waiting, behind
+    kept, backend._waiting = backend._waiting, SimpleNamespace(entries=behind)
     try:
         answer = await client.get(link_of(shop, "ana", ref, digest))
         assert answer.status_code == 404

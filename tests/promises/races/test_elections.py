@@ -114,5 +114,5 @@ async def patiently(attempt):
 
 
 async def shows(view: PendingView, calls: list[str]) -> None:
-    while [str(one.ref) for one in view.oldest()] != calls:  # noqa: ASYNC110 - it tells nobody
+    while [str(one.ref) for one in view.entries.oldest()] != calls:  # noqa: ASYNC110 - it tells nobody
         await asyncio.sleep(0.05)
