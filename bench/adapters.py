@@ -197,10 +197,12 @@ async def server() -> None:
 async def gateway() -> None:
     """The gateway in front of the server that the second argument names."""
     from ayes.interfaces.mcp.server import http_app, opened
-    from ayes.interfaces.mcp.settings import GatewayFile, ServerFile
+    from ayes.interfaces.mcp.settings import GatewaySettings, ServerSettings
 
-    far = ServerFile(name="far", url=sys.argv[2])
-    file = GatewayFile.model_validate({"workspace": "bench", "requester": "rita", "server": [far]})
+    far = ServerSettings(name="far", url=sys.argv[2])
+    file = GatewaySettings.model_validate(
+        {"workspace": "bench", "requester": "rita", "server": [far]}
+    )
     key = link_key(Store(sys.argv[1]), None)
     async with (
         Ledger.connect(sys.argv[1], role="service") as ledger,

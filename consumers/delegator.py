@@ -15,12 +15,11 @@ them where its sub-agents are declared.
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Annotated, Final, Never
 
 import msgspec
 from msgspec import Struct
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from ayes.consumers.effects import Append, Effect, HandOn, Reload
 from ayes.consumers.executor import HAND_ON_AFTER_S
@@ -35,9 +34,9 @@ from ayes.projections.thread import Thread, thread_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.content import content_of
-from ayes.schemas.errors import BadFile, BadInput, UnknownTool
+from ayes.schemas.errors import BadInput, UnknownTool
 from ayes.schemas.slots import CallRef
-from ayes.schemas.toml_files import TomlModel, mistakes, read_text, read_toml
+from ayes.schemas.toml_files import TomlModel, mistake, mistakes
 from ayes.schemas.tools import ToolSpec, declaration
 
 #: The ids of the messages with which a sub-agent's thread begins.
@@ -76,26 +75,18 @@ class SubAgent(TomlModel):
         return ToolSpec(name=tool, description=self.description, schema=self.arguments)
 
 
-class _AgentsFile(TomlModel):
-    #: By the name of the tool.
-    agent: dict[str, SubAgent]
-
-
-def read_agents(path: str | Path) -> dict[str, SubAgent]:
-    """The sub-agents of a TOML file, by the names of their tools: a table `[agent.TOOL]` for each.
-
-    Raises:
-        BadFile: it cannot be read; says where and why.
-    """
-    text = read_text(path)
-    agents = read_toml(_AgentsFile, text, str(path)).agent
+def _declarable(agents: dict[str, SubAgent]) -> dict[str, SubAgent]:
     for tool, agent in agents.items():
         try:
             agent.spec(tool)
         except ValidationError as wrong:
             _, problem = next(mistakes(wrong))
-            raise BadFile(str(path), f"agent.{tool}", problem) from None
+            raise mistake(problem, tool, "arguments") from None
     return agents
+
+
+#: The section `sub_agents` of the settings: by the names of their tools.
+type SubAgents = Annotated[dict[str, SubAgent], AfterValidator(_declarable)]
 
 
 class SubAgentRun(Struct, frozen=True):

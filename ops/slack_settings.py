@@ -1,34 +1,28 @@
 """The settings of the worker that asks people in Slack.
 
-    # slack.toml in the store, or --slack FILE.toml
-    app_token = "env:SLACK_APP_TOKEN"   # xapp-…, with connections:write: opens the socket
-    bot_token = "env:SLACK_BOT_TOKEN"   # xoxb-…, with the scopes of docs/telling.md
-    api_url = "https://slack.com/api/"  # absent: this; GovSlack has another
-
-A token is written there, or as `env:` and the variable that has it: a file with a token in it may
-be read by its owner alone. No message and no log has one.
+[slack]
+app_token = "env:SLACK_APP_TOKEN"   # xapp-…, with connections:write: opens the socket
+bot_token = "env:SLACK_BOT_TOKEN"   # xoxb-…, with the scopes of docs/telling.md
+api_url = "https://slack.com/api/"  # absent: this; GovSlack has another
 """
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import urlsplit
 
-from pydantic import ValidationInfo, field_validator
+from pydantic import ValidationInfo, field_validator, model_validator
 
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.link_key import link_key as key_of_links
 from ayes.ops.tokens import AccessFile
 from ayes.schemas.errors import BadInput
-from ayes.schemas.files import is_there
-from ayes.schemas.settings import Secret, read_settings
+from ayes.schemas.settings import Secret
 from ayes.schemas.toml_files import TomlModel
 
 if TYPE_CHECKING:
     from ayes.consumers.slack.questions import SlackQuestions
 
-#: The file in a store.
-FILE: Final = "slack.toml"
 INSTALL: Final = "pip install 'ayes[slack]'"
 _BEGINS: Final = {"app_token": "xapp-", "bot_token": "xoxb-"}
 _HERE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -56,34 +50,11 @@ class SlackSettings(TomlModel):
             raise ValueError("it must begin with https://, since the tokens are sent there.")
         return f"{url.rstrip('/')}/"
 
-
-def settings_file(store: Path | None, url: str | None) -> Path | None:
-    """The settings of a store on this machine; None if it has none."""
-    file = Store(store).path / FILE
-    return file if url is None and is_there(file) else None
-
-
-def settings_of(store: Path | None, url: str | None, file: Path | None) -> SlackSettings:
-    """The settings of the file that was named, or of the store's file.
-
-    Raises:
-        BadInput: there are none, no accounts of people, or no package.
-        BadFile: as of `read_settings`.
-    """
-    if url is not None:
-        raise BadInput(
-            "the worker slack votes with people's own credentials, which are in a store. Name one "
-            "with --store instead of --url; docs/telling.md says what it must have."
-        )
-    if not all(map(find_spec, ("slack_bolt", "aiohttp", "cryptography"))):
-        raise BadInput(f"the worker slack is not installed: {INSTALL}.")
-    path = file or settings_file(store, url)
-    if path is None:
-        raise BadInput(
-            "the worker slack has no settings. Name the file with --slack, or put it into the "
-            f"store as {FILE}; docs/telling.md has an example."
-        )
-    return read_settings(SlackSettings, path)
+    @model_validator(mode="after")
+    def _can_be_used(self) -> Self:
+        if not all(map(find_spec, ("slack_bolt", "aiohttp", "cryptography"))):
+            raise BadInput(f"the worker slack is not installed: {INSTALL}.")
+        return self
 
 
 def slack_of(

@@ -1,38 +1,82 @@
-"""Settings with secrets in them: written there, or as `env:` and the variable that has them.
+"""The settings file: one for all programs, with a section for each part of them.
 
-No message cites a secret.
+A secret in it is written there, or as `env:NAME`, the variable that has it, or as `file:NAME`, a
+file beside the settings. The file is checked whole; secrets are only looked up for the sections
+that a program asks for, since each program has its own. No message cites a secret.
 """
 
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, ClassVar, Final
 
-from pydantic import AfterValidator, ValidationInfo
+from pydantic import (
+    AfterValidator,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from ayes.schemas.errors import BadFile
-from ayes.schemas.toml_files import TomlModel, read_text, read_toml
+from ayes.schemas.toml_files import NOT_WANTED, TomlModel, mistakes, read_text, read_toml
 
+#: The name of the file in a store.
+NAME: Final = "ayes.toml"
 #: Of a bearer token: as many characters as 32 hexadecimal digits.
 _MIN_TOKEN: Final = 32
 _ENVIRONMENT: Final = "env:"
+_FILE: Final = "file:"
 
 
 class _Reading:
     """The reading of one file."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        self.environment = environment
+    def __init__(
+        self, folder: Path, wanted: Collection[str], environment: Mapping[str, str]
+    ) -> None:
+        self.folder, self.wanted, self.environment = folder, wanted, environment
+        #: Whether the section that is being read is among those.
+        self.is_wanted = False
         #: Whether a secret is written in the file itself.
         self.has_secrets = False
+
+
+class Sections(TomlModel):
+    """A whole file: each field is a section, and None if it is absent or nobody wants it."""
+
+    kind: ClassVar = "section"
+
+    @field_validator("*", mode="wrap")
+    @classmethod
+    def _wanted(cls, value: Any, check: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+        reading = info.context
+        assert isinstance(reading, _Reading)
+        reading.is_wanted = info.field_name in reading.wanted
+        try:
+            checked = check(value)
+        except ValidationError as problem:
+            if any(mistakes(problem)):
+                raise
+            return None
+        return checked if reading.is_wanted else None
 
 
 def _filled(value: str, info: ValidationInfo) -> str:
     if not isinstance(reading := info.context, _Reading):
         return value  # not of a file
-    if not value.startswith(_ENVIRONMENT):
-        reading.has_secrets = True
+    is_elsewhere = value.startswith((_ENVIRONMENT, _FILE))
+    reading.has_secrets |= not is_elsewhere
+    if not reading.is_wanted:
+        raise PydanticCustomError(NOT_WANTED, "not looked up")
+    if not is_elsewhere:
         return value
+    if value.startswith(_FILE):
+        try:
+            return read_text(reading.folder / value.removeprefix(_FILE)).strip()
+        except BadFile as problem:
+            raise ValueError(str(problem)) from None
     variable = value.removeprefix(_ENVIRONMENT)
     if not (found := reading.environment.get(variable)):
         raise ValueError(f"the variable {variable} is not set.")
@@ -59,15 +103,21 @@ def check_tokens_differ(kind: str, tokens: Collection[str]) -> None:
         raise ValueError(f"two {kind}s have the same token. Give each its own.")
 
 
-def read_settings[M: TomlModel](
-    model: type[M], path: Path, environment: Mapping[str, str] | None = None
+def read_settings[M: Sections](
+    model: type[M],
+    path: Path,
+    wanted: Collection[str],
+    environment: Mapping[str, str] | None = None,
 ) -> M:
-    """Read a file; its secrets are in place of the variables that it names.
+    """Read a file; its secrets are in place of the variables and files that it names.
+
+    Args:
+        wanted: the sections that are returned; the others are checked and left out.
 
     Raises:
         BadFile: with the line of each mistake; or others may read a secret that is written in it.
     """
-    reading = _Reading(os.environ if environment is None else environment)
+    reading = _Reading(path.parent, wanted, os.environ if environment is None else environment)
     found = read_toml(model, read_text(path), str(path), reading)
     if reading.has_secrets and path.stat().st_mode & 0o077:
         raise BadFile(

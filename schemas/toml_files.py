@@ -8,7 +8,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
@@ -18,6 +18,8 @@ from ayes.schemas.ids import token
 from ayes.schemas.limits import cited
 from ayes.schemas.tool_names import tool_name
 
+#: The type of an error that says only that nobody wants the value.
+NOT_WANTED: Final = "not_wanted"
 #: The number of mistakes that are reported at once.
 MAX_MISTAKES: Final = 5
 
@@ -28,6 +30,8 @@ class TomlModel(BaseModel):
     """One table of a file: frozen, and strict about its keys and the types of their values."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+    #: What its fields are, in messages.
+    kind: ClassVar = "key"
 
     @model_validator(mode="before")
     @classmethod
@@ -35,7 +39,8 @@ class TomlModel(BaseModel):
         known = [field.alias or name for name, field in cls.model_fields.items()]
         for key in data if isinstance(data, dict) else ():
             if key not in known:
-                raise mistake(f"unknown key {key!r}. The keys are: {', '.join(known)}.", key)
+                said = f"unknown {cls.kind} {key!r}. The {cls.kind}s are: {', '.join(known)}."
+                raise mistake(said, key)
         return data
 
 
@@ -117,6 +122,8 @@ def mistakes(problem: ValidationError) -> Iterator[tuple[Place, str]]:
     for error in problem.errors(include_url=False):
         if error["type"] == "too_short" and error["input"]:
             continue  # only because the items it had are wrong, and they were reported
+        if error["type"] == NOT_WANTED:
+            continue
         context = error.get("ctx", {})
         yield (*error["loc"], *context.get("at", ())), _sentence(error, context)
 
@@ -170,19 +177,25 @@ def _syntax_mistake(text: str, problem: Exception) -> tuple[str, str]:
     return f"line {line}" if said else "", f"this is no TOML: {_AT.sub('', str(problem))}."
 
 
-def _entry(data: dict[str, Any], place: Place) -> str:
-    """Which of several entries: `, rule 'refunds'`, or by number where it has no name."""
-    match place:
-        case (str(kind), int(index), *_):
-            entry = data[kind][index]
-            if isinstance(entry, str):
-                return ""
-            name = entry.get("name") if isinstance(entry, dict) else None
-            return (
-                f", {kind} {name!r}" if isinstance(name, str) and name else f", {kind} {index + 1}"
-            )
-        case _:
-            return ""
+def _entry(data: Any, place: Place) -> str:
+    """Its table, as in `, [mcp]`, and which of several entries, as in `, rule 'refunds'`: by number
+    where it has no name.
+    """
+    tables: list[str] = []
+    entry = ""
+    for at, key in enumerate(place):
+        match data.get(key), place[at + 1 : at + 2]:
+            case dict() as data, (_,):
+                tables.append(str(key))
+            case list() as entries, (int(index),) if not isinstance(entries[index], str):
+                one = entries[index]
+                name = one.get("name") if isinstance(one, dict) else None
+                is_named = isinstance(name, str) and name
+                entry = f", {key} {name!r}" if is_named else f", {key} {index + 1}"
+                break
+            case _:
+                break
+    return (f", [{'.'.join(tables)}]" if tables else "") + entry
 
 
 def _sentence(error: ErrorDetails, context: dict[str, Any]) -> str:

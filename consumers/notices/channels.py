@@ -1,12 +1,12 @@
-"""Channels: the ways out to people, as the notifier's own file describes them.
+"""Channels: the ways out to people, as the settings describe them.
 
-    [channel.mail]                              # the name that contacts of the policy use
+    [notices.mail]                              # the name that contacts of the policy use
     url = "mailtos://user:password@smtp.example.org?from=ayes@example.org&to={address}"
     timeout_s = 10                              # of one try
     tries = 5                                   # then the next contact; then the notice is parked
     at_once = 8                                 # messages that are sent at the same time
 
-    [channel.ntfy]
+    [notices.ntfy]
     url = "env:NTFY_URL"                        # the URL is in the environment
 
 The URLs are those of apprise, which knows mail, ntfy, Slack, Teams and some hundred others;
@@ -24,17 +24,16 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from ayes.projections.notices import Notice
 from ayes.schemas.backoff import Backoff
 from ayes.schemas.errors import BadInput
 from ayes.schemas.logs import get_logger
-from ayes.schemas.settings import Secret, read_settings
+from ayes.schemas.settings import Secret
 from ayes.schemas.toml_files import TomlModel, checked_token
 from ayes.schemas.visible import visible
 
@@ -67,15 +66,16 @@ class Channel(TomlModel):
         return url
 
 
-class ChannelsFile(TomlModel):
-    channels: dict[str, Channel] = Field(alias="channel", min_length=1)
+def _can_be_named(channels: dict[str, Channel]) -> dict[str, Channel]:
+    for name in channels:
+        checked_token("channel", name)
+    return channels
 
-    @field_validator("channels")
-    @classmethod
-    def _can_be_named(cls, channels: dict[str, Channel]) -> dict[str, Channel]:
-        for name in channels:
-            checked_token("channel", name)
-        return channels
+
+#: The section `notices` of the settings: the channels by their names.
+type ChannelsByName = Annotated[
+    dict[str, Channel], Field(min_length=1), AfterValidator(_can_be_named)
+]
 
 
 class NotSent(Exception):
@@ -84,16 +84,6 @@ class NotSent(Exception):
 
 #: Called when a channel begins to fail, with the reason, and when it works, with an empty one.
 type OnChange = Callable[[str, str], Awaitable[None]]
-
-
-def read_channels(path: Path, environment: Mapping[str, str] | None = None) -> dict[str, Channel]:
-    """Read a channels file; the URLs are complete, except for the address.
-
-    Raises:
-        BadFile: it cannot be read, others may read it, or something in it is wrong.
-        BadInput: apprise is not installed.
-    """
-    return read_settings(ChannelsFile, path, environment).channels
 
 
 class Channels:
@@ -114,7 +104,7 @@ class Channels:
         """
         name, _, address = contact.partition(":")
         if (line := self._lines.get(name)) is None:
-            why = f"the channels file has no channel {name!r}"
+            why = f"the settings have no channel {name!r}"
             await on_change(name, why)
             raise NotSent(why)
         for tries in range(1, line.channel.tries + 1):

@@ -1,4 +1,4 @@
-"""The instances that programs have made over HTTP, in one private file beside the settings.
+"""The instances that programs have made over HTTP, in one private file.
 
 A token is made of what only the program that asked for it knows, so the same request is answered
 with the same token, and the file has its hash. Secrets of webhooks are in the file, since requests
@@ -92,11 +92,11 @@ class InstancesFile(PrivateFile[Instances]):
     """The file of a provider's instances.
 
     Args:
-        settings: the file of the provider, beside which it is.
+        path: of the file.
     """
 
-    def __init__(self, settings: Path) -> None:
-        super().__init__(settings.with_suffix(".instances.json"), Instances(), "instances")
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, Instances(), "instances")
 
     def add(self, made: Instance, reserved: frozenset[str]) -> Instance:
         """Add an instance; the one that is there already if it was added before.

@@ -12,7 +12,7 @@ from typing import Final
 from ayes.adapters.kernel import judged
 from ayes.adapters.names import thread_name
 from ayes.interfaces.aap import wire
-from ayes.interfaces.aap.settings import InstanceFile
+from ayes.interfaces.aap.settings import InstanceSettings
 from ayes.ledger.call import Call
 from ayes.ledger.clients.services import Ledger
 from ayes.schemas import events as e
@@ -54,7 +54,7 @@ class Provider:
     """The requests of one agent."""
 
     def __init__(
-        self, ledger: Ledger, workspace: str, instance: InstanceFile, outcome_within_s: float
+        self, ledger: Ledger, workspace: str, instance: InstanceSettings, outcome_within_s: float
     ) -> None:
         self._ledger, self._instance, self._within_s = ledger, instance, outcome_within_s
         self._thread = thread_of(workspace, instance.name)

@@ -30,7 +30,7 @@ from ayes.interfaces.aap.instances import (
     provision,
 )
 from ayes.interfaces.aap.provider import Conflict, Provider, thread_of
-from ayes.interfaces.aap.settings import InstanceFile, ProviderFile, ProvisionerFile
+from ayes.interfaces.aap.settings import InstanceSettings, ProviderSettings, ProvisionerSettings
 from ayes.ledger.clients.services import Ledger
 from ayes.schemas import ids
 from ayes.schemas.errors import BadInput, Refused, UnknownCall
@@ -48,7 +48,7 @@ class Provisioning:
 
     def __init__(
         self,
-        settings: ProviderFile,
+        settings: ProviderSettings,
         ledger: Ledger,
         file: InstancesFile,
         deliveries: DecisionDeliveries,
@@ -61,11 +61,11 @@ class Provisioning:
         found = self._file.read().holder(token, self._ledger.now())
         if found is None:
             return None
-        agent = InstanceFile(name=found.name, requester=found.requester, token=token)
+        agent = InstanceSettings(name=found.name, requester=found.requester, token=token)
         within_s = self._settings.outcome_within_s
         return Provider(self._ledger, self._settings.workspace, agent, within_s)
 
-    async def create(self, by: ProvisionerFile, body: bytes, key: str) -> tuple[bytes, bool]:
+    async def create(self, by: ProvisionerSettings, body: bytes, key: str) -> tuple[bytes, bool]:
         """The instance with this key and its token, and whether it is new.
 
         Raises:
@@ -105,12 +105,12 @@ class Provisioning:
         told = {"instance": _shown(kept), "credential": credential}
         return msgspec.json.encode(told), there is None
 
-    def listed(self, by: ProvisionerFile) -> bytes:
+    def listed(self, by: ProvisionerSettings) -> bytes:
         """The instances of this provisioner, without their tokens and secrets."""
         found = self._file.read().of(by.requester)
         return msgspec.json.encode({"instances": [_shown(one) for one in found]})
 
-    def shown(self, by: ProvisionerFile, instance: str) -> bytes:
+    def shown(self, by: ProvisionerSettings, instance: str) -> bytes:
         """One of them.
 
         Raises:
@@ -118,7 +118,7 @@ class Provisioning:
         """
         return msgspec.json.encode({"instance": _shown(self._own(by, instance))})
 
-    async def remove(self, by: ProvisionerFile, instance: str) -> bytes:
+    async def remove(self, by: ProvisionerSettings, instance: str) -> bytes:
         """Remove an instance, and withdraw what it waits for.
 
         Raises:
@@ -140,7 +140,7 @@ class Provisioning:
         refs = (one.slot.call_ref for one in facts)
         return [ref for ref in refs if ref is not None and ref not in decided]
 
-    def _own(self, by: ProvisionerFile, instance: str) -> Instance:
+    def _own(self, by: ProvisionerSettings, instance: str) -> Instance:
         for one in self._file.read().of(by.requester):
             if one.id == instance:
                 return one
@@ -153,9 +153,9 @@ def _shown(one: Instance) -> dict[str, Any]:
 
 @asynccontextmanager
 async def opened(
-    settings: ProviderFile, ledger: Ledger, file: Path
+    settings: ProviderSettings, ledger: Ledger, file: Path
 ) -> AsyncGenerator[Provisioning | None]:
-    """The instances beside the settings in this file; receivers are told while the block lasts.
+    """The instances in this file; receivers are told while the block lasts.
     None if the settings name no provisioner.
 
     Raises:
@@ -168,7 +168,7 @@ async def opened(
     listed = {one.name for one in settings.instances}
     if taken := sorted(listed & {one.name for one in made.read().instances.values()}):
         raise BadInput(
-            f"{file} lists an instance {taken[0]!r}, and a program has made one of that name. "
+            f"[aap] lists an instance {taken[0]!r}, and a program has made one of that name. "
             "Choose another name, so that neither sees the other's requests."
         )
     thread = partial(thread_of, settings.workspace)

@@ -18,7 +18,7 @@ from starlette.routing import Route
 from ayes.interfaces.aap import wire
 from ayes.interfaces.aap.provider import MAX_WAIT_S, Conflict, Provider
 from ayes.interfaces.aap.provisioning import NotVerified, Provisioning
-from ayes.interfaces.aap.settings import ProviderFile, ProvisionerFile
+from ayes.interfaces.aap.settings import ProviderSettings, ProvisionerSettings
 from ayes.ledger.clients.services import Ledger
 from ayes.schemas.codec import MAX_BYTES
 from ayes.schemas.durations import seconds
@@ -32,7 +32,7 @@ _MAX_KEY: Final = 255
 #: What a route does for an agent: the body of its answer, and the status.
 type _Answer = tuple[bytes, int]
 type _Route = Callable[[Provider, Request], Awaitable[_Answer]]
-type _Provisions = Callable[[Provisioning, ProvisionerFile, Request], Awaitable[_Answer]]
+type _Provisions = Callable[[Provisioning, ProvisionerSettings, Request], Awaitable[_Answer]]
 
 
 class TooLong(BadInput):
@@ -40,7 +40,7 @@ class TooLong(BadInput):
 
 
 def application(
-    settings: ProviderFile, ledger: Ledger, provisioning: Provisioning | None = None
+    settings: ProviderSettings, ledger: Ledger, provisioning: Provisioning | None = None
 ) -> Starlette:
     """The ASGI application with the paths below `/v1/requests` and `/v1/instances`.
 
@@ -175,21 +175,21 @@ async def _called(does: Callable[[Request], Awaitable[_Answer]], request: Reques
     return await does(request)
 
 
-async def _provision(made: Provisioning, by: ProvisionerFile, request: Request) -> _Answer:
+async def _provision(made: Provisioning, by: ProvisionerSettings, request: Request) -> _Answer:
     key = _key(request)
     body, is_new = await made.create(by, await _body(request), key)
     return body, 201 if is_new else 200
 
 
-async def _instances(made: Provisioning, by: ProvisionerFile, _: Request) -> _Answer:
+async def _instances(made: Provisioning, by: ProvisionerSettings, _: Request) -> _Answer:
     return made.listed(by), 200
 
 
-async def _instance(made: Provisioning, by: ProvisionerFile, request: Request) -> _Answer:
+async def _instance(made: Provisioning, by: ProvisionerSettings, request: Request) -> _Answer:
     return made.shown(by, request.path_params["id"]), 200
 
 
-async def _remove(made: Provisioning, by: ProvisionerFile, request: Request) -> _Answer:
+async def _remove(made: Provisioning, by: ProvisionerSettings, request: Request) -> _Answer:
     return await made.remove(by, request.path_params["id"]), 200
 
 

@@ -1,15 +1,16 @@
-"""The file of a provider: the workspace whose policy judges, and the agents that may ask.
+"""The settings of a provider: the workspace whose policy judges, and the agents that may ask.
 
+[aap]
 workspace = "desk"
 outcome_within = "1h"      # a tool of which nothing is heard for so long is in doubt; absent: 1h
 allow_private = true       # webhooks may go to this machine and its network; absent: false
 
-[[instance]]
+[[aap.instance]]
 name = "support-bot"
 requester = "ben"          # on whose behalf; never one of the reviewers of its calls
 token = "env:SUPPORT_BOT_TOKEN"
 
-[[provisioner]]            # a program that makes agents over HTTP; absent: none does
+[[aap.provisioner]]        # a program that makes agents over HTTP; absent: none does
 requester = "ben"          # on whose behalf they ask
 token = "env:PROVISIONER_TOKEN"
 """
@@ -30,7 +31,7 @@ from ayes.schemas.toml_files import (
 _MAX_OUTCOME_S: Final = 30 * 86_400
 
 
-class InstanceFile(TomlModel):
+class InstanceSettings(TomlModel):
     """An agent, as AAP's *instance*: its name in the ledger, and the token that shows who it is."""
 
     name: str
@@ -43,7 +44,7 @@ class InstanceFile(TomlModel):
         return checked_token("name", value)
 
 
-class ProvisionerFile(TomlModel):
+class ProvisionerSettings(TomlModel):
     """A program that makes instances over HTTP, and on whose behalf these ask."""
 
     requester: str
@@ -55,13 +56,13 @@ class ProvisionerFile(TomlModel):
         return checked_token("name", value)
 
 
-class ProviderFile(TomlModel):
+class ProviderSettings(TomlModel):
     workspace: str
     outcome_within: str = "1h"
     allow_private: bool = False
-    instances: Annotated[tuple[InstanceFile, ...], Field(strict=False, alias="instance")] = ()
+    instances: Annotated[tuple[InstanceSettings, ...], Field(strict=False, alias="instance")] = ()
     provisioners: Annotated[
-        tuple[ProvisionerFile, ...], Field(strict=False, alias="provisioner")
+        tuple[ProvisionerSettings, ...], Field(strict=False, alias="provisioner")
     ] = ()
 
     @field_validator("workspace")
@@ -78,14 +79,14 @@ class ProviderFile(TomlModel):
 
     @field_validator("instances")
     @classmethod
-    def _names_differ(cls, instances: tuple[InstanceFile, ...]) -> tuple[InstanceFile, ...]:
+    def _names_differ(cls, instances: tuple[InstanceSettings, ...]) -> tuple[InstanceSettings, ...]:
         check_names_differ("instance", instances)
         return instances
 
     @model_validator(mode="after")
     def _somebody_asks(self) -> Self:
         if not self.instances and not self.provisioners:
-            raise ValueError("nobody may ask. Add an [[instance]] or a [[provisioner]].")
+            raise ValueError("nobody may ask. Add an [[aap.instance]] or a [[aap.provisioner]].")
         tokens = [one.token for one in self.instances]
         check_tokens_differ("agent", tokens + [one.token for one in self.provisioners])
         return self

@@ -5,11 +5,9 @@ its user: which settings are allowed, that an answer belongs to the browser that
 claims make somebody a reviewer. An answer that is not exactly as it should be signs nobody in.
 """
 
-import os
 import time
 from collections.abc import Awaitable, Mapping
 from hmac import compare_digest
-from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
@@ -18,10 +16,11 @@ from pydantic import Field, field_validator, model_validator
 
 from ayes.ops.tokens import hash_of, new_secret
 from ayes.ops.visitors import Role, Visitor
-from ayes.schemas.errors import ApprovalsError, BadFile, BadId, NotAllowed, Unavailable
+from ayes.schemas.errors import ApprovalsError, BadId, NotAllowed, Unavailable
 from ayes.schemas.ids import token
 from ayes.schemas.logs import get_logger
-from ayes.schemas.toml_files import TomlModel, mistake, read_text, read_toml
+from ayes.schemas.settings import Secret
+from ayes.schemas.toml_files import TomlModel, mistake
 
 _log: Final = get_logger("ayes.interfaces.access.openid")
 
@@ -58,14 +57,13 @@ class Groups(TomlModel):
 
 
 class OpenIdSettings(TomlModel):
-    """The file of `--sign-in`."""
+    """The section `openid` of the settings."""
 
     #: Its `/.well-known/openid-configuration` has everything else about the provider.
     issuer: str
     client_id: str
-    #: A file with the client's secret, or the variable that has it; neither: a public client.
-    client_secret_file: str = ""
-    client_secret_env: str = ""
+    #: Empty: a public client.
+    client_secret: Secret = ""
     scopes: Names = ("openid", "profile")
     #: The claim with the reviewer's name. The subject is never given to anybody else.
     reviewer_claim: str = "sub"
@@ -82,8 +80,6 @@ class OpenIdSettings(TomlModel):
 
     @model_validator(mode="after")
     def _complete(self) -> "OpenIdSettings":
-        if self.client_secret_file and self.client_secret_env:
-            raise mistake("there are two secrets. Keep client_secret_file or client_secret_env.")
         if "openid" not in self.scopes:
             raise mistake("scopes lacks 'openid', without which nobody is identified.", "scopes")
         if not any(self.roles.model_dump().values()):
@@ -106,12 +102,11 @@ class OpenIdProvider:
     """An OpenID Connect provider.
 
     Args:
-        secret: of this client; empty: a public client.
         url: of the console.
     """
 
-    def __init__(self, settings: OpenIdSettings, secret: str, url: str) -> None:
-        # Half a second, and only consoles with --sign-in need it.
+    def __init__(self, settings: OpenIdSettings, url: str) -> None:
+        # Half a second, and only consoles that others reach need it.
         from authlib.integrations.starlette_client import StarletteOAuth2App
 
         self.settings = settings
@@ -121,7 +116,7 @@ class OpenIdProvider:
             framework=None,
             name="ayes",
             client_id=settings.client_id,
-            client_secret=secret or None,
+            client_secret=settings.client_secret or None,
             client_kwargs={
                 "scope": " ".join(settings.scopes),
                 "code_challenge_method": "S256",
@@ -244,19 +239,3 @@ def visitor_of(claims: Mapping[str, Any], settings: OpenIdSettings) -> Visitor:
             f"{settings.issuer} can change that."
         )
     return Visitor(str(name), roles)
-
-
-def read_settings(path: Path) -> tuple[OpenIdSettings, str]:
-    """The settings in a file, and the client's secret.
-
-    Raises:
-        BadFile: with the line of the first mistake; or the secret cannot be read.
-    """
-    settings = read_toml(OpenIdSettings, read_text(path), str(path))
-    if settings.client_secret_file:
-        return settings, read_text(path.parent / settings.client_secret_file).strip()
-    if name := settings.client_secret_env:
-        if not os.environ.get(name):
-            raise BadFile(str(path), "", f"the variable {name} with the secret is not set.")
-        return settings, os.environ[name]
-    return settings, ""

@@ -178,7 +178,7 @@ class Guard:
     def _refused(self, request: Request) -> Response | None:
         """The answer to a request that may not go on; None: it may."""
         if not self._is_ours(request.headers.get("host", "")):
-            where = f"Open it at {self._security.url}, or start it with --public-url."
+            where = f"Open it at {self._security.url}, or name it in the settings as [console] url."
             said = f"the console does not answer to this name. {where}"
             return _problem(HTTPStatus.MISDIRECTED_REQUEST, said)
         try:

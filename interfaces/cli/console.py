@@ -3,7 +3,6 @@
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -14,8 +13,10 @@ from ayes.interfaces.cli.options import (
     JsonOption,
     LinkKeyOption,
     PersonOption,
+    SettingsOption,
     StoreOption,
 )
+from ayes.interfaces.cli.settings import settings_of
 from ayes.interfaces.cli.terminal.output import print_json, print_message
 from ayes.ledger.nats.credentials import Store
 from ayes.ops.tokens import AccessFile, own_name
@@ -24,6 +25,7 @@ from ayes.ops.workers import until_signalled
 from ayes.schemas.errors import BadInput
 
 if TYPE_CHECKING:
+    from ayes.interfaces.access.openid import OpenIdSettings
     from ayes.interfaces.console.serving import Serving
 
 app: Final = commands()
@@ -36,7 +38,7 @@ INSTALL: Final = "pip install 'ayes[web]'"
     examples="""
     ayes console
     ayes console --link
-    ayes console --public-url https://ayes.example.com --sign-in oidc.toml
+    ayes console --host 0.0.0.0 --settings ayes.toml
     """,
 )
 @exporting()
@@ -55,24 +57,7 @@ async def console(
             show_default=False,
         ),
     ] = None,
-    public_url: Annotated[
-        str,
-        typer.Option(
-            "--public-url",
-            metavar="URL",
-            help="Where people open it, if a proxy with TLS stands before it.",
-            show_default=False,
-        ),
-    ] = "",
-    sign_in: Annotated[
-        Path | None,
-        typer.Option(
-            "--sign-in",
-            metavar="FILE.toml",
-            help="The OpenID Connect provider at which people sign in.",
-            show_default=False,
-        ),
-    ] = None,
+    settings: SettingsOption = None,
     archive: ArchiveOption = None,
     link_key: LinkKeyOption = None,
     link: Annotated[
@@ -90,13 +75,14 @@ async def console(
         raise BadInput(f"the console is not installed: {INSTALL}.")
     from ayes.interfaces.console.serving import serving
 
+    said = settings_of(store, settings, "console", "openid")
     async with serving(
         place,
         person,
         host=host,
         port=port,
-        public_url=public_url,
-        sign_in=sign_in,
+        public_url=said.console_url,
+        sign_in=said.openid,
         archive=archive,
         link_key=link_key,
     ) as served:
@@ -104,17 +90,24 @@ async def console(
 
 
 @asynccontextmanager
-async def beside(store: Store, person: str, port: int | None = None) -> AsyncGenerator[str]:
-    """Serve the console of a broker that this process runs. Yields a link to it; empty if it is not
-    installed.
+async def beside(
+    store: Store,
+    person: str,
+    *,
+    port: int | None = None,
+    public_url: str = "",
+    sign_in: "OpenIdSettings | None" = None,
+) -> AsyncGenerator[str]:
+    """Serve the console of a broker that this process runs. Yields a link to it, or where people
+    open it; empty if it is not installed.
     """
     if not is_installed():
         yield ""
         return
     from ayes.interfaces.console.serving import serving
 
-    async with serving(store, person, port=port) as served:
-        yield served.link
+    async with serving(store, person, port=port, public_url=public_url, sign_in=sign_in) as served:
+        yield served.link or served.url
 
 
 def is_installed() -> bool:

@@ -1,19 +1,23 @@
 """The command that lets people decide about calls of MCP servers' tools."""
 
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from ayes.interfaces.cli.command import Session, command, commands
-from ayes.interfaces.cli.options import BehindTlsOption, LinkKeyOption, http_address
+from ayes.interfaces.cli.options import (
+    BehindTlsOption,
+    LinkKeyOption,
+    SettingsOption,
+    http_address,
+)
+from ayes.interfaces.cli.settings import needed, settings_of
 from ayes.interfaces.cli.terminal.output import print_message
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.link_key import link_key as key_of_links
 from ayes.ops.broker.processes import die_with_parent
 from ayes.schemas.errors import BadInput
-from ayes.schemas.settings import read_settings
 
 app: Final = commands()
 
@@ -28,17 +32,12 @@ def mcp() -> None:
 @command(
     app,
     examples="""
-    ayes mcp gateway gateway.toml
-    ayes mcp gateway gateway.toml --http 127.0.0.1:8808
+    ayes mcp gateway --settings ayes.toml
+    ayes mcp gateway --http 127.0.0.1:8808
     """,
 )
 async def gateway(
-    file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE.toml", help="Its servers and whose calls it asks about; see docs/mcp.md."
-        ),
-    ],
+    settings: SettingsOption = None,
     http: Annotated[
         str,
         typer.Option(
@@ -56,23 +55,21 @@ async def gateway(
     """Serve MCP servers' tools so that every call is judged by the policy first."""
     if find_spec("mcp") is None:
         raise BadInput(f"the gateway is not installed: {INSTALL}.")
-    from ayes.interfaces.mcp.settings import GatewayFile
-
-    settings = read_settings(GatewayFile, file)
+    said = needed(settings_of(session.store, settings, "mcp").mcp, "mcp", "the gateway")
     host, port = http_address("--http", http) if http else ("", 0)
-    if not settings.requester and not (http and settings.clients):
+    if not said.requester and not (http and said.clients):
         raise BadInput(
-            f"{file} does not say on whose behalf calls are made. Add a line as in "
-            'requester = "ben"; over HTTP, name the requester of each [[client]].'
+            "[mcp] does not say on whose behalf calls are made. Add a line as in "
+            'requester = "ben"; over HTTP, name the requester of each [[mcp.client]].'
         )
     if http:
         from ayes.interfaces.access import http_server
 
         http_server.check_reach("--http", host, has_tls=behind_tls, how="--behind-tls")
-        if host not in http_server.LOOPBACK and not settings.clients:
+        if host not in http_server.LOOPBACK and not said.clients:
             raise BadInput(
-                f"--http {http} can be reached from elsewhere, and {file} has no [[client]] with a "
-                "token. Add one, or listen on 127.0.0.1."
+                f"--http {http} can be reached from elsewhere, and there is no [[mcp.client]] with "
+                "a token in the settings. Add one, or listen on 127.0.0.1."
             )
     if session.url is not None and link_key is None:
         raise BadInput(
@@ -84,7 +81,7 @@ async def gateway(
 
     async with (
         session.connect("service") as ledger,
-        opened(settings, ledger, key, die_with_parent()) as serving,
+        opened(said, ledger, key, die_with_parent()) as serving,
     ):
         if not http:
             await serve_stdio(serving)

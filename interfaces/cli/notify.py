@@ -6,9 +6,10 @@ from typing import Annotated, Final
 
 import typer
 
-from ayes.consumers.notices.channels import Channel, Channels, NotSent, read_channels
+from ayes.consumers.notices.channels import Channel, Channels, NotSent
 from ayes.interfaces.cli.command import Session, command, commands
-from ayes.interfaces.cli.options import ChannelsOption, JsonOption, StoreOption
+from ayes.interfaces.cli.options import JsonOption, SettingsOption, StoreOption
+from ayes.interfaces.cli.settings import needed, settings_of
 from ayes.ledger.call import Call
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.link_key import link_key as key_of_links
@@ -17,13 +18,10 @@ from ayes.ops.workers import Notifying
 from ayes.projections.notices import Notice
 from ayes.projections.recipients import Notification
 from ayes.schemas.errors import BadInput, Unavailable
-from ayes.schemas.files import is_there
 from ayes.schemas.links import action_token, open_link
 
 app: Final = commands()
 
-#: The file of channels in a store.
-FILE: Final = "channels.toml"
 _TRIAL: Final = Notice(
     "ayes: this channel works",
     "Somebody tried this channel with `ayes notify test`. Nothing is needed of you.",
@@ -44,12 +42,12 @@ async def try_channel(
             help="As in [contacts] of the policy; no address if the URL has none.",
         ),
     ],
-    channels: ChannelsOption = None,
+    settings: SettingsOption = None,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
     """Send one message through a channel, once."""
-    known = channels_of(Session(store), channels)
+    known = needed(settings_of(store, settings, "notices").notices, "notices", "`ayes notify`")
     name = contact.partition(":")[0]
     if name not in known:
         raise BadInput(f"there is no channel {name!r}. There are: {', '.join(known)}.")
@@ -65,28 +63,6 @@ async def try_channel(
     finally:
         sending.close()
     Session(store, None, json).print({"channel": name, "sent": True}, f"{name} took the message.")
-
-
-def channels_of(session: Session, given: Path | None) -> dict[str, Channel]:
-    """The channels of the file that was named, or of the store's file.
-
-    Raises:
-        BadInput: there is none.
-        BadFile: as of `read_channels`.
-    """
-    file = given or default_file(session)
-    if file is None:
-        raise BadInput(
-            "the notifier has no channels. Name the file with --channels, or put it into the "
-            f"store as {FILE}; docs/telling.md has an example."
-        )
-    return read_channels(file)
-
-
-def default_file(session: Session) -> Path | None:
-    """The channels file of a store on this machine; None if it has none."""
-    file = Store(session.store).path / FILE
-    return file if session.url is None and is_there(file) else None
 
 
 def notifying_of(

@@ -47,33 +47,13 @@ UrlOption = Annotated[
     typer.Option("--url", envvar="AYES_URL", callback=_url, help=_URL_HELP, show_default=False),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON, one object a line.")]
-ChannelsOption = Annotated[
+SettingsOption = Annotated[
     Path | None,
     typer.Option(
-        "--channels",
+        "--settings",
         metavar="FILE.toml",
-        envvar="AYES_CHANNELS",
-        help="How the notifier reaches people; by default channels.toml in the store.",
-        show_default=False,
-    ),
-]
-ConsoleUrlOption = Annotated[
-    str,
-    typer.Option(
-        "--console-url",
-        metavar="URL",
-        envvar="AYES_CONSOLE_URL",
-        help="Where people open the console, for links; by default that of the store's console.",
-        show_default=False,
-    ),
-]
-SlackOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--slack",
-        metavar="FILE.toml",
-        envvar="AYES_SLACK",
-        help="The settings for asking people in Slack; by default slack.toml in the store.",
+        envvar="AYES_SETTINGS",
+        help="The settings; by default ayes.toml in the store, if it is there.",
         show_default=False,
     ),
 ]
@@ -231,15 +211,6 @@ ToOption = Annotated[
     ),
 ]
 
-AgentsOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--agents",
-        metavar="FILE.toml",
-        help="The sub-agents of the delegator: a table [agent.TOOL] for each.",
-        show_default=False,
-    ),
-]
 WebhooksOption = Annotated[
     Path | None,
     typer.Option(

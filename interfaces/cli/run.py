@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -10,33 +10,31 @@ from typing import Annotated, Final
 
 import typer
 
-from ayes.consumers.delegator import SubAgent, read_agents
+from ayes.consumers.delegator import SubAgent
 from ayes.consumers.tools import Tools, load
 from ayes.consumers.webhooks import endpoints as webhook_endpoints
 from ayes.consumers.webhooks.endpoints import EndpointFile
 from ayes.interfaces.cli import completion
 from ayes.interfaces.cli.command import Session, command, commands
-from ayes.interfaces.cli.notify import channels_of, notifying_of
+from ayes.interfaces.cli.notify import notifying_of
 from ayes.interfaces.cli.options import (
     AcceptLogOption,
     AcceptReasonOption,
     AckWaitOption,
-    AgentsOption,
-    ChannelsOption,
-    ConsoleUrlOption,
     LinkKeyOption,
-    SlackOption,
+    SettingsOption,
     ToolsOption,
     WebhooksOption,
     WorkspaceOption,
 )
+from ayes.interfaces.cli.settings import Settings, needed, settings_of
 from ayes.interfaces.cli.terminal.output import print_json, print_message
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.patience import while_away
 from ayes.ops.broker.setup import declare_streams
 from ayes.ops.inspection import watching, witness
-from ayes.ops.slack_settings import settings_of, slack_of
+from ayes.ops.slack_settings import slack_of
 from ayes.ops.tokens import own_name
 from ayes.ops.traces import exporting
 from ayes.ops.workers import (
@@ -53,6 +51,9 @@ from ayes.schemas.errors import BadInput
 
 app: Final = commands()
 
+#: The sections that workers need.
+SECTIONS: Final = {"notifier": "notices", "slack": "slack", "delegator": "sub_agents"}
+
 
 @command(app)
 @exporting()
@@ -67,15 +68,12 @@ async def work(
     ],
     tools: ToolsOption = None,
     workspace: WorkspaceOption = "default",
-    channels: ChannelsOption = None,
-    console_url: ConsoleUrlOption = "",
+    settings: SettingsOption = None,
     link_key: LinkKeyOption = None,
-    slack: SlackOption = None,
     ack_wait: AckWaitOption = "30s",
     accept_log: AcceptLogOption = False,
     reason: AcceptReasonOption = "",
     file: WebhooksOption = None,
-    agents_file: AgentsOption = None,
     wait: Annotated[
         str | None,
         typer.Option(
@@ -94,13 +92,19 @@ async def work(
     chosen = kinds_of(kinds)
     registry = load(tools) if tools is not None else None
     store, url, json = session
+    if "slack" in chosen and url is not None:
+        raise BadInput(
+            "the worker slack votes with people's own credentials, which are in a store. Name one "
+            "with --store instead of --url; docs/telling.md says what it must have."
+        )
+    said = sections_of(store, settings, chosen)
     notifying = asking = None
-    if "notifier" in chosen:
-        notifying = notifying_of(session, channels_of(session, channels), console_url, link_key)
-    if "slack" in chosen:
-        asking = slack_of(store, settings_of(store, url, slack), console_url, link_key)
+    if said.notices:
+        notifying = notifying_of(session, said.notices, said.console_url, link_key)
+    if said.slack:
+        asking = slack_of(store, said.slack, said.console_url, link_key)
     endpoints = webhooks_file(file, store)
-    agents = agents_of(agents_file) if "delegator" in chosen else None
+    agents = said.sub_agents
 
     async def begin() -> tuple[AsyncExitStack, watching.Watched, asyncio.Future[None]]:
         async with AsyncExitStack() as stack:
@@ -192,15 +196,18 @@ def kinds_of(named: Sequence[str]) -> list[str]:
     return list(named)
 
 
-def agents_of(file: Path | None) -> dict[str, SubAgent]:
-    """The sub-agents of a delegator.
+def sections_of(store: Path | None, given: Path | None, kinds: Collection[str]) -> Settings:
+    """The settings of workers of these kinds.
 
     Raises:
-        BadInput: no file is named, or it cannot be read.
+        BadInput: a section that one of them needs is absent.
+        BadFile: as of `settings_of`.
     """
-    if file is None:
-        raise BadInput("a delegator needs its sub-agents: name their file with --agents.")
-    return read_agents(file)
+    wanted = {kind: section for kind, section in SECTIONS.items() if kind in kinds}
+    found = settings_of(store, given, "console", *wanted.values())
+    for kind, section in wanted.items():
+        needed(getattr(found, section), section, f"the worker {kind}")
+    return found
 
 
 async def declare_agents(agents: Mapping[str, SubAgent], workspace: str, session: Session) -> None:

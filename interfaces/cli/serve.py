@@ -1,16 +1,15 @@
 """The command that lets agents of other protocols ask through the ledger."""
 
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from ayes.interfaces.cli.command import Session, command, commands
-from ayes.interfaces.cli.options import BehindTlsOption, http_address
+from ayes.interfaces.cli.options import BehindTlsOption, SettingsOption, http_address
+from ayes.interfaces.cli.settings import needed, place_of, settings_of
 from ayes.interfaces.cli.terminal.output import print_message
 from ayes.schemas.errors import BadInput
-from ayes.schemas.settings import read_settings
 
 app: Final = commands()
 
@@ -22,12 +21,9 @@ def serve() -> None:
     """Let agents of other protocols ask through the ledger."""
 
 
-@command(app, examples="ayes serve aap agents.toml --http 127.0.0.1:8810")
+@command(app, examples="ayes serve aap --settings ayes.toml --http 127.0.0.1:8810")
 async def aap(
-    file: Annotated[
-        Path,
-        typer.Argument(metavar="FILE.toml", help="The agents that may ask; see docs/aap.md."),
-    ],
+    settings: SettingsOption = None,
     http: Annotated[
         str, typer.Option("--http", metavar="HOST:PORT", help="Where to listen.")
     ] = "127.0.0.1:8810",
@@ -38,9 +34,8 @@ async def aap(
     """Serve agents that speak the Agent Approval Protocol."""
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
         raise BadInput(f"the provider is not installed: {INSTALL}.")
-    from ayes.interfaces.aap.settings import ProviderFile
-
-    settings = read_settings(ProviderFile, file)
+    said = needed(settings_of(session.store, settings, "aap").aap, "aap", "the provider")
+    made = place_of(session.store, settings).with_suffix(".instances.json")
     host, port = http_address("--http", http)
     from ayes.interfaces.aap.provisioning import opened
     from ayes.interfaces.aap.routes import application
@@ -48,7 +43,7 @@ async def aap(
 
     http_server.check_reach("--http", host, has_tls=behind_tls, how="--behind-tls")
 
-    async with session.connect("service") as ledger, opened(settings, ledger, file) as instances:
-        app = application(settings, ledger, instances)
+    async with session.connect("service") as ledger, opened(said, ledger, made) as instances:
+        app = application(said, ledger, instances)
         print_message(f"The provider serves http://{host}:{port} until Ctrl-C.")
         await http_server.server(app, has_signals=True, host=host, port=port).serve()

@@ -11,19 +11,16 @@ import typer
 from ayes.consumers.tools import load
 from ayes.interfaces.cli import completion, console
 from ayes.interfaces.cli.command import Session, command, commands
-from ayes.interfaces.cli.notify import channels_of, default_file, notifying_of
+from ayes.interfaces.cli.notify import notifying_of
 from ayes.interfaces.cli.options import (
     AcceptLogOption,
     AcceptReasonOption,
     AckWaitOption,
-    AgentsOption,
-    ChannelsOption,
-    ConsoleUrlOption,
     JsonOption,
     MaxBytesOption,
     PersonOption,
     PolicyOption,
-    SlackOption,
+    SettingsOption,
     StoreOption,
     ToolsOption,
     WebhooksOption,
@@ -31,8 +28,8 @@ from ayes.interfaces.cli.options import (
 )
 from ayes.interfaces.cli.policy_versions import apply_text
 from ayes.interfaces.cli.run import (
+    SECTIONS,
     ack_wait_of,
-    agents_of,
     bytes_of,
     declare_agents,
     declare_tools,
@@ -40,13 +37,14 @@ from ayes.interfaces.cli.run import (
     webhooks_file,
     witnessed,
 )
+from ayes.interfaces.cli.settings import needed, settings_of
 from ayes.interfaces.cli.terminal.output import print_json, print_message
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.patience import while_away
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import check_policy, declare_streams
 from ayes.ops.inspection.probes import ListenAddress, monitored
-from ayes.ops.slack_settings import settings_file, settings_of, slack_of
+from ayes.ops.slack_settings import slack_of
 from ayes.ops.supervisor import supervised
 from ayes.ops.tokens import own_name
 from ayes.ops.traces import exporting
@@ -68,6 +66,7 @@ app = commands()
 @exporting()
 async def up(
     store: StoreOption = None,
+    settings: SettingsOption = None,
     policy: PolicyOption = None,
     tools: ToolsOption = None,
     workspace: WorkspaceOption = "default",
@@ -81,7 +80,6 @@ async def up(
         ),
     ] = "gate,queue,model,executor",
     ack_wait: AckWaitOption = "30s",
-    agents_file: AgentsOption = None,
     webhooks: WebhooksOption = None,
     sync: Annotated[
         str,
@@ -92,9 +90,6 @@ async def up(
     max_bytes: MaxBytesOption = None,
     accept_log: AcceptLogOption = False,
     reason: AcceptReasonOption = "",
-    channels: ChannelsOption = None,
-    console_url: ConsoleUrlOption = "",
-    slack: SlackOption = None,
     with_console: Annotated[
         bool, typer.Option("--console/--no-console", help="Serve the web console too.")
     ] = True,
@@ -127,19 +122,17 @@ async def up(
     registry = load(tools) if tools is not None else None
     listen = ListenAddress.parse("--monitor", monitor) if monitor is not None else None
     chosen = kinds_of([] if workers == "none" else workers.split(","))
-    here = Session(store)
     endpoints = webhooks_file(webhooks, store)
     if chosen == [*KINDS] and is_there(endpoints.path):
         chosen.append("webhooks")
-    if (channels := channels or default_file(here)) is not None and "notifier" not in chosen:
-        chosen.append("notifier")
-    told = channels_of(here, channels) if "notifier" in chosen else None
-    if (slack := slack or settings_file(store, None)) is not None and "slack" not in chosen:
-        chosen.append("slack")
-    slack_settings = settings_of(store, None, slack) if "slack" in chosen else None
-    if agents_file is not None and "delegator" not in chosen:
-        chosen.append("delegator")
-    agents = agents_of(agents_file) if "delegator" in chosen else None
+    sign_in = ("openid",) if with_console else ()
+    said = settings_of(store, settings, "console", *sign_in, *SECTIONS.values())
+    for kind, section in SECTIONS.items():
+        if kind in chosen:
+            needed(getattr(said, section), section, f"the worker {kind}")
+        elif getattr(said, section):
+            chosen.append(kind)
+    agents = said.sub_agents
     rules = read_text(policy) if policy is not None else ""
     if policy is not None:
         check_policy(rules, policy)  # before anything is started
@@ -148,8 +141,11 @@ async def up(
         supervised(server) as supervisor,
     ):
         own = Session(server.store.path)
-        notifying = notifying_of(own, told, console_url, None) if told else None
-        asking = slack_of(store, slack_settings, console_url, None) if slack_settings else None
+        notifying = asking = None
+        if said.notices:
+            notifying = notifying_of(own, said.notices, said.console_url, None)
+        if said.slack:
+            asking = slack_of(store, said.slack, said.console_url, None)
         started = reactions(
             chosen,
             tools=registry,
@@ -187,7 +183,13 @@ async def up(
                     probes = await stack.enter_async_context(monitored(own.store, listen))
                 if with_console:
                     name = person or own_name()
-                    beside = console.beside(server.store, name, console_port)
+                    beside = console.beside(
+                        server.store,
+                        name,
+                        port=console_port,
+                        public_url=said.console_url,
+                        sign_in=said.openid,
+                    )
                     link = await stack.enter_async_context(beside)
                 return _Begun(stack.pop_all(), [failed, *watched.ends], link, probes)
 

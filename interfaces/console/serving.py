@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from msgspec import Struct
 
 from ayes.interfaces.access import http_server
-from ayes.interfaces.access.openid import OpenIdProvider, read_settings
+from ayes.interfaces.access.openid import OpenIdProvider, OpenIdSettings
 from ayes.interfaces.access.security import Security
 from ayes.interfaces.api.backend import jetstream
 from ayes.interfaces.console.application import console
@@ -46,7 +46,7 @@ async def serving(
     host: str = _HOST,
     port: int | None = None,
     public_url: str = "",
-    sign_in: Path | None = None,
+    sign_in: OpenIdSettings | None = None,
     archive: Path | None = None,
     link_key: Path | None = None,
 ) -> AsyncGenerator[Serving]:
@@ -56,7 +56,7 @@ async def serving(
         name: the reviewer whom the link signs in.
         port: None: the same as the last time, or else a free one.
         public_url: where people open it, if a proxy passes their requests on.
-        sign_in: the settings of an OpenID Connect provider.
+        sign_in: the OpenID Connect provider at which people sign in.
         archive: where the lake is, if it is not in the store.
         link_key: the file of the key of links in messages, if it is not in the store.
 
@@ -69,7 +69,7 @@ async def serving(
     with _listen(host, port, access.read().port or PORT) as listener:
         bound = listener.getsockname()[1]
         url = public_url.rstrip("/") or f"http://{f'[{host}]' if ':' in host else host}:{bound}"
-        provider = OpenIdProvider(*read_settings(sign_in), url) if sign_in else None
+        provider = OpenIdProvider(sign_in, url) if sign_in else None
         security = Security(access, url, provider)
         async with (
             console(security, archive, link_key) as app,
@@ -92,26 +92,29 @@ async def _first(*ends: asyncio.Future[None]) -> None:
         one.result()
 
 
-def _check_reach(host: str, public_url: str, sign_in: Path | None) -> None:
+def _check_reach(host: str, public_url: str, sign_in: OpenIdSettings | None) -> None:
     parts = urlsplit(public_url)
     if public_url and not (parts.scheme in {"http", "https"} and parts.hostname):
         raise BadInput(
-            f"--public-url {public_url!r} is not a URL such as https://ayes.example.com."
+            f"[console] url {public_url!r} is not a URL such as https://ayes.example.com."
         )
     if parts.path.strip("/") or parts.query:
-        raise BadInput(f"--public-url {public_url!r} has a path. The console needs its own host.")
+        raise BadInput(f"[console] url {public_url!r} has a path. The console needs its own host.")
     if parts.scheme == "http" and parts.hostname not in http_server.LOOPBACK:
         raise BadInput(
-            f"--public-url {public_url!r} is without TLS, so sessions could be stolen on the way. "
+            f"[console] url {public_url!r} is without TLS, so sessions could be stolen on the way. "
             "Put a proxy with TLS before it, and write https://."
         )
     http_server.check_reach(
-        "--host", host, has_tls=bool(public_url), how="--public-url, where people open the console"
+        "--host",
+        host,
+        has_tls=bool(public_url),
+        how="[console] url, where people open it, in the settings",
     )
     if sign_in is None and (public_url or host not in http_server.LOOPBACK):
         raise BadInput(
             "other machines could reach this console, and a link signs in only on this one. Say "
-            "with --sign-in FILE.toml how people sign in, or leave out --host and --public-url."
+            "in [openid] of the settings how people sign in, or leave out --host and [console] url."
         )
 
 

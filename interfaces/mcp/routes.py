@@ -24,7 +24,7 @@ from mcp_types import (
 from pydantic import BaseModel, ValidationError
 
 from ayes.interfaces.mcp.names import offered_names
-from ayes.interfaces.mcp.settings import ServerFile
+from ayes.interfaces.mcp.settings import ServerSettings
 from ayes.interfaces.mcp.streams import BeforeExec
 from ayes.interfaces.mcp.upstream import (
     CLIENT_INFO,
@@ -94,7 +94,7 @@ class Routes:
 
     def __init__(
         self,
-        servers: Sequence[ServerFile],
+        servers: Sequence[ServerSettings],
         changed: Callable[[], None],
         before_exec: BeforeExec = None,
     ) -> None:

@@ -30,7 +30,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from ayes import __version__
 from ayes.interfaces.mcp.ladder import Ladder, no_tasks
 from ayes.interfaces.mcp.routes import Routes
-from ayes.interfaces.mcp.settings import ClientFile, GatewayFile
+from ayes.interfaces.mcp.settings import ClientSettings, GatewaySettings
 from ayes.interfaces.mcp.streams import BeforeExec
 from ayes.interfaces.mcp.upstream import CLIENT_INFO, VERSION
 from ayes.interfaces.mcp.wire import (
@@ -118,7 +118,7 @@ class Gateway:
     """The middleware that answers clients."""
 
     def __init__(
-        self, settings: GatewayFile, ledger: Ledger, key: bytes, before_exec: BeforeExec = None
+        self, settings: GatewaySettings, ledger: Ledger, key: bytes, before_exec: BeforeExec = None
     ) -> None:
         self.settings = settings
         self.routes = Routes(settings.servers, self._changed, before_exec)
@@ -261,7 +261,7 @@ def _dict(params: Mapping[str, Any] | None) -> Json | None:
 
 @asynccontextmanager
 async def opened(
-    settings: GatewayFile, ledger: Ledger, key: bytes, before_exec: BeforeExec = None
+    settings: GatewaySettings, ledger: Ledger, key: bytes, before_exec: BeforeExec = None
 ) -> AsyncGenerator[Gateway]:
     """A gateway whose servers are started.
 
@@ -292,7 +292,7 @@ def http_app(gateway: Gateway, host: str) -> ASGIApp:
 class _Tokens:
     """Lets nobody in without a token of the file, and says on whose behalf it is."""
 
-    def __init__(self, app: ASGIApp, clients: tuple[ClientFile, ...]) -> None:
+    def __init__(self, app: ASGIApp, clients: tuple[ClientSettings, ...]) -> None:
         self._app, self._clients = app, clients
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

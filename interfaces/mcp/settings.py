@@ -1,27 +1,27 @@
-"""The file of a gateway: whose calls it asks about, and which MCP servers are behind it.
+"""The settings of a gateway: whose calls it asks about, and which MCP servers are behind it.
 
+    [mcp]
     workspace = "desk"
     requester = "ben"                    # on whose behalf; never one of the reviewers of the calls
     thread = "mcp"                       # absent: mcp
     hold = "50s"                         # how long one request waits for people; absent: 50s
 
-    [[server]]
+    [[mcp.server]]
     name = "github"
     command = ["github-mcp-server", "stdio"]
     environment = { GITHUB_TOKEN = "env:GITHUB_TOKEN" }
 
-    [[server]]
+    [[mcp.server]]
     name = "shop"
     url = "https://shop.example/mcp"
     headers = { Authorization = "env:SHOP_AUTHORIZATION" }
     task_only = ["audit"]                # absent: none; refused to clients without tasks
 
-    [[client]]                           # over HTTP: who may use it, by bearer token
+    [[mcp.client]]                       # over HTTP: who may use it, by bearer token
     requester = "ana"
     token = "env:ANA_TOKEN"
 
-A secret is written there, or as `env:` and the variable that has it. What a client sends for
-itself, such as a token, is never passed on to a server.
+What a client sends for itself, such as a token, is never passed on to a server.
 """
 
 from typing import Annotated, Final
@@ -43,7 +43,7 @@ _HERE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 MAX_HOLD_S: Final = 600
 
 
-class ServerFile(TomlModel):
+class ServerSettings(TomlModel):
     """An MCP server behind the gateway: a program over stdio, or a URL."""
 
     name: str
@@ -70,7 +70,7 @@ class ServerFile(TomlModel):
         return url
 
     @model_validator(mode="after")
-    def _is_one_of_two(self) -> "ServerFile":
+    def _is_one_of_two(self) -> "ServerSettings":
         if bool(self.command) == bool(self.url):
             raise mistake("give either a command or a url.")
         if self.url and self.environment:
@@ -80,7 +80,7 @@ class ServerFile(TomlModel):
         return self
 
 
-class ClientFile(TomlModel):
+class ClientSettings(TomlModel):
     """Who uses the gateway over HTTP, and the bearer token that shows it."""
 
     requester: str
@@ -92,13 +92,15 @@ class ClientFile(TomlModel):
         return checked_token("requester", requester)
 
 
-class GatewayFile(TomlModel):
+class GatewaySettings(TomlModel):
     workspace: str
     requester: str = ""
     thread: str = "mcp"
     hold: str = "50s"
-    servers: Annotated[tuple[ServerFile, ...], Field(strict=False, alias="server", min_length=1)]
-    clients: Annotated[tuple[ClientFile, ...], Field(strict=False, alias="client")] = ()
+    servers: Annotated[
+        tuple[ServerSettings, ...], Field(strict=False, alias="server", min_length=1)
+    ]
+    clients: Annotated[tuple[ClientSettings, ...], Field(strict=False, alias="client")] = ()
 
     @field_validator("workspace", "thread")
     @classmethod
@@ -119,13 +121,13 @@ class GatewayFile(TomlModel):
 
     @field_validator("servers")
     @classmethod
-    def _names_differ(cls, servers: tuple[ServerFile, ...]) -> tuple[ServerFile, ...]:
+    def _names_differ(cls, servers: tuple[ServerSettings, ...]) -> tuple[ServerSettings, ...]:
         check_names_differ("server", servers)
         return servers
 
     @field_validator("clients")
     @classmethod
-    def _tokens_differ(cls, clients: tuple[ClientFile, ...]) -> tuple[ClientFile, ...]:
+    def _tokens_differ(cls, clients: tuple[ClientSettings, ...]) -> tuple[ClientSettings, ...]:
         check_tokens_differ("client", [one.token for one in clients])
         return clients
 

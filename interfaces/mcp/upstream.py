@@ -37,7 +37,7 @@ from mcp_types.version import LATEST_HANDSHAKE_VERSION, LATEST_MODERN_VERSION
 from pydantic import ValidationError
 
 from ayes import __version__
-from ayes.interfaces.mcp.settings import ServerFile
+from ayes.interfaces.mcp.settings import ServerSettings
 from ayes.interfaces.mcp.streams import BeforeExec, http_client, program, website
 from ayes.interfaces.mcp.wire import CAPABILITIES, SUBSCRIPTION, Json
 from ayes.schemas.backoff import Backoff
@@ -265,7 +265,7 @@ class Upstream:
     """
 
     def __init__(
-        self, settings: ServerFile, changed: Callable[[], None], before_exec: BeforeExec = None
+        self, settings: ServerSettings, changed: Callable[[], None], before_exec: BeforeExec = None
     ) -> None:
         self.name = settings.name
         self.settings = settings

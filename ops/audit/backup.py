@@ -42,19 +42,20 @@ from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.protocol import NatsMessage
 from ayes.ledger.nats.streams import STORED
 from ayes.ledger.subscriptions import DURABLES, LEDGER
-from ayes.ops import slack_settings, tokens
+from ayes.ops import tokens
 from ayes.ops.audit.digest import next_digest
+from ayes.schemas import settings
 from ayes.schemas.errors import BadFile, BadInput, BrokerAway, BrokerRefused
 from ayes.schemas.files import move_into_place, write_atomically
 from ayes.schemas.ids import new_id
 
 _FORMAT: Final = "ayes-backup-3"
-#: What is beside the log in a store: API tokens, the key of links, settings for Slack, and webhooks
-#: with their secrets and positions.
+#: What is beside the log in a store: API tokens, the key of links, the settings, and webhooks with
+#: their secrets and positions.
 BESIDE: Final = (
     tokens.FILE,
     link_key.FILE,
-    slack_settings.FILE,
+    settings.NAME,
     webhook_endpoints.NAME,
     "webhooks.state.json",
 )

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 from inboxes import Inbox, http, ntfy, smtp
 from running import working
+from sections import section
 from shop import FIRST, SECOND, THREAD, Shop, rule
 from until import until
 
 from ayes.consumers import worker as worker_module
 from ayes.consumers.effects import HandOn
 from ayes.consumers.notices import notifier
-from ayes.consumers.notices.channels import Channels, NotSent, read_channels
+from ayes.consumers.notices.channels import Channels, NotSent
 from ayes.consumers.notices.notifier import CONCURRENCY, Notifier, Outstanding
 from ayes.consumers.worker import MAX_DELIVERIES, Worker
 from ayes.ledger.clients.services import Ledger
@@ -53,23 +54,19 @@ class Inboxes:
         self.mail, self.web, self.push = mail, web, push
 
     def channels(self, folder: Path, *, tries: int = 1, timeout_s: float = 60) -> Channels:
-        file = folder / "channels.toml"
         limits = f"tries = {tries}\ntimeout_s = {timeout_s}\n"
-        file.write_text(
-            f"""
-[channel.mail]
+        text = f"""
+[notices.mail]
 url = "mailto://{self.mail.place}?from=ayes@example.org&to={{address}}&format=text&mode=insecure"
 {limits}
-[channel.web]
+[notices.web]
 url = "json://{self.web.place}/{{address}}"
 {limits}
-[channel.push]
+[notices.push]
 url = "ntfy://{self.push.place}/{{address}}"
 {limits}
 """
-        )
-        file.chmod(0o600)
-        return Channels(read_channels(file), pauses=Backoff(SOON_S))
+        return Channels(section("notices", folder, text), pauses=Backoff(SOON_S))
 
     async def until(self, inbox: Inbox, count: int) -> Inbox:
         return await asyncio.to_thread(inbox.until, count)
@@ -398,32 +395,32 @@ async def test_waiting_behind_a_failure_is_sharing_it(inboxes: Inboxes, tmp_path
 @pytest.mark.parametrize(
     ("text", "mode", "said"),
     [
-        ("", 0o600, "line 1: 'channel' is missing."),
-        ('[channel.x]\nurl = "what"', 0o600, "line 2: 'url': apprise does not understand the URL"),
-        ('[channel.x]\nurl = "env:NOT_SET"', 0o600, "the variable NOT_SET is not set."),
-        ('[channel.x]\nurl = "json://h"\nfoo = 1', 0o600, "unknown key 'foo'"),
-        ('[channel.x]\nurl = "json://h"\ntries = 0', 0o600, "'tries' should be greater than"),
-        ('[channel."a b"]\nurl = "json://h"', 0o600, "cannot be used"),
-        ('[channel.x]\nurl = "json://u:pass@h"', 0o640, "others may read it"),
+        ("[notices]", 0o600, "line 1: 'notices' is empty."),
+        (
+            '[notices.x]\nurl = "what"',
+            0o600,
+            "line 2, [notices.x]: 'url': apprise does not understand the URL",
+        ),
+        ('[notices.x]\nurl = "env:NOT_SET"', 0o600, "the variable NOT_SET is not set."),
+        ('[notices.x]\nurl = "json://h"\nfoo = 1', 0o600, "unknown key 'foo'"),
+        ('[notices.x]\nurl = "json://h"\ntries = 0', 0o600, "'tries' should be greater than"),
+        ('[notices."a b"]\nurl = "json://h"', 0o600, "cannot be used"),
+        ('[notices.x]\nurl = "json://u:pass@h"', 0o640, "others may read it"),
     ],
 )
-def test_a_bad_channels_file_is_one_sentence(tmp_path: Path, text: str, mode: int, said: str):
+def test_bad_channels_are_one_sentence(tmp_path: Path, text: str, mode: int, said: str):
     """What is wrong, where, and what to do; never a URL, since it has a password in it."""
-    file = tmp_path / "channels.toml"
-    file.write_text(text)
-    file.chmod(mode)
     with pytest.raises(BadFile) as raised:
-        read_channels(file, {})
+        section("notices", tmp_path, text, {}, mode)
     assert said in str(raised.value)
     assert "pass@" not in str(raised.value)
 
 
 def test_a_url_may_be_in_the_environment(tmp_path: Path):
     """So that no file has the password."""
-    file = tmp_path / "channels.toml"
-    file.write_text('[channel.x]\nurl = "env:X_URL"')
-    file.chmod(0o600)
-    assert read_channels(file, {"X_URL": "json://h/{address}"})["x"].url == "json://h/{address}"
+    known = {"X_URL": "json://h/{address}"}
+    found = section("notices", tmp_path, '[notices.x]\nurl = "env:X_URL"', known, 0o644)
+    assert found["x"].url == "json://h/{address}"
 
 
 # ------------------------------------------------------------------------------------------ waiting

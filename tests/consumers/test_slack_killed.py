@@ -8,6 +8,7 @@ import pytest
 from aiohttp import web
 from brokers import running
 from program import AYES, Started, environment, up
+from sections import settings_file
 from slack_stand_in import APP_TOKEN, BOT_TOKEN, CHANNEL, TEAM, slack_stand_in
 
 from ayes.ledger.clients.services import Ledger
@@ -29,15 +30,23 @@ tools = ["refund"]
 then = "ask"
 ask_in = ["slack:{CHANNEL}"]
 """
+SETTINGS = f"""
+[console]
+url = "https://ayes.example"
+[slack]
+app_token = "{APP_TOKEN}"
+bot_token = "{{bot}}"
+api_url = "{{url}}"
+"""
 
 
 @asynccontextmanager
 async def worker(store, settings, log):
     """A process that listens to Slack."""
-    command = [AYES, "work", "slack", "--json", "--store", store, "--slack", settings]
+    command = [AYES, "work", "slack", "--json", "--store", store, "--settings", settings]
     with log.open("a") as errors:
         process = Started(
-            [*command, "--ack-wait", f"{ACK_WAIT_S}s", "--console-url", "https://ayes.example"],
+            [*command, "--ack-wait", f"{ACK_WAIT_S}s"],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True,
             env=environment(BOT=BOT_TOKEN, AYES_VERBOSE="1"),
         )  # fmt: skip
@@ -54,13 +63,10 @@ async def test_a_message_that_was_not_recorded_is_found(tmp_path, decided):
     """A worker posts and is killed before it knows; the next one finds the message, records it and
     has it say what is so: by then the call may be decided. No log has a token.
     """
-    settings, log = tmp_path / "slack.toml", tmp_path / "log"
+    log = tmp_path / "log"
     async with running(tmp_path / "store", ACK_WAIT_S) as server, slack_stand_in() as slack:
         store = server.store.path
-        settings.write_text(
-            f'app_token = "{APP_TOKEN}"\nbot_token = "env:BOT"\napi_url = "{slack.url}"\n'
-        )
-        settings.chmod(0o600)
+        settings = settings_file(tmp_path, SETTINGS.format(bot="env:BOT", url=slack.url))
         async with (
             Ledger.connect(store, role="operator") as operator,
             Ledger.connect(store, name="desk") as service,
@@ -112,12 +118,8 @@ async def test_up_runs_it_if_it_has_settings(tmp_path):
     policy = tmp_path / "shop.toml"
     policy.write_text(POLICY)
     async with slack_stand_in() as slack, asyncio.timeout(90):
-        settings = tmp_path / "slack.toml"
-        settings.write_text(
-            f'app_token = "{APP_TOKEN}"\nbot_token = "{BOT_TOKEN}"\napi_url = "{slack.url}"\n'
-        )
-        settings.chmod(0o600)
-        options = ("--slack", settings, "--console-url", "https://ayes.example")
+        settings = settings_file(tmp_path, SETTINGS.format(bot=BOT_TOKEN, url=slack.url))
+        options = ("--settings", settings)
         served = up(store, "--policy", policy, "-w", "shop", *options)
         ready = await asyncio.to_thread(served.__enter__)
         try:

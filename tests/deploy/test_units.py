@@ -14,14 +14,17 @@ from paths import ROOT
 from ayes.schemas.links import KEY_BYTES
 
 STATE = tuple(f"/var/lib/ayes{one}" for one in ("", "-witness", "-console", "-notifier"))
-CHANNELS = """
-[channel.mail]
+NOTICES = """
+[notices.mail]
 url = "mailtos://ayes:secret@smtp.example.org?from=ayes@example.org&to={address}"
 """
-OIDC = """
+CONSOLE = """
+[console]
+url = "https://ayes.example.com"
+[openid]
 issuer = "https://login.example.com"
 client_id = "ayes"
-[roles]
+[openid.roles]
 auditor = ["*"]
 """
 
@@ -117,7 +120,7 @@ def test_the_units_run_confined_and_start_again_when_that_helps(machine: Machine
     login("gate", known["passwords"]["gate"])
     machine("systemctl", "start", "ayes-work@gate")
     login("notifier", known["passwords"]["notifier"])
-    machine.write("/etc/ayes/notifier/channels.toml", CHANNELS)
+    machine.write("/etc/ayes/notifier/ayes.toml", NOTICES)
     machine.write("/etc/ayes/notifier/links.key", "k" * KEY_BYTES)
     admin = known["url"].replace("//", f"//admin:{known['passwords']['admin']}@")
     notices = ("--with", "notifier", "--with", "notifier-later")
@@ -128,8 +131,7 @@ def test_the_units_run_confined_and_start_again_when_that_helps(machine: Machine
 
     shutil.copytree(address.parent, machine.root / "etc" / "ayes" / "console", ignore=others)
     machine.write("/etc/ayes/console/ca.pem", "")
-    machine.write("/etc/ayes/oidc.toml", OIDC)
-    machine.write("/etc/ayes/console.env", "AYES_PUBLIC_URL=https://ayes.example.com\n")
+    machine.write("/etc/ayes/console/ayes.toml", CONSOLE)
     machine("systemctl", "start", "ayes-console")
     listens = "import socket; socket.create_connection(('127.0.0.1', 8420))"
     python = ("/opt/ayes/bin/python", "-c", f"{listens}; print('listens')")

@@ -37,24 +37,22 @@ from long import sampled
 from pages import CLI, Block, blocks, parse, piped
 from paths import ROOT
 from program import AYES, Started
+from pydantic import BaseModel
+from sections import settings_file
 from until import recorded, until
 
 from ayes import Ledger, spec_of
-from ayes.consumers.delegator import read_agents
-from ayes.consumers.notices.channels import read_channels
-from ayes.interfaces.access.openid import OpenIdSettings
+from ayes.interfaces.cli.settings import Settings
 from ayes.ledger.nats.credentials import Store
 from ayes.ops.broker import accounts
 from ayes.ops.broker.server import ensure_account, find_binary
 from ayes.ops.broker.setup import apply_policy
-from ayes.ops.slack_settings import SlackSettings
 from ayes.schemas import errors, slots
 from ayes.schemas.errors import Refused
 from ayes.schemas.events import InDoubt, ToolStarted
 from ayes.schemas.policy import read_policy
 from ayes.schemas.settings import read_settings
 from ayes.schemas.slots import CallRef
-from ayes.schemas.toml_files import read_toml
 
 README = ROOT / "README.md"
 PAGES = [
@@ -64,7 +62,10 @@ PAGES = [
     ROOT / "SECURITY.md",
 ]
 #: For operators, by what they are about to do.
-OPERATORS = ("running.md", "people.md", "policies.md", "telling.md", "watching.md", "recovering.md")
+OPERATORS = (
+    "running.md", "settings.md", "people.md", "policies.md", "telling.md", "watching.md",
+    "recovering.md",
+)  # fmt: skip
 #: Those that somebody follows from top to bottom.
 STORIES = [
     README,
@@ -265,27 +266,44 @@ def test_the_environment_is_as_documented():
 # ---------------------------------------------------------------------------------- files they show
 
 
+def settings_of_block(block: Block, folder: Path) -> Settings:
+    """The settings that it shows, with a value for each secret that they name."""
+    (folder / "oidc-secret").write_text("secret")
+    named = re.findall(r'"env:(\w+)"', block.text)
+    known = {name: f"{name} of {'x' * 32}" for name in named}
+    known |= dict.fromkeys(("MAIL_URL", "NTFY_URL"), "json://shop.example/{address}")
+    known |= {"SLACK_APP_TOKEN": "xapp-1", "SLACK_BOT_TOKEN": "xoxb-1"}
+    return read_settings(Settings, settings_file(folder, block.text), Settings.model_fields, known)
+
+
+def test_the_page_of_settings_has_all_sections_and_keys(tmp_path):
+    """In one file that can be read, so that nobody has to look for a key anywhere else."""
+    [block] = blocks(ROOT / "docs" / "settings.md", "toml")
+    lacking: dict[type[BaseModel], set[str]] = {}
+
+    def shown(value: object) -> None:
+        if isinstance(value, BaseModel):
+            kind = type(value)
+            lacking.setdefault(kind, {*kind.model_fields}).difference_update(value.model_fields_set)
+            value = dict(value)
+        for one in value.values() if isinstance(value, dict) else ():
+            shown(one)
+        for one in value if isinstance(value, tuple) else ():
+            shown(one)
+
+    shown(settings_of_block(block, tmp_path))
+    assert {kind: keys for kind, keys in lacking.items() if keys} == {}
+
+
 def test_policies_and_scripts_can_be_read(tmp_path):
-    """Each TOML block is what its name says."""
+    """Each TOML block is what its name says: settings, or else a policy."""
     count = 0
     for page in STORIES:
         for block in blocks(page, "toml"):
             count += 1
             first = block.text.splitlines()[0]
-            if "oidc" in first:
-                read_toml(OpenIdSettings, block.text, str(page))
-                continue
-            file = tmp_path / "shown.toml"
-            file.touch(mode=0o600)
-            file.write_text(block.text)
-            if "slack.toml" in first:
-                tokens = {"SLACK_APP_TOKEN": "xapp-1", "SLACK_BOT_TOKEN": "xoxb-1"}
-                read_settings(SlackSettings, file, tokens)
-            elif "agents.toml" in first:
-                assert read_agents(file)
-            elif "channels" in first:
-                named = re.findall(r'"env:(\w+)"', block.text)
-                assert read_channels(file, dict.fromkeys(named, "json://shop.example"))
+            if "ayes.toml" in first:
+                settings_of_block(block, tmp_path)
             else:
                 read_policy(block.text, str(page))
     assert count >= 2

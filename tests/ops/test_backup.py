@@ -319,7 +319,7 @@ async def test_a_backup_without_room_leaves_nothing(log, backup, tmp_path):
 
 
 async def test_what_lies_beside_the_log_comes_back(tmp_path):
-    """API tokens, webhooks with their secrets, Slack's settings and the key of links are in a
+    """API tokens, webhooks with their secrets, the settings and the key of links are in a
     backup, private as they were, also where the new store has a token of its own (B84).
     """
     file, old, new = tmp_path / "backup", tmp_path / "old", tmp_path / "new"
@@ -328,7 +328,7 @@ async def test_what_lies_beside_the_log_comes_back(tmp_path):
         secret, _ = AccessFile(server.store).add_token("crm", Role.SERVICE, timedelta(days=30))
         key = link_key(server.store)
         EndpointFile(store / webhook_endpoints.NAME).add(endpoint("https://crm.example/hook"))
-        (store / "slack.toml").write_text("# of ours\n")
+        (store / "ayes.toml").write_text("# of ours\n")
         before = (store / webhook_endpoints.NAME).read_bytes()
         made = await asyncio.to_thread(approvals, "backup", file, "--json", store=store)
         assert made.code == 0, made
@@ -347,16 +347,16 @@ async def test_what_lies_beside_the_log_comes_back(tmp_path):
             assert visitor.name == name
         assert link_key(server.store) == key
         assert (store / webhook_endpoints.NAME).read_bytes() == before
-        for name in ("console.json", "links.key", "slack.toml", "webhooks.json"):
+        for name in ("console.json", "links.key", "ayes.toml", "webhooks.json"):
             assert stat.S_IMODE((store / name).stat().st_mode) == 0o600
         # On another machine, after a restore by URL.
         (store / "links.key").unlink()
         done = await asyncio.to_thread(approvals, "restore", file, "--only-files", store=store)
         assert (done.code, link_key(server.store)) == (0, key)
-        (store / "slack.toml").write_text("# of others\n")
+        (store / "ayes.toml").write_text("# of others\n")
         done = await asyncio.to_thread(approvals, "restore", file, "--only-files", store=store)
         assert done.code == 2
-        assert "slack.toml is there already, and is another" in done.err
+        assert "ayes.toml is there already, and is another" in done.err
 
 
 async def test_a_backup_with_files_of_another_is_refused(log, backup, store):

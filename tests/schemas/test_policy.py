@@ -446,7 +446,7 @@ def test_airline_example_asks_before_changes():
         ("[groups]\nops = []", ["line 2", "'ops' is empty"]),
         ('[groups]\nops = "ana"', ["line 2", "'ops' should be a list"]),
         ("groups = 3", ["line 1", "'groups' should be a table"]),
-        ('[owners]\n"a b" = ["x"]', ["line 2: 'owners': 'a b' is not a valid pattern"]),
+        ('[owners]\n"a b" = ["x"]', ["line 2, [owners]: 'owners': 'a b' is not a valid pattern"]),
         ("[owners]\ndesk = []", ["line 2", "'desk' is empty"]),
         # What stands above the rules.
         *((

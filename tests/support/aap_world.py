@@ -27,6 +27,7 @@ from gateways import serving
 from paths import ROOT
 from program import environment
 from running import working
+from sections import settings_file
 
 from ayes.consumers.gate import Gate
 from ayes.consumers.worker import Worker
@@ -159,14 +160,22 @@ class World:
     # ------------------------------------------------------------------------------------ programs
 
     async def start_provider(self) -> None:
-        file = self.folder / "agents.toml"
-        file.touch(mode=0o600)
-        file.write_text(
-            'workspace = "shop"\nallow_private = true\n'
-            f'[[instance]]\nname = "bot"\nrequester = "rita"\ntoken = "{TOKEN}"\n'
-            f'[[provisioner]]\nrequester = "rita"\ntoken = "{PROVISIONER}"\n'
+        file = settings_file(
+            self.folder,
+            '[aap]\nworkspace = "shop"\nallow_private = true\n'
+            f'[[aap.instance]]\nname = "bot"\nrequester = "rita"\ntoken = "{TOKEN}"\n'
+            f'[[aap.provisioner]]\nrequester = "rita"\ntoken = "{PROVISIONER}"\n',
         )
-        words = ("-m", "ayes.interfaces.cli.main", "serve", "aap", file, "--http", self._address)
+        words = (
+            "-m",
+            "ayes.interfaces.cli.main",
+            "serve",
+            "aap",
+            "--settings",
+            file,
+            "--http",
+            self._address,
+        )
         self._provider = await asyncio.create_subprocess_exec(
             sys.executable,
             *map(str, (*words, "--store", self.server.store.path)),

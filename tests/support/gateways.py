@@ -15,23 +15,23 @@ from program import forked
 from until import until
 
 from ayes.interfaces.mcp.server import Gateway, http_app, opened
-from ayes.interfaces.mcp.settings import ClientFile, GatewayFile, ServerFile
+from ayes.interfaces.mcp.settings import ClientSettings, GatewaySettings, ServerSettings
 from ayes.ledger.clients.services import Ledger
 
 SHOP = Path(__file__).with_name("mcp_shop.py")
 KEY = b"k" * 32
 
 
-def shop_server(journal: Path, name: str = "desk", **environment: str) -> ServerFile:
+def shop_server(journal: Path, name: str = "desk", **environment: str) -> ServerSettings:
     """The settings of a shop over stdio."""
     command = tuple(forked(SHOP, journal))
-    return ServerFile(name=name, command=command, environment=environment)
+    return ServerSettings(name=name, command=command, environment=environment)
 
 
-def raw_server(name: str = "bad", **wanted: Any) -> ServerFile:
+def raw_server(name: str = "bad", **wanted: Any) -> ServerSettings:
     """The settings of a server that says what a test wants (`mcp_raw.py`)."""
     command = (sys.executable, str(SHOP.with_name("mcp_raw.py")), json.dumps(wanted))
-    return ServerFile(name=name, command=command)
+    return ServerSettings(name=name, command=command)
 
 
 class BadGateway:
@@ -60,8 +60,10 @@ class BadGateway:
         await send({"type": "http.response.body", "body": b"<h1>Bad Gateway</h1>"})
 
 
-def settings(*servers: ServerFile, clients: tuple[ClientFile, ...] = (), hold: str = "20s") -> Any:
-    return GatewayFile(
+def settings(
+    *servers: ServerSettings, clients: tuple[ClientSettings, ...] = (), hold: str = "20s"
+) -> Any:
+    return GatewaySettings(
         workspace="shop", requester="rita", hold=hold, server=servers, client=clients
     )
 
@@ -84,7 +86,7 @@ async def serving(app: Any) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def gateway(
-    ledger: Ledger, file: GatewayFile, *, ready: bool = True
+    ledger: Ledger, file: GatewaySettings, *, ready: bool = True
 ) -> AsyncIterator[tuple[Gateway, str]]:
     """A gateway over HTTP; yields it and its URL, by default once its servers are there."""
     async with opened(file, ledger, KEY) as made, serving(http_app(made, "127.0.0.1")) as url:

@@ -22,19 +22,19 @@ from agentapprovalprotocol import (
 from gateways import serving
 from pages import blocks
 from paths import ROOT
+from sections import section
 from shop import Shop
 from until import recorded, until
 
 from ayes.interfaces.aap.instances import InstancesFile
 from ayes.interfaces.aap.provisioning import opened
 from ayes.interfaces.aap.routes import application
-from ayes.interfaces.aap.settings import ProviderFile
+from ayes.interfaces.aap.settings import ProviderSettings
 from ayes.ledger import clock
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import EventLog
 from ayes.schemas import events as e
 from ayes.schemas.errors import BadFile, BadInput
-from ayes.schemas.settings import read_settings
 from ayes.schemas.slots import ThreadRef
 
 # What is tested here is the provider's; what it rests on is the contract of the log (test_log.py).
@@ -86,13 +86,13 @@ class World:
     """A ledger whose provider can be started again, with its file of instances."""
 
     def __init__(self, shop: Shop, folder: Path) -> None:
-        self.shop, self.file = shop, folder / "agents.toml"
+        self.shop, self.file = shop, folder / "ayes.instances.json"
         self.ana = shop.ledger.reviewer("ana")
 
     @asynccontextmanager
     async def provider(self, later: timedelta = timedelta(), **more: Any) -> AsyncIterator[str]:
         """A provider whose clock is ahead by so much."""
-        settings = ProviderFile.model_validate(SETTINGS | more)
+        settings = ProviderSettings.model_validate(SETTINGS | more)
         author = e.Author(kind="service", name="provider")
         ledger = Ledger(self.shop.log, author, now=lambda: clock.now() + later)
         async with (
@@ -147,8 +147,8 @@ async def test_a_receiver_is_verified_and_woken(world: World):
         assert (call.wish.requester, call.wish.agent) == ("rita", "desk-bot")
         await client.aclose()
         await ended(agent)
-    assert world.file.with_suffix(".instances.json").stat().st_mode & 0o077 == 0
-    assert token not in world.file.with_suffix(".instances.json").read_text()
+    assert world.file.stat().st_mode & 0o077 == 0
+    assert token not in world.file.read_text()
 
 
 async def test_a_receiver_that_was_away_is_told(world: World):
@@ -278,15 +278,13 @@ async def test_a_removed_instance_asks_no_more(world: World):
 
 def test_the_settings_of_the_page(tmp_path: Path):
     """Both blocks together are a file of a provider."""
-    file = tmp_path / "agents.toml"
-    file.write_text("".join(one.text for one in blocks(PAGE, "toml")))
-    found = read_settings(
-        ProviderFile, file, {"SUPPORT_BOT_TOKEN": OTHER, "PROVISIONER_TOKEN": PROVISIONER}
-    )
+    text = "".join(one.text for one in blocks(PAGE, "toml"))
+    known = {"SUPPORT_BOT_TOKEN": OTHER, "PROVISIONER_TOKEN": PROVISIONER}
+    found = section("aap", tmp_path, text, known)
     assert [(one.requester, one.token) for one in found.provisioners] == [("ben", PROVISIONER)]
     same = {"SUPPORT_BOT_TOKEN": OTHER, "PROVISIONER_TOKEN": OTHER}
     with pytest.raises(BadFile, match="have the same token"):
-        read_settings(ProviderFile, file, same)
+        section("aap", tmp_path, text, same)
 
 
 async def test_a_listed_instance_takes_no_name(world: World):
@@ -305,7 +303,7 @@ async def test_without_a_provisioner_there_are_no_instances(world: World):
     """The paths are not there; and a file that is broken serves nobody."""
     async with world.provider(provisioner=[]) as url, httpx.AsyncClient(base_url=url) as http:
         assert (await http.post("/v1/instances")).status_code == 404
-    broken = world.file.with_suffix(".instances.json")
+    broken = world.file
     broken.touch(mode=0o600)
     broken.write_text("{")
     with pytest.raises(BadFile, match="not a file of instances"):

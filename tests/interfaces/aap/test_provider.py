@@ -16,7 +16,7 @@ from shop import Shop
 from until import until
 
 from ayes.interfaces.aap.routes import application
-from ayes.interfaces.aap.settings import ProviderFile
+from ayes.interfaces.aap.settings import ProviderSettings
 from ayes.interfaces.aap.wire import CONTEXT, REASONING, request_id
 from ayes.ledger.call import Call
 from ayes.ledger.clients.reviewers import Ballot
@@ -55,7 +55,7 @@ then = "block"
 reason = "it cannot be undone"
 """
 TOKEN, OTHERS = "a" * 32, "b" * 32
-SETTINGS = ProviderFile.model_validate(
+SETTINGS = ProviderSettings.model_validate(
     {
         "workspace": "shop",
         "outcome_within": "15m",

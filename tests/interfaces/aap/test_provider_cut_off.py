@@ -11,7 +11,7 @@ from asking_agent import Deaths, Killed
 from shop import Shop, rule
 
 from ayes.interfaces.aap.routes import application
-from ayes.interfaces.aap.settings import ProviderFile
+from ayes.interfaces.aap.settings import ProviderSettings
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import EventLog
@@ -22,7 +22,7 @@ from ayes.schemas.slots import ThreadRef
 pytestmark = pytest.mark.log("memory")
 
 TOKEN = "a" * 32
-SETTINGS = ProviderFile.model_validate(
+SETTINGS = ProviderSettings.model_validate(
     {"workspace": "shop", "instance": [{"name": "bot", "requester": "rita", "token": TOKEN}]}
 )
 THREAD = ThreadRef("shop", "aap-bot")

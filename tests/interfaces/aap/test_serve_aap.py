@@ -20,17 +20,16 @@ from program import environment
 from pydantic_ai import messages as pai
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from running import working
+from sections import section, settings_file
 from until import until
 
 from ayes.consumers.gate import Gate
 from ayes.consumers.worker import Worker
-from ayes.interfaces.aap.settings import ProviderFile
 from ayes.ledger.call import Call
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
 from ayes.schemas.errors import BadFile
 from ayes.schemas.policy import applied
-from ayes.schemas.settings import read_settings
 from ayes.schemas.slots import ThreadRef, policy_slot
 
 PAGE = ROOT / "docs" / "aap.md"
@@ -55,14 +54,14 @@ async def ledger(store: Path) -> AsyncIterator[Ledger]:
 async def provider(store: Path, port: int) -> AsyncIterator[asyncio.subprocess.Process]:
     """The program, with the settings of the page, once it answers."""
     shown, _ = blocks(PAGE, "toml")
-    file = store.parent / "agents.toml"
-    file.write_text(shown.text)
+    file = settings_file(store.parent, shown.text)
     ours = environment(PYTHONPATH=os.environ.get("PYTHONPATH", ""), SUPPORT_BOT_TOKEN=TOKEN)
     line = [
         "-m",
         "ayes.interfaces.cli.main",
         "serve",
         "aap",
+        "--settings",
         str(file),
         "--http",
         f"127.0.0.1:{port}",
@@ -140,25 +139,20 @@ async def test_an_agent_of_the_page_outlives_its_provider(ledger: Ledger, store:
         await client.aclose()
 
 
+INSTANCE = '[[aap.instance]]\nname = "a"\nrequester = "ben"\n'
 BAD = [
     ("", "workspace"),
     ('workspace = "a b"\n', "'a b'"),
     ('workspace = "shop"\n', "instance"),
     ('workspace = "shop"\noutcome_within = "soon"\n', "1s to 30d"),
-    ('workspace = "shop"\n[[instance]]\nname = "a"\nrequester = "ben"\ntoken = "env:NOT_SET"\n',
-     "the variable NOT_SET is not set"),
-    ('workspace = "shop"\n[[instance]]\nname = "a"\nrequester = "ben"\ntoken = "env:SHORT"\n',
-     "fewer than 32 characters"),
-    (f'workspace = "shop"\n[[instance]]\nname = "a"\nrequester = "ben"\ntoken = "{TOKEN}"\n',
-     "others may read it"),
-]  # fmt: skip
+    (f'workspace = "shop"\n{INSTANCE}token = "env:NOT_SET"\n', "the variable NOT_SET is not set"),
+    (f'workspace = "shop"\n{INSTANCE}token = "env:SHORT"\n', "fewer than 32 characters"),
+    (f'workspace = "shop"\n{INSTANCE}token = "{TOKEN}"\n', "others may read it"),
+]
 
 
 @pytest.mark.parametrize(("text", "said"), BAD)
 def test_a_bad_file_is_refused_in_one_sentence(tmp_path: Path, text: str, said: str):
     """With the place in it, before anything is served."""
-    file = tmp_path / "agents.toml"
-    file.write_text(text)
-    file.chmod(0o644)
     with pytest.raises(BadFile, match=said):
-        read_settings(ProviderFile, file, {"SHORT": "short"})
+        section("aap", tmp_path, f"[aap]\n{text}", {"SHORT": "short"}, 0o644)

@@ -8,9 +8,10 @@ import httpx
 import pytest
 import pytest_asyncio
 from oidc_provider_mock import User, run_server_in_thread
+from sections import section
 from until import until
 
-from ayes.interfaces.access.openid import OpenIdProvider, OpenIdSettings, read_settings, visitor_of
+from ayes.interfaces.access.openid import OpenIdProvider, OpenIdSettings, visitor_of
 from ayes.interfaces.console.serving import serving
 from ayes.ledger.clients.services import Ledger
 from ayes.ops.actions import people
@@ -33,13 +34,14 @@ PEOPLE = {
     "zoe": ("zoe", ["leads"]),
 }
 SETTINGS = """\
+[openid]
 issuer = "{issuer}"
 client_id = "ayes"
-client_secret_file = "secret"
+client_secret = "file:secret"
 scopes = ["openid", "profile", "groups"]
 reviewer_claim = "preferred_username"
 
-[roles]
+[openid.roles]
 reviewer = ["leads"]
 operator = ["sre"]
 auditor = ["*"]
@@ -64,11 +66,10 @@ async def console(tmp_path_factory, issuer):
     """The URL of a console where people sign in at that provider."""
     folder = tmp_path_factory.mktemp("openid")
     (folder / "secret").write_text("of the client\n")
-    (folder / "oidc.toml").write_text(SETTINGS.format(issuer=issuer))
+    sign_in = section("openid", folder, SETTINGS.format(issuer=issuer))
     async with EmbeddedServer(folder / "store") as server:
         await declare_streams(server.store.path)
-        options = {"port": 0, "sign_in": folder / "oidc.toml"}
-        async with serving(server.store, "ana", **options) as served:
+        async with serving(server.store, "ana", port=0, sign_in=sign_in) as served:
             assert served.link == ""
             stores[served.url] = server.store
             yield served.url
@@ -197,7 +198,7 @@ async def test_a_link_is_no_way_in(console):
 async def answered(issuer):
     """A provider of which somebody has an answer, as `ana`: its secret and the answer."""
     settings = OpenIdSettings(issuer=issuer, client_id="ayes", roles=ROLES)
-    provider = OpenIdProvider(settings, "", "http://127.0.0.1:8420")
+    provider = OpenIdProvider(settings, "http://127.0.0.1:8420")
     url, secret = await provider.begin("/")
     async with browser() as client:
         there = await client.post(url, data={"sub": "ana"})
@@ -237,14 +238,14 @@ async def test_an_answer_to_somebody_else_is_not_believed(issuer):
 
 async def test_a_provider_that_is_away_is_reported():
     settings = OpenIdSettings(issuer="http://localhost:1", client_id="ayes", roles=ROLES)
-    provider = OpenIdProvider(settings, "", "http://127.0.0.1:8420")
+    provider = OpenIdProvider(settings, "http://127.0.0.1:8420")
     with pytest.raises(Unavailable, match=r"http://localhost:1 does not answer as it should"):
         await provider.begin("/")
 
 
 async def test_a_provider_has_the_name_that_is_written(issuer):
     settings = OpenIdSettings(issuer=f"{issuer}/", client_id="ayes", roles=ROLES)
-    provider = OpenIdProvider(settings, "", "http://127.0.0.1:8420")
+    provider = OpenIdProvider(settings, "http://127.0.0.1:8420")
     with pytest.raises(Unavailable, match=r"calls itself"):
         await provider.begin("/")
 
@@ -296,26 +297,23 @@ async def test_the_name_is_the_subject_unless_another_claim_is_asked_for(tmp_pat
         ("client_id", "client", "unknown key 'client'"),
         ('"https://login.example"', '"http://login.example"', "It must begin with https://"),
         ('"openid", ', "", "scopes lacks 'openid'"),
-        ("[roles]", "[groups]", "unknown key 'groups'"),
+        ("openid.roles", "openid.groups", "unknown key 'groups'"),
         ("reviewer =", "service =", "unknown key 'service'"),
-        ('"secret"', '"nothing"', "cannot be read"),
-        ('client_secret_file = "secret"', 'client_secret_env = "NOT_SET"', "NOT_SET .* is not set"),
-        ('"secret"', '"secret"\nclient_secret_env = "X"', "there are two secrets"),
-        ('["leads"]', '"leads"', "line 8.*should be a list"),
+        ("file:secret", "file:nothing", "'client_secret': .*nothing: cannot be read"),
+        ("file:secret", "env:NOT_SET", "NOT_SET is not set"),
+        ('["leads"]', '"leads"', r"line 9, \[openid.roles\]: .*should be a list"),
     ],
 )
 async def test_a_mistake_in_the_settings_is_explained(tmp_path, before, after, said):
     text = SETTINGS.format(issuer="https://login.example")
     assert before in text
     (tmp_path / "secret").write_text("s")
-    (tmp_path / "oidc.toml").write_text(text.replace(before, after))
     with pytest.raises(BadFile, match=said):
-        read_settings(tmp_path / "oidc.toml")
+        section("openid", tmp_path, text.replace(before, after), {})
 
 
 async def test_settings_are_read(tmp_path):
     (tmp_path / "secret").write_text("of the client\n")
-    (tmp_path / "oidc.toml").write_text(SETTINGS.format(issuer="https://login.example"))
-    settings, secret = read_settings(tmp_path / "oidc.toml")
-    assert (settings.client_id, secret) == ("ayes", "of the client")
+    settings = section("openid", tmp_path, SETTINGS.format(issuer="https://login.example"))
+    assert (settings.client_id, settings.client_secret) == ("ayes", "of the client")
     assert settings.roles.auditor == ("*",)

@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 from program import approvals, at_a_terminal, started, up
+from sections import settings_file
 
 from ayes.ops.tokens import PREFIX
 
@@ -117,11 +118,7 @@ def test_up_can_leave_it_out(tmp_path):
     ("words", "said"),
     [
         ("console --host 0.0.0.0", "plain HTTP: what is sent could be read"),
-        ("console --public-url https://ayes.example", "Say with --sign-in FILE.toml"),
-        ("console --public-url http://ayes.example", "is without TLS"),
-        ("console --public-url ayes.example", "is not a URL such as"),
-        ("console --public-url https://ayes.example/x", "has a path"),
-        ("console --sign-in missing.toml", "missing.toml: cannot be read"),
+        ("console --settings missing.toml", "missing.toml: cannot be read"),
         ("console --link --as a.b", "there is no|no console is served"),
         ("token add desk --role king", "there is no role 'king'. There are: reviewer"),
         ("token add a.b --role service", "name 'a.b' cannot be used"),
@@ -134,6 +131,42 @@ def test_a_mistake_is_explained(within, tmp_path, words, said):
     ended = within(*words.split(), store=tmp_path / "store")
     assert ended.code == 2
     assert re.search(said.replace(".", r"\.").replace("?", r"\?"), ended.err), ended.err
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("https://ayes.example", "Say in [openid] of the settings how people sign in"),
+        ("http://ayes.example", "is without TLS"),
+        ("ayes.example", "is not a URL such as"),
+        ("https://ayes.example/x", "has a path"),
+    ],
+)
+def test_a_mistake_in_where_people_open_it_is_explained(within, tmp_path, url, said):
+    """The file in the store is read without being named."""
+    (tmp_path / "store").mkdir(0o700)
+    settings_file(tmp_path / "store", f'[console]\nurl = "{url}"\n')
+    ended = within("console", store=tmp_path / "store")
+    assert (ended.code, said in ended.err) == (2, True), ended.err
+
+
+def test_up_serves_the_console_of_the_settings(tmp_path):
+    """Behind a proxy where people sign in at a provider; nobody is let in by a link then."""
+    text = """
+[console]
+url = "https://ayes.example.com"
+[openid]
+issuer = "https://login.example.com"
+client_id = "ayes"
+[openid.roles]
+reviewer = ["*"]
+"""
+    file = settings_file(tmp_path, text)
+    options = ("--console", "--console-port", "0", "--workers", "none", "--settings", file)
+    with up(tmp_path / "store", *options) as ready:
+        assert ready["console"] == "https://ayes.example.com"
+        ended = approvals("console", "--link", store=ready["store"])
+        assert ended.code == 2
 
 
 def test_the_demo_is_decided_in_a_browser(tmp_path):

@@ -38,6 +38,7 @@ from program import (
     until,
     up,
 )
+from sections import settings_file
 
 import ayes
 from ayes.interfaces.cli import main as cli
@@ -198,15 +199,17 @@ def test_up_greets_people_on_stderr(tmp_path):
 
 
 def test_up_runs_sub_agents_too(tmp_path):
-    """With a file of them it has a delegator, which declares their tools; a delegator without a
-    file is refused with one sentence before anything is started.
+    """With a section of them it has a delegator, which declares their tools; a delegator without
+    one is refused with one sentence before anything is started.
     """
-    store, file = tmp_path / "store", tmp_path / "agents.toml"
+    store = tmp_path / "store"
     refused = approvals("up", "--workers", "gate,delegator", "--store", store)
     assert (refused.code, refused.out) == (2, "")
-    assert "name their file with --agents" in refused.err
-    file.write_text('[agent.ask_researcher]\nagent = "researcher"\nmodel = "openai:gpt-4o"\n')
-    with up(store, "--agents", file, "--workers", "gate", "-w", "shop") as ready:
+    assert "the worker delegator needs the section [sub_agents]" in refused.err
+    file = settings_file(
+        tmp_path, '[sub_agents.ask_researcher]\nagent = "researcher"\nmodel = "openai:gpt-4o"\n'
+    )
+    with up(store, "--settings", file, "--workers", "gate", "-w", "shop") as ready:
         assert ready["workers"] == ["gate", "delegator"]
         listed = approvals("tool", "list", "-w", "shop", "--json", store=store)
         assert [json.loads(line)["tool"] for line in listed.out.splitlines()] == ["ask_researcher"]
@@ -438,11 +441,11 @@ def test_an_empty_policy_is_refused_unless_it_is_meant(shop, within, text):
 
 
 def test_up_reads_each_of_its_files_once(tmp_path, within):
-    """Files of `ayes up` may be pipes: the policy, the channels and the sub-agents (B1)."""
+    """Files of `ayes up` may be pipes: the policy and the settings (B1)."""
     files = {
         "policy": NEVER,
-        "channels": '[channel.mail]\nurl = "json://localhost:1/{address}"\n',
-        "agents": '[agent.research]\nagent = "r"\nmodel = "test:test"\n',
+        "settings": '[notices.mail]\nurl = "json://localhost:1/{address}"\n'
+        '[sub_agents.research]\nagent = "r"\nmodel = "test:test"\n',
     }
     options = " ".join(f'--{name} <(printf %s "${name}")' for name in files)
     store = tmp_path / "store"

@@ -18,6 +18,7 @@ from gateways import SHOP
 from mcp import Client, StdioServerParameters, stdio_client
 from program import environment, forked
 from running import working
+from sections import settings_file
 from until import until
 
 from ayes.adapters.names import AskedCall, id_names
@@ -63,15 +64,14 @@ def journal(tmp_path: Path) -> Path:
 
 
 def command(store: Path, journal: Path, *more: str, clients: str = "") -> list[str]:
-    file = store.parent / "gateway.toml"
     shop = forked(SHOP, journal)
-    file.touch(mode=0o600)
-    file.write_text(
-        f'workspace = "shop"\nrequester = "rita"\nhold = "20s"\n{clients}'
-        f'[[server]]\nname = "desk"\ncommand = {shop!r}\n'.replace("'", '"')
+    file = settings_file(
+        store.parent,
+        f'[mcp]\nworkspace = "shop"\nrequester = "rita"\nhold = "20s"\n{clients}'
+        f'[[mcp.server]]\nname = "desk"\ncommand = {shop!r}\n'.replace("'", '"'),
     )
-    ayes = [sys.executable, "-m", "ayes.interfaces.cli.main", "mcp", "gateway", str(file)]
-    return [*ayes, "--store", str(store), *more]
+    ayes = [sys.executable, "-m", "ayes.interfaces.cli.main", "mcp", "gateway"]
+    return [*ayes, "--settings", str(file), "--store", str(store), *more]
 
 
 def ran(journal: Path) -> list[str]:
@@ -147,7 +147,8 @@ async def test_a_server_that_hangs_ends_with_its_gateway(
 ):
     """However the gateway ends: it reads neither its input nor that it ended."""
     born = store.parent / "hung"
-    hung = f'[[server]]\nname = "hung"\ncommand = ["sh", "-c", "echo $$ >{born}; exec sleep 999"]\n'
+    line = f"echo $$ >{born}; exec sleep 999"
+    hung = f'[[mcp.server]]\nname = "hung"\ncommand = ["sh", "-c", "{line}"]\n'
     async with over_http(command(store, journal, clients=hung)) as (_, process):
 
         async def started() -> bool:
@@ -225,7 +226,8 @@ async def test_without_its_broker_nothing_runs(tmp_path: Path, journal: Path):
 async def test_over_http_a_token_says_on_whose_behalf(ledger: Ledger, store: Path, journal: Path):
     """Without a token of the file nothing is served, and one requester's call is not another's."""
     clients = "".join(
-        f"[[client]]\nrequester = '{name}'\ntoken = '{token}'\n" for name, token in TOKENS.items()
+        f"[[mcp.client]]\nrequester = '{name}'\ntoken = '{token}'\n"
+        for name, token in TOKENS.items()
     )
     async with over_http(command(store, journal, clients=clients)) as (url, _):
         async with httpx2.AsyncClient(timeout=60) as http:
@@ -246,7 +248,7 @@ async def test_over_http_a_token_says_on_whose_behalf(ledger: Ledger, store: Pat
         ('workspace = "w"\n', (), "does not say on whose behalf", 2),
         ('workspace = "w"\nrequester = "rita"\n', ("--http", "0.0.0.0:1"), "--behind-tls", 2),
         ('workspace = "w"\nrequester = "rita"\n', ("--http", "0.0.0.0:1", "--behind-tls"),
-         "no [[client]]", 2),
+         "no [[mcp.client]]", 2),
         ('workspace = "w"\nrequester = "rita"\n', ("--http", "here"), "is not an address", 2),
         ('workspace = "w"\nrequester = "rita"\n', ("--url", "nats://127.0.0.1:1"), "--link-key", 2),
         ('workspace = "a b"\n', (), "'workspace'", 2),
@@ -254,7 +256,8 @@ async def test_over_http_a_token_says_on_whose_behalf(ledger: Ledger, store: Pat
 )  # fmt: skip
 def test_what_is_missing_is_said_in_one_sentence(within, tmp_path: Path, file, options, said, code):
     """Before anything is started, with the exit code of a usage error."""
-    (tmp_path / "g.toml").write_text(f'{file}[[server]]\nname = "s"\ncommand = ["s"]\n')
-    ended = within("mcp", "gateway", str(tmp_path / "g.toml"), *options, store=None)
+    text = f'[mcp]\n{file}[[mcp.server]]\nname = "s"\ncommand = ["s"]\n'
+    named = ("--settings", settings_file(tmp_path, text))
+    ended = within("mcp", "gateway", *named, *options, store=None)
     assert (ended.code, ended.out) == (code, "")
     assert said in ended.err

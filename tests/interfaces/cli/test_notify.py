@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from inboxes import Inbox, http
 from program import approvals, up
+from sections import settings_file
 
 from ayes.consumers.notices.notifier import note_channel
 from ayes.ledger.clients.services import Ledger
@@ -36,15 +37,15 @@ def web() -> Iterator[Inbox]:
 
 @pytest.fixture(scope="module")
 def folder(web: Inbox, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a policy and a channels file, in which one channel leads nowhere."""
+    """A folder with a policy and settings, in which one channel leads nowhere."""
     folder = tmp_path_factory.mktemp("notify")
     (folder / "policy.toml").write_text(POLICY)
-    channels = folder / "channels.toml"
-    channels.write_text(
-        f'[channel.web]\nurl = "json://{web.place}/{{address}}"\n'
-        '[channel.dead]\nurl = "json://127.0.0.1:1/{address}"\ntries = 1\n'
+    settings_file(
+        folder,
+        '[console]\nurl = "https://ayes.example.com/"\n'
+        f'[notices.web]\nurl = "json://{web.place}/{{address}}"\n'
+        '[notices.dead]\nurl = "json://127.0.0.1:1/{address}"\ntries = 1\n',
     )
-    channels.chmod(0o600)
     return folder
 
 
@@ -52,7 +53,7 @@ def folder(web: Inbox, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def store(folder: Path) -> Iterator[Path]:
     with up(
         folder / "store", "--policy", folder / "policy.toml", "-w", "shop",
-        "--channels", folder / "channels.toml", "--console-url", "https://ayes.example.com/",
+        "--settings", folder / "ayes.toml",
     ) as ready:  # fmt: skip
         assert ready["workers"] == ["gate", "queue", "model", "executor", "notifier"]
         yield folder / "store"
@@ -119,7 +120,7 @@ def test_a_channel_that_works_again_is_not_shown(store):
 def test_a_channel_can_be_tried(folder, web, within, contact, code, said):
     """`ayes notify test` sends one message, once, and says how that went."""
     before = len(web.to("olga"))
-    ended = within("notify", "test", contact, "--channels", folder / "channels.toml")
+    ended = within("notify", "test", contact, "--settings", folder / "ayes.toml")
 
     assert (ended.code, said in ended.err, "Notifying" in ended.err) == (code, True, False), ended
     assert len(web.to("olga")) - before == (1 if code == 0 else 0)
@@ -130,7 +131,7 @@ def test_without_channels_a_notifier_says_what_is_missing(tmp_path, within):
     for words in (("notify", "test", "mail:ana"), ("work", "notifier")):
         ended = within(*words, "--store", tmp_path / "none")
         assert ended.code == 2
-        assert "Name the file with --channels, or put it into the store" in ended.err
+        assert "needs the section [notices] of the settings" in ended.err
 
 
 def test_a_policy_that_reaches_nobody_is_warned_about(folder, within):

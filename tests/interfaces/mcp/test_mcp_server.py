@@ -28,7 +28,7 @@ from ayes.interfaces.mcp import ladder as ladder_module
 from ayes.interfaces.mcp import routes as routes_module
 from ayes.interfaces.mcp import streams as streams_module
 from ayes.interfaces.mcp.routes import MAX_TOOLS
-from ayes.interfaces.mcp.settings import ServerFile
+from ayes.interfaces.mcp.settings import ServerSettings
 from ayes.interfaces.mcp.upstream import ServerConnection
 from ayes.interfaces.mcp.wire import (
     SERVER_LABEL,
@@ -394,7 +394,7 @@ async def test_a_proxy_that_gives_up_leaves_the_call_in_doubt(port: EventLog):
     async with (
         shop.gates(),
         serving(front) as there,
-        gateway(shop.ledger, settings(ServerFile(name="far", url=there))) as (_, url),
+        gateway(shop.ledger, settings(ServerSettings(name="far", url=there))) as (_, url),
         client(url) as agent,
     ):
         for _ in range(2):
@@ -603,17 +603,17 @@ async def test_two_servers_are_one(port: EventLog, tmp_path: Path):
 OPEN = {"type": "object"}
 
 
-def program(line: str) -> ServerFile:
-    return ServerFile(name="bad", command=("sh", "-c", line))
+def program(line: str) -> ServerSettings:
+    return ServerSettings(name="bad", command=("sh", "-c", line))
 
 
 MISSING = {
-    "no such program": ServerFile(name="bad", command=("/does/not/exist",)),
+    "no such program": ServerSettings(name="bad", command=("/does/not/exist",)),
     "ends at once": program("exit 1"),
     "never answers": program("exec sleep 1000"),
     "floods": program("exec yes"),
     "says what is not valid": raw_server(about={"capabilities": "all"}),
-    "nobody listens": ServerFile(name="bad", url="http://127.0.0.1:9/mcp"),
+    "nobody listens": ServerSettings(name="bad", url="http://127.0.0.1:9/mcp"),
 }
 
 
@@ -839,7 +839,7 @@ async def test_an_answer_over_http_has_a_bound_too(
     async with (
         shop.gates(),
         serving(app) as there,
-        gateway(shop.ledger, settings(ServerFile(name="far", url=there))) as (_, url),
+        gateway(shop.ledger, settings(ServerSettings(name="far", url=there))) as (_, url),
         client(url) as agent,
     ):
         assert "It may have taken effect" in text(await agent.call_tool("search", {"text": "A"}))
@@ -928,7 +928,7 @@ async def changing(port: EventLog, tmp_path: Path) -> AsyncIterator[World]:
     await shop.apply('[[rule]]\nname = "all"\ntools = ["*/search-*"]\nthen = "allow"\n')
     script = tmp_path / "changing.py"
     script.write_text(CHANGING)
-    server = ServerFile(name="desk", command=(sys.executable, str(script)))
+    server = ServerSettings(name="desk", command=(sys.executable, str(script)))
     made = World(shop, tmp_path / "journal")
     async with shop.gates(), gateway(shop.ledger, settings(server)) as (made.gateway, made.url):
         yield made

@@ -8,34 +8,37 @@ from hypothesis import strategies as st
 from mcp.server.request_state import AESGCMRequestStateCodec
 from pages import blocks
 from paths import ROOT
+from sections import section
 
 from ayes.interfaces.mcp import names
-from ayes.interfaces.mcp.settings import GatewayFile
 from ayes.interfaces.mcp.wire import recorded, spec_of_tool, without_tasks
 from ayes.schemas.errors import BadFile, BadInput
-from ayes.schemas.settings import read_settings
+from ayes.schemas.settings import NAME
 from ayes.schemas.slots import CallRef
 from ayes.schemas.tool_names import is_tool_name
 from ayes.schemas.tools import Tool, declaration
 
-SERVER = '[[server]]\nname = "shop"\ncommand = ["shop"]\n'
-HEAD = 'workspace = "desk"\nrequester = "ben"\n'
-CLIENT = f'[[client]]\ntoken = "{"t" * 32}"\n'
+SERVER = '[[mcp.server]]\nname = "shop"\ncommand = ["shop"]\n'
+HEAD = '[mcp]\nworkspace = "desk"\nrequester = "ben"\n'
+CLIENT = f'[[mcp.client]]\ntoken = "{"t" * 32}"\n'
 
 WRONG = [
-    ("", "'workspace' is missing"),
+    ("[mcp]", "line 1, [mcp]: 'workspace' is missing"),
     (HEAD, "'server' is missing"),
     (f'{HEAD}hold = "1h"\n{SERVER}', "is not a wait of 1s to 10m"),
     (f'{HEAD}color = "red"\n{SERVER}', "unknown key 'color'"),
-    (f'workspace = "a.b"\n{SERVER}', "'workspace'"),
+    (f'[mcp]\nworkspace = "a.b"\n{SERVER}', "'workspace'"),
     (f"{HEAD}{SERVER}{SERVER}", "another server has the name 'shop' already"),
-    (f'{HEAD}[[server]]\nname = "shop"\n', "give either a command or a url"),
+    (f'{HEAD}[[mcp.server]]\nname = "shop"\n', "give either a command or a url"),
     (f'{HEAD}{SERVER}url = "https://a"\n', "give either a command or a url"),
-    (f'{HEAD}[[server]]\nname = "s"\nurl = "http://a.example"\n', "must begin with https://"),
-    (f'{HEAD}[[server]]\nname = "s"\nurl = "shop"\n', "is not a URL"),
+    (f'{HEAD}[[mcp.server]]\nname = "s"\nurl = "http://a.example"\n', "must begin with https://"),
+    (f'{HEAD}[[mcp.server]]\nname = "s"\nurl = "shop"\n', "is not a URL"),
     (f'{HEAD}{SERVER}headers = {{ A = "b" }}\n', "headers are for a url"),
     (f'{HEAD}{SERVER}environment = {{ A = "env:NOBODY_SET" }}\n', "NOBODY_SET is not set"),
-    (f'{HEAD}{SERVER}[[client]]\nrequester = "ana"\ntoken = "short"\n', "fewer than 32 characters"),
+    (
+        f'{HEAD}{SERVER}[[mcp.client]]\nrequester = "ana"\ntoken = "short"\n',
+        "fewer than 32 characters",
+    ),
     (
         f'{HEAD}{SERVER}{CLIENT}requester = "ana"\n{CLIENT}requester = "eve"\n',
         "two clients have the same token",
@@ -46,34 +49,28 @@ WRONG = [
 @pytest.mark.parametrize(("text", "said"), WRONG)
 def test_each_mistake_in_the_file_is_one_sentence(tmp_path: Path, text: str, said: str):
     """It says what is wrong and where."""
-    file = tmp_path / "gateway.toml"
-    file.touch(mode=0o600)
-    file.write_text(text)
     with pytest.raises(BadFile) as raised:
-        read_settings(GatewayFile, file, {})
+        section("mcp", tmp_path, text, {})
     assert said in str(raised.value)
-    assert str(raised.value).startswith(str(file))
+    assert str(raised.value).startswith(f"{tmp_path / NAME}, line ")
+    assert "[mcp]" in str(raised.value)
 
 
 def test_a_file_with_a_secret_in_it_is_its_owners_alone(tmp_path: Path):
     """A secret in a variable may be named in a file that others read."""
-    file = tmp_path / "gateway.toml"
-    file.write_text(f'{HEAD}{SERVER}environment = {{ A = "secret" }}\n')
-    file.chmod(0o644)
+    written = f'{HEAD}{SERVER}environment = {{ A = "secret" }}\n'
     with pytest.raises(BadFile, match="chmod 600"):
-        read_settings(GatewayFile, file, {})
-    file.write_text(f'{HEAD}{SERVER}environment = {{ A = "env:KNOWN" }}\n')
-    assert read_settings(GatewayFile, file, {"KNOWN": "secret"}).servers[0].environment == {
-        "A": "secret"
-    }
+        section("mcp", tmp_path, written, {}, 0o644)
+    named = f'{HEAD}{SERVER}environment = {{ A = "env:KNOWN" }}\n'
+    found = section("mcp", tmp_path, named, {"KNOWN": "secret"}, 0o644)
+    assert found.servers[0].environment == {"A": "secret"}
 
 
 def test_the_file_in_the_docs_is_valid(tmp_path: Path):
     """The page shows one."""
     [shown] = blocks(ROOT / "docs" / "mcp.md", "toml")
-    (tmp_path / "gateway.toml").write_text(shown.text)
     known = {"GITHUB_TOKEN": "a", "SHOP_AUTHORIZATION": "b"}
-    found = read_settings(GatewayFile, tmp_path / "gateway.toml", known)
+    found = section("mcp", tmp_path, shown.text, known)
     assert [one.name for one in found.servers] == ["github", "shop"]
 
 

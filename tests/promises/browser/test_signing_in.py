@@ -63,7 +63,7 @@ def issuer():
 async def signing_in_at(issuer, security):
     roles = {"reviewer": ("leads",)}
     settings = OpenIdSettings(issuer=issuer, client_id="ayes", roles=roles)
-    security.provider = OpenIdProvider(settings, "", security.url)
+    security.provider = OpenIdProvider(settings, security.url)
     yield
     security.provider = None
 

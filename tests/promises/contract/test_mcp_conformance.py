@@ -21,7 +21,7 @@ from gateways import gateway, settings
 from paths import TESTS
 from shop import Shop
 
-from ayes.interfaces.mcp.settings import ServerFile
+from ayes.interfaces.mcp.settings import ServerSettings
 from ayes.ledger.log import EventLog
 from ayes.schemas.errors import Refused
 from ayes.schemas.slots import ThreadRef
@@ -105,7 +105,7 @@ async def test_what_passes_directly_passes_behind_the_gateway(port: EventLog, ve
     shop = Shop(port)
     await shop.apply(ALLOW)
     async with everything() as direct:
-        servers = settings(ServerFile(name="everything", url=direct))
+        servers = settings(ServerSettings(name="everything", url=direct))
         async with shop.gates(), gateway(shop.ledger, servers) as (_, url):
             _, without = await passed(direct, "--requirements", version)
             said, behind = await passed(url, "--requirements", version)
@@ -117,7 +117,7 @@ async def test_gated_tools_are_tasks(port: EventLog):
     """All ten scenarios of the extension, for tools without tasks; a reviewer approves after 1 s"""
     shop = Shop(port)
     await shop.apply(ASK)
-    server = ServerFile(
+    server = ServerSettings(
         name="tasks", command=(sys.executable, str(TASKS)), task_only=("failing_job",)
     )
 

@@ -20,7 +20,7 @@ from ayes.adapters.anthropic import TurnWaits, settle
 from ayes.adapters.claude_code import Allow, after, before, event_of
 from ayes.adapters.kernel import AskedCall, Kernel, Wait
 from ayes.interfaces.aap.provider import Conflict, Provider, thread_of
-from ayes.interfaces.aap.settings import InstanceFile
+from ayes.interfaces.aap.settings import InstanceSettings
 from ayes.interfaces.aap.wire import Submission
 from ayes.interfaces.mcp.wire import recorded
 from ayes.ledger.clients.services import Ledger
@@ -328,7 +328,7 @@ class OfProvider(Way):
         return await self._asked(case.again.requester)
 
     async def _asked(self, requester: str) -> str | None:
-        instance = InstanceFile(name="bot", requester=requester, token="a" * 32)
+        instance = InstanceSettings(name="bot", requester=requester, token="a" * 32)
         provider = Provider(Ledger(self.log, author("aap")), "shop", instance, 900)
         sent = Submission(tool="refund", arguments=Raw(json.encode(ARGUMENTS)), timeout="1h")
         told, _ = await provider.create(sent, ID)

@@ -22,6 +22,7 @@ import pytest
 from brokers import running
 from inboxes import Inbox, http
 from program import AYES, Started, environment
+from sections import settings_file
 
 from ayes.ledger.clients.services import Ledger
 from ayes.schemas import events as e
@@ -68,11 +69,11 @@ async def ask(ledger: Ledger, calls: list[str]) -> None:
             assert await ledger.try_append(slot, event) is None
 
 
-async def live(store: Path, channels: Path, web: Inbox, dice: random.Random) -> Life:
+async def live(store: Path, settings: Path, web: Inbox, dice: random.Random) -> Life:
     """One process: started, left to send for a random time, and killed."""
     before = len(web)
     process = Started(
-        [AYES, "work", "notifier", "--json", "--store", store, "--channels", channels,
+        [AYES, "work", "notifier", "--json", "--store", store, "--settings", settings,
          "--ack-wait", f"{ACK_WAIT_S}s"],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         text=True, env=environment(),
@@ -96,11 +97,9 @@ async def test_killed_at_any_moment_it_tells_everybody(web: Inbox, tmp_path: Pat
     """Every message is sent at least once. One that is repeated was in flight when a process was
     killed: there is a kill between any two of it, and none comes after its fact (B54).
     """
-    channels = tmp_path / "channels.toml"
-    channels.write_text(
-        f'[channel.web]\nurl = "json://{web.place}/{{address}}"\nat_once = {AT_ONCE}\n'
+    settings = settings_file(
+        tmp_path, f'[notices.web]\nurl = "json://{web.place}/{{address}}"\nat_once = {AT_ONCE}\n'
     )
-    channels.chmod(0o600)
     contacts = "".join(f'{one} = ["web:{one}"]\n' for one in PEOPLE)
     dice = random.Random(15)
     async with (
@@ -117,7 +116,7 @@ async def test_killed_at_any_moment_it_tells_everybody(web: Inbox, tmp_path: Pat
             await ask(ledger, more)
             lives = await asyncio.gather(
                 *(
-                    live(store, channels, web, dice)
+                    live(store, settings, web, dice)
                     for _ in range(min(TOGETHER, KILLS - len(kills)))
                 )
             )
@@ -125,7 +124,7 @@ async def test_killed_at_any_moment_it_tells_everybody(web: Inbox, tmp_path: Pat
         wanted = len(calls) * len(PEOPLE)
         last = asyncio.create_task(_until_told(ledger, wanted))
         with Started(
-            [AYES, "work", "notifier", "--store", store, "--channels", channels,
+            [AYES, "work", "notifier", "--store", store, "--settings", settings,
              "--ack-wait", f"{ACK_WAIT_S}s"],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             env=environment(),

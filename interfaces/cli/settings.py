@@ -1,0 +1,67 @@
+"""`ayes.toml`, the settings of every program: the one place that reads a file of them.
+
+Below the command line each part is given the value of its section. docs/settings.md shows them all.
+"""
+
+from pathlib import Path
+
+from ayes.consumers.delegator import SubAgents
+from ayes.consumers.notices.channels import ChannelsByName
+from ayes.interfaces.aap.settings import ProviderSettings
+from ayes.interfaces.access.openid import OpenIdSettings
+from ayes.interfaces.mcp.settings import GatewaySettings
+from ayes.ledger.nats.credentials import Store
+from ayes.ops.slack_settings import SlackSettings
+from ayes.schemas.errors import BadInput
+from ayes.schemas.files import is_there
+from ayes.schemas.settings import NAME, Sections, read_settings
+from ayes.schemas.toml_files import TomlModel
+
+
+class ConsoleSettings(TomlModel):
+    #: Where people open the console, if a proxy with TLS stands before it; messages link there.
+    url: str = ""
+
+
+class Settings(Sections):
+    console: ConsoleSettings | None = None
+    openid: OpenIdSettings | None = None
+    notices: ChannelsByName | None = None
+    slack: SlackSettings | None = None
+    sub_agents: SubAgents | None = None
+    mcp: GatewaySettings | None = None
+    aap: ProviderSettings | None = None
+
+    @property
+    def console_url(self) -> str:
+        return self.console.url if self.console else ""
+
+
+def settings_of(store: Path | None, given: Path | None, *wanted: str) -> Settings:
+    """These sections of the file that was named, or of the store's file; empty without a file.
+
+    Raises:
+        BadFile: as of `read_settings`.
+    """
+    file = place_of(store, given)
+    if given is None and not is_there(file):
+        return Settings.model_construct()
+    return read_settings(Settings, file, wanted)
+
+
+def place_of(store: Path | None, given: Path | None) -> Path:
+    return given or Store(store).path / NAME
+
+
+def needed[S](section: S | None, name: str, who: str) -> S:
+    """The section.
+
+    Raises:
+        BadInput: it is absent.
+    """
+    if section is None:
+        raise BadInput(
+            f"{who} needs the section [{name}] of the settings. Write it into {NAME} in the store, "
+            "or name another file with --settings; docs/settings.md has an example."
+        )
+    return section
