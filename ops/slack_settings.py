@@ -1,10 +1,4 @@
-"""The settings of the worker that asks people in Slack.
-
-[slack]
-app_token = "env:SLACK_APP_TOKEN"   # xapp-…, with connections:write: opens the socket
-bot_token = "env:SLACK_BOT_TOKEN"   # xoxb-…, with the scopes of docs/telling.md
-api_url = "https://slack.com/api/"  # absent: this; GovSlack has another
-"""
+"""The section `slack` of the settings, which docs/settings.md shows, and the worker made of it."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,7 +23,9 @@ _HERE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class SlackSettings(TomlModel):
+    #: With the scope connections:write; it opens the socket.
     app_token: Secret
+    #: With the scopes of docs/telling.md.
     bot_token: Secret
     api_url: str = "https://slack.com/api/"
 

@@ -1,17 +1,8 @@
-"""Channels: the ways out to people, as the settings describe them.
-
-    [notices.mail]                              # the name that contacts of the policy use
-    url = "mailtos://user:password@smtp.example.org?from=ayes@example.org&to={address}"
-    timeout_s = 10                              # of one try
-    tries = 5                                   # then the next contact; then the notice is parked
-    at_once = 8                                 # messages that are sent at the same time
-
-    [notices.ntfy]
-    url = "env:NTFY_URL"                        # the URL is in the environment
+"""Channels: the ways out to people, as the section `notices` of the settings describes them.
 
 The URLs are those of apprise, which knows mail, ntfy, Slack, Teams and some hundred others;
 `{address}` is replaced by the address of a contact, percent-encoded. They have passwords in them,
-so nobody but the owner may read the file, and no message or log has a URL.
+so no message or log has a URL.
 
 A channel whose last try failed is *failing*, which `ayes status` shows. The messages that waited
 for it share that failure: so however many there are, a dead channel is given up on as soon as one
@@ -50,8 +41,11 @@ class Channel(TomlModel):
     """One way out."""
 
     url: Secret
+    #: Of one try.
     timeout_s: Annotated[float, Field(gt=0, le=300)] = 10.0
+    #: Then the next contact; then the notice is parked.
     tries: Annotated[int, Field(ge=1, le=20)] = 5
+    #: Messages that are sent at the same time.
     at_once: Annotated[int, Field(ge=1, le=64)] = 8
 
     @field_validator("url")

@@ -3,7 +3,7 @@
     agent ──► its AAP adapter ──► routes.py ──► provider.py ──► the ledger: request, decision, claim
 
 `routes.py` speaks HTTP, `provider.py` asks the ledger, and `wire.py` says what the facts about a
-call are in the protocol's words; `settings.py` reads the file of agents. `wire.py` is pure.
+call are in the protocol's words; `settings.py` has the section of the settings. `wire.py` is pure.
 `provisioning.py` makes instances for programs, `instances.py` keeps them, and `deliveries.py` sends
 the webhooks that wake agents.
 

@@ -1,19 +1,4 @@
-"""The settings of a provider: the workspace whose policy judges, and the agents that may ask.
-
-[aap]
-workspace = "desk"
-outcome_within = "1h"      # a tool of which nothing is heard for so long is in doubt; absent: 1h
-allow_private = true       # webhooks may go to this machine and its network; absent: false
-
-[[aap.instance]]
-name = "support-bot"
-requester = "ben"          # on whose behalf; never one of the reviewers of its calls
-token = "env:SUPPORT_BOT_TOKEN"
-
-[[aap.provisioner]]        # a program that makes agents over HTTP; absent: none does
-requester = "ben"          # on whose behalf they ask
-token = "env:PROVISIONER_TOKEN"
-"""
+"""The section `aap` of the settings, which docs/settings.md shows."""
 
 from typing import Annotated, Final, Self
 
@@ -58,7 +43,9 @@ class ProvisionerSettings(TomlModel):
 
 class ProviderSettings(TomlModel):
     workspace: str
+    #: A tool of which nothing is heard for so long is in doubt.
     outcome_within: str = "1h"
+    #: Whether webhooks may go to this machine and its network.
     allow_private: bool = False
     instances: Annotated[tuple[InstanceSettings, ...], Field(strict=False, alias="instance")] = ()
     provisioners: Annotated[

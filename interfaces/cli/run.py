@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -40,6 +40,7 @@ from ayes.ops.traces import exporting
 from ayes.ops.workers import (
     KINDS,
     OPTIONAL_KINDS,
+    Notifying,
     durables,
     reactions,
     role_of,
@@ -48,6 +49,9 @@ from ayes.ops.workers import (
 )
 from ayes.schemas.durations import parse_duration
 from ayes.schemas.errors import BadInput
+
+if TYPE_CHECKING:
+    from ayes.consumers.slack.questions import SlackQuestions
 
 app: Final = commands()
 
@@ -98,11 +102,7 @@ async def work(
             "with --store instead of --url; docs/telling.md says what it must have."
         )
     said = sections_of(store, settings, chosen)
-    notifying = asking = None
-    if said.notices:
-        notifying = notifying_of(session, said.notices, said.console_url, link_key)
-    if said.slack:
-        asking = slack_of(store, said.slack, said.console_url, link_key)
+    notifying, asking = tellers(session, said, link_key)
     endpoints = webhooks_file(file, store)
     agents = said.sub_agents
 
@@ -208,6 +208,19 @@ def sections_of(store: Path | None, given: Path | None, kinds: Collection[str]) 
     for kind, section in wanted.items():
         needed(getattr(found, section), section, f"the worker {kind}")
     return found
+
+
+def tellers(
+    session: Session, said: Settings, link_key: Path | None = None
+) -> tuple[Notifying | None, "SlackQuestions | None"]:
+    """What notifier and Slack send through, where they have settings.
+
+    Raises:
+        BadInput, BadFile: as of `notifying_of` and `slack_of`.
+    """
+    url, store = said.console_url, session.store
+    notifying = notifying_of(session, said.notices, url, link_key) if said.notices else None
+    return notifying, slack_of(store, said.slack, url, link_key) if said.slack else None
 
 
 async def declare_agents(agents: Mapping[str, SubAgent], workspace: str, session: Session) -> None:

@@ -11,7 +11,6 @@ import typer
 from ayes.consumers.tools import load
 from ayes.interfaces.cli import completion, console
 from ayes.interfaces.cli.command import Session, command, commands
-from ayes.interfaces.cli.notify import notifying_of
 from ayes.interfaces.cli.options import (
     AcceptLogOption,
     AcceptReasonOption,
@@ -34,6 +33,7 @@ from ayes.interfaces.cli.run import (
     declare_agents,
     declare_tools,
     kinds_of,
+    tellers,
     webhooks_file,
     witnessed,
 )
@@ -44,7 +44,6 @@ from ayes.ledger.patience import while_away
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import check_policy, declare_streams
 from ayes.ops.inspection.probes import ListenAddress, monitored
-from ayes.ops.slack_settings import slack_of
 from ayes.ops.supervisor import supervised
 from ayes.ops.tokens import own_name
 from ayes.ops.traces import exporting
@@ -141,11 +140,7 @@ async def up(
         supervised(server) as supervisor,
     ):
         own = Session(server.store.path)
-        notifying = asking = None
-        if said.notices:
-            notifying = notifying_of(own, said.notices, said.console_url, None)
-        if said.slack:
-            asking = slack_of(store, said.slack, said.console_url, None)
+        notifying, asking = tellers(own, said)
         started = reactions(
             chosen,
             tools=registry,

@@ -308,7 +308,7 @@ class _Tokens:
         if found:
             await self._app({**scope, REQUESTER: found}, receive, send)
             return
-        said = {"error": "this gateway needs a token of its file: Authorization: Bearer TOKEN"}
+        said = {"error": "this gateway needs a token of its settings: Authorization: Bearer TOKEN"}
         kept = [(b"content-type", b"application/json"), (b"www-authenticate", b"Bearer")]
         await send({"type": "http.response.start", "status": 401, "headers": kept})
         await send({"type": "http.response.body", "body": json.dumps(said).encode()})

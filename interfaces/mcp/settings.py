@@ -1,25 +1,4 @@
-"""The settings of a gateway: whose calls it asks about, and which MCP servers are behind it.
-
-    [mcp]
-    workspace = "desk"
-    requester = "ben"                    # on whose behalf; never one of the reviewers of the calls
-    thread = "mcp"                       # absent: mcp
-    hold = "50s"                         # how long one request waits for people; absent: 50s
-
-    [[mcp.server]]
-    name = "github"
-    command = ["github-mcp-server", "stdio"]
-    environment = { GITHUB_TOKEN = "env:GITHUB_TOKEN" }
-
-    [[mcp.server]]
-    name = "shop"
-    url = "https://shop.example/mcp"
-    headers = { Authorization = "env:SHOP_AUTHORIZATION" }
-    task_only = ["audit"]                # absent: none; refused to clients without tasks
-
-    [[mcp.client]]                       # over HTTP: who may use it, by bearer token
-    requester = "ana"
-    token = "env:ANA_TOKEN"
+"""The section `mcp` of the settings, which docs/settings.md shows.
 
 What a client sends for itself, such as a token, is never passed on to a server.
 """
@@ -94,8 +73,10 @@ class ClientSettings(TomlModel):
 
 class GatewaySettings(TomlModel):
     workspace: str
+    #: On whose behalf; never one of the reviewers of the calls.
     requester: str = ""
     thread: str = "mcp"
+    #: How long one request waits for people.
     hold: str = "50s"
     servers: Annotated[
         tuple[ServerSettings, ...], Field(strict=False, alias="server", min_length=1)
