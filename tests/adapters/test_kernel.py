@@ -311,9 +311,7 @@ async def test_a_revocation_before_the_claim_stops_it(desk):
 
 
 async def test_repeated_and_missing_ids(desk):
-    """`call_0` with other arguments is another call; without an id, equal calls are one until the
-    first has ended.
-    """
+    """`call_0` with other arguments is another call; without an id, equal calls are one for now."""
     tool, patient = Tool(), desk.kernel(patience_s=10)
     for amount in (1, 2, 3):
         settled = await patient.settle(asked(f'{{"amount":{amount}}}', "call_0"), REFUND, tool)

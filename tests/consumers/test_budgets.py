@@ -129,9 +129,7 @@ def test_what_fits_keeps_the_sum_within_the_limit(uses, back, wanted):
 
 
 def test_each_budget_and_day_has_a_series_of_its_own():
-    """The same words as a thread and as an agent are two sums; the day is that of the request,
-    whenever a gate looks.
-    """
+    """The same words as thread and as agent are two sums; the day is that of the request."""
     story = Story()
     story.tell(
         FIRST.requested, e.ToolRequested(tool="refund", arguments="{}", digest="", agent="t1")
@@ -363,9 +361,7 @@ async def test_what_did_not_run_is_given_back(shop: Shop):
 
 
 async def test_each_agent_and_day_has_a_sum(shop: Shop):
-    """And each thread, where the budget says so; the key is of the request, so whenever a gate
-    looks it is the same sum.
-    """
+    """And each thread, where the budget says so; the key is of the request, so it is one sum."""
     await shop.open(budget(100, "block", "agent day") + FREELY)
     elsewhere = ThreadRef("shop", "t2").call("c1")
     async with shop.gates():
@@ -373,7 +369,6 @@ async def test_each_agent_and_day_has_a_sum(shop: Shop):
         await shop.judged(e.Denied, elsewhere, agent="desk one")
         await shop.judged(e.Approved, SECOND, agent="desk two")
     requested = (await shop.ledger.call(FIRST)).requested
-    assert requested
     day = f"{requested.recorded_at:%Y-%m-%d}"
     assert [one.key for one in await series(shop)] == [("desk one", day), ("desk two", day)]
 
@@ -583,9 +578,7 @@ async def test_nobody_breaks_the_glass_of_a_budget_that_blocks(shop: Shop):
 @pytest.mark.log("memory", "jetstream")
 @pytest.mark.parametrize(("limit", "run"), [(450, 4), (900, 9)])
 async def test_three_gates_never_exceed_a_budget(shop: Shop, limit: int, run: int):
-    """Nine requests at once over twelve threads: exactly as many run as fit, and if all fit, none
-    is refused (B76, I10).
-    """
+    """Nine at once over twelve threads: exactly as many run as fit (B76, I10)."""
     names = [f"t{number}" for number in range(12)]
     await shop.open(budget(limit, "block", "agent") + FREELY)
     # One for all: a broker keeps the consumer of each watch for a while.

@@ -99,7 +99,6 @@ async def test_from_what_is_said_to_what_is_read(port: EventLog):
         "ToolRequested", "ApprovalRequested", "Voted", "Approved", "ToolStarted", "ToolReturned"
     ]  # fmt: skip
     call = thread.call(FIRST)
-    assert call.decided
     assert call.claims
     assert isinstance(call.decided.event, e.Approved)
     assert isinstance(call.claims[0].event, e.ToolStarted)
@@ -112,9 +111,7 @@ async def test_from_what_is_said_to_what_is_read(port: EventLog):
 
 
 async def test_every_fact_names_the_one_that_caused_it(port: EventLog):
-    """What a worker records says which earlier fact of the thread it reacted to, and which call it
-    belongs to (B22).
-    """
+    """What a worker records names the fact of the thread that it reacted to, and its call (B22)."""
     async with talking(port, [REFUND], [DONE], policy=ALLOW) as chain:
         await chain.answered(2)
     seq_of: dict[str, int] = {}
@@ -214,7 +211,6 @@ async def test_a_no_that_halts_waits_for_the_user(port: EventLog):
         thread = await chain.until(lambda thread: thread.call(FIRST).finished)
         await asyncio.sleep(0.1)
     decided = thread.call(FIRST).decided
-    assert decided
     assert isinstance(decided.event, e.Denied)
     assert decided.event.halt
     async with chain.at_work():
@@ -260,7 +256,6 @@ async def test_nobody_answers_in_time(port: EventLog):
         with pytest.raises(DeadlinePassed, match="shop/t1/1-0 is already decided: Expired at 20"):
             await chain.ledger.reviewer("ana").approve(FIRST)
     call = thread.call(FIRST)
-    assert call.decided
     assert call.deadline
     assert call.decided.recorded_at >= call.deadline
     [told] = chain.model.read(2)

@@ -298,7 +298,6 @@ async def _run_and_kill(desk: Ledger, store: Path) -> None:
         stdout=asyncio.subprocess.PIPE,
         env=environment(PYTHONPATH=":".join(sys.path)),
     )
-    assert service.stdout
     assert await service.stdout.readline() == b"runs\n"
     await _written(desk, "_renewed.shop.t1.killed")
     service.send_signal(signal.SIGKILL)

@@ -89,9 +89,7 @@ async def test_an_edit_that_the_policy_blocks_is_refused_at_once(asked):
 
 
 async def test_an_edit_that_takes_more_people_needs_those_too(asked):
-    """One yes to a small refund is none to a large one: the edit waits for as many as its own rule
-    asks (B61, I1, I3).
-    """
+    """A yes to a small refund is none to a large one: its own rule asks for more (B61, I1, I3)."""
     await asked.reviewer("ana").approve(CALL, arguments='{"amount":600}')
     await settled(asked)
     assert (await asked.call(CALL)).status is Status.PENDING
@@ -137,9 +135,7 @@ async def test_the_gate_judges_an_edit_that_nobody_checked(asked, arguments):
 
 
 async def test_a_policy_that_came_later_only_tightens(asked):
-    """What was asked about before the policy forbade it cannot be edited into what it forbids, nor
-    is it loosened (I3).
-    """
+    """What was asked about before cannot be edited into what is forbidden, nor loosened (I3)."""
     tighter = '[[rule]]\nname = "no more"\ntools = ["*"]\nthen = "block"\n'
     await asked.try_append(
         policy_slot("shop", 2), e.PolicyApplied(text=tighter, digest=text_digest(tighter))
@@ -157,7 +153,6 @@ async def test_what_people_approve_after_it_was_blocked_is_denied(asked):
     await asked.reviewer("ana").approve(CALL)
     await settled(asked)
     decided = (await asked.call(CALL)).decided
-    assert decided is not None
     assert isinstance(decided.event, e.Denied)
     assert (decided.event.ground, decided.event.rule, decided.event.policy_version) == (
         "policy",

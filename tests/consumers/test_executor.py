@@ -84,10 +84,7 @@ def call_as(facts: Sequence[tuple[Slot, e.AnyEvent]]) -> Call:
 
 
 def told(facts: Sequence[tuple[Slot, e.AnyEvent]]) -> tuple[Fact, ...]:
-    story = Story()
-    for slot, event in facts:
-        story.tell(slot, event)
-    return tuple(story.facts)
+    return tuple(Story().tell_all(facts).facts)
 
 
 def reacts(
@@ -122,7 +119,6 @@ def _unconditional(step: Effect[ClaimedRun], last: int) -> Effect[ClaimedRun]:
     """The step without its condition: each start names the last revocation that was seen."""
     if not isinstance(step, Perform):
         return step
-    assert step.claim
     assert step.claim.after == last
     claim = replace(step.claim, after=None)
     return replace(step, claim=claim)
@@ -240,9 +236,7 @@ HANDED_ON = [
     [pytest.param(*row, id=name) for name, *row in HANDED_ON],
 )
 def test_what_cannot_run_here_is_handed_on_for_a_while(tools, recorded_spec, waited_s, after_s):
-    """Another process may have the tool in that version, so an approved call is declined only when
-    nobody took it (D14).
-    """
+    """Another process may have that version, so it is declined only when nobody took it (D14)."""
     [step] = reacts(APPROVED, *tools, waited_s=waited_s, declared=recorded_spec)
     if after_s is None:
         assert step == declined("unknown_tool")
@@ -459,9 +453,7 @@ async def test_the_work_is_the_function_with_the_approved_arguments():
 
 
 async def test_a_claim_behind_a_revocation_runs_nothing():
-    """The order of the log decides between a start and a revocation, and the executor looks before
-    it runs (I6, B61).
-    """
+    """The log decides between start and revocation; the executor looks before it runs (I6, B61)."""
     ran: list[str] = []
     tool = Registered(ONCE.spec, ran.append)
     ledger = await recorded([*story("revoked")[:-1], *claims(1)])

@@ -170,9 +170,7 @@ VERDICTS = [
     ("text", "wish", "tool", "says"), [pytest.param(*row, id=name) for name, *row in VERDICTS]
 )
 def test_what_the_gate_says_to_a_wish(text, wish, tool, says):
-    """What could never run is denied before anybody is asked; else the strictest rule counts (B66,
-    I4, B64, B67, B25).
-    """
+    """What could never run is denied first; else the strictest counts (B66, I4, B64, B67, B25)."""
     call = told((CALL.requested, wish))
     assert verdict(case(call, in_force(text), tool), call.requested.recorded_at) == says
     assert (
@@ -420,9 +418,7 @@ def test_grants_do_just_what_votes_would(quorums: list[tuple[list[str], int]], g
 
 
 def test_broken_glass_is_announced_once_and_before_it_is_decided():
-    """After a crash between the two, the decision alone is missing: the announcement is not asked
-    for a second time.
-    """
+    """After a crash between the two only the decision is missing: no second announcement."""
     asking = replace(question(WISH, expires_in_s=900), may_break_glass=("sam",))
     vote = e.Voted(verdict="break_glass", digest=DIGEST, reason="the shop burns")
     facts = [GATED[0], (CALL.gated, asking), (CALL.vote("sam"), vote)]
@@ -583,9 +579,7 @@ def test_the_requester_may_wait_for_less(waits_s, after_s):
     expired = [Append(CALL.decided, replace(EXPIRED, after_s=after_s)), CANCEL]
     assert reacts(told(*asked)) == ([SetTimer(CALL, ends)] if after_s else expired)
     assert reacts(told(*asked), TimerFired(CALL, 7, ends)) == expired
-    story = Story()
-    for slot, event in asked:
-        story.tell(slot, event)
+    story = Story().tell_all(asked)
     story.facts.append(Fact(3, ends + timedelta(milliseconds=1), CALL.vote("ana"), YES))
     assert reacts(call_of(CALL, story.facts)) == expired
 
@@ -602,9 +596,7 @@ def test_a_wait_alone_sets_a_timer():
 def test_the_writers_clock_decides_nothing():
     """What the writers' clocks say about an expired call changes nothing (B36)."""
     voted = replace(YES, at=START)
-    story = Story()
-    for slot, event in GATED:
-        story.tell(slot, event)
+    story = Story().tell_all(GATED)
     story.facts.append(Fact(3, DEADLINE, CALL.vote("ana"), voted))
     call = call_of(CALL, tuple(story.facts))
     assert reacts(call) == [Append(CALL.decided, EXPIRED), CANCEL]
@@ -618,9 +610,7 @@ def test_what_never_expires_has_no_timer():
 
 
 def test_an_edit_must_fit_the_schema():
-    """Edited arguments that fit are what is approved; misfit ones, or ones that nobody can check,
-    are no vote (I4, B61).
-    """
+    """Edited arguments that fit are approved; misfit or unchecked ones are no vote (I4, B61)."""
     good, bad = '{"order":"A-18"}', '{"order":18}'
     edited = told(*GATED, (CALL.vote("ana"), replace(YES, arguments=good)))
     digest = call_digest("refund", "v1", good)
@@ -659,7 +649,6 @@ async def test_it_sees_the_newest_policy_and_the_very_version_of_the_tool(ledger
         await ledger.append(policy_slot("acme", version), applied(text))
     seen = await Gate().load(ledger, await asked_for(ledger, request(WISH, declared.version)))
     assert seen.policies.workspace == in_force(ALLOW, version=2)
-    assert seen.tool is not None
     assert seen.tool.version == declaration(spec)[0]
 
 
@@ -702,9 +691,7 @@ async def test_a_tool_that_nobody_declared_is_none(ledger: Ledger, name: str):
 
 
 async def test_a_deadline_waits_for_its_question(ledger: Ledger):
-    """A hint that comes before its question can be read is not dropped; it is handed out again
-    (B37, B46).
-    """
+    """A hint that comes before its question is not dropped; it is handed out again (B37, B46)."""
     await ledger.append(CALL.requested, request(WISH))
     with pytest.raises(Unavailable, match="what acme/t1/1-0 waits for cannot be read yet"):
         await Gate().load(ledger, due())

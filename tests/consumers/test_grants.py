@@ -185,9 +185,7 @@ COVERED: list[tuple[str, dict[str, Any], dict[str, Any], bool]] = [
     ("granted", "wish", "covered"), [pytest.param(*row, id=name) for name, *row in COVERED]
 )
 async def test_what_a_grant_covers(shop, granted, wish, covered):
-    """Exact arguments or a condition on them, an agent, a thread; what is uncertain is asked about
-    (B68, B64, I4).
-    """
+    """Exact arguments or a condition, an agent, a thread; doubt is asked about (B68, B64, I4)."""
     await shop.ledger.reviewer("ana").grant(ANAS, "refund", for_s=60, **granted)
     async with shop.gates():
         await shop.request(**wish)
@@ -235,9 +233,7 @@ async def test_a_grant_that_came_before_it_was_forbidden_covers_nothing(shop: Sh
 
 
 async def test_a_no_takes_back_the_grants_that_would_have_covered_it(shop: Shop):
-    """A later no beats an earlier yes: first the grants are revoked, saying for which call, and
-    then it is denied (B29).
-    """
+    """A later no beats an earlier yes: grants are revoked, naming the call; then denied (B29)."""
     await shop.apply(ASK_TWO)
     await shop.ledger.reviewer("ana").grant(ANAS, "refund", for_s=60, uses=9)
     await shop.ledger.reviewer("ana").grant("shop/ana/five", "refund", for_s=60, arguments=FIVE)
@@ -304,9 +300,7 @@ async def test_a_gate_that_dies_after_it_took_a_use(shop: Shop):
 
 
 async def test_revoked_between_the_use_and_the_decision(shop: Shop):
-    """The gate died between the two and the grant is gone: people are asked, the use is lost,
-    nothing runs (I4).
-    """
+    """The gate died between the two, the grant is gone: people are asked, nothing runs (I4)."""
     await shop.ledger.reviewer("ana").grant(ANAS, "refund", for_s=60)
     await shop.request()
     await shop.ledger.append(ANAS.used(1), e.GrantUsed(call=str(FIRST)))
@@ -432,9 +426,7 @@ async def test_a_condition_that_is_none_is_refused(shop: Shop):
 
 
 async def test_a_grant_is_given_and_taken_back_once(shop: Shop):
-    """Given again as it is, it is the same one; a name stands for one grant, and one that is gone
-    stays gone (B48, B50).
-    """
+    """Given again as it is, it is the same; names stand for one grant, gone is gone (B48, B50)."""
     first, *others = await asyncio.gather(
         *(shop.ledger.reviewer("ana").grant(ANAS, "refund", for_s=60, uses=2) for _ in range(10))
     )

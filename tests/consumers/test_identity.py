@@ -78,11 +78,8 @@ async def settled(ledger: Ledger, ref: CallRef = CALL) -> Call:
     ["ben", "Ben", "ben ", "ben@corp.example", "BEN@CORP.example", "slack:U17", "benjamin"],
 )
 async def test_no_account_of_the_requester_counts(ledger: Ledger, requester: str):
-    """By whatever account the application names them: neither the person nor a second name of
-    theirs (C5, R2, B40).
-    """
+    """By any account of theirs: neither the person nor a second name of theirs (C5, R2, B40)."""
     call = await asked(ledger, PEOPLE + ASK, requester=requester)
-    assert call.approval_request is not None
     assert set(call.approval_request.excluded) >= {"ben", "benjamin"}
     assert call.approval_request.people == {"benjamin": "ben"}
     for name in ("ben", "BEN", "benjamin"):
@@ -102,11 +99,8 @@ UNMAPPED = ["eve@corp.example", "user:ben", "a?a", "*", "[ab]*", "ben.smith"]
 @pytest.mark.parametrize("requester", UNMAPPED)
 @pytest.mark.parametrize("then", ["ask", "allow"])
 async def test_a_requester_who_could_not_be_kept_from_voting_is_denied(ledger, requester, then):
-    """Nobody can say whose the account is. A pattern is one of them, and excludes nobody (C5, M5,
-    R2).
-    """
+    """Nobody knows whose the account is. A pattern is one such, and excludes nobody (C5, M5)."""
     call = await asked(ledger, PEOPLE + ASK.replace('"ask"', f'"{then}"'), requester=requester)
-    assert call.decided is not None
     assert isinstance(call.decided.event, e.Denied)
     assert call.decided.event.reason == (
         f"The requester {requester!r} could not be a reviewer, so nobody could be kept from "
@@ -120,20 +114,16 @@ async def test_a_requester_who_could_not_be_kept_from_voting_is_denied(ledger, r
 async def test_an_unmapped_requester_may_exclude_nobody(ledger: Ledger):
     """Where requesters are customers, who are never reviewers, the policy says so."""
     call = await asked(ledger, 'unmapped_requesters = "exclude_nobody"\n' + ASK, requester="*")
-    assert call.approval_request is not None
     assert call.approval_request.excluded == ()
     await ledger.reviewer("ana").approve(CALL)
     assert (await settled(ledger)).status is Status.APPROVED
 
 
 async def test_the_organisations_word_on_accounts_beats_the_workspaces(ledger: Ledger):
-    """Where both name a person for an account, neither counts; and no workspace lets unmapped
-    requesters through.
-    """
+    """Where both name a person for an account, neither counts; a workspace lets nobody through."""
     own = 'unmapped_requesters = "exclude_nobody"\n[people]\nana = ["x@corp.example"]\n' + ASK
     over = 'unmapped_requesters = "deny"\n[people]\nben = ["x@corp.example"]\n'
     call = await asked(ledger, own, over=over, requester="x@corp.example")
-    assert call.approval_request is not None
     assert call.approval_request.excluded == ("ben", "ana")
     both = Policies(
         AppliedPolicy(1, read_policy(own, "own")),
@@ -150,12 +140,10 @@ WRONG = [
     ('[people]\nben = ["x"]\nBen = ["y"]\n', "are the same name"),
     ('[people]\nben = [" "]\n', "an account needs a name"),
     ('may_revoke = ["@nobody"]\n', "there is no group 'nobody'"),
-    (
-        '[[rule]]\nname = "a"\ntools = ["*"]\nthen = "allow"\neditor_counts = true\n',
-        "only a rule with then",
-    ),
+    ('[[rule]]\nname = "a"\ntools = ["*"]\nthen = "allow"\neditor_counts = true\n',
+     "only a rule with then"),
     ('unmapped_requesters = "allow"\n', "unmapped_requesters"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "sentence"), WRONG)
@@ -191,7 +179,6 @@ async def test_a_workspaces_table_fills_nobodys_seat(ledger: Ledger, own: str):
         '[[rule.also]]\nvoters = ["carl"]\n'
     )
     call = await asked(ledger, own, over=over)
-    assert call.approval_request is not None
     yes = e.Voted(verdict="approve", digest=call.approval_request.digest)
     for name in ("ana", "ben"):
         await ledger.try_append(CALL.vote(name), yes)
@@ -222,14 +209,12 @@ async def test_the_organisations_deny_is_lifted_by_its_own_table_alone(ledger: L
     own = '[people]\nzoe = ["mallory@corp.example"]\n' + ASK
     over = 'unmapped_requesters = "deny"\n'
     call = await asked(ledger, own, over=over, requester="mallory@corp.example")
-    assert call.decided is not None
     assert isinstance(call.decided.event, e.Denied)
 
 
 async def test_a_question_that_one_person_would_have_to_answer_twice_is_not_asked(ledger: Ledger):
     """Two accounts of one person are no two voters (B39, B34)."""
     call = await asked(ledger, PEOPLE + ASK + 'voters = ["ben", "benjamin"]\nvotes_needed = 2\n')
-    assert call.decided is not None
     assert isinstance(call.decided.event, e.Denied)
     assert call.decided.event.reason.startswith("It needs 1 more who may vote and count")
 
@@ -248,7 +233,6 @@ async def test_who_may_revoke_and_reconcile_is_frozen(ledger: Ledger):
     """In the question; and where nobody is asked, in the approval, with all who asked (R3, M3)."""
     keys = 'may_revoke = ["sam"]\nmay_reconcile = ["sue"]\n'
     call = await asked(ledger, keys + PEOPLE + ASK)
-    assert call.approval_request is not None
     assert (call.approval_request.may_revoke, call.approval_request.may_reconcile) == (
         ("sam",),
         ("sue",),
@@ -256,7 +240,6 @@ async def test_who_may_revoke_and_reconcile_is_frozen(ledger: Ledger):
     allowed = Ledger(Memory(), ledger.author)
     policy = f'{keys}{PEOPLE}[owners]\n"desk" = ["olga"]\n' + ASK.replace('"ask"', '"allow"')
     call = await asked(allowed, policy, requester="slack:U17", agent="desk")
-    assert call.decided is not None
     approved = call.decided.event
     assert isinstance(approved, e.Approved)
     assert (approved.may_revoke, approved.may_reconcile) == (("sam",), ("sue",))
@@ -323,16 +306,13 @@ LONG = "x" * 200_000
 
 
 async def test_reasons_that_are_joined_stay_within_one_fact(ledger: Ledger):
-    """Three denials with 200 KB each from other programs: the decision is recorded, and says that
-    it was cut (R12, B47).
-    """
+    """Three denials of 200 KB from other programs: recorded, and said to be cut (R12, B47)."""
     call = await asked(ledger, ASK + "denials_needed = 3\n")
     assert call.approval_request is not None
     for name in ("ana", "ben", "cara"):
         vote = e.Voted(verdict="deny", digest=call.approval_request.digest, reason=f"{name} {LONG}")
         await ledger.try_append(CALL.vote(name), vote)
     call = await settled(ledger)
-    assert call.decided is not None
     assert isinstance(call.decided.event, e.Denied)
     assert call.decided.event.reason.endswith("… (cut)")
     assert len(encode(tool_not_run(call))) < MAX_BYTES

@@ -135,9 +135,7 @@ def test_what_a_thread_went_through(words: str, was: tuple[int, int, str | None,
      ("other now then_c0_asked", 0), ("other now then_c0_people", 0)],
 )  # fmt: skip
 def test_which_earlier_wishes_may_still_become_questions(words: str, unjudged: int):
-    """Those that are neither put to people nor decided, as of now: until there is none, a limit
-    cannot be told (B76).
-    """
+    """Those neither put to people nor decided: until there is none, no limit is told (B76)."""
     facts = told(*words.split())
     assert thread_usage(call_of(NOW, tuple(facts)), facts).unjudged == unjudged
 
@@ -273,9 +271,7 @@ async def test_a_thread_puts_so_many_calls_to_people(shop: Shop):
 
 
 async def test_many_wishes_at_once_are_no_way_around_it(shop: Shop):
-    """One reply with eight wishes puts no more calls to people than eight replies with one, whoever
-    looks first (B76).
-    """
+    """Eight wishes in one reply put no more calls to people than eight replies (B76)."""
     await shop.open("questions_per_thread = 2\n" + ASK)
     refs = await numbered(shop, 8)
     async with shop.gates(2):

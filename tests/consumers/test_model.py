@@ -71,15 +71,12 @@ def test_it_is_asked_when_something_was_said(role: str):
 def test_it_is_not_asked_about_what_it_was_sent():
     """After its reply it waits until something new is said; words meanwhile are new (B4)."""
     story = opened()
-    story.say("hello")
-    story.turn(1, e.Text("Hi!"))
+    story.say("hello").turn(1, e.Text("Hi!"))
     assert reacts(story) == []
     story.say("and?")
     assert reacts(story) == [ask(2)]
     story = opened()
-    story.say("hello")
-    story.ask(1)
-    story.say("quickly!")
+    story.say("hello").ask(1).say("quickly!")
     story.reply(1, e.Text("Hi!"))
     assert reacts(story) == [ask(2)]
 
@@ -87,9 +84,7 @@ def test_it_is_not_asked_about_what_it_was_sent():
 def test_it_is_asked_once_all_its_calls_are_settled():
     """The turn goes on after the last sibling, whichever that is, and not before (B43)."""
     story = opened()
-    story.say("hello")
-    story.turn(1, REFUND, AGAIN)
-    story.live(1, 0, REFUND, "returned")
+    story.say("hello").turn(1, REFUND, AGAIN).live(1, 0, REFUND, "returned")
     for slot, event in life(REF.wish(1, 1), AGAIN, "returned"):
         assert reacts(story) == []
         story.tell(slot, event)
@@ -102,9 +97,7 @@ def test_however_its_calls_end_it_goes_on(ending: str):
     nobody (B33, B37, B47).
     """
     story = opened()
-    story.say("hello")
-    story.turn(1, REFUND, AGAIN)
-    story.live(1, 0, REFUND, "failed")
+    story.say("hello").turn(1, REFUND, AGAIN).live(1, 0, REFUND, "failed")
     story.live(1, 1, AGAIN, ending)
     assert reacts(story) == [ask(2)]
 
@@ -113,9 +106,7 @@ def test_however_its_calls_end_it_goes_on(ending: str):
 def test_a_call_that_is_not_settled_holds_it_back(ending: str):
     """Also when the user goes on talking: a call in doubt waits for a person (B52, B8)."""
     story = opened()
-    story.say("hello")
-    story.turn(1, REFUND)
-    story.live(1, 0, REFUND, ending)
+    story.say("hello").turn(1, REFUND).live(1, 0, REFUND, ending)
     story.say("hello?")
     assert reacts(story) == []
 
@@ -125,8 +116,7 @@ def halted(*, before: str = "", second: str = "returned", first: str = "denied")
     the model shall not go on by itself; the other ended so.
     """
     story = opened()
-    story.say("hello")
-    story.turn(1, REFUND, AGAIN)
+    story.say("hello").turn(1, REFUND, AGAIN)
     if before:
         story.say("hello?", before)
     for slot, event in life(REF.wish(1, 0), REFUND, first):
@@ -138,9 +128,7 @@ def halted(*, before: str = "", second: str = "returned", first: str = "denied")
 
 @pytest.mark.parametrize("second", ["returned", "denied", "failed", "expired"])
 def test_after_a_no_that_halts_it_is_not_asked(second: str):
-    """All its calls are settled, and it does not go on by itself, whatever became of the others and
-    whoever looks (B76).
-    """
+    """All its calls are settled, and it does not go on by itself, whoever looks (B76)."""
     story = halted(second=second)
     assert reacts(story) == []
     assert [reacts(story, handed) for handed in range(len(story.facts))] == [[]] * len(story.facts)
@@ -166,8 +154,7 @@ def test_a_word_of_the_user_lets_it_go_on_after_a_halt():
     story = halted()
     story.say("go on, but ask me first")
     assert reacts(story) == [ask(2)]
-    story.turn(2, REFUND)
-    story.live(2, 0, REFUND, "returned")
+    story.turn(2, REFUND).live(2, 0, REFUND, "returned")
     assert reacts(story) == [ask(3)]
 
 
@@ -187,16 +174,14 @@ def test_only_a_user_ends_a_halt(role: str):
 def test_a_reply_with_nothing_in_it_ends_the_turn():
     """Empty text is an answer: nobody is asked again, and nothing hangs (B59)."""
     story = opened()
-    story.say("hello")
-    story.turn(1)
+    story.say("hello").turn(1)
     assert reacts(story) == []
 
 
 def test_a_failed_turn_is_over():
     """The next thing said begins another; until then nobody is asked again."""
     story = opened()
-    story.say("hello")
-    story.ask(1)
+    story.say("hello").ask(1)
     story.tell(REF.replied(1), e.ModelFailed(error="overloaded"))
     assert reacts(story) == []
     story.say("try again")
@@ -206,9 +191,7 @@ def test_a_failed_turn_is_over():
 def test_max_turns_is_the_end():
     """After so many turns the model is not asked again."""
     story = opened(msgspec.structs.replace(OPENED, max_turns=1))
-    story.say("hello")
-    story.turn(1, REFUND)
-    story.live(1, 0, REFUND, "returned")
+    story.say("hello").turn(1, REFUND).live(1, 0, REFUND, "returned")
     assert reacts(story) == []
     story.say("go on")
     assert reacts(story) == []
@@ -231,8 +214,7 @@ def retold(step: Perform[Ask], model: str) -> Perform[Ask]:
 
 def test_a_thread_that_was_not_opened_waits():
     """What is said before the thread is opened counts when it is."""
-    story = Story()
-    story.say("hello")
+    story = Story().say("hello")
     assert reacts(story) == []
     story.tell(REF.opened, OPENED)
     assert reacts(story) == [ask(1)]
@@ -300,17 +282,12 @@ async def recorded(ledger: Ledger, story: Story) -> None:
 
 
 async def test_it_is_sent_what_stood_before_its_claim(ledger: Ledger):
-    """The whole history as of the claim, the tools in the versions of the thread, and a digest of
-    it all (B1, B5, I11).
-    """
+    """The history as of the claim, the thread's tools, and a digest of it all (B1, B5, I11)."""
     spec = ToolSpec(name="refund", schema='{"type":"object"}', run_by="executor")
     ref = await ledger.declare("acme", spec)
     story = opened(msgspec.structs.replace(OPENED, tools=(ref,)))
-    story.say("hello")
-    story.turn(1, REFUND)
-    story.live(1, 0, REFUND, "returned", "done")
-    story.ask(2)
-    story.say("too late for turn 2")
+    story.say("hello").turn(1, REFUND).live(1, 0, REFUND, "returned", "done")
+    story.ask(2).say("too late for turn 2")
     await recorded(ledger, story)
     model = Scripted(ModelReply((e.Text("Done."),), e.Usage(7, 2), "stop"))
     append = await ModelWorker({"test": model}).execute(ledger, Ask(REF, 2, 1))
@@ -335,19 +312,16 @@ FAILURES = [
     (ValueError(), "ValueError"),
     (RuntimeError("half a pair \ud800"), "RuntimeError: half a pair ?"),
     (ModelReply((e.Text("x" * 600_000),)), "TooLarge: a ModelReplied of 600,"),
-    (
-        ModelReply((e.Text("\ud800"),)),
-        "BadFact: a ModelReplied has a text that is not valid Unicode",
-    ),
-]
+    (ModelReply((e.Text("\ud800"),)),
+     "BadFact: a ModelReplied has a text that is not valid Unicode"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("says", "error"), FAILURES)
 async def test_a_model_that_gives_no_answer_has_failed(ledger, says, error):
     """Whatever it raises, and what could not be recorded, is a failed turn, not asked again."""
     story = opened(msgspec.structs.replace(OPENED, tools=()))
-    story.say("hello")
-    story.ask(1)
+    story.say("hello").ask(1)
     await recorded(ledger, story)
     model = Scripted(says)
     append = await ModelWorker({"test": model}).execute(ledger, Ask(REF, 1, 1))
@@ -359,8 +333,7 @@ async def test_a_model_that_gives_no_answer_has_failed(ledger, says, error):
 async def test_a_thread_with_a_tool_that_nobody_declared_fails_in_words(ledger: Ledger):
     """The model is not asked without the tools that it was promised."""
     story = opened()
-    story.say("hello")
-    story.ask(1)
+    story.say("hello").ask(1)
     await recorded(ledger, story)
     append = await ModelWorker({"test": Scripted()}).execute(ledger, Ask(REF, 1, 1))
     assert isinstance(append.event, e.ModelFailed)
@@ -370,8 +343,7 @@ async def test_a_thread_with_a_tool_that_nobody_declared_fails_in_words(ledger: 
 async def test_a_ledger_that_cannot_be_read_is_not_the_models_failure(ledger: Ledger):
     """The turn stays open and is tried again, since nothing is known to be wrong with it (I8)."""
     story = opened(msgspec.structs.replace(OPENED, tools=()))
-    story.say("hello")
-    story.ask(1)
+    story.say("hello").ask(1)
     await recorded(ledger, story)
     with pytest.raises(Unavailable):
         await ModelWorker({"test": Scripted(Unavailable("a replica is behind"))}).execute(

@@ -329,9 +329,7 @@ async def test_the_fewer_noes_end_it_where_both_ask(port, over, own, needed):
 
 
 async def test_grants_must_satisfy_both(shop: Shop):
-    """The workspace's Ana does not do for the organisation's security; both of them together do
-    (B39, B67).
-    """
+    """The workspace's Ana does not do for the organisation's security; both do (B39, B67)."""
     await shop.open(rule("own", "ask", 'voters = ["ana"]'), rule("over", "ask", 'voters = ["sam"]'))
     await shop.ledger.reviewer("ana").grant("shop/ana/g1", "refund", for_s=60)
     async with shop.gates():
@@ -352,9 +350,7 @@ async def test_only_the_organisations_glass_can_be_broken_where_its_rule_asks(sh
 
 
 async def test_no_policy_is_older_than_what_is_judged_by_it(shop: Shop):
-    """One that is applied just after the call was read is seen: a vote that came behind it may be
-    among what was read.
-    """
+    """A policy applied just after the call was read is seen: a later vote may have been read."""
 
     class Late(Ledger):
         async def read(self, *refs: Any, must_include: Slot | None = None) -> tuple[Fact, ...]:

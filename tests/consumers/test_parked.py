@@ -98,9 +98,7 @@ async def parked_once_more(port: EventLog, before: Parked) -> bool:
 
 
 async def test_what_is_parked_is_tried_again(port: EventLog, ledger: Ledger, at_once: None):
-    """The operator says so, and its consumer is handed the fact as it was; what fails once more is
-    parked again (D12).
-    """
+    """Its consumer is handed the fact as it was; what fails again is parked again (D12)."""
     await ledger.append(ONE.requested, WISH)
     gate = Mending()
     async with working(Worker(ledger, gate)):
@@ -196,9 +194,7 @@ async def test_what_a_newer_program_wrote_is_tried_again_by_it(port, ledger, mon
 
 
 async def test_a_failing_part_does_not_end_a_worker(port, ledger, monkeypatch):
-    """An error while taking or renewing is told of, that part is started again, and the next call
-    is judged (C2).
-    """
+    """An error in taking or renewing is told, the part starts again, and all goes on (C2)."""
     deliveries, failures = type(port).deliveries, ["gate", "gate-timers", "gate"]
 
     @asynccontextmanager
@@ -305,9 +301,7 @@ async def test_each_worker_reads_what_it_parked(store: Path):
 
 
 async def test_an_entry_counts_under_its_own_roles_name_only(store: Path, at_once: None):
-    """Bytes that are no entry are listed with what is wrong with them and can be dropped; none of
-    them is handled (C2).
-    """
+    """Bytes that are no entry are listed with why and can be dropped; none is handled (C2)."""
     async with Ledger.connect(store, role="admin") as ledger:
         port = ledger.log
         assert isinstance(port, JetStream)

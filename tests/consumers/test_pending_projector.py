@@ -22,9 +22,7 @@ WISH = e.Wish(tool="refund", arguments='{"order":"A-17"}')
 
 
 def call_as(facts: Sequence[tuple[Slot, e.AnyEvent]]) -> tuple[Call, Story]:
-    story = Story()
-    for slot, event in facts:
-        story.tell(slot, event)
+    story = Story().tell_all(facts)
     return call_of(CALL, tuple(story.facts)), story
 
 
@@ -120,9 +118,7 @@ class Meanwhile(Memory):
 
 
 async def test_the_revision_is_older_than_the_facts():
-    """What is decided and taken off while the facts are being read is not put back on by who read
-    them (I13).
-    """
+    """What is decided while the facts are read is not put back on by who read them (I13)."""
     log = Meanwhile()
     ledger = Ledger(log, e.Author(kind="queue", name="tests"))
     facts = life(CALL, WISH, "denied")[:3]

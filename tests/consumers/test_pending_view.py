@@ -53,9 +53,7 @@ async def quiet(inbox: PendingView, bucket: Bucket, within_s: float = 60) -> lis
 
 
 async def test_whoever_enters_has_all_that_waits(ledger: Ledger):
-    """An empty inbox is entered too; a full one shows all at once, the oldest question first,
-    whenever it was written.
-    """
+    """An empty inbox is entered too; a full one shows all at once, the oldest question first."""
     bucket = ledger.log.pending
     async with PendingView(ledger) as inbox:
         assert inbox.entries.oldest() == []
@@ -86,9 +84,7 @@ async def test_what_changes_is_taken_in_its_place(ledger: Ledger):
 
 
 async def test_each_change_is_told(ledger: Ledger):
-    """First all that waits, oldest first, be it nothing; then what comes and goes. What was decided
-    before is not told.
-    """
+    """First all that waits, oldest first, be it nothing; then what comes and goes."""
     bucket = ledger.log.pending
     for seq in (2, 1, 3):
         await put(bucket, question(seq))

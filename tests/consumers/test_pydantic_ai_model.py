@@ -121,9 +121,7 @@ async def test_a_history_becomes_messages():
     ],
 )
 def test_how_a_call_ended_is_told_in_the_providers_word(kind, is_error: bool, outcome: str):
-    """A no is not a failure, and a failure is not a no; what it was is said in the text all the
-    same (B2, B34, I5).
-    """
+    """A no is not a failure, and a failure is not a no; the text says what it was (B2, B34, I5)."""
     wishes = Assistant(1, (WISH,))
     sent = messages(
         [wishes, Outcome("1-0", "refund", "", kind, "words", is_error)], provider="function"
@@ -135,7 +133,6 @@ async def test_the_tools_are_passed():
     """Name, description and the schema that arguments must fit; and only those of the thread."""
     heard = Heard(pai.TextPart("Hi!"))
     await heard.reply(question(User("hello"), tools=(REFUND,)))
-    assert heard.info
     [tool] = heard.info.function_tools
     assert (tool.name, tool.description, tool.parameters_json_schema) == (
         "refund",
@@ -147,15 +144,10 @@ async def test_the_tools_are_passed():
 
 
 def test_the_calls_of_two_turns_never_share_an_id():
-    """Ids are the ledger's own, so they are unique in the whole request though the provider's were
-    not (B20).
-    """
-    story = Story()
-    story.say("hello")
+    """Ids are the ledger's own, so unique in the request where the provider's were not (B20)."""
+    story = Story().say("hello")
     for turn in (1, 2, 3):
-        story.turn(turn, WISH, WISH)
-        story.live(turn, 0, WISH, "returned")
-        story.live(turn, 1, WISH, "expired")
+        story.turn(turn, WISH, WISH).live(turn, 0, WISH, "returned").live(turn, 1, WISH, "expired")
     sent = messages(history(thread_of(REF, story.facts)).entries, provider="function")
     calls = [
         part.tool_call_id
@@ -448,9 +440,7 @@ def _named(part: Any, provider: str) -> object:
 
 @pytest.mark.parametrize("service", ["openai", "google", "mistral"])
 def test_what_a_text_and_a_call_have_beside_them_survives(service):
-    """Details, ids and citations come back on the part that they came with; a call's id stays with
-    its own call id.
-    """
+    """Details, ids and citations come back on their part; a call's id stays with its call id."""
     details = {"openai": {"phase": "commentary"}, "google": {"thought_signature": "c2ln"}}.get(
         service, {"n": 1}
     )

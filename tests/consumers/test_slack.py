@@ -271,9 +271,7 @@ async def test_the_values_of_buttons_say_nothing(site, slack):
 
 
 async def test_a_click_is_the_vote_of_its_person(site, slack):
-    """Cast with ana's own credentials, about the digest that the message showed; the message then
-    says who approved.
-    """
+    """With ana's own credentials, about the digest that was shown; the message says who did."""
     ref, message = await site.ask("approved")
     [took] = await slack.click(message, APPROVE, "U0ANA")
     assert took < 3

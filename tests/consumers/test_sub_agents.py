@@ -68,16 +68,13 @@ async def ask(shop: Shop, ref: CallRef) -> CallRef:
 async def vote(shop: Shop, ref: CallRef, reviewer: str) -> Call:
     """With a raw client: whoever may not vote would be refused before."""
     call = await shop.ledger.call(ref)
-    assert call.approval_request
     digest = call.approval_request.digest
     await shop.ledger.append(ref.vote(reviewer), e.Voted(verdict="approve", digest=digest))
     return call
 
 
 async def test_what_is_asked_three_levels_deep_shows_the_whole_chain(shop: Shop):
-    """And nobody of the chain may vote on it: neither who asked at the root, nor who is behind one
-    of the agents (I2).
-    """
+    """Nobody of the chain may vote: neither who asked first nor who is behind an agent (I2)."""
     await opened(shop)
     async with shop.gates():
         threads = await levels(shop, 3)

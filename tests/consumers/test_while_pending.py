@@ -402,9 +402,7 @@ async def test_where_messages_wait_nobody_looks_for_them(port: EventLog, policy:
 
 
 async def test_a_message_beside_an_open_call_of_another_policy(port: EventLog):
-    """Each question goes by the policy that it was asked under, whatever is in force when the
-    message comes (B58).
-    """
+    """Each question goes by the policy it was asked under, whatever is in force later (B58)."""
     desk = await opened(port, "queue")
     await desk.ask()
     await desk.ledger.append(policy_slot("shop", 2), applied(TEXT["supersede"]))
@@ -446,9 +444,7 @@ async def test_whoever_comes_last_sees_it(order: tuple[str, ...]):
 
 
 async def test_said_before_the_gate_came_to_the_wish(desk: Desk):
-    """A gate that was away while the user thought again asks nobody in earnest: people find nothing
-    to decide (B58).
-    """
+    """A gate that was away asks nobody in earnest: people find nothing to decide (B58)."""
     await desk.request()
     await desk.hear()
     async with desk.gate():
@@ -457,9 +453,7 @@ async def test_said_before_the_gate_came_to_the_wish(desk: Desk):
 
 
 async def test_said_between_the_reading_and_the_question(desk: Desk):
-    """The gate has read that nothing was said, and then it is, before the question is recorded
-    (B58).
-    """
+    """The gate read that nothing was said; then it was, before the question stands (B58)."""
     desk.log.before[FIRST.gated] = desk.hear
     async with desk.gate():
         await desk.request()
@@ -467,9 +461,7 @@ async def test_said_between_the_reading_and_the_question(desk: Desk):
 
 
 async def test_said_and_looked_at_before_the_question(desk: Desk, monkeypatch: pytest.MonkeyPatch):
-    """The message is handled, and no question stands yet: whoever records it then looks for
-    messages itself (B58).
-    """
+    """The message is handled before a question stands: who records it looks too (B58)."""
     handled = asyncio.Event()
     look = Gate.load
 
@@ -492,9 +484,7 @@ async def test_said_and_looked_at_before_the_question(desk: Desk, monkeypatch: p
 
 
 async def test_said_just_before_a_vote_is_counted(desk: Desk):
-    """The vote's handler sees the message that came before the vote, whoever of the two is handed
-    out first (B58).
-    """
+    """The vote's handler sees the message before the vote, whichever is handed out first (B58)."""
     await desk.ask()
     await desk.hear()
     await desk.ledger.reviewer("ana").approve(FIRST)
@@ -512,13 +502,10 @@ async def test_said_just_after_a_vote_is_counted(desk: Desk):
 
 
 async def test_an_edit_before_the_message_is_still_checked(desk: Desk):
-    """The message's handler knows the tool's schema too: a misfit edit is no vote, one that fits is
-    (I4, B61).
-    """
+    """The message's handler knows the tool's schema: a misfit edit is no vote (I4, B61)."""
     for ref, arguments in ((FIRST, '{"order":17}'), (SECOND, '{"order":"A-18"}')):
         await desk.ask(ref)
         asked = (await desk.ledger.call(ref)).approval_request
-        assert asked
         edit = e.Voted(verdict="approve", digest=asked.digest, arguments=arguments)
         await desk.ledger.append(ref.vote("ana"), edit)
     await desk.hear()
@@ -537,7 +524,6 @@ async def test_a_replica_that_is_behind_hides_nothing(behind: tuple[int, int]):
     await desk.hear()
     await desk.handed(FIRST.requested)
     asked = (await desk.ledger.call(FIRST)).approval_request
-    assert asked
     await desk.ledger.append(FIRST.vote("ana"), e.Voted(verdict="approve", digest=asked.digest))
     decided_by: list[object] = []
     for slot in (FIRST.requested, FIRST.vote("ana"), THREAD.said("m2")):
@@ -648,9 +634,7 @@ async def test_said_again_is_said_once(desk: Desk):
     ("text", "more"), [("good-bye", {}), ("hello", {"name": "rita"}), ("hello", {"role": "note"})]
 )
 async def test_an_id_is_of_one_message(desk: Desk, text: str, more: dict[str, Any]):
-    """Something else under an id that was used is refused, naming what stands there; nothing is
-    lost or changed (B4).
-    """
+    """Something else under a used id is refused, naming what stands there; nothing changes (B4)."""
     first = await desk.ledger.say(THREAD, "hello", message="m1")
     with pytest.raises(
         AlreadyFilled, match=r"else was said as 'm1' in shop/t1: Said by desk at 20.* Choose"
@@ -697,9 +681,7 @@ async def test_blocked_until_the_call_is_decided(port: EventLog):
 
 
 async def test_only_users_and_only_new_words_are_blocked(port: EventLog):
-    """A note of the system, another thread, and what was said before the question are none of its
-    business (B4, B58).
-    """
+    """Notes, another thread, and words before the question are not its business (B4, B58)."""
     desk = await opened(port, "block")
     first = await desk.ledger.say(THREAD, "refund A-17", message="m1")
     await desk.request()
@@ -725,9 +707,7 @@ NEW = "Stop, I meant B-40."
 
 
 def check_history(thread: Thread, *, messages: int = 1) -> list[Entry]:
-    """What the model goes on from: the message once and after all outcomes, in a form that every
-    provider takes.
-    """
+    """What the model goes on from: the message once, after all outcomes, for every provider."""
     entries = history(thread, before_turn=2).entries
     assert [one for one in entries if isinstance(one, User)].count(User(NEW)) == messages
     outcomes = [place for place, one in enumerate(entries) if isinstance(one, Outcome)]
@@ -819,9 +799,7 @@ async def test_the_new_message_gets_a_new_wish(port: EventLog):
 
 @pytest.mark.log("memory", "jetstream")
 async def test_two_of_every_worker_and_a_message(port: EventLog):
-    """Twenty open calls, two gates, two of all: each is superseded once, and the model asked once
-    (B43, B57, B58).
-    """
+    """Twenty calls, two of all: each superseded once, the model asked once (B43, B57, B58)."""
     wishes = [e.Wish(tool="refund", arguments=f'{{"order":"A-{number}"}}') for number in range(20)]
     chain = Chain(port, Script(wishes, [DONE]))
     await chain.begin(TEXT["supersede"])
@@ -893,7 +871,6 @@ async def test_two_reviewers_and_the_user_at_the_same_moment(store: Path):
             facts = await service.read(ref.thread_ref)
             thread = thread_of(ref.thread_ref, facts)
             call = thread.call(ref)
-            assert call.decided
             first = min((*call.votes, *thread.said), key=lambda fact: fact.seq).slot.tail[-1]
             winner = type(call.decided.event).__name__
             assert winner == {"ana": "Approved", "ben": "Denied", "m2": "Superseded"}[first]

@@ -217,7 +217,6 @@ async def test_what_a_request_leaves_out_is_the_threads(ledger: Ledger):
     await ledger.append(ref.requested, bare)
     await settled(ledger)
     decided = (await ledger.call(ref)).decided
-    assert decided is not None
     assert isinstance(decided.event, e.Approved)
     assert (decided.event.rule, decided.event.excluded) == ("the bot's own", ("rita",))
 
@@ -284,9 +283,7 @@ async def test_an_opening_that_cannot_be_read_lets_nothing_run(ledger: Ledger):
 
 
 async def test_who_runs_a_tool_is_as_it_was_declared(ledger: Ledger):
-    """A request that says `client` for an executor's tool could be claimed and answered by whoever
-    asked (R11).
-    """
+    """A request that says `client` for an executor's tool could be answered by its asker (R11)."""
     opened = await thread(ledger)
     wish = msgspec.structs.replace(wished(opened, REFUND), run_by="client")
     await ledger.append(REF.call("own").requested, wish)

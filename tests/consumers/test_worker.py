@@ -83,9 +83,7 @@ async def finished(ledger: Ledger, *refs: CallRef) -> list[e.Event]:
 
 
 class Watched:
-    """A port that notes what was appended, handed out and acknowledged, and does with it what a
-    test wants.
-    """
+    """A port that notes appends, deliveries and acknowledgements, and does what a test wants."""
 
     def __init__(self, port: EventLog) -> None:
         self._port = port
@@ -189,9 +187,7 @@ async def test_it_acknowledges_when_all_is_written_down(watched: Watched, ledger
 
 
 async def test_without_an_outcome_nothing_is_acknowledged(watched, ledger, at_once):
-    """When nobody can say whether the claim stands, the tool does not run, and the delivery is
-    tried again (B56, I4).
-    """
+    """Where nobody knows whether the claim stands, nothing runs; it is tried again (B56, I4)."""
     await approve(ledger, ONE)
     answers: list[AppendResult] = [Unconfirmed("no answer")] * 2
 
@@ -605,9 +601,7 @@ async def test_who_loses_a_claim_leaves_the_work_to_its_rival(ledger: Ledger):
 
 @pytest.mark.parametrize("ack_wait_s", [0.6])
 async def test_a_worker_that_was_silent_does_not_begin_what_it_held(watched, ledger, ack_wait_s):
-    """It was paused for too long, so the broker has given the rest of its work to another; it lets
-    go of that (I6, I7).
-    """
+    """Paused for too long, its work is with another by now; it lets go of that (I6, I7)."""
     slow, go = Slow(), asyncio.Event()
     pausing = asyncio.Event()
 
@@ -640,9 +634,7 @@ async def test_a_worker_that_was_silent_does_not_begin_what_it_held(watched, led
 
 @pytest.mark.parametrize("ack_wait_s", [0.6])
 async def test_a_worker_that_is_not_heard_does_not_begin_what_it_held(watched, ledger, ack_wait_s):
-    """It is cut off from the broker: what it says of itself is not heard, so it does not count on
-    it (I6, I7).
-    """
+    """Cut off from the broker, it is not heard, so it does not count on what it says (I6, I7)."""
     slow = Slow()
 
     async def cut_off() -> None:

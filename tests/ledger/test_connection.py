@@ -187,9 +187,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_follower_leaves_a_server_that_fell_silent(store: Path, impatient: None):
-    """A server whose heartbeats stay away and that answers no ping is left for another one,
-    without a fact lost (D6).
-    """
+    """A server that sends no heartbeats and answers no ping is left, no fact is lost (D6)."""
     async with (
         two_cables(store) as (cables, url),
         Ledger.connect(store) as writer,

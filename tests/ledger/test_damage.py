@@ -177,9 +177,7 @@ async def test_a_replica_of_the_log_takes_no_gap_for_the_log():
 
 
 async def test_a_worker_ends_at_a_fact_that_cannot_be_read(rotten):
-    """It is neither parked nor tried for ever: the gate ends with the sentence that names the fact,
-    and decides nothing.
-    """
+    """Neither parked nor tried for ever: the gate ends with a sentence that names the fact."""
     async with rotten("rot policy 2") as ledger:
         ref = CallRef("shop", "t9", "r-1")
         gate = reactions(["gate"])

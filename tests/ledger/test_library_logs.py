@@ -31,7 +31,6 @@ async def test_a_broker_that_is_away_is_told_in_two_lines(tmp_path: Path):
         program = await asyncio.create_subprocess_exec(
             sys.executable, "-c", PROGRAM, str(store), stdin=pipe, stdout=pipe, stderr=pipe
         )
-        assert program.stdout
         assert program.stderr
         assert await program.stdout.readline() == b"connected\n"
     assert b"away" in await program.stderr.readline()

@@ -71,10 +71,7 @@ EXAMPLES: dict[type[e.Event], tuple[Slot, e.Event]] = {
 
 def told(*facts: tuple[Slot, e.AnyEvent]) -> Call:
     """The call that these make, each recorded a second after the one before."""
-    story = Story()
-    for slot, event in facts:
-        story.tell(slot, event)
-    return call_of(CALL, tuple(story.facts))
+    return call_of(CALL, tuple(Story().tell_all(facts).facts))
 
 
 def following(status: Status, kind: type[e.Event]) -> tuple[Slot, e.Event]:
@@ -205,10 +202,7 @@ def test_the_same_facts_make_the_same_call(data: st.DataObject):
         (CALL.vote(name), e.Voted(verdict="approve", digest=DIGEST))
         for name in ("ben", "ana", "cy")
     ]
-    for slot, event in lane:
-        story.tell(slot, event)
-    for slot, event in life(REF.wish(1, 1), WISH, data.draw(st.sampled_from(SETTLED))):
-        story.tell(slot, event)
+    story.tell_all(lane).tell_all(life(REF.wish(1, 1), WISH, data.draw(st.sampled_from(SETTLED))))
     call = call_of(CALL, tuple(data.draw(disorder(story.facts))))
     assert call == call_of(CALL, tuple(story.facts))
     assert [fact.slot.tail[3] for fact in call.votes] == ["ben", "ana", "cy"]
@@ -218,13 +212,11 @@ STRANGERS = [
     pytest.param(REF.wish(1, 1).decided, DECISIONS["denied"], id="of another call"),
     pytest.param(REF.said("m1"), e.Said(role="user", text="stop"), id="of no call"),
     pytest.param(CALL.decided, e.Carried(type="Postponed", raw=b"{}", v=3), id="from the future"),
-    pytest.param(
-        CALL.decided, e.Carried(type="", raw=b"?", problem="no fact"), id="no fact at all"
-    ),
-    pytest.param(
-        CALL.decided, e.Voted(verdict="approve", digest=DIGEST), id="in a slot of another kind"
-    ),
-]
+    pytest.param(CALL.decided, e.Carried(type="", raw=b"?", problem="no fact"),
+                 id="no fact at all"),
+    pytest.param(CALL.decided, e.Voted(verdict="approve", digest=DIGEST),
+                 id="in a slot of another kind"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("slot", "event"), STRANGERS)
@@ -437,8 +429,7 @@ REFUSALS = [
      ("acme/t1/1-0 is already claimed: ToolStarted at 2026-03-01 09:00:04 UTC. "
       "Nothing was recorded.")),
     ("5 taken back", life(CALL, WISH, "revoked")[:4], CALL.claim(1), EXAMPLES[e.ToolStarted][1],
-     LATER, NotOpen,
-     "acme/t1/1-0 is revoked, so it cannot be started."),
+     LATER, NotOpen, "acme/t1/1-0 is revoked, so it cannot be started."),
     ("4 asked as well already", [*STAGED, MORE], CALL.escalated(1), LAST[1], LATER, AlreadyFilled,
      ("acme/t1/1-0 is already escalated: Escalated at 2026-03-01 09:00:03 UTC. "
       "Nothing was recorded.")),
@@ -453,8 +444,7 @@ REFUSALS = [
      *EXAMPLES[e.GlassBroken], LATER, NotOpen,
      ("acme/t1/1-0 is requested, so it cannot be announced. No gate has judged it yet.")),
     ("5 not asked yet", [(CALL.requested, request(WISH))], CALL.vote("ana"), OTHER_BYTES, LATER,
-     NotOpen,
-     ("acme/t1/1-0 is requested, so it cannot be voted on. No gate has judged it yet.")),
+     NotOpen, ("acme/t1/1-0 is requested, so it cannot be voted on. No gate has judged it yet.")),
     ("5 not approved", PENDING, CALL.claim(1), EXAMPLES[e.ToolStarted][1], SOON, NotOpen,
      ("acme/t1/1-0 is pending, so it cannot be started.")),
     ("5 not in doubt", life(CALL, WISH, "returned"), *EXAMPLES[e.Reconciled], LATER, NotOpen,
@@ -547,9 +537,7 @@ REFUSALS = [
     [pytest.param(*row, id=name) for name, *row in REFUSALS],
 )
 def test_refusals_come_in_their_order(story, slot, event, at, kind, sentence):
-    """The story so far, the next word, the answer; idempotence first (B26 to B31, B36, B40, B42,
-    B68, I2, I5, I6).
-    """
+    """Story, next word, answer; idempotence first (B26 to B31, B36, B40, B42, B68, I2, I5, I6)."""
     refused = refusal(told(*story), slot, event, at)
     assert (type(refused) if refused else None) is kind
     assert str(refused or "") == sentence
@@ -640,18 +628,11 @@ def seconds(when: datetime | None) -> float | None:
         ([*STAGED, MORE, LAST], 34, 34, None),
         ([*STAGED, MORE, (CALL.escalated(2), e.Escalated(voters=("max",)))], None, None, None),
         # Stages that nobody said to go to.
-        (
-            [STAGED[0], (CALL.gated, replace(STAGED[1][1], on_timeout="deny"))],
-            62,
-            62,
-            None,
-        ),
+        ([STAGED[0], (CALL.gated, replace(STAGED[1][1], on_timeout="deny"))], 62, 62, None),
     ],
-)
+)  # fmt: skip
 def test_when_something_happens_by_itself(story, due, deadline, next_stage):
-    """Due is when more people are asked or it expires, the deadline when it expires; on the
-    broker's clock (B36).
-    """
+    """Due: more are asked or it expires; the deadline: it expires; by the broker's clock (B36)."""
     call = told(*story)
     assert (seconds(call.due), seconds(call.deadline), call.next_stage) == (
         due,
@@ -748,9 +729,7 @@ def test_other_bytes_are_a_flaw_whatever_it_rests_on(ground: e.Ground):
 )
 def test_stages_and_announcements_find_their_places(story, data: st.DataObject):
     """In any order stages stand as they were recorded, and nothing else moves (I13)."""
-    telling = Story()
-    for slot, event in story:
-        telling.tell(slot, event)
+    telling = Story().tell_all(story)
     call = call_of(CALL, tuple(data.draw(disorder(telling.facts))))
     assert call == call_of(CALL, tuple(telling.facts))
     assert call.status is Status.PENDING
@@ -800,9 +779,7 @@ DESCRIBED = [
 
 @pytest.mark.parametrize(("slot", "event", "words"), DESCRIBED)
 def test_who_came_second_is_told_who_was_first(slot: Slot, event: e.Event | e.Carried, words: str):
-    """What, by whom and when, in the words that refusals use; a voter is who the subject says (B27,
-    B40).
-    """
+    """What, by whom and when, as refusals say it; a voter is who the subject says (B27, B40)."""
     assert describe(Story().tell(slot, event)) == words
 
 

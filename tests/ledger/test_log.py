@@ -123,9 +123,7 @@ async def test_a_start_is_refused_behind_a_revocation_that_its_writer_has_not_se
 
 
 async def test_four_rivals_and_one_slot_a_thousand_times(ledger: Ledger):
-    """A thousand slots, four rivals each at once: one winner each, and every loser holds the winner
-    (B27, B44, I6).
-    """
+    """A thousand slots, four rivals each: one winner, and every loser holds it (B27, B44, I6)."""
     slots = [THREAD.call(f"c{number}").claim(1) for number in range(1000)]
     rivals = [e.ToolStarted(digest="d", idempotency_key=f"rival-{one}") for one in range(4)]
     answers = await asyncio.gather(
@@ -175,9 +173,7 @@ async def test_a_slot_that_is_filled_twice_at_once_holds_up_nothing(ledger, plac
 
 
 async def test_a_thread_with_more_facts_than_one_answer_holds(ledger: Ledger):
-    """A thread of 2,500 facts is read whole, in the order of the log (the broker's own limit is
-    1,024).
-    """
+    """A thread of 2,500 facts is read whole, in the log's order (the broker's limit is 1,024)."""
     for start in range(0, 2500, 500):
         await asyncio.gather(
             *(
@@ -200,7 +196,6 @@ async def test_the_latest_of_several(ledger: Ledger):
     for version in (1, 2, 3):
         await ledger.append(_policy(version), e.PolicyApplied(text="", digest=str(version)))
     latest = await ledger.log.latest("ledger.shop._policy.*")
-    assert latest is not None
     assert latest.slot == _policy(3)
 
 
@@ -415,9 +410,7 @@ async def test_what_cannot_be_handled_is_parked(port: EventLog):
 
 
 async def test_what_is_parked_changes_by_its_number(port: EventLog):
-    """Whoever names a number that has changed since loses; what was settled or dropped is off the
-    list, and kept (D12).
-    """
+    """Who names a number that has changed loses; what is settled or dropped is kept (D12)."""
     now = clock.now()
     await port.park(Parked("gate", 7, CALL.requested.subject, "no sense", 5, now))
     await port.park(Parked("gate", 8, CALL.requested.subject, "no sense", 5, now))

@@ -203,9 +203,7 @@ async def test_a_message_that_nats_py_cannot_read_does_not_end_its_reading():
     ("kind", "name"), [(kind, name) for kind, names in PRIVATE.items() for name in names]
 )
 def test_nats_py_has_what_is_used_of_it_although_it_is_private(kind: type, name: str):
-    """A version that lacks one must not be admitted: look at ledger/nats/protocol.py before the pin
-    is widened.
-    """
+    """No version that lacks one: see ledger/nats/protocol.py before the pin is widened."""
     client = Client()
     made = {
         Client: client,

@@ -403,9 +403,7 @@ async def test_tools_are_declared_until_it_is_known(monkeypatch: pytest.MonkeyPa
 
 
 class Answers:
-    """Keeps what a broker answered to a read, and gives it again: as a replica does that has heard
-    of nothing since.
-    """
+    """Keeps a broker's answers to reads and repeats them, as a replica that heard nothing since."""
 
     def __init__(self, port: JetStream) -> None:
         self._collect = port.api.collect
@@ -468,9 +466,7 @@ async def test_an_entry_is_read_from_the_leader(store: Path):
 
 
 async def test_a_read_that_is_not_answered_is_asked_again(store: Path):
-    """A read whose request was lost on its way to a replica is sent again, and the first answer
-    counts (D10).
-    """
+    """A read whose request was lost is sent again, and the first answer counts (D10)."""
     async with Ledger.connect(store) as desk:
         assert isinstance(desk.log, JetStream)
         requests = desk.log.api

@@ -218,9 +218,7 @@ async def test_the_parts_asked_for_last_are_kept(port: EventLog, ledger: Ledger)
 
 
 async def test_a_replica_that_is_behind_fills_nothing(port: EventLog, ledger: Ledger):
-    """What it does not show might have been recorded and heard of before, so the broker is asked
-    until it shows that.
-    """
+    """What it lacks may have been recorded and heard of: the broker is asked until it has that."""
     asked: Any = Asked(port)
     await ledger.append(THREADS[0].said("m"), e.Said(role="user", text="x"))
     asked.behind = True
@@ -352,9 +350,7 @@ class Looking:
     ],
 )
 async def test_the_first_look_is_at_what_was_heard(port, ledger, replaces, again, looks):
-    """Who looks again, is handed something again or overwrites what others wrote must know what is
-    there now.
-    """
+    """Who looks, is handed something or overwrites again must know what is there now."""
     async with heard(port) as mirror:
         await ledger.append(
             THREADS[0].opened, e.ThreadOpened(model="m", requester="rita")

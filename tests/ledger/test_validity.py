@@ -71,9 +71,7 @@ def test_nothing_starts_without_an_approval_of_these_bytes(told):
 @anything
 @given(recorded(CALL))
 def test_no_result_is_shown_that_no_start_precedes(told):
-    """What the model reads as a result came after a start that counts, of its attempt and of the
-    side that runs it (H1).
-    """
+    """What the model reads as a result follows a start that counts, of its attempt (H1)."""
     call = call_in(told)
     for end in (*([call.finished] if call.finished else []), *call.late):
         if isinstance(end.event, e.ToolRefused):
@@ -89,9 +87,7 @@ def test_no_result_is_shown_that_no_start_precedes(told):
 @anything
 @given(recorded(CALL))
 def test_each_side_has_its_own_slots(told):
-    """What a client records of an executor's call counts for nothing, nor what an executor records
-    of a client's (H1).
-    """
+    """What a client records of an executor's call counts for nothing, nor the reverse (H1)."""
     call = call_in(told)
     if call.requested is None:
         return

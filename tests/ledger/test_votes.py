@@ -63,9 +63,7 @@ def waiting(
     voters: tuple[str, ...] = ("*",),
     after_s: float = 0,
 ) -> Call:
-    """A call of which these votes were given; rita asked for it. `after_s`: how long the first one
-    waited.
-    """
+    """A call with these votes; rita asked for it. `after_s`: how long the first one waited."""
     story = Story()
     story.tell(CALL.requested, ASKED)
     asking = replace(question(WISH, expires_in_s=60), votes_needed=needed, voters=voters)
@@ -228,20 +226,10 @@ AGREEING = [
     ("two peers lack security", BOTH, ["ana", "ben"], (2, 3), None),
     ("sam is one person", BOTH, ["ana", "sam"], (2, 3), None),
     ("two peers and security", BOTH, ["ana", "ben", "sec-1"], (3, 3), ("ana", "ben", "sec-1")),
-    (
-        "sam as security, wherever he came",
-        BOTH,
-        ["sam", "ana", "ben"],
-        (3, 3),
-        ("sam", "ana", "ben"),
-    ),
-    (
-        "sam as a peer, then security",
-        BOTH,
-        ["sam", "ana", "sec-1"],
-        (3, 3),
-        ("sam", "ana", "sec-1"),
-    ),
+    ("sam as security, wherever he came", BOTH, ["sam", "ana", "ben"], (3, 3),
+     ("sam", "ana", "ben")),
+    ("sam as a peer, then security", BOTH, ["sam", "ana", "sec-1"], (3, 3),
+     ("sam", "ana", "sec-1")),
     ("two of security are not two peers", BOTH, ["sec-1", "sec-2", "ana"], (2, 3), None),
     ("strangers do not count", BOTH, ["ana", "eve", "ben"], (2, 3), None),
     # That the two are one person may be a workspace's word: a table alone fills no seat.
@@ -251,14 +239,9 @@ AGREEING = [
     ("the organisation alone", BESIDES, ["sue"], (0, 2), None),
     ("the workspace alone", BESIDES, ["ana", "ben"], (0, 1), None),
     ("sam for both, and a peer", BESIDES, ["sam", "ana"], (1, 1), ("sam", "ana")),
-    (
-        "sue for one, peers for the other",
-        BESIDES,
-        ["sue", "ana", "ben"],
-        (1, 1),
-        ("sue", "ana", "ben"),
-    ),
-]
+    ("sue for one, peers for the other", BESIDES, ["sue", "ana", "ben"], (1, 1),
+     ("sue", "ana", "ben")),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -555,9 +538,7 @@ DELEGATED = [
     [pytest.param(*row, id=name) for name, *row in DELEGATED],
 )
 def test_a_vote_in_another_s_place(asking, votes, delegated, voters):
-    """It is that person's vote, given by who had their word, and uses up both; excluded is excluded
-    (B39, B40, B68).
-    """
+    """That person's vote, by who had their word, uses up both; excluded stays (B39, B40, B68)."""
     verdict = count_votes(told(asking, *votes), fits, delegated).verdict
     assert (verdict.voters if verdict else None) == voters
 
@@ -643,13 +624,10 @@ def test_in_whose_place_it_is_decides_where_a_vote_counts():
         ({"expires_in_s": None}, 86400, True),
         # More people are asked at the end of the time, so it is open until they are, and then until
         # their time is over.
-        (
-            {"expires_in_s": 60.0, "on_timeout": "escalate", "stages": (Stage(("lea",), 60.0),)},
-            61,
-            True,
-        ),
+        ({"expires_in_s": 60.0, "on_timeout": "escalate", "stages": (Stage(("lea",), 60.0),)}, 61,
+         True),
     ],
-)
+)  # fmt: skip
 def test_until_when_a_vote_counts(asking, after_s, counts):
     """Expired means expired; to stay is never to expire, and another stage keeps it open (B36)."""
     story = Story()
@@ -768,9 +746,7 @@ def test_a_verdict_stands_whatever_comes_later(asking, staged, votes, at):
 
 @given(QUESTIONS, STAGES, VOTES, st.integers(0, 7))
 def test_nothing_is_approved_that_not_all_agreed_to(asking, staged, votes, at):
-    """An approval has distinct, eligible people behind it, enough for each group, who all said the
-    same (B39, B40, I4).
-    """
+    """An approval has distinct, eligible people behind it, who said the same (B39, B40, I4)."""
     call = told(asking | staged, *steps_of(votes, staged, at))
     found = count_votes(call, fits, ANA_ZOE)
     ballots = {one.reviewer: one for one in counted(call, ANA_ZOE)}

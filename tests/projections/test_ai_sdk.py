@@ -80,9 +80,7 @@ def test_the_sdk_takes_what_is_written():
 
 
 def test_it_writes_what_the_sdk_keeps():
-    """Results follow their calls in one tool message; our own opaque parts keep their place (B1,
-    B3, B7).
-    """
+    """Results follow their calls in one tool message; opaque parts keep their place (B1, B3)."""
     opaque = e.Opaque("ai-sdk", json.dumps(REASONING))
     assert written(
         System("be kind"),
@@ -152,9 +150,7 @@ def test_it_writes_what_the_sdk_keeps():
     ],
 )
 def test_only_a_denial_is_a_denial(kind, output):
-    """Each ending has its text, under the tool's real name; nobody's answer is nobody's no (B2, B5,
-    I5).
-    """
+    """Each ending has its text and the tool's real name; nobody's answer is no no (B2, B5, I5)."""
     part = written(*ended(kind, "it ended"))[1]["content"][0]
     assert (part["toolName"], part["output"]) == ("refund", output)
 
@@ -287,9 +283,7 @@ def test_the_rule_that_is_broken_is_named(rule, message, messages):
 
 
 def test_what_is_right_is_taken():
-    """Results in another order and in two messages, settled approvals, every output and the
-    provider's own tools.
-    """
+    """Results in another order or in two messages, settled approvals, all kinds of output."""
     outputs = [
         {"type": "json", "value": None},
         {"type": "error-json", "value": [1]},
@@ -303,19 +297,12 @@ def test_what_is_right_is_taken():
         SYSTEM,
         SYSTEM,
         {"role": "user", "content": [SAYS, {"type": "image", "image": "aGk="}]},
-        calling(
-            REASONING,
-            SAYS,
-            call("s", providerExecuted=True),
-            done("s"),
-            call("a"),
-            asks(),
-            call("b"),
-        ),
+        calling(REASONING, SAYS, call("s", providerExecuted=True), done("s"), call("a"), asks(),
+                call("b")),
         tool(done("b", output=outputs[0])),
         tool(answers(approved=False), done("a", output=outputs[2])),
         calling(call("c"), call("d")),
         tool(done("c", output=outputs[1]), done("d", output=outputs[3])),
         {"role": "assistant", "content": "hi"},
-    ]
+    ]  # fmt: skip
     assert ai_sdk.check(messages) == []

@@ -84,9 +84,7 @@ def test_a_call_on_the_screen_has_one_state(kind, state):
 
 
 def test_what_is_for_people_keeps_its_place():
-    """Sources come out where they stood; what is for models does not, and a turn of nothing else
-    says so.
-    """
+    """Sources come out where they stood, what is for models does not; a turn of that says so."""
     source = e.Opaque("ai-sdk-ui", json.dumps(SOURCE))
     texts = ("", "[]", "no json", '{"type":"data-x"}', '{"type":"text","text":"x"}')
     odd = [e.Opaque("ai-sdk-ui", text) for text in texts]
@@ -170,10 +168,7 @@ def test_a_call_that_waits_is_shown_as_its_facts_have_it(told, state, answer):
     """Open only where people are asked, a yes only where it fits what would run, and under the name
     by which a person votes (B7, B22, B31, I1, I4).
     """
-    story = Story()
-    story.turn(1, wish())
-    for slot, event in told:
-        story.tell(slot, event)
+    story = Story().turn(1, wish()).tell_all(told)
     (call,) = calls_in(shown(story.facts))
     approved = {} if answer is None else {"approval": {"id": "acme/t1/1-0", **answer}}
     assert call == {
@@ -197,18 +192,14 @@ def test_a_call_that_waits_is_shown_as_its_facts_have_it(told, state, answer):
     ],
 )  # fmt: skip
 def test_what_was_decided_against_is_no_yes(told, says):
-    """Before it is closed, in the words that will close it: nobody's answer is not told as a
-    person's no (B87, I5).
-    """
-    story = Story()
-    story.turn(1, wish())
+    """Before it is closed, in the closing words: nobody's answer is no person's no (B87, I5)."""
+    story = Story().turn(1, wish())
     decided, *after = told
     then = [
         (CALL.revoked_by("ben") if isinstance(event, e.Revoked) else CALL.claim(1), event)
         for event in after
     ]
-    for slot, event in (*ASKED, (CALL.decided, decided), *then):
-        story.tell(slot, event)
+    story.tell_all((*ASKED, (CALL.decided, decided), *then))
     thread = thread_of(REF, story.facts)
     (call,) = calls_in(ai_sdk_ui.messages(thread))
     reason = refusal_texts.tool_not_run(thread.call(CALL)).text
@@ -218,17 +209,12 @@ def test_what_was_decided_against_is_no_yes(told, says):
 
 
 def test_a_yes_stands_beside_what_it_is_about():
-    """A reviewer's edit is shown as soon as it is approved; beside the output, the output says it
-    (B61, I1).
-    """
-    story = Story()
-    story.turn(1, wish())
+    """An edit is shown as soon as it is approved; later the output says it (B61, I1)."""
+    story = Story().turn(1, wish())
     *approved, started, returned = life(CALL, wish(), "edited")
-    for slot, event in approved:
-        story.tell(slot, event)
+    story.tell_all(approved)
     assert calls_in(shown(story.facts))[0]["input"] == json.loads(EDIT)
-    for slot, event in (started, returned):
-        story.tell(slot, event)
+    story.tell_all((started, returned))
     (call,) = calls_in(shown(story.facts))
     assert call["input"] == {"order": "A-17"}
     assert call["output"] == f"{refusal_texts.arguments_changed(EDIT)}\n\ndone"
@@ -236,8 +222,7 @@ def test_a_yes_stands_beside_what_it_is_about():
 
 def test_a_denial_keeps_the_approval_that_was_asked_for():
     """One id from the question to the end (B22, B80)."""
-    story = Story()
-    story.turn(1, wish())
+    story = Story().turn(1, wish())
     told = []
     for slot, event in life(CALL, wish(), "denied"):
         story.tell(slot, event)
@@ -253,9 +238,7 @@ def test_a_conversation_that_waits_is_shown_whole():
     """A turn has its message from when its model is asked, later words come after it (B4, B80)."""
     story = Story()
     story.tell(REF.opened, e.ThreadOpened(requester="rita", history_limit=1))
-    story.say("be kind", "system")
-    story.say("refund me")
-    story.ask(1)
+    story.say("be kind", "system").say("refund me").ask(1)
     story.say("still there?")
     begins = [
         {"id": "ledger.acme.t1.said.m1", "role": "system",
@@ -410,9 +393,7 @@ def test_the_sdk_takes_what_waits():
 
     collect()
     for ending in SETTLED:
-        story = Story()
-        story.turn(1, wish())
-        story.live(1, 0, wish(), ending)
+        story = Story().turn(1, wish()).live(1, 0, wish(), ending)
         lists.extend(shown(story.facts[:count]) for count in range(1, len(story.facts) + 1))
     states = {call["state"] for messages in lists for call in calls_in(messages)}
     assert states == {*RANK}
@@ -569,37 +550,28 @@ def test_every_rule_is_broken_once():
 RIGHT = [
     message("system", SAYS, SAYS, id_="m1"),
     message("system", SAYS, id_="m2"),
-    message(
-        "user",
-        SAYS,
-        {"type": "file", "url": "data:,x", "mediaType": "text/plain", "filename": "x"},
-        {"type": "data-x", "id": "d", "data": None},
-        id_="m3",
-    )
-    | {"metadata": {"at": 1}},
-    saying(
-        {"type": "step-start"},
-        {"type": "reasoning", "id": "r", "text": "hm", "state": "done",
-         "providerMetadata": {"a": {"s": "c2ln"}}},
-        {**SAYS, "state": "streaming", "providerMetadata": {"a": {"b": 1}}},
-        part("s", "search", providerExecuted=True, output={"found": []}),
-        part("t", "search", state="input-available", providerExecuted=True),
-        part("u", "search", state="approval-responded", providerExecuted=True,
-             approval={"id": "u", "approved": True}),
-        part("a", title="Refund", toolMetadata={"x": 1}, callProviderMetadata={"a": {}},
-             approval={**GRANTED, "reason": "ok"}),
-        part("b", output=None, resultProviderMetadata={"a": {}}, preliminary=False),
-        {"type": "step-start"},
-        {**DYNAMIC, "toolCallId": "c", "dynamic": False, "output": [1]},
-        part("d", state="output-error", approval={"id": "q", "approved": True, "signature": "s"}),
-        less(part("e", state="output-error", rawInput={}), "input"),
-        part("f", state="output-denied", approval={"id": "r", "approved": False}),
-        SOURCE,
-        {"type": "source-document", "sourceId": "s", "mediaType": "text/plain", "title": "x",
-         "filename": "y"},
-        {"type": "data-x", "data": {"y": 1}},
-        id_="m4",
-    ),
+    message("user", SAYS,
+            {"type": "file", "url": "data:,x", "mediaType": "text/plain", "filename": "x"},
+            {"type": "data-x", "id": "d", "data": None}, id_="m3") | {"metadata": {"at": 1}},
+    saying({"type": "step-start"},
+           {"type": "reasoning", "id": "r", "text": "hm", "state": "done",
+            "providerMetadata": {"a": {"s": "c2ln"}}},
+           {**SAYS, "state": "streaming", "providerMetadata": {"a": {"b": 1}}},
+           part("s", "search", providerExecuted=True, output={"found": []}),
+           part("t", "search", state="input-available", providerExecuted=True),
+           part("u", "search", state="approval-responded", providerExecuted=True,
+                approval={"id": "u", "approved": True}),
+           part("a", title="Refund", toolMetadata={"x": 1}, callProviderMetadata={"a": {}},
+                approval={**GRANTED, "reason": "ok"}),
+           part("b", output=None, resultProviderMetadata={"a": {}}, preliminary=False),
+           {"type": "step-start"}, {**DYNAMIC, "toolCallId": "c", "dynamic": False, "output": [1]},
+           part("d", state="output-error",
+                approval={"id": "q", "approved": True, "signature": "s"}),
+           less(part("e", state="output-error", rawInput={}), "input"),
+           part("f", state="output-denied", approval={"id": "r", "approved": False}), SOURCE,
+           {"type": "source-document", "sourceId": "s", "mediaType": "text/plain", "title": "x",
+            "filename": "y"},
+           {"type": "data-x", "data": {"y": 1}}, id_="m4"),
 ]  # fmt: skip
 
 
@@ -673,9 +645,7 @@ def _settled(part: dict) -> dict:
 
 
 def test_the_sdk_makes_of_it_what_is_written_for_models():
-    """It validates and sends any life that is shown, and converts it to the ModelMessages written
-    here (B1, B17).
-    """
+    """It validates and sends each life, and makes the ModelMessages written here (B1, B17)."""
     folder = installed()
     lists: list[list] = []
     models: list[list] = []
@@ -763,9 +733,7 @@ def test_either_name_takes_what_is_shown(name):
 
 
 def test_each_form_is_judged_by_its_own_rules():
-    """`ai-sdk` goes by the first message that gives the form away; `ai-sdk-ui` takes no
-    ModelMessages.
-    """
+    """`ai-sdk` goes by the first telling message; `ai-sdk-ui` takes no ModelMessages."""
     model = {"role": "user", "content": "hi"}
     either, shown = FORMATS["ai-sdk"], FORMATS["ai-sdk-ui"]
     assert either.check([model]) == []

@@ -47,9 +47,7 @@ def read(tmp_path):
 
 
 def test_every_message_has_its_step():
-    """Our own conversations are read: reused ids, two calls at once, broken arguments, empty texts
-    (B20).
-    """
+    """Our conversations are read: reused ids, two calls at once, broken arguments (B20)."""
     conversations = read_conversations(SMALL)
     assert [one.id for one in conversations] == [
         "small-talk", "same-id-twice", "two-at-once", "broken-arguments"
@@ -155,16 +153,12 @@ TALK = line(user()) + b"\n"
         # One message.
         (line(3), ["line 1, message 1:"]),
         (line(user(), {"content": "x"}), ["line 1, message 2:", "role", "missing"]),
-        (
-            line({"role": "developer", "content": "x"}),
-            ["message 1:", "'developer'", "'assistant'", "'tool'"],
-        ),
+        (line({"role": "developer", "content": "x"}),
+         ["message 1:", "'developer'", "'assistant'", "'tool'"]),
         (line(user(), WRONG), ["message 2:", "unknown key 'name'", "role, content"]),
         (line(user(None)), ["message 1:", "'content' should be a valid string"]),
-        (
-            line(user([{"type": "text", "text": "x"}])),
-            ["message 1:", "content in parts is a user's, with a file"],
-        ),
+        (line(user([{"type": "text", "text": "x"}])),
+         ["message 1:", "content in parts is a user's, with a file"]),
         (line({"role": "user"}), ["message 1:", "'content' is missing"]),
         (line({"role": "assistant", "tool_calls": [call()]}, output()), ["'content' is missing"]),
         (line(reply(None)), ["message 1:", "needs content or tool_calls"]),
@@ -172,63 +166,41 @@ TALK = line(user()) + b"\n"
         (line({**reply(), "tool_calls": None}), ["message 1:", "'tool_calls' should be a list"]),
         (line({**reply(), "refusal": None}), ["message 1:", "'refusal' should be a valid string"]),
         (line(reply("x", {**call(), "index": 0})), ["message 1:", "unknown key 'index'"]),
-        (
-            line(reply("x", {**call(), "type": "custom"})),
-            ["message 1:", "'type' is 'custom'", "'function'"],
-        ),
+        (line(reply("x", {**call(), "type": "custom"})),
+         ["message 1:", "'type' is 'custom'", "'function'"]),
         (line(reply("x", call(""))), ["message 1:", "'id'"]),
-        (
-            line(reply("x", call(arguments={}))),
-            ["message 1:", "'arguments' should be a valid string"],
-        ),
-        (
-            line(reply("x", {"id": "c1", "type": "function"})),
-            ["message 1:", "'function' is missing"],
-        ),
-        (
-            line(reply("x", call(name="a b")), output(name="a b")),
-            ["message 1:", "tool 'a b' cannot be used"],
-        ),
+        (line(reply("x", call(arguments={}))),
+         ["message 1:", "'arguments' should be a valid string"]),
+        (line(reply("x", {"id": "c1", "type": "function"})),
+         ["message 1:", "'function' is missing"]),
+        (line(reply("x", call(name="a b")), output(name="a b")),
+         ["message 1:", "tool 'a b' cannot be used"]),
         (line(user("\ud800")), ["line 1:", "half a surrogate pair"]),
         (line(user("x" * 600_000)), ["message 1:", "one fact may have 524,288"]),
         # Calls and their outputs.
         (line(reply("x", call(), call()), output()), ["message 1:", "two calls", "'c1'"]),
-        (
-            line(user(), output()),
-            ["message 2:", "'c1' is not a call of the assistant message before it"],
-        ),
+        (line(user(), output()),
+         ["message 2:", "'c1' is not a call of the assistant message before it"]),
         (line(reply("x", call()), output("c2")), ["message 2:", "'c2' is not a call"]),
-        (
-            line(reply("x", call()), output(), output()),
-            ["message 3:", "call 'c1' of look was answered"],
-        ),
+        (line(reply("x", call()), output(), output()),
+         ["message 3:", "call 'c1' of look was answered"]),
         (line(reply("x", call()), output(), user(), output()), ["message 4:", "is not a call"]),
-        (
-            line(reply("x", call()), user(), output()),
-            ["message 2:", "'c1' of look has no tool message before"],
-        ),
+        (line(reply("x", call()), user(), output()),
+         ["message 2:", "'c1' of look has no tool message before"]),
         (line(reply("x", call()), reply()), ["message 2:", "has no tool message before"]),
         (line(user(), reply("x", call())), ["message 2:", "'c1' of look has no tool message."]),
-        (
-            line(reply("x", call("c1"), call("c2")), output("c1"), user()),
-            ["message 3:", "'c2' of look has no tool message before"],
-        ),
-        (
-            line(reply("x", call("c1"), call("c2")), output("c2"), output("c1")),
-            ["message 2:", "'c2' of look is answered before call 'c1'", "sort them"],
-        ),
+        (line(reply("x", call("c1"), call("c2")), output("c1"), user()),
+         ["message 3:", "'c2' of look has no tool message before"]),
+        (line(reply("x", call("c1"), call("c2")), output("c2"), output("c1")),
+         ["message 2:", "'c2' of look is answered before call 'c1'", "sort them"]),
         (line(reply("x", call()), output(name="see")), ["message 2:", "under the name 'see'"]),
-        (
-            line(reply("x", call()), {"role": "tool", "tool_call_id": "c1", "content": "x"}),
-            ["message 2:", "'name' is missing"],
-        ),
+        (line(reply("x", call()), {"role": "tool", "tool_call_id": "c1", "content": "x"}),
+         ["message 2:", "'name' is missing"]),
         # Several: the first is told.
-        (
-            TALK + line(user(), id="t2") + b"\n" + line(user(), user(3), id="t3"),
-            ["line 3, message 2:"],
-        ),
+        (TALK + line(user(), id="t2") + b"\n" + line(user(), user(3), id="t3"),
+         ["line 3, message 2:"]),
     ],
-)
+)  # fmt: skip
 def test_bad_file_is_refused_whole(read, raw, expected):
     """A mistake names line, message and fault, and nothing of the file is returned (B1, B14)."""
     with pytest.raises(BadFile) as raised:

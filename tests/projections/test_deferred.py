@@ -33,9 +33,7 @@ def wish(provider_id: str = "call_a", arguments: str = '{"order":"A-17"}') -> e.
 
 def asked(*ids: str) -> Story:
     """A turn that wishes, each wish before people."""
-    story = Story()
-    story.say("refund me")
-    story.turn(1, *(wish(one) for one in ids))
+    story = Story().say("refund me").turn(1, *(wish(one) for one in ids))
     for index, one in enumerate(ids):
         story.tell(REF.wish(1, index).requested, request(wish(one)))
         story.tell(REF.wish(1, index).gated, question(wish(one)))
@@ -76,8 +74,7 @@ def test_what_waits_for_people_is_an_approval():
 )
 def test_what_the_client_runs_is_a_call(run_by, arguments, calls):
     """Under exactly the arguments that were approved; an executor's calls are its own (I1, I4)."""
-    story = Story()
-    story.turn(1, wish())
+    story = Story().turn(1, wish())
     asking = request(wish())
     asking = e.ToolRequested(tool=asking.tool, arguments=asking.arguments, digest=asking.digest,
                              tool_version="v1", run_by=run_by)  # fmt: skip
@@ -98,9 +95,7 @@ def test_an_approval_that_does_not_fit_is_none():
 
 def test_a_call_that_was_started_is_not_handed_out_again():
     """It may have run (I2)."""
-    story = Story()
-    story.turn(1, wish())
-    story.live(1, 0, wish(), "running")
+    story = Story().turn(1, wish()).live(1, 0, wish(), "running")
     _messages, requests, results = loaded(thread_of(REF, story.facts))
     assert (requests.calls, requests.approvals, results) == ([], [], DeferredToolResults())
 
@@ -111,9 +106,7 @@ def test_a_call_that_was_started_is_not_handed_out_again():
 @pytest.mark.parametrize("ending", SETTLED)
 def test_each_ending_is_what_it_is(ending):
     """Denied only where it was denied; word and text as in the turn's history (B2, B5, I5)."""
-    story = Story()
-    story.turn(1, wish())
-    story.live(1, 0, wish(), ending)
+    story = Story().turn(1, wish()).live(1, 0, wish(), ending)
     thread = thread_of(REF, story.facts)
     returned = pydantic_ai.write(history(thread).entries)["messages"][-1]["parts"][0]
     found = deferred.results(thread)

@@ -104,19 +104,13 @@ def test_recorded_conversations_go_out_whole(name):
 
 ENTRIES = (
     User("hi"),
-    Assistant(
-        1,
-        (
-            e.Opaque("anthropic", json.dumps(THINKING)),
-            e.Text("a"),
-            wish(),
-            wish(provider_id="b"),
-        ),
-    ),
+    Assistant(1,
+              (e.Opaque("anthropic", json.dumps(THINKING)), e.Text("a"), wish(),
+               wish(provider_id="b"))),
     Outcome("1-0", "refund", "call_a", "returned", "done", False),
     Outcome("1-1", "refund", "b", "denied", "no", True),
     Assistant(2, (e.Text("b"),)),
-)
+)  # fmt: skip
 
 
 @cache

@@ -222,9 +222,7 @@ def test_memory_grows_with_what_is_under_way():
     for number in range(30):
         story = Story()
         story.tell(REF.opened, e.ThreadOpened(requester="rita", model=MODEL))
-        story.say("hello")
-        story.turn(1, wish)
-        story.live(1, 0, wish, "approved" if number == 7 else "returned")
+        story.say("hello").turn(1, wish).live(1, 0, wish, "approved" if number == 7 else "returned")
         if number != 7:
             story.turn(2, e.Text("Done."))
         threads.append(story.facts)
@@ -269,8 +267,7 @@ def test_a_call_of_an_older_turn_keeps_the_conversation_in_hand():
     wish = e.Wish(tool="refund", arguments="{}")
     story = Story()
     story.tell(REF.opened, e.ThreadOpened(requester="rita"))
-    story.turn(1, wish)
-    story.turn(2, e.Text("Meanwhile:"))
+    story.turn(1, wish).turn(2, e.Text("Meanwhile:"))
     live = Live(story.facts, 0)
     for fact in story.facts:
         live.apply(fact)
@@ -285,8 +282,7 @@ def test_a_result_that_comes_before_its_reply_counts():
     wish = e.Wish(tool="refund", arguments="{}")
     story = Story()
     story.tell(REF.opened, e.ThreadOpened(requester="rita"))
-    story.live(1, 0, wish, "returned")
-    story.reply(1, wish)
+    story.live(1, 0, wish, "returned").reply(1, wish)
     conversation = ThreadFacts()
     for fact in story.facts:
         conversation.apply(fact)
@@ -299,9 +295,7 @@ def test_what_is_shown_after_a_recall_is_never_half_a_thing():
     wish = e.Wish(tool="refund", arguments="{}")
     story = Story()
     story.tell(REF.opened, e.ThreadOpened(requester="rita", model=MODEL))
-    story.say("hello")
-    story.turn(1, wish)
-    story.live(1, 0, wish, "returned")
+    story.say("hello").turn(1, wish).live(1, 0, wish, "returned")
     story.turn(2, e.Text("Done."))
     end = len(story.facts)
     call = REF.wish(1, 0)
@@ -320,9 +314,7 @@ def test_what_is_shown_after_a_recall_is_never_half_a_thing():
 @pytest.mark.parametrize("ending", [*SETTLED, *UNSETTLED])
 def test_a_call_is_in_hand_until_it_is_settled(ending):
     """A call in doubt waits for a person, and one that is approved for whoever runs it."""
-    story = Story()
-    for slot, event in life(REF.call("c"), e.Wish(tool="refund", arguments="{}"), ending):
-        story.tell(slot, event)
+    story = Story().tell_all(life(REF.call("c"), e.Wish(tool="refund", arguments="{}"), ending))
     fold = msgspec.structs.replace(CALLS, keep_complete=0)
     state = ProjectionState(fold)
     for fact in story.facts:
@@ -335,8 +327,7 @@ def test_a_thing_that_is_let_go_twice_says_so():
     story = Story()
     wish = e.Wish(tool="refund", arguments="{}")
     call = REF.call("c")
-    for slot, event in life(call, wish, "returned"):
-        story.tell(slot, event)
+    story.tell_all(life(call, wish, "returned"))
     settled = list(story.facts)
     story.tell(call.late(1), e.ToolReturned(output="late"))
     (fold,) = (calls := folds(0))[2:]
@@ -359,8 +350,7 @@ def test_several_that_go_on_at_once_come_back_in_the_order_of_the_log():
     story = Story()
     calls = [REF.call(f"c{number}") for number in range(9)]
     for call in calls:
-        for slot, event in life(call, e.Wish(tool="refund", arguments="{}"), "returned"):
-            story.tell(slot, event)
+        story.tell_all(life(call, e.Wish(tool="refund", arguments="{}"), "returned"))
     settled = list(story.facts)
     order = [calls[number] for number in (8, 0, 5, 2, 7)]
     for attempt in (1, 2):
@@ -624,9 +614,7 @@ class AnyStory(RuleBasedStateMachine):
 
     @invariant()
     def at_rest_is_what_the_models_worker_thinks(self):
-        """A conversation rests exactly while the worker has nothing to do, whatever it is handed,
-        and no call waits.
-        """
+        """A conversation rests exactly while the worker has nothing to do and no call waits."""
         facts = self.of(self.changed)
         if not facts:
             return
@@ -667,9 +655,7 @@ SAMPLES = {
 
 
 def places(call):
-    """Each place about a call with each fact that may stand there, in two variants where somebody
-    chose its name.
-    """
+    """Each place about a call with each fact that may stand there; two where the name is free."""
     for shape, kinds in FILLED_BY.items():
         if shape[:2] == ("call", "*"):
             for tail in product(

@@ -108,9 +108,7 @@ def test_responses_have_a_content_of_their_own():
     ],
 )
 def test_an_id_stays_if_there_is_one(given_ids, written):
-    """Verbatim when it is not taken by an earlier turn, else made of the call's own; none where
-    none came (B20).
-    """
+    """Verbatim where no earlier turn has it, else made of the call's; or none (B20)."""
     first, second = given_ids
     sent = contents(*turn(1, wish(provider_id=first)), *turn(2, wish(provider_id=second)))
     assert [one["parts"][0]["functionCall"].get("id") for one in sent[1::2]] == written
@@ -132,9 +130,7 @@ def test_an_id_stays_if_there_is_one(given_ids, written):
     ],
 )
 def test_a_signature_belongs_to_the_part_after_it(parts, written):
-    """It never moves to another part, is never invented for a text, and goes to nobody else (B15,
-    B59).
-    """
+    """It moves to no other part, is not invented for a text, and goes to nobody else (B15, B59)."""
     sent = contents(User("hi"), *turn(1, *parts))
     assert sent[1] == model(*written)
     assert check(sent) == []
@@ -180,9 +176,7 @@ def test_arguments_that_are_no_object_are_wrapped(raw):
 @pytest.mark.parametrize("ending", ["denied", "expired", "withdrawn", "superseded"])
 def test_a_call_that_did_not_run_says_how_it_ended(ending):
     """Each ending reaches the provider as an error in words of its own (B2, I5)."""
-    story = Story()
-    story.turn(1, wish())
-    story.live(1, 0, wish(), ending)
+    story = Story().turn(1, wish()).live(1, 0, wish(), ending)
     assert contents(*entries_of(story.facts))[-1] == user(
         response(told={"error": f"refund was {ending}"}, id="call_a")
     )
@@ -311,9 +305,7 @@ def test_a_system_instruction_is_a_content_of_texts(system):
 
 
 def test_what_is_right_is_taken():
-    """Both spellings, fields that are null, calls without ids in order, earlier turns without
-    signatures.
-    """
+    """Both spellings, null fields, calls without ids in order, earlier turns without signatures."""
     snake = {
         "function_call": {"name": "refund", "args": None, "id": None},
         "thought_signature": "c2ln",

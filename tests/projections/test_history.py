@@ -65,13 +65,8 @@ def brief(found: History) -> list[str]:
 
 def test_what_was_said_stands_where_the_model_saw_it():
     """What is said after the claim of a turn stands after it, even if the reply came later (B4)."""
-    story = Story()
-    story.say("be kind", "system")
-    story.say("hello")
-    story.ask(1)
-    story.say("are you there?")
-    story.reply(1, e.Text("Hi!"))
-    story.say("no hurry", "note", "clock")
+    story = Story().say("be kind", "system").say("hello").ask(1).say("are you there?")
+    story.reply(1, e.Text("Hi!")).say("no hurry", "note", "clock")
     assert told(story).entries == (
         System("be kind"),
         User("hello"),
@@ -83,11 +78,7 @@ def test_what_was_said_stands_where_the_model_saw_it():
 
 def test_the_first_claim_is_the_cut():
     """A second attempt is sent what the first was; what was said between comes after the turn."""
-    story = Story()
-    story.say("hello")
-    story.ask(1)
-    story.say("hurry")
-    story.ask(1, attempt=2)
+    story = Story().say("hello").ask(1).say("hurry").ask(1, attempt=2)
     story.reply(1, e.Text("Hi!"))
     assert brief(told(story)) == ["hello", "turn 1", "hurry"]
     assert brief(told(story, before_turn=1)) == ["hello"]
@@ -98,9 +89,7 @@ def test_results_stand_beside_their_calls():
     of the wishes: one approved and one denied call make two whole pairs, and so does one that
     nobody had to approve (B1, B3, B4, B11, B12, B16).
     """
-    story = Story()
-    story.say("refund me")
-    story.turn(1, e.Text("Let me see."), REFUND, LOOK_UP)
+    story = Story().say("refund me").turn(1, e.Text("Let me see."), REFUND, LOOK_UP)
     first, second = (
         life(REF.wish(1, 0), REFUND, "denied"),
         life(REF.wish(1, 1), LOOK_UP, "returned", "found"),
@@ -116,31 +105,22 @@ def test_results_stand_beside_their_calls():
 def test_a_turn_with_an_open_call_is_not_sent():
     """The history stops before it, and says at which call; later words wait with it (B8, I10)."""
     for ending in UNSETTLED:
-        story = Story()
-        story.say("refund me")
-        story.turn(1, REFUND, LOOK_UP)
-        story.live(1, 0, REFUND, "returned")
-        story.live(1, 1, LOOK_UP, ending)
-        story.say("well?")
+        story = Story().say("refund me").turn(1, REFUND, LOOK_UP).live(1, 0, REFUND, "returned")
+        story.live(1, 1, LOOK_UP, ending).say("well?")
         assert told(story) == History((User("refund me"),), stopped_at=REF.wish(1, 1)), ending
 
 
 def test_a_wish_that_nobody_requested_yet_is_open():
     """A reply stands before the requests that come of it: until then its turn is not sent."""
-    story = Story()
-    story.turn(1, REFUND)
+    story = Story().turn(1, REFUND)
     assert told(story) == History((), stopped_at=REF.wish(1, 0))
 
 
 def test_a_model_that_failed_leaves_nothing_and_an_empty_reply_leaves_a_turn():
     """A failed turn is passed over; a model that answers with nothing has had its turn (B59)."""
-    story = Story()
-    story.say("hello")
-    story.ask(1)
+    story = Story().say("hello").ask(1)
     story.tell(REF.replied(1), e.ModelFailed(error="overloaded"))
-    story.say("again?")
-    story.turn(2)
-    story.turn(3, e.Text(""))
+    story.say("again?").turn(2).turn(3, e.Text(""))
     assert told(story).entries == (
         User("hello"),
         User("again?"),
@@ -151,35 +131,28 @@ def test_a_model_that_failed_leaves_nothing_and_an_empty_reply_leaves_a_turn():
 
 def test_a_question_outlives_a_model_that_fails_after_it():
     """The call still waits, with the same entry in the queue, the decision is told there (B60)."""
-    story = Story()
-    story.turn(1, REFUND)
+    story = Story().turn(1, REFUND)
     facts = life(REF.wish(1, 0), REFUND, "returned")
-    for slot, event in facts[:2]:
-        story.tell(slot, event)
+    story.tell_all(facts[:2])
     waiting = pending.entry(thread_of(REF, story.facts).call(REF.wish(1, 0)))
     assert waiting
     story.ask(2)
     story.tell(REF.replied(2), e.ModelFailed(error="overloaded"))
     assert pending.entry(thread_of(REF, story.facts).call(REF.wish(1, 0))) == waiting
-    for slot, event in facts[2:]:
-        story.tell(slot, event)
+    story.tell_all(facts[2:])
     assert brief(told(story)) == ["turn 1", "1-0 returned"]
 
 
 def test_late_results_are_never_shown():
     """A result that came after the call was closed changes nothing the model reads (I9, B6)."""
-    story = Story()
-    story.turn(1, REFUND)
-    story.live(1, 0, REFUND, "happened", "it went through")
+    story = Story().turn(1, REFUND).live(1, 0, REFUND, "happened", "it went through")
     assert "too late to be told" in str(story.facts)
     assert "too late to be told" not in encode(told(story).entries).decode()
 
 
 def test_a_call_that_ran_stays_one_that_ran():
     """Votes, withdrawals and results that come later change nothing (B6, B77)."""
-    story = Story()
-    story.turn(1, REFUND)
-    story.live(1, 0, REFUND, "returned")
+    story = Story().turn(1, REFUND).live(1, 0, REFUND, "returned")
     before, ref = told(story), REF.wish(1, 0)
     story.tell(ref.vote("ben"), e.Voted(verdict="deny", digest=request(REFUND).digest))
     story.tell(ref.withdrawn, e.Withdrawn())
@@ -189,9 +162,7 @@ def test_a_call_that_ran_stays_one_that_ran():
 
 def test_bookkeeping_is_not_shown():
     """Questions, votes and claims leave no trace: a settled call is wish and outcome (B7, B15)."""
-    story = Story()
-    story.turn(1, REFUND)
-    story.live(1, 0, REFUND, "returned")
+    story = Story().turn(1, REFUND).live(1, 0, REFUND, "returned")
     assert told(story).entries == (
         Assistant(1, (REFUND,)),
         Outcome("1-0", "refund", "call_a", "returned", "done", is_error=False),
@@ -200,36 +171,24 @@ def test_bookkeeping_is_not_shown():
 
 def test_before_a_turn_is_what_it_was_asked_with():
     """Whatever comes after a claim, what its turn was sent stays the same."""
-    story = Story()
-    story.say("one")
-    story.turn(1, REFUND)
-    story.live(1, 0, REFUND, "returned")
-    story.say("two")
+    story = Story().say("one").turn(1, REFUND).live(1, 0, REFUND, "returned").say("two")
     story.ask(2)
     sent = told(story, before_turn=2)
     assert brief(sent) == ["one", "turn 1", "1-0 returned", "two"]
-    story.say("three")
-    story.reply(2, e.Text("yes"))
+    story.say("three").reply(2, e.Text("yes"))
     assert told(story, before_turn=2) == sent
     assert brief(told(story, before_turn=1)) == ["one"]
 
 
 def test_a_reply_without_a_claim_is_its_own_cut():
     """A service with its own loop may record replies only."""
-    story = Story()
-    story.say("one")
-    story.reply(1, e.Text("yes"))
-    story.say("two")
+    story = Story().say("one").reply(1, e.Text("yes")).say("two")
     assert brief(told(story)) == ["one", "turn 1", "two"]
 
 
 def test_a_turn_that_is_answered_late_stands_in_its_place():
     """A turn without a reply leaves nothing; once it has one, words after its cut come after it."""
-    story = Story()
-    story.say("one")
-    story.ask(1)
-    story.say("two")
-    story.turn(2, e.Text("b"))
+    story = Story().say("one").ask(1).say("two").turn(2, e.Text("b"))
     assert brief(told(story)) == ["one", "two", "turn 2"]
     story.reply(1, e.Text("a"))
     assert brief(told(story)) == ["one", "turn 1", "two", "turn 2"]
@@ -237,11 +196,7 @@ def test_a_turn_that_is_answered_late_stands_in_its_place():
 
 def test_turns_recorded_out_of_order_tell_nothing_twice():
     """A service may hand in its turns in any order: numbers count, and words stand once."""
-    story = Story()
-    story.say("one")
-    story.reply(2, e.Text("b"))
-    story.say("two")
-    story.reply(1, e.Text("a"))
+    story = Story().say("one").reply(2, e.Text("b")).say("two").reply(1, e.Text("a"))
     story.reply(3, e.Text("c"))
     assert brief(told(story)) == ["one", "two", "turn 1", "turn 2", "turn 3"]
 
@@ -278,9 +233,7 @@ def test_each_ending_has_its_outcome(ending, output, kind, text, is_error):
     """What the model reads about each way in which a call can end, under the tool's real name
     (I5, I9, B2, B5, B9, B34).
     """
-    story = Story()
-    story.turn(1, REFUND)
-    story.live(1, 0, REFUND, ending, output)
+    story = Story().turn(1, REFUND).live(1, 0, REFUND, ending, output)
     assert told(story).entries[1] == Outcome("1-0", "refund", "call_a", kind, text, is_error)
 
 
@@ -319,9 +272,7 @@ def test_an_approval_that_repeats_the_arguments_is_no_edit():
 def test_a_refusal_without_words_still_says_something():
     """An outcome that is no success is never empty, whoever recorded it."""
     story, ref = Story(), REF.wish(1, 0)
-    story.turn(1, REFUND)
-    for slot, event in life(ref, REFUND, "denied")[:-1]:
-        story.tell(slot, event)
+    story.turn(1, REFUND).tell_all(life(ref, REFUND, "denied")[:-1])
     story.tell(ref.finished, e.ToolRefused(ending="denied", text=" "))
     assert told(story).entries[1].text == "`refund` did not run."
 
@@ -372,8 +323,7 @@ WORDS = [
      "`refund` did not run: no tool of that name is offered here."),
     (decided(e.Expired(rule="money", policy_version=1, after_s=900)), "expired",
      ("`refund` did not run: a person had to approve this call and nobody decided within 15 "
-      "minutes. "
-     "Nobody said no either.")),
+      "minutes. " "Nobody said no either.")),
     (decided(e.Withdrawn(reason="changed my mind")), "withdrawn",
      ("`refund` did not run: the request was taken back before it was decided. The reason: changed "
      "my mind")),
@@ -394,14 +344,12 @@ WORDS = [
      "A person answered in place of `refund`, which did not run. Their answer was empty."),
     (decided(APPROVED, claim=e.Revoked(reason="wrong customer")), "revoked",
      ("`refund` did not run: it was approved, and a person took the approval back before it "
-      "started. "
-     "Their reason: wrong customer")),
+      "started. " "Their reason: wrong customer")),
     (decided(APPROVED, claim=e.Declined(why="unknown_tool")), "unknown_tool",
      "`refund` did not run: there is no such tool here any more."),
     (decided(APPROVED, claim=e.Declined(why="people_were_asked")), "people_were_asked",
      ("`refund` did not run: people were asked about this call, and before they answered it was "
-      "let through "
-     "without them.")),
+      "let through " "without them.")),
     (decided(APPROVED, claim=e.Declined(why="digest_mismatch")), "digest_mismatch",
      "`refund` did not run: what was about to run was not exactly what had been approved."),
 ]  # fmt: skip
@@ -460,10 +408,8 @@ def test_durations_read_as_people_say_them(seconds, said):
 
 def test_a_thread_knows_its_turns_and_calls():
     """The latest turn, its wishes with the calls they become, and which of them are open."""
-    story = Story()
-    story.turn(1, e.Text("first"), REFUND, e.Text("then"), LOOK_UP)
-    story.live(1, 0, REFUND, "denied")
-    story.ask(2)
+    story = Story().turn(1, e.Text("first"), REFUND, e.Text("then"), LOOK_UP)
+    story.live(1, 0, REFUND, "denied").ask(2)
     thread = thread_of(REF, story.facts)
     assert thread.latest == 2
     assert thread.wishes(1) == ((REF.wish(1, 0), REFUND), (REF.wish(1, 1), LOOK_UP))
@@ -476,19 +422,14 @@ def test_a_thread_knows_its_turns_and_calls():
 
 def test_a_call_in_doubt_is_not_settled():
     """It waits for a person, so no model goes on from it (I7)."""
-    story = Story()
-    story.turn(1, REFUND)
-    story.live(1, 0, REFUND, "in doubt")
+    story = Story().turn(1, REFUND).live(1, 0, REFUND, "in doubt")
     assert not is_settled(thread_of(REF, story.facts).call(REF.wish(1, 0)))
 
 
 def test_facts_of_other_threads_change_nothing():
     """A thread passes over what is not its own, and what cannot stand where it stands."""
-    other = Story(ThreadRef("acme", "t2"))
-    other.say("hello")
-    other.turn(1, e.Text("hi"))
-    elsewhere = Story(ThreadRef("umbrella", "t1"))
-    elsewhere.say("hello")
+    other = Story(ThreadRef("acme", "t2")).say("hello").turn(1, e.Text("hi"))
+    elsewhere = Story(ThreadRef("umbrella", "t1")).say("hello")
     misplaced = Story()
     misplaced.tell(REF.said("m1"), e.ModelAsked(model="m"))
     misplaced.tell(REF.call("c").decided, e.ToolReturned(output="x"))
@@ -498,9 +439,7 @@ def test_facts_of_other_threads_change_nothing():
 
 def test_what_cannot_be_read_is_skipped_and_named():
     """A fact from the future is no error, and the thread says that it is there (I12, B14)."""
-    story = Story()
-    story.say("hello")
-    story.turn(1, e.Text("hi"))
+    story = Story().say("hello").turn(1, e.Text("hi"))
     before = told(story)
     story.tell(REF.said("m9"), e.Carried(type="Said", raw=b"{}", v=9))
     story.tell(REF.call("c").decided, e.Carried(type="Pondered", raw=b"{}"))
@@ -580,9 +519,7 @@ def test_a_long_thread_is_read_at_once():
     def seconds(turns: int) -> float:
         story = Story()
         for turn in range(1, turns + 1):
-            story.say("more")
-            story.turn(turn, REFUND)
-            story.live(turn, 0, REFUND, "returned")
+            story.say("more").turn(turn, REFUND).live(turn, 0, REFUND, "returned")
         best = 9.0
         for _ in range(3):
             began = time.process_time()
@@ -597,9 +534,7 @@ def test_every_ending_is_tried():
     """The random lives know every ending that the ledger knows."""
     kinds = set()
     for ending in SETTLED:
-        story = Story()
-        story.turn(1, REFUND)
-        story.live(1, 0, REFUND, ending)
+        story = Story().turn(1, REFUND).live(1, 0, REFUND, ending)
         kinds.add(told(story).entries[1].kind)
     endings = get_args(e.Ending.__value__)
     assert kinds == {*endings, "returned", "failed", "reconciled"}
@@ -641,12 +576,9 @@ def test_a_shorter_history_is_whole(facts, limit):
 
 def test_a_limit_is_about_entries_and_never_cuts_a_turn():
     """The oldest go first; a last turn beyond the limit stays whole; 0 is no limit (B13)."""
-    story = Story()
-    story.say("be kind", "system")
+    story = Story().say("be kind", "system")
     for turn in (1, 2, 3):
-        story.say(f"question {turn}")
-        story.turn(turn, REFUND, LOOK_UP)
-        story.live(turn, 0, REFUND, "returned")
+        story.say(f"question {turn}").turn(turn, REFUND, LOOK_UP).live(turn, 0, REFUND, "returned")
         story.live(turn, 1, LOOK_UP, "returned")
     whole = told(story).entries
     last = ["turn 3", "3-0 returned", "3-1 returned"]
@@ -668,22 +600,18 @@ def test_a_thread_declares_how_much_its_model_is_sent():
     story = Story()
     story.tell(REF.opened, e.ThreadOpened(requester="rita", history_limit=2))
     for turn in (1, 2):
-        story.say(f"question {turn}")
-        story.turn(turn, e.Text("answer"))
+        story.say(f"question {turn}").turn(turn, e.Text("answer"))
     story.say("question 3")
     assert brief(told(story)) == ["question 2", "turn 2", "question 3"]
     assert brief(told(story, before_turn=2)) == ["question 1", "turn 1", "question 2"]
 
 
 def test_what_was_requested_before_the_wish_is_another_call():
-    """A service that requests `1-0` before the model has replied puts no outcome into the model's
-    mouth (B62, B13).
-    """
+    """A service that requests `1-0` before the reply puts no outcome into its mouth (B62, B13)."""
     story, ref = Story(), REF.wish(1, 0)
     story.say("Please refund A-17.")
     squatted = e.Wish(tool="refund", arguments='{"order":"B-40"}')
-    story.live(1, 0, squatted, "returned", "B-40 is paid back")
-    story.turn(1, REFUND)
+    story.live(1, 0, squatted, "returned", "B-40 is paid back").turn(1, REFUND)
     thread = thread_of(REF, story.facts)
     assert thread.call(ref).requested is None
     assert thread.unsettled(1) == ()

@@ -37,10 +37,7 @@ def pending(arguments: str = WISH.arguments, *, requested=None, **asking: object
 
 
 def ended(ending: str) -> Call:
-    story = Story()
-    for slot, event in life(CALL, WISH, ending):
-        story.tell(slot, event)
-    return call_of(CALL, story.facts)
+    return call_of(CALL, Story().tell_all(life(CALL, WISH, ending)).facts)
 
 
 def test_a_question_says_what_who_why_until_when_and_what_to_do():

@@ -91,9 +91,7 @@ def test_every_item_stands_in_its_place():
     ],
 )
 def test_a_call_id_is_unique_over_the_whole_input(given_ids, written):
-    """Verbatim when it is valid and not taken by an earlier turn, else made of the call's own id
-    (B20, B23).
-    """
+    """Verbatim where valid and not taken by an earlier turn, else made of the call's (B20, B23)."""
     first, second = given_ids
     sent = items(*turn(1, wish(provider_id=first)), *turn(2, wish(provider_id=second)))
     assert [item["call_id"] for item in sent if item["type"] == "function_call"] == written
@@ -159,9 +157,7 @@ def test_a_part_of_the_librarys_says_nothing_of_the_next_item():
 
 
 def test_what_belongs_to_a_lost_call_is_lost_with_it():
-    """A shortened history keeps no half pairs, no reasoning of a call that is gone, and tells of a
-    lone outcome (B13).
-    """
+    """A shorter history has no half pairs or orphaned reasoning; lone outcomes are told (B13)."""
     whole = turn(
         1, ours(THOUGHT), ours({"id": "fc_1"}), wish(), wish(provider_id="call_b"), e.Text("so")
     )
@@ -193,9 +189,7 @@ def test_a_bad_call_spoils_nothing(made_up, written):
 @pytest.mark.parametrize("ending", ["denied", "expired", "withdrawn", "superseded"])
 def test_a_call_that_did_not_run_says_how_it_ended(ending):
     """Each ending reaches the provider in words of its own (B2, I5)."""
-    story = Story()
-    story.turn(1, wish())
-    story.live(1, 0, wish(), ending)
+    story = Story().turn(1, wish()).live(1, 0, wish(), ending)
     assert items(*entries_of(story.facts))[-1] == {
         "type": "function_call_output",
         "call_id": "call_a",
@@ -317,9 +311,7 @@ def test_the_rule_that_is_broken_is_named(rule, at, sent):
 
 
 def test_what_is_right_is_taken():
-    """Outputs in another order, a plain text, the provider's own tools, and outputs of calls that
-    it keeps.
-    """
+    """Outputs in another order, plain text, the provider's own tools, and calls that it keeps."""
     assert (
         check([call("a"), call("b"), output("b"), output("a"), THOUGHT, SEARCH, says("assistant")])
         == []

@@ -237,9 +237,7 @@ def asked_at(
 
 
 def written(seq: int, stage: int = 0) -> tuple[str, bytes]:
-    """An entry as it stands in the bucket, after so many stages; which workspace and tool follow
-    from its place.
-    """
+    """An entry as it stands in the bucket, after N stages; its place says workspace and tool."""
     more = tuple(f"p{number}" for number in range(stage))
     entry = asked_at(seq, ("acme", "shop")[seq % 2], TOOLS[seq % 3], more)
     return pending.key(entry.ref), pending.encode(entry)
@@ -357,7 +355,6 @@ def test_an_entry_asks_whom_the_call_asks(reviewer, voters, excluded, also, late
         story.tell(CALL.escalated(1), e.Escalated(voters=tuple(later)))
     entry = pending.entry(call(story))
     vote = e.Voted(verdict="approve", digest=asking.digest)
-    assert entry
     assert entry.asks(reviewer) is may_vote(call(story), vote, reviewer)
 
 
@@ -456,7 +453,6 @@ def test_an_entry_shows_whether_it_agrees_with_itself():
     version that does not name the tool's version, are marked (H2, R1).
     """
     entry = pending.entry(call(asked()))
-    assert entry is not None
     assert entry.flaw == ""
     for changed in ({"arguments": '{"order":"coffee"}'}, {"tool": "look"}, {"tool_version": "v9"}):
         assert "do not decide by this entry" in msgspec.structs.replace(entry, **changed).flaw

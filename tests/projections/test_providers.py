@@ -62,57 +62,24 @@ def test_recorded_conversations_can_be_sent_to_another_provider():
     assert repeated > 0
 
 
-# ------------------------------------------------------------------------------------- random lives
-
-
 # -------------------------------------------------------------------------------------- OpenAI Chat
 
 
 def test_chat_writes_the_shapes_that_the_provider_sends():
-    """Content is null where there is no text part and empty where it is an empty text; arguments
-    stay raw text.
-    """
+    """Content is null without a text part, empty for an empty text; arguments stay raw text."""
     two = [wish(provider_id="call_a"), wish("look_up", "{", "call_b")]
-    assert chat(
-        System("be kind"),
-        User("hi", "ana"),
-        *turn(1, *two),
-        Note("late", "clock"),
-        *turn(2, e.Text(""), two[0]),
-    ) == [
+    said = (System("be kind"), User("hi", "ana"))
+    first, second = turn(1, *two), turn(2, e.Text(""), two[0])
+    asks = call("call_a", "refund", '{"order":"A-17"}')
+    assert chat(*said, *first, Note("late", "clock"), *second) == [
         {"role": "system", "content": "be kind"},
         {"role": "user", "name": "ana", "content": "hi"},
-        {
-            "role": "assistant",
-            "content": None,
-            "tool_calls": [
-                {
-                    "id": "call_a",
-                    "type": "function",
-                    "function": {"name": "refund", "arguments": '{"order":"A-17"}'},
-                },
-                {
-                    "id": "call_b",
-                    "type": "function",
-                    "function": {"name": "look_up", "arguments": "{"},
-                },
-            ],
-        },
-        {"role": "tool", "tool_call_id": "call_a", "name": "refund", "content": "done"},
-        {"role": "tool", "tool_call_id": "call_b", "name": "look_up", "content": "done"},
+        calling(asks, call("call_b", "look_up", "{")),
+        {**result("call_a"), "name": "refund"},
+        {**result("call_b"), "name": "look_up"},
         {"role": "system", "name": "clock", "content": "late"},
-        {
-            "role": "assistant",
-            "content": "",
-            "tool_calls": [
-                {
-                    "id": "call_a",
-                    "type": "function",
-                    "function": {"name": "refund", "arguments": '{"order":"A-17"}'},
-                }
-            ],
-        },
-        {"role": "tool", "tool_call_id": "call_a", "name": "refund", "content": "done"},
+        {**calling(asks), "content": ""},
+        {**result("call_a"), "name": "refund"},
     ]
 
 
@@ -127,18 +94,14 @@ def test_chat_writes_the_shapes_that_the_provider_sends():
     ],
 )
 def test_chat_keeps_a_provider_id_that_can_stand(given_ids, written):
-    """Verbatim when it is valid and not taken within the turn, else made of the call's own id (B20,
-    B23, B85).
-    """
+    """Verbatim where valid and free within the turn, else made of the call's (B20, B23, B85)."""
     messages = chat(*turn(1, *(wish(provider_id=one) for one in given_ids)))
     assert [call["id"] for call in messages[0]["tool_calls"]] == written
     assert [message["tool_call_id"] for message in messages[1:]] == written
 
 
 def test_chat_ids_may_repeat_across_turns():
-    """A call pairs with the messages directly after it, so what the provider sent twice goes back
-    twice (B20).
-    """
+    """A call pairs with the messages directly after it, so a repeated id goes back (B20)."""
     messages = chat(*turn(1, wish()), *turn(2, wish()))
     assert [message["tool_calls"][0]["id"] for message in messages[::2]] == ["call_a", "call_a"]
     assert openai_chat.check(messages) == []
@@ -242,19 +205,14 @@ def test_anthropic_puts_results_first_and_all_in_one_message():
             System("be kind"),
             System("be quick"),
             User("hi"),
-            *turn(
-                1,
-                e.Opaque("anthropic", json.dumps(thinking)),
-                e.Text("Let me see."),
-                wish(),
-                wish("look_up", "{}", "call_b"),
-            ),
+            *turn(1, e.Opaque("anthropic", json.dumps(thinking)), e.Text("Let me see."), wish(),
+                  wish("look_up", "{}", "call_b")),
             User("and?"),
             Note("a minute passed", "clock"),
             System("be brief"),
             *turn(2, wish(), text="no such order", is_error=True),
         ]
-    )
+    )  # fmt: skip
     assert payload == {
         "system": "be kind\n\nbe quick",
         "messages": [
@@ -394,13 +352,8 @@ def test_anthropic_puts_text_before_the_first_use():
     blocks = claude(
         User("hi"), *turn(1, e.Text("a"), wish(), e.Text("b"), wish(provider_id="x"), e.Text("c"))
     )[1]
-    assert [block.get("text") or block["id"] for block in blocks["content"]] == [
-        "a",
-        "b",
-        "c",
-        "call_a",
-        "x",
-    ]
+    found = [block.get("text") or block["id"] for block in blocks["content"]]
+    assert found == ["a", "b", "c", "call_a", "x"]
 
 
 @pytest.mark.parametrize(
@@ -537,9 +490,7 @@ def test_anthropic_takes_what_is_right():
 
 @pytest.fixture(scope="module")
 def sdk():
-    """Anthropic's own type of what it takes: a message must fit, and nothing of it may be unknown
-    to the type.
-    """
+    """Anthropic's own type: a message must fit, and nothing of it may be unknown to the type."""
     pytest.importorskip(
         "anthropic", reason="the `anthropic` package is not installed: its types are not asked"
     )
@@ -611,10 +562,7 @@ def test_a_problem_says_what_to_do():
 
 def test_a_refusal_reaches_every_provider():
     """A denied call has each provider told so by a result, under the real name (B2, B5, B33)."""
-    story = Story()
-    story.say("refund me")
-    story.turn(1, wish())
-    story.live(1, 0, wish(), "denied")
+    story = Story().say("refund me").turn(1, wish()).live(1, 0, wish(), "denied")
     entries = history(thread_of(REF, story.facts)).entries
     assert chat(*entries)[-1] == {
         "role": "tool", "tool_call_id": "call_a", "name": "refund", "content": "refund was denied",

@@ -66,9 +66,7 @@ def test_the_library_is_not_needed():
 
 
 def test_it_writes_what_the_library_would_dump():
-    """Returns open the next request; arguments stay raw text; our own opaque parts keep their place
-    (B1, B3).
-    """
+    """Returns open the next request; arguments stay raw; opaque parts keep their place (B1, B3)."""
     opaque = e.Opaque("pydantic-ai", json.dumps(THOUGHT))
     assert written(
         System("be kind"),
@@ -141,9 +139,7 @@ def test_it_writes_what_the_library_would_dump():
     ],
 )
 def test_only_a_denial_is_a_denial(kind, outcome):
-    """Each ending has its text, under the tool's real name; nobody's answer is nobody's no (B2, B5,
-    I5).
-    """
+    """Each ending has its text and the tool's real name; nobody's answer is no no (B2, B5, I5)."""
     part = written(*ended(kind, f"it {kind}"))[1]["parts"][0]
     assert (part["tool_name"], part["content"], part["outcome"]) == (
         "refund",
@@ -311,22 +307,14 @@ def test_the_rule_that_is_broken_is_named(rule, message, messages):
 
 
 def test_what_is_right_is_taken():
-    """Returns in another order and after a prompt, asked retries, the provider's own tools and
-    times are all legal.
-    """
+    """Returns in another order, after a prompt, retries, the provider's own tools: all legal."""
     server = {"part_kind": "builtin-tool-call", "tool_name": "web_search", "tool_call_id": "s"}
     messages = [
         request(HELLO, timestamp=None, instructions="be kind"),
-        response(
-            THOUGHT,
-            server,
-            call("a"),
-            call("b", args={"x": 1}),
-            call("c", args=None),
-            state="suspended",
-        ),
+        response(THOUGHT, server, call("a"), call("b", args={"x": 1}), call("c", args=None),
+                 state="suspended"),
         request(HELLO, done("b", outcome="interrupted"), {**RETRY, "tool_name": "refund"}),
         request(done("c", timestamp="2026-03-01T09:00:00Z", content={"x": [1]})),
         response(),
-    ]
+    ]  # fmt: skip
     assert pydantic_ai.check(messages) == []

@@ -152,14 +152,10 @@ def test_only_who_can_help_is_asked(asking, expected):
         ({"votes_needed": 2}, [("ana", "approve")], {"ben"}),
         ({}, [("carl", "approve")], {"ana", "ben"}),  # not a voter
         # The seat of the peers is taken; security's is not.
-        (
-            {"voters": ("ana", "ben"), "also": (Quorum(("olga",)),)},
-            [("ana", "approve")],
-            {"olga"},
-        ),
+        ({"voters": ("ana", "ben"), "also": (Quorum(("olga",)),)}, [("ana", "approve")], {"olga"}),
         ({"voters": ("ana", "ben", "olga"), "votes_needed": 2}, [("ana", "deny")], {"ben", "olga"}),
     ],
-)
+)  # fmt: skip
 def test_nobody_is_reminded_of_what_they_cannot_change(asking, votes, expected):
     """Who has voted, or whose seat is filled, is not reminded: nothing is needed of them."""
     story = Told(expires_in_s=600, denials_needed=2, **asking)

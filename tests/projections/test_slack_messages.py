@@ -127,9 +127,7 @@ def test_votes_that_are_cast_are_listed():
 
 @pytest.mark.parametrize("ending", ["returned", "denied", "answered", "expired", "withdrawn"])
 def test_after_the_end_there_are_no_buttons_and_no_arguments(ending):
-    story = Story()
-    for slot, event in life(CALL, WISH, ending):
-        story.tell(slot, event)
+    story = Story().tell_all(life(CALL, WISH, ending))
     made, words, buttons = shown(call_of(CALL, story.facts))
     assert buttons == [OPEN]
     assert "A-17" not in words
@@ -139,9 +137,7 @@ def test_after_the_end_there_are_no_buttons_and_no_arguments(ending):
 
 def test_an_approval_that_was_taken_back_says_so():
     """A room that read "approved" must not go on believing it."""
-    story = Story()
-    for slot, event in life(CALL, WISH, "revoked"):
-        story.tell(slot, event)
+    story = Story().tell_all(life(CALL, WISH, "revoked"))
     _, words, buttons = shown(call_of(CALL, story.facts))
     assert "ben took the approval back before it ran: wrong customer" in words
     assert buttons == [OPEN]

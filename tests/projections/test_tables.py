@@ -161,20 +161,16 @@ def _kinds(annotation: object) -> set[type]:
 
 
 def _fields() -> dict[str, dict[str, set[type]]]:
-    """By path within the payload and by event: what may stand there. `by` and `usage` are spread
-    out.
-    """
+    """By path in the payload and by event, what may stand there; `by` and `usage` spread out."""
     found: dict[str, dict[str, set[type]]] = {"type": {name: {str} for name in e.TYPES}}
     for name, event in e.TYPES.items():
         for field in msgspec.structs.fields(event):
-            (one, *_) = kinds = _kinds(
-                typing.get_type_hints(event, include_extras=True)[field.name]
-            )
+            hints = typing.get_type_hints(event, include_extras=True)
+            (one, *_) = kinds = _kinds(hints[field.name])
             if one in (e.Author, e.Usage):
                 for inner in msgspec.structs.fields(one):
-                    found.setdefault(f"{field.encode_name}.{inner.encode_name}", {})[name] = {
-                        inner.type
-                    }
+                    path = f"{field.encode_name}.{inner.encode_name}"
+                    found.setdefault(path, {})[name] = {inner.type}
             else:
                 found.setdefault(field.encode_name, {})[name] = set(kinds)
     return found
@@ -291,12 +287,8 @@ def test_foreign_bytes_are_a_row_and_disturb_nobody(name):
     if shown is not None:
         assert {column: row[column] for column in NOTHING} == NOTHING | shown
     assert [one["text"] for one in (before, after)] == ["hello", "hello"]
-    assert (row["workspace"], row["thread"], row["place"], row["which"]) == (
-        "acme",
-        "t1",
-        "said",
-        "b",
-    )
+    stood = [row[name] for name in ("workspace", "thread", "place", "which")]
+    assert stood == ["acme", "t1", "said", "b"]
 
 
 def test_all_of_them_at_once():
@@ -382,9 +374,7 @@ def calls_in(raws: list[RawMessage]) -> dict[CallRef, tuple[Call, list[Fact]]]:
 
 
 def expected(raws: list[RawMessage]) -> dict[tuple[str, str, str], dict]:
-    """A row for each call that was requested, of what counts for `ayes.ledger.lifecycle` from its
-    request to its end.
-    """
+    """A row for each requested call, of what counts for `ayes.ledger.lifecycle` until its end."""
     found = {}
     for ref, (call, facts) in calls_in(raws).items():
         if call.requested is None:
@@ -579,8 +569,7 @@ def test_tables_as_they_were_at_each_fact_of_a_log():
     """`events_until` and `calls_until` answer as if nothing had come since."""
     story = Story()
     for turn, ending in enumerate(("edited", "denied", "happened", "running"), 1):
-        story.turn(turn, WISH)
-        story.live(turn, 0, WISH, ending)
+        story.turn(turn, WISH).live(turn, 0, WISH, ending)
     raws = [raw_of(fact) for fact in story.facts]
     db = read(raws)
     for until in range(len(raws) + 2):
@@ -598,22 +587,16 @@ def told() -> list[Fact]:
     story = Story()
     other = ThreadRef("acme", "t2")
     grant, spent = GrantRef("acme", "ana", "g1"), GrantRef("acme", "ana", "g1-more")
-    story.tell(
-        Slot.parse("ledger._organisation._policy.1"), e.PolicyApplied(text="org", digest="0")
-    )
+    organisation = e.PolicyApplied(text="org", digest="0")
+    story.tell(Slot.parse("ledger._organisation._policy.1"), organisation)
+    root = e.Author(kind="admin", name="root")
     for version in (1, 2):
-        event = e.PolicyApplied(
-            text=f"v{version}", digest=str(version), by=e.Author(kind="admin", name="root")
-        )
+        event = e.PolicyApplied(text=f"v{version}", digest=str(version), by=root)
         story.tell(Slot.parse(f"ledger.acme._policy.{version}"), event)
-    story.tell(
-        Slot.parse("ledger.acme._tool.refund.v1"),
-        e.ToolDeclared(description="pays back", schema="{}"),
-    )
-    story.tell(
-        grant.given,
-        e.Granted(tool="refund", expires_in_s=3600.5, uses=3, agent="bot-*", reason="ok"),
-    )
+    declared = e.ToolDeclared(description="pays back", schema="{}")
+    story.tell(Slot.parse("ledger.acme._tool.refund.v1"), declared)
+    granted = e.Granted(tool="refund", expires_in_s=3600.5, uses=3, agent="bot-*", reason="ok")
+    story.tell(grant.given, granted)
     story.tell(spent.given, e.Granted(tool="refund", expires_in_s=60, arguments="{}"))
     story.tell(REF.opened, e.ThreadOpened(requester="rita", agent="bot", model="test:model"))
     story.tell(other.opened, e.ThreadOpened(requester="omar"))
@@ -626,10 +609,8 @@ def told() -> list[Fact]:
         story.tell(call.requested, request(WISH))
         story.tell(call.gated, question(WISH))
         edit = EDIT if verdict == "approve" else None
-        story.tell(
-            call.vote("ana"),
-            e.Voted(verdict=verdict, digest="d", reason="so", arguments=edit, halt=True),
-        )
+        vote = e.Voted(verdict=verdict, digest="d", reason="so", arguments=edit, halt=True)
+        story.tell(call.vote("ana"), vote)
         story.tell(call.vote("ben"), e.Voted(verdict=verdict, digest="d", on_behalf_of="carla"))
         story.tell(call.decided, approval(WISH, EDIT) if index == 0 else DECISIONS["denied"])
     story.tell(grant.used(1), e.GrantUsed(call="acme/t1/1-0"))
@@ -638,11 +619,8 @@ def told() -> list[Fact]:
     story.tell(grant.revoked, e.GrantRevoked(reviewer="ana"))
     day = timedelta(days=1)
     for name in ("d1", "d2"):
-        delegation = DelegationRef("acme", "ana", name)
-        story.tell(
-            delegation.given,
-            e.Delegated(to="ben", starts_at=START, ends_at=START + day, reason="away"),
-        )
+        word = e.Delegated(to="ben", starts_at=START, ends_at=START + day, reason="away")
+        story.tell(DelegationRef("acme", "ana", name).given, word)
     story.tell(DelegationRef("acme", "ana", "d2").ended, e.DelegationEnded())
     story.tell(Slot.parse("ledger.beta.t1.said.m1"), e.Said(role="user", text="elsewhere"))
     return story.facts
@@ -711,16 +689,11 @@ def test_budgets_are_what_the_gate_takes_them_for(ending):
     the larger amount, and the tokens of a reply are never given back.
     """
     story, call, other = Story(), REF.wish(1, 0), REF.wish(2, 0)
-    day = Sum(
-        Budget(name="money", tools=("*",), amount="/amount", limit=100, per=("day",)),
-        "acme",
-        ("2026-03-02",),
-    )
-    talk = Sum(
-        Budget(name="talk", tools=("*",), amount=TOKENS, limit=100), "acme", organisation=True
-    )
-    for slot, event in life(call, WISH, ending):
-        story.tell(slot, event)
+    money = Budget(name="money", tools=("*",), amount="/amount", limit=100, per=("day",))
+    tokens = Budget(name="talk", tools=("*",), amount=TOKENS, limit=100)
+    day = Sum(money, "acme", ("2026-03-02",))
+    talk = Sum(tokens, "acme", organisation=True)
+    story.tell_all(life(call, WISH, ending))
     for number, (ref, amount) in enumerate([(call, "10.5"), (other, "0.25"), (call, "20")], 1):
         story.tell(day.ref.used(number), e.BudgetUsed(str(ref), amount, day.key))
     for turn in (1, 2):
@@ -792,9 +765,8 @@ def test_threads_are_counted_by_what_stands_in_them(db, told):
     assert found.keys() == by_thread.keys()
     for key, facts in by_thread.items():
         kinds = Counter(type(fact.event).__name__ for fact in facts)
-        opened = next(
-            (fact.event for fact in facts if isinstance(fact.event, e.ThreadOpened)), None
-        )
+        events = (fact.event for fact in facts)
+        opened = next((one for one in events if isinstance(one, e.ThreadOpened)), None)
         usage = [fact.event.usage for fact in facts if isinstance(fact.event, e.ModelReplied)]
         assert found[key] == {
             "workspace": key[0],

@@ -34,10 +34,7 @@ def tallied(facts, begin=0):
 
 
 def told(*places):
-    story = Story()
-    for slot, event in places:
-        story.tell(slot, event)
-    return story.facts
+    return Story().tell_all(places).facts
 
 
 @pytest.mark.parametrize(

@@ -60,9 +60,7 @@ def test_the_order_of_delivery_does_not_matter(both):
 
 def test_an_approval_cycle_is_one_item_and_what_was_said_meanwhile_follows_it():
     """Facts of a call are grouped at the call, whatever was said between them (B3, B4)."""
-    story = Story()
-    story.say("refund me")
-    story.turn(1, REFUND)
+    story = Story().say("refund me").turn(1, REFUND)
     for slot, event in life(REF.wish(1, 0), REFUND, "returned"):
         story.tell(slot, event)
         story.say(f"after {slot.tail[-1]}")
@@ -73,19 +71,13 @@ def test_an_approval_cycle_is_one_item_and_what_was_said_meanwhile_follows_it():
 
 def test_a_timeline_goes_on_after_a_pending_call():
     """A history stops before the turn of a pending call; its timeline does not."""
-    story = Story()
-    story.turn(1, REFUND)
-    for slot, event in life(REF.wish(1, 0), REFUND, "approved")[:2]:
-        story.tell(slot, event)
+    story = Story().turn(1, REFUND).tell_all(life(REF.wish(1, 0), REFUND, "approved")[:2])
     story.say("hurry")
     assert brief(story.facts) == ["turn 1", "1-0 pending", "hurry"]
 
 
 def test_a_call_of_a_service_stands_where_it_was_requested():
     """Calls with ids of a service's own are in the order of their requests."""
-    story = Story()
-    story.say("first")
-    for slot, event in life(REF.call("refund-1"), REFUND, "denied"):
-        story.tell(slot, event)
+    story = Story().say("first").tell_all(life(REF.call("refund-1"), REFUND, "denied"))
     story.say("second")
     assert brief(story.facts) == ["first", "refund-1 refused", "second"]

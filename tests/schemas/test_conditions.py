@@ -171,9 +171,7 @@ def test_a_pattern_does_not_blow_up():
 
 @pytest.mark.timeout(20)
 def test_long_lists_are_for_people_to_look_at():
-    """Going through a list takes the square of its length, so a long one cannot be said; other
-    conditions go on.
-    """
+    """Lists cost the square of their length: a long one cannot be said; other conditions go on."""
     lines = {"lines": list(range(MAX_VALUES + 1)), "amount": 7}
     long = scope({"lines": list(range(100_000)), "amount": 7})
     for condition in (
@@ -291,9 +289,7 @@ ARGUMENTS = st.dictionaries(st.sampled_from("abc"), VALUES, max_size=3)
 
 @given(EXPRESSIONS, ARGUMENTS)
 def test_any_condition_says_yes_or_no_or_cannot(condition, args):
-    """Whatever the condition and the arguments: a boolean or CannotSay, twice the same, and nothing
-    changed (B64, B65).
-    """
+    """Whatever the condition and arguments: a boolean or CannotSay, twice the same (B64, B65)."""
     before = copy.deepcopy(args)
     answers = []
     for _ in range(2):

@@ -56,41 +56,29 @@ REFUSED = [
     pytest.param(doubled(40, "anyOf"), "steps for a single value", id="anyOf"),
     pytest.param(doubled(40, "oneOf"), "steps for a single value", id="oneOf"),
     pytest.param(nested_unevaluated(16), "steps for a single value", id="unevaluated"),
-    pytest.param(
-        {"type": "object", "enum": [{"a": n} for n in range(20_000)]}, "steps for a", id="enum"
-    ),
+    pytest.param({"type": "object", "enum": [{"a": n} for n in range(20_000)]}, "steps for a",
+                 id="enum"),
     pytest.param(
         {"type": "object", "allOf": [{"$ref": "#"}]},
         "refers to itself at the same value",
         id="self",
     ),
-    pytest.param(
-        {"type": "object", "properties": {f"a{n}": {} for n in range(3_000)}},
-        "3,000 subschemas",
-        id="many",
-    ),
-    pytest.param(
-        {"type": "object", "properties": {"a": {"pattern": "(a{1000}){1000}"}}},
-        "too many counted repetitions",
-        id="pattern",
-    ),
+    pytest.param({"type": "object", "properties": {f"a{n}": {} for n in range(3_000)}},
+                 "3,000 subschemas", id="many"),
+    pytest.param({"type": "object", "properties": {"a": {"pattern": "(a{1000}){1000}"}}},
+                 "too many counted repetitions", id="pattern"),
     pytest.param(
         {"$schema": DRAFTS["2019-09"], "type": "object", "allOf": [{"$recursiveRef": "#"}]},
         "refers to itself at the same value",
         id="recursive",
     ),
-    pytest.param(
-        doubled(40) | {"$schema": DRAFTS["draft-07"]}, "steps for a single value", id="draft-07"
-    ),
-    pytest.param(
-        doubled(40) | {"$schema": DRAFTS["draft-04"]}, "steps for a single value", id="draft-04"
-    ),
-    pytest.param(
-        {"type": "object", "$ref": "https://a.example/b"},
-        "can only refer to a place in itself",
-        id="foreign",
-    ),
-]
+    pytest.param(doubled(40) | {"$schema": DRAFTS["draft-07"]}, "steps for a single value",
+                 id="draft-07"),
+    pytest.param(doubled(40) | {"$schema": DRAFTS["draft-04"]}, "steps for a single value",
+                 id="draft-04"),
+    pytest.param({"type": "object", "$ref": "https://a.example/b"},
+                 "can only refer to a place in itself", id="foreign"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("schema", "words"), REFUSED)

@@ -447,9 +447,7 @@ def test_ordinary_id_is_taken_everywhere(good):
     ],
 )
 def test_id_that_could_mean_something_else_is_refused(use):
-    """Dots, blanks, slashes, wildcards, a leading underscore, too long, empty, not ASCII: refused
-    (B19, B24, B74).
-    """
+    """Dots, blanks, slashes, wildcards, `_` first, too long, empty, not ASCII (B19, B24, B74)."""
     assert [bad for bad in BAD_IDS if not _is_refused(use, bad)] == []
 
 

@@ -151,9 +151,7 @@ def test_a_condition_that_cannot_be_evaluated_says_why():
 
 
 def test_rules_without_effect_are_only_told():
-    """A shadow rule changes no word, and says what it would have said; where it cannot say, that it
-    would have asked.
-    """
+    """A shadow rule changes no word and says what it would say; where it cannot, that it asks."""
     text = (
         rule("s1", '["x"]', "block", "shadow = true", "priority = 9")
         + rule("s2", '["x"]', "allow", "shadow = true", 'when = "args.amount > 1"')
@@ -331,9 +329,7 @@ def test_more_tools_than_are_remembered_are_judged_all_the_same(monkeypatch):
 
 @pytest.mark.parametrize("word", ["queue", "supersede", "block"])
 def test_while_pending_is_of_the_whole_policy(word):
-    """What becomes of a message while a call waits is said once, above the rules; unsaid, the
-    message waits (B58).
-    """
+    """What becomes of a message meanwhile is said above the rules; unsaid, it waits (B58)."""
     assert read_policy(f'while_pending = "{word}"\n' + rule(), "policy.toml").while_pending == word
     assert read_policy(rule(), "policy.toml").while_pending == "queue"
     assert Policy().while_pending == "queue"
@@ -383,10 +379,8 @@ def test_airline_example_asks_before_changes():
         (rule(tools="[]"), ["line 3, rule 'a'", "'tools' is empty"]),
         (rule(tools='"x"'), ["line 3", "'tools' should be a list"]),
         (rule(tools="[1]"), ["line 3", "'tools', item 1 should be a valid string"]),
-        (
-            rule(tools='[\n  "x",\n  "a b",\n]'),
-            ["line 3, rule 'a'", "item 2", "'a b' is not a valid pattern", "* and ?"],
-        ),
+        (rule(tools='[\n  "x",\n  "a b",\n]'),
+         ["line 3, rule 'a'", "item 2", "'a b' is not a valid pattern", "* and ?"]),
         (rule(tools='["[ab]"]'), ["line 3", "'[ab]' is not a valid pattern of tools"]),
         (rule(tools='["a>b"]'), ["line 3", "'a>b' is not a valid pattern"]),
         (rule(tools='["ü"]'), ["line 3", "'ü' is not a valid pattern"]),
@@ -403,10 +397,8 @@ def test_airline_example_asks_before_changes():
         (rule("a", '["x"]', "allow", "valid_for_s = 0"), ["line 5", "greater than 0"]),
         (rule("a", '["x"]', "allow", "", "expires_in_s = 9"),
          ["line 6", "'expires_in_s'", "'allow'"]),
-        (
-            rule("a", '["x"]', "ask", "votes_needed = 0"),
-            ["line 5", "'votes_needed' should be greater than or"],
-        ),
+        (rule("a", '["x"]', "ask", "votes_needed = 0"),
+         ["line 5", "'votes_needed' should be greater than or"]),
         (rule("a", '["x"]', "ask", "votes_needed = 1.0"), ["line 5", "should be a valid integer"]),
         (rule("a", '["x"]', "ask", "votes_needed = true"), ["line 5", "should be a valid integer"]),
         (rule("a", '["x"]', "ask", f"votes_needed = {10**30}"),
@@ -421,16 +413,12 @@ def test_airline_example_asks_before_changes():
         # Groups.
         (rule(*ASK, 'voters = ["ana", "@sec"]'),
          ["line 5, rule 'a'", "no group 'sec'. There are none.", "below [groups]"]),
-        (
-            '[groups]\nops = ["x"]\ndesk = ["y"]\n' + rule(*ASK, 'also = [{voters = ["@sec"]}]'),
-            ["line 8, rule 'a'", "there is no group 'sec'. The groups are: ops, desk."],
-        ),
+        ('[groups]\nops = ["x"]\ndesk = ["y"]\n' + rule(*ASK, 'also = [{voters = ["@sec"]}]'),
+         ["line 8, rule 'a'", "there is no group 'sec'. The groups are: ops, desk."]),
         (rule(*ASK, 'break_glass = ["@sec"]'), ["line 5, rule 'a'", "no group 'sec'"]),
-        (
-            rule(*ASK, "expires_in_s = 9", 'on_timeout = "escalate"',
-                 'stages = [\n {voters = ["@sec"]}]'),
-            ["line 7, rule 'a'", "no group 'sec'"],
-        ),
+        (rule(*ASK, "expires_in_s = 9", 'on_timeout = "escalate"',
+              'stages = [\n {voters = ["@sec"]}]'),
+         ["line 7, rule 'a'", "no group 'sec'"]),
         ('[owners]\nx = ["ana"]\ny = ["@sec"]\n', ["line 3", "no group 'sec'"]),
         (rule(*ASK, 'voters = ["@sec*"]'), ["line 5", "no group 'sec*'"]),
         (rule(*ASK, 'voters = ["@"]'), ["line 5", "'voters', item 1: '' is not a valid pattern"]),
@@ -476,41 +464,29 @@ def test_airline_example_asks_before_changes():
         (rule(*ASK, f'when = "{"1" * 2001}"'), ["line 5", "2,000 characters; this one has 2,001"]),
         (rule(*ASK, "when = true"), ["line 5", "'when' should be a valid string"]),
         # Rules that contradict each other.
-        (
-            rule("a", '["x", "y"]', "ask") + rule("b", '["y", "x"]', "allow"),
-            ["line 8, rule 'b'", "this rule says allow, but 'a' says ask for the same calls",
-             "a higher priority"],
-        ),
-        (
-            rule("a", '["x"]', "block", 'when = "args.n > 1"')
-            + rule("b", '["x"]', "ask", "", 'when = "args.n > 1"'),
-            ["line 9, rule 'b'", "says ask, but 'a' says block"],
-        ),
+        (rule("a", '["x", "y"]', "ask") + rule("b", '["y", "x"]', "allow"),
+         ["line 8, rule 'b'", "this rule says allow, but 'a' says ask for the same calls",
+          "a higher priority"]),
+        (rule("a", '["x"]', "block", 'when = "args.n > 1"')
+         + rule("b", '["x"]', "ask", "", 'when = "args.n > 1"'),
+         ["line 9, rule 'b'", "says ask, but 'a' says block"]),
         # Until when, and what then.
         (rule(*ASK, 'on_timeout = "stay"'),
          ["line 5, rule 'a'", "needs expires_in_s, which is missing. Write it, or omit"]),
         (rule(*ASK, 'on_timeout = "later"'), ["line 5", "'deny', 'escalate' or 'stay'"]),
-        (
-            rule(*ASK, "expires_in_s = 9", 'on_timeout = "escalate"'),
-            ["line 6, rule 'a'", "needs people to escalate to. Write stages"],
-        ),
+        (rule(*ASK, "expires_in_s = 9", 'on_timeout = "escalate"'),
+         ["line 6, rule 'a'", "needs people to escalate to. Write stages"]),
         (rule(*ASK, 'stages = [{voters = ["lea"]}]'),
          ["line 5, rule 'a'", 'Write on_timeout = "escalate", and expires_in_s.']),
-        (
-            rule(*ASK, "expires_in_s = 9", 'on_timeout = "stay"', 'stages = [{voters = ["lea"]}]'),
-            ["line 7, rule 'a'", 'Write on_timeout = "escalate"'],
-        ),
-        (
-            rule(*ASK, "expires_in_s = 9", 'on_timeout = "escalate"')
-            + '[[rule.stages]]\nvoters = ["lea"]\n[[rule.stages]]\nvoters = ["ben"]\n',
-            ["line 7, rule 'a'",
-             "this stage never ends, so later stages are never asked. Give it expires_in_s."],
-        ),
-        (
-            rule(*ASK, "expires_in_s = 9", 'on_timeout = "escalate"')
-            + '[[rule.stages]]\nvoters = ["lea"]\nexpires_in_s = 0\n',
-            ["line 9, rule 'a'", "greater than 0"],
-        ),
+        (rule(*ASK, "expires_in_s = 9", 'on_timeout = "stay"', 'stages = [{voters = ["lea"]}]'),
+         ["line 7, rule 'a'", 'Write on_timeout = "escalate"']),
+        (rule(*ASK, "expires_in_s = 9", 'on_timeout = "escalate"')
+         + '[[rule.stages]]\nvoters = ["lea"]\n[[rule.stages]]\nvoters = ["ben"]\n',
+         ["line 7, rule 'a'",
+          "this stage never ends, so later stages are never asked. Give it expires_in_s."]),
+        (rule(*ASK, "expires_in_s = 9", 'on_timeout = "escalate"')
+         + '[[rule.stages]]\nvoters = ["lea"]\nexpires_in_s = 0\n',
+         ["line 9, rule 'a'", "greater than 0"]),
         (rule(*ASK, "stages = [3]"), ["line 5", "'stages', item 1 should be a table"]),
         (rule(*ASK, 'stages = {voters = ["lea"]}'), ["line 5", "'stages' should be a list"]),
         (rule(*ASK, "stages = [{}]"), ["line 5", "'voters' is missing"]),
@@ -536,48 +512,31 @@ def test_airline_example_asks_before_changes():
          ["line 5, rule 'a': 'break_glass', item 2: 'a b' is not a valid pattern"]),
         # Votes that could never come together.
         (rule(*ASK, "denials_needed = 0"), ["line 5", "greater than or equal to 1"]),
-        (
-            rule(*ASK, 'voters = ["ben", "ana"]', "denials_needed = 3"),
-            ["line 6, rule 'a'", "3 denials are needed, but only ana, ben may vote."],
-        ),
-        (
-            rule(*ASK, 'voters = ["sam"]', 'also = [{voters = ["sam"]}]'),
-            ["line 6, rule 'a'", "2 votes are needed, but only sam may vote. Name more voters."],
-        ),
+        (rule(*ASK, 'voters = ["ben", "ana"]', "denials_needed = 3"),
+         ["line 6, rule 'a'", "3 denials are needed, but only ana, ben may vote."]),
+        (rule(*ASK, 'voters = ["sam"]', 'also = [{voters = ["sam"]}]'),
+         ["line 6, rule 'a'", "2 votes are needed, but only sam may vote. Name more voters."]),
         (
             '[groups]\nsec = ["sam"]\n' + rule(*ASK, 'voters = ["ana", "ben"]',
                                                'also = [{voters = ["sam"]}, {voters = ["@sec"]}]'),
             ["line 8, rule 'a'",
              "3 votes are needed, but only ana, ben, sam may vote, and nobody counts twice."],
         ),
-        (
-            '[groups]\nsec = ["sam"]\n'
-            + rule(*ASK, 'also = [{voters = ["@sec"], votes_needed = 2}]'),
-            ["line 7, rule 'a'",
-             "2 votes are needed of @sec, but only sam may vote. Name more voters."],
-        ),
-        (
-            rule("a", '["x"]', "ask", 'voters = ["ana", "ana"]', "votes_needed = 2"),
-            ["line 6, rule 'a'", "2 votes are needed, but only ana may vote"],
-        ),
-        (
-            rule("a", '["x"]', "ask", "votes_needed = 3", 'voters = ["ben", "ana"]'),
-            ["line 5, rule 'a'", "3 votes are needed, but only ana, ben may vote"],
-        ),
-        (
-            rule("a", '["x"]', "allow", "votes_needed = 1", "tool = 1", "voters = 3"),
-            ["line 6, rule 'a'", "unknown key 'tool'"],
-        ),
-        (
-            rule("a", '["x"]', "allow", "votes_needed = 1") + rule("b", "[]", "perhaps"),
-            ["line 5, rule 'a'", "Also, line 8, rule 'b'", "Also, line 9, rule 'b'"],
-        ),
+        ('[groups]\nsec = ["sam"]\n' + rule(*ASK, 'also = [{voters = ["@sec"], votes_needed = 2}]'),
+         ["line 7, rule 'a'",
+          "2 votes are needed of @sec, but only sam may vote. Name more voters."]),
+        (rule("a", '["x"]', "ask", 'voters = ["ana", "ana"]', "votes_needed = 2"),
+         ["line 6, rule 'a'", "2 votes are needed, but only ana may vote"]),
+        (rule("a", '["x"]', "ask", "votes_needed = 3", 'voters = ["ben", "ana"]'),
+         ["line 5, rule 'a'", "3 votes are needed, but only ana, ben may vote"]),
+        (rule("a", '["x"]', "allow", "votes_needed = 1", "tool = 1", "voters = 3"),
+         ["line 6, rule 'a'", "unknown key 'tool'"]),
+        (rule("a", '["x"]', "allow", "votes_needed = 1") + rule("b", "[]", "perhaps"),
+         ["line 5, rule 'a'", "Also, line 8, rule 'b'", "Also, line 9, rule 'b'"]),
     ],
 )  # fmt: skip
 def test_mistake_is_told_with_its_line(text, expected):
-    """A mistake in a policy names the line, the rule and what is allowed; no policy comes of it
-    (I4).
-    """
+    """A mistake names the line, the rule and what is allowed; no policy comes of it (I4)."""
     with pytest.raises(BadFile) as raised:
         read_policy(text, "policy.toml")
     message = str(raised.value)
@@ -714,9 +673,7 @@ answer = "Ask again tomorrow."
     ],
 )  # fmt: skip
 def test_first_matching_vote_is_given(text, tool, ballot):
-    """The first vote that matches is given, then what holds otherwise, then none: nothing defaults
-    to yes (B73).
-    """
+    """The first vote that matches, then what holds otherwise, then none: no default yes (B73)."""
     assert vote(read_script(text, "reviewer.toml"), tool) == ballot
 
 

@@ -142,9 +142,7 @@ def test_seats_that_stay_empty_for_ever(quorums, people, anywhere, lacks):
 
 @given(QUORUMS, NAMES)
 def test_what_is_met_lacks_nothing(quorums, people):
-    """Nothing is called hopeless that these very people can settle; and with names only, lacking is
-    what is not filled.
-    """
+    """Nothing is called hopeless that these people can settle; lacking is what is not filled."""
     if met(quorums, people):
         assert lacking(quorums, people) == 0
     if everybody(quorums) is not None:

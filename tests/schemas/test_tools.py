@@ -87,7 +87,6 @@ def test_arguments_that_fit(arguments):
 def test_arguments_that_do_not_fit(arguments, expected):
     """What is wrong is one sentence of where and what, for people and models (I4, B17, B66)."""
     said = tool().problems(arguments)
-    assert said is not None
     assert said.startswith("The arguments of refund ")
     assert said.endswith(".")
     assert len(said) < 1000
@@ -182,20 +181,10 @@ LINKED = {"next": {"$ref": "#/definitions/node"}, "value": {"type": "integer"}}
 @pytest.mark.parametrize(
     ("dialect", "words", "fits", "breaks"),
     [
-        pytest.param(
-            DRAFT_4,
-            {"properties": {"a": {"minimum": 3, "exclusiveMinimum": True}}},
-            '{"a": 4}',
-            '{"a": 3}',
-            id="a boolean exclusiveMinimum",
-        ),
-        pytest.param(
-            DRAFT_6,
-            {"properties": {"a": {"exclusiveMinimum": 3}}},
-            '{"a": 4}',
-            '{"a": 3}',
-            id="a number as exclusiveMinimum",
-        ),
+        pytest.param(DRAFT_4, {"properties": {"a": {"minimum": 3, "exclusiveMinimum": True}}},
+                     '{"a": 4}', '{"a": 3}', id="a boolean exclusiveMinimum"),
+        pytest.param(DRAFT_6, {"properties": {"a": {"exclusiveMinimum": 3}}}, '{"a": 4}',
+                     '{"a": 3}', id="a number as exclusiveMinimum"),
         *(
             pytest.param(
                 dialect,
@@ -210,20 +199,12 @@ LINKED = {"next": {"$ref": "#/definitions/node"}, "value": {"type": "integer"}}
             )
             for dialect in (DRAFT_4, DRAFT_7, DRAFT_2019, None)
         ),
-        pytest.param(
-            DRAFT_7,
-            {"dependencies": {"a": ["b"], "c": {"required": ["d"]}}},
-            '{"a": 1, "b": 1, "c": 1, "d": 1}',
-            '{"c": 1}',
-            id="dependencies",
-        ),
-        pytest.param(
-            DRAFT_7,
-            {"properties": LINKED, "definitions": {"node": {"properties": LINKED}}},
-            '{"next": {"next": {"value": 1}}}',
-            '{"next": {"next": {"value": "1"}}}',
-            id="definitions",
-        ),
+        pytest.param(DRAFT_7, {"dependencies": {"a": ["b"], "c": {"required": ["d"]}}},
+                     '{"a": 1, "b": 1, "c": 1, "d": 1}', '{"c": 1}', id="dependencies"),
+        pytest.param(DRAFT_7,
+                     {"properties": LINKED, "definitions": {"node": {"properties": LINKED}}},
+                     '{"next": {"next": {"value": 1}}}', '{"next": {"next": {"value": "1"}}}',
+                     id="definitions"),
         pytest.param(
             DRAFT_7,
             {
@@ -252,36 +233,18 @@ LINKED = {"next": {"$ref": "#/definitions/node"}, "value": {"type": "integer"}}
             '{"child": {"child": {"n": "1"}}}',
             id="$recursiveRef",
         ),
-        pytest.param(
-            DRAFT_7,
-            {"if": {"required": ["a"]}, "then": {"required": ["b"]}},
-            '{"a": 1, "b": 1}',
-            '{"a": 1}',
-            id="if and then",
-        ),
-        pytest.param(
-            DRAFT_2019,
-            {"properties": {"a": {"type": "string"}}, "unevaluatedProperties": False},
-            '{"a": "x"}',
-            '{"b": 1}',
-            id="unevaluatedProperties",
-        ),
-        pytest.param(
-            DRAFT_7,
-            {"properties": {"a": {"type": "string", "contentEncoding": "base64"}}},
-            '{"a": "not base64"}',
-            '{"a": 1}',
-            id="contentEncoding only describes",
-        ),
-        pytest.param(
-            None,
-            {"properties": {"a": {"minimum": 3, "exclusiveMinimum": True}}},
-            '{"a": 4}',
-            '{"a": 3}',
-            id="without $schema, in words of draft-04 alone",
-        ),
+        pytest.param(DRAFT_7, {"if": {"required": ["a"]}, "then": {"required": ["b"]}},
+                     '{"a": 1, "b": 1}', '{"a": 1}', id="if and then"),
+        pytest.param(DRAFT_2019,
+                     {"properties": {"a": {"type": "string"}}, "unevaluatedProperties": False},
+                     '{"a": "x"}', '{"b": 1}', id="unevaluatedProperties"),
+        pytest.param(DRAFT_7,
+                     {"properties": {"a": {"type": "string", "contentEncoding": "base64"}}},
+                     '{"a": "not base64"}', '{"a": 1}', id="contentEncoding only describes"),
+        pytest.param(None, {"properties": {"a": {"minimum": 3, "exclusiveMinimum": True}}},
+                     '{"a": 4}', '{"a": 3}', id="without $schema, in words of draft-04 alone"),
     ],
-)
+)  # fmt: skip
 def test_a_word_means_what_its_draft_says(dialect, words, fits, breaks):
     """Each word that changed between the drafts, by the draft that the schema names (B66)."""
     read = of_draft(dialect, **words)
@@ -351,9 +314,7 @@ def test_changed_contract_is_another_version(changed):
 
 
 def test_a_tool_that_governs_says_so_in_its_declaration():
-    """What can change what is asked about is marked where it is declared, in code and in a file;
-    else it is not (B69).
-    """
+    """What governs is marked where it is declared, in code and in a file; else it is not (B69)."""
     made = spec_of(refund, governs=True)
     (written,) = read_tools(
         '[[tool]]\nname = "grant"\ngoverns = true\nschema = {type = "object"}', "tools.toml"
@@ -554,9 +515,7 @@ def test_spec_built_in_code_is_checked_too():
 
 
 async def test_another_tool_under_the_same_call_id_is_refused():
-    """A call id stands for one tool and its arguments: the same arguments for another tool are
-    another request (B50).
-    """
+    """A call id is for one tool and its arguments: another tool is another request (B50)."""
     ledger = Ledger(Memory(), Author(kind="service", name="tests"))
     for name in ("refund", "charge"):
         await ledger.declare("shop", ToolSpec(name=name, schema=SCHEMA))

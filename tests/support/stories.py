@@ -1,9 +1,10 @@
 """Stories for tests: the facts of a conversation, numbered and dated as a broker would have."""
 
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
+from typing import Self
 
 from hypothesis import strategies as st
 
@@ -26,7 +27,10 @@ async def told(bucket: Bucket) -> AsyncGenerator[tuple[str, bytes]]:
 
 
 class Story:
-    """Facts in the order of their recording, one second apart."""
+    """Facts in the order of their recording, one second apart.
+
+    `story = Story().say("hello").turn(1, wish)`; `tell` gives the fact, the others the story.
+    """
 
     def __init__(self, ref: ThreadRef = REF) -> None:
         self.ref = ref
@@ -37,25 +41,28 @@ class Story:
         self.facts.append(Fact(seq, START + timedelta(seconds=seq), slot, event))
         return self.facts[-1]
 
-    def say(self, text: str, role="user", name="") -> None:
-        message = f"m{len(self.facts)}"
-        self.tell(self.ref.said(message), e.Said(role=role, text=text, name=name))
-
-    def ask(self, turn: int, attempt: int = 1) -> None:
-        self.tell(self.ref.asked(turn, attempt), e.ModelAsked(model="test:model"))
-
-    def reply(self, turn: int, *parts: e.Part) -> None:
-        self.tell(self.ref.replied(turn), e.ModelReplied(parts=parts))
-
-    def turn(self, turn: int, *parts: e.Part) -> None:
-        """A request to the model and its reply."""
-        self.ask(turn)
-        self.reply(turn, *parts)
-
-    def live(self, turn: int, index: int, wish: e.Wish, ending: str, output: str = "done") -> None:
-        """All facts of a call from request to end."""
-        for slot, event in life(self.ref.wish(turn, index), wish, ending, output):
+    def tell_all(self, told: Iterable[tuple[Slot, e.AnyEvent | e.Carried]]) -> Self:
+        for slot, event in told:
             self.tell(slot, event)
+        return self
+
+    def say(self, text: str, role="user", name="") -> Self:
+        message = self.ref.said(f"m{len(self.facts)}")
+        return self.tell_all([(message, e.Said(role=role, text=text, name=name))])
+
+    def ask(self, turn: int, attempt: int = 1) -> Self:
+        return self.tell_all([(self.ref.asked(turn, attempt), e.ModelAsked(model="test:model"))])
+
+    def reply(self, turn: int, *parts: e.Part) -> Self:
+        return self.tell_all([(self.ref.replied(turn), e.ModelReplied(parts=parts))])
+
+    def turn(self, turn: int, *parts: e.Part) -> Self:
+        """A request to the model and its reply."""
+        return self.ask(turn).reply(turn, *parts)
+
+    def live(self, turn: int, index: int, wish: e.Wish, ending: str, output: str = "done") -> Self:
+        """All facts of a call from request to end."""
+        return self.tell_all(life(self.ref.wish(turn, index), wish, ending, output))
 
 
 def request(wish: e.Wish, tool_version: str = "v1") -> e.ToolRequested:

@@ -137,8 +137,7 @@ def test_a_late_event_moves_no_state_backwards(data):
 
 def test_what_is_not_about_a_call_is_a_change():
     """Also bytes that are no fact have an event, so that no number is missing (B14)."""
-    story = Story()
-    story.say("hello")
+    story = Story().say("hello")
     story.tell(GrantRef("acme", "ana", "g1").revoked_by("ana"), e.GrantRevoked(reviewer="ana"))
     story.tell(CALL.requested, e.Carried(type="", raw=b"{", problem="not JSON"))
     events = events_of(story.facts, story.facts)
