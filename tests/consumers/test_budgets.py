@@ -17,6 +17,7 @@ from hypothesis import strategies as some
 from running import working
 from shop import FIRST, SCHEMA, SECOND, THIRD, THREAD, Shop, rule
 from stories import REF, SETTLED, UNSETTLED, Story
+from until import recorded
 
 from ayes.consumers.effects import Append, Reload
 from ayes.consumers.gate import Gate
@@ -505,8 +506,7 @@ async def test_tokens_of_an_agent_and_a_day(shop: Shop):
 async def used(shop: Shop, number: int) -> None:
     """Wait until the only sum has so many facts."""
     pattern = f"{ROOT}.shop.{BUDGET}.talk.*.{number}"
-    async with asyncio.timeout(60), aclosing(shop.ledger.watch(1, pattern)) as facts:
-        await anext(facts)
+    await recorded(shop.ledger, pattern)
 
 
 async def test_no_call_is_taken_for_a_reply(shop: Shop):

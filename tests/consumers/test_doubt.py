@@ -17,7 +17,7 @@ from ayes.ledger.clients.services import CHANNEL, LEASE_S, RENEWED, Ledger
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ops.workers import reactions, working
-from ayes.projections.doubt import CallInDoubt, doubt_of
+from ayes.projections.doubt import doubt_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import BadInput, BrokerRefused
@@ -63,9 +63,8 @@ async def names(ledger: Ledger) -> list[str]:
     return [one.call for one in await in_doubt(ledger)]
 
 
-async def eventually_in_doubt(ledger: Ledger) -> list[CallInDoubt]:
-    """The calls in doubt once there are any: when a lease has ended, which no event tells."""
-    return await until(lambda: in_doubt(ledger))
+async def _none(ledger: Ledger) -> bool:
+    return not await names(ledger)
 
 
 @pytest.fixture(params=["no index", "an index"])
@@ -143,12 +142,9 @@ async def test_a_service_that_renews_its_claim_is_alive_however_long_it_runs(des
         return "paid"
 
     running = asyncio.create_task(desk.run(call, pay, lease_s=0.6))
-    async with asyncio.timeout(60):
-        while not await _is_renewed_after(desk, call, 0.6):  # noqa: ASYNC110 - none is announced
-            await asyncio.sleep(0.02)
-        await indexed(desk, index=index)
-        while await names(desk):  # noqa: ASYNC110 - a busy machine may renew it too late
-            await asyncio.sleep(0.02)
+    await until(lambda: _is_renewed_after(desk, call, 0.6))
+    await indexed(desk, index=index)
+    await until(lambda: _none(desk))  # a busy machine may renew it too late
     goes_on.set()
     assert isinstance(await running, e.ToolReturned)
     assert await names(desk) == []
@@ -191,7 +187,7 @@ async def test_a_lease_that_ended_is_no_fact(desk, index):
     """A renewal after it shows that the service lives; only `doubt` records the doubt."""
     call = await claimed(desk, "c1", lease_s=0.001)
     await indexed(desk, index=index)
-    found = await eventually_in_doubt(desk)
+    found = await until(lambda: in_doubt(desk))
     assert [(one.call, one.recorded, one.since) for one in found] == [
         ("c1", False, (await desk.call(call)).starts[0].recorded_at)
     ]
@@ -287,7 +283,7 @@ async def test_a_service_that_is_killed_is_noticed(store):
         await desk.declare("shop", PAY)
         await approved(desk, "killed")
         await _run_and_kill(desk, store)
-        [found] = await eventually_in_doubt(desk)
+        [found] = await until(lambda: in_doubt(desk))
     assert (found.call, found.claimed_by, found.recorded) == ("killed", "billing", False)
 
 
@@ -349,9 +345,10 @@ async def test_void_starts_and_results_are_found_for_a_week(desk, monkeypatch):
 
 
 async def _written(desk: Ledger, key: str) -> None:
-    async with asyncio.timeout(60):
-        while key not in await desk.log.running.entries():  # noqa: ASYNC110 - rarely written
-            await asyncio.sleep(0.02)
+    async def stands() -> bool:
+        return key in await desk.log.running.entries()
+
+    await until(stands)
 
 
 async def test_the_queues_worker_keeps_the_index(store, monkeypatch):

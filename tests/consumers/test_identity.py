@@ -59,6 +59,12 @@ async def asked(
     return await settled(ledger)
 
 
+async def voted(ledger: Ledger, name: str, verdict: str = "approve", **more) -> None:
+    """Record a vote past the client, which asks whether it may."""
+    digest = (await ledger.call(CALL)).approval_request.digest
+    await ledger.try_append(CALL.vote(name), e.Voted(verdict=verdict, digest=digest, **more))
+
+
 async def settled(ledger: Ledger, ref: CallRef = CALL) -> Call:
     gate, before = Gate(), -1
     while before != (before := await ledger.log.last_seq()):
@@ -85,9 +91,7 @@ async def test_no_account_of_the_requester_counts(ledger: Ledger, requester: str
     for name in ("ben", "BEN", "benjamin"):
         with pytest.raises(NotAllowed, match=f"{name} asked for"):
             await ledger.reviewer(name).approve(CALL)
-        await ledger.try_append(
-            CALL.vote(name), e.Voted(verdict="approve", digest=call.approval_request.digest)
-        )
+        await voted(ledger, name)
     assert (await settled(ledger)).status is Status.PENDING
     await ledger.reviewer("ana").approve(CALL)
     assert (await settled(ledger)).status is Status.APPROVED
@@ -159,9 +163,7 @@ async def test_two_accounts_of_one_person_count_once(ledger: Ledger):
     call = await asked(ledger, PEOPLE + ASK + "votes_needed = 2\n")
     assert call.approval_request is not None
     for name in ("benjamin", "ben"):
-        await ledger.try_append(
-            CALL.vote(name), e.Voted(verdict="approve", digest=call.approval_request.digest)
-        )
+        await voted(ledger, name)
     call = await settled(ledger)
     assert call.status is Status.PENDING
     assert (await ledger.tally(call)).approvals == 1
@@ -178,10 +180,9 @@ async def test_a_workspaces_table_fills_nobodys_seat(ledger: Ledger, own: str):
         '[[rule]]\nname = "both"\ntools = ["*"]\nthen = "ask"\nvoters = ["ana", "ben"]\n'
         '[[rule.also]]\nvoters = ["carl"]\n'
     )
-    call = await asked(ledger, own, over=over)
-    yes = e.Voted(verdict="approve", digest=call.approval_request.digest)
+    await asked(ledger, own, over=over)
     for name in ("ana", "ben"):
-        await ledger.try_append(CALL.vote(name), yes)
+        await voted(ledger, name)
     assert (await settled(ledger)).status is not Status.APPROVED
     if not own:
         await ledger.reviewer("carl").approve(CALL)
@@ -233,10 +234,8 @@ async def test_who_may_revoke_and_reconcile_is_frozen(ledger: Ledger):
     """In the question; and where nobody is asked, in the approval, with all who asked (R3, M3)."""
     keys = 'may_revoke = ["sam"]\nmay_reconcile = ["sue"]\n'
     call = await asked(ledger, keys + PEOPLE + ASK)
-    assert (call.approval_request.may_revoke, call.approval_request.may_reconcile) == (
-        ("sam",),
-        ("sue",),
-    )
+    question = call.approval_request
+    assert (question.may_revoke, question.may_reconcile) == (("sam",), ("sue",))
     allowed = Ledger(Memory(), ledger.author)
     policy = f'{keys}{PEOPLE}[owners]\n"desk" = ["olga"]\n' + ASK.replace('"ask"', '"allow"')
     call = await asked(allowed, policy, requester="slack:U17", agent="desk")
@@ -282,10 +281,7 @@ async def test_an_edit_that_nobody_could_agree_to_is_refused(ledger: Ledger):
     with pytest.raises(NotAllowed, match="the person who edits does not count, and too few others"):
         await ledger.reviewer("ana").approve(CALL, arguments=EDIT)
     assert call.approval_request is not None
-    await ledger.try_append(
-        CALL.vote("ana"),
-        e.Voted(verdict="approve", digest=call.approval_request.digest, arguments=EDIT),
-    )
+    await voted(ledger, "ana", arguments=EDIT)
     assert (await settled(ledger)).status is Status.DENIED
 
 
@@ -310,8 +306,7 @@ async def test_reasons_that_are_joined_stay_within_one_fact(ledger: Ledger):
     call = await asked(ledger, ASK + "denials_needed = 3\n")
     assert call.approval_request is not None
     for name in ("ana", "ben", "cara"):
-        vote = e.Voted(verdict="deny", digest=call.approval_request.digest, reason=f"{name} {LONG}")
-        await ledger.try_append(CALL.vote(name), vote)
+        await voted(ledger, name, "deny", reason=f"{name} {LONG}")
     call = await settled(ledger)
     assert isinstance(call.decided.event, e.Denied)
     assert call.decided.event.reason.endswith("… (cut)")
@@ -332,13 +327,9 @@ async def test_a_long_answer_ends_the_call_and_a_long_edit_does_not_count(ledger
     call = await asked(ledger, ASK + "editor_counts = true\n")
     assert call.approval_request is not None
     edit = f'{{"a":"{"x" * 523_700}"}}'
-    await ledger.try_append(
-        CALL.vote("ana"),
-        e.Voted(verdict="approve", digest=call.approval_request.digest, arguments=edit),
-    )
+    await voted(ledger, "ana", arguments=edit)
     assert (await settled(ledger)).status is Status.PENDING
-    vote = e.Voted(verdict="answer", digest=call.approval_request.digest, answer="z" * 523_900)
-    await ledger.try_append(CALL.vote("ben"), vote)
+    await voted(ledger, "ben", "answer", answer="z" * 523_900)
     call = await settled(ledger)
     assert call.status is Status.ANSWERED
     assert tool_not_run(call).text.endswith("… (cut)")

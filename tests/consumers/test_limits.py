@@ -6,7 +6,6 @@ end.
 """
 
 import asyncio
-from contextlib import aclosing
 
 import msgspec
 import pytest
@@ -14,6 +13,7 @@ from chain import DONE, REFUND, Chain, Script
 from chain import FIRST as WISHED
 from shop import FIRST, SECOND, THIRD, THREAD, Shop, rule
 from stories import REF, Story, request
+from until import recorded
 
 from ayes.consumers.effects import Append
 from ayes.consumers.gate import Gate
@@ -153,9 +153,7 @@ async def numbered(shop: Shop, count: int) -> list[CallRef]:
 async def judged(shop: Shop, ref: CallRef) -> None:
     """Wait until the gate has said something."""
     places = (ref.gated.subject, ref.decided.subject)
-    async with asyncio.timeout(60), aclosing(shop.ledger.watch(1, *places)) as facts:
-        async for _ in facts:
-            return
+    await recorded(shop.ledger, *places)
 
 
 async def no(shop: Shop, ref: CallRef, reason: str = "") -> None:

@@ -68,9 +68,7 @@ async def shown_of(ledger: Ledger, heard: list[object]) -> str:
 
 async def shows(heard: list[object], text: str) -> None:
     """Wait until the follower shows this text."""
-    async with asyncio.timeout(60):
-        while "".join(getattr(one, "text", "") for one in heard) != text:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)  # a list tells nobody
+    await until(lambda: "".join(getattr(one, "text", "") for one in heard) == text)
 
 
 async def test_each_word_is_shown_as_it_is_said(port: EventLog):

@@ -4,13 +4,12 @@ import asyncio
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from program import AYES, environment
-from until import until
+from until import recorded, until
 from workers import tell
 
 from ayes.consumers import executor
@@ -220,8 +219,7 @@ async def test_an_executor_that_was_killed_is_followed_by_one_that_asks(
     (tmp_path / "shop_tools.py").write_text(TOOLS)
     async with Ledger.connect(store, role="admin") as ledger:
         first = await _executor(store, tmp_path)
-        async with asyncio.timeout(60), aclosing(ledger.watch(1, "ledger.shop._tool.>")) as facts:
-            await anext(facts)
+        await recorded(ledger, "ledger.shop._tool.>")
         wish = (await ledger.request(CALL, "pay", {"order": order}, requester="ben")).wish
         yes = e.Approved(digest=wish.digest, ground="policy", rule="freely", policy_version=1)
         await tell(ledger, [(CALL.decided, yes)])
@@ -230,8 +228,7 @@ async def test_an_executor_that_was_killed_is_followed_by_one_that_asks(
         await first.wait()
         (tmp_path / "killed").touch()
         second = await _executor(store, tmp_path)
-        async with asyncio.timeout(60), aclosing(ledger.watch(1, CALL.finished.subject)) as ends:
-            await anext(ends)
+        await recorded(ledger, CALL.finished.subject)
         call = await ledger.call(CALL, must_include=CALL.finished)
         second.terminate()
         await second.wait()

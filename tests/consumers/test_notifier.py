@@ -12,7 +12,7 @@ from inboxes import Inbox, http, ntfy, smtp
 from running import working
 from sections import section
 from shop import FIRST, SECOND, THREAD, Shop, rule
-from until import until
+from until import recorded, until
 
 from ayes.consumers import worker as worker_module
 from ayes.consumers.effects import HandOn
@@ -113,10 +113,9 @@ async def notifiers(port: EventLog, channels: Channels) -> AsyncIterator[None]:
 
 async def told(shop: Shop, count: int, ref: CallRef = FIRST) -> set[str]:
     """Wait for so many facts that somebody was told; returns `who occasion` of all."""
-    async with asyncio.timeout(60):
-        while len(facts := await shop.ledger.read(f"{ref.subjects[:-1]}notified.>")) < count:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-    return {" ".join(fact.slot.tail[3:]) for fact in facts}
+    place = f"{ref.subjects[:-1]}notified.>"
+    await recorded(shop.ledger, place, count=count)
+    return {" ".join(fact.slot.tail[3:]) for fact in await shop.ledger.read(place)}
 
 
 def digest_s(in_s: float) -> float:

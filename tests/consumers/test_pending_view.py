@@ -9,7 +9,6 @@ import asyncio
 import itertools
 import json
 import random
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest
 from brokers import running
 from cable import Cable, delete, put, question
+from until import until
 
 from ayes.consumers.pending_view import PendingView, changes
 from ayes.interfaces.cli import decide
@@ -38,13 +38,10 @@ async def listed(bucket: Bucket) -> list[Entry]:
     return sorted(entries, key=lambda one: one.seq)
 
 
-async def quiet(inbox: PendingView, bucket: Bucket, within_s: float = 60) -> list[int]:
+async def quiet(inbox: PendingView, bucket: Bucket) -> list[int]:
     """Which calls wait, once the inbox has what a fresh listing has."""
     expected = await listed(bucket)
-    until = time.monotonic() + within_s
-    while inbox.entries.oldest() != expected and time.monotonic() < until:  # noqa: ASYNC110 - it is asked, nobody is told
-        await asyncio.sleep(0.01)
-    assert inbox.entries.oldest() == expected
+    await until(lambda: inbox.entries.oldest() == expected)
     assert len(inbox.entries) == len(expected)
     return [one.seq for one in inbox.entries.oldest()]
 
@@ -313,10 +310,9 @@ async def test_an_inbox_that_cannot_be_kept_up_says_so(store: Path):
 
 async def _lose(admin: Ledger, ledger: Ledger) -> None:
     """Look into the inbox while its bucket is taken away, until it cannot be kept up."""
-    async with PendingView(ledger) as inbox, asyncio.timeout(60):
+    async with PendingView(ledger) as inbox:
         await admin.log.api.ask("$JS.API.STREAM.DELETE.KV_pending", b"")
-        while len(inbox.entries.oldest()) == len(inbox.entries) == 1:  # noqa: ASYNC110 - as above
-            await asyncio.sleep(0.05)
+        await until(lambda: not len(inbox.entries.oldest()) == len(inbox.entries) == 1)
 
 
 def of_short_markers(ledger: Ledger) -> Bucket:
@@ -328,14 +324,12 @@ def of_short_markers(ledger: Ledger) -> Bucket:
 
 async def until_kept(ledger: Ledger, entries: int) -> None:
     """Wait until the bucket holds no more than that: its markers have gone."""
-    assert isinstance(ledger.log, JetStream)
-    async with asyncio.timeout(60):
-        while True:
-            info = await streams.info(ledger.log.api, f"STREAM.INFO.{streams.PENDING}")
-            assert info
-            if info["state"]["messages"] == entries:
-                return
-            await asyncio.sleep(0.1)
+
+    async def are_kept() -> bool:
+        info = await streams.info(ledger.log.api, f"STREAM.INFO.{streams.PENDING}")
+        return info["state"]["messages"] == entries
+
+    await until(are_kept)
 
 
 # --------------------------------------------------------------------------------- ayes pending

@@ -13,6 +13,7 @@ import pytest_asyncio
 from aiohttp import web
 from brokers import running
 from slack_stand_in import APP_TOKEN, BOT_TOKEN, CHANNEL, TEAM, slack_stand_in
+from until import recorded, until
 
 from ayes.consumers.slack.api import SlackApi
 from ayes.consumers.slack.buttons import Button, Buttons
@@ -142,18 +143,15 @@ class Site:
         return [one for one in self.slack.messages[CHANNEL] if one["text"].endswith(f": {ref}")]
 
     async def fact(self, slot):
-        async with asyncio.timeout(60):
-            async for found in self.service.watch(1, slot.subject):
-                return found
-        raise AssertionError
+        return (await recorded(self.service, slot.subject))[0]
 
     async def parked(self, ref):
-        async with Ledger.connect(self.store, role="operator") as operator, asyncio.timeout(60):
-            while True:
-                for one in await operator.log.parked():
-                    if ref.thread in one.subject:
-                        return one
-                await asyncio.sleep(0.05)
+        async with Ledger.connect(self.store, role="operator") as operator:
+
+            async def found():
+                return [one for one in await operator.log.parked() if ref.thread in one.subject]
+
+            return (await until(found))[0]
 
     async def votes(self, ref):
         facts = await self.service.read(ref)

@@ -66,10 +66,7 @@ async def at_work(broker: Path, file: EndpointFile, drain_s: float = 30) -> Asyn
     async with Ledger.connect(broker, role="webhooks") as ledger:
         webhooks = Webhooks(file, Sender(), drain_s)
         worker = Worker(ledger, webhooks, drain_s=drain_s)
-        tasks = [
-            asyncio.create_task(worker.run()),
-            asyncio.create_task(webhooks.send(ledger)),
-        ]
+        tasks = [asyncio.create_task(one) for one in (worker.run(), webhooks.send(ledger))]
         try:
             yield webhooks
         finally:
@@ -93,12 +90,14 @@ def texts(receiver: Receiver) -> list[str]:
 
 async def parked_when(admin: Ledger, seq: int, is_so) -> list[Parked]:
     """The entries about this fact, once they are so."""
-    async with asyncio.timeout(60):
-        while True:
-            found = [one for one in await admin.log.parked("webhooks") if one.seq == seq]
-            if is_so(found):
-                return found
-            await asyncio.sleep(0.02)
+    found: list[Parked] = []
+
+    async def are_so() -> bool:
+        found[:] = [one for one in await admin.log.parked("webhooks") if one.seq == seq]
+        return bool(is_so(found))
+
+    await until(are_so)
+    return found
 
 
 async def retry(admin: Ledger, parked: Parked) -> None:
@@ -206,13 +205,11 @@ async def test_a_dead_endpoint_is_parked_and_tried_again(broker, admin, file, wo
         standing = file.standings.read().of("crm")
         assert (standing.parked.keys(), standing.failing_since is not None) == ({seq}, True)
         await retry(admin, parked)  # while it is still dead
-        [again] = await parked_when(
-            admin,
-            seq,
-            lambda found: (
-                found[0] != parked and found[0].state == "parked" and (found[0].mark is None)
-            ),
-        )
+
+        def once_more(found: list[Parked]) -> bool:
+            return (found[0] != parked, found[0].state, found[0].mark) == (True, "parked", None)
+
+        [again] = await parked_when(admin, seq, once_more)
         assert again.reason == parked.reason
         dead.answer = lambda _request: (204, {})
         await retry(admin, again)

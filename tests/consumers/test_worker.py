@@ -13,7 +13,7 @@ from typing import Any, Never
 
 import pytest
 from running import working
-from until import until
+from until import recorded, until
 
 from ayes.consumers import worker as worker_module
 from ayes.consumers.effects import Append, Effect
@@ -68,18 +68,15 @@ def kinds(facts: Sequence[Fact]) -> list[str]:
     return [type(fact.event).__name__ for fact in facts]
 
 
+#: A call that ran.
+RAN = ["ToolRequested", "Approved", "ToolStarted", "ToolReturned"]
+
+
 async def finished(ledger: Ledger, *refs: CallRef) -> list[e.Event]:
     """Wait until these calls are finished; hand back how."""
-    async with asyncio.timeout(60):
-        found: dict[CallRef, e.Event] = {}
-        async for fact in ledger.watch(1, *(ref.finished.subject for ref in refs)):
-            ref = fact.slot.call_ref
-            assert ref
-            assert isinstance(fact.event, e.Event)
-            found[ref] = fact.event
-            if len(found) == len(refs):
-                return [found[ref] for ref in refs]
-    raise AssertionError
+    ends = await recorded(ledger, *(ref.finished.subject for ref in refs), count=len(refs))
+    by_ref = {fact.slot.call_ref: fact.event for fact in ends}
+    return [by_ref[ref] for ref in refs]
 
 
 class Watched:
@@ -195,9 +192,8 @@ async def test_without_an_outcome_nothing_is_acknowledged(watched, ledger, at_on
         return answers.pop() if answers else None
 
     watched.before_append = silent_at_first
-    async with working(
-        Worker(as_("a", watched), executor(lambda: watched.log.append("ran") or "done"))
-    ):
+    notes = executor(lambda: watched.log.append("ran") or "done")
+    async with working(Worker(as_("a", watched), notes)):
         await finished(ledger, ONE)
         await until(lambda: "ack one decided" in watched.log)
     ours = [line for line in watched.log if line not in {"ack one claim 1", "closed"}]
@@ -219,17 +215,13 @@ async def test_a_result_is_written_down_however_long_it_takes(watched: Watched, 
         return silent.pop() if slot == ONE.finished and silent else None
 
     watched.before_append = silent_about_results
-    async with working(
-        Worker(as_("a", watched), executor(lambda: watched.log.append("ran") or "done"))
-    ):
+    notes = executor(lambda: watched.log.append("ran") or "done")
+    async with working(Worker(as_("a", watched), notes)):
         await finished(ledger, ONE)
     assert watched.log.count("ran") == 1
-    assert watched.log.index("Unconfirmed one finished") < watched.log.index(
-        "Recorded one finished"
-    )
-    assert kinds(await ledger.read(ONE)) == [
-        "ToolRequested", "Approved", "ToolStarted", "ToolReturned",
-    ]  # fmt: skip
+    ends = ["Unconfirmed one finished", "Recorded one finished"]
+    assert [line for line in watched.log if line in ends] == ends
+    assert kinds(await ledger.read(ONE)) == RAN
 
 
 async def test_a_late_result_is_kept_apart_however_long_it_takes(watched: Watched, ledger: Ledger):
@@ -292,10 +284,7 @@ async def test_what_cannot_be_handled_is_parked_and_the_others_go_on(port, ledge
         await ledger.append(ref.requested, requested(number))
     stumbling = Stumbling(calls[0])
     async with working(Worker(ledger, stumbling, concurrency=1)):
-        async with asyncio.timeout(60):
-            async for fact in ledger.watch(1, "ledger.*.*.call.*.decided"):
-                if fact.slot == calls[-1].decided:
-                    break
+        await recorded(ledger, calls[-1].decided.subject)
         await until(lambda: _is_parked(port, 1))
     [one] = await port.parked()
     assert (one.consumer, one.seq, one.subject) == ("gate", 1, calls[0].requested.subject)
@@ -394,9 +383,7 @@ async def test_draining_finishes_what_is_in_hand(watched: Watched, ledger: Ledge
     assert not running.done()
     slow.may_end.set()
     await running
-    assert kinds(await ledger.read(ONE)) == [
-        "ToolRequested", "Approved", "ToolStarted", "ToolReturned",
-    ]  # fmt: skip
+    assert kinds(await ledger.read(ONE)) == RAN
     assert kinds(await ledger.read(TWO)) == ["ToolRequested", "Approved"]
     assert "ack one decided" in watched.log
     async with working(Worker(as_("b", ledger.log), executor(slow))):
@@ -415,9 +402,7 @@ async def test_a_cancelled_worker_finishes_what_is_in_hand(ledger: Ledger):
     slow.may_end.set()
     with suppress(asyncio.CancelledError):
         await running
-    assert kinds(await ledger.read(ONE)) == [
-        "ToolRequested", "Approved", "ToolStarted", "ToolReturned",
-    ]  # fmt: skip
+    assert kinds(await ledger.read(ONE)) == RAN
 
 
 async def test_what_has_been_done_is_written_down_by_a_worker_out_of_time(watched, ledger):
@@ -438,9 +423,7 @@ async def test_what_has_been_done_is_written_down_by_a_worker_out_of_time(watche
     await until(lambda: any(task.cancelling() for task in worker._tasks))
     may_write.set()
     await running
-    assert kinds(await ledger.read(ONE)) == [
-        "ToolRequested", "Approved", "ToolStarted", "ToolReturned",
-    ]  # fmt: skip
+    assert kinds(await ledger.read(ONE)) == RAN
 
 
 async def test_what_was_handed_out_and_not_begun_goes_to_somebody_else(ledger: Ledger):
@@ -461,8 +444,10 @@ async def test_what_was_handed_out_and_not_begun_goes_to_somebody_else(ledger: L
 # -------------------------------------------------------------------------------- dying, and rivals
 
 
-async def die(running: asyncio.Task[None]) -> None:
+async def die(mortal: Worker[Any, Any], begun: asyncio.Event) -> None:
     """As if killed: what it does is cut off, nothing is drained."""
+    running = asyncio.create_task(mortal.run())
+    await begun.wait()
     running.cancel()
     with suppress(asyncio.CancelledError):
         await running
@@ -474,9 +459,7 @@ async def test_a_crash_between_claim_and_result_is_in_doubt(ledger: Ledger, ack_
     slow = Slow()
     await approve(ledger, ONE)
     mortal = Worker(as_("a", ledger.log), executor(slow), ack_wait_s=ack_wait_s, drain_s=0)
-    running = asyncio.create_task(mortal.run())
-    await slow.begun.wait()
-    await die(running)
+    await die(mortal, slow.begun)
     assert (await ledger.call(ONE)).status is Status.RUNNING
     async with working(Worker(as_("b", ledger.log), executor(slow), ack_wait_s=ack_wait_s)):
         [end] = await finished(ledger, ONE)
@@ -494,9 +477,7 @@ async def test_a_crash_of_a_repeatable_tool_is_its_next_attempt(ledger: Ledger, 
     mortal = Worker(
         as_("a", ledger.log), executor(slow, repeatable=True), ack_wait_s=ack_wait_s, drain_s=0
     )
-    running = asyncio.create_task(mortal.run())
-    await slow.begun.wait()
-    await die(running)
+    await die(mortal, slow.begun)
     slow.may_end.set()
     async with working(
         Worker(as_("b", ledger.log), executor(slow, repeatable=True), ack_wait_s=ack_wait_s)
@@ -529,9 +510,7 @@ async def test_a_crash_while_the_model_is_asked_is_its_next_attempt(ledger, ack_
     await ledger.append(THREAD.opened, e.ThreadOpened(requester="rita", model="test:m"))
     await ledger.append(THREAD.said("m1"), e.Said(role="user", text="hello"))
     mortal = Worker(ledger, ModelWorker({"test": deaf}), ack_wait_s=ack_wait_s, drain_s=0)
-    running = asyncio.create_task(mortal.run())
-    await deaf.begun.wait()
-    await die(running)
+    await die(mortal, deaf.begun)
     async with working(Worker(ledger, ModelWorker({"test": deaf}), ack_wait_s=ack_wait_s)):
         await until(lambda: _stands(ledger, THREAD.replied(1)))
     assert kinds(await ledger.read(THREAD)) == [
@@ -593,9 +572,7 @@ async def test_who_loses_a_claim_leaves_the_work_to_its_rival(ledger: Ledger):
         slow.may_end.set()
         [end] = await finished(ledger, ONE)
     assert isinstance(end, e.ToolReturned)
-    assert kinds(await ledger.read(ONE)) == [
-        "ToolRequested", "Approved", "ToolStarted", "ToolReturned",
-    ]  # fmt: skip
+    assert kinds(await ledger.read(ONE)) == RAN
     assert slow.runs == 1
 
 
@@ -628,7 +605,7 @@ async def test_a_worker_that_was_silent_does_not_begin_what_it_held(watched, led
         [end] = await finished(ledger, TWO)
     assert isinstance(end, e.ToolReturned)
     facts = await ledger.read(TWO)
-    assert kinds(facts) == ["ToolRequested", "Approved", "ToolStarted", "ToolReturned"]
+    assert kinds(facts) == RAN
     assert [fact.event.by.name for fact in facts[2:]] == ["b", "b"]  # type: ignore[union-attr]
 
 
