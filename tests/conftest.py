@@ -66,6 +66,8 @@ TOGETHER = {
     # The packages of the providers take seconds to import.
     "providers": (
         "tests/consumers/test_pydantic_ai_model.py",
+        "tests/projections/test_content.py::test_the_providers_own_types",
+        "tests/projections/test_sdk_types.py::test_every_member",
         "tests/projections/test_gemini.py::test_the_providers_own_types",
         "tests/projections/test_openai_responses.py::test_the_providers_own_types",
         "tests/projections/test_providers.py::test_anthropics_own_types",

@@ -24,9 +24,9 @@ from ayes.schemas.digest import call_digest
 from ayes.schemas.slots import CLIENT, Slot
 
 CALL = REF.wish(1, 0)
-#: A few hundred examples of each; `make properties` loads a profile with more.
+#: A few hundred examples of each, fewer in `make quick`, more in `make properties`.
 anything = settings(
-    max_examples=max(300, settings().max_examples),
+    max_examples=max(5 * min(60, settings().max_examples), settings().max_examples),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
