@@ -28,6 +28,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,11 @@ def commands(group: Any = CLI, *path: str) -> Iterator[tuple[str, Any]]:
             yield " ".join((*path, name)), command
 
 
+@cache
+def _by_name() -> dict[str, Any]:
+    return dict(commands())
+
+
 def written_commands() -> str:
     """The page of all commands, as the program itself describes them."""
     lines = [
@@ -144,7 +150,7 @@ def test_every_command_is_explained():
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_documented_command_exists(page):
     """Whatever follows the word `ayes` in code is a command, and has the options that are shown."""
-    by_name = dict(commands())
+    by_name = _by_name()
     for span in re.findall(r"`ayes ([^`\n]+)`", page.read_text()):
         words = span.split()
         if words[0] == "COMMAND":
