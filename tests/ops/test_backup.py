@@ -17,6 +17,7 @@ from disk import small_disk
 from msgspec import structs
 from program import approvals
 from receivers import endpoint
+from shop import rule
 from until import recorded, until
 
 from ayes.consumers.gate import Gate
@@ -44,18 +45,7 @@ from ayes.schemas.tools import ToolSpec
 
 #: `make cluster` restores into three nodes as well.
 WHOLE = bool(os.environ.get("AYES_TEST_CALLS"))
-POLICY = """
-[[rule]]
-name = "soon"
-tools = ["soon"]
-then = "ask"
-expires_in_s = 6
-
-[[rule]]
-name = "money"
-tools = ["*"]
-then = "ask"
-"""
+POLICY = rule("soon", "ask", "expires_in_s = 6", tools="soon") + rule("money", "ask", tools="*")
 
 
 async def everything(log: JetStream) -> list[RawMessage]:

@@ -28,6 +28,7 @@ from paths import ROOT
 from program import environment
 from running import working
 from sections import settings_file
+from shop import rule
 
 from ayes.consumers.gate import Gate
 from ayes.consumers.worker import Worker
@@ -55,13 +56,7 @@ OPERATIONS: Final = ("create", "get", "consume", "outcome")
 TOKEN: Final = "a" * 32
 PROVISIONER: Final = "p" * 32
 THREAD: Final = ThreadRef("shop", "aap-bot")
-POLICY: Final = """
-[[rule]]
-name = "money"
-tools = ["*refund"]
-then = "ask"
-voters = ["ana"]
-"""
+POLICY: Final = rule("money", "ask", 'voters = ["ana"]', tools="*refund")
 
 
 class Strike(NamedTuple):

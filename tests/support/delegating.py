@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from shop import rule
+
 from ayes.consumers.delegator import SubAgent
 from ayes.consumers.executor import Registered
 from ayes.consumers.model import ModelReply, ModelRequest
@@ -26,18 +28,7 @@ DEPTH: Final = 3
 #: How long a program that was killed counts as alive.
 ACK_WAIT_S: Final = 0.4
 KINDS: Final = ("gate", "model", "delegator", "executor")
-POLICY: Final = """
-[[rule]]
-name = "freely"
-tools = ["ask_*"]
-then = "allow"
-
-[[rule]]
-name = "money"
-tools = ["refund"]
-then = "ask"
-voters = ["*"]
-"""
+POLICY: Final = rule("freely", "allow", tools="ask_*") + rule("money", "ask", 'voters = ["*"]')
 AGENTS: Final = {
     f"ask_{level}": SubAgent(
         agent=f"level-{level}",

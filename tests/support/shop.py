@@ -116,6 +116,8 @@ class Shop:
 
 
 def rule(name: str, then: str, *more: str, tools: str = "refund") -> str:
+    """A rule of a policy, for these tools (words); `more` are its other lines."""
+    named = '", "'.join(tools.split())
     return "\n".join(
-        ("[[rule]]", f'name = "{name}"', f'tools = ["{tools}"]', f'then = "{then}"', *more, "")
+        ("[[rule]]", f'name = "{name}"', f'tools = ["{named}"]', f'then = "{then}"', *more, "")
     )

@@ -12,7 +12,7 @@ from agentapprovalprotocol import AsyncGate as Gate
 from agentapprovalprotocol import Call as Wished
 from asking_agent import Raising
 from gateways import serving
-from shop import Shop
+from shop import Shop, rule
 from until import until
 
 from ayes.interfaces.aap.routes import application
@@ -30,30 +30,12 @@ from ayes.schemas.tools import ToolSpec
 # What is tested here is the provider's; what it rests on is the contract of the log (test_log.py).
 pytestmark = pytest.mark.log("memory")
 
-POLICY = """
-[[rule]]
-name = "harmless"
-tools = ["search", "desk/*"]
-then = "allow"
-
-[[rule]]
-name = "money"
-tools = ["refund", "github/*"]
-then = "ask"
-editor_counts = true
-
-[[rule]]
-name = "brief"
-tools = ["brief"]
-then = "allow"
-valid_for_s = 0.3
-
-[[rule]]
-name = "never"
-tools = ["wipe"]
-then = "block"
-reason = "it cannot be undone"
-"""
+POLICY = (
+    rule("harmless", "allow", tools="search desk/*")
+    + rule("money", "ask", "editor_counts = true", tools="refund github/*")
+    + rule("brief", "allow", "valid_for_s = 0.3", tools="brief")
+    + rule("never", "block", 'reason = "it cannot be undone"', tools="wipe")
+)
 TOKEN, OTHERS = "a" * 32, "b" * 32
 SETTINGS = ProviderSettings.model_validate(
     {

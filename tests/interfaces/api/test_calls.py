@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 from console_client import listed, site
+from shop import rule
 from until import recorded
 
 from ayes.interfaces.api.identity import Role, Visitor
@@ -14,20 +15,8 @@ from ayes.schemas.tools import ToolSpec
 
 PENDING = "/api/v1/calls?status=pending"
 DOUBTFUL = "/api/v1/calls?status=in_doubt"
-POLICY_OF_TWO = """
-[[rule]]
-name = "large refunds"
-tools = ["refund"]
-then = "ask"
-votes_needed = 2
-"""
-POLICY_OF_LEA = """
-[[rule]]
-name = "large refunds"
-tools = ["refund"]
-then = "ask"
-voters = ["lea"]
-"""
+POLICY_OF_TWO = rule("large refunds", "ask", "votes_needed = 2")
+POLICY_OF_LEA = rule("large refunds", "ask", 'voters = ["lea"]')
 
 
 def names(page):

@@ -12,6 +12,7 @@ from typing import get_args
 import msgspec
 import pytest
 from program import approvals
+from shop import rule
 from stories import Story, request
 from until import recorded
 
@@ -37,35 +38,14 @@ REFUND = ToolSpec(
     description="Pays money back.",
     schema='{"type":"object","properties":{"amount":{"type":"number"}},"required":["amount"]}',
 )
-POLICY = """
-[groups]
-leads = ["ana", "ben", "cy"]
-security = ["sam", "cy"]
-
-[[rule]]
-name = "money"
-tools = ["refund"]
-then = "ask"
-reason = "It moves money."
-voters = ["@leads"]
-votes_needed = 2
-also = [{voters = ["@security"]}]
-denials_needed = 2
-break_glass = ["olga"]
-expires_in_s = 3600
-
-[[rule]]
-name = "huge"
-tools = ["refund"]
-then = "block"
-when = "args.amount > 100000"
-shadow = true
-
-[[rule]]
-name = "looks"
-tools = ["look*"]
-then = "allow"
-"""
+POLICY = (
+    '[groups]\nleads = ["ana", "ben", "cy"]\nsecurity = ["sam", "cy"]\n'
+    + rule("money", "ask", 'reason = "It moves money."', 'voters = ["@leads"]', "votes_needed = 2",
+           'also = [{voters = ["@security"]}]', "denials_needed = 2", 'break_glass = ["olga"]',
+           "expires_in_s = 3600")
+    + rule("huge", "block", 'when = "args.amount > 100000"', "shadow = true")
+    + rule("looks", "allow", tools="look*")
+)  # fmt: skip
 
 
 @pytest.fixture

@@ -39,6 +39,7 @@ from program import (
     up,
 )
 from sections import settings_file
+from shop import rule
 
 import ayes
 from ayes.interfaces.cli import main as cli
@@ -48,38 +49,14 @@ from ayes.schemas import events as e
 from ayes.schemas.errors import BrokerAway
 from ayes.schemas.slots import CallRef
 
-POLICY = """
-[[rule]]
-name = "looks"
-tools = ["look"]
-then = "allow"
-
-[[rule]]
-name = "never"
-tools = ["drop"]
-then = "block"
-reason = "Nobody drops tables here."
-
-[[rule]]
-name = "money"
-tools = ["pay"]
-then = "ask"
-voters = ["ana", "ben", "rita"]
-reason = "It moves money."
-
-[[rule]]
-name = "much money"
-tools = ["wire"]
-then = "ask"
-voters = ["ana", "ben"]
-votes_needed = 2
-
-[[rule]]
-name = "soon"
-tools = ["coupon"]
-then = "ask"
-expires_in_s = 0.2
-"""
+POLICY = (
+    rule("looks", "allow", tools="look")
+    + rule("never", "block", 'reason = "Nobody drops tables here."', tools="drop")
+    + rule("money", "ask", 'voters = ["ana", "ben", "rita"]', 'reason = "It moves money."',
+           tools="pay")
+    + rule("much money", "ask", 'voters = ["ana", "ben"]', "votes_needed = 2", tools="wire")
+    + rule("soon", "ask", "expires_in_s = 0.2", tools="coupon")
+)  # fmt: skip
 TOOLS = ("look", "drop", "pay", "wire", "coupon")
 
 # ------------------------------------------------------------------------------------ how it starts

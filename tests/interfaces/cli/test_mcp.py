@@ -19,6 +19,7 @@ from mcp import Client, StdioServerParameters, stdio_client
 from program import environment, forked
 from running import working
 from sections import settings_file
+from shop import rule
 from until import until
 
 from ayes.adapters.names import AskedCall, id_names
@@ -30,17 +31,7 @@ from ayes.ledger.lifecycle import Status
 from ayes.schemas.policy import applied
 from ayes.schemas.slots import ThreadRef, policy_slot
 
-POLICY = """
-[[rule]]
-name = "slow"
-tools = ["*/slow", "*/search"]
-then = "allow"
-
-[[rule]]
-name = "refunds"
-tools = ["*/refund"]
-then = "ask"
-"""
+POLICY = rule("slow", "allow", tools="*/slow */search") + rule("refunds", "ask", tools="*/refund")
 THREAD = ThreadRef("shop", "mcp-rita")
 CLAUDE = "claudecode/toolUseId"
 TOKENS = {"rita": "r" * 32, "ben": "b" * 32}

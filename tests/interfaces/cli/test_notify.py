@@ -8,25 +8,15 @@ import pytest
 from inboxes import Inbox, http
 from program import approvals, up
 from sections import settings_file
+from shop import rule
 
 from ayes.consumers.notices.notifier import note_channel
 from ayes.ledger.clients.services import Ledger
 from ayes.schemas.tools import ToolSpec
 
-POLICY = """
-[contacts]
-ana = ["web:ana"]
-ben = ["dead:ben"]
-
-[[notify]]
-on = ["asked"]
-
-[[rule]]
-name = "money"
-tools = ["*"]
-then = "ask"
-voters = ["ana", "ben", "carl"]
-"""
+POLICY = '[contacts]\nana = ["web:ana"]\nben = ["dead:ben"]\n[[notify]]\non = ["asked"]\n' + rule(
+    "money", "ask", 'voters = ["ana", "ben", "carl"]', tools="*"
+)
 
 
 @pytest.fixture(scope="module")

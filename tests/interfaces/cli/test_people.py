@@ -14,85 +14,31 @@ from shlex import split
 import program
 import pytest
 from program import FIVE, approvals, ask, at_a_terminal, entry_of, last_seq, until, until_listed
+from shop import rule
 
 from ayes.ledger.clients.services import Ledger
 from ayes.ops.broker.accounts import accounts_config
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.schemas.slots import CallRef
 
-POLICY = """
-never_grant = ["erase"]
-
-[groups]
-security = ["sam", "sue"]
-
-[[rule]]
-name = "looks"
-tools = ["look"]
-then = "allow"
-
-[[rule]]
-name = "releases"
-tools = ["release"]
-then = "ask"
-voters = ["ana", "ben", "carol"]
-votes_needed = 2
-also = [{voters = ["@security"]}]
-break_glass = ["@security"]
-
-[[rule]]
-name = "money"
-tools = ["pay"]
-then = "ask"
-voters = ["ana", "ben", "carol"]
-editor_counts = true
-
-[[rule]]
-name = "much money"
-tools = ["pay"]
-when = "args.amount > 100"
-priority = 1
-then = "ask"
-voters = ["carol"]
-
-[[rule]]
-name = "too much money"
-tools = ["pay"]
-when = "args.amount > 1000"
-priority = 2
-then = "block"
-
-[[rule]]
-name = "two must refuse"
-tools = ["close"]
-then = "ask"
-voters = ["ana", "ben", "carol"]
-denials_needed = 2
-
-[[rule]]
-name = "pages"
-tools = ["page"]
-then = "ask"
-voters = ["ana"]
-expires_in_s = 0.3
-on_timeout = "escalate"
-stages = [{voters = ["lea"], expires_in_s = 60}]
-
-[[rule]]
-name = "pings"
-tools = ["ping"]
-then = "ask"
-voters = ["ana"]
-expires_in_s = 0.3
-on_timeout = "escalate"
-stages = [{voters = ["lea"], expires_in_s = 0.3}]
-
-[[rule]]
-name = "hers alone"
-tools = ["sign"]
-then = "ask"
-voters = ["ana"]
-"""
+POLICY = (
+    'never_grant = ["erase"]\n'
+    '[groups]\nsecurity = ["sam", "sue"]\n'
+    + rule("looks", "allow", tools="look")
+    + rule("releases", "ask", 'voters = ["ana", "ben", "carol"]', "votes_needed = 2",
+           'also = [{voters = ["@security"]}]', 'break_glass = ["@security"]', tools="release")
+    + rule("money", "ask", 'voters = ["ana", "ben", "carol"]', "editor_counts = true", tools="pay")
+    + rule("much money", "ask", 'when = "args.amount > 100"', "priority = 1", 'voters = ["carol"]',
+           tools="pay")
+    + rule("too much money", "block", 'when = "args.amount > 1000"', "priority = 2", tools="pay")
+    + rule("two must refuse", "ask", 'voters = ["ana", "ben", "carol"]', "denials_needed = 2",
+           tools="close")
+    + rule("pages", "ask", 'voters = ["ana"]', "expires_in_s = 0.3", 'on_timeout = "escalate"',
+           'stages = [{voters = ["lea"], expires_in_s = 60}]', tools="page")
+    + rule("pings", "ask", 'voters = ["ana"]', "expires_in_s = 0.3", 'on_timeout = "escalate"',
+           'stages = [{voters = ["lea"], expires_in_s = 0.3}]', tools="ping")
+    + rule("hers alone", "ask", 'voters = ["ana"]', tools="sign")
+)  # fmt: skip
 TOOLS = ("look", "release", "pay", "close", "page", "ping", "sign", "erase", "vault")
 SIX, MUCH, TOO_MUCH = (f'{{"amount": {amount}}}' for amount in (6, 500, 5000))
 

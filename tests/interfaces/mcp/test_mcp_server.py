@@ -20,7 +20,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 from pictures import PNG, png
-from shop import Shop
+from shop import Shop, rule
 from until import until
 
 from ayes.adapters.names import AskedCall, id_names
@@ -49,24 +49,15 @@ from ayes.schemas.slots import ROOT, TOOL, CallRef, ThreadRef, file_piece
 # What is tested here is the gateway's; what it rests on is the contract of the log (test_log.py).
 pytestmark = pytest.mark.log("memory")
 
-POLICY = """
-[[rule]]
-name = "harmless"
-tools = ["*/search", "*/slow", "*/breaks", "*/order", "*/dies", "*/receipt", "*/chart", "*/report"]
-then = "allow"
-
-[[rule]]
-name = "never"
-tools = ["*/fails"]
-then = "block"
-reason = "it is broken"
-
-[[rule]]
-name = "refunds"
-tools = ["*/refund"]
-then = "ask"
-editor_counts = true
-"""
+POLICY = (
+    rule(
+        "harmless",
+        "allow",
+        tools="*/search */slow */breaks */order */dies */receipt */chart */report",
+    )
+    + rule("never", "block", 'reason = "it is broken"', tools="*/fails")
+    + rule("refunds", "ask", "editor_counts = true", tools="*/refund")
+)
 THREAD = ThreadRef("shop", "mcp-rita")
 CLAUDE = "claudecode/toolUseId"
 JSON = {"mode": "json", "by_alias": True, "exclude_none": True}

@@ -19,7 +19,7 @@ import npm
 import pytest
 from gateways import gateway, settings
 from paths import TESTS
-from shop import Shop
+from shop import Shop, rule
 
 from ayes.interfaces.mcp.settings import ServerSettings
 from ayes.ledger.log import EventLog
@@ -39,17 +39,9 @@ SUITE = "@modelcontextprotocol/conformance@0.2.0-alpha.12"
 TASKS = TESTS / "support" / "mcp_tasks.py"
 ALLOW = '[[rule]]\nname = "all"\ntools = ["*"]\nthen = "allow"\n'
 #: What asks people: the tools that the suite expects to become tasks at once.
-ASK = """
-[[rule]]
-name = "at once"
-tools = ["*/greet", "*/test_tool_with_task"]
-then = "allow"
-
-[[rule]]
-name = "people"
-tools = ["*/slow_compute", "*/*_job", "*/confirm_delete", "*/multi_input"]
-then = "ask"
-"""
+ASK = rule("at once", "allow", tools="*/greet */test_tool_with_task") + rule(
+    "people", "ask", tools="*/slow_compute */*_job */confirm_delete */multi_input"
+)
 SCENARIOS = (
     "lifecycle", "capability-negotiation", "wire-fields", "request-state-removal", "mrtr-input",
     "request-headers", "dispatch-and-envelope", "status-notifications", "required-task-error",

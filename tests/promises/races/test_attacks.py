@@ -16,6 +16,7 @@ import pytest
 import pytest_asyncio
 from brokers import running
 from nats.aio.client import Client
+from shop import rule
 from until import recorded
 
 from ayes.consumers.tools import Tools
@@ -36,26 +37,11 @@ from ayes.schemas.slots import CallRef, Slot, ThreadRef
 #: On the loop that the one broker of this file lives in.
 shared = pytest.mark.asyncio(loop_scope="module")
 
-POLICY = """
-[[rule]]
-name = "too much"
-tools = ["pay"]
-then = "block"
-when = "args.amount > 1000"
-
-[[rule]]
-name = "money"
-tools = ["pay"]
-then = "ask"
-voters = ["ana", "ben"]
-
-[[rule]]
-name = "the bot's own"
-tools = ["pay"]
-then = "allow"
-agents = ["trusted-bot"]
-priority = 1
-"""
+POLICY = (
+    rule("too much", "block", 'when = "args.amount > 1000"', tools="pay")
+    + rule("money", "ask", 'voters = ["ana", "ben"]', tools="pay")
+    + rule("the bot's own", "allow", 'agents = ["trusted-bot"]', "priority = 1", tools="pay")
+)
 
 
 class Bank:

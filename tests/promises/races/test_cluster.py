@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from cluster import cluster
+from shop import rule
 
 from ayes.consumers.executor import Executor
 from ayes.consumers.gate import Gate
@@ -27,17 +28,7 @@ from ayes.schemas.tools import ToolSpec
 CALLS = int(os.environ.get("AYES_TEST_CALLS", "100"))
 #: How many of them at once.
 AT_ONCE = 32
-POLICY = """
-[[rule]]
-name = "freely"
-tools = ["auto"]
-then = "allow"
-
-[[rule]]
-name = "money"
-tools = ["pay"]
-then = "ask"
-"""
+POLICY = rule("freely", "allow", tools="auto") + rule("money", "ask", tools="pay")
 SPECS = [
     ToolSpec(name=name, schema='{"type":"object","properties":{"n":{"type":"integer"}}}')
     for name in ("auto", "pay")

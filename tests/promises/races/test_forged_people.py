@@ -20,6 +20,7 @@ import pytest_asyncio
 from brokers import running
 from cluster import cluster
 from nats.aio.client import Client
+from shop import rule
 from slack_stand_in import APP_TOKEN, BOT_TOKEN, CHANNEL, SlackStandIn, slack_stand_in
 from until import recorded
 
@@ -49,28 +50,12 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 TRIES = int(os.environ.get("FORGED", "2"))
 NAMES = ("ana", "ben", "cy", "dan", "kim", "rita")
-POLICY = f"""
-[[rule]]
-name = "payments"
-tools = ["pay"]
-then = "ask"
-voters = ["ana", "ben"]
-votes_needed = 2
-ask_in = ["slack:{CHANNEL}"]
-
-[[rule]]
-name = "refunds"
-tools = ["refund"]
-then = "ask"
-voters = ["ana", "ben", "cy"]
-votes_needed = 2
-
-[[rule]]
-name = "small ones"
-tools = ["tip"]
-then = "ask"
-voters = ["ana"]
-"""
+POLICY = (
+    rule("payments", "ask", 'voters = ["ana", "ben"]', "votes_needed = 2",
+         f'ask_in = ["slack:{CHANNEL}"]', tools="pay")
+    + rule("refunds", "ask", 'voters = ["ana", "ben", "cy"]', "votes_needed = 2")
+    + rule("small ones", "ask", 'voters = ["ana"]', tools="tip")
+)  # fmt: skip
 CLAIMED = '[people]\nana = ["slack:U0EVIL1"]\nben = ["slack:U0EVIL2"]\n# {number}\n'
 ISSUER = "https://provider.example"
 
