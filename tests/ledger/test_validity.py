@@ -9,6 +9,7 @@ import asyncio
 from datetime import timedelta
 
 from anything import REVIEWERS, ROLES, WISH, fact, may_record, placed, raws_of, recorded, wishes
+from example_counts import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from stories import REF, START, approval, disorder, request
@@ -26,7 +27,7 @@ from ayes.schemas.slots import CLIENT, Slot
 CALL = REF.wish(1, 0)
 #: A few hundred examples of each, fewer in `make quick`, more in `make properties`.
 anything = settings(
-    max_examples=max(5 * min(60, settings().max_examples), settings().max_examples),
+    max_examples=max(examples(300), settings().max_examples),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )

@@ -19,6 +19,7 @@ from contents import (
     TEXT,
     lives_with_content,
 )
+from example_counts import examples
 from formats import entries_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -33,7 +34,7 @@ from ayes.schemas import events as e
 from ayes.schemas.content import attached, described
 
 #: Random histories for each format; `make properties` has more.
-EXAMPLES = int(os.environ.get("CONTENT_EXAMPLES", "30"))
+EXAMPLES = int(os.environ.get("CONTENT_EXAMPLES", examples(30)))
 
 
 @EVERY

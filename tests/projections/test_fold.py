@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from busy_log import MODEL, TOOLS, busy_log, call_row, history_row, one_log, rebuilt
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -635,7 +636,7 @@ class AnyStory(RuleBasedStateMachine):
 
 
 AnyStory.TestCase.settings = settings(
-    max_examples=100, stateful_step_count=50, deadline=None, derandomize=True
+    max_examples=examples(100), stateful_step_count=50, deadline=None, derandomize=True
 )
 test_any_story = AnyStory.TestCase
 

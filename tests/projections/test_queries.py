@@ -14,6 +14,7 @@ from pathlib import Path
 
 import duckdb
 import pytest
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paths import ROOT
@@ -505,7 +506,7 @@ def test_the_town_has_of_everything(lake):
 
 
 @given(seed=st.integers(0, 2**32), calls=st.integers(0, 12), batch=st.integers(1, 40))
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=examples(5), deadline=None)
 def test_answers_hold_whatever_happens(seed, calls, batch):
     """Few calls or none, and published after batches of any size: the answers are the facts'."""
     town = Town(happened(seed, calls))

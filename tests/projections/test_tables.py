@@ -18,6 +18,7 @@ import duckdb
 import msgspec
 import pytest
 from anything import logs
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lake_tables import judged_by, read, rows
@@ -299,7 +300,7 @@ def test_all_of_them_at_once():
     assert [row["payload"] for row in event_rows(raws)] == [raw.data for raw in raws]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.lists(st.one_of(st.binary(), st.text().map(str.encode)), max_size=20))
 def test_any_bytes_are_rows(payloads):
     """Whatever somebody publishes below `ledger.`."""
@@ -501,7 +502,7 @@ def told_of_calls(db: duckdb.DuckDBPyConnection, source: str = "calls") -> dict:
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(logs(REF))
 def test_calls_are_what_the_lifecycle_says(raws):
     """Each number in `calls`, of any record, in any order; and what counts of it."""
@@ -519,7 +520,7 @@ def test_an_ordinary_log_is_known_by_sight():
     assert judged_by(read(raws_of(told))) == judged(raws_of(told))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(lives())
 def test_calls_of_whole_conversations(facts):
     """As above, with the words that models and people really say."""
@@ -544,7 +545,7 @@ def test_nothing_that_comes_after_the_end_changes_the_row(ending):
     assert len(event_rows(raws_of(after))) == len(after)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(logs(REF), st.data())
 def test_in_whatever_batches_they_come_the_calls_are_the_same(raws, data):
     """Folded batch by batch, published in between, `calls` is what `events` as a whole says."""

@@ -1,0 +1,8 @@
+"""How many examples the properties are tried on that name a number of their own."""
+
+from hypothesis import settings
+
+
+def examples(count: int) -> int:
+    """This many, or as much fewer in `make quick` as its profile has fewer."""
+    return max(1, count * min(60, settings().max_examples) // 60)
