@@ -8,7 +8,6 @@ from copy import deepcopy
 
 import pytest
 from ai_sdk_package import asked, ended, installed
-from example_counts import examples
 from formats import conversations, entries_of, wish
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -386,7 +385,7 @@ def test_the_sdk_takes_what_waits():
     folder = installed()
     lists: list[list] = []
 
-    @settings(max_examples=examples(100), deadline=None, database=None)
+    @settings(max_examples=100, deadline=None, database=None)
     @given(any_lives())
     def collect(facts) -> None:
         cut = (shown(facts[:count]) for count in range(1, len(facts) + 1))
@@ -651,7 +650,7 @@ def test_the_sdk_makes_of_it_what_is_written_for_models():
     lists: list[list] = []
     models: list[list] = []
 
-    @settings(max_examples=examples(150), deadline=None, database=None)
+    @settings(max_examples=150, deadline=None, database=None)
     @given(lives())
     def collect(facts) -> None:
         if entries := entries_of(facts):
