@@ -201,6 +201,8 @@ async def on_one_server(folder: Path, every: int, seed: int) -> Counter[str]:
                     async with _running(store, kept, (record, at, bit), keeps_index) as broker:
                         where = await _unless_ended(broker, _named(store, so, record, at, bit))
                 counted[where] += 1
+                if counted.total() % 100 == 0:
+                    sys.stderr.write(f"{counted.total():,} flips: {dict(counted)}\n")
     return counted
 
 
