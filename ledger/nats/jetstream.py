@@ -167,9 +167,10 @@ class JetStream:
             LedgerFull: the log has no room, or its disk has none.
             BrokerRefused: the broker will never take it: permissions, no stream.
         """
-        why, headers = "", dict[str, str]()
-        if after is not None and (about := slot.call_ref):
-            headers = {REPLACES: str(after), _AMONG: about.revocations}
+        why, headers = "", _COVERED
+        about = slot.call_ref if after is not None else None
+        if about is not None:
+            headers = {**_COVERED, REPLACES: str(after), _AMONG: about.revocations}
         try:
             async with asyncio.timeout(APPEND_PATIENCE_S):
                 while True:
@@ -194,7 +195,7 @@ class JetStream:
                     if (standing := await self.latest(slot.subject)) is not None:
                         same = standing.event.id == event_id
                         return AlreadyRecorded(standing.seq) if same else SlotTaken(standing)
-                    if headers and about and ack.error and ack.error.err_code == _WRONG_LAST:
+                    if about and ack.error and ack.error.err_code == _WRONG_LAST:
                         # The writer reads again, as of at least the fact that it had not seen.
                         await self.latest(about.revocations)
                         return Overtaken()
@@ -741,6 +742,10 @@ class JetStream:
 #: The places that an entry tries: enough to find one while a tenth of them is free.
 _PLACES_TRIED: Final = 48
 
+#: A header that each fact is stored with. In a message without any, nats-server's checksum does not
+#: cover where the subject ends and the data begins (`msgFromBufEx` in server/filestore.go): with a
+#: flipped bit of the subject's length, the fact is on another subject and its slot is free.
+_COVERED: Final = {"Ayes": "1"}
 #: The header with the subjects among which `REPLACES` names the last message.
 _AMONG: Final = f"{REPLACES}-Subject"
 #: "wrong last sequence", compared with what is stored.

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rot import rot
+from rot import flip, forget_index, records, rot
 
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.in_memory import Memory
@@ -55,6 +55,8 @@ FACTS: tuple[tuple[Slot, e.Event], ...] = (
     (CALL.decided, e.Approved(digest="d", ground="policy", rule="rot decision", policy_version=1)),
     (CALL.revoked_by("ben"), e.Revoked(reason="rot stop")),
 )  # fmt: skip
+#: Where a record of a block has the length of its subject.
+SUBJECT_LENGTH = 20
 #: The messages of a thread that is longer than one answer.
 LONG = 1100
 
@@ -141,6 +143,20 @@ async def test_a_message_in_a_long_thread_that_cannot_be_read_is_named(rotten):
     async with rotten("rot message 700.") as ledger:
         with pytest.raises(LogDamaged, match=r"shop\.t2\.said\.m700 is counted"):
             await ledger.read(ThreadRef("shop", "t2"))
+
+
+async def test_a_fact_whose_subject_ends_elsewhere_is_noticed(made: Path, tmp_path: Path):
+    """The broker's checksum covers where a subject ends only in a message with headers, as all
+    facts have. Without any, the fact would be on another subject, and its slot free; so, as for all
+    that it finds damaged, it drops it and what follows in that file, and the start finds that.
+    """
+    path = shutil.copytree(made, tmp_path / "store")
+    facts = [one.subject for one in records(path)]
+    stop = next(one for one in records(path) if one.subject == CALL.revoked_by("ben").subject)
+    flip(path / stop.block, stop.begin + SUBJECT_LENGTH, 4)
+    forget_index(path)
+    async with EmbeddedServer(path, sync="2m"), Ledger.connect(path, role="admin") as ledger:
+        assert await ledger.log.last_seq() == facts.index(stop.subject)
 
 
 async def test_what_nobody_recorded_is_absent_still(rotten):
