@@ -75,7 +75,12 @@ class Fuzzer:
         sending = self.client.request(
             plain.method, plain.path_url, headers=dict(plain.headers), content=plain.body
         )
-        return asyncio.run_coroutine_threadsafe(sending, self.loop).result(60)
+        answer = asyncio.run_coroutine_threadsafe(sending, self.loop)
+        try:
+            return answer.result(60)
+        except TimeoutError:
+            asked = f"{plain.method} {plain.path_url} {plain.body!r}"
+            raise AssertionError(f"nothing was answered within a minute: {asked}") from None
 
 
 @pytest.mark.timeout(300)
