@@ -37,9 +37,10 @@ test: lint       ## lint, types, folder order, every test that is not long, in a
 quick: setup     ## the tests of schemas, ledger, projections and consumers that need no broker (a minute and a half)
 	@$(BIN)/pytest -n 2 --quick -rfE tests/schemas tests/ledger tests/projections tests/consumers
 
-test-long: setup ## what takes long: each race 80 times, whole simulations, killed programs, three nodes, every page in every theme (about 6 minutes)
-	@.ci/tests -n 2 -m long --timeout 900; long=$$?; \
-	  RACES=80 .ci/tests -n 2 --timeout 900 tests/promises/races/test_races.py; exit $$((long | $$?))
+test-long: setup ## what takes long: each race 80 times, three times the examples of each property, whole simulations, killed programs, three nodes, every page in every theme (about 6 minutes)
+	@.ci/tests -n 2 -m long --timeout 900; status=$$?; \
+	  .ci/tests -n 2 -m "hypothesis and not long" --hypothesis-profile=thorough --timeout 900 || status=1; \
+	  RACES=80 .ci/tests -n 2 --timeout 900 tests/promises/races/test_races.py || status=1; exit $$status
 
 screenshots: setup ## pictures of every page of the console for docs/console.md, made in a browser
 	@PYTHONPATH=$(CURDIR):$(CURDIR)/tests/support $(BIN)/python tests/promises/browser/screenshots.py docs/pictures

@@ -36,9 +36,11 @@ if sys.dont_write_bytecode:
 
 # How long an example takes says how busy the machine is. Each run tries others.
 settings.register_profile(
-    "any machine", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "any machine", max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("any machine")
+#: `make test-long`.
+settings.register_profile("thorough", settings.get_profile("any machine"), max_examples=60)
 #: `make properties`.
 settings.register_profile("properties", max_examples=20_000)
 settings.register_profile("many", max_examples=1_000)

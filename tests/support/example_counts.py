@@ -4,5 +4,5 @@ from hypothesis import settings
 
 
 def examples(count: int) -> int:
-    """This many, or as much fewer in `make quick` as its profile has fewer."""
+    """This many in `make test-long`; as much fewer elsewhere as the profile there has fewer."""
     return max(1, count * min(60, settings().max_examples) // 60)
