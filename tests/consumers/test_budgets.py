@@ -651,7 +651,8 @@ async def test_a_crowd_does_not_read_a_sum_in_vain(shop: Shop, monkeypatch: pyte
     async with working(*workers), watching as facts:
         for _ in refs:
             assert isinstance((await anext(facts)).event, e.Approved)
-    assert CountingGate.loads < 16 * len(refs)
+    # A quarter of each for every other: how many meet depends on who is quick.
+    assert CountingGate.loads < len(refs) ** 2 // 4
 
 
 @pytest.mark.parametrize("ending", [*SETTLED, *UNSETTLED])

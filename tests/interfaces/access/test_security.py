@@ -37,7 +37,10 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def one_shop(tmp_path_factory):
     async with site(tmp_path_factory.mktemp("shop")) as made:
+        routes = [*made.app.router.routes]
         yield made
+        # Tests add some, and the applications of a process share their routes.
+        made.app.router.routes[:] = routes
 
 
 @pytest_asyncio.fixture(loop_scope="module")
