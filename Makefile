@@ -28,7 +28,7 @@ demo: .venv/demo ## a small agent asks, a person decides, the tool runs: under 1
 
 # The types take most of a minute of one core without mypy's cache. They are checked beside the
 # tests, in time that those leave, and what is wrong with them stands below the tests' summary.
-test: lint       ## lint, types, folder order, every test that is not long, in a browser too if there is one (about 8 minutes on two cores)
+test: lint       ## lint, types, folder order, every test that is not long, in a browser too if there is one (about 9 minutes on two cores)
 	@types=$$(mktemp); trap 'kill $$mypy 2>/dev/null; rm -f $$types; exit 130' INT TERM; \
 	  nice $(BIN)/mypy >$$types 2>&1 & mypy=$$!; \
 	  .ci/tests -n 4; tests=$$?; \
@@ -37,7 +37,7 @@ test: lint       ## lint, types, folder order, every test that is not long, in a
 quick: setup     ## the tests of schemas, ledger, projections and consumers that need no broker (a minute and a half)
 	@$(BIN)/pytest -n 2 --quick -rfE tests/schemas tests/ledger tests/projections tests/consumers
 
-test-long: setup ## what takes long: each race 80 times, three times the examples of each property, whole simulations, killed programs, three nodes, every page in every theme (about 8 minutes)
+test-long: setup ## what takes long: each race 80 times, three times the examples of each property, whole simulations, killed programs, three nodes, every page in every theme (about 6 minutes)
 	@.ci/tests -n 2 -m long --timeout 900; status=$$?; \
 	  .ci/tests -n 2 -m "hypothesis and not long" --hypothesis-profile=thorough --timeout 900 || status=1; \
 	  RACES=80 .ci/tests -n 2 --timeout 900 tests/promises/races/test_races.py || status=1; exit $$status
