@@ -885,7 +885,7 @@ class _DirectGet:
             if status != b"204":
                 return not status.startswith(b"1")  # a heartbeat ends nothing
             ended = _END.search(reply.head)
-            # Of nothing there is no end: the broker says 404.
+            # An end without messages is no answer: the broker says 404 if it finds none.
             if ended is None or not last or int(ended[2]) != last:
                 return False
             is_of_several = b"\nNats-UpTo-Sequence:" in reply.head

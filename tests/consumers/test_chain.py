@@ -280,7 +280,7 @@ async def test_the_requester_takes_it_back(port: EventLog):
 
 @pytest.mark.parametrize("run_by", ["executor", "client"])
 async def test_an_approval_is_taken_back_before_it_runs(port: EventLog, run_by: str):
-    """Whoever ran it: it does not run, the model is told, and the turn goes on (B8, B33)."""
+    """Neither an executor nor a client runs it; the model reads why, and goes on (B8, B33)."""
     chain = Chain(port, Script([REFUND], [DONE]), run_by=run_by)
     await chain.begin()
     async with chain.at_work("gate", "queue", "model"):

@@ -297,7 +297,7 @@ async def test_a_tool_whose_output_cannot_be_recorded_has_failed():
 
 
 async def test_an_older_executor_hands_on_to_the_one_that_can_run_it(monkeypatch):
-    """In a rolling upgrade a call runs, whoever is handed its decision, however often (D14)."""
+    """In a rolling upgrade a call runs, whichever executor receives its decision (D14)."""
     monkeypatch.setattr(executor, "HAND_ON_AFTER_S", 0.001)
     log = Memory()
     ledger = Ledger(log, e.Author(kind="service", name="tests"))

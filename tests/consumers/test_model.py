@@ -61,7 +61,7 @@ def test_nothing_said_nothing_asked():
 
 @pytest.mark.parametrize("role", ["user", "note"])
 def test_it_is_asked_when_something_was_said(role: str):
-    """By a user, or by the system in between; whoever handed it, the answer is the same."""
+    """After a user's message or a note the model is asked, whichever fact is delivered."""
     story = opened()
     story.say("hello", role)
     assert reacts(story) == [ask(1)]
@@ -128,7 +128,7 @@ def halted(*, before: str = "", second: str = "returned", first: str = "denied")
 
 @pytest.mark.parametrize("second", ["returned", "denied", "failed", "expired"])
 def test_after_a_no_that_halts_it_is_not_asked(second: str):
-    """All its calls are settled, and it does not go on by itself, whoever looks (B76)."""
+    """All calls are settled, and no delivery makes a halted thread go on by itself (B76)."""
     story = halted(second=second)
     assert reacts(story) == []
     assert [reacts(story, handed) for handed in range(len(story.facts))] == [[]] * len(story.facts)

@@ -502,7 +502,7 @@ async def test_said_just_after_a_vote_is_counted(desk: Desk):
 
 
 async def test_an_edit_before_the_message_is_still_checked(desk: Desk):
-    """The message's handler knows the tool's schema: a misfit edit is no vote (I4, B61)."""
+    """An edit that breaks the tool's schema is no vote, for the next message too (I4, B61)."""
     for ref, arguments in ((FIRST, '{"order":17}'), (SECOND, '{"order":"A-18"}')):
         await desk.ask(ref)
         asked = (await desk.ledger.call(ref)).approval_request
@@ -561,7 +561,7 @@ async def test_a_replica_that_is_behind_loses_nothing(behind: int, at_once: Slot
 
 
 async def test_the_gate_dies_after_the_question(desk: Desk):
-    """It has recorded the question and never looked again: whoever has it next does (B46, B58)."""
+    """A gate recorded the question and died; the next gate finds the message (B46, B58)."""
     await desk.request()
     [fact] = await desk.ledger.read(FIRST.requested)
     gate = Gate()
