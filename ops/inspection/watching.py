@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -108,6 +108,7 @@ class _Keeper:
             try:
                 await step()
             except LogDamaged as damage:
+                await self._check_not_shorter()
                 if self._is_gate:
                     about = self._reading or Reading(damage.node, 0, 0, clock.now())
                     self._reading = msgspec.structs.replace(about, problem=str(damage))
@@ -129,8 +130,8 @@ class _Keeper:
             if raw.seq == self._seen.seq + 1:
                 self._seen = self._seen.add(raw)
 
-    async def look(self) -> None:
-        """Count the facts, read those that were not received yet, and save the state."""
+    async def _stream(self) -> tuple[dict[str, Any] | None, str]:
+        """The stream's state and identity, if it is the one that was seen and has its end."""
         before = self._seen.seq  # while the broker answers, more may be received
         stream = await stream_of(self._log, before)
         last = stream["state"]["last_seq"] if stream else 0
@@ -141,8 +142,23 @@ class _Keeper:
                 "seen in it before. It has lost its end while the gate was running; start this "
                 "again."
             )
+        return stream, identity
+
+    async def _check_not_shorter(self) -> None:
+        """A log that was deleted and made anew while it was read is not a damaged one."""
+        try:
+            await self._stream()
+        except _Shorter:
+            raise
+        except (Unavailable, BrokerRefused, OSError) as problem:
+            _log.debug("the log cannot be looked at now", problem=str(problem))
+
+    async def look(self) -> None:
+        """Count the facts, read those that were not received yet, and save the state."""
+        stream, identity = await self._stream()
         if stream is None:
             return
+        last = stream["state"]["last_seq"]
         check_density(stream, self._accepted)
         node = str(stream.get("cluster", {}).get("leader", ""))
         await (self._report() if self._is_gate else self._heed())

@@ -292,6 +292,27 @@ async def test_a_log_that_becomes_shorter_ends_the_gate(kept, monkeypatch):
                     await asyncio.gather(*watched.ends)
 
 
+async def test_a_log_that_is_made_anew_while_it_is_read_is_not_called_damaged(kept, monkeypatch):
+    """Its facts are not in the new one, and the background reading meets that first."""
+    monkeypatch.setattr(watching, "EVERY_S", 3600.0)
+    scan = JetStream.scan_leader
+
+    async with EmbeddedServer(kept.store), Ledger.connect(kept.store, role="admin") as admin:
+
+        async def behind_a_new_log(log: JetStream, start: int) -> AsyncIterator[list]:
+            await admin.log.api.ask("$JS.API.STREAM.DELETE.LEDGER", b"")
+            await declare_streams(kept.store)
+            async for page in scan(log, start):
+                yield page
+
+        monkeypatch.setattr(JetStream, "scan_leader", behind_a_new_log)
+        async with observing(kept, "gate") as (log, place):
+            keeper = watching._Keeper(log, witness.Witness(log, place), is_gate=True)
+            await keeper.begin()
+            with pytest.raises(witness.Distrusted, match="lost its end"):
+                await keeper.repeat(keeper.read_all)
+
+
 async def test_what_the_gate_hears_of_is_not_read_again(kept, monkeypatch):
     """The witness takes facts that come next as heard of, reads others: the same digest."""
     monkeypatch.setattr(watching, "EVERY_S", 3600.0)
