@@ -26,13 +26,8 @@ setup: .venv/ready   ## .venv from the lock file (the other targets call this)
 demo: .venv/demo ## a small agent asks, a person decides, the tool runs: under 15 s
 	@$(BIN)/ayes demo
 
-# The types take most of a minute of one core without mypy's cache. They are checked beside the
-# tests, in time that those leave, and what is wrong with them stands below the tests' summary.
-test: lint       ## lint, types, folder order, every test that is not long, in a browser too if there is one (about 9 minutes on two cores)
-	@types=$$(mktemp); trap 'kill $$mypy 2>/dev/null; rm -f $$types; exit 130' INT TERM; \
-	  nice $(BIN)/mypy >$$types 2>&1 & mypy=$$!; \
-	  .ci/tests -n 4; tests=$$?; \
-	  wait $$mypy; status=$$?; echo "mypy: $$(cat $$types)"; rm -f $$types; exit $$((tests | status))
+test: setup      ## every test that is not long, in a browser too if there is one (about 7 minutes on two cores)
+	@.ci/tests -n 4
 
 quick: setup     ## the tests of schemas, ledger, projections and consumers that need no broker (a minute and a half)
 	@$(BIN)/pytest -n 2 --quick -rfE tests/schemas tests/ledger tests/projections tests/consumers
@@ -48,13 +43,11 @@ screenshots: setup ## pictures of every page of the console for docs/console.md,
 test-bench: setup ## the tests of the benchmarks and of the pages made from their results
 	@.ci/tests -n 2 tests/bench
 
-check: lint      ## lint, types and folder order only
-	@$(BIN)/mypy
-
-lint: setup
+check: setup     ## lint, types and folder order (a minute and a half; seconds with mypy's cache)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/lint-imports
+	@$(BIN)/mypy
 
 bench: setup     ## measure ours and its floor, in under 10 minutes; ONLY=cycle for one workload, FACTS=1000000, PEERS=DIR for other systems
 	@BENCH_DATE=$${BENCH_DATE:-$$(date +%F)} $(BIN)/python -m bench $(ONLY) $(if $(FACTS),--facts $(FACTS)) $(if $(PEERS),--peers $(PEERS)) $(if $(JSON),--json)
@@ -142,4 +135,4 @@ lock: setup      ## resolve pyproject.toml again into requirements.lock
 clean:           ## remove .venv and caches
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
-.PHONY: help setup demo test quick test-long test-bench check lint bench growth charts screenshots chaos conformance flips kills races power sim properties cluster images sbom site lock clean
+.PHONY: help setup demo test quick test-long test-bench check bench growth charts screenshots chaos conformance flips kills races power sim properties cluster images sbom site lock clean
