@@ -191,6 +191,12 @@ async def after(kernel: Kernel, event: HookEvent) -> Call | None:
 
 def _denied(call: Call) -> Deny:
     match next_step(call):
+        case Wait(ref) if call.status is Status.APPROVED:
+            return Deny(
+                f"`{call.wish.tool}` did not run: it is approved, and was stopped for now ({ref}). "
+                "Make the same call again later, with exactly the same arguments: it runs once "
+                "people have resumed."
+            )
         case Wait(ref):
             return Deny(
                 f"`{call.wish.tool if call.requested else 'The tool'}` did not run: people were "

@@ -7,7 +7,7 @@
                                 doubt, or runs elsewhere            result; nothing runs
     Answer(content)             a result is recorded, or a person   the model reads it as the
                                 answered                            result; nothing runs
-    Wait(ref)                   not decided                         pauses the framework's own way
+    Wait(ref)                   not decided, or stopped             pauses the framework's own way
 
 `Run` says that the call may be claimed. Only the claim says that it may run. Whatever a framework
 hands back when it resumes is no part of this: it is a wake-up, and the ledger is read.
@@ -17,6 +17,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from ayes.ledger import clock
 from ayes.ledger.call import Call
 from ayes.ledger.descriptions import FLAWS
 from ayes.ledger.lifecycle import Status
@@ -56,7 +57,7 @@ class Answer(Struct, frozen=True):
 
 
 class Wait(Struct, frozen=True):
-    """The call is not decided."""
+    """The call is not decided, or it is approved and stopped."""
 
     ref: CallRef
 
@@ -85,6 +86,9 @@ def next_step(call: Call, version: str | None = None) -> NextStep:
             return Say(refusal_texts.not_as_approved(tool, FLAWS[call.flaw]))
         case Status.APPROVED if version is not None and call.wish.tool_version != version:
             return Say(refusal_texts.not_as_approved(tool, _CHANGED))
+        # By the clock here: whether the stop has ended by itself is for the claim to find out.
+        case Status.APPROVED if call.stop(clock.now()) is not None:
+            return Wait(call.ref)
         case Status.APPROVED:
             return Run(call.arguments, edited=call.arguments != call.wish.arguments)
         case Status.RUNNING:

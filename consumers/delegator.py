@@ -23,6 +23,7 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from ayes.consumers.effects import Append, Effect, HandOn, Reload
 from ayes.consumers.executor import HAND_ON_AFTER_S
+from ayes.consumers.holding import held
 from ayes.ledger.call import Call
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.judging.chain import is_below, thread_below
@@ -97,8 +98,7 @@ class SubAgentRun(Struct, frozen=True):
     below: Thread
     #: The tools that it will be offered; known before its thread is opened.
     offered: tuple[e.ToolRef, ...] = ()
-    #: The broker's clock if a newer program has recorded something about an open call: then only a
-    #: newer program may go on with it.
+    #: The broker's clock if the call waits for a newer program, or was ever stopped.
     now: datetime | None = None
 
 
@@ -149,7 +149,7 @@ class Delegator:
         below = thread_of(ref.below, facts)
         offered = await _offered(ledger, ref.workspace, agent) if below.opened is None else ()
         is_open = call.is_clients and call.status in (Status.APPROVED, Status.RUNNING)
-        now = await ledger.log.clock() if call.newer and is_open else None
+        now = await ledger.log.clock() if is_open and (call.newer or call.stops) else None
         return SubAgentRun(call, agent, below, offered, now)
 
     async def _is_declared(self, ledger: Ledger, workspace: str, tool: str) -> bool:
@@ -164,7 +164,12 @@ class Delegator:
 
     def decide(self, seen: tuple[SubAgentRun, ...], handed: Delivered) -> Sequence[Effect[Never]]:
         for one in seen:
-            if one.now is not None:
+            if one.now is None:
+                continue
+            stop = one.call.stop(one.now) if one.call.status is Status.APPROVED else None
+            if stop is not None:
+                return [held(stop, one.now)]
+            if one.call.newer:
                 waited_s = (one.now - handed.recorded_at).total_seconds()
                 why = "a newer program has recorded something about it"
                 return [HandOn(max(HAND_ON_AFTER_S, waited_s), why)]

@@ -68,4 +68,14 @@ class HandOn(Struct, frozen=True):
     why: str
 
 
+class HandedOn(Exception):
+    """Raised by `load` and `execute`: as the effect `HandOn`. What was claimed has not been done,
+    and nothing is to be recorded.
+    """
+
+    def __init__(self, step: HandOn) -> None:
+        super().__init__(step.why)
+        self.after_s = step.after_s
+
+
 type Effect[W] = Append | Perform[W] | SetTimer | CancelTimer | WritePending | Reload | HandOn

@@ -27,7 +27,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from ayes.consumers.effects import Append, Effect, HandOn, Perform
+from ayes.consumers.effects import Append, Effect, HandedOn, HandOn, Perform
+from ayes.consumers.holding import held
 from ayes.consumers.tools import Registered
 from ayes.ledger import tracing
 from ayes.ledger.call import Call, attempt_of
@@ -69,7 +70,7 @@ class ExecutorState(Struct, frozen=True):
     call: Call
     #: The recorded contract of its tool. `None` if there is none, or it does not matter.
     declared: e.ToolDeclared | None = None
-    #: The broker's clock, where it matters how long the call has waited.
+    #: The broker's clock, where it matters.
     now: datetime | None = None
     #: What the tool's lookup says, or why it cannot tell. None: it was not asked.
     looked_up: e.ToolReturned | NotDone | str | None = None
@@ -79,6 +80,12 @@ class ExecutorState(Struct, frozen=True):
         """Whether the approval is valid no longer. Only the time of a claim's fact is certain."""
         until = self.call.valid_until
         return until is not None and self.now is not None and self.now >= until
+
+    @property
+    def held(self) -> HandOn | None:
+        """The step while a stop covers the call; None if none does."""
+        stop = self.call.stop(self.now) if self.now is not None else None
+        return held(stop, self.now) if stop is not None and self.now is not None else None
 
 
 class Executor:
@@ -123,7 +130,8 @@ class Executor:
         if call.newer or not self._can_run(call, declared):
             return ExecutorState(call, declared, await ledger.log.clock())
         found = await self._look_up(call)
-        now = await ledger.log.clock() if call.valid_until is not None else None
+        timed = call.valid_until is not None or call.stops
+        now = await ledger.log.clock() if timed else None
         return ExecutorState(call, declared, now, looked_up=found)
 
     def decide(self, seen: ExecutorState, handed: Delivered) -> Sequence[Effect[ClaimedRun]]:
@@ -151,12 +159,15 @@ class Executor:
             if _waited_s(seen, handed) < self._hand_on_for_s:
                 return [_hand_on(seen, handed, f"{call.wish.tool} of that version is not here")]
             return [Append(call.claim_slot, e.Declined(why="unknown_tool"))]
-        return [self._claim(call)]
+        return [seen.held or self._claim(call)]
 
     async def execute(self, ledger: Ledger, work: ClaimedRun) -> Append | None:
         call = await ledger.call_patiently(work.call, must_include=work.call.claim(work.attempt))
         # A revocation has a slot of its own, so the order of the log decides which of them counts.
         if not any(attempt_of(start) == work.attempt for start in call.starts):
+            now = await ledger.log.clock()
+            if (stop := call.stop(now)) is not None and call.status in _MAY_START:
+                raise HandedOn(held(stop, now))
             return _not_started(call)
         outcome = await tracing.executing(call, self._outcome(work))
         return Append(call.end_slot or call.late_slot, outcome, fallback_slot=call.late_slot)
@@ -215,7 +226,7 @@ class Executor:
                     why = f"{call.wish.tool} of that version is not here"
                     return [_hand_on(seen, call.starts[-1], why)]
             elif (repeatable or not_done) and not seen.is_too_late:
-                return [self._claim(call, looked_up=not_done)]
+                return [seen.held or self._claim(call, looked_up=not_done)]
         unknown = seen.looked_up if isinstance(seen.looked_up, str) else ""
         asked = f"Its lookup cannot tell what became of it: {unknown}. " if unknown else ""
         return [Append(call.end_slot, _in_doubt(call, asked))]
@@ -247,6 +258,9 @@ def _in_doubt(call: Call, asked: str = "") -> e.InDoubt:
         f"{asked}It may or may not have taken effect; a person has to find out.",
     )
 
+
+#: The statuses in which a call starts, or starts again.
+_MAY_START: Final = (Status.APPROVED, Status.RUNNING)
 
 #: The fields of a declaration.
 _CONTRACT: Final = tuple(

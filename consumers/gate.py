@@ -5,6 +5,7 @@
     vote      ──► enough of the right, distinct people?            ──► decided
     withdrawn ──► the requester's side takes it back               ──► decided
               ──► the same of a call that runs                     ──► decided, each open call below
+    stop      ──► given by somebody who may not, or resumed        ──► ended
     said      ──► a user's message, where that supersedes          ──► decided, each open call
     due       ──► nobody decided in time                           ──► decided, or escalated
               ──► an approval is valid no longer, nothing started  ──► lapsed
@@ -34,6 +35,9 @@ first. So each of these steps may come twice.
 
 If a budget covers a call, the call's amount is recorded in the budget's series before the call is
 approved, so these steps may come twice too (docs/decisions/0049).
+
+While a stop covers a call, no approval of it is recorded, on whatever ground; all else goes on. A
+timer has it judged again (docs/decisions/0063).
 
 If a policy limits the questions of a thread, its calls are judged in the order of the log: one that
 might exceed the limit is redelivered until all earlier ones are judged. A burst of parallel calls
@@ -77,22 +81,27 @@ from ayes.ledger.judging.policies import (
     thread_usage,
     wished,
 )
+from ayes.ledger.judging.stopping import ending
 from ayes.ledger.judging.verdict import Case, beyond, decision, policy_verdict, running, verdict
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import Delivered, TimerFired
 from ayes.ledger.people import people_of
+from ayes.ledger.stops import Stop, stops_of
 from ayes.ledger.validity import call_of
 from ayes.projections.thread import thread_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import Unavailable
 from ayes.schemas.logs import get_logger
-from ayes.schemas.slots import REMOVALS, ROOT, CallRef, Slot, delegations, grants
+from ayes.schemas.slots import REMOVALS, ROOT, CallRef, Slot, StopRef, delegations, grants
 
 _log: Final = get_logger("ayes.consumers.gate")
 
 #: A difference of the nodes' clocks that is reported, in seconds.
 _SKEW_S: Final = 1.0
+#: How often an approval that waits for the end of a stop is judged again: at first, and later.
+_LOOK_AFTER: Final = timedelta(seconds=1)
+_LOOK_AGAIN: Final = timedelta(seconds=30)
 
 
 class MootCalls(Struct, frozen=True):
@@ -111,12 +120,23 @@ class MissingRequests(Struct, frozen=True):
     usage: tuple[Append, ...] = ()
 
 
+class Stopping(Struct, frozen=True):
+    """The state after a stop was given or somebody resumed: how it ends, if it does by now."""
+
+    stop: Stop
+    ends: e.StopEnded | None
+
+
 class Gate:
     durables = ("gate", "gate-timers")
     replaces = False
 
-    async def load(self, ledger: Ledger, handed: Delivered) -> Case | MootCalls | MissingRequests:
+    async def load(
+        self, ledger: Ledger, handed: Delivered
+    ) -> Case | MootCalls | MissingRequests | Stopping | None:
         match handed:
+            case Fact(event=e.Stopped() | e.Resumed()):
+                return await _stopping(ledger, handed)
             case Fact(event=e.Said() as said):
                 return await self._message(ledger, handed, said)
             case Fact(event=e.ModelReplied() as reply):
@@ -140,7 +160,8 @@ class Gate:
             ref, *origin_slots(ref), must_include=handed.slot if isinstance(handed, Fact) else None
         )
         call = call_of(ref, facts)
-        if isinstance(handed, TimerFired) and call.gated is None and call.decided is None:
+        is_new = call.gated is None and call.decided is None
+        if isinstance(handed, TimerFired) and is_new and not call.stops:
             # The question or decision existed before its timer was set, and no other delivery would
             # handle this deadline.
             raise Unavailable(f"what {call.ref} waits for cannot be read yet; a replica is behind.")
@@ -168,9 +189,13 @@ class Gate:
         return case
 
     def decide(
-        self, seen: Case | MootCalls | MissingRequests, handed: Delivered
+        self, seen: Case | MootCalls | MissingRequests | Stopping | None, handed: Delivered
     ) -> Sequence[Effect[Never]]:
         match seen:
+            case None:
+                return ()
+            case Stopping(stop, ends):
+                return [Append(stop.ref.ended, ends)] if ends is not None else ()
             case MissingRequests(_, usage) if usage:
                 return [*usage, Reload()]
             case MissingRequests(missing):
@@ -215,7 +240,7 @@ class Gate:
         if _yields(call):
             assert call.gated
             facts = await ledger.read(
-                *_supersession_subjects(call.ref), must_include=_later(call.gated, handed)
+                call.ref, *_supersession_subjects(call.ref), must_include=_later(call.gated, handed)
             )
             call = call_of(call.ref, facts)
             call = attributed(call, origin(call, facts)) if call.requested is not None else call
@@ -242,6 +267,17 @@ class Gate:
         given = await ledger.read(*subjects, REMOVALS, latest, must_include=latest)
         call = replace(call, people=people_of(given))
         return replace(case, call=call, grants=grants_of(given), delegations=delegations_of(given))
+
+
+async def _stopping(ledger: Ledger, handed: Fact) -> Stopping | None:
+    """The stop that a fact is about, by the policies and people of now."""
+    slot = handed.slot
+    ref = StopRef(slot.workspace, *slot.tail[1:3])
+    facts = await ledger.read(ref, REMOVALS, must_include=slot)
+    if not (found := stops_of(facts)):
+        return None
+    policies = await ledger.policies(slot.workspace)
+    return Stopping(found[0], ending(found[0], policies, people_of(facts)))
 
 
 async def _unrecorded_usage(
@@ -388,6 +424,8 @@ def _steps(case: Case, handed: Delivered) -> Sequence[Effect[Never]]:
     if call.decided is not None:
         return _since_decided(call, now, ahead)
     decided = decision(case, now)
+    if isinstance(decided, e.Approved) and (stop := call.stop(now)) is not None:
+        return [SetTimer(call.ref, _looked_at(call, stop, now) + ahead)]
     if isinstance(decided, e.Approved) and (uses := _budget_uses(case, decided)):
         return [*uses, Reload()]
     match decided:
@@ -412,6 +450,14 @@ def _steps(case: Case, handed: Delivered) -> Sequence[Effect[Never]]:
             return [*_beaten(case, decided), *_decided(call, decided)]
         case _:
             return _decided(call, decided)
+
+
+def _looked_at(call: Call, stop: Stop, now: datetime) -> datetime:
+    """When a call is judged again whose approval waits until a stop ends."""
+    waited = now - stop.given.recorded_at
+    soon = now + min(max(waited / 4, _LOOK_AFTER), _LOOK_AGAIN)
+    due = call.due if call.due is not None and call.due > now else None
+    return min(filter(None, (soon, stop.ends_at, due)))
 
 
 def _decided(call: Call, decided: e.Event) -> Sequence[Effect[Never]]:
@@ -472,9 +518,9 @@ def _later(known: Fact, handed: Delivered) -> Slot:
 
 
 def _supersession_subjects(ref: CallRef) -> tuple[str, ...]:
-    """The subjects of a call, of its origin, and of all messages of its thread."""
+    """The subjects of a call's origin, and of all messages of its thread."""
     said = f"{ROOT}.{ref.workspace}.{ref.thread}.said.*"
-    return (ref.subjects, said, *(slot.subject for slot in origin_slots(ref)))
+    return (said, *(slot.subject for slot in origin_slots(ref)))
 
 
 def said_since(ref: CallRef, facts: Sequence[Fact]) -> Fact | None:

@@ -37,6 +37,7 @@ from ayes.projections.live import (
     after_piece,
 )
 from ayes.projections.thread import thread_of
+from ayes.projections.views.fact import own
 from ayes.schemas import events as e
 from ayes.schemas.errors import Unavailable, UnknownCall
 from ayes.schemas.logs import get_logger
@@ -191,7 +192,7 @@ async def current_turn(ledger: Ledger, thread: ThreadRef) -> int:
         UnknownCall: nothing was ever recorded in this thread.
     """
     facts = await ledger.read(thread)
-    if not facts:
+    if not own(facts):
         raise UnknownCall(f"nothing was ever recorded in {thread}.")
     found = thread_of(thread, facts)
     last = found.turns.get(found.latest)

@@ -19,7 +19,8 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from ayes.consumers.effects import Append, Effect, Perform
+from ayes.consumers.effects import Append, Effect, HandedOn, Perform
+from ayes.consumers.holding import held
 from ayes.consumers.live import LiveReply
 from ayes.ledger import tracing
 from ayes.ledger.clients.client import LedgerClient
@@ -98,7 +99,11 @@ class ModelWorker:
     async def load(self, ledger: Ledger, handed: Delivered) -> Thread:
         assert isinstance(handed, Fact)
         ref = handed.slot.thread_ref
-        return thread_of(ref, await ledger.read(ref, must_include=handed.slot))
+        thread = thread_of(ref, await ledger.read(ref, must_include=handed.slot))
+        last = thread.turns.get(thread.latest)
+        if thread.is_model_due or (last is not None and last.replied is None):
+            await _check_not_stopped(ledger, thread)
+        return thread
 
     def decide(self, seen: Thread, handed: Delivered) -> Sequence[Effect[Ask]]:
         thread = seen
@@ -118,6 +123,7 @@ class ModelWorker:
         opened = thread.opened.event if thread.opened else None
         assert isinstance(opened, e.ThreadOpened)
         slot = work.thread.replied(work.turn)
+        await _check_not_stopped(ledger, thread)
         above = (await ledger.with_chain(Origin(thread.opened))).chain
         if above.over:  # what it asked for would be withdrawn, turn after turn
             return Append(slot, e.ModelFailed(error=above.over, attempt=work.attempt))
@@ -155,6 +161,21 @@ class ModelWorker:
                 slot, e.ModelFailed(error=format_exception(problem), attempt=work.attempt)
             )
         return Append(slot, replied)
+
+
+async def _check_not_stopped(ledger: Ledger, thread: Thread) -> None:
+    """Hand the delivery on while a stop covers everything that the model could wish for.
+
+    Raises:
+        HandedOn: one does.
+    """
+    opened = thread.opened.event if thread.opened else None
+    if not thread.stops or not isinstance(opened, e.ThreadOpened):
+        return
+    now = await ledger.log.clock()
+    for stop in thread.stops:
+        if stop.holds(now) and stop.covers_thread(opened):
+            raise HandedOn(held(stop, now))
 
 
 async def with_bytes(

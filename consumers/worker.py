@@ -45,6 +45,7 @@ from ayes.consumers.effects import (
     CancelTimer,
     Effect,
     GivenUp,
+    HandedOn,
     HandOn,
     Perform,
     Reload,
@@ -149,14 +150,6 @@ class _Abandoned(Exception):
     """Neither acknowledged nor returned: another worker has the delivery, and if that one dies it
     is delivered again.
     """
-
-
-class _HandedOn(Exception):
-    """Returned for another process of the same consumer; not a failure."""
-
-    def __init__(self, step: HandOn) -> None:
-        super().__init__(step.why)
-        self.after_s = step.after_s
 
 
 class Worker[S, W]:
@@ -292,7 +285,7 @@ class Worker[S, W]:
         except _Abandoned as why:
             _log.warning("abandoned", why=str(why), tries=delivery.tries)
             return
-        except _HandedOn as why:
+        except HandedOn as why:
             _log.info("handed on", why=str(why), after_s=why.after_s, tries=delivery.tries)
             await delivery.retry(why.after_s)
             return
@@ -361,7 +354,7 @@ class Worker[S, W]:
             handed,
             delivery.tries,
             self._settle_traced(handed, delivery, place),
-            expected=(_Abandoned, _HandedOn),
+            expected=(_Abandoned, HandedOn),
         )
 
     async def _settle_traced(
@@ -428,7 +421,7 @@ class Worker[S, W]:
                 case Reload():
                     return False
                 case HandOn():
-                    raise _HandedOn(step)
+                    raise HandedOn(step)
                 case WritePending(key, b"", replaces):
                     if not await self._ledger.log.pending.delete(key, replaces):
                         return False

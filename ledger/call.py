@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from ayes.ledger.lifecycle import LEADS_TO, Status
 from ayes.ledger.people import People
+from ayes.ledger.stops import Stop
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest
@@ -58,6 +59,8 @@ class Call(Struct, frozen=True):
     last_revocation: int = 0
     #: Facts of a newer program. Their meaning is unknown here, so nobody may act on such a call.
     newer: tuple[Fact, ...] = ()
+    #: The stops that hold in its workspace, whether or not they cover it.
+    stops: tuple[Stop, ...] = ()
     #: Who was removed: not of the facts about the call, but of what counting its votes needs.
     people: People = People()
 
@@ -237,6 +240,15 @@ class Call(Struct, frozen=True):
             and self.gated.seq < self.decided.seq
         )
         return "people_were_asked" if decision.ground in _UNASKED and asked_before else None
+
+    def stop(self, at: datetime, before: int | None = None) -> Stop | None:
+        """The stop that keeps it from starting at this time, on the broker's clock; None if none
+        does. With `before`, just before that number of the log.
+        """
+        if self.requested is None:
+            return None
+        holding = (one for one in self.stops if one.holds(at, before))
+        return next((one for one in holding if one.covers(self.wish)), None)
 
     @property
     def next_stage(self) -> e.Stage | None:

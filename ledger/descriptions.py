@@ -3,15 +3,19 @@
 from collections.abc import Iterable
 from typing import Final
 
+from ayes.ledger.stops import Stop
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
-from ayes.schemas.slots import DELEGATION, GRANT, Slot
+from ayes.schemas.slots import DELEGATION, GRANT, ORGANISATION, Slot
 
 #: Why an approval does not let a call run (`Call.flaw`).
 FLAWS: Final = {
     "digest_mismatch": "the arguments are not the ones that were approved",
     "people_were_asked": "a policy approved it although people had been asked and had not answered",
 }
+
+#: The beginning of why a start does not count that came after a stop.
+STOPPED: Final = "stopped"
 
 #: The state of a call whose slot is filled, by the slot's place.
 _FILLED: Final = {
@@ -64,6 +68,21 @@ def describe(fact: Fact) -> str:
     event, by = fact.event, author_of(fact)
     what = event.type if isinstance(event, e.Carried) else type(event).__name__
     return f"{what}{f' by {by}' if by else ''} at {fact.recorded_at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def describe_stop(stop: Stop) -> str:
+    """Who stopped what a call is a part of, when, why, and until when."""
+    where = (
+        "all workspaces"
+        if stop.ref.workspace == ORGANISATION
+        else f"workspace {stop.ref.workspace}"
+    )
+    until = f"until {stop.ends_at:%Y-%m-%d %H:%M:%S} UTC" if stop.ends_at else "until it is resumed"
+    return (
+        f"{STOPPED} in {where} by {stop.ref.giver} at "
+        f"{stop.given.recorded_at:%Y-%m-%d %H:%M:%S} UTC, {until} ({stop.ref}): "
+        f"{stop.stopped.reason or 'no reason given'}"
+    )
 
 
 def describe_decision(decided: Fact, withdrawn: Fact | None) -> str:

@@ -104,12 +104,15 @@ class ReadReplica:
         """As `EventLog.read`."""
         parts = [await self._part(_beginning(subject)) for subject in subjects]
         found: list[Fact] = []
+        are_of_one = True
         for part, subject in zip(parts, subjects, strict=True):
             # Reading one part may have evicted another, which then receives no more facts.
             if part is None or self._parts.get(part.name) is not part:
                 return await self._port.read(*subjects)
-            found += part.facts(subject)
-        once = found if len(parts) == 1 else {fact.seq: fact for fact in found}.values()
+            more = list(part.facts(subject))
+            are_of_one = are_of_one and not (found and more)
+            found += more
+        once = found if are_of_one else {fact.seq: fact for fact in found}.values()
         return tuple(sorted(once, key=attrgetter("seq")))
 
     async def latest(self, subjects: str) -> Fact | None:

@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from ayes.schemas.slots import CLIENT, ROOT
+from ayes.schemas.slots import CLIENT, ROOT, STOP
 
 #: The streams that subscriptions read: the facts, the timers of deadlines, and parked deliveries.
 LEDGER: Final = "LEDGER"
@@ -98,6 +98,9 @@ def _call(*tails: str) -> tuple[str, ...]:
 
 _SAID: Final = f"{ROOT}.*.*.said.*"
 
+#: Stops, and who resumes.
+_STOPPING: Final = (f"{ROOT}.*.{STOP}.*.*.given", f"{ROOT}.*.{STOP}.*.*.resumed.*")
+
 _REPLIED: Final = f"{ROOT}.*.*.turn.*.replied"
 
 _MODEL: Final = (
@@ -140,10 +143,14 @@ def _notifier(name: str, at_once: int) -> Durable:
 DURABLES: Final[dict[str, Durable]] = {
     durable.name: durable
     for working in (
-        Durable("gate", "gate", (*_call("requested", "vote.*", "withdrawn"), _SAID, _REPLIED)),
+        Durable(
+            "gate",
+            "gate",
+            (*_call("requested", "vote.*", "withdrawn"), _SAID, _REPLIED, *_STOPPING),
+        ),
         Durable("gate-timers", "gate", ("timer.due.>",), stream=TIMERS),
         Durable("queue", "queue", _call("gated", "escalated.*", "decided")),
-        Durable("model", "model", _MODEL, at_once=256, slow=True),
+        Durable("model", "model", _MODEL, at_once=2048, slow=True, max_deliveries=5000),
         _notifier("notifier", at_once=2048),
         # Notices that are due later: reminders, digests, those of quiet hours. Each waits as a
         # delivery, so the bound is that of the calls with such a notice at a time.
@@ -156,7 +163,16 @@ DURABLES: Final[dict[str, Durable]] = {
             optional=True,
             slow=True,
         ),
-        Durable("executor", "executor", _EXECUTOR, at_once=256, optional=True, slow=True),
+        # While a stop covers them, approved calls wait as deliveries.
+        Durable(
+            "executor",
+            "executor",
+            _EXECUTOR,
+            at_once=2048,
+            optional=True,
+            slow=True,
+            max_deliveries=5000,
+        ),
         # Closes calls that will never run, if no executor with tools does.
         Durable("closer", "executor", _EXECUTOR, at_once=256, optional=True),
         Durable("executor-recorded", "executor", _EXECUTOR, at_once=256, optional=True, slow=True),

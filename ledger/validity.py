@@ -12,10 +12,12 @@ from msgspec import structs
 from ayes.ledger.call import Call, Void, attempt_of
 from ayes.ledger.descriptions import (
     FLAWS,
+    STOPPED,
     already_filled,
     cannot_be,
     describe,
     describe_decision,
+    describe_stop,
 )
 from ayes.ledger.lifecycle import EVENTS_BY_PLACE, MAY_FOLLOW, Status
 from ayes.ledger.objections import (
@@ -27,6 +29,7 @@ from ayes.ledger.objections import (
     refused_settlement,
     refused_vote,
 )
+from ayes.ledger.stops import stops_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import (
@@ -37,7 +40,7 @@ from ayes.schemas.errors import (
     Refused,
     UnknownCall,
 )
-from ayes.schemas.slots import CLIENT, CallRef, Slot
+from ayes.schemas.slots import CLIENT, STOP, CallRef, Slot
 
 #: Sets a field of a frozen struct. Only `call_of` may, while nobody else has the call: a replay
 #: makes millions of them, and a copy for each fact would take longer than all the rest.
@@ -68,13 +71,16 @@ def evolve(call: Call, fact: Fact) -> Call:
     """The call with one more fact. Never raises; a fact without a place in it changes nothing, but
     for the number of the last revocation, by which the broker orders starts.
     """
+    stops = tuple(one for stop in call.stops for one in stop.facts)
+    if fact.slot.tail[0] == STOP:
+        return call_of(call.ref, (*call.facts, *stops, fact))
     if fact.slot.call_ref != call.ref:
         return call
     grown = call
     if may_hold(fact.slot.tail[2], fact.event) and all(
         known.slot != fact.slot for known in call.facts
     ):
-        grown = call_of(call.ref, (*call.facts, fact))
+        grown = call_of(call.ref, (*call.facts, *stops, fact))
     last = max(call.last_revocation, fact.seq if fact.slot.tail[2] == "revoked" else 0)
     return grown if grown.last_revocation == last else structs.replace(grown, last_revocation=last)
 
@@ -85,9 +91,12 @@ def may_hold(place: str, event: object) -> bool:
 
 
 def call_of(ref: CallRef, facts: Iterable[Fact]) -> Call:
-    """The call that these facts make; facts about anything else are skipped."""
+    """The call that these facts make; facts about anything else are skipped, but for those about
+    stops.
+    """
     workspace, thread, name = ref.workspace, ref.thread, ref.call
     found: dict[tuple[str, ...], Fact] = {}
+    stopping: list[Fact] = []
     last_revocation = 0
     for fact in facts:
         slot = fact.slot
@@ -103,7 +112,12 @@ def call_of(ref: CallRef, facts: Iterable[Fact]) -> Call:
                 last_revocation = max(last_revocation, fact.seq)
             if type(fact.event) in _READ.get(tail[2], ()):
                 found.setdefault(tail, fact)
+        elif tail[0] == STOP:
+            stopping.append(fact)
     call = Call(ref, last_revocation=last_revocation)
+    if stopping:
+        stopping.sort(key=attrgetter("seq"))
+        _set(call, "stops", stops_of(stopping, workspace))
     # In the order of the log: whether a contested fact counts depends on earlier facts alone.
     for fact in sorted(found.values(), key=attrgetter("seq")):
         place = fact.slot.tail[2]
@@ -164,6 +178,8 @@ def void_runs(call: Call) -> tuple[Void, ...]:
         one
         for one in call.void
         if one.fact.slot.tail[2] in ("claim", "finished", "late")
+        # Whoever claimed a call while it was stopped, and saw that, has not run it.
+        and not one.why.startswith(STOPPED)
         and isinstance(one.fact.event, e.ToolStarted | e.ToolReturned | e.ToolFailed | e.Carried)
     )
 
@@ -246,6 +262,8 @@ def _void_claim(call: Call, fact: Fact) -> str | None:
         return "it is about other bytes than were approved"
     if (until := call.valid_until) is not None and fact.recorded_at >= until:
         return f"the approval was valid until {until:%Y-%m-%d %H:%M:%S} UTC"
+    if (stop := call.stop(fact.recorded_at, fact.seq)) is not None:
+        return describe_stop(stop)
     return None
 
 
@@ -360,6 +378,8 @@ def refusal(call: Call, slot: Slot, event: e.Event, now: datetime) -> Refused | 
             f"{call.ref} was approved until {until:%Y-%m-%d %H:%M:%S} UTC and was not started by "
             "then, so it will not run. Request it again under another id."
         )
+    if isinstance(event, e.ToolStarted) and (stop := call.stop(now)) is not None:
+        return NotOpen(f"{call.ref} may not start: {describe_stop(stop)}. Nothing has run.")
     # After these checks the broker alone decides: the slot takes the event or is taken.
     return refused_vote(call, event, slot.tail[3], now) if isinstance(event, e.Voted) else None
 

@@ -4,6 +4,7 @@ A call is complete when it is settled. Later facts (a late result, a vote that l
 it.
 """
 
+from collections.abc import Sequence
 from datetime import UTC
 from typing import Final
 
@@ -25,7 +26,8 @@ SETTLING: Final = (e.ToolReturned, e.ToolFailed, e.ToolRefused, e.Reconciled)
 class CallFacts:
     """The facts of a call, in the order of the log."""
 
-    def __init__(self) -> None:
+    def __init__(self, stops: Sequence[Fact] = ()) -> None:
+        self._stops = stops
         self.facts: list[Fact] = []
         self.is_complete = False
         self._call: Call | None = None
@@ -41,15 +43,15 @@ class CallFacts:
     def call(self) -> Call:
         """The call made of the facts."""
         if self._call is None:
-            self._call = call_in(self.facts)
+            self._call = call_in(self.facts, self._stops)
         return self._call
 
 
-def call_in(facts: list[Fact]) -> Call:
+def call_in(facts: list[Fact], stops: Sequence[Fact]) -> Call:
     """The call that these facts make."""
     ref = facts[0].slot.call_ref
     assert ref, "the key lets only facts about calls come here"
-    return call_of(ref, facts)
+    return call_of(ref, (*facts, *stops))
 
 
 def _key(slot: Slot) -> Key | None:

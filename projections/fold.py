@@ -19,14 +19,14 @@ The rules of this folder:
   reads its facts again (`reload`).
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, Protocol
 
 from msgspec import Struct
 
 from ayes.schemas.codec import Fact
-from ayes.schemas.slots import Slot
+from ayes.schemas.slots import STOP, Slot
 
 #: Workspace and thread, or these and a call.
 type Key = tuple[str, ...]
@@ -57,7 +57,8 @@ class Projection[T: Aggregate](Struct, frozen=True):
     name: str
     #: The thing that a slot belongs to; None if it does not matter here.
     key: Callable[[Slot], Key | None]
-    begin: Callable[[], T]
+    #: Begins a thing, which is given all facts about stops, those that are still to come too.
+    begin: Callable[[Sequence[Fact]], T]
     #: Whether a fact in this slot begins a thing.
     begins: Callable[[Slot], bool]
     #: Whether a fact in this slot may change an evicted thing.
@@ -154,6 +155,7 @@ class _State[T: Aggregate]:
         self._fold = fold
         self._wanted_by_any = wanted
         self._key = fold.key
+        self._stops: list[Fact] = []
         self.things: dict[Key, T] = {}
         #: Complete things, in the order of their completion.
         self._complete: dict[Key, None] = {}
@@ -164,6 +166,8 @@ class _State[T: Aggregate]:
 
     def apply(self, fact: Fact) -> None:
         slot = fact.slot
+        if slot.tail[0] == STOP:
+            self._stops.append(fact)
         key = self._key(slot)
         if key is None or key in self.to_reload:  # the reload reads this fact too
             return
@@ -174,7 +178,7 @@ class _State[T: Aggregate]:
                     self.to_reload[key] = fact.seq
                     self._wanted_by_any.add(key)
                 return
-            thing = self.things[key] = self._fold.begin()
+            thing = self.things[key] = self._fold.begin(self._stops)
         thing.apply(fact)
         self._settle(key, thing)
 
@@ -189,7 +193,7 @@ class _State[T: Aggregate]:
                 self._settle(key, thing)
 
     def _made_of(self, facts: list[Fact]) -> T:
-        thing = self._fold.begin()
+        thing = self._fold.begin(self._stops)
         for fact in facts:
             thing.apply(fact)
         return thing

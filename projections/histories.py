@@ -8,6 +8,7 @@ history.
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -26,7 +27,8 @@ from ayes.schemas.slots import Slot
 class ThreadFacts:
     """The facts of a thread, in the order of the log."""
 
-    def __init__(self) -> None:
+    def __init__(self, stops: Sequence[Fact] = ()) -> None:
+        self._stops = stops
         self.facts: list[Fact] = []
         self._last_turn = 0
         self._most_turns = 0
@@ -82,7 +84,7 @@ class ThreadFacts:
 
     def _settle(self, call: str) -> None:
         """Mark a call as settled, unless its end is void."""
-        found = call_in(self._calls[call])
+        found = call_in(self._calls[call], self._stops)
         if found.status in SETTLED:
             self._settled.add(call)
             self._settled_as[call] = found
@@ -93,7 +95,8 @@ class ThreadFacts:
     @property
     def thread(self) -> Thread:
         """The thread made of the facts."""
-        return thread_of(self.facts[0].slot.thread_ref, self.facts, self._settled_as)
+        ref = self.facts[0].slot.thread_ref
+        return thread_of(ref, (*self.facts, *self._stops), self._settled_as)
 
     def _replied(self, number: int, seq: int, event: object) -> None:
         parts = event.parts if isinstance(event, e.ModelReplied) else ()

@@ -374,7 +374,7 @@ def _age(cursor: PageCursor) -> tuple[int, str]:
 class ApprovalFacts:
     """The facts of a call that may become pending, in the order of the log."""
 
-    def __init__(self) -> None:
+    def __init__(self, _stops: Sequence[Fact] = ()) -> None:
         self.facts: list[Fact] = []
         self.is_complete = False
 

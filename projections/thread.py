@@ -11,10 +11,11 @@ from msgspec import Struct
 
 from ayes.ledger.call import Call, Void
 from ayes.ledger.lifecycle import SETTLED
+from ayes.ledger.stops import Stop, stops_of
 from ayes.ledger.validity import call_of, may_hold
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
-from ayes.schemas.slots import CallRef, ThreadRef
+from ayes.schemas.slots import STOP, CallRef, ThreadRef
 
 
 class Turn(Struct, frozen=True):
@@ -63,6 +64,8 @@ class Thread(Struct, frozen=True):
     #: Facts from the future and broken bytes. They are skipped, but a caller that continues the
     #: thread should know that something is missing.
     unread: tuple[Fact, ...] = ()
+    #: The stops that hold in its workspace.
+    stops: tuple[Stop, ...] = ()
 
     @property
     def latest(self) -> int:
@@ -151,7 +154,7 @@ def is_spoiled(call: Call) -> bool:
 
 
 def thread_of(ref: ThreadRef, facts: Iterable[Fact], known: Mapping[str, Call] = {}) -> Thread:
-    """The thread made of these facts; facts about anything else are ignored.
+    """The thread made of these facts and the stops among them; all else is ignored.
 
     Args:
         known: calls by id that were made of the same facts before.
@@ -162,8 +165,11 @@ def thread_of(ref: ThreadRef, facts: Iterable[Fact], known: Mapping[str, Call] =
     replied: dict[int, Fact] = {}
     calls: dict[str, list[Fact]] = defaultdict(list)
     unread: dict[int, Fact] = {}
+    stopping: list[Fact] = []
     for fact in facts:
         at, event = fact.slot, fact.event
+        if at.tail[0] == STOP:
+            stopping.append(fact)
         if at.thread != ref.thread or at.workspace != ref.workspace:
             continue
         if type(event) is e.Carried:
@@ -193,9 +199,11 @@ def thread_of(ref: ThreadRef, facts: Iterable[Fact], known: Mapping[str, Call] =
             for number in sorted({*asked, *replied})
         },
         calls={
-            call: known.get(call) or call_of(ref.call(call), calls[call]) for call in sorted(calls)
+            call: known.get(call) or call_of(ref.call(call), (*calls[call], *stopping))
+            for call in sorted(calls)
         },
         unread=_in_sequence(unread.values()),
+        stops=stops_of(_in_sequence(stopping), ref.workspace) if stopping else (),
     )
 
 

@@ -729,6 +729,37 @@ class PersonRemoved(Event, frozen=True, tag="PersonRemoved"):
     reason: str = ""
 
 
+class Stopped(Event, frozen=True, tag="Stopped"):
+    """Nothing that this covers starts from here on, until it ends. The subject names the person.
+
+    A call is covered if its agent, its tool and its requester each match one of the names or
+    patterns with `*`. One that names no agent may be any agent's, and matches each.
+    """
+
+    reason: str
+    agents: tuple[str, ...] = ("*",)
+    tools: tuple[str, ...] = ("*",)
+    requesters: tuple[str, ...] = ("*",)
+    #: Counted from when the broker recorded this, in seconds; None: until people resume.
+    expires_in_s: float | None = None
+    #: How many different people must resume.
+    resumes_needed: int = 1
+
+
+class Resumed(Event, frozen=True, tag="Resumed"):
+    """A person wants a stop to end. The gate counts these. The subject names the person."""
+
+    reason: str = ""
+
+
+class StopEnded(Event, frozen=True, tag="StopEnded"):
+    """A stop covers nothing from here on."""
+
+    #: Who resumed; empty if it was ended since its giver had no right to stop.
+    resumed_by: tuple[str, ...] = ()
+    reason: str = ""
+
+
 class LogAccepted(Event, frozen=True, tag="LogAccepted"):
     """A person goes on with a log that lacks facts, or is another one than was seen before."""
 
@@ -766,7 +797,7 @@ type AnyEvent = (
     | ToolStarted | Revoked | Lapsed | Declined | ToolReturned | ToolFailed | ToolRefused | InDoubt
     | Notified | Posted | Reconciled | PolicyApplied | ToolDeclared | Granted | GrantRevoked
     | GrantUsed | BudgetUsed | Delegated | DelegationEnded
-    | AccountBound | PersonAdded | PersonRemoved | LogAccepted
+    | AccountBound | PersonAdded | PersonRemoved | Stopped | Resumed | StopEnded | LogAccepted
 )  # fmt: skip
 
 TYPES: Final[dict[str, type[Event]]] = {

@@ -7,6 +7,9 @@
     never_grant = ["payout"]                    # no grant covers these tools
     may_revoke = ["@security"]                  # revoke approvals, in addition to the voters
     may_reconcile = ["@security"]               # reconcile calls in doubt; absent: the voters
+    may_stop = ["@oncall"]                      # stop what starts; absent: everybody
+    may_resume = ["@leads"]                     # end a stop; absent: everybody
+    resumes_needed = 2                          # so many people must; absent: 1
     unmapped_requesters = "deny"                # deny | exclude_nobody; absent: deny
     policies_need_approval = false              # the organisation's: each version needs approval
 
@@ -389,6 +392,9 @@ class Policy(TomlModel):
     never_grant: Annotated[tuple[ToolPattern, ...], Field(strict=False)] = ()
     may_revoke: Annotated[tuple[Voter, ...], Field(strict=False)] = ()
     may_reconcile: Annotated[tuple[Voter, ...], Field(strict=False)] = ()
+    may_stop: Annotated[tuple[Voter, ...], Field(strict=False)] = ()
+    may_resume: Annotated[tuple[Voter, ...], Field(strict=False)] = ()
+    resumes_needed: Count = 1
     #: For a call whose requester could not be a reviewer, by [people] or by name.
     unmapped_requesters: UnmappedRequesters = "deny"
     #: The organisation's: workspaces' policies count only if people approved exactly their text.
@@ -486,6 +492,8 @@ class Policy(TomlModel):
             self._known(owners, "owners", agent)
         self._known(self.may_revoke, "may_revoke")
         self._known(self.may_reconcile, "may_reconcile")
+        self._known(self.may_stop, "may_stop")
+        self._known(self.may_resume, "may_resume")
         for index, rule in enumerate(self.rules):
             self._known(rule.voters, "rule", index, "voters")
             self._known(rule.break_glass, "rule", index, "break_glass")

@@ -6,7 +6,9 @@
     ledger.<workspace>._grant.<giver>.<name>.given|revoked|revoked.<reviewer>|used.<n>
     ledger.<workspace>._delegation.<giver>.<name>.given|ended
     ledger.<workspace>._budget.<name>.<sum>.<n>
+    ledger.<workspace>._stop.<giver>.<name>.given|resumed.<reviewer>|ended
     ledger._organisation._policy.<version>    the policy that holds in every workspace
+    ledger._organisation._stop.<giver>.<name>...   a stop of all workspaces
     ledger._organisation._person.<name>.<n>|account.<n>
     ledger._organisation._log.<n>             the log was accepted as it was
 
@@ -33,6 +35,7 @@ TOOL: Final = "_tool"
 GRANT: Final = "_grant"
 DELEGATION: Final = "_delegation"
 BUDGET: Final = "_budget"
+STOP: Final = "_stop"
 #: People and their accounts, which are the same in every workspace: the organisation's only.
 PERSON: Final = "_person"
 #: What is known of the log itself: the organisation's only.
@@ -94,6 +97,9 @@ FILLED_BY: Final[dict[tuple[str, ...], tuple[type[e.Event], ...]]] = {
     (DELEGATION, "*", "*", "ended"): (e.DelegationEnded,),
     # The budget's name, and a digest of which of its sums.
     (BUDGET, "*", "*", "#"): (e.BudgetUsed,),
+    (STOP, "*", "*", "given"): (e.Stopped,),
+    (STOP, "*", "*", "resumed", "*"): (e.Resumed,),
+    (STOP, "*", "*", "ended"): (e.StopEnded,),
     # A person's own word, and the organisation's.
     (PERSON, "*", "account", "#"): (e.AccountBound,),
     (PERSON, "*", "#"): (e.PersonAdded, e.PersonRemoved),
@@ -361,7 +367,7 @@ class CallRef(_Ref, frozen=True):
 
 
 class _GivenRef(_Ref, frozen=True):
-    """A grant or a delegation, written `workspace/giver/name`."""
+    """A grant, a delegation or a stop, written `workspace/giver/name`."""
 
     workspace: str
     #: Only this person's credentials can record it.
@@ -411,6 +417,24 @@ class DelegationRef(_GivenRef, frozen=True):
         return self._slot("ended")
 
 
+class StopRef(_GivenRef, frozen=True):
+    """A person's stop: `workspace/giver/name`, or `_organisation/giver/name` for all workspaces."""
+
+    KIND: ClassVar[str] = STOP
+
+    def __post_init__(self) -> None:
+        _owner(self.workspace)
+        token("giver", self.giver)
+        token("name", self.name)
+
+    def resumed_by(self, reviewer: str) -> Slot:
+        return self._slot("resumed", token("reviewer", reviewer))
+
+    @property
+    def ended(self) -> Slot:
+        return self._slot("ended")
+
+
 class BudgetRef(_Ref, frozen=True):
     """One sum of a budget, written `workspace/name/sum`."""
 
@@ -451,6 +475,12 @@ def grants(workspace: str) -> str:
 def delegations(workspace: str) -> str:
     """The wildcard over all facts about a workspace's delegations."""
     return f"{ROOT}.{token('workspace', workspace)}.{DELEGATION}.>"
+
+
+def stops(workspace: str) -> tuple[str, ...]:
+    """The wildcards over all facts about the stops that hold in a workspace."""
+    own = f"{ROOT}.{_owner(workspace)}.{STOP}.>"
+    return (own, *(() if workspace == ORGANISATION else (f"{ROOT}.{ORGANISATION}.{STOP}.>",)))
 
 
 #: The wildcard over all facts about people and their accounts.

@@ -141,7 +141,8 @@ def events_of(facts: Iterable[Fact], known: Iterable[Fact]) -> list[FeedEvent]:
     calls: defaultdict[CallRef | None, list[Fact]] = defaultdict(list)
     for fact in known:
         calls[fact.slot.call_ref].append(fact)
-    return [_event(fact, calls[fact.slot.call_ref]) for fact in facts]
+    others = calls[None]  # the stops among them
+    return [_event(fact, [*calls[fact.slot.call_ref], *others]) for fact in facts]
 
 
 def _event(fact: Fact, known: list[Fact]) -> FeedEvent:

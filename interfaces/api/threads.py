@@ -31,7 +31,7 @@ from ayes.projections.live import Discarded, Ended, Fragment
 from ayes.projections.thread import Thread, thread_of
 from ayes.projections.views import thread as views
 from ayes.projections.views.content import held_file
-from ayes.projections.views.fact import fact_row
+from ayes.projections.views.fact import fact_row, own
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.content import decoded, files_in, words
@@ -221,7 +221,7 @@ async def conversation(
 
 async def _known(backend: Backend, ref: ThreadRef) -> Thread:
     facts = await backend.reading.read(ref)
-    if not facts:
+    if not own(facts):
         raise UnknownCall(f"nothing was ever recorded in {ref}.")
     return thread_of(ref, facts)
 

@@ -25,7 +25,7 @@ from ayes.projections.formats import FORMATS, format_named
 from ayes.projections.history import history as history_of
 from ayes.projections.live import Discarded, Ended, Fragment
 from ayes.projections.thread import thread_of
-from ayes.projections.views.fact import Wishes, voids_of, wishes_of
+from ayes.projections.views.fact import Wishes, own, voids_of, wishes_of
 from ayes.schemas import strict_json
 from ayes.schemas.codec import Fact, fact_json
 from ayes.schemas.errors import BadFile, UnknownCall
@@ -53,7 +53,7 @@ async def thread(thread: ThreadArgument, session: Session) -> None:
     ref = ThreadRef.parse(thread)
     async with session.connect("observer") as ledger:
         facts = await ledger.read(ref)
-    if not facts:
+    if not own(facts):
         raise UnknownCall(f"nothing was ever recorded in {ref}.")
     _print(facts, str(ref), json=session.json)
 
@@ -151,7 +151,7 @@ async def history(
         facts = await ledger.read(ref)
         found = history_of(thread_of(ref, facts))
         entries = await with_bytes(ledger, ref, found.entries)
-    if not facts:
+    if not own(facts):
         raise UnknownCall(f"nothing was ever recorded in {ref}.")
     payload = msgspec.json.encode(writer.write(entries))
     print_data((payload if session.json else msgspec.json.format(payload)).decode())
@@ -214,10 +214,10 @@ def _read_payload(file: str) -> dict[str, Any] | list[Any]:
 
 
 def _print(facts: tuple[Fact, ...], title: str, *, json: bool) -> None:
+    voids, facts = voids_of(facts), own(facts)
     if json:
-        voids = voids_of(facts)
         for fact in facts:
             print_data(fact_json(fact, voids.get(fact.seq, "")))
     else:
         print_message(title)
-        output.print_facts(facts, output.console())
+        output.print_facts(facts, output.console(), voids=voids)

@@ -27,7 +27,7 @@ from mcp_types import INVALID_PARAMS, MISSING_REQUIRED_CLIENT_CAPABILITY
 
 from ayes.adapters.kernel import Kernel
 from ayes.adapters.names import AskedCall, has_ended
-from ayes.adapters.next_step import Answer, Run, Say, next_step
+from ayes.adapters.next_step import Answer, Run, Say, Wait, next_step
 from ayes.interfaces.mcp.names import BadSeal, Codec, sealed, sent_id, unsealed
 from ayes.interfaces.mcp.routes import MAX_TOOLS, Client, Offered, Routes
 from ayes.interfaces.mcp.runs import Asked, Replies, Running, Runs
@@ -402,4 +402,6 @@ def _bad_id() -> MCPError:
 
 
 def _has_moved(before: Call, now: Call) -> bool:
-    return now.status is not before.status
+    """Whether its status is another one, or a stop that it waited for has ended."""
+    both = (isinstance(next_step(one), Wait) for one in (before, now))
+    return now.status is not before.status or len({*both}) > 1

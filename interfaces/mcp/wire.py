@@ -443,6 +443,8 @@ def detailed_task(call: Call, task_id: str, *, has_schema: bool, asked: Json | N
         case Status.WITHDRAWN | Status.SUPERSEDED:
             return task(call, task_id, "cancelled", tool_not_run(call).text)
     match next_step(call):
+        case Wait() if call.status is Status.APPROVED:
+            return task(call, task_id, "working", "is approved, and stopped for now")
         case Wait():
             return task(call, task_id, "working", "waits for a person's approval")
         case Run():

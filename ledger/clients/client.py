@@ -88,11 +88,13 @@ from ayes.schemas.slots import (
     DelegationRef,
     GrantRef,
     Slot,
+    StopRef,
     ThreadRef,
     declarations,
     delegations,
     grants,
     policies,
+    stops,
     tool_slot,
 )
 from ayes.schemas.tools import Tool, ToolSpec, declaration
@@ -346,10 +348,13 @@ class LedgerClient:
 
     async def read(
         self,
-        *refs: CallRef | ThreadRef | GrantRef | DelegationRef | Slot | str,
+        *refs: CallRef | ThreadRef | GrantRef | DelegationRef | StopRef | Slot | str,
         must_include: Slot | None = None,
     ) -> tuple[Fact, ...]:
         """Every fact about calls, threads or grants, or in slots, in log order as of one moment.
+
+        With those about calls and threads come those about the stops in their workspaces, since
+        these say which starts count.
 
         Args:
             refs: also subjects with wildcards.
@@ -359,10 +364,12 @@ class LedgerClient:
         Raises:
             BrokerAway: no replica that answers has the fact in time.
         """
+        subjects = [ref if isinstance(ref, str) else ref.subjects for ref in refs]
+        whose = dict.fromkeys(ref.workspace for ref in refs if isinstance(ref, CallRef | ThreadRef))
+        subjects += dict.fromkeys(one for workspace in whose for one in stops(workspace))
         clock = asyncio.get_running_loop()
         until = clock.time() + _CATCH_UP_S
         while True:
-            subjects = (ref if isinstance(ref, str) else ref.subjects for ref in refs)
             facts = await self.reading.read(*subjects)
             # Mostly it is one of the last.
             if must_include is None or any(fact.slot == must_include for fact in reversed(facts)):

@@ -27,20 +27,31 @@ from ayes.ledger.judging.grants import (
     delegations_of,
     grants_of,
 )
-from ayes.ledger.judging.policies import is_possible, of_edit
+from ayes.ledger.judging.policies import Policies, is_possible, of_edit
+from ayes.ledger.judging.stopping import may, resumes_needed
 from ayes.ledger.judging.votes import is_edit
 from ayes.ledger.log import EventLog
 from ayes.ledger.objections import unused
 from ayes.ledger.people import People
+from ayes.ledger.stops import Stop, stops_of
 from ayes.ledger.validity import evolve, may_vote
 from ayes.schemas import events as e
 from ayes.schemas import ids
 from ayes.schemas.codec import Fact
 from ayes.schemas.content import words
 from ayes.schemas.errors import AlreadyFilled, BadArguments, BadInput, NotAllowed, NotOpen
-from ayes.schemas.limits import MAX_REASON, MAX_TEXT
+from ayes.schemas.limits import MAX_INTERVAL_S, MAX_REASON, MAX_TEXT
 from ayes.schemas.limits import check as check_size
-from ayes.schemas.slots import REMOVALS, CallRef, DelegationRef, GrantRef, Slot, account_slot
+from ayes.schemas.slots import (
+    ORGANISATION,
+    REMOVALS,
+    CallRef,
+    DelegationRef,
+    GrantRef,
+    Slot,
+    StopRef,
+    account_slot,
+)
 
 #: The number of a fact that is not recorded yet.
 _NEXT: Final = 2**63
@@ -440,6 +451,95 @@ class Reviewer:
         [found] = delegations_of(await self._ledger.read(ref, must_include=ref.ended))
         return found
 
+    # --------------------------------------------------------------------------------------- stops
+
+    @as_of_the_leader
+    async def stop(
+        self,
+        stop: StopRef | str,
+        *,
+        reason: str,
+        agents: tuple[str, ...] = ("*",),
+        tools: tuple[str, ...] = ("*",),
+        requesters: tuple[str, ...] = ("*",),
+        for_s: float | None = None,
+    ) -> Stop:
+        """Let nothing start from now on that this covers, until it ends. Repeating it is safe.
+
+        A tool that runs already goes on. How many people must resume is what the policies in force
+        say now (`resumes_needed`).
+
+        Args:
+            stop: `workspace/giver/name`, or `_organisation/giver/name` for all workspaces; the
+                giver is this reviewer.
+            agents, tools, requesters: names, or patterns with `*`. A call is covered if each fits.
+            for_s: seconds after which it ends by itself; None: until people resume.
+
+        Raises:
+            BadInput: there is no reason, or the time is not a number of seconds above 0, a century
+                at most.
+            NotAllowed: the policies in force do not let this reviewer stop, or the giver is another
+                person.
+            AlreadyFilled: another stop has this name, or it has ended.
+        """
+        ref = stop if isinstance(stop, StopRef) else StopRef.parse(stop)
+        self._check_giver(ref)
+        check_size("the reason", reason, MAX_REASON)
+        if not reason.strip():
+            raise BadInput("a stop needs a reason, which everybody reads whose calls wait.")
+        if for_s is not None and not 0 < for_s <= MAX_INTERVAL_S:
+            raise BadInput(
+                f"the stop would last {for_s!r} seconds: give a number above 0, a century at most."
+            )
+        policies = await self._check_right(ref, "may_stop", "stop")
+        given = e.Stopped(
+            reason=reason,
+            agents=agents,
+            tools=tools,
+            requesters=requesters,
+            expires_in_s=for_s,
+            resumes_needed=resumes_needed(policies),
+        )
+        await self._give("stop", ref, given)
+        [found] = stops_of(await self._ledger.read(ref, must_include=ref.given))
+        if not found.holds(await self._ledger.log.clock()):
+            raise AlreadyFilled(
+                f"there was such a stop {ref}, and it has ended. Choose another name."
+            )
+        return found
+
+    @as_of_the_leader
+    async def resume(self, stop: StopRef | str, *, reason: str = "") -> Stop:
+        """Say that a stop should end. It ends when the gate has counted enough people.
+
+        Raises:
+            BadInput: there is no such stop.
+            NotAllowed: the policies in force do not let this reviewer resume.
+            AlreadyFilled: it has ended, or this reviewer has said so before.
+        """
+        ref = stop if isinstance(stop, StopRef) else StopRef.parse(stop)
+        check_size("the reason", reason, MAX_REASON)
+        found = stops_of(await self._ledger.read(ref))
+        if not found:
+            raise BadInput(f"there is no stop {ref}. `ayes stop list` shows those that there are.")
+        if not found[0].holds(await self._ledger.log.clock()):
+            raise AlreadyFilled(f"the stop {ref} has ended. Nothing was recorded.")
+        await self._check_right(ref, "may_resume", "resume")
+        slot = ref.resumed_by(self.name)
+        await self._ledger.append_exclusive(slot, e.Resumed(reason=reason))
+        [resumed] = stops_of(await self._ledger.read(ref, must_include=slot))
+        return resumed
+
+    async def _check_right(self, ref: StopRef, key: str, what: str) -> Policies:
+        policies = await self._ledger.policies(ref.workspace)
+        if not may(policies, await self._ledger.people(), self.name, key):
+            where = "all workspaces" if ref.workspace == ORGANISATION else ref.workspace
+            raise NotAllowed(
+                f"{self.name} may not {what} {where}: {key} in the policy names others, or the "
+                "name was removed. Nothing was recorded."
+            )
+        return policies
+
     # ------------------------------------------------------------------------------------ accounts
 
     async def bind(self, account: str) -> People:
@@ -465,15 +565,15 @@ class Reviewer:
             )
         return people
 
-    def _check_giver(self, ref: GrantRef | DelegationRef) -> None:
+    def _check_giver(self, ref: GrantRef | DelegationRef | StopRef) -> None:
         if ref.giver != self.name:
             only = f"only {ref.giver} can give or end {ref}, and not {self.name}"
             raise NotAllowed(f"{only}. Nothing was recorded.")
 
     async def _give(
-        self, what: str, ref: GrantRef | DelegationRef, given: e.Granted | e.Delegated
+        self, what: str, ref: GrantRef | DelegationRef | StopRef, given: e.Event
     ) -> None:
-        """Record a grant or a delegation, unless the same one is recorded already."""
+        """Record a grant, a delegation or a stop, unless the same one is recorded already."""
         first = await self._ledger.try_append(ref.given, given)
         if first is not None and not same_content(first.event, given):
             raise AlreadyFilled(

@@ -120,16 +120,16 @@ class Policies(Struct, frozen=True):
         return tuple(dict.fromkeys(chain(itself, people, names, owners)))
 
     def people(self, key: str) -> tuple[str, ...]:
-        """The voters whom `may_revoke` or `may_reconcile` names.
+        """The voters whom `may_revoke`, `may_reconcile`, `may_stop` or `may_resume` names.
 
-        Those of both policies may revoke, which only makes things stricter. For reconciling, the
-        organisation's beat the workspace's.
+        Those of both policies may revoke and stop, which only makes things stricter. For
+        reconciling and resuming, the organisation's beat the workspace's.
         """
         named = [
             one.people(getattr(one, key))
             for one in (self.organisation.policy, self.workspace.policy)
         ]
-        if key == "may_revoke":
+        if key in {"may_revoke", "may_stop"}:
             return tuple(dict.fromkeys(chain(*named)))
         return next(filter(None, named), ())
 

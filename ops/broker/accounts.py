@@ -62,6 +62,7 @@ from ayes.schemas.slots import (
     POLICY,
     ROOM,
     ROOT,
+    STOP,
     TOOL,
 )
 
@@ -88,7 +89,7 @@ PEOPLE: Final = "people"
 CALLOUT: Final = "callout"
 
 #: The kinds that belong to the workspace, and to none of its threads.
-_RESERVED: Final = (POLICY, TOOL, GRANT, DELEGATION, BUDGET, PERSON, LOG)
+_RESERVED: Final = (POLICY, TOOL, GRANT, DELEGATION, BUDGET, STOP, PERSON, LOG)
 _ORGANISATIONS: Final = f"{ROOT}.{ORGANISATION}.>"
 
 #: The name of the login's reviewer, in a slot.
@@ -133,6 +134,10 @@ WRITERS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     (DELEGATION, _ME, "*", "given"): (REVIEWER,),
     (DELEGATION, _ME, "*", "ended"): (REVIEWER,),
     (BUDGET, "*", "*", "#"): ("gate",),
+    # Everybody's stop counts at once; the gate ends those of people without the right.
+    (STOP, _ME, "*", "given"): (REVIEWER,),
+    (STOP, "*", "*", "resumed", _ME): (REVIEWER,),
+    (STOP, "*", "*", "ended"): ("gate",),
     # An account by which somebody votes is bound by that person alone (decision 0054).
     (PERSON, _ME, "account", "#"): (REVIEWER,),
     (PERSON, "*", "#"): ("organisation",),
@@ -314,9 +319,10 @@ def _permissions(role: str, durables: tuple[Durable, ...], inbox: str = "") -> P
             publish.append(f"$JS.API.CONSUMER.INFO.{durable.stream}.{durable.name}")
     kinds = {fact.split(".")[2] for fact in facts}
     denied = [f"{ROOT}.*.{kind}.>" for kind in _RESERVED if kind not in kinds]
-    if role.startswith(REVIEWER):  # of the organisation's slots those of their own accounts alone
+    if STOP in kinds:  # of the organisation's slots those of stops and of their own accounts alone
         every = f"{ROOT}.*."
-        denied += [fact.replace(every, f"{ROOT}.{ORGANISATION}.", 1) for fact in facts]
+        theirs = [fact for fact in facts if not fact.startswith(f"{every}{STOP}.")]
+        denied += [fact.replace(every, f"{ROOT}.{ORGANISATION}.", 1) for fact in theirs]
         denied = [one for one in denied if one not in facts]
     elif role != "organisation":
         denied.append(_ORGANISATIONS)

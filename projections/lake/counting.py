@@ -6,6 +6,9 @@ these would take half of the time of writing the lake. So `_Story` recognises pl
 takes a fact only where the lifecycle is certain to count it, and declines all others. If it
 declines one fact of a call, the lifecycle judges all facts of the call.
 
+In a workspace in which anything was ever stopped (`ayes.ledger.stops`), the lifecycle judges every
+start.
+
 Whether a fact counts depends only on the facts before it, so a judgement never changes.
 """
 
@@ -25,7 +28,7 @@ from ayes.schemas.errors import BadFact
 from ayes.schemas.ids import is_token
 from ayes.schemas.people import is_excluded
 from ayes.schemas.quorums import is_among
-from ayes.schemas.slots import CLIENT, CallRef
+from ayes.schemas.slots import CLIENT, ORGANISATION, STOP, CallRef
 from ayes.schemas.times import after, earliest
 
 
@@ -40,7 +43,7 @@ class Judgement(NamedTuple):
     void: str | None = None
 
 
-#: Reads the earlier facts of calls, in the order of the log. A call is named by `_key`.
+#: Reads the earlier facts of calls and stops, in the order of the log. These are named by `_key`.
 type Earlier = Callable[[Collection[str]], Iterable[RawMessage]]
 
 #: The judgement of a fact that is not about a call.
@@ -66,11 +69,16 @@ class Judge:
     """Judges the facts of a log as they come.
 
     Args:
-        odd: the calls that the lifecycle judged before. The attribute `odd` grows with new ones.
+        odd: the calls that the lifecycle judged before, and the stops. The attribute `odd` grows
+            with new ones.
     """
 
     def __init__(self, odd: Iterable[str] = ()) -> None:
         self.odd = dict.fromkeys(odd)
+        #: The stops by workspace.
+        self._stops: defaultdict[str, dict[str, None]] = defaultdict(dict)
+        for key in self.odd:
+            self._note_stop(key)
         self._stories: dict[str, _Story] = {}
 
     def judge(self, batch: Sequence[RawMessage], earlier: Earlier) -> Judged:
@@ -84,8 +92,11 @@ class Judge:
         for raw in batch:
             subject = raw.subject
             parts = subject.split(".", 5)
-            if len(parts) < 6 or parts[3] != "call":
+            if len(parts) < 6 or parts[3] != "call" or parts[2] == STOP:
                 found.append(None)
+                if parts[2:3] == [STOP]:
+                    self.odd[_key(subject)] = None
+                    self._note_stop(_key(subject))
                 continue
             tail = parts[5]
             if _is_notice(raw, tail):
@@ -96,7 +107,8 @@ class Judge:
             place = None
             if not asked or key not in asked:
                 if (story := stories.get(key)) is not None:
-                    place = story.take(raw, tail)
+                    if not (self._stops and tail.startswith(_CLAIM) and self._stopped(key)):
+                        place = story.take(raw, tail)
                 elif (
                     tail == "requested"
                     and key not in odd
@@ -123,25 +135,52 @@ class Judge:
         earlier: Earlier,
         others: dict[int, Judgement],
     ) -> None:
+        stops = {key: self._stopped(key) for key in asked} if self._stops else {}
+        wanted = asked.union(*stops.values())
         known: defaultdict[str, list[RawMessage]] = defaultdict(list)
-        for raw in earlier(asked):
+        for raw in earlier(wanted):
             known[_key(raw.subject)].append(raw)
         mine: defaultdict[str, list[int]] = defaultdict(list)
         for index, raw in enumerate(batch):
-            if (key := _key(raw.subject)) in asked:
+            if (key := _key(raw.subject)) in wanted:
                 mine[key].append(index)
         for key in asked:
             raws = [*known[key], *(batch[index] for index in mine[key])]
             self._stories.pop(key, None)
-            if key not in self.odd and (story := _plain(raws)) is not None:
+            stopping = [
+                raw
+                for stop in stops.get(key, ())
+                for raw in (*known[stop], *(batch[index] for index in mine[stop]))
+            ]
+            may_be_plain = key not in self.odd and not (stopping and any(map(_is_claim, raws)))
+            if may_be_plain and (story := _plain(raws)) is not None:
                 # It was dropped from memory, or this program has just begun.
                 judged, under_way = story
                 if under_way is not None:
                     self._stories[key] = under_way
             else:
                 self.odd[key] = None
-                judged = judgements(raws)
+                judged = judgements(raws, stopping)
             others |= dict(zip(mine[key], judged[len(known[key]) :], strict=True))
+
+    def _note_stop(self, key: str) -> None:
+        _, workspace, kind, *_ = key.split(".")
+        if kind == STOP:
+            self._stops[workspace][key] = None
+
+    def _stopped(self, key: str) -> tuple[str, ...]:
+        """The stops that hold in the workspace of a call."""
+        workspace = key.split(".", 2)[1]
+        places = (one for one in (workspace, ORGANISATION) if one in self._stops)
+        return tuple(stop for place in places for stop in self._stops[place])
+
+
+#: The beginning of the tails of starts.
+_CLAIM: Final = "claim."
+
+
+def _is_claim(raw: RawMessage) -> bool:
+    return raw.subject.split(".", 5)[5].startswith(_CLAIM)
 
 
 def _key(subject: str) -> str:
@@ -155,15 +194,18 @@ _ALONE: Final = (
 )  # fmt: skip
 
 
-def judgements(raws: Iterable[RawMessage]) -> list[Judgement]:
-    """Judge all facts of one call by the lifecycle."""
-    facts = [fact_of(raw.seq, raw.recorded_at, raw.subject, raw.data) for raw in raws]
+def judgements(raws: Iterable[RawMessage], stops: Iterable[RawMessage] = ()) -> list[Judgement]:
+    """Judge all facts of one call by the lifecycle, and by the stops in its workspace."""
+    facts, stopping = (
+        [fact_of(raw.seq, raw.recorded_at, raw.subject, raw.data) for raw in some]
+        for some in (raws, stops)
+    )
     ref = next((fact.slot.call_ref for fact in facts if fact.slot.workspace), None)
-    return [_NOTHING] * len(facts) if ref is None else _judged(ref, facts)
+    return [_NOTHING] * len(facts) if ref is None else _judged(ref, facts, stopping)
 
 
-def _judged(ref: CallRef, facts: list[Fact]) -> list[Judgement]:
-    call = call_of(ref, facts)
+def _judged(ref: CallRef, facts: list[Fact], stops: list[Fact]) -> list[Judgement]:
+    call = call_of(ref, (*facts, *stops))
     void = {one.fact.seq: one.why for one in voids(call)}
     several = {
         "vote": call.votes,

@@ -15,7 +15,7 @@ from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.content import described, words
 from ayes.schemas.digest import call_digest
-from ayes.schemas.slots import CallRef
+from ayes.schemas.slots import STOP, CallRef
 from ayes.schemas.times import duration
 
 type Wishes = Mapping[CallRef, e.ToolRequested]
@@ -30,13 +30,19 @@ def wishes_of(facts: Iterable[Fact]) -> dict[CallRef, e.ToolRequested]:
     }
 
 
+def own(facts: Iterable[Fact]) -> tuple[Fact, ...]:
+    """Without the facts about stops, which are read with each call and each thread."""
+    return tuple(fact for fact in facts if fact.slot.tail[0] != STOP)
+
+
 def voids_of(facts: Sequence[Fact]) -> dict[int, str]:
     """Why each of these facts of calls does not count, by sequence, judged by these facts alone."""
     by_call: defaultdict[CallRef, list[Fact]] = defaultdict(list)
+    stops = [fact for fact in facts if fact.slot.tail[0] == STOP]
     for fact in facts:
         if (ref := fact.slot.call_ref) is not None:
             by_call[ref].append(fact)
-    calls = (call_of(ref, tuple(found)) for ref, found in by_call.items())
+    calls = (call_of(ref, (*found, *stops)) for ref, found in by_call.items())
     return {void.fact.seq: void.why for call in calls for void in voids(call)}
 
 
@@ -86,9 +92,11 @@ class RecordedFact(Struct, frozen=True, kw_only=True):
 
 
 def recorded(facts: Sequence[Fact]) -> list[RecordedFact]:
-    """Facts as they stand in the log, in words too, with the reason of each that does not count."""
+    """The facts of a call as they stand in the log, in words too, with the reason of each that does
+    not count.
+    """
     voids, wishes = voids_of(facts), wishes_of(facts)
-    return [_recorded(fact, voids.get(fact.seq, ""), wishes) for fact in facts]
+    return [_recorded(fact, voids.get(fact.seq, ""), wishes) for fact in own(facts)]
 
 
 def _recorded(fact: Fact, void: str, wishes: Wishes) -> RecordedFact:
@@ -161,6 +169,11 @@ def _what(event: e.Event) -> str:
             return f"{amount} by {call}"
         case e.GrantRevoked(reviewer=reviewer, call=call):
             return f"by {reviewer}" if reviewer else f"since {call} was denied"
+        case e.Stopped(tools=tools, agents=agents, requesters=requesters, reason=reason):
+            covered = f"{', '.join(tools)} of {', '.join(agents)} for {', '.join(requesters)}"
+            return f"{_short(covered)}: {_short(reason)}"
+        case e.StopEnded(resumed_by=people) if people:
+            return f"resumed by {', '.join(people)}"
         case e.Delegated(to=to, starts_at=starts_at, ends_at=ends_at):
             return f"to {to} from {starts_at:%Y-%m-%d %H:%M} to {ends_at:%Y-%m-%d %H:%M} UTC"
         case e.Voted(verdict=verdict, reason=reason, on_behalf_of=person):

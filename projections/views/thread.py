@@ -6,11 +6,12 @@ from msgspec import Struct
 
 from ayes.ledger.call import Call
 from ayes.ledger.descriptions import describe_decision
+from ayes.ledger.validity import voids
 from ayes.projections import timeline
 from ayes.projections.history import outcome
 from ayes.projections.thread import is_settled
 from ayes.projections.views.content import HeldFile, held_in
-from ayes.projections.views.fact import fact_row, voids_of
+from ayes.projections.views.fact import fact_row
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.content import spoken, words
@@ -138,7 +139,7 @@ def _cycle(item: timeline.Cycle) -> ThreadCycle:
     call, wish = item.call, item.wish or _as_wish(item.call)
     end = outcome(call, wish) if is_settled(call) else None
     decision = call.decided.event if call.decided else None
-    voids = voids_of(call.facts)
+    why = {void.fact.seq: void.why for void in voids(call)}
     return ThreadCycle(
         call=str(call.ref),
         tool=wish.tool,
@@ -149,7 +150,7 @@ def _cycle(item: timeline.Cycle) -> ThreadCycle:
         result=words(end.text) if end else None,
         is_error=end.is_error if end else False,
         files=held_in(call.finished.event if call.finished else None),
-        steps=[_step(fact, voids.get(fact.seq, "")) for fact in call.facts],
+        steps=[_step(fact, why.get(fact.seq, "")) for fact in call.facts],
     )
 
 

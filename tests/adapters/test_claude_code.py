@@ -23,7 +23,7 @@ from ayes.schemas import events as e
 from ayes.schemas.content import attached
 from ayes.schemas.errors import AlreadyFilled, BadInput, Unavailable
 from ayes.schemas.limits import cut
-from ayes.schemas.slots import CallRef
+from ayes.schemas.slots import CallRef, StopRef
 
 pytestmark = pytest.mark.log("memory")
 _ASKED = rule("shell", "ask", 'voters = ["ana"]', "editor_counts = true", tools="Bash")
@@ -241,3 +241,19 @@ def test_a_bad_event_is_refused(text):
     """Bad JSON, another hook, no ids, or a key twice."""
     with pytest.raises(BadInput):
         read(text)
+
+
+async def test_what_is_stopped_is_denied_for_now(desk):
+    """Approved, and stopped: Claude Code reads that it runs later, and then it does, once (I1)."""
+    call = await desk.waiting(event("toolu_1"))
+    await desk.approve(call)
+    ana = Ledger(desk.shop.log, e.Author(kind="reviewer", name="ana")).reviewer("ana")
+    stop = StopRef("shop", "ana", "s1")
+    await ana.stop(stop, reason="A wrong account.")
+    said = await before(desk.kernel, event("toolu_2"))
+    assert isinstance(said, Deny)
+    assert "it is approved, and was stopped for now" in said.reason
+    await ana.resume(stop)
+    await desk.shop.until(stop.ended)
+    assert await before(desk.kernel, event("toolu_3")) == Allow()
+    assert (await desk.waiting(event("toolu_4"))).ref != call.ref

@@ -19,8 +19,8 @@ from ayes.ledger.log import EventLog
 from ayes.ledger.tool_runner import EffectUnknown
 from ayes.schemas import events as e
 from ayes.schemas.content import attached
-from ayes.schemas.errors import BadInput, Unavailable
-from ayes.schemas.slots import CallRef
+from ayes.schemas.errors import BadInput, NotOpen, Unavailable
+from ayes.schemas.slots import CallRef, StopRef
 from ayes.schemas.tools import ToolSpec
 
 pytestmark = pytest.mark.log("memory")
@@ -421,3 +421,30 @@ async def test_every_status_has_a_verdict(desk):
     assert next_step(await desk.shop.ledger.call(REF)) == Wait(REF)
     await desk.decide(REF)
     assert next_step(await desk.shop.ledger.call(REF)) == Run(LARGE)
+
+
+async def test_what_is_stopped_waits_and_runs_once_it_is_resumed(desk):
+    """Approved before the stop: the agent pauses as for an approval, and nothing runs (I1)."""
+    tool, stop = Tool(), StopRef("shop", "ana", "s1")
+    await desk.kernel().settle(asked(), REFUND, tool)
+    await desk.decide(REF)
+    await desk.ana.stop(stop, reason="A wrong account.")
+    assert await desk.kernel().settle(asked(), REFUND, tool) == Wait(REF)
+    assert tool.runs == []
+    waiting = asyncio.create_task(desk.kernel(patience_s=60.0).settle(asked(), REFUND, tool))
+    await desk.ana.resume(stop)
+    assert await waiting == Ran("100 were paid back.")
+    assert len(tool.runs) == 1
+
+
+async def test_a_stop_just_before_the_claim_makes_it_wait(desk):
+    """The agent has read that it may run, and claims after the stop (I1)."""
+    tool, stop = Tool(), StopRef("shop", "ana", "s1")
+    await desk.kernel().settle(asked(), REFUND, tool)
+    await desk.decide(REF)
+    kernel = desk.kernel()
+    read = await kernel.look(REF)
+    await desk.ana.stop(stop, reason="A wrong account.")
+    with pytest.raises(NotOpen, match="stopped in workspace shop by ana"):
+        await kernel.run(read, tool)
+    assert (tool.runs, await desk.status(REF)) == ([], Status.APPROVED)

@@ -29,6 +29,7 @@ from ayes.schemas.slots import (
     grants,
     policies,
     policy_slot,
+    stops,
 )
 
 THREADS = [ThreadRef("shop", "t1"), ThreadRef("shop", "t2"), ThreadRef("bank", "t1")]
@@ -409,9 +410,8 @@ async def test_work_is_done_with_what_was_heard_up_to_its_claim(port: EventLog, 
         await running
     said = [thread.said(f"m{number}") for number in range(4)]
     assert [fact.slot for fact in reaction.shown] == [*said, call.requested, call.claim(1)]
-    assert [subjects[0] for subjects in asked.reads] == [
-        thread.subjects
-    ]  # once, when it was first asked for
+    # Each once, when it was first asked for.
+    assert [subjects[0] for subjects in asked.reads] == [thread.subjects, *stops("shop")]
 
 
 async def test_a_mirror_that_falls_behind_leaves_it_to_the_broker(port, ledger, monkeypatch):

@@ -50,7 +50,7 @@ from ayes.projections.lake.counting import Judge
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact, decode, encode, fact_of
 from ayes.schemas.policy import TOKENS, Budget
-from ayes.schemas.slots import CallRef, DelegationRef, GrantRef, Slot, ThreadRef
+from ayes.schemas.slots import STOP, CallRef, DelegationRef, GrantRef, Slot, ThreadRef
 from bench.logs import mixed
 
 SAMPLES = ROOT / "schemas" / "samples"
@@ -103,6 +103,11 @@ LEFT = {
     "BudgetUsed.key": "to be read as a whole",
     "AccountBound.account": "of people, not of calls; in the payload",
     "Delegated.tools": "patterns, to be read as a whole",
+    "Stopped.agents": "patterns, to be read as a whole",
+    "Stopped.requesters": "patterns, to be read as a whole",
+    "Stopped.tools": "patterns, to be read as a whole",
+    "Stopped.resumes_needed": "a setting of the policy's text",
+    "StopEnded.resumed_by": "a list; each who resumed is a fact of its own",
     "LogAccepted.size": "about the log, and no question about approvals",
     "LogAccepted.facts": "about the log, and no question about approvals",
     "LogAccepted.log": "about the log, and no question about approvals",
@@ -367,11 +372,14 @@ def _or_none(value):
 def calls_in(raws: list[RawMessage]) -> dict[CallRef, tuple[Call, list[Fact]]]:
     """The calls that these messages make, and all that stands in their slots."""
     by_call: dict[CallRef, list[Fact]] = {}
+    stops = []
     for raw in raws:
         one = fact_of(raw.seq, raw.recorded_at, raw.subject, raw.data)
-        if one.slot.thread and one.slot.call_ref:
+        if one.slot.tail[0] == STOP:
+            stops.append(one)
+        elif one.slot.thread and one.slot.call_ref:
             by_call.setdefault(one.slot.call_ref, []).append(one)
-    return {ref: (call_of(ref, facts), facts) for ref, facts in by_call.items()}
+    return {ref: (call_of(ref, (*facts, *stops)), facts) for ref, facts in by_call.items()}
 
 
 def expected(raws: list[RawMessage]) -> dict[tuple[str, str, str], dict]:
@@ -406,7 +414,7 @@ def _within(call: Call, facts: list[Fact]) -> Call:
     names = [
         name
         for name in call.__struct_fields__
-        if name not in ("ref", "void", "newer", "last_revocation", "people")
+        if name not in ("ref", "void", "newer", "last_revocation", "stops", "people")
     ]
     changes = {name: kept(value) for name in names if (value := getattr(call, name))}
     return msgspec.structs.replace(call, **changes)

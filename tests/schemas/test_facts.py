@@ -24,6 +24,7 @@ from ayes.schemas.slots import (
     ORGANISATION,
     PERSON,
     POLICY,
+    STOP,
     TOOL,
     CallRef,
     DelegationRef,
@@ -254,7 +255,9 @@ def tail(shape):
 @pytest.mark.parametrize("shape", FILLED_BY)
 def test_every_slot_round_trips(shape):
     """Each place in the ledger is one subject, and the subject says which place it is (B24)."""
-    thread = "" if shape[0] in {POLICY, TOOL, GRANT, DELEGATION, BUDGET, PERSON, LOG} else "th-1"
+    thread = (
+        "" if shape[0] in {POLICY, TOOL, GRANT, DELEGATION, BUDGET, STOP, PERSON, LOG} else "th-1"
+    )
     slot = Slot("acme", thread, tail(shape))
     assert Slot.parse(slot.subject) == slot
     assert Slot.parse(slot.subject).subject == slot.subject

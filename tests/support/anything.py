@@ -14,7 +14,7 @@ from ayes.ops.broker.accounts import permissions
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact, encode, fact_of
 from ayes.schemas.digest import call_digest
-from ayes.schemas.slots import CallRef, Slot, ThreadRef, matches
+from ayes.schemas.slots import ORGANISATION, CallRef, Slot, StopRef, ThreadRef, matches
 
 WISH = e.Wish(tool="refund", arguments='{"order":"A-17"}', provider_id="call_1")
 REVIEWERS = ("ana", "ben", "rita")
@@ -217,10 +217,36 @@ def fact(raw: RawMessage) -> Fact:
     return fact_of(raw.seq, raw.recorded_at, raw.subject, raw.data)
 
 
+_stops = st.builds(
+    e.Stopped,
+    reason=st.just("why"),
+    agents=_some([("*",), ("desk",)]),
+    tools=_some([("*",), ("*",), ("refund",), ("x*",)]),
+    requesters=_some([("*",), ("*",), ("r*",)]),
+    expires_in_s=_some([None, None, 3.0, 1e300]),
+)
+
+
+@st.composite
+def stops(draw: st.DrawFn, workspace: str) -> list[tuple[str, bytes]]:
+    """A stop of the workspace, another one or all; resumed and ended, mostly in this order."""
+    where = draw(_some([workspace, workspace, ORGANISATION, "elsewhere"]))
+    ref = StopRef(where, draw(_some(["ana", "call"])), draw(_some(["s1", "s2"])))
+    told: list[tuple[Slot, e.Event]] = [(ref.given, draw(_stops))]
+    told += draw(st.lists(st.just((ref.resumed_by("ben"), e.Resumed())), max_size=1))
+    told += draw(st.lists(st.just((ref.ended, e.StopEnded(resumed_by=("ben",)))), max_size=1))
+    if draw(_some([False, False, False, True])):
+        told = draw(st.permutations(told))
+    return [(slot.subject, encode(event)) for slot, event in told]
+
+
 @st.composite
 def logs(draw: st.DrawFn, ref: ThreadRef, calls: int = 3) -> list[RawMessage]:
-    """A log of several concurrent calls with arbitrary facts."""
+    """A log of several concurrent calls with arbitrary facts, and of stops."""
     lanes = [draw(recorded(ref.wish(turn, 0))) for turn in range(1, calls + 1)]
+    lanes += draw(
+        st.lists(stops(ref.workspace), max_size=2, unique_by=lambda one: one[0][0].split(".")[4])
+    )
     told = []
     while lanes := [lane for lane in lanes if lane]:
         told.append(draw(st.sampled_from(lanes)).pop(0))

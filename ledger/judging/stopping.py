@@ -1,0 +1,42 @@
+"""Who may stop and who may resume, and whether a stop ends: what the gate applies to stops."""
+
+from ayes.ledger.judging.policies import Policies
+from ayes.ledger.people import People
+from ayes.ledger.stops import Stop
+from ayes.schemas import events as e
+from ayes.schemas.quorums import is_among
+from ayes.schemas.slots import ORGANISATION
+
+
+def may(policies: Policies, people: People, person: str, key: str) -> bool:
+    """Whether a person may stop (`may_stop`) or resume (`may_resume`).
+
+    Args:
+        policies: of the workspace; for the whole organisation, its own alone.
+    """
+    named = policies.people(key)
+    return not people.is_removed(person) and (not named or is_among(person, named))
+
+
+def resumes_needed(policies: Policies) -> int:
+    """How many people must resume: the larger number of the two policies."""
+    both = (policies.workspace.policy, policies.organisation.policy)
+    return max(one.resumes_needed for one in both)
+
+
+def ending(stop: Stop, policies: Policies, people: People) -> e.StopEnded | None:
+    """The end of a stop by the policies and the people of now; None if it goes on.
+
+    It ends if its giver may not stop, or once enough people who may have resumed, each once.
+    """
+    if stop.ended is not None:
+        return None
+    if not may(policies, people, stop.ref.giver, "may_stop"):
+        where = "all workspaces" if stop.ref.workspace == ORGANISATION else stop.ref.workspace
+        return e.StopEnded(reason=f"{stop.ref.giver} may not stop {where}.")
+    names = dict.fromkeys(fact.slot.tail[4] for fact in stop.resumed)
+    counted = tuple(one for one in names if may(policies, people, one, "may_resume"))
+    if len(counted) < max(1, stop.stopped.resumes_needed):
+        return None
+    reasons = (fact.event.reason for fact in stop.resumed if isinstance(fact.event, e.Resumed))
+    return e.StopEnded(resumed_by=counted, reason=" ".join(filter(None, reasons)))

@@ -1,0 +1,253 @@
+"""A stop at work: nothing starts, nothing is allowed, no model is asked; and it goes on once."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from running import working
+from shop import FIRST, SCHEMA, SECOND, Shop, rule
+
+from ayes.consumers.executor import Executor
+from ayes.consumers.model import ModelReply, ModelRequest, ModelWorker
+from ayes.consumers.tools import Registered
+from ayes.consumers.worker import Worker
+from ayes.ledger.clients.services import Ledger
+from ayes.ledger.lifecycle import Status
+from ayes.ledger.log import EventLog
+from ayes.schemas import events as e
+from ayes.schemas.errors import AlreadyFilled, BadInput, NotAllowed, NotOpen
+from ayes.schemas.slots import ORGANISATION, GrantRef, StopRef, ThreadRef
+from ayes.schemas.tools import ToolSpec
+
+STOP = StopRef("shop", "ana", "s1")
+EVERYWHERE = StopRef(ORGANISATION, "ana", "s1")
+FREE, ASK = rule("free", "allow"), rule("money", "ask", 'voters = ["ana", "ben"]')
+SPEC = ToolSpec(name="refund", schema=SCHEMA, run_by="executor")
+
+
+@pytest.fixture
+def shop(port: EventLog) -> Shop:
+    return Shop(port)
+
+
+def tools(*ran: list[str]) -> dict[str, Registered]:
+    def refund(amount: float = 0) -> str:
+        ran[0].append(f"{amount}")
+        return "paid"
+
+    return {"refund": Registered(SPEC, refund)}
+
+
+async def quick(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ayes.consumers.holding._AFTER_S", 0.05)
+    monkeypatch.setattr("ayes.consumers.holding._AGAIN_S", 0.05)
+
+
+@pytest.mark.parametrize("stop", [STOP, EVERYWHERE], ids=["workspace", "all workspaces"])
+@pytest.mark.parametrize("how", ["by a rule", "by people", "by a grant"])
+async def test_nothing_is_approved_until_it_is_resumed(shop, how, stop, monkeypatch):
+    """Whatever would approve it: the approval is recorded after the end, once."""
+    monkeypatch.setattr("ayes.consumers.gate._LOOK_AFTER", _soon())
+    monkeypatch.setattr("ayes.consumers.gate._LOOK_AGAIN", _soon())
+    ana, ben = shop.ledger.reviewer("ana"), shop.ledger.reviewer("ben")
+    async with shop.at_work(FREE if how == "by a rule" else ASK):
+        if how == "by a grant":
+            await ben.grant(GrantRef("shop", "ben", "g"), "refund", for_s=600)
+        await ana.stop(stop, reason="A wrong account.")
+        await shop.request()
+        if how == "by people":
+            await shop.asked()
+            await ben.approve(FIRST)
+        # Of another call that is requested later people are asked, and may deny it.
+        await asyncio.sleep(0.3)
+        assert (await shop.ledger.call(FIRST)).decided is None
+        await ben.resume(stop)
+        ended = (await shop.until(stop.ended)).event
+        assert isinstance(ended, e.StopEnded)
+        assert ended.resumed_by == ("ben",)
+        await shop.decided(e.Approved)
+    if how == "by a grant":
+        [grant] = await shop.ledger.grants("shop")
+        assert len(grant.used) == 1
+
+
+async def test_people_may_still_deny(shop):
+    async with shop.at_work(ASK):
+        await shop.ask()
+        await shop.ledger.reviewer("ana").stop(STOP, reason="A wrong account.")
+        await shop.ledger.reviewer("ben").deny(FIRST)
+        await shop.decided(e.Denied)
+
+
+async def test_an_approved_call_starts_once_it_is_resumed(shop, monkeypatch):
+    """An executor that receives it while it is stopped does not claim it, and then runs it once."""
+    await quick(shop, monkeypatch)
+    ran: list[str] = []
+    async with shop.at_work(FREE, "", SPEC):
+        await shop.judged(e.Approved, run_by="executor")
+        await shop.ledger.reviewer("ana").stop(STOP, reason="A wrong account.")
+        executor = Ledger(shop.log, e.Author(kind="executor", name="executor"))
+        async with working(Worker(executor, Executor(tools(ran)))):
+            await asyncio.sleep(0.3)
+            call = await shop.ledger.call(FIRST)
+            assert (call.status, call.claims, call.void, ran) == (Status.APPROVED, (), (), [])
+            await shop.ledger.reviewer("ben").resume(STOP)
+            await shop.until(FIRST.finished)
+    assert ran == ["100"]
+    assert len((await shop.ledger.call(FIRST)).starts) == 1
+
+
+async def test_a_stop_between_reading_and_claiming_holds(shop, monkeypatch):
+    """The claim is recorded after the stop: the tool does not run, and later it does, once."""
+    await quick(shop, monkeypatch)
+    ran: list[str] = []
+
+    class Late(Executor):
+        """A stop is given after it has read the call, the first time."""
+
+        async def load(self, ledger, handed):
+            seen = await super().load(ledger, handed)
+            if not await shop.ledger.read(STOP):
+                await shop.ledger.reviewer("ana").stop(STOP, reason="A wrong account.")
+            return seen
+
+    async with shop.at_work(FREE, "", SPEC):
+        await shop.judged(e.Approved, run_by="executor")
+        executor = Ledger(shop.log, e.Author(kind="executor", name="executor"))
+        async with working(Worker(executor, Late(tools(ran)))):
+            await shop.until(FIRST.claim(1))
+            await asyncio.sleep(0.3)
+            call = await shop.ledger.call(FIRST)
+            assert (call.status, ran, len(call.void)) == (Status.APPROVED, [], 1)
+            await shop.ledger.reviewer("ben").resume(STOP)
+            await shop.until(FIRST.finished)
+    call = await shop.ledger.call(FIRST)
+    assert (call.status, ran, call.attempt) == (Status.RETURNED, ["100"], 2)
+
+
+async def test_a_client_starts_nothing(shop):
+    """It reads why, before it claims and after; and goes on when it is resumed."""
+    async with shop.at_work(FREE):
+        await shop.judged(e.Approved)
+        await shop.ledger.reviewer("ana").stop(STOP, reason="A wrong account.")
+        with pytest.raises(NotOpen, match="may not start: stopped in workspace shop by ana"):
+            await shop.ledger.start(FIRST)
+        # A client that does not look first.
+        known = await shop.ledger.call(FIRST)
+        started = e.ToolStarted(digest=known.digest, idempotency_key=str(FIRST))
+        await shop.ledger.append(FIRST.client_claim(1), started)
+        assert (await shop.ledger.call(FIRST)).status is Status.APPROVED
+        with pytest.raises(NotOpen):
+            await shop.ledger.finish(FIRST, output="paid")
+        await shop.ledger.reviewer("ben").resume(STOP)
+        await shop.until(STOP.ended)
+        assert (await shop.ledger.start(FIRST)).status is Status.RUNNING
+
+
+async def test_no_model_is_asked(shop, monkeypatch):
+    """Of a thread whose agent is stopped, until it is resumed; of others meanwhile."""
+    await quick(shop, monkeypatch)
+    asked: list[str] = []
+
+    class Script:
+        async def reply(self, question: ModelRequest) -> ModelReply:
+            asked.append(question.thread.thread)
+            return ModelReply((e.Text("Done."),))
+
+    await shop.open(FREE)
+    stopping = {"reason": "It writes nonsense.", "agents": ("desk",)}
+    await shop.ledger.reviewer("ana").stop(STOP, **stopping)
+    model = Ledger(shop.log, e.Author(kind="model", name="model"))
+    async with shop.gates(), working(Worker(model, ModelWorker({"script": Script()}))):
+        for thread, agent in (("t1", "desk"), ("t2", "other")):
+            ref = ThreadRef("shop", thread)
+            opened = e.ThreadOpened(requester="rita", model="script:1", agent=agent)
+            await shop.ledger.append(ref.opened, opened)
+            await shop.ledger.say(ref, "Hello.", message="m1")
+        await shop.until(ThreadRef("shop", "t2").replied(1))
+        await asyncio.sleep(0.2)
+        assert asked == ["t2"]
+        await shop.ledger.reviewer("ben").resume(STOP)
+        await shop.until(ThreadRef("shop", "t1").replied(1))
+    assert asked == ["t2", "t1"]
+
+
+MAY = 'may_stop = ["oncall"]\nmay_resume = ["lead-*"]\nresumes_needed = 2\n'
+
+
+async def test_who_may_stop_and_resume(shop):
+    """By the policy in force; two different people must resume (I8)."""
+    async with shop.at_work(MAY + ASK):
+        with pytest.raises(NotAllowed, match="ana may not stop shop: may_stop"):
+            await shop.ledger.reviewer("ana").stop(STOP, reason="No.")
+        oncall = StopRef("shop", "oncall", "s1")
+        with pytest.raises(NotAllowed, match="only oncall can give"):
+            await shop.ledger.reviewer("ana").stop(oncall, reason="No.")
+        found = await shop.ledger.reviewer("oncall").stop(oncall, reason="A wrong account.")
+        assert found.stopped.resumes_needed == 2
+        with pytest.raises(NotAllowed, match="oncall may not resume shop"):
+            await shop.ledger.reviewer("oncall").resume(oncall)
+        await shop.ledger.reviewer("lead-1").resume(oncall)
+        with pytest.raises(AlreadyFilled):
+            await shop.ledger.reviewer("lead-1").resume(oncall)
+        await shop.ledger.reviewer("lead-2").resume(oncall, reason="Mended.")
+        ended = (await shop.until(oncall.ended)).event
+        assert ended == msg(e.StopEnded(resumed_by=("lead-1", "lead-2"), reason="Mended."), ended)
+        with pytest.raises(AlreadyFilled, match="has ended"):
+            await shop.ledger.reviewer("lead-1").resume(oncall)
+
+
+def msg(wanted: e.Event, found: Any) -> e.Event:
+    """The event with the envelope of another."""
+    import msgspec
+
+    envelope = {name: getattr(found, name) for name in e.Event.__struct_fields__}
+    return msgspec.structs.replace(wanted, **envelope)
+
+
+async def test_who_may_not_is_ended_by_the_gate(shop):
+    """A raw client with a person's credentials stops for a moment; his resumption ends nothing."""
+    forged = StopRef("shop", "eve", "s1")
+    async with shop.at_work(MAY + ASK):
+        await shop.ledger.append(forged.given, e.Stopped(reason="Mine."))
+        ended = (await shop.until(forged.ended)).event
+        assert isinstance(ended, e.StopEnded)
+        assert (ended.resumed_by, ended.reason) == ((), "eve may not stop shop.")
+        real = StopRef("shop", "oncall", "s1")
+        await shop.ledger.reviewer("oncall").stop(real, reason="A wrong account.")
+        for name in ("eve", "mallory"):
+            await shop.ledger.append(real.resumed_by(name), e.Resumed())
+        await shop.ask(SECOND)  # the gate has seen these by then
+        assert await shop.ledger.read(real.ended) == ()
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"reason": " "}, "a stop needs a reason"),
+        ({"reason": "x", "for_s": 0}, "the stop would last 0 seconds"),
+        ({"reason": "x", "for_s": float("nan")}, "the stop would last nan seconds"),
+    ],
+)
+async def test_bad_input_is_refused(shop, fields, says):
+    await shop.open(ASK)
+    with pytest.raises(BadInput, match=says):
+        await shop.ledger.reviewer("ana").stop(STOP, **fields)
+    with pytest.raises(BadInput, match="there is no stop shop/ana/s1"):
+        await shop.ledger.reviewer("ana").resume(STOP)
+    assert await shop.ledger.read(STOP) == ()
+
+
+async def test_the_same_stop_is_safe_to_repeat(shop):
+    await shop.open(ASK)
+    ana = shop.ledger.reviewer("ana")
+    first = await ana.stop(STOP, reason="A wrong account.")
+    assert await ana.stop(STOP, reason="A wrong account.") == first
+    with pytest.raises(AlreadyFilled, match="there is another stop"):
+        await ana.stop(STOP, reason="Another reason.")
+
+
+def _soon() -> Any:
+    from datetime import timedelta
+
+    return timedelta(seconds=0.1)

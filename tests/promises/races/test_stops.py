@@ -1,0 +1,285 @@
+"""Stops, against programs that start calls as fast as they can.
+
+A gate, two executors, services that run calls of their own, and programs with a raw client that
+claim whatever is approved without looking at anything. Meanwhile a person stops the workspace, and
+another one resumes it, again and again.
+
+    STOPS=200 CLAIMERS=50 pytest -m "" tests/promises/races/test_stops.py
+"""
+
+import asyncio
+import os
+import random
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, suppress
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from brokers import running
+from cluster import cluster
+from long import sampled
+from paths import ROOT as CHECKOUT
+from paths import TESTS
+from running import working
+from shop import rule
+from until import recorded
+
+from ayes.consumers.executor import Executor
+from ayes.consumers.gate import Gate
+from ayes.consumers.tools import Registered
+from ayes.consumers.worker import Worker
+from ayes.ledger.call import attempt_of
+from ayes.ledger.clients.services import Ledger
+from ayes.ledger.nats.credentials import Store
+from ayes.ledger.patience import while_away
+from ayes.ledger.stops import Stop, stops_of
+from ayes.ledger.validity import call_of
+from ayes.ops.broker.server import EmbeddedServer
+from ayes.ops.cluster.local import LocalCluster
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.errors import Refused, Unavailable, WaitTimedOut
+from ayes.schemas.policy import applied
+from ayes.schemas.slots import ROOT, CallRef, StopRef, ThreadRef, policy_slot
+from ayes.schemas.tools import ToolSpec
+
+STOPS = int(os.environ.get("STOPS", "6"))
+CLAIMERS = int(os.environ.get("CLAIMERS", "2"))
+PAY = ToolSpec(name="pay", schema='{"type":"object"}', run_by="client")
+SHIP = ToolSpec(name="ship", schema='{"type":"object"}', run_by="executor")
+GRAB = ToolSpec(name="grab", schema='{"type":"object"}', run_by="client")
+
+#: Claims each approved `grab` in the slot of clients, and looks at nothing.
+CLAIMER = """
+import asyncio, json, sys
+from nats.aio.client import Client
+from ayes.ledger.nats.credentials import Store
+
+async def main():
+    login, client = Store(sys.argv[1]).login("service"), Client()
+    inbox = b"_INBOX.service._" + sys.argv[2].encode()
+    await client.connect(login.servers, user=login.user, password=login.password,
+        tls=login.tls() if login.ca else None, inbox_prefix=inbox)
+    print("up", flush=True)
+    for line in iter(sys.stdin.readline, ""):
+        subject, digest, attempt = line.split()
+        start = {"type": "ToolStarted", "digest": digest, "idempotency_key": "x"}
+        await client.publish(f"{subject}.claim.client.{attempt}", json.dumps(start).encode(),
+            headers={"Nats-Expected-Last-Subject-Sequence": "0"})
+        await client.flush()
+
+asyncio.run(main())
+"""
+
+
+class Site:
+    """A workspace with workers; what ran, as the call and the attempt."""
+
+    def __init__(self, store: Store, cluster: LocalCluster | None, stack: AsyncExitStack) -> None:
+        self.store, self.cluster = store, cluster
+        self._stack = stack
+        self.ran: list[tuple[str, int]] = []
+
+    async def ledger(self, role: str) -> Ledger:
+        connecting = Ledger.connect(self.store.path, role=role, timeout_s=60)
+        return await self._stack.enter_async_context(connecting)
+
+    def tools(self) -> dict[str, Registered]:
+        async def ship(call: str = "") -> str:
+            self.ran.append((call, 0))
+            return "done"
+
+        return {"ship": Registered(SHIP, ship)}
+
+
+@pytest.fixture(params=sampled(["one server", "three nodes"], "one server"))
+async def site(request: Any, tmp_path: Path) -> AsyncIterator[Site]:
+    async with AsyncExitStack() as stack:
+        if request.param == "one server":
+            server: EmbeddedServer = await stack.enter_async_context(running(tmp_path / "store"))
+            for person in ("ana", "ben"):
+                await server.ensure_account(f"reviewer-{person}")
+            yield Site(server.store, None, stack)
+        else:
+            nodes = await stack.enter_async_context(cluster(tmp_path, "ana", "ben"))
+            yield Site(nodes.store, nodes, stack)
+
+
+async def test_no_start_counts_that_comes_after_a_stop(site: Site, monkeypatch):
+    """And none is lost: each call that nobody grabbed runs, once (I1, I2)."""
+    monkeypatch.setattr("ayes.consumers.holding._AFTER_S", 0.1)
+    monkeypatch.setattr("ayes.consumers.holding._AGAIN_S", 0.2)
+    for name in ("_LOOK_AFTER", "_LOOK_AGAIN"):
+        monkeypatch.setattr(f"ayes.consumers.gate.{name}", timedelta(seconds=0.1))
+    service, gate = await site.ledger("service"), await site.ledger("gate")
+    operator = await site.ledger("operator")
+    await operator.append(policy_slot("shop", 1), applied(rule("free", "allow", tools="*")))
+    for spec in (PAY, SHIP, GRAB):
+        await service.declare("shop", spec)
+    executors = [await site.ledger("executor") for _ in range(2)]
+    workers = [
+        Worker(gate, Gate()),
+        *(Worker(one, Executor(site.tools())) for one in executors),
+    ]
+    over = asyncio.Event()
+    claimers = [await _claimer(site, number) for number in range(CLAIMERS)]
+    try:
+        async with working(*workers), asyncio.TaskGroup() as together:
+            wanted: asyncio.Queue[CallRef] = asyncio.Queue()
+            asking = together.create_task(_asks(service, claimers, wanted, over))
+            paying = together.create_task(_pays(site, await site.ledger("service"), wanted, over))
+            electing = together.create_task(_elects(site, over))
+            await _stops(site, over)
+            await asyncio.gather(asking, paying, electing)
+            requested = f"{ROOT}.shop.*.call.*.requested"
+            for fact in await while_away(lambda: _replayed(service, requested)):
+                ref = fact.slot.call_ref
+                if ref is not None and ref.call.startswith("ship"):
+                    await recorded(service, ref.finished.subject)
+    finally:
+        for one in claimers:
+            one.kill()
+            await one.wait()
+    _check(site, await while_away(lambda: _replayed(service)))
+
+
+async def _replayed(ledger: Ledger, *subjects: str) -> list[Fact]:
+    return [fact async for fact in ledger.replay(1, *subjects)]
+
+
+def _check(site: Site, facts: list[Fact]) -> None:
+    stops = stops_of(facts)
+    assert len(stops) == STOPS
+    counting, void = dict[tuple[str, int], Fact](), 0
+    asked = {fact.slot.call_ref for fact in facts if isinstance(fact.event, e.ToolRequested)}
+    for ref in filter(None, asked):
+        call = call_of(ref, facts)
+        void += len(call.void)
+        for start in call.starts:
+            counting[str(ref), attempt_of(start)] = start
+    for (name, _), start in counting.items():
+        assert not any(_is_during(start, stop) for stop in stops), name
+    # What ran has a start that counts, and ran once.
+    shipped = [call for call, _ in site.ran if "ship" in call]
+    assert sorted(shipped) == sorted(str(ref) for ref in asked if ref and "ship" in ref.call)
+    paid = [one for one in site.ran if "pay" in one[0]]
+    assert len({call for call, _ in paid}) == len(paid)
+    assert set(paid) <= set(counting)
+    told = f"{len(stops)} stops, {len(asked)} calls, {len(counting)} starts, {void} void facts"
+    sys.stdout.write(f"{told}\n")
+
+
+def _is_during(start: Fact, stop: Stop) -> bool:
+    return stop.given.seq < start.seq and (stop.ended is None or start.seq < stop.ended.seq)
+
+
+async def _stops(site: Site, over: asyncio.Event) -> None:
+    ana, ben = await site.ledger("reviewer-ana"), await site.ledger("reviewer-ben")
+    try:
+        for number in range(STOPS):
+            await asyncio.sleep(random.uniform(0.05, 0.3))
+            stop = StopRef("shop", "ana", f"s{number}")
+            await _surely(lambda stop=stop: ana.reviewer("ana").stop(stop, reason="Try."))
+            await asyncio.sleep(random.uniform(0.05, 0.3))
+            await _surely(lambda stop=stop: ben.reviewer("ben").resume(stop))
+            await recorded(ana, stop.ended.subject)
+    finally:
+        over.set()
+
+
+async def _surely(act: Any) -> None:
+    """Through elections: an answer that was lost is asked for again."""
+    while True:
+        try:
+            await act()
+        except Unavailable:
+            await asyncio.sleep(0.1)
+        except Refused:
+            return  # it was recorded before its answer was lost
+        else:
+            return
+
+
+async def _asks(
+    service: Ledger, claimers: list[Any], wanted: asyncio.Queue[CallRef], over: asyncio.Event
+) -> None:
+    """Request calls of three tools. Each `grab` is claimed by all claimers, at three moments."""
+    for number in count(1):
+        for tool in ("ship", "pay", "grab"):
+            ref = ThreadRef("shop", f"t{number % 7}").call(f"{tool}-{number}")
+            arguments = {"call": str(ref)} if tool == "ship" else {}
+            try:
+                call = await service.request(ref, tool, arguments, requester="rita")
+            except Unavailable:
+                continue
+            if tool == "pay":
+                wanted.put_nowait(ref)
+            if tool == "grab":
+                line = f"{ref.subjects.removesuffix('.>')} {call.digest}"
+                for attempt, after_s in enumerate((0.03, 0.15, 0.4), start=1):
+                    loop = asyncio.get_running_loop()
+                    loop.call_later(after_s, _claim, claimers, f"{line} {attempt}\n".encode())
+        if over.is_set():
+            return
+        await asyncio.sleep(0.01)
+
+
+def _claim(claimers: list[Any], line: bytes) -> None:
+    for one in claimers:
+        one.stdin.write(line)
+
+
+async def _pays(
+    site: Site, service: Ledger, wanted: asyncio.Queue[CallRef], over: asyncio.Event
+) -> None:
+    """Run each `pay` that is approved."""
+
+    async def pay(ref: CallRef) -> str:
+        site.ran.append((str(ref), (await service.call(ref)).attempt))
+        return "done"
+
+    async def run(ref: CallRef) -> None:
+        while not over.is_set():
+            try:
+                await service.decision(ref, timeout_s=1)
+                await service.run(ref, lambda **_: pay(ref))
+            except (Refused, Unavailable, WaitTimedOut):
+                await asyncio.sleep(0.05)
+            else:
+                return
+
+    async with asyncio.TaskGroup() as running:
+        while not over.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    ref = await wanted.get()
+                    running.create_task(run(ref))
+
+
+async def _elects(site: Site, over: asyncio.Event) -> None:
+    """On three nodes another one leads the log, again and again."""
+    if site.cluster is None:
+        return
+    admin = await site.ledger("admin")
+    while not over.is_set():
+        await asyncio.sleep(1)
+        try:
+            await admin.log.api.ask("$JS.API.STREAM.LEADER.STEPDOWN.LEDGER", b"")  # type: ignore[attr-defined]
+        except Unavailable:
+            continue
+
+
+async def _claimer(site: Site, number: int) -> Any:
+    path = os.pathsep.join(map(str, (CHECKOUT, TESTS / "support")))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", CLAIMER, str(site.store.path), str(number),
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": path},
+    )  # fmt: skip
+    assert process.stdout
+    assert (await process.stdout.readline()) == b"up\n"
+    return process
