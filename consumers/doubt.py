@@ -73,17 +73,29 @@ async def in_doubt(ledger: Ledger, workspace: str = "") -> list[CallInDoubt]:
     Raises:
         BrokerRefused: the broker has no bucket `running`. `ayes up` and `ayes setup` create it.
     """
+    found = [doubt for _, doubt in await claimed(ledger, workspace) if doubt is not None]
+    return sorted(found, key=attrgetter("since", "workspace", "thread", "call"))
+
+
+async def claimed(ledger: Ledger, workspace: str = "") -> list[tuple[Call, CallInDoubt | None]]:
+    """The calls in doubt, each with its doubt; and those that run with a lease, which services
+    renew.
+
+    Raises:
+        BrokerRefused: as of `in_doubt`.
+    """
     index = await _load(ledger)
     async for _ in _examine(ledger, index):
         pass
     now = await ledger.log.clock()
     keys = dict.fromkeys((*index.entries, *index.opened))
-    found: list[CallInDoubt] = []
+    found: list[tuple[Call, CallInDoubt | None]] = []
     async for call in _calls(ledger, [key for key in keys if _is_of(workspace, key)]):
         renewal = index.renewals.get(pending.key(call.ref))
-        if (doubt := doubt_of(call, renewal.at if renewal else None, now)) is not None:
-            found.append(doubt)
-    return sorted(found, key=attrgetter("since", "workspace", "thread", "call"))
+        doubt = doubt_of(call, renewal.at if renewal else None, now)
+        if doubt is not None or call.status is Status.RUNNING:
+            found.append((call, doubt))
+    return found
 
 
 async def void_runs(ledger: Ledger) -> dict[str, str]:

@@ -3,10 +3,12 @@
 from typing import Final
 
 from ayes.interfaces.cli.terminal.output import print_json, print_message
+from ayes.ledger import clock
 from ayes.ledger.call import Call
 from ayes.ledger.clients.services import Ledger
-from ayes.ledger.descriptions import describe_decision
+from ayes.ledger.descriptions import describe_decision, describe_stop
 from ayes.ledger.judging.votes import Tally
+from ayes.ledger.lifecycle import Status
 from ayes.ops.actions.votes import open_tally, seen_by_gate
 from ayes.projections.views.call import call_state, edit_words, vote_words
 from ayes.schemas import events as e
@@ -15,6 +17,9 @@ from ayes.schemas.slots import CallRef
 DENIED: Final = 5
 EXPIRED: Final = 6
 PENDING: Final = 8
+
+#: The statuses in which a call waits for the end of a stop.
+_HELD: Final = (Status.REQUESTED, Status.PENDING, Status.APPROVED)
 
 
 async def report_end(ledger: Ledger, ref: CallRef, wanted: type[e.Event], *, json: bool) -> int:
@@ -35,6 +40,12 @@ async def report(ledger: Ledger, call: Call, sentence: str = "", *, json: bool) 
 
 
 def standing(call: Call, stands: Tally | None) -> str:
+    """The state of a call; of one that a stop keeps from going on, with the stop."""
+    stop = call.stop(clock.now()) if call.status in _HELD else None
+    return _standing(call, stands) + (f" It is {describe_stop(stop)}" if stop else "")
+
+
+def _standing(call: Call, stands: Tally | None) -> str:
     if call.decided is not None:
         edited = edit_words(call)
         reason = getattr(call.decided.event, "reason", "")

@@ -521,7 +521,7 @@ class Reviewer:
         check_size("the reason", reason, MAX_REASON)
         found = stops_of(await self._ledger.read(ref))
         if not found:
-            raise BadInput(f"there is no stop {ref}. `ayes stop list` shows those that there are.")
+            raise BadInput(f"there is no stop {ref}. `ayes stops` shows those that there are.")
         if not found[0].holds(await self._ledger.log.clock()):
             raise AlreadyFilled(f"the stop {ref} has ended. Nothing was recorded.")
         await self._check_right(ref, "may_resume", "resume")

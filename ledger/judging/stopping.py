@@ -34,9 +34,18 @@ def ending(stop: Stop, policies: Policies, people: People) -> e.StopEnded | None
     if not may(policies, people, stop.ref.giver, "may_stop"):
         where = "all workspaces" if stop.ref.workspace == ORGANISATION else stop.ref.workspace
         return e.StopEnded(reason=f"{stop.ref.giver} may not stop {where}.")
-    names = dict.fromkeys(fact.slot.tail[4] for fact in stop.resumed)
-    counted = tuple(one for one in names if may(policies, people, one, "may_resume"))
-    if len(counted) < max(1, stop.stopped.resumes_needed):
+    if missing(stop, policies, people):
         return None
+    counted = _counted(stop, policies, people)
     reasons = (fact.event.reason for fact in stop.resumed if isinstance(fact.event, e.Resumed))
     return e.StopEnded(resumed_by=counted, reason=" ".join(filter(None, reasons)))
+
+
+def missing(stop: Stop, policies: Policies, people: People) -> int:
+    """How many people who may have still to resume."""
+    return max(0, max(1, stop.stopped.resumes_needed) - len(_counted(stop, policies, people)))
+
+
+def _counted(stop: Stop, policies: Policies, people: People) -> tuple[str, ...]:
+    names = dict.fromkeys(fact.slot.tail[4] for fact in stop.resumed)
+    return tuple(one for one in names if may(policies, people, one, "may_resume"))

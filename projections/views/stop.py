@@ -39,6 +39,31 @@ class StopState(Struct, frozen=True):
     seq: int
 
 
+class StoppedCall(Struct, frozen=True):
+    """A call that a stop covers."""
+
+    call: str
+    tool: str
+    agent: str
+    #: Since when it runs, is in doubt, or is approved.
+    since: datetime
+
+
+class StopAccount(StopState, frozen=True):
+    """A stop, and what it covered in the moment in which it was given."""
+
+    #: Those that ran. They go on.
+    running: list[StoppedCall]
+    in_doubt: list[StoppedCall]
+    #: Those that were approved and not started. They wait.
+    held: list[StoppedCall]
+    #: How many wait for people. They may be denied; no approval is recorded meanwhile.
+    pending: int
+    #: Calls that were approved, or started without a lease, before this time are not listed; None:
+    #: all are.
+    looked_since: datetime | None
+
+
 def stop_state(stop: Stop, now: datetime) -> StopState:
     """A stop at this time, on the broker's clock."""
     holds, ended = stop.holds(now), _ended(stop)
