@@ -27,7 +27,8 @@ may write a slot; `void` decides whether the fact in it counts:
     vote.<reviewer>         the question, before deadline and decision  of voters, on these bytes
     revoked.<reviewer>      an approval, before any start               of a person who may
     lapsed                  an approval, before any start
-    claim: ToolStarted      an approval without flaw that is valid      with the approved digest
+    claim: ToolStarted      an approval without flaw that is valid      with the approved digest,
+                                                                        while no stop covers it
     claim: Declined         an approval, before any start               in the executor's slot
     finished: ToolReturned, a ToolStarted that counts                   with its attempt, in the
       ToolFailed, InDoubt                                               slots of the running side
@@ -40,7 +41,8 @@ taken by a void fact goes to `late` (`Call.end_slot`). Only the gate writes `gat
 `announced` and `decided`, so these always count. A withdrawal only makes things stricter, so it
 counts whenever it was recorded (docs/decisions/0022). A start that comes after the approval's
 validity is void by its time, and so may leave the call approved for a moment, until the gate has
-recorded that the approval has lapsed (docs/decisions/0041).
+recorded that the approval has lapsed (docs/decisions/0041). One that comes while a stop covers the
+call leaves it approved too, until it may start (`stops.py`, docs/decisions/0063).
 
 A call is a `Call` (`call.py`). Three functions of `validity.py` answer three different questions:
 

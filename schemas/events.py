@@ -737,8 +737,11 @@ class Stopped(Event, frozen=True, tag="Stopped"):
     """
 
     reason: str
+    #: The agents that it stops: names, or patterns with `*`.
     agents: tuple[str, ...] = ("*",)
+    #: The tools that it stops, likewise.
     tools: tuple[str, ...] = ("*",)
+    #: On whose behalf the calls are that it stops, likewise.
     requesters: tuple[str, ...] = ("*",)
     #: Counted from when the broker recorded this, in seconds; None: until people resume.
     expires_in_s: float | None = None

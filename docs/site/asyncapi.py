@@ -41,6 +41,7 @@ from ayes.schemas.slots import (
     PERSON,
     POLICY,
     ROOT,
+    STOP,
     TOOL,
 )
 
@@ -69,6 +70,9 @@ _NAMES: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     (DELEGATION, "*", "*", "given"): ("reviewer", "delegation"),
     (DELEGATION, "*", "*", "ended"): ("reviewer", "delegation"),
     (BUDGET, "*", "*", "#"): ("budget", "sum", "number"),
+    (STOP, "*", "*", "given"): ("reviewer", "stop"),
+    (STOP, "*", "*", "resumed", "*"): ("giver", "stop", "reviewer"),
+    (STOP, "*", "*", "ended"): ("giver", "stop"),
     (PERSON, "*", "account", "#"): ("reviewer", "number"),
     (PERSON, "*", "#"): ("person", "number"),
     (LOG, "#"): ("number",),

@@ -27,7 +27,7 @@ from ayes.schemas.errors import BadInput
 from ayes.schemas.slots import CLIENT, ORGANISATION, ROOT, STOP, CallRef, StopRef, stops
 
 #: How many facts before a stop are looked at for calls that the index of claims does not have:
-#: approved ones, and those that an executor runs. A second or two on a large log.
+#: approved ones, and those that an executor runs. It takes some seconds at most.
 LOOK_BACK: Final = 100_000
 #: Calls read with one request.
 _TOGETHER: Final = 50

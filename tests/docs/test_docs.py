@@ -65,7 +65,7 @@ PAGES = [
 #: For operators, by what they are about to do.
 OPERATORS = (
     "running.md", "settings.md", "people.md", "policies.md", "telling.md", "watching.md",
-    "recovering.md",
+    "stopping.md", "recovering.md",
 )  # fmt: skip
 #: Those that somebody follows from top to bottom.
 STORIES = [

@@ -100,6 +100,7 @@ def _of(person):
         *(f"{{}}.call.x1.{what}.{me}" for what in ("vote", "revoked", "reconciled")),
         *(f"_grant.{me}.x1.given", f"_grant.x1.x1.revoked.{me}"),
         *(f"_delegation.{me}.x1.given", f"_delegation.{me}.x1.ended"),
+        *(f"_stop.{me}.x1.given", f"_stop.x1.x1.resumed.{me}"),
     )
 
 
@@ -111,6 +112,7 @@ _WRITTEN_BY = {
         *("{}.call.x1.requested", "{}.call.x1.gated", "{}.call.x1.escalated.1"),
         *("{}.call.x1.announced", "{}.call.x1.decided", "{}.call.x1.lapsed"),
         *("_grant.x1.x1.revoked", "_grant.x1.x1.used.1", "_budget.x1.x1.1"),
+        "_stop.x1.x1.ended",
     ),
     "executor": ("{}.call.x1.claim.1", "{}.call.x1.finished", "{}.call.x1.late.1", "_tool.%.x1"),
     "service": (
@@ -143,6 +145,8 @@ NOBODY_WRITES = (
     "_grant.ana.g1.renewed", "_grant.ana.g1.used", "_grant.ana.g1.revoked.eve",
     "_grant.ana.g1.revoked.ana.x", "_delegation.opened", "_delegation.call.1-0.decided",
     "_delegation.eve.d1.given", "_delegation.eve.d1.ended", "_delegation.ana.d1.revoked",
+    "_stop.opened", "_stop.eve.s1.given", "_stop.ana.s1.resumed", "_stop.ana.s1.resumed.eve",
+    "_stop.ana.s1.resumed.ana.x", "_stop.ana.s1.ended.ana", "_stop.said.m1",
     "{}.call.1-0.escalated", "{}.call.1-0.announced.1", "{}.anything", "{}.call.1-0.vote.eve",
     "{}.call.1-0.vote", "{}.call.1-0.revoked", "{}.call.1-0.revoked.eve",
     "{}.call.1-0.revoked.ana.x", "{}.call.1-0.reconciled", "{}.call.1-0.reconciled.eve",
@@ -150,8 +154,8 @@ NOBODY_WRITES = (
     "{}.call.1-0.claim.client.1.x", "{}.call.1-0.claim.executor.1", "{}.call.1-0.late.executor.1",
     "{}.call.1-0.decided.1", "{}.call.1-0.withdrawn.x", "_policy.1.2", "_tool.refund",
     "_tool.refund.v1.x",
-    # A yes in advance that a program would give in its own name.
-    *(f"_{yes}.{role}.x1.given" for yes in ("grant", "delegation") for role in ROLES),
+    # What a program would give in its own name.
+    *(f"_{yes}.{role}.x1.given" for yes in ("grant", "delegation", "stop") for role in ROLES),
 )  # fmt: skip
 
 
@@ -342,7 +346,7 @@ async def test_the_organisation_s_own_is_the_organisation_s_alone(server, admin,
     may say, and who is a person. A person's accounts are that person's own word (I7).
     """
     own = f"ledger.{ORGANISATION}._policy.{EVERYBODY.index(role) + 1}"
-    others = [tail.format("t1") for tail in WRITERS if tail != "_policy.1"]
+    others = [tail.format("t1") for tail in WRITERS if not tail.startswith(("_policy.", "_stop."))]
     async with signed_on(server, role) as who:
         answer = await who.ask(own, b"{}")
         if role == "organisation":
@@ -359,6 +363,10 @@ async def test_the_organisation_s_own_is_the_organisation_s_alone(server, admin,
                 assert await who.ask(subject, b"{}") == "denied", subject
                 assert await stands(admin, subject) is None
             assert await who.ask(f"ledger.shop.{free}", b"{}") == "denied"
+        # Whoever may stop one workspace, or end that, may do so in all; the gate judges the right.
+        for tail in (tail for tail in WRITERS if tail.startswith("_stop.")):
+            answer = await who.ask(f"ledger.{ORGANISATION}.{tail}", b"{}")
+            assert (answer != "denied") == (role in WRITERS[tail]), tail
         nobody = ("_person.eve.account.1", "_person.ana.said.1", "_person.ana.account.1.x")
         nobody += ("_person.account.vote.ana", "_policy.said.m1", "_policy.1.2", "opened")
         for tail in (*others, *nobody, "_person.call.c1.vote.ana", "anything"):
