@@ -42,14 +42,15 @@ def parse_duration(option: str, text: str, *, least: float = 0, most: float | No
 
 
 def lasting_s(option: str, text: str) -> float:
-    """How long a grant is to last, in seconds. It needs a unit: nobody means 8 seconds by 8.
+    """How long a grant or a stop is to last, in seconds. It needs a unit: nobody means 8 seconds
+    by 8.
 
     Raises:
         BadInput: it has none, or is not a duration within the limits.
     """
     if text.isdecimal():
         raise BadInput(f"{option} {text} has no unit. Write {text}h, or another of s, m and d.")
-    return parse_duration(option, text, most=MAX_GRANT_S)
+    return parse_duration(option, text, least=1, most=MAX_GRANT_S)
 
 
 def parse_time(option: str, text: str) -> datetime:

@@ -105,6 +105,9 @@ async def test_the_page_gives_a_grant_and_revokes_it(shop, client):
     # As at the command line: nobody means 8 seconds.
     eight = await client.post("/grants", data=typed | {"duration": "8"})
     assert (eight.status_code, "How long 8 has no unit" in eight.text) == (422, True)
+    nothing = await client.post("/grants", data=typed | {"duration": "0h"})
+    assert nothing.status_code == 422
+    assert "How long &#39;0h&#39; is too short: 1s at least" in nothing.text
     assert (await client.get(GRANTS)).json()["grants"] == []
     [name] = re.findall(r'name="name" value="(g-[0-9a-f]+)"', wrong.text)
     right = typed | {"duration": "8h", "name": name}

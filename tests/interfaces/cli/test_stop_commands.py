@@ -216,7 +216,7 @@ def test_a_stop_by_somebody_without_the_right_is_listed_as_ended(shop, within):
         ("stop shop --as ana --reason x --tool 'a b'", 2, "'a b'"),
         ("stop shop --as ana --reason x --for 8", 2, "--for 8 has no unit"),
         ("stop shop --as ana --reason x --for soon", 2, "is not a valid duration"),
-        ("stop shop --as ana --reason x --for 0s", 2, "the stop would last 0"),
+        ("stop shop --as ana --reason x --for 0s", 2, "--for '0s' is too short"),
         ("stop shop --as ana --reason x --name a.b", 2, "'a.b'"),
         ("resume shop/ana --as ana", 2, "'shop/ana'"),
         ("resume shop/ana/none --as ana", 2, "there is no stop shop/ana/none. `ayes stops` shows"),
