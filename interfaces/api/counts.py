@@ -12,6 +12,7 @@ from ayes.interfaces.api.backend import Backend, InBackend
 from ayes.interfaces.api.base import ApiRouter
 from ayes.interfaces.api.identity import Reading
 from ayes.interfaces.api.queries import CallQuery
+from ayes.ops.actions.stops import stops_in
 from ayes.schemas.slots import ORGANISATION, POLICY, ROOT
 
 router: Final = ApiRouter(tags=["calls"])
@@ -29,6 +30,8 @@ class HeaderCounts(Struct, frozen=True):
     mine: int = 0
     #: Calls of which nobody knows whether they took effect.
     doubt: int = 0
+    #: The workspaces in which a stop is in force; `_organisation` is one of all workspaces.
+    stopped: tuple[str, ...] = ()
     #: The names of all workspaces that have a policy.
     workspaces: tuple[str, ...] = ()
 
@@ -48,10 +51,12 @@ async def counts(backend: InBackend, visitor: Reading, workspace: str = "") -> H
     every = await calls.waiting(CallQuery(workspace=workspace, limit=1), backend, visitor)
     mine = await calls.waiting(CallQuery(workspace=workspace, limit=1, mine=True), backend, visitor)
     slower = await _slower(backend, workspace)
+    stops, now = await stops_in(backend.reading, workspace), backend.reading.now()
     return HeaderCounts(
         waiting=every.waiting,
         mine=mine.waiting,
         doubt=slower.doubt,
+        stopped=tuple(sorted({one.ref.workspace for one in stops if one.holds(now)})),
         workspaces=slower.workspaces,
     )
 

@@ -1,17 +1,15 @@
 """Grants, which approve calls in advance, and delegations, by which one votes for another."""
 
-import re
 from datetime import datetime
-from typing import Annotated, Final, Literal
+from typing import Final, Literal
 
-from fastapi import Query
 from msgspec import Struct
 from pydantic import Field
 
 from ayes.interfaces.api.backend import InBackend
 from ayes.interfaces.api.base import ApiModel, ApiRouter
 from ayes.interfaces.api.identity import Reading, Reviewing
-from ayes.interfaces.api.queries import read_cursor
+from ayes.interfaces.api.queries import Limit, page_of
 from ayes.ledger.judging import grants as ledger_grants
 from ayes.ops.actions.grants import (
     GrantScope,
@@ -36,10 +34,6 @@ from ayes.schemas.slots import (
 )
 
 router: Final = ApiRouter(tags=["grants"])
-
-_CURSOR: Final = re.compile(r"([01])-([0-9]{1,18})", re.ASCII)
-
-Limit = Annotated[int, Query(ge=1, le=1000)]
 
 
 class Grants(Struct, frozen=True):
@@ -66,7 +60,7 @@ async def grants(
     now = backend.reading.now()
     every = [grant_state(one, now) for one in ledger_grants.grants_of(facts)]
     chosen = [one for one in every if standing in {"", one.standing}]
-    page, following = _page(chosen, after, limit)
+    page, following = page_of(chosen, _is_over, after, limit)
     in_force = sum(one.standing == "in force" for one in every)
     return Grants(grants=page, in_force=in_force, next=following)
 
@@ -75,29 +69,8 @@ def _subjects(workspace: str, kind: str) -> str:
     return f"{ROOT}.{token('workspace', workspace) if workspace else '*'}.{kind}.>"
 
 
-def _page[T: GrantState | DelegationState](
-    found: list[T], after: str, limit: int
-) -> tuple[list[T], str | None]:
-    """Those after the cursor, and the next one: what has an effect or will have one, then the rest;
-    the newest first.
-    """
-    begin = _cursor(after) if after else None
-    rest = (
-        sorted(found, key=_place)
-        if begin is None
-        else [one for one in sorted(found, key=_place) if _place(one) > begin]
-    )
-    last = rest[limit - 1] if len(rest) > limit else None
-    return rest[:limit], f"{int(_place(last)[0])}-{last.seq}" if last else None
-
-
-def _place(one: GrantState | DelegationState) -> tuple[bool, int]:
-    return one.standing not in {"in force", "to come"}, -one.seq
-
-
-def _cursor(text: str) -> tuple[bool, int]:
-    found = read_cursor(_CURSOR, text)
-    return found[1] == "1", -int(found[2])
+def _is_over(one: GrantState | DelegationState) -> bool:
+    return one.standing not in {"in force", "to come"}
 
 
 class NewGrant(ApiModel):
@@ -183,7 +156,7 @@ async def delegations(
     facts = await backend.reading.read(_subjects(workspace, DELEGATION), REMOVALS)
     now = backend.reading.now()
     found = [delegation_state(one, now) for one in ledger_grants.delegations_of(facts)]
-    page, following = _page(found, after, limit)
+    page, following = page_of(found, _is_over, after, limit)
     return Delegations(delegations=page, next=following)
 
 

@@ -1,9 +1,10 @@
 """Which calls a request is about: one that its path names, or those that its query selects."""
 
 import re
-from typing import Annotated, Final, Literal
+from collections.abc import Callable, Iterable
+from typing import Annotated, Final, Literal, Protocol
 
-from fastapi import Depends, Path
+from fastapi import Depends, Path, Query
 from pydantic import Field
 
 from ayes.interfaces.api.base import ApiModel
@@ -96,3 +97,38 @@ def read_cursor(form: re.Pattern[str], after: str) -> re.Match[str]:
     if (found := form.fullmatch(after)) is None:
         raise BadInput(f"after={after[:100]!r} is not a cursor. Take `next` of the page before.")
     return found
+
+
+# ------------------------------------------------------------------ grants, delegations and stops
+
+#: How many grants, delegations or stops a page has at most.
+Limit = Annotated[int, Query(ge=1, le=1000)]
+
+_PLACE: Final = re.compile(r"([01])-([0-9]{1,18})", re.ASCII)
+
+
+class _Given(Protocol):
+    @property
+    def seq(self) -> int: ...
+
+
+def page_of[T: _Given](
+    found: Iterable[T], is_over: Callable[[T], bool], after: str, limit: int
+) -> tuple[list[T], str | None]:
+    """Those after the cursor, and the next one: what has an effect or will have one, then the rest;
+    the newest first.
+
+    Raises:
+        BadInput: the cursor is not one that a page has.
+    """
+    begin = (-1, 0)
+    if after:
+        cursor = read_cursor(_PLACE, after)
+        begin = (int(cursor[1]), -int(cursor[2]))
+
+    def place(one: T) -> tuple[int, int]:
+        return int(is_over(one)), -one.seq
+
+    rest = sorted((one for one in found if place(one) > begin), key=place)
+    last = rest[limit - 1] if len(rest) > limit else None
+    return rest[:limit], f"{place(last)[0]}-{last.seq}" if last else None

@@ -19,6 +19,7 @@ class StopState(Struct, frozen=True):
     #: As `workspace/giver/name`; the workspace is `_organisation` if it is of all workspaces.
     stop: str
     status: StopStatus
+    #: The person who gave it.
     stopped_by: str
     reason: str
     #: Names, or patterns with `*`. A call is covered if its agent, tool and requester each match.

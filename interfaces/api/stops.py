@@ -1,0 +1,100 @@
+"""Stops, by which a person keeps calls from starting, and their ends."""
+
+from typing import Annotated, Final
+
+from msgspec import Struct
+from pydantic import Field
+
+from ayes.interfaces.api.backend import InBackend
+from ayes.interfaces.api.base import ApiModel, ApiRouter, example
+from ayes.interfaces.api.identity import Reading, Reviewing
+from ayes.interfaces.api.queries import Limit, page_of
+from ayes.ops.actions.stops import check_limits, resume_stop, stop_ref, stops_in
+from ayes.projections.views.stop import StopState, stop_state
+from ayes.schemas.slots import StopRef
+
+router: Final = ApiRouter(tags=["stops"])
+
+
+class Stops(Struct, frozen=True):
+    """A page of stops: those in force first, then the newest."""
+
+    #: Those of the page.
+    stops: list[StopState]
+    #: How many are in force, on this page and on others.
+    in_force: int
+    next: str | None
+
+
+@router.get("/stops")
+async def stops(
+    backend: InBackend,
+    _visitor: Reading,
+    workspace: str = "",
+    after: str = "",
+    limit: Limit = 200,
+) -> Stops:
+    """The stops that hold in a workspace, those of all workspaces among them; or every stop."""
+    now = backend.reading.now()
+    every = [stop_state(one, now) for one in await stops_in(backend.reading, workspace)]
+    page, following = page_of(every, _is_over, after, limit)
+    in_force = sum(not _is_over(one) for one in every)
+    return Stops(stops=page, in_force=in_force, next=following)
+
+
+def _is_over(one: StopState) -> bool:
+    return one.status != "in force"
+
+
+#: Without any a stop would cover nothing.
+Patterns = Annotated[tuple[str, ...], Field(min_length=1)]
+
+
+class NewStop(ApiModel):
+    """A stop in the visitor's own name. A call is covered if its agent, tool and requester fit."""
+
+    model_config = example(workspace="shop", tools=["refund"], reason="They go to a wrong account.")
+
+    #: `_organisation`: all workspaces.
+    workspace: str = Field(min_length=1)
+    #: Why; everybody reads it whose calls wait.
+    reason: str
+    agents: Patterns = ("*",)
+    tools: Patterns = ("*",)
+    requesters: Patterns = ("*",)
+    #: Seconds after which it ends by itself, a century at most; None: it lasts until people resume.
+    for_s: float | None = None
+    #: Its name; chosen at random if empty. With one, giving the same stop again is safe.
+    name: str = ""
+
+
+@router.post("/stops")
+async def stop(new: NewStop, backend: InBackend, visitor: Reviewing) -> StopState:
+    """Stop: from now on nothing starts that it covers. A tool that runs already goes on."""
+    check_limits(new.agents, new.tools, new.requesters)
+    ref = stop_ref(new.workspace, visitor.name, new.name)
+    ledger = await backend.as_reviewer(visitor.name)
+    given = await ledger.reviewer(visitor.name).stop(
+        ref,
+        reason=new.reason,
+        agents=new.agents,
+        tools=new.tools,
+        requesters=new.requesters,
+        for_s=new.for_s,
+    )
+    return stop_state(given, ledger.now())
+
+
+class Reason(ApiModel):
+    reason: str = ""
+
+
+@router.post("/stops/{workspace}/{giver}/{name}/resume")
+async def resume(
+    workspace: str, giver: str, name: str, why: Reason, backend: InBackend, visitor: Reviewing
+) -> StopState:
+    """Say that a stop should end. It ends once enough people who may have said so."""
+    ledger = await backend.as_reviewer(visitor.name)
+    ref = StopRef(workspace, giver, name)
+    resumed, _ = await resume_stop(ledger, ref, visitor.name, why.reason)
+    return stop_state(resumed, ledger.now())
