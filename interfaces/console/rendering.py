@@ -42,6 +42,7 @@ PLACES: Final = (
     Place("decided", "Decided", "/decided", "d"),
     Place("conversations", "Conversations", "/conversations", "c"),
     Place("grants", "Grants", "/grants", "g"),
+    Place("stops", "Stops", "/stops", "s"),
     Place("policy", "Policy", "/policy", "p"),
     Place("operations", "Operations", "/operations", "o"),
 )

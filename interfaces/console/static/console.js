@@ -376,7 +376,7 @@ let readAt = 0;
 
 function concerns(region, event) {
   const { live, thread } = region.dataset;
-  if (workspace && event.workspace !== workspace) return false;
+  if (workspace && ![workspace, "_organisation"].includes(event.workspace)) return false;
   if (thread) return thread === `${event.workspace}/${event.thread}`;
   return live === "*" || live.split(" ").includes(event.call ? event.type : "other");
 }
@@ -622,6 +622,12 @@ async function count() {
 function showCounts(counts) {
   for (const badge of all("[data-count]"))
     badge.textContent = counts[badge.dataset.count] ?? badge.textContent;
+  const stopped = find("#stopped");
+  if (stopped && counts.stopped) {
+    stopped.hidden = !counts.stopped.length;
+    find("span", stopped).textContent =
+      counts.stopped.join(", ").replace("_organisation", "all workspaces");
+  }
   const titled = (old, word) => `${word} ${counts[word.toLowerCase()] ?? old.split(" ")[1]}`;
   document.title = document.title.replace(/^(Waiting|Mine) \d+/, titled);
 }

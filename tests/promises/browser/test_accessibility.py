@@ -21,7 +21,7 @@ OTHERS = {
 }
 #: The rules of axe about colours: all that another theme changes.
 COLOURS = ("color-contrast", "link-in-text-block")
-EMPTY = ("/", "/doubt", "/decided", "/conversations", "/grants", "/policy", "/operations")
+EMPTY = ("/", "/doubt", "/decided", "/conversations", "/grants", "/stops", "/policy", "/operations")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -106,6 +106,31 @@ async def test_everybody_can_use_the_trial_of_a_policy(tabs, text, shown):
     await page.get_by_label("Policy (TOML)").fill(text)
     await page.get_by_role("button", name="Try it").click()
     await expect(page.locator("main")).to_contain_text(shown)
+    await assert_usable(page)
+
+
+async def test_everybody_can_stop_and_resume(tabs):
+    """The form, what it asks once more, the line on each page, and the list."""
+    page = tabs.ana
+    await page.goto("/stops?workspace=desk")
+    await assert_usable(page)
+    await page.get_by_label("Agents").fill("clerk-*")
+    await page.get_by_label("Reason", exact=True).fill("They answer in a wrong language.")
+    await page.get_by_role("button", name="Review the stop").click()
+    await expect(page.locator("h1")).to_have_text("Stop this?")
+    await assert_usable(page)
+    await page.get_by_role("button", name="Stop desk").click()
+    row = page.locator("[id^='stop-desk/ana/']")
+    await expect(row).to_contain_text("agents clerk-*")
+    await assert_usable(page)
+    await page.goto("/")
+    await expect(page.locator("#stopped")).to_contain_text("Stopped in desk")
+    await assert_usable(page)
+    await page.get_by_role("link", name="what, by whom and until when").click()
+    await row.get_by_text("Resume…").click()
+    await row.get_by_label("Why").fill("They answer well.")
+    await row.get_by_role("button", name="Resume desk/ana/").click()
+    await expect(row).to_contain_text("ended")
     await assert_usable(page)
 
 

@@ -59,6 +59,19 @@ async def test_lists_change_by_themselves(shop, visit):
     assert await listed.evaluate("performance.getEntriesByType('navigation').length") == 1
 
 
+async def test_a_stop_is_shown_at_once(shop, visit):
+    """The line on an open page, and the list, also of one workspace while all are stopped."""
+    page, stops = await visit("/?workspace=shop"), await visit("/stops?workspace=shop")
+    await expect(page.locator("#stopped")).to_be_hidden()
+    ana = await reviewer(shop, "ana")
+    await ana.stop("_organisation/ana/s1", reason="A wrong account.")
+    await expect(page.locator("#stopped")).to_contain_text("Stopped in all workspaces:")
+    await expect(stops.get_by_text("A wrong account.")).to_be_visible()
+    await ana.resume("_organisation/ana/s1")
+    await expect(page.locator("#stopped")).to_be_hidden()
+    await expect(stops.get_by_text("ended", exact=True)).to_be_visible()
+
+
 async def test_a_reply_appears_as_it_is_said(shop, visit):
     """Each character once, also on a page that is opened anew, until the reply is recorded."""
     thread = ThreadRef("shop", "order-17")
