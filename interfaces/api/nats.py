@@ -42,7 +42,7 @@ from ayes.schemas import json_schema
 from ayes.schemas.errors import BadInput
 from ayes.schemas.ids import token
 from ayes.schemas.logs import get_logger
-from ayes.schemas.slots import CallRef, ThreadRef
+from ayes.schemas.slots import CallRef, StopRef, ThreadRef
 
 _log: Final = get_logger("ayes.interfaces.api.nats")
 
@@ -67,7 +67,7 @@ class Operation(NamedTuple):
     """The HTTP operation behind an endpoint."""
 
     method: str
-    #: With `{call}` or `{thread}` for the name in the request.
+    #: With `{call}`, `{thread}` or `{stop}` for the name in the request.
     path: str
 
 
@@ -94,6 +94,15 @@ ENDPOINTS: Final = {
     "show": Operation("GET", "/calls/{call}"),
     "say": Operation("POST", "/threads/{thread}/messages"),
     "history": Operation("GET", "/threads/{thread}/history"),
+    "stops": Operation("GET", "/stops"),
+    "stop": Operation("POST", "/stops"),
+    "resume": Operation("POST", "/stops/{stop}/resume"),
+}
+#: What a path may name, and how requests name it.
+_NAMED: Final[dict[str, type[CallRef | ThreadRef | StopRef]]] = {
+    "call": CallRef,
+    "thread": ThreadRef,
+    "stop": StopRef,
 }
 
 
@@ -115,7 +124,7 @@ async def answering(
         offered: its endpoints.
     """
     handler = _Handler(client, api)
-    description = "Request, wait for, decide and run calls that need an approval."
+    description = "Request, wait for, decide, run and stop calls that need an approval."
     try:
         async with registered(client, API_SERVICE, description) as service:
             for name, described in offered.items():
@@ -238,13 +247,12 @@ def _http(
 ) -> tuple[dict[str, Any], bytes]:
     """The scope and the body of the HTTP request (ASGI)."""
     path, query, body = operation.path, b"", b""
-    for name, kind in (("call", CallRef), ("thread", ThreadRef)):
-        if f"{{{name}}}" in path:
-            named = fields.pop(name, None)
-            if not isinstance(named, str):
-                form = "/".join(kind.__struct_fields__)
-                raise BadInput(f"the request names no {name}: give {name!r} as {form}.")
-            path = path.replace(f"{{{name}}}", str(kind.parse(named)))
+    if name := _named(path):
+        named, kind = fields.pop(name, None), _NAMED[name]
+        if not isinstance(named, str):
+            form = "/".join(kind.__struct_fields__)
+            raise BadInput(f"the request names no {name}: give {name!r} as {form}.")
+        path = path.replace(f"{{{name}}}", str(kind.parse(named)))
     if operation.method == "GET":
         query = urlencode(
             {name: value if isinstance(value, str) else json.dumps(value)
@@ -272,6 +280,11 @@ def _http(
         "state": {"visitor": visitor},
     }
     return scope, body
+
+
+def _named(path: str) -> str:
+    """What a path of `ENDPOINTS` names; empty if it names nothing."""
+    return next((name for name in _NAMED if f"{{{name}}}" in path), "")
 
 
 async def _called(api: FastAPI, scope: dict[str, Any], body: bytes) -> HttpReply:
@@ -314,16 +327,15 @@ def endpoints(api: FastAPI) -> dict[str, EndpointSchema]:
 
 
 def _endpoint(document: Mapping[str, Any], operation: Operation) -> EndpointSchema:
-    path = operation.path.replace("{call}", "{workspace}/{thread}/{call}")
-    path = path.replace("{thread}/", "{workspace}/{thread}/") if "{call}" not in path else path
+    path, name = operation.path, _named(operation.path)
+    properties: dict[str, Any] = {}
+    if name:
+        parts = _NAMED[name].__struct_fields__
+        path = path.replace(f"{{{name}}}", "/".join(f"{{{one}}}" for one in parts))
+        properties[name] = {"type": "string", "description": f"As `{'/'.join(parts)}`."}
+    required = [*properties]
     schemas = document["components"]["schemas"]
     described = document["paths"][PREFIX + path][operation.method.lower()]
-    properties: dict[str, Any] = {}
-    required: list[str] = []
-    for name, form in (("call", "workspace/thread/call"), ("thread", "workspace/thread")):
-        if f"{{{name}}}" in operation.path:
-            properties[name] = {"type": "string", "description": f"As `{form}`."}
-            required.append(name)
     for parameter in described.get("parameters", ()):
         if parameter["in"] == "query":
             properties[parameter["name"]] = parameter["schema"]

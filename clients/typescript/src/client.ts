@@ -42,6 +42,9 @@ export const ENDPOINTS = {
   show: ["GET", "/calls/{call}"],
   say: ["POST", "/threads/{thread}/messages"],
   history: ["GET", "/threads/{thread}/history"],
+  stops: ["GET", "/stops"],
+  stop: ["POST", "/stops"],
+  resume: ["POST", "/stops/{stop}/resume"],
 } as const;
 export type Endpoint = keyof typeof ENDPOINTS;
 

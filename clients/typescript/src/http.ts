@@ -45,14 +45,20 @@ export function http(options: { url: string; token: string }): Transport {
   };
 }
 
-/** The path, with the name of the call or thread in it, and the other fields. */
+const FORMS = new Map([
+  ["call", "workspace/thread/call"],
+  ["thread", "workspace/thread"],
+  ["stop", "workspace/giver/name"],
+]);
+
+/** The path, with the name of the call, thread or stop in it, and the other fields. */
 function filled(template: string, fields: Fields): [string, Fields] {
   const rest = { ...fields };
   const path = template.replace(/\{(\w+)\}/, (_, kind: string) => {
     const parts = String(rest[kind] ?? "").split("/");
     delete rest[kind];
-    if (parts.length !== (kind === "call" ? 3 : 2)) {
-      const form = kind === "call" ? "workspace/thread/call" : "workspace/thread";
+    const form = FORMS.get(kind) ?? "";
+    if (parts.length !== form.split("/").length) {
       throw new Problem("BadSlot", 422, `${JSON.stringify(parts.join("/"))} is not of the form ${form}.`);
     }
     return parts.map(encodeURIComponent).join("/");

@@ -108,6 +108,26 @@ async def test_a_whole_approval_is_requests_and_replies(shop: Site):
         assert "billing" in author
 
 
+async def test_a_stop_over_nats(shop: Site):
+    """A reviewer stops in their own name, another one resumes; a service may only read."""
+    new = {"workspace": "shop", "name": "s1", "reason": "A wrong account."}
+    async with (
+        plain(shop, "service") as billing,
+        plain(shop, "reviewer-ana") as ana,
+        plain(shop, "reviewer-ben") as ben,
+    ):
+        refused = await asked(billing, "approvals.service.billing.stop", **new)
+        assert (refused["status"], refused["type"]) == (403, "urn:ayes:error:NotAllowed")
+        given = await asked(ana, "approvals.reviewer.ana.stop", **new)
+        assert (given["stop"], given["status"]) == ("shop/ana/s1", "in force")
+        found = await asked(billing, "approvals.service.billing.stops", workspace="shop")
+        assert found["stops"] == [given]
+        unnamed = await asked(ben, "approvals.reviewer.ben.resume")
+        assert "the request names no stop: give 'stop' as workspace/giver/name" in unnamed["detail"]
+        ended = await asked(ben, "approvals.reviewer.ben.resume", stop=given["stop"])
+        assert (ended["status"], ended["resumed_by"]) == ("ended", ["ben"])
+
+
 async def test_the_broker_says_who_asks(shop: Site):
     """No login asks in another's name: the request does not even reach the service (I8)."""
     digest = await shop.ask("shop/order-18/refund-1")
