@@ -98,6 +98,9 @@ def _call(*tails: str) -> tuple[str, ...]:
 
 _SAID: Final = f"{ROOT}.*.*.said.*"
 
+#: A delivery that waits for the end of a stop comes again each minute, for some days.
+_OF_A_STOP: Final = 5000
+
 #: Stops, and who resumes.
 _STOPPING: Final = (f"{ROOT}.*.{STOP}.*.*.given", f"{ROOT}.*.{STOP}.*.*.resumed.*")
 
@@ -150,7 +153,7 @@ DURABLES: Final[dict[str, Durable]] = {
         ),
         Durable("gate-timers", "gate", ("timer.due.>",), stream=TIMERS),
         Durable("queue", "queue", _call("gated", "escalated.*", "decided")),
-        Durable("model", "model", _MODEL, at_once=2048, slow=True, max_deliveries=5000),
+        Durable("model", "model", _MODEL, at_once=2048, slow=True, max_deliveries=_OF_A_STOP),
         _notifier("notifier", at_once=2048),
         # Notices that are due later: reminders, digests, those of quiet hours. Each waits as a
         # delivery, so the bound is that of the calls with such a notice at a time.
@@ -171,13 +174,19 @@ DURABLES: Final[dict[str, Durable]] = {
             at_once=2048,
             optional=True,
             slow=True,
-            max_deliveries=5000,
+            max_deliveries=_OF_A_STOP,
         ),
         # Closes calls that will never run, if no executor with tools does.
         Durable("closer", "executor", _EXECUTOR, at_once=256, optional=True),
         Durable("executor-recorded", "executor", _EXECUTOR, at_once=256, optional=True, slow=True),
         # Begins sub-agents' threads, and records how they end.
-        Durable("delegator", "service", (*_call("decided"), _REPLIED), optional=True),
+        Durable(
+            "delegator",
+            "service",
+            (*_call("decided"), _REPLIED),
+            optional=True,
+            max_deliveries=_OF_A_STOP,
+        ),
         # Endpoints are sent facts by readers of their own; this one is for what is parked.
         Durable(
             "webhooks",

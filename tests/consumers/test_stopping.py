@@ -1,12 +1,13 @@
 """A stop at work: nothing starts, nothing is allowed, no model is asked; and it goes on once."""
 
 import asyncio
-from typing import Any
+from datetime import timedelta
 
 import pytest
 from running import working
 from shop import FIRST, SCHEMA, SECOND, Shop, rule
 
+from ayes.consumers import gate, holding
 from ayes.consumers.executor import Executor
 from ayes.consumers.model import ModelReply, ModelRequest, ModelWorker
 from ayes.consumers.tools import Registered
@@ -14,6 +15,7 @@ from ayes.consumers.worker import Worker
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import EventLog
+from ayes.ledger.subscriptions import DURABLES
 from ayes.schemas import events as e
 from ayes.schemas.errors import AlreadyFilled, BadInput, NotAllowed, NotOpen
 from ayes.schemas.slots import ORGANISATION, GrantRef, StopRef, ThreadRef
@@ -38,17 +40,19 @@ def tools(*ran: list[str]) -> dict[str, Registered]:
     return {"refund": Registered(SPEC, refund)}
 
 
-async def quick(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ayes.consumers.holding._AFTER_S", 0.05)
-    monkeypatch.setattr("ayes.consumers.holding._AGAIN_S", 0.05)
+@pytest.fixture
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits for the end of a stop looks again at once."""
+    for name in ("_AFTER_S", "_AGAIN_S"):
+        monkeypatch.setattr(holding, name, 0.05)
+    for name in ("_LOOK_AFTER", "_LOOK_AGAIN"):
+        monkeypatch.setattr(gate, name, timedelta(seconds=0.1))
 
 
 @pytest.mark.parametrize("stop", [STOP, EVERYWHERE], ids=["workspace", "all workspaces"])
 @pytest.mark.parametrize("how", ["by a rule", "by people", "by a grant"])
-async def test_nothing_is_approved_until_it_is_resumed(shop, how, stop, monkeypatch):
+async def test_nothing_is_approved_until_it_is_resumed(shop, how, stop, looks_often):
     """Whatever would approve it: the approval is recorded after the end, once."""
-    monkeypatch.setattr("ayes.consumers.gate._LOOK_AFTER", _soon())
-    monkeypatch.setattr("ayes.consumers.gate._LOOK_AGAIN", _soon())
     ana, ben = shop.ledger.reviewer("ana"), shop.ledger.reviewer("ben")
     async with shop.at_work(FREE if how == "by a rule" else ASK):
         if how == "by a grant":
@@ -79,9 +83,8 @@ async def test_people_may_still_deny(shop):
         await shop.decided(e.Denied)
 
 
-async def test_an_approved_call_starts_once_it_is_resumed(shop, monkeypatch):
+async def test_an_approved_call_starts_once_it_is_resumed(shop, looks_often):
     """An executor that receives it while it is stopped does not claim it, and then runs it once."""
-    await quick(shop, monkeypatch)
     ran: list[str] = []
     async with shop.at_work(FREE, "", SPEC):
         await shop.judged(e.Approved, run_by="executor")
@@ -97,9 +100,8 @@ async def test_an_approved_call_starts_once_it_is_resumed(shop, monkeypatch):
     assert len((await shop.ledger.call(FIRST)).starts) == 1
 
 
-async def test_a_stop_between_reading_and_claiming_holds(shop, monkeypatch):
+async def test_a_stop_between_reading_and_claiming_holds(shop, looks_often):
     """The claim is recorded after the stop: the tool does not run, and later it does, once."""
-    await quick(shop, monkeypatch)
     ran: list[str] = []
 
     class Late(Executor):
@@ -144,9 +146,8 @@ async def test_a_client_starts_nothing(shop):
         assert (await shop.ledger.start(FIRST)).status is Status.RUNNING
 
 
-async def test_no_model_is_asked(shop, monkeypatch):
+async def test_no_model_is_asked(shop, looks_often):
     """Of a thread whose agent is stopped, until it is resumed; of others meanwhile."""
-    await quick(shop, monkeypatch)
     asked: list[str] = []
 
     class Script:
@@ -192,17 +193,10 @@ async def test_who_may_stop_and_resume(shop):
             await shop.ledger.reviewer("lead-1").resume(oncall)
         await shop.ledger.reviewer("lead-2").resume(oncall, reason="Mended.")
         ended = (await shop.until(oncall.ended)).event
-        assert ended == msg(e.StopEnded(resumed_by=("lead-1", "lead-2"), reason="Mended."), ended)
+        assert isinstance(ended, e.StopEnded)
+        assert (ended.resumed_by, ended.reason) == (("lead-1", "lead-2"), "Mended.")
         with pytest.raises(AlreadyFilled, match="has ended"):
             await shop.ledger.reviewer("lead-1").resume(oncall)
-
-
-def msg(wanted: e.Event, found: Any) -> e.Event:
-    """The event with the envelope of another."""
-    import msgspec
-
-    envelope = {name: getattr(found, name) for name in e.Event.__struct_fields__}
-    return msgspec.structs.replace(wanted, **envelope)
 
 
 async def test_who_may_not_is_ended_by_the_gate(shop):
@@ -247,7 +241,7 @@ async def test_the_same_stop_is_safe_to_repeat(shop):
         await ana.stop(STOP, reason="Another reason.")
 
 
-def _soon() -> Any:
-    from datetime import timedelta
-
-    return timedelta(seconds=0.1)
+@pytest.mark.parametrize("durable", ["executor", "delegator", "model"])
+def test_what_waits_is_not_given_up_for_days(durable):
+    """Each delivery that is handed on counts, and comes again each minute at most."""
+    assert DURABLES[durable].max_deliveries * holding._AGAIN_S > 3 * 86_400

@@ -4,7 +4,7 @@ A gate, two executors, services that run calls of their own, and programs with a
 claim whatever is approved without looking at anything. Meanwhile a person stops the workspace, and
 another one resumes it, again and again.
 
-    STOPS=200 CLAIMERS=50 pytest -m "" tests/promises/races/test_stops.py
+    STOPS=200 CLAIMERS=50 pytest -m "" tests/promises/races/test_stopped_starts.py
 """
 
 import asyncio
