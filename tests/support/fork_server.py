@@ -134,9 +134,14 @@ if __name__ == "__main__":
     with contextlib.suppress(ImportError):  # PyArrow does, where it is installed
         import pandas  # noqa: F401, ICN001
 
+    import mcp.server.mcpserver  # noqa: F401
+
     import ayes.interfaces.cli as package
     import ayes.interfaces.console.application
-    import ayes.interfaces.console.serving  # noqa: F401
+    import ayes.interfaces.console.serving
+
+    # The command imports it when it is called; the servers behind a gateway need the rest.
+    import ayes.interfaces.mcp.server  # noqa: F401
 
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"{package.__name__}.{module.name}")

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import pytest_asyncio
 from brokers import running
+from long import sampled
 from stories import life
 
 from ayes.interfaces.api import search as searching
@@ -127,7 +128,7 @@ SEARCHES = {
 }
 
 
-@pytest.mark.parametrize("name", SEARCHES)
+@pytest.mark.parametrize("name", sampled(SEARCHES, "all", "tool", "by", "nothing"))
 async def test_what_is_found(past, backend, name):
     """Each decided call that fits, once and in order, from the log, the lake, or both (I11)."""
     chosen, fits = SEARCHES[name]
