@@ -32,7 +32,7 @@ app: Final = commands()
 #: What `status --json` prints.
 _STATUS: Final = (
     "url", "facts", "last_seq", "bytes", "head_age_s", "pending", "in_doubt", "void_runs",
-    "consumers", "streams", "free_bytes", "channels", "alarms", "parked", "webhooks",
+    "stopped", "consumers", "streams", "free_bytes", "channels", "alarms", "parked", "webhooks",
 )  # fmt: skip
 
 
@@ -117,6 +117,8 @@ def _print_status(found: Look) -> None:
         print_line(f"channel {failing.channel} fails since {since}: {failing.why}")
     if found.in_doubt:
         print_line(f"in doubt: {listed(found.in_doubt)}")
+    for stop in found.stopped or ():
+        print_line(stop)
     for endpoint in found.webhooks:
         if not endpoint.is_alarming:
             print_line(str(endpoint))

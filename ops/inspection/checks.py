@@ -27,6 +27,7 @@ from ayes.consumers.webhooks import endpoints
 from ayes.consumers.webhooks.endpoints import EndpointFile, EndpointStatus
 from ayes.ledger import clock
 from ayes.ledger.clients.services import CHANNEL, Ledger
+from ayes.ledger.descriptions import describe_stop
 from ayes.ledger.log import Parked
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.drift import differences
@@ -44,6 +45,7 @@ from ayes.ledger.nats.streams import (
     version_text,
 )
 from ayes.ledger.subscriptions import DURABLES, LEDGER, MAX_PARKED, OPERATOR, PARKED
+from ayes.ops.actions.stops import stops_in
 from ayes.ops.audit.verify import rebuild
 from ayes.ops.inspection import witness
 from ayes.ops.inspection.health import Health, takes_writes
@@ -123,6 +125,8 @@ class Look(Struct, frozen=True, kw_only=True):
     in_doubt: list[str] | None = None
     #: The calls with a start or result of the last week that counts for nothing, and why.
     void_runs: dict[str, str] | None = None
+    #: The stops in force: what is stopped, by whom, why and until when.
+    stopped: list[str] | None = None
     #: Recorded policies and declarations that do not count; those before them stay in force.
     void_facts: Sequence[str] | None = ()
     #: The channels of notices that fail.
@@ -260,10 +264,11 @@ async def examination(log: JetStream, store: Store | None, place: str, *, deep: 
 
 async def _shared(log: JetStream, store: Store | None, found: Look) -> Look:
     ledger, unread = Ledger.on(log, OPERATOR), dict[str, str]()
-    health, parked, doubts, void = await asyncio.gather(
+    health, parked, doubts, stopped, void = await asyncio.gather(
         takes_writes(log, store),
         log.parked(),
         _readable(unread, "in_doubt", doubt.in_doubt(ledger)),
+        _readable(unread, "stopped", _stopped(ledger)),
         _readable(unread, "void_facts", ledger.alarms()),
     )
     nodes = max((1 + len(one.replicas) for one in found.streams), default=1)
@@ -273,9 +278,15 @@ async def _shared(log: JetStream, store: Store | None, found: Look) -> Look:
         health=health,
         parked=parked,
         in_doubt=doubts and [f"{one.workspace}/{one.thread}/{one.call}" for one in doubts],
+        stopped=stopped,
         void_facts=void and [f"{one.subject} (fact {one.seq}) is void: {one.why}" for one in void],
         ahead_s=await clocks(log, nodes) if nodes > 1 else {},
     )
+
+
+async def _stopped(ledger: Ledger) -> list[str]:
+    found, now = await stops_in(ledger), await ledger.log.clock()
+    return [describe_stop(stop) for stop in found if stop.holds(now)]
 
 
 async def _readable[T](unread: dict[str, str], field: str, reading: Awaitable[T]) -> T | None:
@@ -564,6 +575,13 @@ def _in_force(look: Look) -> Iterable[str]:
     return [] if look.drift else [unread]
 
 
+def _stops(look: Look) -> str:
+    """What people stopped is no fault, and why nothing starts."""
+    if look.stopped is None:
+        return f"cannot be read: {look.unread['stopped']}"
+    return _joined(look.stopped) or "nothing is stopped"
+
+
 def _counting(look: Look) -> str:
     unread = look.void_facts is None
     return "cannot be read, see above" if unread else "what was recorded last counts"
@@ -583,6 +601,7 @@ CHECKS: Final[dict[str, tuple[Judge, str | Callable[[Look], str]]]] = {
     "log so far": (_log_so_far, ""),
     "promises": (lambda look: look.promises[0], lambda look: look.promises[1]),
     "in doubt": (_in_doubt, "no call"),
+    "stops": (lambda _look: (), _stops),
     "void runs": (_void_runs, ""),
     "policies and tools": (_in_force, _counting),
     "parked": (_parked, _given_up),
@@ -598,7 +617,7 @@ CHECKS: Final[dict[str, tuple[Judge, str | Callable[[Look], str]]]] = {
 }
 DOCTOR: Final = (
     "server", "nodes", "streams and consumers", "readers", "workers", "room", "writes", "batches",
-    "log", "promises", "in doubt", "policies and tools", "parked", "clock",
+    "log", "promises", "in doubt", "stops", "policies and tools", "parked", "clock",
 )  # fmt: skip
 #: The alarms of `ayes status`, of the page Operations and of the metrics.
 ALARMS: Final = (

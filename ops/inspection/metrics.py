@@ -72,6 +72,7 @@ METRICS: Final[dict[str, Metric]] = {
         "gauge", "How long ago people were asked about the oldest pending call; 0 without one."
     ),
     "ayes_calls_in_doubt": Metric("gauge", "Calls in doubt, which a person must reconcile."),
+    "ayes_stops_in_force": Metric("gauge", "Stops in force: what they cover does not start."),
     "ayes_calls_with_void_runs": Metric(
         "gauge", "Calls with a start or result of the last week that counts for nothing."
     ),
@@ -186,6 +187,8 @@ def _of_status(status: Look) -> Iterator[Value]:
     yield "ayes_nodes_away", (), len({node for one in status.streams for node in one.away})
     if status.in_doubt is not None:
         yield "ayes_calls_in_doubt", (), len(status.in_doubt)
+    if status.stopped is not None:
+        yield "ayes_stops_in_force", (), len(status.stopped)
     if status.void_runs is not None:
         yield "ayes_calls_with_void_runs", (), len(status.void_runs)
     parked = Counter(dict.fromkeys(_CONSUMERS, 0))

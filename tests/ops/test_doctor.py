@@ -220,6 +220,17 @@ async def test_a_rewritten_consumer_is_an_alarm(store, admin, doctor):
     assert "consumer gate: filter_subjects is " in found["streams and consumers"]["detail"]
 
 
+async def test_what_is_stopped_is_said_and_is_no_alarm(store, admin, doctor, status):
+    """Whoever wonders why nothing starts reads by whom it was stopped, and why (D1)."""
+    await admin.reviewer("ana").stop("shop/ana/s1", reason="A wrong account.")
+    _, found = await doctor()
+    assert bad(found) == {"workers"}  # no gate runs, which would look at it
+    assert found["stops"]["detail"].startswith("stopped in workspace shop by ana at")
+    told = await status()
+    assert told["stopped"] == [found["stops"]["detail"]]
+    assert told["alarms"] == []
+
+
 async def test_what_is_parked_is_an_alarm(store, admin, doctor, status):
     """What no consumer could handle: counted by the doctor, told with its reason by status."""
     parked = await parked_one(admin)

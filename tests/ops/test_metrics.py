@@ -44,6 +44,7 @@ def looked(*consumers, **others):
 
 STATUS = Look(
     in_doubt=["shop/t1/c1"],
+    stopped=["stopped in workspace shop by ana"],
     void_runs={"shop/t1/c2": "the call was not decided before it"},
     streams=[
         Copies("LEDGER", "c", "n1", 3, (Replica("n2", away=True), Replica("n3", away=False))),
@@ -117,6 +118,7 @@ def test_the_values_are_what_was_seen():
     assert found["ayes_monitor_uncounted_facts", ()] == 2
     assert found["ayes_nodes_away", ()] == 1
     assert found["ayes_calls_in_doubt", ()] == 1
+    assert found["ayes_stops_in_force", ()] == 1
     assert found["ayes_calls_with_void_runs", ()] == 1
     assert found["ayes_failing_targets", (("kind", "webhook"),)] == 1
     assert found["ayes_failing_targets", (("kind", "channel"),)] == 2
