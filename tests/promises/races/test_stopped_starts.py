@@ -55,7 +55,8 @@ GRAB = ToolSpec(name="grab", schema='{"type":"object"}', run_by="client")
 
 #: Claims each approved `grab` in the slot of clients, and looks at nothing.
 CLAIMER = """
-import asyncio, json, sys
+import asyncio, contextlib, json, sys
+import nats.errors
 from nats.aio.client import Client
 from ayes.ledger.nats.credentials import Store
 
@@ -63,14 +64,18 @@ async def main():
     login, client = Store(sys.argv[1]).login("service"), Client()
     inbox = b"_INBOX.service._" + sys.argv[2].encode()
     await client.connect(login.servers, user=login.user, password=login.password,
-        tls=login.tls() if login.ca else None, inbox_prefix=inbox)
+        tls=login.tls() if login.ca else None, inbox_prefix=inbox, error_cb=quiet)
     print("up", flush=True)
     for line in iter(sys.stdin.readline, ""):
         subject, digest, attempt = line.split()
         start = {"type": "ToolStarted", "digest": digest, "idempotency_key": "x"}
         await client.publish(f"{subject}.claim.client.{attempt}", json.dumps(start).encode(),
             headers={"Nats-Expected-Last-Subject-Sequence": "0"})
-        await client.flush()
+        with contextlib.suppress(nats.errors.Error):  # an election takes longer
+            await client.flush(timeout=1)
+
+async def quiet(_problem):
+    pass
 
 asyncio.run(main())
 """
