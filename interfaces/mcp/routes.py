@@ -116,9 +116,8 @@ class Routes:
             one.start()
 
     async def close(self) -> None:
-        channels = [channel.close() for channel in self._sessions.values()]
         servers = [one.close() for one in self.upstreams.values()]
-        await asyncio.gather(*channels, *servers, return_exceptions=True)
+        await asyncio.gather(*servers, return_exceptions=True)
 
     @property
     def missing(self) -> list[str]:

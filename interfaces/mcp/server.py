@@ -8,12 +8,15 @@ end.
 
 import asyncio
 import hmac
+import io
 import json
+import os
 import weakref
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Buffer, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
+import anyio
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
@@ -277,10 +280,23 @@ async def opened(
 
 
 async def serve_stdio(gateway: Gateway) -> None:
-    """Serve one client over stdin and stdout until it closes them."""
+    """Serve one client over stdin and stdout until it closes stdin, for the rest of the process."""
     server = gateway.server()
-    async with stdio_server() as (reads, writes):
+    wire = io.BufferedWriter(_Wire(os.dup(1), "wb", closefd=False))
+    with suppress(OSError):
+        os.dup2(2, 1)  # what anything else prints is no message
+    stdout = anyio.wrap_file(io.TextIOWrapper(wire, encoding="utf-8"))
+    async with stdio_server(stdout=stdout) as (reads, writes):
         await server.run(reads, writes, server.create_initialization_options())
+
+
+class _Wire(io.FileIO):
+    """The client's end of stdout: what is for a client that has closed it is dropped."""
+
+    def write(self, data: Buffer, /) -> int:
+        with suppress(ConnectionError):
+            return super().write(data)
+        return memoryview(data).nbytes
 
 
 def http_app(gateway: Gateway, host: str) -> ASGIApp:

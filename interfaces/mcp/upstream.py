@@ -8,6 +8,7 @@ server asks is passed on to it.
 
 import asyncio
 import itertools
+import weakref
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, Final, Protocol
@@ -272,6 +273,7 @@ class Upstream:
         self._changed, self._before_exec = changed, before_exec
         self._http: httpx2.AsyncClient | None = None
         self._shared: ServerConnection | None = None
+        self._connections = weakref.WeakSet[ServerConnection]()
         self._keeper: asyncio.Task[None] | None = None
         self._began = 0.0
         #: Set while it is there, or the last attempt to reach it has failed.
@@ -300,6 +302,11 @@ class Upstream:
             self._http = http_client(one.headers, httpx2.Timeout(CONNECT_S, read=_SILENT_S))
         return website(one.url, self._http)
 
+    def _connection(self, version: str) -> ServerConnection:
+        one = ServerConnection(self._streams, version)
+        self._connections.add(one)
+        return one
+
     def start(self) -> None:
         if self._keeper is None:
             self._began = asyncio.get_running_loop().time()
@@ -309,8 +316,7 @@ class Upstream:
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
-        if self._shared is not None:
-            await self._shared.close()
+        await asyncio.gather(*[one.close() for one in self._connections])
         if self._http is not None:
             await self._http.aclose()
 
@@ -382,7 +388,7 @@ class Upstream:
         """
         meta = {VERSION: LATEST_MODERN_VERSION, CLIENT_INFO: OURSELVES, CAPABILITIES: {}}
         self._shared = None
-        channel = await ServerConnection(self._streams, LATEST_MODERN_VERSION).opened()
+        channel = await self._connection(LATEST_MODERN_VERSION).opened()
         try:
             async with asyncio.timeout(CONNECT_S):
                 about = await channel.request("server/discover", {"_meta": meta})
@@ -431,7 +437,7 @@ class Upstream:
         Raises:
             MCPError: it cannot be reached, or has no sessions.
         """
-        channel = await ServerConnection(self._streams, str(initialize["protocolVersion"])).opened()
+        channel = await self._connection(str(initialize["protocolVersion"])).opened()
         try:
             async with asyncio.timeout(CONNECT_S):
                 result = await channel.request(
@@ -457,7 +463,7 @@ class Upstream:
         if self._shared is not None:
             yield self._shared
             return
-        channel = await ServerConnection(self._streams, LATEST_MODERN_VERSION).opened()
+        channel = await self._connection(LATEST_MODERN_VERSION).opened()
         try:
             yield channel
         finally:

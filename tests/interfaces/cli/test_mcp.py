@@ -1,6 +1,7 @@
 """`ayes mcp gateway` as people start it: over stdio and HTTP, on a real broker, and killed."""
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -91,6 +92,39 @@ async def test_a_client_over_stdio(ledger: Ledger, store: Path, journal: Path):
         result = await asking
     assert result.content[0].text == "0 given back for A-17"
     assert ran(journal) == ["refund A-17 0"]
+
+
+@pytest.mark.parametrize("first", ["stdout", "stdin"])
+async def test_a_client_that_goes_away_is_no_error(
+    ledger: Ledger, store: Path, journal: Path, first: str
+):
+    """It closes both pipes, in either order, while an answer is due: the gateway ends quietly."""
+    ours = environment(PYTHONPATH=os.environ.get("PYTHONPATH", ""))
+    reads, writes = os.pipe()
+    process = await asyncio.create_subprocess_exec(
+        *command(store, journal),
+        env=ours,
+        stdin=subprocess.PIPE,
+        stdout=writes,
+        stderr=subprocess.PIPE,
+    )
+    os.close(writes)
+    assert process.stdin is not None
+    about = {"protocolVersion": "2025-11-25", "capabilities": {}}
+    about["clientInfo"] = {"name": "gone", "version": "1"}
+    asked = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": about}
+    process.stdin.write(json.dumps(asked).encode() + b"\n")
+    with os.fdopen(reads) as answers:
+        assert "serverInfo" in await asyncio.to_thread(answers.readline)
+        said = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+        listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
+        process.stdin.write(b"".join(json.dumps(one).encode() + b"\n" for one in (said, listing)))
+        if first == "stdin":
+            process.stdin.close()
+            await process.stdin.wait_closed()
+    process.stdin.close()
+    _, printed = await process.communicate()
+    assert (process.returncode, printed.decode()) == (0, "")
 
 
 async def _ended(process: asyncio.subprocess.Process) -> None:
