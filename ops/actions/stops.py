@@ -103,10 +103,10 @@ async def account(ledger: Ledger, stop: Stop) -> StopAccount:
     for call in await _open_before(ledger, stop, start, workspace or "*"):
         if call.status is Status.RUNNING:
             running[call.ref] = _shown(call, call.starts[-1].recorded_at)
-        elif call.status is Status.APPROVED and call.flaw is None and call.decided is not None:
+        elif _is_held(call, stop.given.recorded_at) and call.decided is not None:
             held[call.ref] = _shown(call, call.decided.recorded_at)
     for call, doubt in await claimed(ledger, workspace):
-        if not stop.covers(call.wish):
+        if not stop.covers(call.wish) or call.starts[-1].seq > stop.given.seq:
             continue
         if doubt is None:
             running[call.ref] = _shown(call, call.starts[-1].recorded_at)
@@ -143,12 +143,20 @@ async def _open_before(ledger: Ledger, stop: Stop, start: int, workspace: str) -
                         open_calls[ref] = None
                     case e.ToolReturned() | e.ToolFailed() | e.ToolRefused() | e.Carried():
                         open_calls.pop(ref, None)
+            if facts[-1].seq > stop.given.seq:
+                break
     found: list[Call] = []
     for together in batched(open_calls, _TOGETHER, strict=False):
         read = [fact for fact in await ledger.read(*together) if fact.seq < stop.given.seq]
         calls = [call_of(ref, read) for ref in together]
         found += [one for one in calls if one.requested is not None and stop.covers(one.wish)]
     return found
+
+
+def _is_held(call: Call, at: datetime) -> bool:
+    """Whether it could have started at this time, on the broker's clock."""
+    is_valid = call.valid_until is None or at < call.valid_until
+    return call.status is Status.APPROVED and call.flaw is None and is_valid
 
 
 def _covers(stop: Stop, entry: Entry) -> bool:

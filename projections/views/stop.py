@@ -53,12 +53,13 @@ class StoppedCall(Struct, frozen=True):
 class StopAccount(StopState, frozen=True):
     """A stop, and what it covered in the moment in which it was given."""
 
-    #: Those that ran. They go on.
+    #: Those that ran, and are not in doubt since. They go on.
     running: list[StoppedCall]
+    #: Those that had started, and of which nobody knows now how they ended.
     in_doubt: list[StoppedCall]
-    #: Those that were approved and not started. They wait.
+    #: Those that were approved, still validly, and not started. They wait.
     held: list[StoppedCall]
-    #: How many wait for people. They may be denied; no approval is recorded meanwhile.
+    #: How many wait for people now. They may be denied; no approval is recorded meanwhile.
     pending: int
     #: Calls that were approved, or started without a lease, before this time are not listed; None:
     #: all are.

@@ -14,6 +14,7 @@ from ayes.ledger.clients.services import Ledger
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.schemas import events as e
 from ayes.schemas.slots import CallRef, StopRef
+from ayes.schemas.tools import ToolSpec
 
 #: In the workspace `guarded` two leads must resume what somebody on call stopped.
 GUARDED = (
@@ -182,6 +183,27 @@ def test_without_a_gate_it_holds_and_does_not_end(tmp_path, within, monkeypatch)
     stop, resumed = asyncio.run(served())
     assert (stop.code, stop.one["status"], resumed.code) == (0, "in force", 8)
     assert "is in force until a gate ends it. Does one run? See ayes status." in resumed.err
+
+
+def test_an_approval_whose_time_is_over_is_not_held(tmp_path, within):
+    """Also before a gate has recorded that it lapsed: none runs here."""
+    store = tmp_path / "store"
+    valid, over = CallRef("shop", "t", "valid"), CallRef("shop", "t", "over")
+
+    async def served():
+        async with EmbeddedServer(store):
+            assert (await asyncio.to_thread(within, "setup", store=store)).code == 0
+            async with Ledger.connect(store, role="admin") as ledger:
+                await ledger.declare("shop", ToolSpec(name="look", schema='{"type":"object"}'))
+                for call, valid_for_s in ((valid, 86_400), (over, 1e-6)):
+                    digest = (await ledger.request(call, "look", {}, requester="rita")).digest
+                    rule = {"ground": "policy", "rule": "looks", "policy_version": 1}
+                    approved = e.Approved(digest=digest, valid_for_s=valid_for_s, **rule)
+                    await ledger.append(call.decided, approved)
+            said = ("--reason", "Why.", "--as", "ana", "--json")
+            return await asyncio.to_thread(within, "stop", "shop", *said, store=store)
+
+    assert [one["call"] for one in asyncio.run(served()).one["held"]] == [str(valid)]
 
 
 def test_a_stop_by_somebody_without_the_right_is_listed_as_ended(shop, within):
