@@ -1,6 +1,7 @@
 """How much there is to do: what the header of every page shows."""
 
 import time
+from datetime import datetime
 from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -32,6 +33,8 @@ class HeaderCounts(Struct, frozen=True):
     doubt: int = 0
     #: The workspaces in which a stop is in force; `_organisation` is one of all workspaces.
     stopped: tuple[str, ...] = ()
+    #: When all of these stops will have ended by themselves; None: one lasts until people resume.
+    stopped_until: datetime | None = None
     #: The names of all workspaces that have a policy.
     workspaces: tuple[str, ...] = ()
 
@@ -51,12 +54,15 @@ async def counts(backend: InBackend, visitor: Reading, workspace: str = "") -> H
     every = await calls.waiting(CallQuery(workspace=workspace, limit=1), backend, visitor)
     mine = await calls.waiting(CallQuery(workspace=workspace, limit=1, mine=True), backend, visitor)
     slower = await _slower(backend, workspace)
-    stops, now = await stops_in(backend.reading, workspace), backend.reading.now()
+    stops, now = await stops_in(backend.reading, workspace), await backend.reading.log.clock()
+    holding = [one for one in stops if one.holds(now)]
+    ends = [one.ends_at for one in holding if one.ends_at is not None]
     return HeaderCounts(
         waiting=every.waiting,
         mine=mine.waiting,
         doubt=slower.doubt,
-        stopped=tuple(sorted({one.ref.workspace for one in stops if one.holds(now)})),
+        stopped=tuple(sorted({one.ref.workspace for one in holding})),
+        stopped_until=max(ends) if ends and len(ends) == len(holding) else None,
         workspaces=slower.workspaces,
     )
 

@@ -625,8 +625,13 @@ function showCounts(counts) {
   const stopped = find("#stopped");
   if (stopped && counts.stopped) {
     stopped.hidden = !counts.stopped.length;
-    find("span", stopped).textContent =
-      counts.stopped.join(", ").replace("_organisation", "all workspaces");
+    const [where, until] = all("span", stopped);
+    where.textContent = counts.stopped.join(", ").replace("_organisation", "all workspaces");
+    until.hidden = !counts.stopped_until;
+    if (counts.stopped_until) {
+      Object.assign(find("time", until), { dateTime: counts.stopped_until, title: "" });
+      showTimes(until);
+    }
   }
   const titled = (old, word) => `${word} ${counts[word.toLowerCase()] ?? old.split(" ")[1]}`;
   document.title = document.title.replace(/^(Waiting|Mine) \d+/, titled);

@@ -45,7 +45,8 @@ async def test_the_list_is_oldest_first_and_its_filters_and_pages_are_in_the_add
 async def test_the_header_counts_what_there_is_to_do(client, queue):
     counts = (await client.get("/api/v1/counts")).json()
     assert counts == {
-        "waiting": 3, "mine": 3, "doubt": 0, "stopped": [], "workspaces": ["shop"],
+        "waiting": 3, "mine": 3, "doubt": 0, "stopped": [], "stopped_until": None,
+        "workspaces": ["shop"],
     }  # fmt: skip
     for path in ("/policy/shop", "/policy/_organisation", "/?workspace=shop"):
         page = await client.get(path)

@@ -65,11 +65,15 @@ async def test_a_stop_is_shown_at_once(shop, visit):
     await expect(page.locator("#stopped")).to_be_hidden()
     ana = await reviewer(shop, "ana")
     await ana.stop("_organisation/ana/s1", reason="A wrong account.")
-    await expect(page.locator("#stopped")).to_contain_text("Stopped in all workspaces:")
+    line = page.locator("#stopped")
+    await expect(line).to_contain_text("Stopped in all workspaces:", use_inner_text=True)
     await expect(stops.get_by_text("A wrong account.")).to_be_visible()
+    await ana.stop("shop/ana/s2", reason="A wrong account.", for_s=7200)
     await ana.resume("_organisation/ana/s1")
+    await expect(line).to_contain_text("Stopped in shop, the last stop ends in")
+    await ana.resume("shop/ana/s2")
     await expect(page.locator("#stopped")).to_be_hidden()
-    await expect(stops.get_by_text("ended", exact=True)).to_be_visible()
+    await expect(stops.get_by_text("ended", exact=True)).to_have_count(2)
 
 
 async def test_a_reply_appears_as_it_is_said(shop, visit):
