@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
+from ayes.schemas.errors import BadInput
 from ayes.schemas.quorums import is_among
 from ayes.schemas.slots import ORGANISATION, STOP, StopRef
 from ayes.schemas.times import after
@@ -70,6 +71,18 @@ class Stop(Struct, frozen=True):
             and (not opened.agent or is_among(opened.agent, stopped.agents))
             and is_among(opened.requester, stopped.requesters)
         )
+
+
+def known_stop(ref: StopRef, facts: Iterable[Fact]) -> Stop:
+    """The stop of this name, which these facts are about.
+
+    Raises:
+        BadInput: there is none.
+    """
+    found = stops_of(facts)
+    if not found:
+        raise BadInput(f"there is no stop {ref}. `ayes stops` shows those that there are.")
+    return found[0]
 
 
 def stops_of(facts: Iterable[Fact], workspace: str = "") -> tuple[Stop, ...]:

@@ -5,12 +5,15 @@ from typing import Annotated, Final
 from msgspec import Struct
 from pydantic import Field
 
-from ayes.interfaces.api.backend import InBackend
+from ayes.interfaces.api.backend import Backend, InBackend
 from ayes.interfaces.api.base import ApiModel, ApiRouter, example
 from ayes.interfaces.api.identity import Reading, Reviewing
 from ayes.interfaces.api.queries import Limit, page_of
-from ayes.ops.actions.stops import check_limits, resume_stop, stop_ref, stops_in
-from ayes.projections.views.stop import StopState, stop_state
+from ayes.ledger.clients.services import Ledger
+from ayes.ledger.stops import known_stop
+from ayes.ops.actions.stops import account, check_limits, resume_stop, stop_ref, stops_in
+from ayes.ops.single_flight import in_thread
+from ayes.projections.views.stop import StopAccount, StopState, stop_state
 from ayes.schemas.slots import StopRef
 
 router: Final = ApiRouter(tags=["stops"])
@@ -35,7 +38,7 @@ async def stops(
     limit: Limit = 200,
 ) -> Stops:
     """The stops that hold in a workspace, those of all workspaces among them; or every stop."""
-    now = backend.reading.now()
+    now = await backend.reading.log.clock()
     every = [stop_state(one, now) for one in await stops_in(backend.reading, workspace)]
     page, following = page_of(every, _is_over, after, limit)
     in_force = sum(not _is_over(one) for one in every)
@@ -44,6 +47,33 @@ async def stops(
 
 def _is_over(one: StopState) -> bool:
     return one.status != "in force"
+
+
+@router.get("/stops/{workspace}/{giver}/{name}")
+async def found(
+    workspace: str, giver: str, name: str, backend: InBackend, visitor: Reading
+) -> StopAccount:
+    """What a stop covered when it was given: what ran, what is in doubt since, and what it held.
+
+    It may take some seconds. A visitor may ask for one at a time.
+    """
+    ref = StopRef(workspace, giver, name)
+    refusal = f"{visitor.name} is asking for what a stop covered already. Wait for the answer."
+    async with backend.busy.once(("account", visitor.name), refusal):
+        return await in_thread(lambda: _account(backend, ref))
+
+
+async def _account(backend: Backend, ref: StopRef) -> StopAccount:
+    """On a connection of its own: this runs in another event loop."""
+    async with Ledger.connect(backend.store.path, role="observer", name="account") as ledger:
+        return await account(ledger, known_stop(ref, await ledger.read(ref)))
+
+
+async def state(workspace: str, giver: str, name: str, backend: Backend) -> StopState:
+    """A stop without what it covered, which is there at once."""
+    ref = StopRef(workspace, giver, name)
+    one = known_stop(ref, await backend.reading.read(ref))
+    return stop_state(one, await backend.reading.log.clock())
 
 
 #: Without any a stop would cover nothing.
@@ -97,4 +127,4 @@ async def resume(
     ledger = await backend.as_reviewer(visitor.name)
     ref = StopRef(workspace, giver, name)
     resumed, _ = await resume_stop(ledger, ref, visitor.name, why.reason)
-    return stop_state(resumed, ledger.now())
+    return stop_state(resumed, await ledger.log.clock())

@@ -33,7 +33,7 @@ from ayes.ledger.judging.votes import is_edit
 from ayes.ledger.log import EventLog
 from ayes.ledger.objections import unused
 from ayes.ledger.people import People
-from ayes.ledger.stops import Stop, stops_of
+from ayes.ledger.stops import Stop, known_stop, stops_of
 from ayes.ledger.validity import evolve, may_vote
 from ayes.schemas import events as e
 from ayes.schemas import ids
@@ -519,10 +519,8 @@ class Reviewer:
         """
         ref = stop if isinstance(stop, StopRef) else StopRef.parse(stop)
         check_size("the reason", reason, MAX_REASON)
-        found = stops_of(await self._ledger.read(ref))
-        if not found:
-            raise BadInput(f"there is no stop {ref}. `ayes stops` shows those that there are.")
-        if not found[0].holds(await self._ledger.log.clock()):
+        found = known_stop(ref, await self._ledger.read(ref))
+        if not found.holds(await self._ledger.log.clock()):
             raise AlreadyFilled(f"the stop {ref} has ended. Nothing was recorded.")
         await self._check_right(ref, "may_resume", "resume")
         slot = ref.resumed_by(self.name)

@@ -1,4 +1,6 @@
-"""The page of stops. What a new one covers is shown once more before it is recorded."""
+"""The pages of stops. What a new one covers is shown once more before it is recorded, and what it
+found after.
+"""
 
 import secrets
 from http import HTTPStatus
@@ -19,6 +21,8 @@ from ayes.schemas.slots import ORGANISATION
 
 router: Final = APIRouter()
 
+#: Calls of one kind that the page of a stop lists.
+_MOST: Final = 100
 #: The longest reason that a form may send.
 _MAX_TEXT: Final = 20_000
 
@@ -110,10 +114,25 @@ async def stop(
     try:
         if not sure:
             return page(request, "stop.html", visitor, form=form, new=form.new)
-        await stops.stop(form.new, backend, visitor)
+        given = await stops.stop(form.new, backend, visitor)
     except ApprovalsError as problem:
         return await _shown(request, backend, visitor, "", form=form, problem=problem)
-    return _to_stops(form.workspace)
+    return RedirectResponse(f"/stops/{given.stop}", HTTPStatus.SEE_OTHER)
+
+
+@router.get("/stops/{workspace}/{giver}/{name}")
+async def one(
+    workspace: str, giver: str, name: str, request: Request, backend: InBackend, visitor: Reading
+) -> HTMLResponse:
+    """A stop and what it found; the stop also if that cannot be found out now."""
+    problem, shown = None, await stops.state(workspace, giver, name, backend)
+    try:
+        shown = await stops.found(workspace, giver, name, backend, visitor)
+    except ApprovalsError as raised:
+        problem = raised
+    is_reviewer = Role.REVIEWER in visitor.roles
+    values = {"one": shown, "problem": problem, "is_reviewer": is_reviewer, "most": _MOST}
+    return page(request, "stopped.html", visitor, **values)
 
 
 @router.post("/stops/{workspace}/{giver}/{name}/resume")
@@ -131,9 +150,5 @@ async def resume(
         await stops.resume(workspace, giver, name, why, backend, visitor)
     except ApprovalsError as problem:
         return await _shown(request, backend, visitor, "", problem=problem)
-    return _to_stops(workspace)
-
-
-def _to_stops(workspace: str) -> RedirectResponse:
     chosen = "" if workspace == ORGANISATION else workspace
     return RedirectResponse(f"/stops?{urlencode({'workspace': chosen})}", HTTPStatus.SEE_OTHER)

@@ -1,6 +1,9 @@
 """Stops over HTTP: who stops what, who resumes, and what is refused."""
 
+from datetime import UTC, datetime
+
 import pytest
+from console_client import REFUND, listed
 from until import recorded
 
 from ayes.ledger.clients.services import Ledger
@@ -12,6 +15,8 @@ STOPS = "/api/v1/stops"
 NEW = {"workspace": "shop", "reason": "They go to a wrong account.", "name": "s1"}
 OPS = Visitor("olga", frozenset({Role.OPERATOR}))
 BEN = Visitor("ben", frozenset({Role.REVIEWER}))
+ARGUMENTS = {"order": "A-17", "amount": 1}
+NEVER = datetime(9999, 1, 1, tzinfo=UTC)
 FREE = '[[rule]]\nname = "free"\ntools = ["refund"]\nthen = "allow"\n'
 RIGHTS = 'may_stop = ["oncall"]\nmay_resume = ["ana", "ben"]\nresumes_needed = 2\n'
 
@@ -52,6 +57,62 @@ async def test_a_stop_is_given_listed_and_resumed(shop, client):
     assert (again.status_code, "has ended" in again.json()["detail"]) == (409, True)
     await recorded(shop.service, call.decided.subject)
     assert (await shop.service.start(call)).status == "running"
+
+
+async def test_what_a_stop_found_is_shown(shop, client):
+    """As of its moment, also once it has ended: what started later is not of it."""
+    await apply(shop, FREE + '[[rule]]\nname = "slow"\ntools = ["slow"]\nthen = "ask"\n')
+    await shop.service.declare("shop", REFUND.model_copy(update={"name": "slow"}))
+    runs, held, waits = (CallRef("shop", "order-17", one) for one in ("r", "h", "w"))
+    for call, tool in ((runs, "refund"), (held, "refund"), (waits, "slow")):
+        await shop.service.request(call, tool, ARGUMENTS, requester="rita")
+        await recorded(shop.service, (call.gated if call == waits else call.decided).subject)
+    await shop.service.start(runs)
+    await listed(client, 1)
+    given = (await client.post(STOPS, json=NEW)).json()
+    shop.visitor = OPS
+    found = (await client.get(f"{STOPS}/shop/ana/s1")).json()
+    assert {name: found[name] for name in given} == given
+    for kind, call in (("running", runs), ("held", held)):
+        [one] = found[kind]
+        assert (one["call"], one["tool"]) == (str(call), "refund")
+    assert (found["in_doubt"], found["pending"], found["looked_since"]) == ([], 1, None)
+
+    shop.visitor = BEN
+    await client.post(f"{STOPS}/shop/ana/s1/resume", json={})
+    await shop.service.doubt(runs)
+    await shop.service.start(held, claim_id="1", lease_s=3600)
+    later = (await client.get(f"{STOPS}/shop/ana/s1")).json()
+    assert later["status"] == "ended"
+    assert later["running"] == []
+    assert [one["call"] for one in later["in_doubt"]] == [str(runs)]
+    assert later["held"] == found["held"]
+    unknown = await client.get(f"{STOPS}/shop/ana/none")
+    assert unknown.status_code == 422
+    assert unknown.json()["detail"].startswith("there is no stop shop/ana/none.")
+
+
+async def test_nobody_asks_twice_at_once_what_a_stop_found(shop, client):
+    """It may take some seconds, so the second request is refused."""
+    await client.post(STOPS, json=NEW)
+    async with shop.app.state.backend.busy.once(("account", "ana"), ""):
+        refused = await client.get(f"{STOPS}/shop/ana/s1")
+    assert refused.status_code == 409
+    assert "ana is asking for what a stop covered already" in refused.json()["detail"]
+    assert (await client.get(f"{STOPS}/shop/ana/s1")).status_code == 200
+
+
+async def test_a_stop_counts_until_its_time_on_the_brokers_clock(shop, client):
+    """Until when all that is stopped is stopped is said if people need not resume any of it."""
+    for name in ("s1", "s2"):
+        await client.post(STOPS, json=NEW | {"name": name, "for_s": 3600})
+    counts = (await client.get("/api/v1/counts")).json()
+    newest = (await client.get(STOPS)).json()["stops"][0]
+    assert (counts["stopped"], counts["stopped_until"]) == (["shop"], newest["ends_at"])
+    shop.app.state.backend.reading.now = lambda: NEVER
+    assert (await client.get("/api/v1/counts")).json() == counts
+    await client.post(STOPS, json=NEW | {"name": "s3"})
+    assert (await client.get("/api/v1/counts")).json()["stopped_until"] is None
 
 
 async def test_the_policy_says_who_may(shop, client):

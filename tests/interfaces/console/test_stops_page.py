@@ -4,13 +4,16 @@ import re
 
 import pytest
 from console_client import listed
+from shop import rule
+from until import recorded
 
 from ayes.ledger.clients.services import Ledger
 from ayes.ops.visitors import Role, Visitor
 from ayes.schemas.policy import applied
-from ayes.schemas.slots import policy_slot
+from ayes.schemas.slots import CallRef, policy_slot
 
 STOPS = "/api/v1/stops"
+FREE = rule("free", "allow", tools="refund")
 CALL = "shop/order-17/refund-1"
 TYPED = {
     "name": "s-1", "workspace": "shop", "agents": "desk-*, builder", "tools": "refund",
@@ -41,13 +44,52 @@ async def test_a_stop_is_shown_once_more_before_it_is_recorded(shop, client):
     assert fields(asked) == TYPED | {"sure": "true"}
     for _ in range(2):
         done = await client.post("/stops", data=fields(asked))
-        assert (done.status_code, done.headers["location"]) == (303, "/stops?workspace=shop")
+        assert (done.status_code, done.headers["location"]) == (303, "/stops/shop/ana/s-1")
     [one] = (await client.get(STOPS)).json()["stops"]
     assert (one["stop"], one["agents"]) == ("shop/ana/s-1", ["desk-*", "builder"])
     page = await client.get("/stops")
     assert "<b>A wrong" not in page.text
     for shown in ("1 in force", "agents desk-*, builder", "by ana", "nobody", "1 more needed"):
         assert shown in page.text
+
+
+async def test_the_page_of_a_stop_says_what_it_found(shop, client):
+    """Also that this cannot be found out now: that it is in force is shown all the same."""
+    async with Ledger.connect(shop.server.store.path, role="operator") as operator:
+        await operator.append(policy_slot("shop", 2), applied(FREE))
+    runs, held = (CallRef.parse(f"shop/order-17/{one}") for one in "rh")
+    for call in (runs, held):
+        arguments = {"order": "A-17", "amount": 1}
+        await shop.service.request(call, "refund", arguments, requester="rita", agent="desk-1")
+        await recorded(shop.service, call.decided.subject)
+    await shop.service.start(runs)
+    done = await client.post("/stops", data=TYPED | {"sure": "true"})
+    path = done.headers["location"]
+    assert f'href="{path}"' in (await client.get("/stops")).text
+    page = await client.get(path)
+    assert page.status_code == 200, page.text
+    assert "<b>A wrong" not in page.text
+    for shown in (
+        "in force</span>", "desk-*, builder", ", by ana", "nobody", "1 more needed",
+        "1 running", f'href="/calls/{runs}"', "refund by desk-1", "0 in doubt",
+        "1 approved and not started", f'href="/calls/{held}"', "0 waiting for people",
+        f'action="{path}/resume"', "They wait for the end of the stop.",
+    ):  # fmt: skip
+        assert shown in page.text, shown
+
+    async with shop.app.state.backend.busy.once(("account", "ana"), ""):
+        page = await client.get(path)
+    assert page.status_code == 200
+    for shown in ("in force</span>", "What it covered is not known: ana is asking"):
+        assert shown in page.text
+    await client.post(f"{path}/resume", data={"reason": "Mended."})
+    page = await client.get(path)
+    for shown in (">ended</span>", "Mended.", "1 approved and not started"):
+        assert shown in page.text
+    for gone in (f"{path}/resume", "They wait"):
+        assert gone not in page.text
+    unknown = await client.get("/stops/shop/ana/none")
+    assert (unknown.status_code, "there is no stop shop/ana/none" in unknown.text) == (422, True)
 
 
 async def test_resuming_takes_as_many_as_the_policy_says(shop, client):
@@ -119,6 +161,7 @@ async def test_every_page_says_where_something_is_stopped(shop, client):
         assert "Stopped in <span>shop</span>" in (await client.get(path)).text, path
     assert hidden in (await client.get("/?workspace=bank")).text
     assert 'id="stopped"' not in (await client.get("/stops")).text
+    assert "the last stop ends <time datetime=" in (await client.get("/")).text
     everywhere = TYPED | {"workspace": "_organisation", "sure": "true"}
     await client.post("/stops", data=everywhere)
     assert "Stopped in <span>all workspaces</span>" in (await client.get("/?workspace=bank")).text

@@ -110,7 +110,7 @@ async def test_everybody_can_use_the_trial_of_a_policy(tabs, text, shown):
 
 
 async def test_everybody_can_stop_and_resume(tabs):
-    """The form, what it asks once more, the line on each page, and the list."""
+    """The form, what it asks once more, what the stop found, the line on pages, and the list."""
     page = tabs.ana
     await page.goto("/stops?workspace=desk")
     await assert_usable(page)
@@ -120,6 +120,10 @@ async def test_everybody_can_stop_and_resume(tabs):
     await expect(page.locator("h1")).to_have_text("Stop this?")
     await assert_usable(page)
     await page.get_by_role("button", name="Stop desk").click()
+    await expect(page.locator("main")).to_contain_text("They answer in a wrong language.")
+    await expect(page.get_by_role("heading", name="What it found")).to_be_visible()
+    await assert_usable(page)
+    await page.get_by_role("navigation", name="Breadcrumb").get_by_role("link").click()
     row = page.locator("[id^='stop-desk/ana/']")
     await expect(row).to_contain_text("agents clerk-*")
     await assert_usable(page)
