@@ -147,7 +147,8 @@ async def test_no_start_counts_that_comes_after_a_stop(site: Site, monkeypatch):
                     await recorded(service, ref.finished.subject)
     finally:
         for one in claimers:
-            one.kill()
+            with suppress(ProcessLookupError):
+                one.kill()
             await one.wait()
     _check(site, await while_away(lambda: _replayed(service)))
 
