@@ -83,6 +83,7 @@ from ayes.schemas.slots import (
     POLICY,
     REMOVALS,
     ROOT,
+    STOP,
     TOOL,
     CallRef,
     DelegationRef,
@@ -293,10 +294,12 @@ class LedgerClient:
     async def check(self, call: Call, slot: Slot, event: e.Event) -> None:
         """Raise `validity.refusal` if this event may not be recorded next.
 
-        That a deadline has passed is for the broker's clock to say (decision 0007).
+        That a deadline has passed, or that a stop has ended by itself, is for the broker's clock to
+        say (decision 0007).
         """
         problem = refusal(call, slot, event, self.now())
-        if isinstance(problem, DeadlinePassed):
+        is_timed = isinstance(event, e.ToolStarted) and any(one.ends_at for one in call.stops)
+        if isinstance(problem, DeadlinePassed) or is_timed:
             problem = refusal(call, slot, event, await self.log.clock())
         if problem is not None:
             raise problem
@@ -354,7 +357,7 @@ class LedgerClient:
         """Every fact about calls, threads or grants, or in slots, in log order as of one moment.
 
         With those about calls and threads come those about the stops in their workspaces, since
-        these say which starts count.
+        these say which starts count. That there is nothing else is the leader's answer.
 
         Args:
             refs: also subjects with wildcards.
@@ -371,6 +374,9 @@ class LedgerClient:
         until = clock.time() + _CATCH_UP_S
         while True:
             facts = await self.reading.read(*subjects)
+            if whose and must_include is None and {fact.slot.tail[0] for fact in facts} == {STOP}:
+                await self.log.last_seq()
+                facts = await self.reading.read(*subjects)
             # Mostly it is one of the last.
             if must_include is None or any(fact.slot == must_include for fact in reversed(facts)):
                 return facts

@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ from ayes.schemas.errors import (
     Unavailable,
     UnknownCall,
 )
-from ayes.schemas.slots import DelegationRef, Slot, ThreadRef
+from ayes.schemas.slots import ORGANISATION, DelegationRef, Slot, StopRef, ThreadRef
 from ayes.schemas.tools import ToolSpec
 
 THREAD = ThreadRef("shop", "t1")
@@ -166,6 +167,35 @@ async def test_a_call_with_a_void_fact_before_its_request_is_not_unknown():
     await other.append(CALL.client_claim(1), claim)
     await desk.request(CALL, "refund", {}, requester="rita")
     assert (await other.known_call(CALL)).status is Status.REQUESTED
+
+
+@pytest.mark.parametrize("where", ["shop", ORGANISATION])
+async def test_a_call_in_a_workspace_with_a_stop_is_not_unknown(where: str):
+    """A replica that has the stop, and not yet the request after it, is asked again (D1)."""
+    log = Memory()
+    desk, other = ledger_on(Lagging(log, Oldest())), ledger_on(Lagging(log, Oldest()), "other")
+    await desk.declare("shop", SPEC)
+    await other.append(StopRef(where, "ana", "s").given, e.Stopped(reason="A wrong account."))
+    await desk.request(CALL, "refund", {}, requester="rita")
+    assert (await other.known_call(CALL)).status is Status.REQUESTED
+
+
+@pytest.mark.parametrize("wrong_by_h", [-1, 1])
+async def test_a_stop_ends_by_itself_on_the_brokers_clock(wrong_by_h: int):
+    """A program with a wrong clock claims nothing before the end, and starts the call after it."""
+    times = [datetime(2026, 3, 2, 9, 30, tzinfo=UTC)]
+    desk = ledger_on(Memory(now=lambda: times[-1]))
+    desk.now = lambda: times[-1] + timedelta(hours=wrong_by_h)
+    await desk.declare("shop", SPEC)
+    known = await desk.request(CALL, "refund", {}, requester="rita")
+    await gate_approves(desk, known.wish.digest)
+    stopped = e.Stopped(reason="A wrong account.", expires_in_s=60)
+    await desk.append(StopRef("shop", "ana", "s").given, stopped)
+    with pytest.raises(NotOpen, match="may not start: stopped"):
+        await desk.start(CALL)
+    assert (await desk.call(CALL)).void == ()
+    times.append(times[-1] + timedelta(seconds=60))
+    assert (await desk.start(CALL)).status is Status.RUNNING
 
 
 async def test_what_people_decided_in_time_does_not_expire():
