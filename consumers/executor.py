@@ -162,12 +162,15 @@ class Executor:
         return [seen.held or self._claim(call)]
 
     async def execute(self, ledger: Ledger, work: ClaimedRun) -> Append | None:
-        call = await ledger.call_patiently(work.call, must_include=work.call.claim(work.attempt))
+        slot = work.call.claim(work.attempt)
+        call = await ledger.call_patiently(work.call, must_include=slot)
         # A revocation has a slot of its own, so the order of the log decides which of them counts.
         if not any(attempt_of(start) == work.attempt for start in call.starts):
-            now = await ledger.log.clock()
-            if (stop := call.stop(now)) is not None and call.status in _MAY_START:
-                raise HandedOn(held(stop, now))
+            claim = next(fact for fact in call.facts if fact.slot == slot)
+            stop = call.stop(claim.recorded_at, claim.seq)
+            if stop is not None and call.status in _MAY_START:
+                # Also if it has ended by now: the call is open, and nothing else would start it.
+                raise HandedOn(held(stop, await ledger.log.clock()))
             return _not_started(call)
         outcome = await tracing.executing(call, self._outcome(work))
         return Append(call.end_slot or call.late_slot, outcome, fallback_slot=call.late_slot)

@@ -127,6 +127,34 @@ async def test_a_stop_between_reading_and_claiming_holds(shop, looks_often):
     assert (call.status, ran, call.attempt) == (Status.RETURNED, ["100"], 2)
 
 
+async def test_a_stop_that_ends_right_after_the_claim_is_waited_for(shop, looks_often):
+    """Nothing is stopped any more when the executor looks, and yet its claim does not count. The
+    call is started again, and only then the tool runs.
+    """
+    ran: list[str] = []
+
+    class Late(Executor):
+        async def load(self, ledger, handed):
+            seen = await super().load(ledger, handed)
+            if not await shop.ledger.read(STOP):
+                await shop.ledger.reviewer("ana").stop(STOP, reason="A wrong account.")
+            return seen
+
+        async def execute(self, ledger, work):
+            if work.attempt == 1:
+                await shop.ledger.reviewer("ben").resume(STOP)
+                await shop.until(STOP.ended)
+            return await super().execute(ledger, work)
+
+    async with shop.at_work(FREE, "", SPEC):
+        await shop.judged(e.Approved, run_by="executor")
+        executor = Ledger(shop.log, e.Author(kind="executor", name="executor"))
+        async with working(Worker(executor, Late(tools(ran)))):
+            await shop.until(FIRST.finished)
+    call = await shop.ledger.call(FIRST)
+    assert (call.status, ran, call.attempt) == (Status.RETURNED, ["100"], 2)
+
+
 async def test_a_client_starts_nothing(shop):
     """It reads why, before it claims and after; and goes on when it is resumed."""
     async with shop.at_work(FREE):
