@@ -14,19 +14,22 @@ from zlib import crc32
 import hostile
 from msgspec import structs
 
-from ayes.consumers import delegator, gate, worker
-from ayes.consumers.executor import Executor
+from ayes.consumers import delegator, gate, model, worker
+from ayes.consumers.effects import Append
+from ayes.consumers.executor import ClaimedRun, Executor
 from ayes.consumers.pending_projector import PendingProjector, PendingState
 from ayes.consumers.worker import Worker
 from ayes.ledger import objections, validity
-from ayes.ledger.call import Call
+from ayes.ledger.call import Call, attempt_of
 from ayes.ledger.clients import client
 from ayes.ledger.clients.client import LedgerClient
 from ayes.ledger.clients.reviewers import Reviewer
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.in_memory import Lagging
-from ayes.ledger.judging import verdict, votes
+from ayes.ledger.judging import stopping, verdict, votes
 from ayes.ledger.log import Unconfirmed
+from ayes.ledger.stops import Stop, stops_of
+from ayes.projections import thread
 from ayes.projections.thread import Thread
 from ayes.schemas import events as e
 from ayes.schemas import people
@@ -305,6 +308,101 @@ def a_policy_is_known_for_ever() -> Iterator[Change]:
         return known[workspace]
 
     yield LedgerClient, "_in_force", cached
+
+
+# ------------------------------------------------------------------------------------------- stops
+
+
+@bug
+def a_stop_is_read_too_late() -> Iterator[Change]:
+    """An executor that has claimed a call runs it, though a stop came before the claim."""
+    execute = Executor.execute
+
+    async def at_once(self: Executor, ledger: Ledger, work: ClaimedRun) -> Append | None:
+        call = await ledger.call_patiently(work.call, must_include=work.call.claim(work.attempt))
+        unstopped = validity.call_of(call.ref, call.facts)
+        if not any(attempt_of(start) == work.attempt for start in unstopped.starts):
+            return await execute(self, ledger, work)
+        slot = call.end_slot or call.late_slot
+        return Append(slot, await self._outcome(work), fallback_slot=call.late_slot)
+
+    yield Executor, "execute", at_once
+
+
+@bug
+def a_service_runs_what_is_stopped() -> Iterator[Change]:
+    """A service that has claimed a call does not look whether the claim counts."""
+
+    async def hopeful(self: Ledger, ref: Any, slot: Any, started: e.Event, after: int) -> Call:
+        await self.append_exclusive(slot, started, after)
+        return await self.call(ref, must_include=slot)
+
+    yield Ledger, "_record_claim", hopeful
+
+
+@bug
+def a_stop_that_has_ended_is_forgotten() -> Iterator[Change]:
+    """An executor does not come back to a call whose stop ends before it has looked again."""
+    execute = Executor.execute
+
+    async def once(self: Executor, ledger: Ledger, work: ClaimedRun) -> Append | None:
+        call = await ledger.call_patiently(work.call, must_include=work.call.claim(work.attempt))
+        is_void = all(attempt_of(start) != work.attempt for start in call.starts)
+        is_over = call.stop(await ledger.log.clock()) is None
+        return None if is_void and is_over else await execute(self, ledger, work)
+
+    yield Executor, "execute", once
+
+
+@bug
+def a_stop_is_forgotten_when_one_resumes() -> Iterator[Change]:
+    """Whoever says that a stop should end has ended it."""
+
+    def lenient(facts: Any, workspace: str = "") -> tuple[Stop, ...]:
+        return tuple(
+            structs.replace(one, ended=next(iter(one.resumed), one.ended))
+            for one in stops_of(facts, workspace)
+        )
+
+    for module in (validity, thread):
+        yield module, "stops_of", lenient
+
+
+@bug
+def anybody_may_resume() -> Iterator[Change]:
+    """The gate counts everybody who resumed, whomever the policy names."""
+    yield stopping, "_counted", lambda stop, *_: tuple(one.slot.tail[4] for one in stop.resumed)
+
+
+@bug
+def a_stop_does_not_keep_the_gate() -> Iterator[Change]:
+    """What is requested while a stop covers it is approved at once."""
+    steps = gate._steps
+
+    def unstopped(case: Any, handed: Any) -> Any:
+        return steps(structs.replace(case, call=structs.replace(case.call, stops=())), handed)
+
+    yield gate, "_steps", unstopped
+
+
+@bug
+def what_the_gate_holds_is_not_looked_at_again() -> Iterator[Change]:
+    """An approval that waits for the end of a stop waits for a vote or a message."""
+    steps = gate._steps
+
+    def once(case: Any, handed: Any) -> Any:
+        found, is_open = steps(case, handed), case.call.decided is None and case.call.due is None
+        return [one for one in found if not (is_open and isinstance(one, gate.SetTimer))]
+
+    yield gate, "_steps", once
+
+
+@bug
+def models_are_asked_while_stopped() -> Iterator[Change]:
+    async def unchecked(ledger: Ledger, thread: Thread) -> None:
+        pass
+
+    yield model, "_check_not_stopped", unchecked
 
 
 # ------------------------------------------------------------------------------ workers and models

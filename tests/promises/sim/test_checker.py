@@ -113,6 +113,41 @@ def the_queue_has_more(log: Lines, journal: Lines) -> None:
     only(journal, kind="end")["queue"].append("shop.orders-0.c0")
 
 
+def stopped(log: Lines, first: int, last: int, **limits: Any) -> None:
+    """Stop a workspace from just before one place of the log until just after another, in a name
+    that may not.
+    """
+    stop = f"ledger.{log[first]['subject'].split('.')[1]}._stop.nobody.s1."
+    given = {"type": "Stopped", "reason": "no", **limits}
+    said = ("ended", {"type": "StopEnded"}, last, 0.5), ("given", given, first, -0.5)
+    for tail, event, place, aside in said:  # the later one first, so that the places are right
+        line = log[place] | {"subject": stop + tail, "data": json.dumps(event)}
+        log.insert(place + (aside > 0), line | {"seq": line["seq"] + aside})
+
+
+def it_starts_while_stopped(log: Lines, journal: Lines) -> None:
+    claim = log.index(fact(log, ".claim.", '"type":"ToolStarted"', '"kind":"executor"'))
+    stopped(log, claim, claim)
+
+
+def it_is_approved_while_stopped(log: Lines, journal: Lines) -> None:
+    stopped(log, 0, len(log) - 1, tools=["look"])
+
+
+def a_model_is_asked_while_stopped(log: Lines, journal: Lines) -> None:
+    asked = log.index(fact(log, ".turn.1.asked.1"))
+    stopped(log, asked, asked + 1)
+    log[asked + 3]["time"] = only(journal, kind="end")["at"]
+
+
+def a_stop_has_no_end(log: Lines, journal: Lines) -> None:
+    log.remove(fact(log, '"type":"StopEnded"', '"resumed_by"'))
+
+
+def a_stop_ends_without_a_cause(log: Lines, journal: Lines) -> None:
+    log[:] = [one for one in log if '"type":"Resumed"' not in one["data"]]
+
+
 def a_program_ends(log: Lines, journal: Lines) -> None:
     journal.append({"kind": "ended", "process": "gate.1", "why": "BrokerRefused"})
 
@@ -120,6 +155,7 @@ def a_program_ends(log: Lines, journal: Lines) -> None:
 WRONGS: list[tuple[str, Callable[[Lines, Lines], None]]] = [
     ("I1", it_ran_without_a_claim),
     ("I1", it_ran_with_other_arguments),
+    ("I1", it_starts_while_stopped),
     ("I2", another_decision_is_told),
     ("I3", another_rule_decides),
     ("I4", the_votes_are_missing),
@@ -135,6 +171,10 @@ WRONGS: list[tuple[str, Callable[[Lines, Lines], None]]] = [
     ("I11", a_status_is_made_up),
     ("I12", a_newer_fact_is_changed),
     ("I13", the_queue_has_more),
+    ("I14", it_is_approved_while_stopped),
+    ("I14", a_model_is_asked_while_stopped),
+    ("I14", a_stop_has_no_end),
+    ("I14", a_stop_ends_without_a_cause),
 ]
 
 
@@ -144,7 +184,7 @@ WRONGS: list[tuple[str, Callable[[Lines, Lines], None]]] = [
 def test_what_is_wrong_is_seen(
     right: Told, invariant: str, wrong: Callable[[Lines, Lines], None]
 ) -> None:
-    """Each of I1 to I13 is checked: with this one change it is reported as broken."""
+    """Each of I1 to I14 is checked: with this one change it is reported as broken."""
     log, journal = copy.deepcopy(right.log), copy.deepcopy(right.journal)
     wrong(log, journal)
     assert invariant in {found.invariant for found in check(log, journal)}

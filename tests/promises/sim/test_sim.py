@@ -25,19 +25,20 @@ CALLS = 40
 FOUND_BY = {
     "a-claim-before-its-approval-counts": 2,
     "a-dead-executors-claim-is-left": 2,
-    "a-late-result-is-shown": 42,
+    "a-late-result-is-shown": 3,
     "a-person-counts-twice": 2,
-    "a-requester-waits-for-ever": 2,
+    "a-requester-waits-for-ever": 4,
     "a-retry-is-a-new-event": 2,
-    "a-timer-beats-a-decision": 5,
+    "a-service-runs-what-is-stopped": 27,
+    "a-stop-that-has-ended-is-forgotten": 25,
     "a-withdrawal-stops-after-one-level": 13,
     "an-unknown-append-is-taken-for-done": 3,
-    "an-unknown-claim-is-tried-again": 15,
-    "approvals-are-valid-for-ever": 3,
-    "calls-spend-in-slots-of-their-own": 17,
+    "an-unknown-claim-is-tried-again": 2,
+    "calls-spend-in-slots-of-their-own": 30,
     "the-digest-is-not-checked": 2,
+    "the-editor-counts": 3,
     "the-queue-trusts-the-order": 2,
-    "votes-after-the-deadline-count": 25,
+    "votes-after-the-deadline-count": 23,
 }
 
 
@@ -56,7 +57,7 @@ def whole(*seeds: str) -> None:
 @pytest.mark.parametrize("first", sampled(range(1, 101, 10), 1))
 def test_a_hundred_fixed_seeds(first: int):
     """Whatever is lost, repeated, behind, killed, paused or cut off, the invariants hold and every
-    call comes to its end (I1 to I13, B43 to B57, D1 to D3).
+    call comes to its end (I1 to I14, B43 to B57, D1 to D3).
     """
     whole(*(str(seed) for seed in range(first, first + 10)))
 

@@ -15,6 +15,8 @@ Everything here but the tools, the model and the people is the real code. What h
   those calls while they run.
 * Reviewers who vote on what the queue shows, for and against, with edits, in another's place, with
   two accounts of one person; who give grants, revoke approvals, and reconcile.
+* In every other world people who stop workspaces, agents, tools or everything, also without the
+  right to, and resume.
 * Two of each worker. All processes are killed and started again, paused, and cut off.
 * A rogue who records decisions about other bytes, claims without an approval, and facts of a newer
   program.
@@ -27,9 +29,10 @@ import hashlib
 import json
 import random
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import count
 from typing import Any
 
 import simulated_time
@@ -47,20 +50,24 @@ from ayes.consumers.worker import Worker
 from ayes.ledger.call import Call
 from ayes.ledger.clients.reviewers import Ballot
 from ayes.ledger.clients.services import Ledger
+from ayes.ledger.descriptions import STOPPED
 from ayes.ledger.log import AlreadyRecorded, AppendResult, Recorded
 from ayes.ledger.replica import ReadReplica
 from ayes.ledger.tool_runner import idempotency_key
+from ayes.ops.actions.stops import stops_in
 from ayes.projections.history import Outcome as ReadOutcome
 from ayes.schemas import events as e
 from ayes.schemas.digest import call_digest
-from ayes.schemas.errors import ApprovalsError, Refused, Unavailable
+from ayes.schemas.errors import ApprovalsError, NotOpen, Refused, Unavailable
 from ayes.schemas.policy import applied
 from ayes.schemas.slots import (
+    ORGANISATION,
     ROOT,
     CallRef,
     DelegationRef,
     GrantRef,
     Slot,
+    StopRef,
     ThreadRef,
     policy_slot,
 )
@@ -99,6 +106,9 @@ _POLICY = """
 while_pending = "{while_pending}"
 deny_repeats = 1
 may_reconcile = ["cai"]
+may_stop = ["ana", "ben"]
+may_resume = ["ben", "cai"]
+resumes_needed = 2
 [people]
 ben = ["ben-mobile"]
 [[rule]]
@@ -152,6 +162,17 @@ _WORKERS = ("gate", "executor", "queue", "model", "delegator")
 #: The deepest level at which a sub-agent still asks another one.
 _DEPTH = 3
 PEOPLE = ("ana", "ben", "ben-mobile", "cai")
+#: The people who stop and resume; not all of them may do both.
+STOPPING = ("ana", "ben", "cai")
+#: What a stop is limited to.
+_LIMITS: tuple[dict[str, tuple[str, ...]], ...] = (
+    {},
+    {"agents": ("helper",)},
+    {"agents": ("b*",)},
+    {"tools": ("pay", "wire", "sync")},
+    {"tools": ("ask", "f*")},
+    {"requesters": ("rita",)},
+)
 
 
 class Order(Struct, frozen=True):
@@ -187,6 +208,7 @@ class World:
     def __init__(self, seed: str, calls: int, hostility: Hostility) -> None:
         self.seed, self.hostility = seed, hostility
         self.lot = random.Random(f"{seed}/world")
+        self.people_stop = random.Random(f"{seed}/stops").random() < 0.5
         self.journal: list[dict[str, Any]] = []
         self.is_healing = False
         self.orders = {
@@ -239,9 +261,15 @@ class World:
         self.broker.hostility = self.hostility
         for name, program in self._cast().items():
             self._start(name, program)
-        trouble = asyncio.create_task(self._trouble())
+        # Those who stop have trouble of their own: a world without them is as it was before.
+        stopping = [f"stops-{name}" for name in STOPPING if self.people_stop]
+        others = [name for name in self._programs if name not in {"rogue", "users", *stopping}]
+        trouble = [asyncio.create_task(self._trouble("trouble", others, 4))]
+        if stopping:
+            trouble.append(asyncio.create_task(self._trouble("stopping", stopping, 20)))
         await asyncio.sleep(TROUBLE_S)
-        trouble.cancel()
+        for task in trouble:
+            task.cancel()
         await self._heal()
         return self._told()
 
@@ -262,6 +290,8 @@ class World:
         cast["users"] = self._talk
         cast["boss"] = self._take_back
         cast["rogue"] = self._meddle
+        for name in STOPPING if self.people_stop else ():
+            cast[f"stops-{name}"] = lambda process, name=name: self._stop_and_resume(process, name)
         return cast
 
     async def _found(self) -> None:
@@ -327,8 +357,8 @@ class World:
         process.kill()
         self._note("died", process=process.name)
 
-    async def _trouble(self) -> None:
-        cast, lot = self._cast(), random.Random(f"{self.seed}/trouble")
+    async def _trouble(self, stream: str, names: list[str], every_s: float) -> None:
+        cast, lot = self._cast(), random.Random(f"{self.seed}/{stream}")
         starting: set[asyncio.Task[None]] = set()
 
         async def again(name: str, after_s: float) -> None:
@@ -336,8 +366,8 @@ class World:
             self._start(name, cast[name])
 
         while True:
-            await asyncio.sleep(lot.expovariate(1 / 4))
-            name = lot.choice([name for name in cast if name not in {"rogue", "users"}])
+            await asyncio.sleep(lot.expovariate(1 / every_s))
+            name = lot.choice(names)
             process = self._programs[name]
             if not process.is_alive:
                 continue
@@ -462,6 +492,10 @@ class World:
                     await self._do(process, "run", ref, run)
             except Unavailable:
                 await process.sleep(1)
+            except NotOpen as problem:
+                if STOPPED not in str(problem):
+                    return
+                await process.sleep(2)
             except Refused:
                 return
             else:
@@ -576,6 +610,51 @@ class World:
             ref = GrantRef(workspace, "ana", f"g{process.name.rpartition('.')[2]}")
             with suppress(ApprovalsError):
                 await ledger.reviewer("ana").grant(ref, "refund", for_s=60, uses=3)
+
+    async def _stop_and_resume(self, process: Process, name: str) -> None:
+        """Stops something now and then, and resumes what anybody stopped; at the end everything."""
+        ledger, lot = self._ledger(process, f"reviewer-{name}"), process.lot
+        incarnation = process.name.rpartition(".")[2]
+        for number in count(1):
+            await process.sleep(lot.uniform(1, 8) if not self.is_healing else 5)
+            if not self.is_healing and lot.random() < 0.25:
+                where = lot.choice((*WORKSPACES, ORGANISATION))
+                ref = StopRef(where, name, f"s{incarnation}-{number}")
+                await self._stop(process, ledger, ref)
+            with suppress(Unavailable):
+                now = await ledger.log.clock()
+                for stop in await stops_in(ledger):
+                    if name in {one.slot.tail[-1] for one in stop.resumed} or not stop.holds(now):
+                        continue
+                    if lot.random() < 0.1:  # whether or not they may
+                        await ledger.append(stop.ref.resumed_by(name), e.Resumed())
+                    elif self.is_healing or lot.random() < 0.3:
+                        with suppress(Refused):
+                            await ledger.reviewer(name).resume(stop.ref)
+
+    async def _stop(self, process: Process, ledger: Ledger, ref: StopRef) -> None:
+        lot, why = process.lot, "Something is wrong."
+        limits: dict[str, Any] = lot.choice(_LIMITS)
+        if lot.random() < 0.3:
+            for_s = lot.choice((None, lot.uniform(1, 40)))
+            with suppress(ApprovalsError):
+                await ledger.reviewer(ref.giver).stop(ref, reason=why, for_s=for_s, **limits)
+            return
+        # What is about to start, mostly for a moment, and whether or not they may.
+        for_s = lot.choice((None, lot.uniform(1, 10), *[lot.uniform(0.01, 0.1)] * 5))
+        decided, last = f"{ROOT}.*.*.call.*.decided", await self.broker.last_seq()
+        with suppress(TimeoutError):
+            async with (
+                asyncio.timeout(5),
+                aclosing(self.broker.follow((decided,), last + 1, until_end=False)) as coming,
+            ):
+                async for batch in coming:
+                    if isinstance(batch[-1].event, e.Approved):
+                        ref, limits = structs.replace(ref, workspace=batch[-1].slot.workspace), {}
+                        break
+        await process.sleep(lot.uniform(0, 0.05))
+        stopped = e.Stopped(reason=why, expires_in_s=for_s, **limits)
+        await ledger.append(ref.given, stopped)
 
     async def _talk(self, process: Process) -> None:
         """Users who say something now and then, whatever is pending."""

@@ -27,7 +27,7 @@ agrees with the broker's; `at` is when the program had the answer, `began` when 
 The last line is written when everything is well again and nothing moves any more. Without it
 nothing is said about calls that are not at their end.
 
-A violation names the invariant of `I1` to `I13` that it breaks:
+A violation names the invariant of `I1` to `I14` that it breaks:
 
     I1   no result without a start on an approval of the same bytes
     I2   a decision is about a call and its bytes, and the same for everybody
@@ -42,6 +42,7 @@ A violation names the invariant of `I1` to `I13` that it breaks:
     I11  what is told of a call is what its facts make
     I12  facts stay byte for byte, those of newer programs too
     I13  the queue is what the facts make, whatever came twice or late
+    I14  while a stop covers it nothing is approved and no model asked; those who may end it do
 """
 
 from collections.abc import Iterable

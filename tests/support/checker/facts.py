@@ -7,8 +7,9 @@ after each of them is known.
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
+from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 ROOT = "ledger"
@@ -61,11 +62,60 @@ def digest(tool: str, version: str, arguments: str) -> str:
     return hashlib.sha256((head + arguments).encode()).hexdigest()
 
 
-class Call:
-    """A call as of the facts that were applied."""
+def is_among(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
-    def __init__(self, ref: str) -> None:
+
+class Stop:
+    """A stop as of the facts that were applied."""
+
+    def __init__(self, ref: str, given: Record) -> None:
         self.ref = ref
+        self.workspace, self.giver, _ = ref.split("/")
+        self.given = given
+        #: By whom.
+        self.resumed: dict[str, Record] = {}
+        self.ended: Record | None = None
+
+    @property
+    def ends_at(self) -> datetime | None:
+        """When it ends by itself."""
+        after_s = self.given.event.get("expires_in_s")
+        return None if after_s is None else self.given.at + timedelta(seconds=after_s)
+
+    def covers(self, workspace: str, tool: str, agent: str, requester: str) -> bool:
+        """Whether it is about such calls. One that names no agent may be any agent's."""
+        limits = self.given.event
+        return (
+            self.workspace in {workspace, "_organisation"}
+            and is_among(tool, limits.get("tools", ["*"]))
+            and (not agent or is_among(agent, limits.get("agents", ["*"])))
+            and is_among(requester, limits.get("requesters", ["*"]))
+        )
+
+    def holds(self, seq: int, at: datetime) -> bool:
+        """Whether it is in force just before that number of the log, at that time."""
+        is_ended = self.ended is not None and self.ended.seq < seq
+        is_over = self.ends_at is not None and at >= self.ends_at
+        return self.given.seq < seq and not is_ended and not is_over
+
+    def held(self, since: datetime, until: datetime) -> bool:
+        """Whether it was in force at some time between these."""
+        ends = [self.ended.at] if self.ended is not None else []
+        ends += [self.ends_at] if self.ends_at is not None else []
+        return self.given.at <= until and all(end >= since for end in ends)
+
+
+class Call:
+    """A call as of the facts that were applied.
+
+    Args:
+        stops: all stops of the log so far.
+    """
+
+    def __init__(self, ref: str, stops: Sequence[Stop] = ()) -> None:
+        self.ref = ref
+        self._stops = stops
         self.requested: Record | None = None
         self.gated: Record | None = None
         self.decided: Record | None = None
@@ -136,6 +186,12 @@ class Call:
         if self.decided is None or after_s is None:
             return None
         return self.decided.at + timedelta(seconds=after_s)
+
+    @property
+    def stops(self) -> list[Stop]:
+        """Those that cover it, past ones too."""
+        said = [str(self.wish.get(name, "")) for name in ("tool", "agent", "requester")]
+        return [one for one in self._stops if one.covers(self.workspace, *said)]
 
     @property
     def is_last_stage(self) -> bool:
@@ -221,7 +277,8 @@ class Call:
             self.declined = one
         is_approved = self.may_run and one.event.get("digest") == self.digest
         is_valid = self.valid_until is None or one.at < self.valid_until
-        if one.kind == "ToolStarted" and is_approved and is_valid:
+        is_stopped = any(stop.holds(one.seq, one.at) for stop in self.stops)
+        if one.kind == "ToolStarted" and is_approved and is_valid and not is_stopped:
             self.starts.append(one)
 
     def _ended(self, one: Record, tail: list[str]) -> None:
@@ -254,20 +311,34 @@ class Call:
 
 
 class Log:
-    """A log, with its calls, tools, policies and threads."""
+    """A log, with its calls, stops, tools, policies and threads."""
 
     def __init__(self, lines: Iterable[dict[str, Any]]) -> None:
         self.records = [record(line) for line in lines]
         self.by_subject: dict[str, list[Record]] = defaultdict(list)
         self.calls: dict[str, Call] = {}
+        #: In the order of the log.
+        self.stops: list[Stop] = []
         for one in self.records:
             self.by_subject[one.subject].append(one)
             match one.subject.split("."):
+                case [root, workspace, "_stop", giver, name, *tail] if root == ROOT and tail:
+                    self._stopping(one, f"{workspace}/{giver}/{name}", tail)
                 case [root, workspace, thread, "call", call, *tail] if root == ROOT and tail:
                     ref = f"{workspace}/{thread}/{call}"
-                    self.calls.setdefault(ref, Call(ref)).apply(one, tail)
+                    self.calls.setdefault(ref, Call(ref, self.stops)).apply(one, tail)
                 case _:
                     pass
+
+    def _stopping(self, one: Record, ref: str, tail: list[str]) -> None:
+        if tail == ["given"] and one.kind == "Stopped":
+            self.stops.append(Stop(ref, one))
+            return
+        stop = next((stop for stop in self.stops if stop.ref == ref), None)
+        if stop is not None and tail == ["ended"] and one.kind == "StopEnded":
+            stop.ended = one
+        elif stop is not None and tail[0] == "resumed" and one.kind == "Resumed":
+            stop.resumed[tail[1]] = one
 
     def at(self, subject: str) -> Record | None:
         found = self.by_subject.get(subject)

@@ -9,7 +9,7 @@ from decimal import Decimal
 from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple
 
-from checker.facts import ROOT, SETTLED, Call, Log, Record
+from checker.facts import ROOT, SETTLED, Call, Log, Record, Stop, is_among
 from checker.votes import outcome
 
 #: The tool of the worlds that is an agent itself.
@@ -282,7 +282,11 @@ _GIVES_BACK = {
 
 
 def _budgets(log: Log, workspace: str, before: int) -> dict[str, dict[str, Any]]:
-    """The budgets of the policy that was in force in a workspace just before a fact."""
+    return {one["name"]: one for one in _policy(log, workspace, before).get("budget", ())}
+
+
+def _policy(log: Log, workspace: str, before: int) -> dict[str, Any]:
+    """The policy that was in force in a workspace just before a fact."""
     heads = f"{ROOT}.{workspace}._policy."
     texts = [
         one.event.get("text", "")
@@ -291,7 +295,7 @@ def _budgets(log: Log, workspace: str, before: int) -> dict[str, dict[str, Any]]
     ]
     for text in reversed(texts):
         try:
-            return {one["name"]: one for one in tomllib.loads(text).get("budget", ())}
+            return tomllib.loads(text)
         except tomllib.TOMLDecodeError:
             continue
     return {}
@@ -435,6 +439,7 @@ def refusals_are_right(log: Log, journal: Journal) -> Iterator[Violation]:
                 is_wrong = been == {"pending"}
             case "run", "NotOpen":
                 is_wrong = been == {"approved"} and call.may_run and call.is_clients
+                is_wrong &= not _was_stopped(call, line)
             case "run", "AlreadyFilled":
                 claimed = {one.author[1] for one in call.claims if one.at <= _at(line)}
                 is_wrong = claimed <= {line["process"]} and ((call.ref, line["process"]) not in ran)
@@ -451,6 +456,74 @@ def refusals_are_right(log: Log, journal: Journal) -> Iterator[Violation]:
         if is_wrong:
             who = f"{line['process']} was told after {line['did']}: {line['error']}"
             yield Violation("I8", call.ref, f"{who}, but it was {', '.join(sorted(been))}")
+
+
+def _was_stopped(call: Call, line: dict[str, Any]) -> bool:
+    """Whether a stop covered it then, or when the claim was recorded that this program had made
+    before without knowing whether it counts.
+    """
+    void = [one for one in call.claims if one not in call.starts]
+    return any(stop.held(_at(line, "began"), _at(line)) for stop in call.stops) or any(
+        one.author[1] == line["process"] for one in void
+    )
+
+
+# ------------------------------------------------------------------------------------------- stops
+
+
+def nothing_is_approved_while_stopped(log: Log, journal: Journal) -> Iterator[Violation]:
+    """A gate has read everything up to the fact that was delivered to it, and approves nothing if a
+    stop that came before that still holds. It may not have seen one that came later.
+    """
+    by_id = {one.id: one for one in log.records}
+    for call in log.calls.values():
+        decided = call.decided
+        if decided is None or not _is_gates(decided):
+            continue
+        cause = by_id.get(decided.event.get("cause", ""))
+        for stop in call.stops if cause is not None else ():
+            if stop.holds(decided.seq, cause.at) and stop.given.seq < cause.seq:
+                yield Violation("I14", call.ref, f"approved while the stop {stop.ref} held")
+
+
+def no_model_is_asked_while_stopped(log: Log, journal: Journal) -> Iterator[Violation]:
+    """A worker has read everything up to its claim, and looks for stops after that."""
+    for line in _of(journal, "model"):
+        workspace, thread = line["thread"].split("/")
+        head = f"{ROOT}.{workspace}.{thread}"
+        opened = log.at(f"{head}.opened")
+        # Its own claim may be a later one, after a worker that died.
+        claim = log.at(f"{head}.turn.{line['turn']}.asked.1")
+        if claim is None or opened is None:
+            continue
+        whose = [str(opened.event.get(name, "")) for name in ("agent", "requester")]
+        for stop in log.stops:
+            is_ended = stop.ended is not None and stop.ended.at <= _at(line)
+            if not stop.covers(workspace, "*", *whose) or is_ended:
+                continue
+            if stop.holds(claim.seq, _at(line)):
+                what = f"turn {line['turn']} was asked while the stop {stop.ref} held"
+                yield Violation("I14", line["thread"], what)
+
+
+def stops_end(log: Log, journal: Journal) -> Iterator[Violation]:
+    """By enough people who may resume, since their giver had no right to stop, or by themselves."""
+    for stop in log.stops:
+        if stop.ended is not None and not _may_end(log, stop, stop.ended.seq):
+            yield Violation("I14", stop.ref, "ended, though too few who may resume had done so")
+        for end in _of(journal, "end"):
+            if stop.holds(len(log.records) + 1, _at(end)):
+                yield Violation("I14", stop.ref, "holds for ever")
+
+
+def _may_end(log: Log, stop: Stop, before: int) -> bool:
+    own, organisation = (_policy(log, one, before) for one in (stop.workspace, "_organisation"))
+    may_stop = [*own.get("may_stop", ()), *organisation.get("may_stop", ())] or ["*"]
+    may_resume = organisation.get("may_resume") or own.get("may_resume") or ["*"]
+    counted = [who for who, one in stop.resumed.items() if one.seq < before]
+    enough = sum(is_among(who, may_resume) for who in counted)
+    needed = max(1, stop.given.event.get("resumes_needed", 1))
+    return enough >= needed or not is_among(stop.giver, may_stop)
 
 
 # -------------------------------------------------------------------------------------- the model
@@ -546,6 +619,9 @@ ALL: Final[tuple[Callable[[Log, Journal], Iterator[Violation]], ...]] = (
     models_are_shown_the_ends,
     nothing_is_left,
     budgets_hold,
+    nothing_is_approved_while_stopped,
+    no_model_is_asked_while_stopped,
+    stops_end,
     what_is_below_is_of_its_root,
     sub_agents_end_once,
     programs_go_on,

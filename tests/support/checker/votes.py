@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from fnmatch import fnmatchcase
 from typing import Any
 
-from checker.facts import Call, Log, Record
+from checker.facts import Call, Log, Record, is_among
 
 
 def outcome(log: Log, call: Call, before: int) -> tuple[str, int, str | None] | None:
@@ -49,10 +48,6 @@ def _person(account: str, asked: dict[str, Any]) -> str:
     return str(asked.get("people", {}).get(name, name))
 
 
-def _is_among(name: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
 def _counts(log: Log, call: Call, vote: Record, voter: str, principal: str) -> bool:
     gated, asked = call.gated, call.gated.event if call.gated else {}
     if gated is None or vote.seq < gated.seq or vote.event.get("digest") != asked.get("digest"):
@@ -65,11 +60,11 @@ def _counts(log: Log, call: Call, vote: Record, voter: str, principal: str) -> b
         return False
     if vote.event["verdict"] == "break_glass":
         reason = vote.event.get("reason", "").strip()
-        return bool(reason) and _is_among(voter, asked.get("may_break_glass", ()))
+        return bool(reason) and is_among(voter, asked.get("may_break_glass", ()))
     if voter != principal and not _is_delegated(log, call, vote, voter, principal):
         return False
     every = [voters for voters, _ in _seats(call)] + [_added(call, vote.seq)]
-    return any(_is_among(principal, voters) for voters in every)
+    return any(is_among(principal, voters) for voters in every)
 
 
 def _deadline(call: Call, seq: int) -> datetime | None:
@@ -103,7 +98,7 @@ def _is_delegated(log: Log, call: Call, vote: Record, voter: str, principal: str
         if (
             given.event["to"] == voter
             and starts <= vote.at < ends
-            and _is_among(call.wish.get("tool", ""), given.event.get("tools", ["*"]))
+            and is_among(call.wish.get("tool", ""), given.event.get("tools", ["*"]))
             and (ended is None or ended.seq > vote.seq)
         ):
             return True
@@ -119,7 +114,7 @@ def _is_enough(call: Call, agree: Sequence[str], vote: Record) -> bool:
         if not seats:
             return True
         return any(
-            _is_among(one, (*seats[0], *added))
+            is_among(one, (*seats[0], *added))
             and fill(seats[1:], [*people[:place], *people[place + 1 :]])
             for place, one in enumerate(people)
         )
