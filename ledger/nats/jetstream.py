@@ -12,6 +12,7 @@ import asyncio
 import base64
 import functools
 import hmac
+import math
 import re
 import secrets
 import time
@@ -67,7 +68,7 @@ from ayes.schemas.errors import (
     Unavailable,
 )
 from ayes.schemas.logs import get_logger
-from ayes.schemas.slots import BUDGET, POLICY, ROOT, CallRef, Slot, matches, subject_text
+from ayes.schemas.slots import BUDGET, POLICY, ROOT, STOP, CallRef, Slot, matches, subject_text
 
 _log: Final = get_logger("ayes.ledger.nats.jetstream")
 
@@ -77,6 +78,8 @@ APPEND_PATIENCE_S: Final = 10.0
 _ROUND_S: Final = 3.0
 #: How long replicas may take to catch up with the last fact that this client knows of.
 _CATCH_UP_S: Final = 5.0
+#: How long it is believed that no stop is missing in what is read.
+_COUNTED_FOR_S: Final = 10.0
 #: The pause between polls of who follows the log without a consumer.
 _POLL_S: Final = 1.0
 #: Bytes in the connection's buffer from which on a live message waits.
@@ -99,6 +102,8 @@ class JetStream:
         self._secret = secrets.token_bytes(32)
         #: The last fact of the log that this client knows to be recorded.
         self._known_seq = 0
+        #: By wildcard over stops: when they were counted, and their subjects then.
+        self._counted: dict[str, tuple[float, frozenset[str]]] = {}
         #: Creates the durables of this process again, if it has an administrator's login.
         self.declare: Callable[[], Awaitable[None]] | None = None
         self.pending = self.bucket("pending")
@@ -346,14 +351,27 @@ class JetStream:
                 # it has the stream.
                 if not is_found:
                     found = await self.read_from_leader(stream, *subjects)
-                elif kept := [one for one in subjects if _is_kept(one)]:
-                    counted = {name for one in kept for name in await self.counted(stream, one)}
-                    missing = counted.difference(raw.subject for raw in found)
+                elif kept := [one for one in subjects if self._is_to_count(one, found)]:
+                    begun = time.monotonic()
+                    counted = {one: frozenset(await self.counted(stream, one)) for one in kept}
+                    every = frozenset[str]().union(*counted.values())
+                    missing = every.difference(raw.subject for raw in found)
                     found += await self._each_from_leader(stream, missing)
+                    for one, names in counted.items():
+                        if _is_of_stops(one):
+                            self._counted[one] = begun, names
                 if stream == subscriptions.LEDGER:
                     self._advance(max((one.seq for one in found), default=0))
                 return found
             await self._retry_read(until, subjects)
+
+    def _is_to_count(self, subjects: str, found: list[log.RawMessage]) -> bool:
+        """Whether to compare what was found on these subjects with what the leader counts."""
+        if not _is_kept(subjects):
+            return False
+        at, known = self._counted.get(subjects, (-math.inf, frozenset()))
+        is_old = time.monotonic() - at > _COUNTED_FOR_S
+        return is_old or not known.issubset(raw.subject for raw in found)
 
     async def scan(
         self, start: int, subjects: str = f"{ROOT}.>", stream: str = subscriptions.LEDGER
@@ -761,17 +779,23 @@ def _version(subject: str) -> tuple[int, str]:
 
 
 def _is_kept(subjects: str) -> bool:
-    """Whether these are policies, tools, grants or delegations, read by a wildcard.
+    """Whether these are policies, tools, grants, delegations or stops, read by a wildcard.
 
     Of a message whose subject rotted, such a read says nothing. They are read rarely, and what is
-    missing among them would loosen something, so they are compared with what the leader counts. A
-    call and its budgets are read all the time; their damage is found by reading the whole log.
+    missing among them would loosen something, so they are compared with what the leader counts.
+    Stops are read with each call: they are compared some times a minute, and whenever one is
+    missing that was there. A call and its budgets are read all the time; their damage is found by
+    reading the whole log.
     """
     match subjects.split(".", 3):
         case [_, _, kind, tail]:
             return kind.startswith("_") and kind != BUDGET and ("*" in tail or ">" in tail)
         case _:
             return False
+
+
+def _is_of_stops(subjects: str) -> bool:
+    return subjects.split(".", 3)[2:3] == [STOP]
 
 
 #: Refusals of a publish that may pass: nobody takes it, in process on a replica, a duplicate batch.

@@ -25,13 +25,22 @@ from ayes.ops.workers import reactions, working
 from ayes.schemas import events as e
 from ayes.schemas.errors import BrokerAway, LogDamaged, UnknownCall
 from ayes.schemas.policy import applied
-from ayes.schemas.slots import CallRef, DelegationRef, GrantRef, Slot, ThreadRef, policy_slot
+from ayes.schemas.slots import (
+    CallRef,
+    DelegationRef,
+    GrantRef,
+    Slot,
+    StopRef,
+    ThreadRef,
+    policy_slot,
+)
 from ayes.schemas.tools import ToolSpec
 
 CALL = CallRef("shop", "t1", "r-1")
 TOOL = ToolSpec(name="refund", schema='{"type":"object"}', description="rot tool")
 GRANT = GrantRef("shop", "ana", "small")
 AWAY = DelegationRef("shop", "ana", "holiday")
+HALT = StopRef("shop", "ana", "halt")
 NOW, LATER = datetime(2026, 1, 1, tzinfo=UTC), datetime(2029, 1, 1, tzinfo=UTC)
 
 
@@ -49,6 +58,8 @@ FACTS: tuple[tuple[Slot, e.Event], ...] = (
     (GRANT.revoked_by("ben"), e.GrantRevoked(reason="rot revocation")),
     (AWAY.given, e.Delegated(to="ben", starts_at=NOW, ends_at=LATER, reason="rot delegation")),
     (AWAY.ended, e.DelegationEnded(reason="rot return")),
+    (HALT.given, e.Stopped(reason="rot halt", tools=("other",))),
+    (HALT.ended, e.StopEnded(reason="rot end of it")),
     (CALL.requested, e.ToolRequested(
         tool="refund", tool_version="v", arguments='{"rot":"wish"}', digest="d", requester="rita"
     )),
@@ -116,6 +127,8 @@ READS: dict[str, tuple[str, Callable[[Ledger], Awaitable[Any]]]] = {
     "its end": ("rot revocation", lambda ledger: ledger.grants("shop")),
     "a delegation": ("rot delegation", lambda ledger: ledger.delegations("shop")),
     "its end too": ("rot return", lambda ledger: ledger.delegations("shop")),
+    "a stop": ("rot halt", lambda ledger: ledger.known_call(CALL)),
+    "its end as well": ("rot end of it", lambda ledger: ledger.known_call(CALL)),
     "a request": ("wish", lambda ledger: ledger.known_call(CALL)),
     "a decision": ("rot decision", lambda ledger: ledger.decision(CALL, timeout_s=60)),
     "a revocation": ("rot stop", lambda ledger: ledger.start(CALL)),
