@@ -92,6 +92,8 @@ class Operations(Struct, frozen=True):
     in_doubt: list[str] | None
     #: By call, why a start or result of the last week is void; None if they cannot be read.
     void_runs: dict[str, str] | None
+    #: The stops in force, a sentence each; None if they cannot be read.
+    stopped: list[str] | None
     #: The consumers of the workers.
     consumers: list[Consumer]
     #: The copies of each stream.
