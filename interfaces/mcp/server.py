@@ -284,7 +284,7 @@ async def serve_stdio(gateway: Gateway) -> None:
     server = gateway.server()
     wire = io.BufferedWriter(_Wire(os.dup(1), "wb", closefd=False))
     with suppress(OSError):
-        os.dup2(2, 1)  # what anything else prints is no message
+        os.dup2(2, 1)  # what other code prints must not be taken for a message
     stdout = anyio.wrap_file(io.TextIOWrapper(wire, encoding="utf-8"))
     async with stdio_server(stdout=stdout) as (reads, writes):
         await server.run(reads, writes, server.create_initialization_options())

@@ -374,7 +374,8 @@ class LedgerClient:
         until = clock.time() + _CATCH_UP_S
         while True:
             facts = await self.reading.read(*subjects)
-            if whose and must_include is None and {fact.slot.tail[0] for fact in facts} == {STOP}:
+            only_stops = bool(whose and facts) and all(one.slot.tail[0] == STOP for one in facts)
+            if only_stops and must_include is None:
                 await self.log.last_seq()
                 facts = await self.reading.read(*subjects)
             # Mostly it is one of the last.

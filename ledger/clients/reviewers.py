@@ -476,8 +476,7 @@ class Reviewer:
             for_s: seconds after which it ends by itself; None: until people resume.
 
         Raises:
-            BadInput: there is no reason, or the time is not a number of seconds above 0, a century
-                at most.
+            BadInput: the reason is empty, or `for_s` is not above 0 or is longer than a century.
             NotAllowed: the policies in force do not let this reviewer stop, or the giver is another
                 person.
             AlreadyFilled: another stop has this name, or it has ended.
@@ -513,7 +512,7 @@ class Reviewer:
         """Say that a stop should end. It ends when the gate has counted enough people.
 
         Raises:
-            BadInput: there is no such stop.
+            BadInput: nobody gave a stop of this name.
             NotAllowed: the policies in force do not let this reviewer resume.
             AlreadyFilled: it has ended, or this reviewer has said so before.
         """

@@ -213,7 +213,7 @@ class Ledger(LedgerClient):
         """The call with all that is recorded about it by now."""
         last = await self.log.latest(known.ref.subjects)
         if last is None or last.seq <= known.facts[-1].seq:
-            # The end of a stop is no fact about the call.
+            # A stop may have ended since, which is not recorded among the facts of the call.
             return await self.call(known.ref) if known.stops else known
         return await self.call(known.ref, must_include=last.slot)
 
