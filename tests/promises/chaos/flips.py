@@ -3,7 +3,8 @@
     flips.py [--every N] [--nodes TIMES]     every N-th byte only; so often on three nodes instead
 
 A log is made once, with a policy, a tool, a grant that was revoked, a delegation that was ended, a
-payment that ran and a call that was stopped, in more than one block. Then, again and again: a copy
+stop that holds and one that was ended, a payment that ran, a call that was revoked and one that is
+held by the stop, in more than one block. Then, again and again: a copy
 of the stopped broker's files, one flipped bit, a start, and the question what a program would take
 for so. It must be what it was, or an error that names the damage:
 
@@ -40,18 +41,33 @@ from ayes.ops.broker.setup import declare_streams
 from ayes.ops.cluster.local import LocalCluster
 from ayes.ops.inspection import watching, witness
 from ayes.schemas import events as e
+from ayes.schemas.digest import call_digest
 from ayes.schemas.errors import BrokerAway, LogDamaged, Unavailable
 from ayes.schemas.policy import applied
-from ayes.schemas.slots import CallRef, DelegationRef, GrantRef, Slot, ThreadRef, policy_slot
+from ayes.schemas.slots import (
+    ORGANISATION,
+    CallRef,
+    DelegationRef,
+    GrantRef,
+    Slot,
+    StopRef,
+    ThreadRef,
+    policy_slot,
+)
 from ayes.schemas.tools import ToolSpec
 
 PAID, STOPPED = CallRef("shop", "t1", "paid"), CallRef("shop", "t1", "stopped")
+HELD = CallRef("shop", "t1", "held")
 GRANT, AWAY = GrantRef("shop", "ana", "small"), DelegationRef("shop", "ana", "holiday")
+HALT, OVER = StopRef("shop", "ana", "wires"), StopRef(ORGANISATION, "ben", "all")
+ORDER = '{"order":1}'
 BEGIN, END = datetime(2026, 1, 1, tzinfo=UTC), datetime(2036, 1, 1, tzinfo=UTC)
 #: The least that a log may have; the broker makes blocks of a quarter of it.
 SIZE = 16 << 20
 #: Of the bytes of other facts, and of the beginnings of blocks.
 OTHERS = 40
+#: What would be done twice, or said anew, if its slot were free.
+FILLED = {PAID.client_claim(1), STOPPED.revoked_by("ben"), policy_slot("shop", 2), OVER.given}
 NOWHERE = "nowhere: nothing was damaged"
 ENDED = "by the broker, which does not start or is ended"
 
@@ -63,11 +79,15 @@ def _policy(number: int) -> e.PolicyApplied:
     )
 
 
-def _call(ref: CallRef) -> list[tuple[Slot, e.Event]]:
+def _digest(tool: str) -> str:
+    return call_digest(tool, "v", ORDER)
+
+
+def _call(ref: CallRef, tool: str = "refund") -> list[tuple[Slot, e.Event]]:
     wish = e.ToolRequested(
-        tool="refund", tool_version="v", arguments='{"order":1}', digest="d", requester="rita"
+        tool=tool, tool_version="v", arguments=ORDER, digest=_digest(tool), requester="rita"
     )
-    yes = e.Approved(digest="d", ground="policy", rule="r2", policy_version=2)
+    yes = e.Approved(digest=wish.digest, ground="policy", rule="r2", policy_version=2)
     return [(ref.requested, wish), (ref.decided, yes)]
 
 
@@ -78,11 +98,16 @@ def _facts() -> Iterator[tuple[Slot, e.Event]]:
     yield GRANT.revoked_by("ben"), e.GrantRevoked(reason="no more")
     yield AWAY.given, e.Delegated(to="ben", starts_at=BEGIN, ends_at=END)
     yield AWAY.ended, e.DelegationEnded(reason="back")
+    yield OVER.given, e.Stopped(reason="who did this?")
+    yield OVER.resumed_by("ben"), e.Resumed(reason="found")
+    yield OVER.ended, e.StopEnded(resumed_by=("ben",))
     yield from _call(PAID)
-    yield PAID.client_claim(1), e.ToolStarted(digest="d", idempotency_key=str(PAID))
+    yield PAID.client_claim(1), e.ToolStarted(digest=_digest("refund"), idempotency_key=str(PAID))
     yield PAID.client_finished, e.ToolReturned(output='"paid"')
     yield from _call(STOPPED)
     yield STOPPED.revoked_by("ben"), e.Revoked(reason="stop")
+    yield from _call(HELD, "wire")
+    yield HALT.given, e.Stopped(reason="a wrong account", tools=("wire",))
     for number in range(12):
         text = f"{number} " + "x" * 400_000
         yield ThreadRef("shop", "t2").said(f"m{number}"), e.Said(role="user", text=text)
@@ -126,6 +151,9 @@ async def what_is_so(ledger: Ledger) -> dict[str, Any]:
         call = await ledger.call(ref)
         return call.status, len(call.facts), call.void
 
+    async def stops() -> Any:
+        return (await ledger.call(HELD)).stops
+
     policies = await told(ledger.policies("shop"))
     tool = await told(ledger.tool("shop", "refund"))
     return {
@@ -135,6 +163,8 @@ async def what_is_so(ledger: Ledger) -> dict[str, Any]:
         "delegations": await told(ledger.delegations("shop")),
         "paid": await told(status(PAID)),
         "stopped": await told(status(STOPPED)),
+        "stops": await told(stops()),
+        "held": await told(status(HELD)),
     }
 
 
@@ -161,10 +191,10 @@ async def judged(store: Path, so: dict[str, Any]) -> str:
         }
         # A call whose fact has rotted in its subject is read as if the fact were not there, until
         # the whole log was read.
-        late = wrong.keys() & {"paid", "stopped"}
+        late = wrong.keys() & {"paid", "stopped", "held"}
         assert wrong.keys() == late, f"taken for so: {wrong}"
         for slot, event in _facts():
-            if slot in {PAID.client_claim(1), STOPPED.revoked_by("ben"), policy_slot("shop", 2)}:
+            if slot in FILLED:
                 with suppress(LogDamaged):
                     result = await ledger.append(slot, event)
                     assert not isinstance(result, Recorded), f"{slot.subject} was filled again"
