@@ -14,10 +14,11 @@ A log is known by its first fact (`ayes.ledger.log.identity_of`), so it is found
 and another log in its place is refused.
 
 At each start the last 10,000 to 20,000 facts are read again, and all that live long: policies,
-tools, grants, delegations and their ends, people. Nothing is ever deleted, so the leader must count
-as many facts as the number of the last one. The process of a gate then reads the whole log in the
-background, from each node that comes to lead it. All of it is read from the leader: other nodes
-have other copies. This is no protection against a person who may write all of these places.
+tools, grants, delegations, stops and their ends, people. Nothing is ever deleted, so the leader
+must count as many facts as the number of the last one. The process of a gate then reads the whole
+log in the background, from each node that comes to lead it. All of it is read from the leader:
+other nodes have other copies. This is no protection against a person who may write all of these
+places.
 """
 
 import asyncio
@@ -53,6 +54,7 @@ from ayes.schemas.slots import (
     PERSON,
     POLICY,
     ROOT,
+    STOP,
     TOOL,
     log_slot,
     matches,
@@ -79,6 +81,7 @@ LONG_LIVED: Final = tuple(
         f"{GRANT}.*.*.revoked",
         f"{GRANT}.*.*.revoked.*",
         f"{DELEGATION}.>",
+        f"{STOP}.>",
         f"{PERSON}.>",
         f"{LOG}.*",
     )
@@ -294,7 +297,10 @@ async def difference(
         if not quick:
             kept = await kept_until(log, known[0].seq if known else 0)
             if known and known[0].kept not in {None, kept}:
-                return "policies, tools, grants, delegations or people are not those seen before"
+                return (
+                    "policies, tools, grants, delegations, stops or people are not those seen "
+                    "before"
+                )
         return await _other_facts(log, known[0], deep=deep) if known else None
     except LogDamaged as damage:
         return damage.what

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import stat
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -35,7 +36,7 @@ from ayes.ops.inspection import watching, witness
 from ayes.schemas import events as e
 from ayes.schemas.errors import Unavailable
 from ayes.schemas.policy import applied
-from ayes.schemas.slots import ThreadRef, policy_slot
+from ayes.schemas.slots import BUDGET, FILLED_BY, GRANT, ROOT, ThreadRef, matches, policy_slot
 
 THREAD = ThreadRef("shop", "t1")
 FACTS = 41
@@ -451,22 +452,35 @@ def test_a_policy_that_rotted_starts_no_worker(damaged: Path, index: bool):
     assert "on node approvals-" in refused.problem["message"]
 
 
+def test_whatever_lives_long_is_read_at_each_start():
+    """All that is no thread's is: policies, tools, people, stops, with their ends. Uses of grants
+    and budgets are as many as calls.
+    """
+    once = {slot for slot in FILLED_BY if slot[0].startswith("_") and slot[0] != BUDGET}
+    once -= {(GRANT, "*", "*", "used", "#")}
+    for slot in once:
+        subject = f"{ROOT}.shop.{'.'.join(slot)}".translate(dict.fromkeys(b"*#%", "1"))
+        assert any(matches(pattern, subject) for pattern in witness.LONG_LIVED), subject
+
+
 @pytest.mark.parametrize("index", [True, False])
 def test_a_policy_that_moved_to_another_subject_starts_no_worker(damaged: Path, index: bool):
     """In a message without headers the broker's checksum is over subject and payload together, so
     that a flipped bit in the length of the subject passes: the policy is no policy, and nothing is
     missing. The facts that live long have a digest of their own, of which the broker has a copy.
     """
+    seen = damaged.parent / "state"
     with up(damaged, "--workers", "gate"):
-        pass
+        while not seen.exists():
+            time.sleep(0.02)
     (one,) = (one for one in records(damaged) if one.subject.endswith("._policy.1"))
     flip(damaged / one.block, one.begin + 20, bit=16)
     if not index:
         forget_index(damaged)
-    shutil.rmtree(damaged.parent / "state")
+    shutil.rmtree(seen)
     refused = approvals("up", "--workers", "executor", "--json", store=damaged)
     assert refused.code == 1
-    why = "_policy.1 is counted" if index else "policies, tools, grants, delegations or people"
+    why = "_policy.1 is counted" if index else "stops or people are not those seen before"
     assert why in refused.problem["message"]
 
 
