@@ -1,15 +1,22 @@
 """A broker for one test, with the ledger's streams or without."""
 
 import asyncio
+import shutil
 import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from ayes.ledger.nats.api import Api
 from ayes.ledger.nats.connection import Connection
+from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.streams import DURABLES, ensure
-from ayes.ops.broker.server import EmbeddedServer, find_binary
+from ayes.ops.broker.server import EmbeddedServer, adopt, find_binary
+
+#: The files of a broker that has the streams, by the `ack_wait_s` of their consumers: to copy them
+#: costs half of what it costs to declare the streams again.
+_DECLARED: dict[float, TemporaryDirectory[str]] = {}
 
 
 @asynccontextmanager
@@ -17,8 +24,24 @@ async def running(path: Path, ack_wait_s: float = 30.0) -> AsyncGenerator[Embedd
     """A broker that has the streams.
 
     It flushes to disk every two minutes rather than before each acknowledgement: only a power cut
-    shows the difference, and declaring the streams takes 0.06 s rather than 0.25 s.
+    shows the difference.
     """
+    if ack_wait_s not in _DECLARED:
+        _DECLARED[ack_wait_s] = TemporaryDirectory(prefix="declared-")
+        await _declare(Path(_DECLARED[ack_wait_s].name), ack_wait_s)
+    server = EmbeddedServer(path, sync="2m")
+    _copy(_DECLARED[ack_wait_s].name, server.store)
+    async with server:
+        yield server
+
+
+def _copy(declared: str, store: Store) -> None:
+    if not (store.path / "jetstream").exists():
+        adopt(store)
+        shutil.copytree(Path(declared, "jetstream"), store.path / "jetstream")
+
+
+async def _declare(path: Path, ack_wait_s: float) -> None:
     async with EmbeddedServer(path, sync="2m") as server:
         connection = Connection(server.store.login("admin"))
         await connection.open(name="test set-up")
@@ -26,7 +49,6 @@ async def running(path: Path, ack_wait_s: float = 30.0) -> AsyncGenerator[Embedd
         await requests.start()
         await ensure(requests, ack_wait_s=ack_wait_s, also=tuple(DURABLES))
         await connection.close()
-        yield server
 
 
 @asynccontextmanager
