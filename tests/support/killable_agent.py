@@ -1,6 +1,6 @@
-"""A driver of the crash matrix as a program of its own: `STORE FOLDER DRIVER start|resume [hang]`.
+"""A driver of the crash matrix as a program of its own, which resumes: `STORE FOLDER DRIVER`.
 
-It prints what the model was told as JSON. With `hang` its tool runs for ever.
+Its tool writes its arguments to `runs.txt`, and runs for ever.
 """
 
 import asyncio
@@ -15,26 +15,24 @@ from ayes.adapters.kernel import Kernel
 from ayes.ledger.clients.services import Ledger
 
 
-class Runs(list[dict[str, Any]]):
-    """The runs of the tool, in a file that outlives the process."""
+class Hanging(list[dict[str, Any]]):
+    """The runs of the tool, the first of which does not end."""
 
-    def __init__(self, file: Path, *, hangs: bool) -> None:
-        self.file, self.hangs = file, hangs
+    def __init__(self, file: Path) -> None:
+        self.file = file
 
     def append(self, arguments: dict[str, Any]) -> None:
         with self.file.open("a") as opened:
             opened.write(json.dumps(arguments) + "\n")
-        if self.hangs:
-            time.sleep(600)
+        time.sleep(600)
 
 
-async def main(store: str, folder: str, driver: str, step: str, *more: str) -> None:
-    runs = Runs(Path(folder) / "runs.txt", hangs="hang" in more)
-    wishes = (("call_9", "refund", {"amount": 100}),)
+async def main(store: str, folder: str, driver: str) -> None:
+    runs = Hanging(Path(folder) / "runs.txt")
     async with Ledger.connect(store, name="desk") as ledger:
         kernel = Kernel(ledger, "shop", requester="rita")
-        agent = importlib.import_module(driver).Agent(kernel, Path(folder), wishes, runs)
-        sys.stdout.write(json.dumps(await getattr(agent, step)()))
+        agent = importlib.import_module(driver).Agent(kernel, Path(folder), (), runs)
+        await agent.resume()
 
 
 if __name__ == "__main__":

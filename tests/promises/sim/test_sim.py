@@ -42,8 +42,8 @@ FOUND_BY = {
 }
 
 
-#: Bugs that the first seeds find in a second or two; of these `make test` plants every fourth.
-QUICKLY_FOUND = [bug for bug in bugs.ALL if FOUND_BY.get(bug, 1) < 3][::4]
+#: Bugs that the first seeds find in a second or two; of these `make test` plants every sixth.
+QUICKLY_FOUND = [bug for bug in bugs.ALL if FOUND_BY.get(bug, 1) < 3][::6]
 
 
 def whole(*seeds: str) -> None:
@@ -54,18 +54,18 @@ def whole(*seeds: str) -> None:
         assert not found, "\n".join([*map(str, found[:10]), f"Again: {again}"])
 
 
-@pytest.mark.parametrize("first", sampled(range(1, 101, 10), 1))
+@pytest.mark.parametrize("first", sampled(range(1, 101, 4), 1))
 def test_a_hundred_fixed_seeds(first: int):
     """Whatever is lost, repeated, behind, killed, paused or cut off, the invariants hold and every
     call comes to its end (I1 to I14, B43 to B57, D1 to D3).
     """
-    whole(*(str(seed) for seed in range(first, first + 10)))
+    whole(*(str(seed) for seed in range(first, first + 4)))
 
 
-@pytest.mark.parametrize("part", sampled(range(2), 0))
+@pytest.mark.parametrize("part", sampled(range(5), 0))
 def test_twenty_new_seeds(part: int):
     """Each run of the tests lives through worlds that no earlier one has seen."""
-    whole(*(secrets.token_hex(4) for _ in range(10)))
+    whole(*(secrets.token_hex(4) for _ in range(4)))
 
 
 def test_a_calm_world_has_no_doubts():
@@ -78,28 +78,17 @@ def test_a_calm_world_has_no_doubts():
 
 def test_a_seed_replays_exactly():
     """The same seed is the same world, fact by fact and answer by answer, in each process."""
-    program = [
-        sys.executable,
-        "tests/promises/sim/simulate.py",
-        "--seed",
-        "7",
-        "--calls",
-        str(CALLS),
-    ]
     path = os.pathsep.join(map(str, (ROOT, TESTS / "support", TESTS / "promises" / "sim")))
-    first, second = (
-        subprocess.run(
-            program,
-            cwd=ROOT,
-            env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": path},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "2")
-    )
-    assert first == second
-    assert "digest" in first
+    printed = subprocess.run(
+        [sys.executable, "tests/promises/sim/simulate.py", "--seed", "7", "--calls", str(CALLS)],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONHASHSEED": "1", "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    here = result_of("7", CALLS)
+    assert printed == f"seed 7, {here.facts} facts, digest {here.digest[:16]}\n"
 
 
 @pytest.mark.parametrize("bug", sampled(bugs.ALL, *QUICKLY_FOUND))
