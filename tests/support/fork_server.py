@@ -93,15 +93,16 @@ def program() -> Callable[[], object]:
 
     if sys.argv[0] != sys.executable:
         return cli.main
-    option, what, *rest = (word for word in sys.argv[1:] if word != "-P")
-    sys.argv = [option, *rest]
+    option, *rest = (word for word in sys.argv[1:] if word != "-P")
     main = sys.modules["__main__"] = types.ModuleType("__main__")
-    if option == "-c":
-        return lambda: exec(compile(what, "<string>", "exec"), vars(main))
     if option.endswith(".py"):
-        sys.argv = [option, what, *rest]
+        sys.argv = [option, *rest]
         sys.path.insert(0, str(Path(option).parent))  # as Python does
         return lambda: runpy.run_path(option, run_name="__main__")
+    what, *rest = rest
+    sys.argv = [option, *rest]
+    if option == "-c":
+        return lambda: exec(compile(what, "<string>", "exec"), vars(main))
     # It was imported by a command; as a program it is not.
     sys.modules.pop(what, None)
     return lambda: runpy.run_module(what, run_name="__main__", alter_sys=True)

@@ -8,10 +8,11 @@ import asyncio
 import json
 import os
 import random
+import subprocess
 import sys
 import uuid
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -20,6 +21,7 @@ import pytest_asyncio
 from console_client import Site, site
 from npm import node
 from paths import ROOT
+from program import Started
 from typescript import packages
 
 from ayes.interfaces.console.serving import serving
@@ -73,45 +75,41 @@ class Runner:
     def __init__(self, command: list[str], world: Mapping[str, Any]) -> None:
         self._command = command
         self._environment = os.environ | {"AYES_CONTRACT": json.dumps(world)}
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: subprocess.Popen[bytes] | None = None
 
     async def done(self, step: Mapping[str, Any]) -> dict[str, Any]:
         """What came of the step."""
-        process = await self._running()
-        assert process.stdin
-        assert process.stdout
-        process.stdin.write(json.dumps(step).encode() + b"\n")
-        await process.stdin.drain()
-        line = await asyncio.wait_for(process.stdout.readline(), 60)
+        process = self._given(step)
+        line = await asyncio.wait_for(asyncio.to_thread(process.stdout.readline), 60)
         assert line, "the runner ended; what it said is above"
         found: dict[str, Any] = json.loads(line)
         return found
 
     async def done_and_killed(self, step: Mapping[str, Any], after_s: float) -> None:
         """Begin the step and kill the process, before it, in it or after it."""
-        process = await self._running()
-        assert process.stdin
-        process.stdin.write(json.dumps(step).encode() + b"\n")
-        await process.stdin.drain()
+        self._given(step)
         await asyncio.sleep(after_s)
         await self.kill()
 
     async def kill(self) -> None:
         if self._process is not None:
-            with suppress(ProcessLookupError):
-                self._process.kill()
-            await self._process.communicate()
+            self._process.kill()
+            await asyncio.to_thread(self._process.communicate)
             self._process = None
 
-    async def _running(self) -> asyncio.subprocess.Process:
+    def _given(self, step: Mapping[str, Any]) -> Any:
+        """The process, which begins the step."""
         if self._process is None:
-            self._process = await asyncio.create_subprocess_exec(
-                *self._command,
+            start = Started if self._command[0] == sys.executable else subprocess.Popen
+            self._process = start(
+                self._command,
                 env=self._environment,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                limit=1 << 22,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
             )
+        assert self._process.stdin
+        self._process.stdin.write(json.dumps(step).encode() + b"\n")
+        self._process.stdin.flush()
         return self._process
 
 
