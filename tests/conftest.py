@@ -65,6 +65,10 @@ TOGETHER = {
         "tests/promises/races/test_crash.py",
         "tests/promises/chaos/test_chaos.py",
     ),
+    # Each file has a bank, or a simulated world, that its tests look at.
+    "attacks": ("tests/promises/races/test_attacks.py",),
+    "forged": ("tests/promises/races/test_forged_",),
+    "checker": ("tests/promises/sim/test_checker.py",),
     # The packages of the providers take seconds to import.
     "providers": (
         "tests/consumers/test_pydantic_ai_model.py",
@@ -73,6 +77,7 @@ TOGETHER = {
         "tests/projections/test_gemini.py::test_the_providers_own_types",
         "tests/projections/test_openai_responses.py::test_the_providers_own_types",
         "tests/projections/test_providers.py::test_anthropics_own_types",
+        "tests/promises/contract/test_repeats.py::test_an_adapter",
     ),
     # One Chromium, which takes a second to start.
     "browser": ("tests/promises/browser/",),

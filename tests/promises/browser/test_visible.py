@@ -4,11 +4,13 @@ import json
 
 import pytest
 from long import sampled
-from playwright.async_api import Page, expect
+from playwright.async_api import expect
 
 from ayes.schemas.tools import ToolSpec
 
-WIDTHS = [360, 768, 1024, 1280, 1440, 1920]
+#: Desks have two panes.
+DESKS = (1024, 1280, 1440, 1920)
+WIDTHS = (360, 768, *DESKS)
 LONG = "unbroken" * 60
 #: Where the texts of the arguments are that lie outside of their card or pane, or have no size.
 OUTSIDE = """() => {
@@ -57,13 +59,6 @@ ARGUMENTS = {
 }
 
 
-async def outside(page: Page, path: str, width: int) -> list[str]:
-    await page.set_viewport_size({"width": width, "height": 800})
-    await page.goto(path)
-    await expect(page.locator("article.call[data-ready]")).to_be_visible()
-    return await page.evaluate(OUTSIDE)
-
-
 @pytest.mark.parametrize("shape", sampled(ARGUMENTS, "deep"))
 async def test_no_value_lies_outside_of_the_screen(shop, visit, shape):
     """At each width of a screen, beside the list and on a page of its own, 20 and 98 levels deep,
@@ -75,11 +70,14 @@ async def test_no_value_lies_outside_of_the_screen(shop, visit, shape):
     await shop.ask(call, json.dumps(ARGUMENTS[shape]), tool="deploy")
     page = await visit()
     found = {}
-    for width in WIDTHS:
-        places = [f"/calls/{call}", *(["/"] if width > 768 else [])]  # a desk has two panes
-        for place in places:
-            found[width, place] = await outside(page, place, width)
-    assert {where: bad[:5] for where, bad in found.items() if bad} == {}
+    for place, widths in ((f"/calls/{call}", WIDTHS), ("/", DESKS)):
+        await page.goto(place)
+        await expect(page.locator("article.call[data-ready]")).to_be_visible()
+        for width in widths:
+            await page.set_viewport_size({"width": width, "height": 800})
+            if bad := await page.evaluate(OUTSIDE):
+                found[width, place] = bad[:5]
+    assert found == {}
 
 
 async def test_what_is_folded_says_how_much(shop, visit):

@@ -19,6 +19,7 @@ import pytest
 import pytest_asyncio
 from brokers import running
 from cluster import cluster
+from long import sampled
 from nats.aio.client import Client
 from shop import rule
 from slack_stand_in import APP_TOKEN, BOT_TOKEN, CHANNEL, SlackStandIn, slack_stand_in
@@ -116,7 +117,11 @@ async def raw(store: Store, role: str) -> AsyncIterator[Client]:
         await client.close()
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["one server", "three nodes"])
+@pytest_asyncio.fixture(
+    scope="module",
+    loop_scope="module",
+    params=sampled(["one server", "three nodes"], "one server"),
+)
 async def bank(request: Any, tmp_path_factory: Any) -> AsyncIterator[Bank]:
     path: Path = tmp_path_factory.mktemp("bank")
     async with AsyncExitStack() as stack:
