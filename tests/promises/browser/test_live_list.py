@@ -1,9 +1,7 @@
 """The list of waiting calls changes by itself, and never under the hands of the reader."""
 
-from console_client import Site
 from playwright.async_api import expect
 
-from ayes.ops.visitors import Role, Visitor
 from ayes.schemas.slots import CallRef
 
 FIRST, SECOND, THIRD = (f"shop/order-{number}/refund-1" for number in (1, 2, 3))
@@ -13,22 +11,15 @@ LONG_ENOUGH = """row => new Promise(
 )"""
 
 
-async def approve_as_ben(shop: Site, call: str, digest: str) -> None:
-    shop.visitor = Visitor("ben", frozenset({Role.REVIEWER}))
-    async with shop.client() as client:
-        vote = {"verdict": "approve", "digest": digest}
-        (await client.post(f"/api/v1/calls/{call}/votes", json=vote)).raise_for_status()
-
-
 async def test_rows_come_by_themselves_and_leave_when_no_form_is_open(shop, visit):
-    await shop.ask(FIRST)
-    digest = await shop.ask(SECOND)
+    for call in (FIRST, SECOND):
+        await shop.ask(call)
     page = await visit()
     rows = page.locator("#calls .row")
     await expect(page.locator("article.call[data-ready]")).to_be_visible()
     await page.keyboard.press("d")
     await expect(page.get_by_label("Why not")).to_be_focused()
-    await approve_as_ben(shop, SECOND, digest)
+    await (await shop.app.state.backend.reviewer("ben")).approve(SECOND)
     leaving = page.locator(".row.leaving")
     await expect(leaving).to_contain_text("approved by ben")
     await shop.ask(THIRD)

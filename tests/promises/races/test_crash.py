@@ -101,13 +101,6 @@ async def kill(process: Program) -> None:
     process.stdout.close()
 
 
-async def facts_so_far(store: Path) -> int:
-    from ayes.ledger.clients.services import Ledger
-
-    async with Ledger.connect(store, role="observer") as ledger:
-        return await ledger.log.last_seq()
-
-
 async def grown(store: Path, most: int) -> None:
     """Wait until so many facts are recorded."""
     from ayes.ledger.clients.services import Ledger
@@ -175,17 +168,9 @@ async def test_the_whole_of_it_killed_and_started_again(recordings: Path, tmp_pa
     """Broker, workers and driver in one process, killed and restarted: same histories (B53, I7)."""
     store, log = tmp_path / "store", tmp_path / "log"
     rehearse = (
-        *REHEARSAL,
-        "run",
-        recordings,
-        "--policy",
-        POLICY,
-        "--store",
-        store,
-        "--ack-wait",
-        ACK_WAIT_S,
-        "--json",
-    )
+        *REHEARSAL, "run", recordings, "--policy", POLICY, "--store", store,
+        "--ack-wait", ACK_WAIT_S, "--json",
+    )  # fmt: skip
     wanted = await asyncio.to_thread(expected, recordings)
     dice = random.Random(7)
     done = 0

@@ -311,6 +311,22 @@ async def race(
         both.create_task(late(other, lag_s))
 
 
+async def raced(
+    shop: Shop,
+    over_s: float,
+    one: Callable[[CallRef], Awaitable[object]],
+    other: Callable[[CallRef], Awaitable[object]],
+) -> list[Call]:
+    """Ask for each call, let both of them race about it, and wait for the ends."""
+
+    async def pair(number: int) -> CallRef:
+        ref = await shop.ask(number)
+        await race(number, over_s, lambda: one(ref), lambda: other(ref))
+        return ref
+
+    return await settled(shop, await each(pair))
+
+
 def spread(number: int, over_s: float) -> float:
     """The moment of this call's second word, around the first; most are close to it."""
     place = 2 * number / (TIMES - 1) - 1
@@ -528,18 +544,12 @@ async def test_an_approval_and_a_withdrawal(store: Path):
 async def test_a_yes_and_a_no(store: Path):
     """Whoever is recorded first decides; the other is told or not counted (B27, B28, B29, B35)."""
     async with open_shop(store, ASK, "ana", "ben") as shop:
-
-        async def one(number: int) -> CallRef:
-            ref = await shop.ask(number)
-            await race(
-                number,
-                0.1,
-                lambda: shop.vote("ana", ref, "approve"),
-                lambda: shop.vote("ben", ref, "deny", reason="Not this one."),
-            )
-            return ref
-
-        calls = await settled(shop, await each(one))
+        calls = await raced(
+            shop,
+            0.1,
+            lambda ref: shop.vote("ana", ref, "approve"),
+            lambda ref: shop.vote("ben", ref, "deny", reason="Not this one."),
+        )
     for call in calls:
         first = call.votes[0].slot.tail[3]
         assert call.decided
@@ -552,18 +562,12 @@ async def test_a_yes_and_a_no(store: Path):
 async def test_the_two_votes_of_a_quorum(store: Path):
     """Ana from two windows at once, and Ben: one approval names both, each once (B27, B39, I2)."""
     async with open_shop(store, ASK + "votes_needed = 2\n", "ana", "ben") as shop:
-
-        async def one(number: int) -> CallRef:
-            ref = await shop.ask(number)
-            await race(
-                number,
-                1.0,
-                lambda: asyncio.gather(*(shop.vote("ana", ref, "approve") for _ in range(2))),
-                lambda: shop.vote("ben", ref, "approve"),
-            )
-            return ref
-
-        calls = await settled(shop, await each(one))
+        calls = await raced(
+            shop,
+            1.0,
+            lambda ref: asyncio.gather(*(shop.vote("ana", ref, "approve") for _ in range(2))),
+            lambda ref: shop.vote("ben", ref, "approve"),
+        )
     orders: Counter[tuple[str, ...]] = Counter()
     for call in calls:
         assert call.decided
@@ -579,18 +583,12 @@ async def test_the_two_votes_of_a_quorum(store: Path):
 async def test_an_approval_and_a_users_message(store: Path):
     """Under `supersede` the first in the log decides, whoever of the gates saw what (B27, I5)."""
     async with open_shop(store, SUPERSEDE + ASK, "ana") as shop:
-
-        async def one(number: int) -> CallRef:
-            ref = await shop.ask(number)
-            await race(
-                number,
-                0.4,
-                lambda: shop.vote("ana", ref, "approve"),
-                lambda: shop.desk.say(ref.thread_ref, "Stop, I meant B-40.", message="m1"),
-            )
-            return ref
-
-        calls = await settled(shop, await each(one))
+        calls = await raced(
+            shop,
+            0.4,
+            lambda ref: shop.vote("ana", ref, "approve"),
+            lambda ref: shop.desk.say(ref.thread_ref, "Stop, I meant B-40.", message="m1"),
+        )
         for call in calls:
             said = await shop.has(call.ref.thread_ref.said("m1"))
             first = bool(call.votes) and call.votes[0].seq < said.seq
@@ -651,18 +649,12 @@ async def test_broken_glass_and_a_no(store: Path):
     """The first in the log wins, and only what won is announced (B27, B28, I5)."""
     policy = ASK + 'votes_needed = 2\nbreak_glass = ["ana"]\n'
     async with open_shop(store, policy, "ana", "ben") as shop:
-
-        async def one(number: int) -> CallRef:
-            ref = await shop.ask(number)
-            await race(
-                number,
-                0.1,
-                lambda: shop.vote("ana", ref, "break_glass", reason="The shop is on fire."),
-                lambda: shop.vote("ben", ref, "deny"),
-            )
-            return ref
-
-        calls = await settled(shop, await each(one))
+        calls = await raced(
+            shop,
+            0.1,
+            lambda ref: shop.vote("ana", ref, "break_glass", reason="The shop is on fire."),
+            lambda ref: shop.vote("ben", ref, "deny"),
+        )
     for call in calls:
         first = call.votes[0].slot.tail[3]
         assert call.decided
