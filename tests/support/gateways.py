@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import mcp_shop
 import uvicorn
 from mcp import Client
 from program import forked
@@ -26,6 +27,15 @@ def shop_server(journal: Path, name: str = "desk", **environment: str) -> Server
     """The settings of a shop over stdio."""
     command = tuple(forked(SHOP, journal))
     return ServerSettings(name=name, command=command, environment=environment)
+
+
+@asynccontextmanager
+async def web_shop(journal: Path, **options: Any) -> AsyncIterator[ServerSettings]:
+    """The settings of a shop over HTTP in this process, which takes half of a program's time."""
+    mcp_shop.JOURNAL = journal
+    app = mcp_shop.server.streamable_http_app(host="127.0.0.1", **options)
+    async with serving(app) as url:
+        yield ServerSettings(name="desk", url=url)
 
 
 def raw_server(name: str = "bad", **wanted: Any) -> ServerSettings:

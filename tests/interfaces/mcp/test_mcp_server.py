@@ -12,10 +12,19 @@ from pathlib import Path
 from typing import Any, cast
 
 import anyio
+import mcp_shop
 import pytest
-from gateways import BadGateway, client, gateway, raw_server, serving, settings, shop_server
+from gateways import (
+    BadGateway,
+    client,
+    gateway,
+    raw_server,
+    serving,
+    settings,
+    shop_server,
+    web_shop,
+)
 from mcp import Client
-from mcp.server.mcpserver import MCPServer
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
@@ -58,8 +67,13 @@ POLICY = (
     + rule("never", "block", 'reason = "it is broken"', tools="*/fails")
     + rule("refunds", "ask", "editor_counts = true", tools="*/refund")
 )
+ALL = rule("all", "allow", tools="*")
 THREAD = ThreadRef("shop", "mcp-rita")
 CLAUDE = "claudecode/toolUseId"
+META: Any = {CLAUDE: "toolu_1"}
+#: Clients of the present era of the protocol, and of the one before 2026-07-28.
+ERAS = pytest.mark.parametrize("mode", ["auto", "legacy"])
+A_SHORT_HOLD = pytest.mark.parametrize("hold", ["1s"])
 JSON = {"mode": "json", "by_alias": True, "exclude_none": True}
 
 
@@ -69,7 +83,8 @@ class World:
     def __init__(self, shop: Shop, journal: Path) -> None:
         self.shop, self.journal = shop, journal
         self.ana = shop.ledger.reviewer("ana")
-        self.url = ""
+        self.gateway: Any
+        self.url: str
 
     @property
     def ran(self) -> list[str]:
@@ -95,16 +110,38 @@ def hold() -> str:
     return "20s"
 
 
+@asynccontextmanager
+async def before(
+    port: EventLog,
+    journal: Path,
+    *servers: ServerSettings,
+    policy: str = POLICY,
+    hold: str = "20s",
+    ready: bool = True,
+) -> AsyncIterator[World]:
+    """A gateway before these servers."""
+    made = World(Shop(port), journal)
+    await made.shop.apply(policy)
+    file = settings(*servers, hold=hold)
+    async with (
+        made.shop.gates(),
+        gateway(made.shop.ledger, file, ready=ready) as (made.gateway, made.url),
+    ):
+        yield made
+
+
 @pytest.fixture
 async def world(port: EventLog, tmp_path: Path, hold: str) -> AsyncIterator[World]:
-    shop = Shop(port)
-    await shop.apply(POLICY)
-    made = World(shop, tmp_path / "journal")
-    async with (
-        shop.gates(),
-        gateway(shop.ledger, settings(shop_server(made.journal), hold=hold)) as (running, made.url),
-    ):
-        made.gateway = running
+    journal = tmp_path / "journal"
+    async with web_shop(journal) as server, before(port, journal, server, hold=hold) as made:
+        yield made
+
+
+@pytest.fixture
+async def stdio(port: EventLog, tmp_path: Path) -> AsyncIterator[World]:
+    """A world whose shop is a program."""
+    journal = tmp_path / "journal"
+    async with before(port, journal, shop_server(journal)) as made:
         yield made
 
 
@@ -127,7 +164,7 @@ def recorded_in(again: Any) -> list[Any]:
     return recorded
 
 
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
+@ERAS
 async def test_what_the_policy_decides_alone_is_answered_at_once(world: World, mode: str):
     """In both eras: an allowed call is passed on and its result recorded; a blocked one is an error
     result with the reason, and does not run (B1, I1).
@@ -145,7 +182,7 @@ async def test_what_the_policy_decides_alone_is_answered_at_once(world: World, m
     assert first.wish.labels[SERVER_LABEL] == "desk"
 
 
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
+@ERAS
 async def test_a_held_request_is_answered_when_people_have_decided(world: World, mode: str):
     """Approved, it runs once with its result; denied, it does not run and the reason is told."""
     async with client(world.url, mode=mode) as agent:
@@ -180,7 +217,7 @@ async def test_an_edit_and_an_answer_reach_the_model(world: World):
     assert world.ran == ["refund A-17 2"]
 
 
-@pytest.mark.parametrize("hold", ["1s"])
+@A_SHORT_HOLD
 async def test_a_client_that_can_come_back_is_asked_to_with_a_sealed_state(world: World):
     """Each round ends with a state and nothing else; the call is the same one in all of them, and
     its state cannot be read, changed, used for other arguments or by another requester.
@@ -211,7 +248,7 @@ async def test_a_client_that_can_come_back_is_asked_to_with_a_sealed_state(world
     assert len(await world.calls()) == 1
 
 
-@pytest.mark.parametrize("hold", ["1s"])
+@A_SHORT_HOLD
 async def test_after_the_last_round_a_finished_result_says_how_to_come_back(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
@@ -235,7 +272,7 @@ async def test_after_the_last_round_a_finished_result_says_how_to_come_back(
     assert world.ran == ["refund A-17 0"]
 
 
-@pytest.mark.parametrize("hold", ["1s"])
+@A_SHORT_HOLD
 async def test_an_older_client_gets_the_pending_result_after_one_wait(world: World):
     """It has no rounds. The same call again, while it waits, is the same call (I1)."""
     async with client(world.url, mode="legacy") as agent:
@@ -256,8 +293,8 @@ async def test_the_id_that_a_client_sends_names_the_call(world: World):
     """
     async with client(world.url) as agent:
         for _ in range(2):
-            await agent.call_tool("search", {"text": "a"}, meta={CLAUDE: "toolu_1"})
-        await agent.call_tool("search", {"text": "b"}, meta={CLAUDE: "toolu_1"})
+            await agent.call_tool("search", {"text": "a"}, meta=META)
+        await agent.call_tool("search", {"text": "b"}, meta=META)
         await agent.call_tool("search", {"text": "c"}, meta={CLAUDE: "../> *" * 40})
         for _ in range(2):
             await agent.call_tool("search", {"text": "d"})
@@ -342,15 +379,14 @@ async def test_a_disconnect_neither_withdraws_nor_runs_anything(world: World):
 
 async def test_two_gateways_run_a_call_once(world: World):
     """Both hold the same call; one runs it, and both answer with the one result (I1)."""
-    file = settings(shop_server(world.journal))
-    meta = {CLAUDE: "toolu_1"}
+    file = world.gateway.settings
     async with (
         gateway(world.shop.ledger, file) as (_, url),
         client(world.url) as one,
         client(url) as other,
     ):
         asking = [
-            asyncio.create_task(agent.call_tool("refund", {"order": "A-17"}, meta=meta))
+            asyncio.create_task(agent.call_tool("refund", {"order": "A-17"}, meta=META))
             for agent in (one, other)
         ]
         await world.ana.approve((await world.asked()).ref)
@@ -359,49 +395,39 @@ async def test_two_gateways_run_a_call_once(world: World):
     assert world.ran == ["refund A-17 0"]
 
 
-async def test_a_server_that_ends_while_it_runs_leaves_the_call_in_doubt(world: World):
+async def test_a_server_that_ends_while_it_runs_leaves_the_call_in_doubt(stdio: World):
     """The tool may have run. The model is told so, and the same call does not run again."""
-    async with client(world.url) as agent:
-        meta = {CLAUDE: "toolu_1"}
+    async with client(stdio.url) as agent:
         for _ in range(2):
-            result = await agent.call_tool("dies", {}, meta=meta)
+            result = await agent.call_tool("dies", {}, meta=META)
             assert result.is_error
             assert "It may have taken effect" in text(result)
-    [call] = await world.calls()
+    [call] = await stdio.calls()
     assert call.status is Status.IN_DOUBT
-    assert world.ran == ["dies"]
+    assert stdio.ran == ["dies"]
 
 
-async def test_a_proxy_that_gives_up_leaves_the_call_in_doubt(port: EventLog):
+async def test_a_proxy_that_gives_up_leaves_the_call_in_doubt(port: EventLog, tmp_path: Path):
     """Its 502 is not the server's answer: the tool may have run, and does not run again."""
-    far = MCPServer("far")
-
-    @far.tool()
-    def search(text: str) -> str:
-        return text
-
-    front, shop = BadGateway(far.streamable_http_app(host="127.0.0.1")), Shop(port)
-    await shop.apply(POLICY)
+    front = BadGateway(mcp_shop.server.streamable_http_app(host="127.0.0.1"))
     async with (
-        shop.gates(),
         serving(front) as there,
-        gateway(shop.ledger, settings(ServerSettings(name="far", url=there))) as (_, url),
-        client(url) as agent,
+        before(port, tmp_path, ServerSettings(name="far", url=there)) as world,
+        client(world.url) as agent,
     ):
         for _ in range(2):
-            result = await agent.call_tool("search", {"text": "A-17"}, meta={CLAUDE: "toolu_1"})
+            result = await agent.call_tool("search", {"text": "A-17"}, meta=META)
             assert "It may have taken effect" in text(result)
     assert front.calls == 1
 
 
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
-@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize(("mode", "large"), [("auto", False), ("legacy", True)])
 async def test_a_picture_is_recorded_as_one_and_given_again(world: World, mode: str, large: bool):
     """The second request has what the first had; a large picture is kept by its digest."""
     async with client(world.url, mode=mode) as agent:
         arguments = {"large": large}
-        first = await agent.call_tool("chart", arguments, meta={CLAUDE: "toolu_1"})
-        again = await agent.call_tool("chart", arguments, meta={CLAUDE: "toolu_1"})
+        first = await agent.call_tool("chart", arguments, meta=META)
+        again = await agent.call_tool("chart", arguments, meta=META)
     data = png(160, 160, level=0) if large else png()
     assert base64.b64decode(first.content[1].data) == data
     assert (recorded_in(again), again.is_error) == (first.content, False)
@@ -414,14 +440,14 @@ async def test_a_picture_is_recorded_as_one_and_given_again(world: World, mode: 
     assert (picture.media_type, picture.source) == ("image/png", kept)
 
 
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
+@ERAS
 async def test_a_result_with_files_and_more_is_given_again_whole(world: World, mode: str):
     """Its files are files in the ledger. Their annotations, the links and the structured content
     are kept beside them, and the second request gets all of it, also as a task.
     """
     async with client(world.url, mode=mode) as agent:
-        first = await agent.call_tool("report", {}, meta={CLAUDE: "toolu_1"})
-        again = await agent.call_tool("report", {}, meta={CLAUDE: "toolu_1"})
+        first = await agent.call_tool("report", {}, meta=META)
+        again = await agent.call_tool("report", {}, meta=META)
     assert first.structured_content == again.structured_content == {"refunds": 3}
     assert recorded_in(again) == first.content
     assert [one.type for one in recorded_in(again)] == [
@@ -440,11 +466,10 @@ async def test_a_result_with_files_and_more_is_given_again_whole(world: World, m
 
 async def test_a_file_that_was_removed_is_described(world: World):
     """By an administrator, after it was recorded. The rest of the result is given again."""
-    meta = {CLAUDE: "toolu_1"}
     async with client(world.url) as agent:
-        await agent.call_tool("report", {}, meta=meta)
+        await agent.call_tool("report", {}, meta=META)
         world.shop.log._pieces.clear()
-        again = await agent.call_tool("report", {}, meta=meta)
+        again = await agent.call_tool("report", {}, meta=META)
     assert [one.type for one in recorded_in(again)] == [
         *("text", "resource", "resource", "text", "resource_link"),
     ]
@@ -459,9 +484,8 @@ async def test_a_file_that_cannot_be_stored_is_described(world: World):
     async with client(world.url) as agent:
         place = file_piece("shop", world.shop.log.file_place(digest), 1)
         await world.shop.log.keep_piece(place, b"other bytes")
-        meta = {CLAUDE: "toolu_1"}
-        first = await agent.call_tool("chart", {"large": True}, meta=meta)
-        again = await agent.call_tool("chart", {"large": True}, meta=meta)
+        first = await agent.call_tool("chart", {"large": True}, meta=META)
+        again = await agent.call_tool("chart", {"large": True}, meta=META)
     assert base64.b64decode(first.content[1].data) == picture
     assert text(again) == (
         f"Refunds by month.[image/png, {len(picture):,} bytes] could not be stored. "
@@ -492,12 +516,12 @@ async def test_an_error_of_the_protocol_is_passed_on_and_kept(world: World):
     async with client(world.url) as agent:
         for _ in range(2):
             with pytest.raises(MCPError, match="the shop is closed") as raised:
-                await agent.call_tool("breaks", {}, meta={CLAUDE: "toolu_1"})
+                await agent.call_tool("breaks", {}, meta=META)
             assert (raised.value.code, raised.value.data) == (-32050, {"until": "nine"})
     assert world.ran == ["breaks"]
 
 
-async def test_what_a_server_asks_its_client_is_passed_on(world: World):
+async def test_what_a_server_asks_its_client_is_passed_on(stdio: World):
     """A tool that asks for something (`input_required`) runs under one claim to its end."""
     from mcp_types import ElicitResult
 
@@ -505,10 +529,10 @@ async def test_what_a_server_asks_its_client_is_passed_on(world: World):
         return ElicitResult(action="accept", content={"size": "L"})
 
     for mode in ("auto", "legacy"):
-        async with client(world.url, mode=mode, elicitation_callback=answer) as agent:
+        async with client(stdio.url, mode=mode, elicitation_callback=answer) as agent:
             assert text(await agent.call_tool("order", {})) == "one shirt in L"
-    assert world.ran == ["order L", "order L"]
-    assert [call.status for call in await world.calls()] == [Status.RETURNED] * 2
+    assert stdio.ran == ["order L", "order L"]
+    assert [call.status for call in await stdio.calls()] == [Status.RETURNED] * 2
 
 
 async def test_progress_is_passed_on(world: World):
@@ -571,14 +595,11 @@ async def test_a_changed_tool_is_another_version_and_needs_a_new_approval(
 
 async def test_two_servers_are_one(port: EventLog, tmp_path: Path):
     """Their tools keep their names where these are unique; each is called at its own server."""
-    shop = Shop(port)
-    await shop.apply('[[rule]]\nname = "all"\ntools = ["*"]\nthen = "allow"\n')
     journals = [tmp_path / "one", tmp_path / "two"]
     servers = [shop_server(journal, name=journal.name) for journal in journals]
     async with (
-        shop.gates(),
-        gateway(shop.ledger, settings(*servers)) as (_, url),
-        client(url) as agent,
+        before(port, tmp_path, *servers, policy=ALL) as world,
+        client(world.url) as agent,
     ):
         names = {tool.name for tool in (await agent.list_tools()).tools}
         assert {"one__refund", "two__refund", WAIT} <= names
@@ -594,18 +615,15 @@ async def test_two_servers_are_one(port: EventLog, tmp_path: Path):
 OPEN = {"type": "object"}
 
 
-def program(line: str) -> ServerSettings:
-    return ServerSettings(name="bad", command=("sh", "-c", line))
-
-
-MISSING = {
-    "no such program": ServerSettings(name="bad", command=("/does/not/exist",)),
-    "ends at once": program("exit 1"),
-    "never answers": program("exec sleep 1000"),
-    "floods": program("exec yes"),
-    "says what is not valid": raw_server(about={"capabilities": "all"}),
-    "nobody listens": ServerSettings(name="bad", url="http://127.0.0.1:9/mcp"),
-}
+NO_PROGRAM = ServerSettings(name="no-such-program", command=("/does/not/exist",))
+MISSING = (
+    NO_PROGRAM,
+    ServerSettings(name="ends-at-once", command=("sh", "-c", "exit 1")),
+    ServerSettings(name="never-answers", command=("sleep", "1000")),
+    ServerSettings(name="floods", command=("yes",)),
+    raw_server("says-what-is-not-valid", about={"capabilities": "all"}),
+    ServerSettings(name="nobody-listens", url="http://127.0.0.1:9/mcp"),
+)
 
 
 @pytest.fixture
@@ -616,42 +634,34 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
-@pytest.mark.parametrize("bad", MISSING)
-async def test_what_one_server_lacks_is_taken_from_no_other(
-    port: EventLog, tmp_path: Path, bad: str, mode: str
+@ERAS
+async def test_what_some_servers_lack_is_taken_from_no_other(
+    port: EventLog, tmp_path: Path, mode: str
 ):
-    """It is named; the others' tools are listed, and an approved call of theirs runs (B27)."""
-    shop = Shop(port)
-    await shop.apply(POLICY)
-    servers = [MISSING[bad], shop_server(tmp_path / "journal")]
-    async with (
-        shop.gates(),
-        gateway(shop.ledger, settings(*servers), ready=False) as (running, url),
-    ):
-        await running.routes.upstreams["desk"].reached(60)
-        async with client(url, mode=mode) as agent:
-            assert "not there now: bad" in (agent.instructions or "")
-            names = {tool.name for tool in (await agent.list_tools()).tools}
-            assert {"refund", "search", WAIT} <= names
+    """They are named; the others' tools are listed, and an approved call of theirs runs (B27)."""
+    names = ", ".join(one.name for one in MISSING)
+    journal = tmp_path / "journal"
+    async with before(port, journal, *MISSING, shop_server(journal), ready=False) as world:
+        await world.gateway.routes.upstreams["desk"].reached(60)
+        async with client(world.url, mode=mode) as agent:
+            assert f"not there now: {names}." in (agent.instructions or "")
+            listed = {tool.name for tool in (await agent.list_tools()).tools}
+            assert {"refund", "search", WAIT} <= listed
             asking = asyncio.create_task(agent.call_tool("refund", {"order": "A-17"}))
-            [asked] = await until(lambda: shop.ledger.open_questions(THREAD))
-            await shop.ledger.reviewer("ana").approve(asked.ref)
+            await world.ana.approve((await world.asked()).ref)
             assert text(await asking) == "0 given back for A-17"
             assert (await agent.read_resource("shop://hours")).contents[0].text == "nine to five"
             unknown = await agent.call_tool("of_bad", {})
-            assert "not there now: the servers bad" in text(unknown)
+            assert f"not there now: the servers {names})" in text(unknown)
 
 
 async def test_a_lone_server_that_does_not_start_is_told_to_its_client(port: EventLog):
     """There is nothing to serve, and the reason is said."""
-    shop = Shop(port)
-    file = settings(MISSING["no such program"])
-    async with gateway(shop.ledger, file, ready=False) as (running, url):
+    async with gateway(Shop(port).ledger, settings(NO_PROGRAM), ready=False) as (running, url):
         with pytest.raises(MCPError):
-            await running.routes.upstreams["bad"].reached(60)
+            await running.routes.upstreams[NO_PROGRAM.name].reached(60)
         with pytest.RaisesGroup(
-            pytest.RaisesExc(MCPError, match=r"bad: the server does not start: .*No such file"),
+            pytest.RaisesExc(MCPError, match=r"the server does not start: .*No such file"),
             flatten_subgroups=True,
         ):
             async with client(url, mode="legacy"):
@@ -659,10 +669,10 @@ async def test_a_lone_server_that_does_not_start_is_told_to_its_client(port: Eve
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
+@ERAS
 async def test_a_server_that_comes_later_is_listed(port: EventLog, tmp_path: Path, mode: str):
     """A slow start keeps no client waiting; those that can be told are told of it (B27)."""
-    shop, told, door = Shop(port), asyncio.Event(), tmp_path / "door"
+    told, door = asyncio.Event(), tmp_path / "door"
     late = shop_server(tmp_path / "late", name="late")
     wait = f"while ! [ -e {door} ]; do sleep 0.05; done; exec {shlex.join(late.command)}"
     late = late.model_copy(update={"command": ("sh", "-c", wait)})
@@ -671,10 +681,8 @@ async def test_a_server_that_comes_later_is_listed(port: EventLog, tmp_path: Pat
         if getattr(message, "method", "") == "notifications/tools/list_changed":
             told.set()
 
-    async with gateway(shop.ledger, settings(raw_server("desk", tools=[]), late), ready=False) as (
-        running,
-        url,
-    ):
+    servers = settings(raw_server("desk", tools=[]), late)
+    async with gateway(Shop(port).ledger, servers, ready=False) as (running, url):
         await running.routes.upstreams["desk"].reached(60)
         async with client(url, mode=mode, message_handler=heard) as agent:
             assert [tool.name for tool in (await agent.list_tools()).tools] == [WAIT]
@@ -691,21 +699,18 @@ async def test_a_server_that_died_holds_up_no_approved_call_of_another(
     port: EventLog, tmp_path: Path
 ):
     """Only the tool that was approved is looked at again before it runs (B27)."""
-    shop, once = Shop(port), tmp_path / "once"
-    await shop.apply(POLICY)
+    once, journal = tmp_path / "once", tmp_path / "journal"
     mortal = shop_server(tmp_path / "other", name="mortal")
     line = f"[ -e {once} ] && exec sleep 1000; touch {once}; exec {shlex.join(mortal.command)}"
     mortal = mortal.model_copy(update={"command": ("sh", "-c", line)})
-    servers = [mortal, shop_server(tmp_path / "journal")]
     async with (
-        shop.gates(),
-        gateway(shop.ledger, settings(*servers)) as (_, url),
-        client(url) as agent,
+        before(port, journal, mortal, shop_server(journal)) as world,
+        client(world.url) as agent,
     ):
         asking = asyncio.create_task(agent.call_tool("desk__refund", {"order": "A-17"}))
-        [asked] = await until(lambda: shop.ledger.open_questions(THREAD))
+        asked = await world.asked()
         assert "It may have taken effect" in text(await agent.call_tool("mortal__dies", {}))
-        await shop.ledger.reviewer("ana").approve(asked.ref)
+        await world.ana.approve(asked.ref)
         assert text(await asking) == "0 given back for A-17"
         listed = {tool.name for tool in (await agent.list_tools()).tools}
     # Names stay as they were, so that none is another server's all at once.
@@ -727,21 +732,18 @@ HOSTILE: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("alone", [True, False])
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
+@pytest.mark.parametrize(("mode", "alone"), [("auto", True), ("legacy", False)])
 async def test_a_tool_that_is_not_valid_is_left_out_alone(
     port: EventLog, tmp_path: Path, mode: str, alone: bool
 ):
     """One without a name, or of a form that clients refuse, costs no other tool its place; none
     takes that of the gateway's own. One whose schema cannot be checked is refused by name (I7).
     """
-    shop = Shop(port)
-    await shop.apply('[[rule]]\nname = "all"\ntools = ["*"]\nthen = "allow"\n')
-    others = [] if alone else [shop_server(tmp_path / "journal")]
+    journal = tmp_path / "journal"
+    others = [] if alone else [shop_server(journal)]
     async with (
-        shop.gates(),
-        gateway(shop.ledger, settings(raw_server(tools=HOSTILE), *others)) as (_, url),
-        client(url, mode=mode) as agent,
+        before(port, journal, raw_server(tools=HOSTILE), *others, policy=ALL) as world,
+        client(world.url, mode=mode) as agent,
     ):
         listed = {tool.name: tool for tool in (await agent.list_tools()).tools}
         assert {"good", "strange", f"bad__{WAIT}", WAIT} <= set(listed)
@@ -752,21 +754,19 @@ async def test_a_tool_that_is_not_valid_is_left_out_alone(
         assert text(await agent.call_tool(f"bad__{WAIT}", {})) == f"called {WAIT}"
         refused = text(await agent.call_tool("strange", {}))
         assert "a.example/b, which is not one of the drafts" in refused
-    calls = {fact.slot.call_ref for fact in await shop.ledger.read(THREAD) if fact.slot.call_ref}
-    assert len(calls) == 2
+    assert len(await world.calls()) == 2
 
 
 async def test_a_message_without_end_takes_nothing_from_others(port: EventLog, tmp_path: Path):
     """What a server sends at once has a bound: beyond it its connection ends, so the call is in
     doubt, and everybody else is served (security: a result of 60 MB).
     """
-    shop = Shop(port)
-    await shop.apply('[[rule]]\nname = "all"\ntools = ["*"]\nthen = "allow"\n')
     loud = raw_server(tools=[{"name": "shout", "inputSchema": OPEN}], large=60_000_000)
+    journal = tmp_path / "journal"
     async with (
-        shop.gates(),
-        gateway(shop.ledger, settings(loud, shop_server(tmp_path / "journal"))) as (_, url),
-        client(url) as agent,
+        web_shop(journal) as quiet,
+        before(port, journal, loud, quiet, policy=ALL) as world,
+        client(world.url) as agent,
     ):
         shouting = asyncio.create_task(agent.call_tool("shout", {}))
         assert text(await agent.call_tool("search", {"text": "A"})) == "nothing about A"
@@ -814,26 +814,17 @@ async def test_log_messages_of_a_shared_connection_are_one_persons():
 
 @pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
 async def test_an_answer_over_http_has_a_bound_too(
-    port: EventLog, monkeypatch: pytest.MonkeyPatch, kind: str
+    port: EventLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ):
     """As a stream of events or as one JSON: the call is in doubt."""
     monkeypatch.setattr(streams_module, "MAX_MESSAGE", 100_000)
-    far = MCPServer("far")
-
-    @far.tool()
-    def search(text: str) -> str:
-        return text * 200_000
-
-    shop = Shop(port)
-    await shop.apply(POLICY)
-    app = far.streamable_http_app(host="127.0.0.1", json_response=kind == "application/json")
+    asked = {"text": "A" * 100_000}
     async with (
-        shop.gates(),
-        serving(app) as there,
-        gateway(shop.ledger, settings(ServerSettings(name="far", url=there))) as (_, url),
-        client(url) as agent,
+        web_shop(tmp_path / "journal", json_response=kind == "application/json") as server,
+        before(port, tmp_path / "journal", server) as world,
+        client(world.url) as agent,
     ):
-        assert "It may have taken effect" in text(await agent.call_tool("search", {"text": "A"}))
+        assert "It may have taken effect" in text(await agent.call_tool("search", asked))
 
 
 type Ask = Callable[[Client], Awaitable[Any]]
@@ -849,9 +840,9 @@ ASKED: dict[str, Ask] = {
 }
 
 
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
+@ERAS
 async def test_everything_else_is_the_same_as_without_the_gateway(
-    world: World, mode: str, tmp_path: Path
+    stdio: World, mode: str, tmp_path: Path
 ):
     """Lists, resources, prompts, completions and results of allowed tools are equal, and so is what
     the server says of itself; a tool is added, and the extension for tasks.
@@ -861,7 +852,7 @@ async def test_everything_else_is_the_same_as_without_the_gateway(
 
     command = shop_server(tmp_path / "direct").command
     server = stdio_client(StdioServerParameters(command=command[0], args=list(command[1:])))
-    async with client(world.url, mode=mode) as agent, Client(server, mode=mode) as direct:
+    async with client(stdio.url, mode=mode) as agent, Client(server, mode=mode) as direct:
         for name, ask in ASKED.items():
             assert await ask(agent) == await ask(direct), name
         reference = PromptReference(name="complain")
@@ -915,13 +906,12 @@ for line in sys.stdin:
 @pytest.fixture
 async def changing(port: EventLog, tmp_path: Path) -> AsyncIterator[World]:
     """A gateway before a server whose tools change with each listing."""
-    shop = Shop(port)
-    await shop.apply('[[rule]]\nname = "all"\ntools = ["*/search-*"]\nthen = "allow"\n')
     script = tmp_path / "changing.py"
     script.write_text(CHANGING)
     server = ServerSettings(name="desk", command=(sys.executable, str(script)))
-    made = World(shop, tmp_path / "journal")
-    async with shop.gates(), gateway(shop.ledger, settings(server)) as (made.gateway, made.url):
+    async with before(
+        port, tmp_path, server, policy=rule("all", "allow", tools="*/search-*")
+    ) as made:
         yield made
 
 
