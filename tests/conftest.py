@@ -55,12 +55,6 @@ structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
 #: what is slow to make, or each keeps a whole machine busy. The first group that fits counts.
 TOGETHER = {
     "lakes of the analysts": ("tests/docs/test_analysts.py",),
-    "lakes of the recordings": (
-        "tests/interfaces/cli/test_lake.py::test_each_recorded_call_is_a_row",
-        "tests/interfaces/cli/test_lake.py::test_calls_are_what_the_events_say",
-        "tests/interfaces/cli/test_lake.py::test_events_are_a_plain_replay",
-        "tests/interfaces/cli/test_lake.py::test_a_lake_that_is_whole_is_verified",
-    ),
     "a whole machine": (
         "tests/promises/races/test_crash.py",
         "tests/promises/chaos/test_chaos.py",
@@ -81,18 +75,26 @@ TOGETHER = {
     ),
     # One Chromium, which takes a second to start.
     "browser": ("tests/promises/browser/",),
-    # Each file has a running `ayes up`, or two.
-    "cli": ("tests/interfaces/cli/test_main.py",),
-    "one server": ("tests/promises/races/test_one_server.py",),
-    "people": ("tests/interfaces/cli/test_people.py",),
-    "rehearse": ("tests/bench/test_rehearsal.py",),
-    "terminal": ("tests/interfaces/cli/test_terminal.py",),
+}
+#: Each file has a running `ayes up`, console, broker or site for its tests.
+FILES_TOGETHER = {
+    *("tests/bench/test_rehearsal.py", "tests/promises/races/test_one_server.py"),
+    *(
+        f"tests/interfaces/{name}.py"
+        for name in (
+            *("access/test_openid", "access/test_security"),
+            *("api/test_bound_accounts", "api/test_decided", "api/test_nats"),
+            *("cli/test_console", "cli/test_lake", "cli/test_main", "cli/test_notify"),
+            *("cli/test_options", "cli/test_people", "cli/test_stop_commands"),
+            *("cli/test_terminal", "console/test_links_page"),
+        )
+    ),
 }
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Schedule each test by itself, and those of `TOGETHER` together.
+    """Schedule each test by itself, and those of `TOGETHER` and of `FILES_TOGETHER` together.
 
     The marker `xdist_group` is for this, but pytest-xdist 3.8 writes it where pytest 9.2 no longer
     reads it.
@@ -102,7 +104,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             groups = (group for group, begins in TOGETHER.items() if nodeid.startswith(begins))
-            return next(groups, nodeid)
+            file = nodeid.partition("::")[0]
+            return next(groups, file if file in FILES_TOGETHER else nodeid)
 
     return Scheduling(config, log)
 

@@ -2,10 +2,8 @@
 
 import asyncio
 import gc
-import os
 import socket
 import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,11 +14,12 @@ import pytest
 from agentapprovalprotocol import AsyncClient
 from pages import blocks
 from paths import ROOT
-from program import environment
+from program import started
 from pydantic_ai import messages as pai
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from running import working
 from sections import section, settings_file
+from shop import rule
 from until import until
 
 from ayes.consumers.gate import Gate
@@ -33,7 +32,7 @@ from ayes.schemas.policy import applied
 from ayes.schemas.slots import ThreadRef, policy_slot
 
 PAGE = ROOT / "docs" / "aap.md"
-POLICY = '[[rule]]\nname = "money"\ntools = ["refund"]\nthen = "ask"\n'
+POLICY = rule("money", "ask")
 THREAD = ThreadRef("shop", "aap-support-bot")
 TOKEN = "t" * 32
 
@@ -51,25 +50,12 @@ async def ledger(store: Path) -> AsyncIterator[Ledger]:
 
 
 @asynccontextmanager
-async def provider(store: Path, port: int) -> AsyncIterator[asyncio.subprocess.Process]:
+async def provider(store: Path, port: int) -> AsyncIterator[subprocess.Popen[str]]:
     """The program, with the settings of the page, once it answers."""
     shown, _ = blocks(PAGE, "toml")
     file = settings_file(store.parent, shown.text)
-    ours = environment(PYTHONPATH=os.environ.get("PYTHONPATH", ""), SUPPORT_BOT_TOKEN=TOKEN)
-    line = [
-        "-m",
-        "ayes.interfaces.cli.main",
-        "serve",
-        "aap",
-        "--settings",
-        str(file),
-        "--http",
-        f"127.0.0.1:{port}",
-    ]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, *line, "--store", str(store), env=ours, stderr=subprocess.DEVNULL
-    )
-    try:
+    arguments = ("--settings", file, "--http", f"127.0.0.1:{port}", "--store", store)
+    with started("serve", "aap", *arguments, SUPPORT_BOT_TOKEN=TOKEN) as process:
         async with asyncio.timeout(60), httpx.AsyncClient() as http:
             while True:
                 try:
@@ -80,15 +66,11 @@ async def provider(store: Path, port: int) -> AsyncIterator[asyncio.subprocess.P
                     assert answer.status_code == 401
                     break
         yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        process.kill()
 
 
 async def asked(ledger: Ledger) -> Call:
-    waiting = await until(lambda: ledger.open_questions(THREAD))
-    [call] = waiting
+    [call] = await until(lambda: ledger.open_questions(THREAD))
     return call
 
 
@@ -124,7 +106,6 @@ async def test_an_agent_of_the_page_outlives_its_provider(ledger: Ledger, store:
         asking = asyncio.create_task(agent.run("Refund A-17."))
         waiting = await asked(ledger)
         first.kill()
-        await first.wait()
         assert not asking.done()
         async with provider(store, port):
             await ledger.reviewer("ana").approve(waiting.ref)

@@ -135,6 +135,7 @@ async def test_a_login_that_ends_is_repeated_and_loses_nothing(tmp_path, monkeyp
             while client.stats["reconnects"] < 2:
                 number += 1
                 await ana.bind(f"slack:T1/U{number}")
+                await asyncio.sleep(0.01)
         async with Ledger.connect(server.store.path, role="observer") as observer:
             facts = await observer.read(PEOPLE)
             accounts = [fact.event.account for fact in facts]

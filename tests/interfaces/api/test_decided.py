@@ -97,7 +97,7 @@ async def pages(backend, chosen, order="newest", limit=7):
 async def known(ledger):
     """What `page` should find, from the facts of each call."""
     decisions = await ledger.read("ledger.*.*.call.*.decided")
-    return [await ledger.call(fact.slot.call_ref) for fact in decisions]
+    return await asyncio.gather(*(ledger.call(fact.slot.call_ref) for fact in decisions))
 
 
 SEARCHES = {

@@ -47,7 +47,9 @@ class Fuzzer:
         ]
 
     def run(self, mode: GenerationMode) -> None:
-        for operation in self.operations:
+        # Broken requests take long to make: one of each is for `make test-long`.
+        sparing = mode is GenerationMode.NEGATIVE and self.examples == 1
+        for operation in self.operations[:: 4 if sparing else 1]:
             self.fuzz(operation.as_strategy(generation_mode=mode))
             names = {one.name for one in operation.path_parameters} & {*NAMES}
             if names:

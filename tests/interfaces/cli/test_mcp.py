@@ -17,7 +17,7 @@ import pytest
 from brokers import running
 from gateways import SHOP
 from mcp import Client, StdioServerParameters, stdio_client
-from program import environment, forked
+from program import environment, forked, started
 from running import working
 from sections import settings_file
 from shop import rule
@@ -55,28 +55,25 @@ def journal(tmp_path: Path) -> Path:
     return tmp_path / "journal"
 
 
-def command(store: Path, journal: Path, *more: str, clients: str = "") -> list[str]:
+def command(store: Path, journal: Path, clients: str = "") -> list[str]:
+    """The arguments of `ayes`."""
     shop = forked(SHOP, journal)
     file = settings_file(
         store.parent,
         f'[mcp]\nworkspace = "shop"\nrequester = "rita"\nhold = "20s"\n{clients}'
         f'[[mcp.server]]\nname = "desk"\ncommand = {shop!r}\n'.replace("'", '"'),
     )
-    ayes = [sys.executable, "-m", "ayes.interfaces.cli.main", "mcp", "gateway"]
-    return [*ayes, "--settings", str(file), "--store", str(store), *more]
+    return ["mcp", "gateway", "--settings", str(file), "--store", str(store)]
+
+
+def over_stdio(arguments: list[str]) -> list[str]:
+    """What a client runs, which starts the gateway itself."""
+    return forked("-m", "ayes.interfaces.cli.main", *arguments)
 
 
 def ran(journal: Path) -> list[str]:
     """The runs of tools, in order."""
     return journal.read_text().splitlines() if journal.exists() else []
-
-
-@asynccontextmanager
-async def over_stdio(line: list[str]) -> AsyncIterator[Client]:
-    ours = environment(PYTHONPATH=os.environ.get("PYTHONPATH", ""))
-    server = StdioServerParameters(command=line[0], args=line[1:], env=ours)
-    async with Client(stdio_client(server)) as agent:
-        yield agent
 
 
 async def asked(ledger: Ledger) -> Call:
@@ -86,7 +83,9 @@ async def asked(ledger: Ledger) -> Call:
 
 async def test_a_client_over_stdio(ledger: Ledger, store: Path, journal: Path):
     """The program itself: a gated call waits, is approved by a person's vote, and runs once."""
-    async with over_stdio(command(store, journal)) as agent:
+    program, *arguments = over_stdio(command(store, journal))
+    server = StdioServerParameters(command=program, args=arguments, env=environment())
+    async with Client(stdio_client(server)) as agent:
         asking = asyncio.create_task(agent.call_tool("refund", {"order": "A-17"}))
         await ledger.reviewer("ana").approve((await asked(ledger)).ref)
         result = await asking
@@ -99,11 +98,10 @@ async def test_a_client_that_goes_away_is_no_error(
     ledger: Ledger, store: Path, journal: Path, first: str
 ):
     """It closes both pipes, in either order, while an answer is due: the gateway ends quietly."""
-    ours = environment(PYTHONPATH=os.environ.get("PYTHONPATH", ""))
     reads, writes = os.pipe()
     process = await asyncio.create_subprocess_exec(
-        *command(store, journal),
-        env=ours,
+        *over_stdio(command(store, journal)),
+        env=environment(),
         stdin=subprocess.PIPE,
         stdout=writes,
         stderr=subprocess.PIPE,
@@ -127,19 +125,10 @@ async def test_a_client_that_goes_away_is_no_error(
     assert (process.returncode, printed.decode()) == (0, "")
 
 
-async def _ended(process: asyncio.subprocess.Process) -> None:
-    process.kill()
-    await process.wait()
-
-
 @asynccontextmanager
-async def over_http(line: list[str]) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
+async def over_http(arguments: list[str]) -> AsyncIterator[tuple[str, subprocess.Popen[str]]]:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         address = f"127.0.0.1:{probe.getsockname()[1]}"
-    ours = environment(PYTHONPATH=os.environ.get("PYTHONPATH", ""))
-    process = await asyncio.create_subprocess_exec(
-        *line, "--http", address, env=ours, stderr=subprocess.DEVNULL
-    )
     url = f"http://{address}/mcp"
 
     async def serves() -> bool:
@@ -149,12 +138,10 @@ async def over_http(line: list[str]) -> AsyncIterator[tuple[str, asyncio.subproc
         except httpx2.TransportError:
             return False
 
-    try:
+    with started(*arguments, "--http", address, log=Path(os.devnull)) as process:
         await until(serves)
         yield url, process
-    finally:
-        if process.returncode is None:
-            await _ended(process)
+        process.kill()
 
 
 async def _call(url: str, tool: str, arguments: dict[str, Any], headers: Any = None) -> Any:
@@ -174,14 +161,10 @@ async def test_a_server_that_hangs_ends_with_its_gateway(
     born = store.parent / "hung"
     line = f"echo $$ >{born}; exec sleep 999"
     hung = f'[[mcp.server]]\nname = "hung"\ncommand = ["sh", "-c", "{line}"]\n'
-    async with over_http(command(store, journal, clients=hung)) as (_, process):
-
-        async def started() -> bool:
-            return born.exists() and bool(born.read_text())
-
-        await until(started)
+    async with over_http(command(store, journal, hung)) as (_, process):
+        await until(lambda: born.exists() and born.read_text())
         process.send_signal(sent)
-        await process.wait()
+        await asyncio.to_thread(process.wait)
     hanging = int(born.read_text())
 
     async def gone() -> bool:
@@ -205,19 +188,15 @@ async def test_a_gateway_that_is_killed_runs_nothing_twice(
     async with over_http(line) as (url, process):
         asking = asyncio.create_task(_call(url, "refund", {"order": "A-17"}))
         waiting = await asked(ledger)
-        await _ended(process)
+        process.kill()
         await asyncio.gather(asking, return_exceptions=True)
     await ledger.reviewer("ana").approve(waiting.ref)
     async with over_http(line) as (url, process):
         result = await _call(url, "refund", {"order": "A-17"})
         assert result.content[0].text == "0 given back for A-17"
         asking = asyncio.create_task(_call(url, "slow", {"seconds": 60}))
-
-        async def began() -> bool:
-            return "slow began" in ran(journal)
-
-        await until(began)
-        await _ended(process)
+        await until(lambda: "slow began" in ran(journal))
+        process.kill()
         await asyncio.gather(asking, return_exceptions=True)
     async with over_http(line) as (url, process):
         asking = asyncio.create_task(_call(url, "slow", {"seconds": 60}))
@@ -254,7 +233,7 @@ async def test_over_http_a_token_says_on_whose_behalf(ledger: Ledger, store: Pat
         f"[[mcp.client]]\nrequester = '{name}'\ntoken = '{token}'\n"
         for name, token in TOKENS.items()
     )
-    async with over_http(command(store, journal, clients=clients)) as (url, _):
+    async with over_http(command(store, journal, clients)) as (url, _):
         async with httpx2.AsyncClient(timeout=60) as http:
             for sent in ({}, {"Authorization": "Bearer x"}, {"Authorization": TOKENS["ben"]}):
                 assert (await http.post(url, json={}, headers=sent)).status_code == 401
