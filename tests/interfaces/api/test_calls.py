@@ -13,6 +13,8 @@ from ayes.ledger.judging.chain import thread_below
 from ayes.schemas.slots import CallRef
 from ayes.schemas.tools import ToolSpec
 
+CALL = "shop/order-17/refund-1"
+PATH = f"/api/v1/calls/{CALL}"
 PENDING = "/api/v1/calls?status=pending"
 DOUBTFUL = "/api/v1/calls?status=in_doubt"
 POLICY_OF_TWO = rule("large refunds", "ask", "votes_needed = 2")
@@ -31,19 +33,18 @@ async def may(client, call):
 
 
 async def test_a_call_is_listed_and_decided(shop, client):
-    digest = await shop.ask("shop/order-17/refund-1")
+    digest = await shop.ask(CALL)
     [found] = (await listed(client, 1))["calls"]
-    assert (found["call"], found["tool"]) == ("shop/order-17/refund-1", "refund")
+    assert (found["call"], found["tool"]) == (CALL, "refund")
     assert found["arguments"] == '{"order":"A-17","amount":480}'
     assert (found["mine"], found["voted"]) == (True, False)
-    votes = f"/api/v1/calls/{found['call']}/votes"
-    voted = await client.post(votes, json={"verdict": "approve", "digest": digest})
+    voted = await client.post(f"{PATH}/votes", json={"verdict": "approve", "digest": digest})
     assert voted.json()["status"] == "approved", voted.text
     assert (await listed(client, 0))["calls"] == []
-    record = (await client.get(f"/api/v1/calls/{found['call']}")).json()
+    record = (await client.get(PATH)).json()
     for status in ("approved", "decided"):
         [found] = (await client.get(f"/api/v1/calls?status={status}")).json()["calls"]
-        assert (found["call"], found["by"]) == ("shop/order-17/refund-1", ["ana"])
+        assert (found["call"], found["by"]) == (CALL, ["ana"])
     assert (await client.get("/api/v1/calls?status=returned")).json()["calls"] == []
     kinds = [fact["event"]["type"] for fact in record["facts"]]
     assert kinds == ["ToolRequested", "ApprovalRequested", "Voted", "Approved"]
@@ -78,22 +79,22 @@ async def test_lists_have_filters_orders_and_pages(shop, client):
 
 async def test_what_is_mine_is_what_i_may_decide(shop, client):
     """The requester sees the call and may only withdraw it; an auditor may nothing."""
-    await shop.ask("shop/order-17/refund-1")
+    await shop.ask(CALL)
     await listed(client, 1)
     assert names((await client.get(f"{PENDING}&mine=true")).json()) == ["refund-1"]
-    able, _ = await may(client, "shop/order-17/refund-1")
+    able, _ = await may(client, CALL)
     assert able == {"approve", "deny", "answer", "edit", "withdraw"}
 
     shop.visitor = Visitor("rita", frozenset({Role.REVIEWER}))
     page = (await client.get(PENDING)).json()
     assert [one["mine"] for one in page["calls"]] == [False]
     assert names((await client.get(f"{PENDING}&mine=true")).json()) == []
-    able, why_not = await may(client, "shop/order-17/refund-1")
+    able, why_not = await may(client, CALL)
     assert able == {"withdraw"}
-    assert why_not["approve"].startswith("rita asked for shop/order-17/refund-1")
+    assert why_not["approve"].startswith(f"rita asked for {CALL}")
 
     shop.visitor = Visitor("cai", frozenset({Role.AUDITOR}))
-    able, why_not = await may(client, "shop/order-17/refund-1")
+    able, why_not = await may(client, CALL)
     assert able == set()
     assert "it needs the role reviewer" in why_not["deny"]
 
@@ -126,11 +127,11 @@ async def test_what_a_sub_agent_asks_shows_the_calls_above(shop, client):
 
 async def test_a_call_that_runs_can_be_withdrawn_if_something_was_asked_in_its_run(shop, client):
     """The button is there when it does something (B67)."""
-    digest = await shop.ask("shop/order-17/refund-1")
+    digest = await shop.ask(CALL)
     vote = {"verdict": "approve", "digest": digest}
-    await client.post("/api/v1/calls/shop/order-17/refund-1/votes", json=vote)
-    await shop.service.decision("shop/order-17/refund-1", timeout_s=60)
-    call = await shop.service.start("shop/order-17/refund-1")
+    await client.post(f"{PATH}/votes", json=vote)
+    await shop.service.decision(CALL, timeout_s=60)
+    call = await shop.service.start(CALL)
     able, why_not = await may(client, call.ref)
     assert "withdraw" not in able
     assert why_not["withdraw"].endswith("It runs, and no sub-agent asks in its run.")
@@ -148,7 +149,7 @@ async def test_a_call_that_runs_can_be_withdrawn_if_something_was_asked_in_its_r
 @pytest.mark.parametrize("shop", [POLICY_OF_LEA], indirect=True, ids=["lea"])
 async def test_a_delegate_finds_what_is_theirs(shop, client):
     """Calls about which a person was asked are also of those to whom that person delegated."""
-    await shop.ask("shop/order-17/refund-1")
+    await shop.ask(CALL)
     await listed(client, 1)
     assert names((await client.get(f"{PENDING}&mine=true")).json()) == []
     lea, now = await shop.app.state.backend.reviewer("lea"), datetime.now(UTC)
@@ -159,29 +160,27 @@ async def test_a_delegate_finds_what_is_theirs(shop, client):
 
 @pytest.mark.parametrize("shop", [POLICY_OF_TWO], indirect=True, ids=["two votes"])
 async def test_a_call_on_which_i_voted_is_mine_no_more(shop, client):
-    digest = await shop.ask("shop/order-17/refund-1")
+    digest = await shop.ask(CALL)
     await listed(client, 1)
     vote = {"verdict": "approve", "digest": digest, "reason": "within the rules"}
-    voted = await client.post("/api/v1/calls/shop/order-17/refund-1/votes", json=vote)
+    voted = await client.post(f"{PATH}/votes", json=vote)
     assert (voted.json()["status"], voted.json()["agree"]) == ("pending", ["ana"])
     [found] = (await client.get(PENDING)).json()["calls"]
     assert (found["mine"], found["voted"]) == (False, True)
     assert names((await client.get(f"{PENDING}&mine=true")).json()) == []
-    record = (await client.get("/api/v1/calls/shop/order-17/refund-1")).json()
+    record = (await client.get(PATH)).json()
     [ballot] = record["votes"]
     assert (ballot["reviewer"], ballot["reason"], ballot["void"]) == ("ana", vote["reason"], "")
     assert record["state"]["missing"] == [{"voters": ["*"], "votes_needed": 1}]
     refusals = {one["action"]: one["refusal"] for one in record["may"]}
-    assert refusals["approve"].startswith("ana has already voted on shop/order-17/refund-1")
+    assert refusals["approve"].startswith(f"ana has already voted on {CALL}")
 
 
 async def test_a_record_has_what_a_reviewer_needs(shop, client):
     """The request, the rule and its reason, the tool's schema, and earlier calls of the thread."""
-    first = await shop.ask("shop/order-17/refund-1", '{"order":"A-17","amount":1.20e2}')
+    first = await shop.ask(CALL, '{"order":"A-17","amount":1.20e2}')
     await shop.ask("shop/order-17/refund-2")
-    await client.post(
-        "/api/v1/calls/shop/order-17/refund-1/votes", json={"verdict": "deny", "digest": first}
-    )
+    await client.post(f"{PATH}/votes", json={"verdict": "deny", "digest": first})
     record = (await client.get("/api/v1/calls/shop/order-17/refund-2")).json()
     assert (record["requester"], record["run_by"]) == ("rita", "client")
     question = record["question"]
@@ -195,60 +194,55 @@ async def test_a_record_has_what_a_reviewer_needs(shop, client):
 
 async def test_a_fact_that_cannot_be_read_hides_no_record(shop, client):
     """One of a newer program, nested deeply, and one that is not even JSON."""
-    await shop.ask("shop/order-17/refund-1")
-    ref = CallRef.parse("shop/order-17/refund-1")
+    await shop.ask(CALL)
+    ref = CallRef.parse(CALL)
     newer = b'{"type":"Pondered","id":"1","deep":%b1%b}' % (b"[" * 5000, b"]" * 5000)
     await shop.service.log.append(ref.withdrawn, newer, "1")
     await shop.service.log.append(ref.client_claim(1), b"{", "2")
-    record = (await client.get("/api/v1/calls/shop/order-17/refund-1")).json()
+    record = (await client.get(PATH)).json()
     newer, broken = record["facts"][2:]
     assert newer["raw"].startswith('{"type":"Pondered"')
     assert (broken["raw"], bool(broken["problem"])) == ("{", True)
-    assert (await client.get("/calls/shop/order-17/refund-1")).status_code == 200
+    assert (await client.get(f"/calls/{CALL}")).status_code == 200
 
 
 async def test_a_call_in_doubt_is_listed_until_somebody_reconciles_it(shop, client):
     """A person may say that a runner is gone only once its claim has ended. (I7)"""
-    digest = await shop.ask("shop/order-17/refund-1")
-    call = "/api/v1/calls/shop/order-17/refund-1"
-    await client.post(f"{call}/votes", json={"verdict": "approve", "digest": digest})
-    await shop.service.start("shop/order-17/refund-1")
+    digest = await shop.ask(CALL)
+    await client.post(f"{PATH}/votes", json={"verdict": "approve", "digest": digest})
+    await shop.service.start(CALL)
     shop.visitor = Visitor("ana", frozenset({Role.REVIEWER}))
-    early = await client.post(f"{call}/doubt", json={})
+    early = await client.post(f"{PATH}/doubt", json={})
     assert early.status_code == 409
     assert "may be alive" in early.json()["detail"]
     assert (await client.get(DOUBTFUL)).json()["calls"] == []
-    await shop.service.doubt("shop/order-17/refund-1", "the process is gone")
+    await shop.service.doubt(CALL, "the process is gone")
 
     [found] = (await client.get(f"{DOUBTFUL}&mine=true")).json()["calls"]
-    assert (found["call"], found["recorded"]) == ("shop/order-17/refund-1", True)
-    able, _ = await may(client, "shop/order-17/refund-1")
+    assert (found["call"], found["recorded"]) == (CALL, True)
+    able, _ = await may(client, CALL)
     assert able == {"reconcile"}
-    record = (await client.get(call)).json()
+    record = (await client.get(PATH)).json()
     assert (record["doubt"]["claimed_by"], record["doubt"]["late"]) == ("desk", None)
 
-    without = await client.post(f"{call}/reconcile", json={"late": True})
-    assert without.json()["detail"].startswith("shop/order-17/refund-1 has no late result")
+    without = await client.post(f"{PATH}/reconcile", json={"late": True})
+    assert without.json()["detail"].startswith(f"{CALL} has no late result")
     said = {"happened": True, "output": "the bank has it"}
-    done = await client.post(f"{call}/reconcile", json=said)
+    done = await client.post(f"{PATH}/reconcile", json=said)
     assert done.json()["status"] == "reconciled", done.text
     assert (await client.get(DOUBTFUL)).json()["calls"] == []
 
 
-async def test_a_cursor_that_is_none_is_refused(client):
+async def test_a_request_without_an_answer_is_a_problem(client):
+    """An error is problem+json with the sentence of the command line (RFC 9457): a cursor that is
+    none, conditions that a status does not have, and a call that was never requested.
+    """
     for after in ("x", "1-", "9" * 5000 + "-a", "1-a/b", "٣-a"):
         answer = await client.get("/api/v1/calls", params={"after": after})
         assert (answer.status_code, after) == (422, after)
         assert "is not a cursor" in answer.json()["detail"]
-
-
-async def test_conditions_that_a_status_does_not_have_are_refused(client):
     for query in ("status=decided&mine=true", "status=in_doubt&overdue=true", "status=requested"):
         assert (await client.get(f"/api/v1/calls?{query}")).status_code == 422, query
-
-
-async def test_errors_are_problems(client):
-    """An error is problem+json with the sentence of the command line (RFC 9457)."""
     answer = await client.get("/api/v1/calls/shop/order-17/nothing")
     assert answer.status_code == 404
     assert answer.headers["content-type"] == "application/problem+json"

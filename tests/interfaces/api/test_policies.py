@@ -4,6 +4,7 @@ import asyncio
 import re
 
 from console_client import POLICY, REFUND
+from shop import rule
 from until import recorded
 
 from ayes.ledger.clients.services import Ledger
@@ -13,8 +14,7 @@ from ayes.schemas.policy import applied
 from ayes.schemas.slots import ORGANISATION, CallRef, policy_slot
 
 SHOP = "/api/v1/policies/shop"
-FREE = '[[rule]]\nname = "free"\ntools = ["*"]\nthen = "allow"\n'
-STRICT = '[[rule]]\nname = "none"\ntools = ["*"]\nthen = "block"\n'
+FREE, STRICT = rule("free", "allow", tools="*"), rule("none", "block", tools="*")
 REVIEWER = Visitor("ana", frozenset({Role.REVIEWER}))
 
 
@@ -114,8 +114,8 @@ async def test_a_version_that_needs_approval_is_proposed_and_then_applied(shop, 
     """Applied directly it would have no effect, so that is refused (B69)."""
     store = shop.server.store.path
     async with Ledger.connect(store, role="organisation") as organisation:
-        rule = "policies_need_approval = true\n"
-        await organisation.append(policy_slot(ORGANISATION, 1), applied(rule))
+        needed = applied("policies_need_approval = true\n")
+        await organisation.append(policy_slot(ORGANISATION, 1), needed)
     assert (await client.get(SHOP)).json()["needs_approval"] is True
     refused = await client.post(SHOP, json={"text": FREE})
     assert refused.status_code == 403
@@ -139,16 +139,7 @@ async def test_a_version_that_needs_approval_is_proposed_and_then_applied(shop, 
     assert (found["in_force"], found["versions"][0]["proposal"]) == (2, ref)
 
 
-async def test_only_operators_apply_policies(shop, client):
-    shop.visitor = REVIEWER
-    for path in (SHOP, f"{SHOP}/proposals"):
-        assert (await client.post(path, json={"text": FREE})).status_code == 403
-    assert (await client.post(f"{SHOP}/proposals/policy/v2-x/apply")).status_code == 403
-    assert (await client.post("/policy/shop/apply", data={"text": FREE})).status_code == 403
-    assert (await client.get(SHOP)).json()["in_force"] == 1
-
-
-async def test_nobody_applies_the_organisations_policy_here(shop, client):
+async def test_only_operators_apply_policies_and_nobody_the_organisations(shop, client):
     answer = await client.post(f"/api/v1/policies/{ORGANISATION}", json={"text": FREE})
     assert answer.status_code == 403
     assert "--organisation" in answer.json()["detail"]
@@ -157,6 +148,12 @@ async def test_nobody_applies_the_organisations_policy_here(shop, client):
     tried = (await client.post(f"{page}/try", data={"text": FREE})).text
     assert "ayes policy apply organisation.toml --organisation" in tried
     assert "Apply this policy" not in tried
+    shop.visitor = REVIEWER
+    for path in (SHOP, f"{SHOP}/proposals"):
+        assert (await client.post(path, json={"text": FREE})).status_code == 403
+    assert (await client.post(f"{SHOP}/proposals/policy/v2-x/apply")).status_code == 403
+    assert (await client.post("/policy/shop/apply", data={"text": FREE})).status_code == 403
+    assert (await client.get(SHOP)).json()["in_force"] == 1
 
 
 async def test_the_page_shows_a_policy_and_tries_another(shop, client):

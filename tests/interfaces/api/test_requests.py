@@ -147,17 +147,13 @@ async def test_a_claim_without_a_lease_is_not_renewed(shop, client):
 
 
 async def test_of_two_runners_one_gets_the_call(shop, client):
-    await approved(shop, client)
-    claims = [client.post(f"{PATH}/claim", json={"claim": str(uuid4())}) for _ in range(5)]
-    codes = [one.status_code for one in await asyncio.gather(*claims)]
-    assert sorted(codes) == [200, 409, 409, 409, 409]
-
-
-async def test_a_result_may_be_sent_again_and_not_changed(shop, client):
+    """Its result may be sent again and not changed."""
     await approved(shop, client)
     early = await client.post(f"{PATH}/finish", json={"output": "done"})
     assert early.status_code == 409, early.text
-    await client.post(f"{PATH}/claim", json={"claim": str(uuid4())})
+    claims = [client.post(f"{PATH}/claim", json={"claim": str(uuid4())}) for _ in range(5)]
+    codes = [one.status_code for one in await asyncio.gather(*claims)]
+    assert sorted(codes) == [200, 409, 409, 409, 409]
     assert (await client.post(f"{PATH}/finish", json={})).status_code == 422
     for _ in range(2):
         done = await client.post(f"{PATH}/finish", json={"error": "no such order"})
@@ -166,18 +162,9 @@ async def test_a_result_may_be_sent_again_and_not_changed(shop, client):
     assert (other.status_code, "has ended already" in other.json()["detail"]) == (409, True)
 
 
-async def test_a_requester_withdraws_and_others_do_not(shop, client):
+async def test_each_does_what_is_theirs_alone(shop, client):
+    """Services request and run; who asked for a call withdraws it."""
     await shop.ask(CALL)
-    shop.visitor = ANA
-    refused = await client.post(f"{PATH}/withdraw", json={})
-    assert (refused.status_code, "ana did not ask for" in refused.json()["detail"]) == (403, True)
-    shop.visitor = Visitor("rita", frozenset({Role.AUDITOR}))
-    for _ in range(2):
-        done = await client.post(f"{PATH}/withdraw", json={"reason": "a typing error"})
-        assert done.status_code == 200, done.text
-
-
-async def test_only_services_request_and_run(shop, client):
     shop.visitor = ANA
     requests = [
         client.put(PATH, json=REFUND),
@@ -187,6 +174,12 @@ async def test_only_services_request_and_run(shop, client):
     for answer in await asyncio.gather(*requests):
         assert answer.status_code == 403
         assert "it needs the role service" in answer.json()["detail"]
+    refused = await client.post(f"{PATH}/withdraw", json={})
+    assert (refused.status_code, "ana did not ask for" in refused.json()["detail"]) == (403, True)
+    shop.visitor = Visitor("rita", frozenset({Role.AUDITOR}))
+    for _ in range(2):
+        done = await client.post(f"{PATH}/withdraw", json={"reason": "a typing error"})
+        assert done.status_code == 200, done.text
 
 
 async def test_a_service_says_that_a_call_is_in_doubt(shop, client):

@@ -154,6 +154,7 @@ async def test_a_history_is_what_the_command_line_prints(shop, client):
 
 
 async def test_what_is_not_there_is_said(client):
+    """And how a conversation begins."""
     for path in (THREAD, f"{THREAD}/history"):
         answer = await client.get(path)
         assert answer.status_code == 404
@@ -161,6 +162,10 @@ async def test_what_is_not_there_is_said(client):
     answer = await client.get(f"{THREAD}/history?format=smoke-signals")
     assert answer.status_code == 422
     assert "openai-chat, openai-responses" in answer.json()["detail"]
+    page = await client.get("/conversations")
+    assert "No conversation yet" in page.text
+    assert "ayes request" in page.text
+    assert (await client.get("/conversations/shop/order-17")).status_code == 404
 
 
 async def test_a_service_says_something_once(shop, client):
@@ -191,13 +196,6 @@ async def test_the_pages_show_a_conversation_as_text(shop, client):
     listing = await client.get("/conversations")
     assert "1 waiting" in listing.text
     assert "&lt;script&gt;" in listing.text
-
-
-async def test_an_empty_list_says_how_a_conversation_begins(client):
-    page = await client.get("/conversations")
-    assert "No conversation yet" in page.text
-    assert "ayes request" in page.text
-    assert (await client.get("/conversations/shop/order-17")).status_code == 404
 
 
 @given(logs(ThreadRef("acme", "t1")))

@@ -1,6 +1,5 @@
 """Votes, revocations and reconciliations over HTTP."""
 
-import pytest
 from console_client import listed
 
 from ayes.interfaces.api.identity import Role, Visitor
@@ -39,24 +38,23 @@ async def test_a_person_votes_only_in_their_own_name(shop, client):
     assert record["votes"] == []
 
 
-@pytest.mark.parametrize(
-    "vote",
-    [
-        {"verdict": "approve", "answer": "use 42 instead"},
-        {"verdict": "approve", "halt": True},
-        {"verdict": "deny", "arguments": "{}"},
-        {"verdict": "deny", "typed": "refund"},
-        {"verdict": "answer", "answer": "42", "arguments": "{}"},
-    ],
-)
-async def test_an_instruction_that_a_verdict_does_not_use_is_refused(shop, client, vote):
+UNUSED = [
+    {"verdict": "approve", "answer": "use 42 instead"},
+    {"verdict": "approve", "halt": True},
+    {"verdict": "deny", "arguments": "{}"},
+    {"verdict": "deny", "typed": "refund"},
+    {"verdict": "answer", "answer": "42", "arguments": "{}"},
+]
+
+
+async def test_an_instruction_that_a_verdict_does_not_use_is_refused(shop, client):
     """It is not dropped: an approval with an answer let the tool run (B27)."""
     digest = await shop.ask(CALL)
-    refused = await client.post(f"{PATH}/votes", json=vote | {"digest": digest})
-    assert refused.status_code == 422, refused.text
-    assert refused.json()["detail"].endswith(
-        f"the verdict is {vote['verdict']}. Nothing was recorded."
-    )
+    for vote in UNUSED:
+        refused = await client.post(f"{PATH}/votes", json=vote | {"digest": digest})
+        assert refused.status_code == 422, refused.text
+        said = f"the verdict is {vote['verdict']}. Nothing was recorded."
+        assert refused.json()["detail"].endswith(said)
     record = (await client.get(PATH)).json()
     assert (record["state"]["status"], record["votes"]) == ("pending", [])
 
@@ -80,10 +78,10 @@ async def test_an_answer_and_a_revocation_can_stop_the_model(shop, client):
 async def test_several_calls_are_voted_on_at_once(shop, client):
     """Each has its own result; those that fail do not stop the others."""
     shown = []
-    for number in range(1, 21):
+    for number in range(1, 9):
         call = f"shop/order-17/refund-{number}"
         shown.append({"call": call, "digest": await shop.ask(call)})
-    await listed(client, 20)
+    await listed(client, 8)
     await shop.service.withdraw("shop/order-17/refund-3")
     shown[6]["digest"] = "0" * 64
     votes = {"verdict": "deny", "calls": shown, "reason": "a test order"}

@@ -8,7 +8,6 @@ import re
 import signal
 from urllib.parse import quote
 
-import pytest
 from console_client import POLICY, site
 
 from ayes.interfaces.api.identity import Role, Visitor
@@ -17,7 +16,8 @@ from ayes.schemas.events import Denied, Revoked, Voted, Withdrawn
 from ayes.schemas.slots import CallRef
 from ayes.schemas.tools import ToolSpec
 
-CALL = "/calls/shop/order-17/refund-1"
+REF = "shop/order-17/refund-1"
+CALL = f"/calls/{REF}"
 PANE = {"HX-Request": "true"}
 
 
@@ -45,7 +45,7 @@ async def test_a_call_is_shown_with_all_that_a_decision_needs(shop, client):
     """Why, who, what exactly, what led here (B72)."""
     await shop.service.say("shop/order-17", "I want my money back.", message="m1")
     await shop.ask("shop/order-17/refund-0", '{"order":"A-17","amount":120}')
-    digest = await shop.ask("shop/order-17/refund-1")
+    digest = await shop.ask(REF)
     text = await page(client)
     said = words(text)
     assert "large refunds (policy 1): “ It gives money away. ”" in said or "It gives money" in said
@@ -57,17 +57,26 @@ async def test_a_call_is_shown_with_all_that_a_decision_needs(shop, client):
     assert "for rita" in said
     assert "ToolRequested" in said
     assert "ApprovalRequested" in said
-    assert '<article class="call" data-call="shop/order-17/refund-1" data-status="pending"' in text
+    assert f'<article class="call" data-call="{REF}" data-status="pending"' in text
     pane = await page(client, pane="1")
     assert pane.lstrip().startswith("<article")
     assert words(pane).count("amount 480") == words(text).count("amount 480")
 
 
 async def test_a_vote_from_the_page_decides(shop, client):
-    digest = await shop.ask("shop/order-17/refund-1")
+    """Where htmx sends it, a fragment says that it was taken."""
+    other = await shop.ask("shop/order-17/refund-2")
+    there = "/calls/shop/order-17/refund-2/vote"
+    voted = await client.post(there, data=form("approve", other), headers=PANE)
+    assert voted.status_code == 200
+    assert json.loads(voted.headers["hx-trigger"]) == {
+        "ayes:voted": {"call": "shop/order-17/refund-2", "verdict": "approve"}
+    }
+    assert voted.text.lstrip().startswith("<article")
+    digest = await shop.ask(REF)
     voted = await client.post(f"{CALL}/vote", data=form("approve", digest))
     assert (voted.status_code, voted.headers["location"]) == (303, CALL)
-    decided = await shop.service.decision("shop/order-17/refund-1", timeout_s=60)
+    decided = await shop.service.decision(REF, timeout_s=60)
     assert decided.status == "approved"
     said = words(await page(client))
     assert "Approved by ana" in said
@@ -76,11 +85,11 @@ async def test_a_vote_from_the_page_decides(shop, client):
 
 async def test_the_same_form_sent_again_is_one_vote(shop, client):
     """Double clicks and the back button (B57)."""
-    digest = await shop.ask("shop/order-17/refund-1")
+    digest = await shop.ask(REF)
     sent = form("deny", digest, reason="Not\r\ntwice.")
     answers = await asyncio.gather(*(client.post(f"{CALL}/vote", data=sent) for _ in range(3)))
     assert [one.status_code for one in answers] == [303, 303, 303]
-    known = await shop.service.decision("shop/order-17/refund-1", timeout_s=60)
+    known = await shop.service.decision(REF, timeout_s=60)
     assert [(vote.event.verdict, vote.event.reason) for vote in known.votes] == [
         ("deny", "Not\ntwice.")
     ]
@@ -88,9 +97,9 @@ async def test_the_same_form_sent_again_is_one_vote(shop, client):
 
 async def test_the_slower_of_two_is_told_who_was_first(shop, client):
     """And keeps what they typed (B27, B28)."""
-    digest = await shop.ask("shop/order-17/refund-1")
+    digest = await shop.ask(REF)
     await client.post(f"{CALL}/vote", data=form("approve", digest))
-    await shop.service.decision("shop/order-17/refund-1", timeout_s=60)
+    await shop.service.decision(REF, timeout_s=60)
     shop.visitor = Visitor("ben", frozenset({Role.REVIEWER}))
     late = await client.post(f"{CALL}/vote", data=form("deny", digest, reason="Far too much."))
     assert late.status_code == 409
@@ -104,8 +113,12 @@ async def test_the_slower_of_two_is_told_who_was_first(shop, client):
 
 
 async def test_who_may_not_vote_is_told_why(shop, client):
-    """The requester sees why, and can withdraw (B67)."""
-    digest = await shop.ask("shop/order-17/refund-1")
+    """The requester sees why, and can withdraw (B67). An auditor reads and nothing else."""
+    digest = await shop.ask(REF)
+    shop.visitor = Visitor("ana", frozenset({Role.AUDITOR}))
+    text = await page(client)
+    assert "<form" not in text.partition("<article")[2].partition("</article")[0]
+    assert (await client.post(f"{CALL}/vote", data=form("approve", digest))).status_code == 403
     shop.visitor = Visitor("rita", frozenset({Role.REVIEWER}))
     text = await page(client)
     assert "You cannot vote on this call" in words(text)
@@ -113,31 +126,13 @@ async def test_who_may_not_vote_is_told_why(shop, client):
     assert (await client.post(f"{CALL}/vote", data=form("approve", digest))).status_code == 403
     withdrawn = await client.post(f"{CALL}/withdraw", data={"reason": "Never mind."})
     assert withdrawn.status_code == 303
-    known = await shop.service.decision("shop/order-17/refund-1", timeout_s=60)
+    known = await shop.service.decision(REF, timeout_s=60)
     assert isinstance(known.decided.event, Withdrawn)
-
-
-async def test_an_auditor_reads_and_nothing_else(shop, client):
-    digest = await shop.ask("shop/order-17/refund-1")
-    shop.visitor = Visitor("ana", frozenset({Role.AUDITOR}))
-    text = await page(client)
-    assert "<form" not in text.partition("<article")[2].partition("</article")[0]
-    assert (await client.post(f"{CALL}/vote", data=form("approve", digest))).status_code == 403
-
-
-async def test_a_fragment_says_that_the_vote_was_taken(shop, client):
-    digest = await shop.ask("shop/order-17/refund-1")
-    voted = await client.post(f"{CALL}/vote", data=form("approve", digest), headers=PANE)
-    assert voted.status_code == 200
-    assert json.loads(voted.headers["hx-trigger"]) == {
-        "ayes:voted": {"call": "shop/order-17/refund-1", "verdict": "approve"}
-    }
-    assert voted.text.lstrip().startswith("<article")
 
 
 async def test_an_edit_is_reviewed_and_sent(shop, client):
     """Fields, mistakes at their field, the difference, then the vote; what ran is shown (B61)."""
-    digest = await shop.ask("shop/order-17/refund-1")
+    digest = await shop.ask(REF)
     text = await page(client, f"{CALL}/edit")
     assert 'name="at/order"' in text
     basis = re.search(r'name="basis" value="([^"]*)"', text)[1]
@@ -169,7 +164,7 @@ async def test_an_edit_is_reviewed_and_sent(shop, client):
     assert "Edit by ana amount 480 → 100 Approve the edit" in words(offered)
     again = html.unescape(re.search(r'name="edited" value="([^"]*)"', offered)[1])
     await client.post(f"{CALL}/vote", data=form("approve", digest, edited=again))
-    known = await shop.service.decision("shop/order-17/refund-1", timeout_s=60)
+    known = await shop.service.decision(REF, timeout_s=60)
     assert known.arguments == '{"order":"A-17","amount":100}'
     said = words(await page(client))
     assert "What was asked" in said
@@ -180,7 +175,7 @@ async def test_an_edit_is_reviewed_and_sent(shop, client):
 async def test_an_edit_as_raw_json_keeps_the_bytes(shop, client):
     """Untouched, it is the request itself; a mistake keeps the text (B61)."""
     raw = '{ "order": "\u202eA",\n "amount": 480 }'
-    await shop.ask("shop/order-17/refund-1", raw)
+    await shop.ask(REF, raw)
     text = await page(client, f"{CALL}/edit")
     area = html.unescape(re.search(r'name="raw"[^>]*>\n(.*?)</textarea>', text, re.DOTALL)[1])
     assert area == raw.replace("\u202e", r"\u202e")
@@ -256,9 +251,9 @@ async def test_a_hostile_call_is_text(tmp_path):
 
 async def test_facts_stand_as_recorded(shop, client):
     """Each fact with its number and its JSON; one that does not count, with the reason (I12)."""
-    digest = await shop.ask("shop/order-17/refund-1")
+    digest = await shop.ask(REF)
     await client.post(f"{CALL}/vote", data=form("approve", digest, reason="It is due."))
-    known = await shop.service.decision("shop/order-17/refund-1", timeout_s=60)
+    known = await shop.service.decision(REF, timeout_s=60)
     text = await page(client)
     said = words(text)
     for fact in known.facts:
@@ -273,9 +268,9 @@ async def test_facts_stand_as_recorded(shop, client):
 
 
 async def test_an_approval_is_revoked_from_its_page(shop, client):
-    digest = await shop.ask("shop/order-17/refund-1")
+    digest = await shop.ask(REF)
     await client.post(f"{CALL}/vote", data=form("approve", digest))
-    await shop.service.decision("shop/order-17/refund-1", timeout_s=60)
+    await shop.service.decision(REF, timeout_s=60)
     assert f'action="{CALL}/revoke"' in await page(client)
     revoked = await client.post(f"{CALL}/revoke", data={"reason": "A mistake."})
     assert revoked.status_code == 303
@@ -287,13 +282,13 @@ async def test_an_approval_is_revoked_from_its_page(shop, client):
 
 async def test_a_call_is_answered_from_its_page_even_when_it_is_approved(shop, client):
     """As an error too, in the reviewer's own words."""
-    digest = await shop.ask("shop/order-17/refund-1")
+    digest = await shop.ask(REF)
     await client.post(f"{CALL}/vote", data=form("approve", digest))
-    await shop.service.decision("shop/order-17/refund-1", timeout_s=60)
+    await shop.service.decision(REF, timeout_s=60)
     said = {"answer": "No such order.", "is_error": "true"}
     assert (await client.post(f"{CALL}/revoke", data=said)).status_code == 303
     assert "as an error: No such order." in words(await page(client))
-    known = await shop.service.known_call(CallRef.parse("shop/order-17/refund-1"))
+    known = await shop.service.known_call(CallRef.parse(REF))
     assert isinstance(known.answer, Revoked)
     assert (known.answer.answer, known.answer.is_error) == ("No such order.", True)
     other = await shop.ask("shop/order-17/refund-2")
@@ -307,7 +302,7 @@ async def test_the_tools_name_is_typed_where_a_rule_wants_it(tmp_path):
     """Approving, with an edit or without, takes the name; one by one, and not in bulk."""
     policy = POLICY + 'confirm = "typed"\nvotes_needed = 1\n'
     async with site(tmp_path, policy) as shop, shop.client() as client:
-        digest = await shop.ask("shop/order-17/refund-1")
+        digest = await shop.ask(REF)
         text = await page(client)
         assert "It is refund." in words(text)
         assert 'name="typed"' in text
@@ -316,11 +311,11 @@ async def test_the_tools_name_is_typed_where_a_rule_wants_it(tmp_path):
             assert refused.status_code == 422
             said = "runs refund, and not 'refunds'" if typed else "wants the name of the tool typed"
             assert said in words(refused.text)
-        shown = [{"call": "shop/order-17/refund-1", "digest": digest}]
+        shown = [{"call": REF, "digest": digest}]
         bulk = await client.post("/api/v1/votes", json={"verdict": "approve", "calls": shown})
         assert "wants the name of the tool typed" in bulk.json()[0]["problem"]["detail"]
         await client.post(f"{CALL}/vote", data=form("approve", digest, typed="refund\r\n"))
-        known = await shop.service.decision("shop/order-17/refund-1", timeout_s=60)
+        known = await shop.service.decision(REF, timeout_s=60)
         assert known.status == "approved"
         other = await shop.ask("shop/order-18/refund-1")
         await client.post("/calls/shop/order-18/refund-1/vote", data=form("deny", other))
@@ -329,7 +324,7 @@ async def test_the_tools_name_is_typed_where_a_rule_wants_it(tmp_path):
 
 
 async def test_a_vote_that_cannot_be_sent_keeps_its_text(shop, client):
-    digest = await shop.ask("shop/order-17/refund-1")
+    digest = await shop.ask(REF)
     os.kill(shop.server.pid, signal.SIGKILL)
     await shop.server.exited()
     sent = form("deny", digest, reason="Typed at length.")
@@ -339,14 +334,8 @@ async def test_a_vote_that_cannot_be_sent_keeps_its_text(shop, client):
     assert "Send it again" in words(answer.text)
 
 
-@pytest.mark.parametrize("path", ["nothing", quote("a b"), "x" * 65])
-async def test_an_unknown_call_has_no_page(client, path):
-    answer = await client.get(f"/calls/shop/order-17/{path}")
-    assert answer.status_code in {404, 422}
-
-
 async def test_arguments_are_checked_over_the_api(shop, client):
-    await shop.ask("shop/order-17/refund-1")
+    await shop.ask(REF)
     check = f"/api/v1{CALL}/check"
     fits = await client.post(check, json={"arguments": '{"order":"A-17","amount":1}'})
     assert fits.json()["mistakes"] == []
@@ -360,7 +349,11 @@ async def test_arguments_are_checked_over_the_api(shop, client):
 
 
 async def test_a_damaged_form_is_refused(shop, client):
-    await shop.ask("shop/order-17/refund-1")
+    """And a call that there is not has no page."""
+    for path in ("nothing", quote("a b"), "x" * 65):
+        answer = await client.get(f"/calls/shop/order-17/{path}")
+        assert answer.status_code in {404, 422}
+    await shop.ask(REF)
     damaged = [{"basis": '"{"'}, {"basis": "x"}, {"basis": "17"}]
     odd = [{"step": "raw", "raw": "[" * 5000}, {"step": "add:/x", "basis": '"[1]"'}, {}]
     for fields in (*damaged, *odd):

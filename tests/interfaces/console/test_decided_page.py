@@ -32,11 +32,9 @@ async def test_the_page_and_the_export(decided, client):
     assert "No decided call fits" in none.text
 
 
-async def test_nothing_is_decided_yet(client):
-    assert "Nothing has been decided yet" in (await client.get("/decided")).text
-
-
 async def test_a_search_that_makes_no_sense_is_refused(client):
+    """And where nothing has been decided yet, the page says so."""
+    assert "Nothing has been decided yet" in (await client.get("/decided")).text
     for query in ("verdict=maybe", "since=soon", "order=best", "limit=0"):
         answer = await client.get(f"/api/v1/decided?{query}")
         assert answer.status_code == 422

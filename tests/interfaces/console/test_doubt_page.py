@@ -30,10 +30,6 @@ async def doubtful(shop, client):
     await shop.service.doubt(REF, "The bank did not answer.")
 
 
-async def test_without_doubts_the_page_says_what_would_be_there(client):
-    assert "No call is in doubt" in await words(client, "/doubt")
-
-
 async def test_what_is_known_stands_beside_the_two_answers(client, doubtful):
     """And the first answer counts (I7)."""
     said = await words(client, "/doubt")

@@ -2,7 +2,6 @@
 
 import re
 
-import pytest
 from console_client import listed
 from shop import rule
 from until import recorded
@@ -115,23 +114,23 @@ async def test_resuming_takes_as_many_as_the_policy_says(shop, client):
     assert (again.status_code, "has ended" in again.text) == (409, True)
 
 
-@pytest.mark.parametrize(
-    ("typed", "says"),
-    [
-        ({"workspace": ""}, "which workspace is stopped? Choose it, or all workspaces."),
-        ({"reason": " "}, "a stop needs a reason"),
-        ({"agents": " , "}, "Agents is empty, so nothing would be stopped. Write * for all."),
-        ({"duration": "soon"}, "How long &#39;soon&#39; is not a valid duration"),
-        ({"duration": "8"}, "How long 8 has no unit"),
-        ({"duration": "0h"}, "How long &#39;0h&#39; is too short: 1s at least"),
-        ({"tools": "a:b", "sure": "true"}, "a:b"),
-    ],
-)
-async def test_what_was_typed_stays_after_a_mistake(client, typed, says):
-    wrong = await client.post("/stops", data=TYPED | typed)
-    assert wrong.status_code == 422
-    assert says in wrong.text
-    assert 'name="name" value="s-1"' in wrong.text
+MISTAKES = [
+    ({"workspace": ""}, "which workspace is stopped? Choose it, or all workspaces."),
+    ({"reason": " "}, "a stop needs a reason"),
+    ({"agents": " , "}, "Agents is empty, so nothing would be stopped. Write * for all."),
+    ({"duration": "soon"}, "How long &#39;soon&#39; is not a valid duration"),
+    ({"duration": "8"}, "How long 8 has no unit"),
+    ({"duration": "0h"}, "How long &#39;0h&#39; is too short: 1s at least"),
+    ({"tools": "a:b", "sure": "true"}, "a:b"),
+]
+
+
+async def test_what_was_typed_stays_after_a_mistake(client):
+    for typed, says in MISTAKES:
+        wrong = await client.post("/stops", data=TYPED | typed)
+        assert wrong.status_code == 422, typed
+        assert says in wrong.text
+        assert 'name="name" value="s-1"' in wrong.text
     assert (await client.get(STOPS)).json()["stops"] == []
 
 
