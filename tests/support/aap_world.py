@@ -23,23 +23,20 @@ from typing import Any, Final, NamedTuple
 import httpx
 import pytest
 from brokers import running
-from gateways import serving
+from gateways import first_answer, serving
 from paths import ROOT
-from program import environment
-from running import working
+from program import AYES, Started, environment
+from running import judged
 from sections import settings_file
 from shop import rule
 
-from ayes.consumers.gate import Gate
-from ayes.consumers.worker import Worker
 from ayes.ledger.call import Call
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.schemas import events as e
 from ayes.schemas.errors import Refused, Unavailable
-from ayes.schemas.policy import applied
-from ayes.schemas.slots import ThreadRef, policy_slot
+from ayes.schemas.slots import ThreadRef
 
 AGENTS: Final = ROOT / "tests" / "support" / "aap_agents"
 PACKAGE: Final = "agentapprovalprotocol[{}]==0.3.3"
@@ -133,7 +130,7 @@ class World:
         self.url = ""
         self.denied: set[str] = set()
         self._approved: set[str] = set()
-        self._provider: asyncio.subprocess.Process | None = None
+        self._provider: Started | None = None
         self._agent: asyncio.subprocess.Process | None = None
         with socket.create_server(("127.0.0.1", 0)) as probe:
             self._address = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -161,28 +158,11 @@ class World:
             f'[[aap.instance]]\nname = "bot"\nrequester = "rita"\ntoken = "{TOKEN}"\n'
             f'[[aap.provisioner]]\nrequester = "rita"\ntoken = "{PROVISIONER}"\n',
         )
-        words = (
-            "-m",
-            "ayes.interfaces.cli.main",
-            "serve",
-            "aap",
-            "--settings",
-            file,
-            "--http",
-            self._address,
+        options = ("--settings", file, "--http", self._address, "--store", self.server.store.path)
+        self._provider = Started(
+            [AYES, "serve", "aap", *options], env=environment(), stderr=subprocess.DEVNULL
         )
-        self._provider = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *map(str, (*words, "--store", self.server.store.path)),
-            env=environment(PYTHONPATH=os.environ.get("PYTHONPATH", "")),
-            stderr=subprocess.DEVNULL,
-        )
-        async with asyncio.timeout(60), httpx.AsyncClient(timeout=60) as http:
-            while True:
-                with suppress(httpx.TransportError):
-                    await http.get(self.provider_url)
-                    return
-                await asyncio.sleep(0.1)
+        await first_answer(self.provider_url)
 
     async def agent(self, framework: str, python: Path, token: str = TOKEN) -> None:
         """Start an agent, in place of one that ended.
@@ -229,15 +209,20 @@ class World:
             case "agent":
                 await _ended(self._agent)
             case "provider":
-                await _ended(self._provider)
+                self._end_provider()
                 await self.start_provider()
             case _:
                 os.kill(self.server.pid, 9)
                 await self.server.restart()
 
     async def end(self) -> None:
-        for one in (self._agent, self._provider):
-            await _ended(one)
+        await _ended(self._agent)
+        self._end_provider()
+
+    def _end_provider(self) -> None:
+        if self._provider:
+            self._provider.kill()
+            self._provider.wait()
 
     # -------------------------------------------------------------------------------------- people
 
@@ -295,12 +280,9 @@ async def _ended(process: asyncio.subprocess.Process | None) -> None:
 async def world(folder: Path) -> AsyncIterator[World]:
     async with (
         running(folder / "store") as server,
-        Ledger.connect(server.store.path, role="admin") as admin,
-        Ledger.connect(server.store.path, role="gate") as gate,
-        working(Worker(gate, Gate())),
+        judged(server.store.path, POLICY) as ledger,
     ):
-        await admin.append(policy_slot("shop", 1), applied(POLICY))
-        made = World(server, folder, admin)
+        made = World(server, folder, ledger)
         await made.start_provider()
         deciding = asyncio.create_task(made.decide())
         try:

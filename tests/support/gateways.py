@@ -5,10 +5,11 @@ import json
 import socket
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
 import mcp_shop
 import uvicorn
 from mcp import Client
@@ -92,6 +93,18 @@ async def serving(app: Any) -> AsyncIterator[str]:
     finally:
         server.should_exit = server.force_exit = True
         await running
+
+
+async def first_answer(url: str) -> int:
+    """The status of the first answer of a program that has just been started."""
+
+    async def status() -> int:
+        with suppress(httpx.TransportError):
+            async with httpx.AsyncClient(timeout=60) as http:
+                return (await http.get(url)).status_code
+        return 0
+
+    return await until(status)
 
 
 @asynccontextmanager

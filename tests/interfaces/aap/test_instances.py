@@ -23,7 +23,7 @@ from gateways import serving
 from pages import blocks
 from paths import ROOT
 from sections import section
-from shop import Shop
+from shop import Shop, rule
 from until import recorded, until
 
 from ayes.interfaces.aap.instances import InstancesFile
@@ -41,7 +41,7 @@ from ayes.schemas.slots import ThreadRef
 pytestmark = pytest.mark.log("memory")
 
 PAGE = ROOT / "docs" / "aap.md"
-POLICY = '[[rule]]\nname = "money"\ntools = ["refund"]\nthen = "ask"\n'
+POLICY = rule("money", "ask")
 PROVISIONER, OTHER = "p" * 32, "q" * 32
 SETTINGS: dict[str, Any] = {
     "workspace": "shop",

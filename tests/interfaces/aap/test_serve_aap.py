@@ -9,27 +9,24 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from agentapprovalprotocol import AsyncClient
+from gateways import first_answer
 from pages import blocks
 from paths import ROOT
 from program import started
 from pydantic_ai import messages as pai
 from pydantic_ai.models.function import AgentInfo, FunctionModel
-from running import working
+from running import judged
 from sections import section, settings_file
 from shop import rule
 from until import until
 
-from ayes.consumers.gate import Gate
-from ayes.consumers.worker import Worker
 from ayes.ledger.call import Call
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
 from ayes.schemas.errors import BadFile
-from ayes.schemas.policy import applied
-from ayes.schemas.slots import ThreadRef, policy_slot
+from ayes.schemas.slots import ThreadRef
 
 PAGE = ROOT / "docs" / "aap.md"
 POLICY = rule("money", "ask")
@@ -39,14 +36,8 @@ TOKEN = "t" * 32
 
 @pytest.fixture
 async def ledger(store: Path) -> AsyncIterator[Ledger]:
-    """A gate at work; the ledger may do anything."""
-    async with (
-        Ledger.connect(store, role="admin") as admin,
-        Ledger.connect(store, role="gate") as gate,
-        working(Worker(gate, Gate())),
-    ):
-        await admin.append(policy_slot("shop", 1), applied(POLICY))
-        yield admin
+    async with judged(store, POLICY) as ledger:
+        yield ledger
 
 
 @asynccontextmanager
@@ -56,15 +47,7 @@ async def provider(store: Path, port: int) -> AsyncIterator[subprocess.Popen[str
     file = settings_file(store.parent, shown.text)
     arguments = ("--settings", file, "--http", f"127.0.0.1:{port}", "--store", store)
     with started("serve", "aap", *arguments, SUPPORT_BOT_TOKEN=TOKEN) as process:
-        async with asyncio.timeout(60), httpx.AsyncClient() as http:
-            while True:
-                try:
-                    answer = await http.get(f"http://127.0.0.1:{port}/v1/requests/x")
-                except httpx.TransportError:
-                    await asyncio.sleep(0.05)
-                else:
-                    assert answer.status_code == 401
-                    break
+        assert await first_answer(f"http://127.0.0.1:{port}/v1/requests/x") == 401
         yield process
         process.kill()
 

@@ -13,16 +13,13 @@ import pytest
 from pages import blocks
 from paths import ROOT
 from program import forked
-from running import working
+from running import judged
 from shop import rule
 
-from ayes.consumers.gate import Gate
-from ayes.consumers.worker import Worker
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
 from ayes.schemas import events as e
-from ayes.schemas.policy import applied
-from ayes.schemas.slots import CallRef, policy_slot
+from ayes.schemas.slots import CallRef
 
 POLICY = rule("reads", "allow", tools="Read") + rule("shell", "ask", tools="Bash")
 [SETTINGS] = [
@@ -34,14 +31,8 @@ POLICY = rule("reads", "allow", tools="Read") + rule("shell", "ask", tools="Bash
 
 @pytest.fixture
 async def ledger(store: Path) -> AsyncIterator[Ledger]:
-    """A gate at work; the ledger may do anything."""
-    async with (
-        Ledger.connect(store, role="admin") as admin,
-        Ledger.connect(store, role="gate") as gate,
-        working(Worker(gate, Gate())),
-    ):
-        await admin.append(policy_slot("desk", 1), applied(POLICY))
-        yield admin
+    async with judged(store, POLICY, "desk") as ledger:
+        yield ledger
 
 
 async def hook(store: Path, name: str, **more: Any) -> tuple[int, Any, str]:

@@ -15,22 +15,19 @@ from typing import Any
 import httpx2
 import pytest
 from brokers import running
-from gateways import SHOP
+from gateways import SHOP, first_answer
 from mcp import Client, StdioServerParameters, stdio_client
 from program import environment, forked, started
-from running import working
+from running import judged
 from sections import settings_file
 from shop import rule
 from until import until
 
 from ayes.adapters.names import AskedCall, id_names
-from ayes.consumers.gate import Gate
-from ayes.consumers.worker import Worker
 from ayes.ledger.call import Call
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
-from ayes.schemas.policy import applied
-from ayes.schemas.slots import ThreadRef, policy_slot
+from ayes.schemas.slots import ThreadRef
 
 POLICY = rule("slow", "allow", tools="*/slow */search") + rule("refunds", "ask", tools="*/refund")
 THREAD = ThreadRef("shop", "mcp-rita")
@@ -40,14 +37,8 @@ TOKENS = {"rita": "r" * 32, "ben": "b" * 32}
 
 @pytest.fixture
 async def ledger(store: Path) -> AsyncIterator[Ledger]:
-    """A gate at work; the ledger may do anything."""
-    async with (
-        Ledger.connect(store, role="admin") as admin,
-        Ledger.connect(store, role="gate") as gate,
-        working(Worker(gate, Gate())),
-    ):
-        await admin.append(policy_slot("shop", 1), applied(POLICY))
-        yield admin
+    async with judged(store, POLICY) as ledger:
+        yield ledger
 
 
 @pytest.fixture
@@ -130,16 +121,8 @@ async def over_http(arguments: list[str]) -> AsyncIterator[tuple[str, subprocess
     with socket.create_server(("127.0.0.1", 0)) as probe:
         address = f"127.0.0.1:{probe.getsockname()[1]}"
     url = f"http://{address}/mcp"
-
-    async def serves() -> bool:
-        try:
-            async with httpx2.AsyncClient(timeout=60) as http:
-                return bool((await http.get(url)).status_code)
-        except httpx2.TransportError:
-            return False
-
     with started(*arguments, "--http", address, log=Path(os.devnull)) as process:
-        await until(serves)
+        await first_answer(url)
         yield url, process
         process.kill()
 
@@ -212,13 +195,8 @@ async def test_without_its_broker_nothing_runs(tmp_path: Path, journal: Path):
     """A call that the policy allows is refused while the broker is dead (fails closed)."""
     async with running(tmp_path / "store") as server:
         store = server.store.path
-        async with Ledger.connect(store, role="admin") as admin:
-            await admin.append(policy_slot("shop", 1), applied(POLICY))
-        async with (
-            over_http(command(store, journal)) as (url, _),
-            Ledger.connect(store, role="gate") as gate,
-        ):
-            async with working(Worker(gate, Gate())):
+        async with over_http(command(store, journal)) as (url, _):
+            async with judged(store, POLICY):
                 await _call(url, "search", {"text": "before"})
             os.kill(server.pid, signal.SIGKILL)
             refused = await _call(url, "search", {"text": "meanwhile"})

@@ -13,6 +13,7 @@ import pytest
 from program import Ended, approvals, record, started, up
 from receivers import SECRET, Receiver, receiving
 from standardwebhooks import WebhookVerificationError
+from until import until
 
 from ayes.consumers.webhooks.endpoints import EndpointFile
 from ayes.schemas.events import Said
@@ -198,7 +199,7 @@ def test_up_sends_facts_and_says_how_it_goes(receiver, tmp_path):
         assert "webhooks" in ready["workers"]
         record(store, (THREAD.said("m1"), Said(role="user", text="Good day.")))
         file = EndpointFile(store / "webhooks.json")
-        _until(lambda: file.standings.read().of("crm").parked)
+        asyncio.run(until(lambda: file.standings.read().of("crm").parked))
         listed = approvals("webhooks", "ls", "--json", store=store).one
         assert listed["standing"] == "failing"
         assert listed["problem"] == "it answered 500 Internal Server Error"
@@ -212,7 +213,7 @@ def test_up_sends_facts_and_says_how_it_goes(receiver, tmp_path):
         count = len(receiver.posts)
         assert approvals("parked", "retry", parked["number"], store=store).code == 0
         receiver.wait(lambda: len(receiver.posts) > count)
-        _until(lambda: not approvals("parked", "ls", "--json", store=store).out)
+        asyncio.run(until(lambda: not approvals("parked", "ls", "--json", store=store).out))
 
         seq = str(parked["seq"])
         sent = approvals(
@@ -222,15 +223,6 @@ def test_up_sends_facts_and_says_how_it_goes(receiver, tmp_path):
         assert len({*receiver.ids}) == 1
         status = approvals("status", "--json", store=store).one
         assert status["webhooks"][0]["last_success"]
-
-
-def _until(there: Callable[[], object]) -> None:
-    waiting = threading.Event()
-    for _ in range(600):
-        if there():
-            return
-        waiting.wait(0.05)
-    raise AssertionError("it did not happen within 30 s")
 
 
 def test_a_worker_of_its_own_has_a_file_of_its_own(receiver, store, tmp_path):
