@@ -6,8 +6,10 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
 
+from ayes.ledger.call import Call
 from ayes.ledger.clients.services import Ledger
 from ayes.schemas.codec import Fact
+from ayes.schemas.slots import ThreadRef
 
 
 async def until(look: Callable[[], Awaitable[Any] | Any]) -> Any:
@@ -34,3 +36,9 @@ async def recorded(ledger: Ledger, *subjects: str, count: int = 1) -> list[Fact]
     """
     async with asyncio.timeout(60), aclosing(ledger.watch(1, *subjects)) as facts:
         return [await anext(facts) for _ in range(count)]
+
+
+async def question(ledger: Ledger, thread: ThreadRef) -> Call:
+    """The one call of a thread that people are asked about, once they are."""
+    [call] = await until(lambda: ledger.open_questions(thread))
+    return await ledger.call(call.ref)

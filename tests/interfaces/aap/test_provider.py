@@ -13,7 +13,7 @@ from agentapprovalprotocol import Call as Wished
 from asking_agent import Raising
 from gateways import serving
 from shop import Shop, rule
-from until import until
+from until import question
 
 from ayes.interfaces.aap.routes import application
 from ayes.interfaces.aap.settings import ProviderSettings
@@ -68,10 +68,7 @@ class World:
         return Gate(self.client(), **options)
 
     async def asked(self) -> Call:
-        """The one call that people are asked about, once they are."""
-        waiting = await until(lambda: self.shop.ledger.open_questions(THREAD))
-        [call] = waiting
-        return call
+        return await question(self.shop.ledger, THREAD)
 
     async def call(self, name: str) -> Call:
         return await self.shop.ledger.call(THREAD.call(name))

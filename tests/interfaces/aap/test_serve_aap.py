@@ -20,9 +20,8 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from running import judged
 from sections import section, settings_file
 from shop import rule
-from until import until
+from until import question
 
-from ayes.ledger.call import Call
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
 from ayes.schemas.errors import BadFile
@@ -50,11 +49,6 @@ async def provider(store: Path, port: int) -> AsyncIterator[subprocess.Popen[str
         assert await first_answer(f"http://127.0.0.1:{port}/v1/requests/x") == 401
         yield process
         process.kill()
-
-
-async def asked(ledger: Ledger) -> Call:
-    [call] = await until(lambda: ledger.open_questions(THREAD))
-    return call
 
 
 def wishes(history: list[pai.ModelMessage], _offered: AgentInfo) -> pai.ModelResponse:
@@ -87,7 +81,7 @@ async def test_an_agent_of_the_page_outlives_its_provider(ledger: Ledger, store:
 
     async with provider(store, port) as first:
         asking = asyncio.create_task(agent.run("Refund A-17."))
-        waiting = await asked(ledger)
+        waiting = await question(ledger, THREAD)
         first.kill()
         assert not asking.done()
         async with provider(store, port):

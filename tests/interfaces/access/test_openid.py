@@ -77,7 +77,7 @@ async def console(tmp_path_factory, issuer):
 
 @asynccontextmanager
 async def browser():
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
         yield client
 
 

@@ -27,7 +27,8 @@ def served(tmp_path_factory):
 def browser(link):
     """A browser in which the person of this link has signed in."""
     url, _, code = link.partition("/sign-in?code=")
-    with httpx.Client(base_url=url, headers={"origin": url}, trust_env=False) as client:
+    given = {"headers": {"origin": url}, "trust_env": False, "timeout": 60}
+    with httpx.Client(base_url=url, **given) as client:
         assert "Sign in as ana" in client.get(link).text
         assert client.post("/sign-in", data={"code": code}).headers["location"] == "/"
         yield client
@@ -90,7 +91,7 @@ def test_a_token_is_made_shown_once_and_revoked(served):
 
     def answer(secret):
         headers = {"authorization": f"Bearer {secret}"}
-        return httpx.get(f"{url}/api/v1/calls", headers=headers, trust_env=False)
+        return httpx.get(f"{url}/api/v1/calls", headers=headers, trust_env=False, timeout=60)
 
     ended = approvals("token", "add", "billing", "--role", "service", store=store)
     assert (ended.code, ended.err.count("expires")) == (0, 1)

@@ -21,10 +21,9 @@ from program import environment, forked, started
 from running import judged
 from sections import settings_file
 from shop import rule
-from until import until
+from until import question, until
 
 from ayes.adapters.names import AskedCall, id_names
-from ayes.ledger.call import Call
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
 from ayes.schemas.slots import ThreadRef
@@ -67,18 +66,13 @@ def ran(journal: Path) -> list[str]:
     return journal.read_text().splitlines() if journal.exists() else []
 
 
-async def asked(ledger: Ledger) -> Call:
-    [call] = await until(lambda: ledger.open_questions(THREAD))
-    return call
-
-
 async def test_a_client_over_stdio(ledger: Ledger, store: Path, journal: Path):
     """The program itself: a gated call waits, is approved by a person's vote, and runs once."""
     program, *arguments = over_stdio(command(store, journal))
     server = StdioServerParameters(command=program, args=arguments, env=environment())
     async with Client(stdio_client(server)) as agent:
         asking = asyncio.create_task(agent.call_tool("refund", {"order": "A-17"}))
-        await ledger.reviewer("ana").approve((await asked(ledger)).ref)
+        await ledger.reviewer("ana").approve((await question(ledger, THREAD)).ref)
         result = await asking
     assert result.content[0].text == "0 given back for A-17"
     assert ran(journal) == ["refund A-17 0"]
@@ -170,7 +164,7 @@ async def test_a_gateway_that_is_killed_runs_nothing_twice(
     line = command(store, journal)
     async with over_http(line) as (url, process):
         asking = asyncio.create_task(_call(url, "refund", {"order": "A-17"}))
-        waiting = await asked(ledger)
+        waiting = await question(ledger, THREAD)
         process.kill()
         await asyncio.gather(asking, return_exceptions=True)
     await ledger.reviewer("ana").approve(waiting.ref)

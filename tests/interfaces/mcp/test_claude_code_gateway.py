@@ -14,15 +14,14 @@ import claude_agent_sdk as sdk
 from claude_model import Script, serving
 from gateways import gateway, settings, shop_server
 from program import environment, killed_at_the_end
-from shop import Shop
-from until import until
+from shop import Shop, rule
+from until import question
 
-from ayes.ledger.call import Call
 from ayes.ledger.lifecycle import Status
 from ayes.schemas.slots import ThreadRef
 
 pytestmark = pytest.mark.log("memory")
-POLICY = '[[rule]]\nname = "refunds"\ntools = ["desk/refund"]\nthen = "ask"\n'
+POLICY = rule("refunds", "ask", tools="desk/refund")
 THREAD = ThreadRef("shop", "mcp-rita")
 TOOL = "mcp__desk__refund"
 
@@ -55,12 +54,6 @@ async def claude_code(
         yield process
 
 
-async def asked(shop: Shop) -> Call:
-    waiting = await until(lambda: shop.ledger.open_questions(THREAD))
-    [call] = waiting
-    return call
-
-
 async def test_it_waits_is_killed_and_comes_back(port, tmp_path: Path):
     """Killed while its call waits, nothing runs; after the approval it runs once (I1)."""
     shop, journal = Shop(port), tmp_path / "journal"
@@ -69,7 +62,7 @@ async def test_it_waits_is_killed_and_comes_back(port, tmp_path: Path):
     file = settings(shop_server(journal), hold="30s")
     async with shop.gates(), gateway(shop.ledger, file) as (_, url), serving(script) as model:
         async with claude_code(tmp_path, model, url) as first:
-            waiting = await asked(shop)
+            waiting = await question(shop.ledger, THREAD)
             first.kill()
             await first.wait()
         assert (await shop.ledger.call(waiting.ref)).status is Status.PENDING

@@ -30,7 +30,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 from pictures import PNG, png
 from shop import Shop, rule
-from until import until
+from until import question, until
 
 from ayes.adapters.names import AskedCall, id_names
 from ayes.interfaces.mcp import ladder as ladder_module
@@ -91,9 +91,7 @@ class World:
         return self.journal.read_text().splitlines() if self.journal.exists() else []
 
     async def asked(self) -> Call:
-        """The one call that people are asked about, once they are."""
-        [call] = await until(lambda: self.shop.ledger.open_questions(THREAD))
-        return await self.shop.ledger.call(call.ref)
+        return await question(self.shop.ledger, THREAD)
 
     async def call(self, ref: CallRef) -> Call:
         return await self.shop.ledger.call(ref)
