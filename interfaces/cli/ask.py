@@ -33,7 +33,6 @@ async def ask(
         typer.Argument(
             metavar="NAME",
             help="The question; by default all are listed.",
-            show_default=False,
             autocompletion=completion.questions,
         ),
     ] = None,

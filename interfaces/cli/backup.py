@@ -17,9 +17,7 @@ from ayes.ops.audit.backup import restore as restore_from
 
 app: Final = commands()
 
-FileArgument = Annotated[
-    Path, typer.Argument(metavar="FILE", help="The backup.", show_default=False)
-]
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The backup.")]
 
 
 @command(app, examples="ayes backup /backups/ledger-2026-11-22")

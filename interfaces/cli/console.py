@@ -54,7 +54,6 @@ async def console(
             min=0,
             max=65535,
             help="By default the same as the last time; 8420 at first, if it is free.",
-            show_default=False,
         ),
     ] = None,
     settings: SettingsOption = None,

@@ -36,7 +36,6 @@ async def give(
         typer.Argument(
             metavar="CALL",
             help="Calls like this: workspace/thread/call",
-            show_default=False,
             autocompletion=completion.pending_calls,
         ),
     ] = None,

@@ -44,7 +44,6 @@ async def gateway(
             "--http",
             metavar="HOST:PORT",
             help="Serve many clients there, at /mcp; by default one, over stdin and stdout.",
-            show_default=False,
         ),
     ] = "",
     link_key: LinkKeyOption = None,

@@ -39,12 +39,11 @@ StoreOption = Annotated[
         envvar="AYES_STORE",
         parser=_directory,
         help="The directory that the broker runs from; yours by default.",
-        show_default=False,
     ),
 ]
 UrlOption = Annotated[
     str | None,
-    typer.Option("--url", envvar="AYES_URL", callback=_url, help=_URL_HELP, show_default=False),
+    typer.Option("--url", envvar="AYES_URL", callback=_url, help=_URL_HELP),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON, one object a line.")]
 SettingsOption = Annotated[
@@ -54,7 +53,6 @@ SettingsOption = Annotated[
         metavar="FILE.toml",
         envvar="AYES_SETTINGS",
         help="The settings; by default ayes.toml in the store, if it is there.",
-        show_default=False,
     ),
 ]
 LinkKeyOption = Annotated[
@@ -64,7 +62,6 @@ LinkKeyOption = Annotated[
         metavar="FILE",
         envvar="AYES_LINK_KEY",
         help="The key of the links in messages, if it is not in the store: a copy of links.key.",
-        show_default=False,
     ),
 ]
 BehindTlsOption = Annotated[
@@ -79,7 +76,6 @@ MaxBytesOption = Annotated[
         "--max-bytes",
         metavar="SIZE",
         help="The maximum size of the log, such as 50GB; 16 GiB by default.",
-        show_default=False,
     ),
 ]
 AcceptLogOption = Annotated[
@@ -101,7 +97,7 @@ WorkspaceOption = Annotated[
 ]
 #: For a command that writes: no default, so that nothing is recorded in the wrong workspace.
 NamedWorkspaceOption = Annotated[
-    str, typer.Option("-w", "--workspace", metavar="WS", help="The workspace.", show_default=False)
+    str, typer.Option("-w", "--workspace", metavar="WS", help="The workspace.")
 ]
 OnlyWorkspaceOption = Annotated[
     str, typer.Option("-w", "--workspace", metavar="WS", help="Only this workspace.")
@@ -111,22 +107,15 @@ CallArgument = Annotated[
     typer.Argument(
         metavar="CALL",
         help="workspace/thread/call",
-        show_default=False,
         autocompletion=completion.pending_calls,
     ),
 ]
 #: A call that is decided already, which the queue does not know and the shell cannot complete.
-DecidedCallArgument = Annotated[
-    str, typer.Argument(metavar="CALL", help="workspace/thread/call", show_default=False)
-]
-ThreadArgument = Annotated[
-    str, typer.Argument(metavar="THREAD", help="workspace/thread", show_default=False)
-]
+DecidedCallArgument = Annotated[str, typer.Argument(metavar="CALL", help="workspace/thread/call")]
+ThreadArgument = Annotated[str, typer.Argument(metavar="THREAD", help="workspace/thread")]
 AsOption = Annotated[
     str,
-    typer.Option(
-        "--as", metavar="NAME", envvar="AYES_AS", help="The reviewer: you.", show_default=False
-    ),
+    typer.Option("--as", metavar="NAME", envvar="AYES_AS", help="The reviewer: you."),
 ]
 PersonOption = Annotated[
     str,
@@ -135,7 +124,6 @@ PersonOption = Annotated[
         metavar="NAME",
         envvar="AYES_AS",
         help="The reviewer whom the link signs in; by default your name on this machine.",
-        show_default=False,
     ),
 ]
 ErrorOption = Annotated[
@@ -173,9 +161,7 @@ OrganisationOption = Annotated[
 ]
 PolicyOption = Annotated[
     str | None,
-    typer.Option(
-        "--policy", metavar="FILE.toml", help="Apply this policy first.", show_default=False
-    ),
+    typer.Option("--policy", metavar="FILE.toml", help="Apply this policy first."),
 ]
 ToolsOption = Annotated[
     str | None,
@@ -192,12 +178,10 @@ FormatOption = Annotated[
         autocompletion=completion.formats,
     ),
 ]
-NumberArgument = Annotated[
-    int, typer.Argument(metavar="NUMBER", help="As `parked ls` shows it.", show_default=False)
-]
+NumberArgument = Annotated[int, typer.Argument(metavar="NUMBER", help="As `parked ls` shows it.")]
 NumbersArgument = Annotated[
     list[int],
-    typer.Argument(metavar="NUMBER...", help="As `parked ls` shows them.", show_default=False),
+    typer.Argument(metavar="NUMBER...", help="As `parked ls` shows them."),
 ]
 ToOption = Annotated[
     Path | None,
@@ -207,7 +191,6 @@ ToOption = Annotated[
         envvar="AYES_ARCHIVE",
         parser=_directory,
         help="The archive; by default `archive` in the store.",
-        show_default=False,
     ),
 ]
 
@@ -218,7 +201,6 @@ WebhooksOption = Annotated[
         metavar="FILE",
         envvar="AYES_WEBHOOKS",
         help="The file of the webhooks; by default webhooks.json in the store.",
-        show_default=False,
     ),
 ]
 
@@ -230,7 +212,6 @@ ArchiveOption = Annotated[
         envvar="AYES_ARCHIVE",
         parser=_directory,
         help="Where `ayes lake sync` writes the lake; by default `archive` in the store.",
-        show_default=False,
     ),
 ]
 
@@ -267,7 +248,6 @@ class Selection(NamedTuple):
         typer.Argument(
             metavar="CALL",
             help="workspace/thread/call; or --all",
-            show_default=False,
             autocompletion=completion.pending_calls,
         ),
     ] = None

@@ -33,10 +33,10 @@ _ONE_OWNER: Final = (
     """,
 )
 async def apply(
-    file: Annotated[str | None, typer.Argument(metavar="FILE.toml", show_default=False)] = None,
+    file: Annotated[str | None, typer.Argument(metavar="FILE.toml")] = None,
     workspace: Annotated[
         str | None,
-        typer.Option("-w", "--workspace", metavar="WS", help="The workspace.", show_default=False),
+        typer.Option("-w", "--workspace", metavar="WS", help="The workspace."),
     ] = None,
     organisation: OrganisationOption = False,
     propose: Annotated[

@@ -34,7 +34,6 @@ class WantedOptions(NamedTuple):
             metavar="KIND",
             help=f"Only these workers: {', '.join(KINDS)}. Repeatable.",
             autocompletion=completion.one_of(*KINDS),
-            show_default=False,
         ),
     ] = None
     most_waiting: Annotated[

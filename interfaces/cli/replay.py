@@ -56,7 +56,6 @@ async def replay(
             "--projection",
             metavar="NAME",
             help="Show the rows of one projection: pending, histories, calls.",
-            show_default=False,
             autocompletion=completion.one_of("pending", "histories", "calls"),
         ),
     ] = None,
@@ -72,7 +71,6 @@ async def replay(
             "--into",
             metavar="BUCKET",
             help="Put the rows into a key-value bucket of this name, next to the live one.",
-            show_default=False,
         ),
     ] = None,
     diff: Annotated[

@@ -48,7 +48,6 @@ async def request(
             "--expires-in",
             metavar="DURATION",
             help="Wait for people no longer than this; the policy may say less.",
-            show_default=False,
         ),
     ] = None,
     *,

@@ -84,7 +84,6 @@ async def work(
             "--wait",
             metavar="DURATION",
             help="How long to wait for a broker at the start; by default as long as it takes.",
-            show_default=False,
         ),
     ] = None,
     *,

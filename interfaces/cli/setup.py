@@ -56,7 +56,6 @@ async def setup(
             help="Copies of each stream: 1, or 3 in a cluster. By default as it is, else 1.",
             min=1,
             max=5,
-            show_default=False,
         ),
     ] = None,
     with_: Annotated[
@@ -66,7 +65,6 @@ async def setup(
             metavar="CONSUMER",
             help=f"Create this consumer too: {', '.join(OPTIONAL)}. Repeatable.",
             autocompletion=completion.one_of(*OPTIONAL),
-            show_default=False,
         ),
     ] = None,
     without: Annotated[
@@ -76,7 +74,6 @@ async def setup(
             metavar="CONSUMER",
             help="Delete this optional consumer, whose workers are stopped for good. Repeatable.",
             autocompletion=completion.one_of(*OPTIONAL),
-            show_default=False,
         ),
     ] = None,
     do_upgrade: Annotated[

@@ -52,7 +52,6 @@ async def sql(
         typer.Argument(
             metavar="QUERY",
             help="A SELECT; by default, or as -, read from stdin.",
-            show_default=False,
         ),
     ] = None,
     csv: Annotated[
@@ -72,7 +71,6 @@ async def sql(
             "--parquet",
             metavar="FILE",
             help="Write the rows to this file instead.",
-            show_default=False,
         ),
     ] = None,
     timeout: Annotated[

@@ -33,13 +33,11 @@ async def stop(
     name: AsOption,
     reason: Annotated[
         str,
-        typer.Option(
-            "--reason", help="In words, for everybody whose calls wait.", show_default=False
-        ),
+        typer.Option("--reason", help="In words, for everybody whose calls wait."),
     ],
     workspace: Annotated[
         str | None,
-        typer.Argument(metavar="WORKSPACE", help="The workspace.", show_default=False),
+        typer.Argument(metavar="WORKSPACE", help="The workspace."),
     ] = None,
     every: Annotated[
         bool, typer.Option("--all-workspaces", help="All workspaces, instead of one.")
@@ -141,7 +139,7 @@ async def stops(workspace: OnlyWorkspaceOption = "", *, session: Session) -> Non
 async def resume(
     ref: Annotated[
         str,
-        typer.Argument(metavar="STOP", help="workspace/giver/name", show_default=False),
+        typer.Argument(metavar="STOP", help="workspace/giver/name"),
     ],
     name: AsOption,
     reason: WhyOption = "",

@@ -43,7 +43,6 @@ async def add(
             metavar="ROLE",
             help=f"What it may do: {', '.join(_ROLES)}. Each may read.",
             autocompletion=completion.one_of(*_ROLES),
-            show_default=False,
         ),
     ],
     expires: Annotated[

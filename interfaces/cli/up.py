@@ -99,7 +99,6 @@ async def up(
             min=0,
             max=65535,
             help="By default the same as the last time; 8420 at first, if it is free.",
-            show_default=False,
         ),
     ] = None,
     monitor: Annotated[
@@ -108,7 +107,6 @@ async def up(
             "--monitor",
             metavar="[HOST:]PORT",
             help="Serve /livez, /readyz and /metrics there too, as `ayes monitor` does.",
-            show_default=False,
         ),
     ] = None,
     person: PersonOption = "",

@@ -39,9 +39,7 @@ app: Final = commands()
 #: So that a process that sends webhooks is not held for ever by one request.
 _LONGEST_TIMEOUT_S: Final = 60.0
 
-NameArgument = Annotated[
-    str, typer.Argument(metavar="NAME", help="As `webhooks ls` shows it.", show_default=False)
-]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="As `webhooks ls` shows it.")]
 TypesOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -60,7 +58,6 @@ SecretFileOption = Annotated[
         metavar="FILE",
         help="Sign with the secret (whsec_...) in this file, - for stdin; else a new one is made "
         "and printed once.",
-        show_default=False,
     ),
 ]
 
@@ -79,10 +76,8 @@ class NotTaken(Unavailable):
     """,
 )
 async def add(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name here.", show_default=False)],
-    url: Annotated[
-        str, typer.Argument(metavar="URL", help="Where facts are sent.", show_default=False)
-    ],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name here.")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="Where facts are sent.")],
     types: TypesOption = None,
     workspaces: Annotated[
         list[str] | None,
@@ -97,7 +92,6 @@ async def add(
             "--origin",
             metavar="DNS-NAME",
             help="The name by which the receiver knows this ledger; by default this machine's.",
-            show_default=False,
         ),
     ] = "",
     allow_private: Annotated[
@@ -267,7 +261,6 @@ async def replay(
             "--from",
             metavar="SEQ|TIME",
             help="From this fact on: a number, or an ISO time (UTC).",
-            show_default=False,
         ),
     ],
     until: Annotated[
