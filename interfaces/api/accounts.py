@@ -5,9 +5,9 @@ from typing import Final
 
 from msgspec import Struct
 
-from ayes.interfaces.api.backend import Backend, InBackend
+from ayes.interfaces.api.backend import Backend
 from ayes.interfaces.api.base import ApiModel, ApiRouter
-from ayes.interfaces.api.identity import Reviewing
+from ayes.interfaces.api.identity import Reviewing, Visit
 from ayes.ledger.people import OPENID
 from ayes.ops.visitors import Role, Visitor
 from ayes.schemas.errors import BadInput, NotAllowed
@@ -29,20 +29,20 @@ class Code(ApiModel):
 
 
 @router.post("/accounts")
-async def bind(sent: Code, backend: InBackend, visitor: Reviewing) -> Account:
+async def bind(sent: Code, visit: Reviewing) -> Account:
     """Bind an account to the visitor, who votes with it from then on. Repeating it is safe."""
-    found = offered(sent.code, backend)
-    await (await backend.reviewer(visitor.name)).bind(found.account)
+    found = offered(sent.code, visit)
+    await (await visit.reviewer()).bind(found.account)
     return found
 
 
-def offered(code: str, backend: Backend) -> Account:
+def offered(code: str, visit: Visit) -> Account:
     """The account of a code.
 
     Raises:
         BadInput: it has ended, or is none of ours.
     """
-    if account := account_of(backend.link_key, code, time.time()):
+    if account := account_of(visit.backend.link_key, code, time.time()):
         return Account(account=account)
     raise BadInput("this link is older than ten minutes, or is not ours. Click in the chat again.")
 

@@ -8,7 +8,6 @@ from fastapi import Query
 from msgspec import Struct
 
 from ayes.interfaces.api import decided, doubts
-from ayes.interfaces.api.backend import InBackend
 from ayes.interfaces.api.base import ApiRouter
 from ayes.interfaces.api.decided import DecidedPage
 from ayes.interfaces.api.doubts import Doubtful
@@ -54,15 +53,15 @@ class Waiting(Struct, frozen=True, kw_only=True):
 
 @router.get("/calls")
 async def calls(
-    chosen: Annotated[CallQuery, Query()], backend: InBackend, visitor: Reading
+    chosen: Annotated[CallQuery, Query()], visit: Reading
 ) -> Waiting | Doubtful | DecidedPage:
     """The calls of a status, page by page. `/decided` has more filters for decided calls."""
     match chosen.status:
         case Status.PENDING:
-            return await waiting(chosen, backend, visitor)
+            return await waiting(chosen, visit)
         case Status.IN_DOUBT:
             chosen.only("mine")
-            return await doubts.doubtful(chosen, backend, visitor)
+            return await doubts.doubtful(chosen, visit)
         case Status.UNKNOWN | Status.REQUESTED:
             raise BadInput(
                 f"calls with the status {chosen.status} are not listed. A gate judges one within "
@@ -74,14 +73,16 @@ async def calls(
             found = DecidedFilter(
                 chosen.workspace, chosen.thread, chosen.tool, chosen.rule, status=became
             )
-            return await decided.page(backend, found, chosen.order, chosen.after, chosen.limit)
+            return await decided.page(
+                visit.backend, found, chosen.order, chosen.after, chosen.limit
+            )
 
 
-async def waiting(chosen: CallQuery, backend: InBackend, visitor: Reading) -> Waiting:
+async def waiting(chosen: CallQuery, visit: Reading) -> Waiting:
     """The pending calls."""
-    ledger = backend.reading
-    mine = await mine_of(ledger, visitor)
-    page = backend.waiting.page(
+    ledger = visit.reading
+    mine = await mine_of(ledger, visit.visitor)
+    page = visit.backend.waiting.page(
         chosen.limit,
         _MAX_BYTES,
         chosen.chosen,
@@ -90,7 +91,7 @@ async def waiting(chosen: CallQuery, backend: InBackend, visitor: Reading) -> Wa
         newest_first=chosen.order == "newest",
     )
     entries = list(map(decode, page.entries))
-    done = await voted(ledger, visitor, [one.ref for one in entries if mine(one)])
+    done = await voted(ledger, visit.visitor, [one.ref for one in entries if mine(one)])
     listed = [views.pending_call(one, mine=mine(one), voted=one.ref in done) for one in entries]
     return Waiting(
         calls=[one for one in listed if one.mine or not chosen.mine],
@@ -146,9 +147,9 @@ class Record(Struct, frozen=True):
 
 
 @router.get("/calls/{workspace}/{thread}/{call}")
-async def record(ref: Named, backend: InBackend, visitor: Reading) -> Record:
+async def record(ref: Named, visit: Reading) -> Record:
     """One call: its state, what the visitor may do about it, and every fact."""
-    ledger = backend.reading
+    ledger = visit.reading
     facts = recorded(await ledger.read(ref))  # first, so that the rest is not older than they are
     known = await ledger.with_origin(await ledger.known_call(ref))
     known, _ = await ledger.with_given(known) if known.votes else (known, ())
@@ -164,7 +165,7 @@ async def record(ref: Named, backend: InBackend, visitor: Reading) -> Record:
         question=views.question(known),
         votes=views.recorded_votes(known),
         doubt=doubt_view(doubt) if doubt else None,
-        may=await permissions(ledger, known, visitor, doubt),
+        may=await permissions(ledger, known, visit.visitor, doubt),
         earlier=await _earlier(ledger, known),
         facts=facts,
     )

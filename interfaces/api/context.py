@@ -6,7 +6,6 @@ from typing import Final
 
 from msgspec import Struct
 
-from ayes.interfaces.api.backend import InBackend
 from ayes.interfaces.api.base import ApiRouter
 from ayes.interfaces.api.identity import Reading
 from ayes.interfaces.api.queries import Named
@@ -41,9 +40,9 @@ class Context(Struct, frozen=True):
 
 
 @router.get("/calls/{workspace}/{thread}/{call}/context")
-async def context(ref: Named, backend: InBackend, _visitor: Reading) -> Context:
+async def context(ref: Named, visit: Reading) -> Context:
     """What led to a call. Of a long conversation only the newest message is considered."""
-    ledger = backend.reading
+    ledger = visit.reading
     known = await ledger.known_call(ref)
     assert known.requested, "`known_call` raises otherwise"
     said = [*_last_words(await _said(ledger, ref.thread_ref), known.requested.seq)]

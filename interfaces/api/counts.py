@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from ayes.consumers.doubt import in_doubt
 from ayes.interfaces.api import calls
-from ayes.interfaces.api.backend import Backend, InBackend
+from ayes.interfaces.api.backend import Backend
 from ayes.interfaces.api.base import ApiRouter
 from ayes.interfaces.api.identity import Reading
 from ayes.interfaces.api.queries import CallQuery
@@ -49,12 +49,12 @@ _read: Final[WeakKeyDictionary[Backend, dict[str, _Read]]] = WeakKeyDictionary()
 
 
 @router.get("/counts")
-async def counts(backend: InBackend, visitor: Reading, workspace: str = "") -> HeaderCounts:
+async def counts(visit: Reading, workspace: str = "") -> HeaderCounts:
     """How many calls wait, how many of them the visitor may decide, and how many are in doubt."""
-    every = await calls.waiting(CallQuery(workspace=workspace, limit=1), backend, visitor)
-    mine = await calls.waiting(CallQuery(workspace=workspace, limit=1, mine=True), backend, visitor)
-    slower = await _slower(backend, workspace)
-    stops, now = await stops_in(backend.reading, workspace), await backend.reading.log.clock()
+    every = await calls.waiting(CallQuery(workspace=workspace, limit=1), visit)
+    mine = await calls.waiting(CallQuery(workspace=workspace, limit=1, mine=True), visit)
+    slower = await _slower(visit.backend, workspace)
+    stops, now = await stops_in(visit.reading, workspace), await visit.reading.log.clock()
     holding = [one for one in stops if one.holds(now)]
     ends = [one.ends_at for one in holding if one.ends_at is not None]
     return HeaderCounts(

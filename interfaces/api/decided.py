@@ -9,7 +9,7 @@ from fastapi import Depends, Query
 from fastapi.responses import StreamingResponse
 from msgspec import Struct
 
-from ayes.interfaces.api.backend import Backend, InBackend
+from ayes.interfaces.api.backend import Backend
 from ayes.interfaces.api.base import ApiRouter
 from ayes.interfaces.api.identity import Reading
 from ayes.interfaces.api.queries import read_cursor
@@ -40,15 +40,14 @@ Filtered = Annotated[DecidedFilter, Depends()]
 
 @router.get("/decided")
 async def decided(
-    backend: InBackend,
-    _visitor: Reading,
+    visit: Reading,
     chosen: Filtered,
     order: Order = "newest",
     after: str = "",
     limit: Annotated[int, Query(ge=1, le=200)] = _PAGE,
 ) -> DecidedPage:
     """Search the decided calls, by when they were decided."""
-    return await page(backend, chosen, order, after, limit)
+    return await page(visit.backend, chosen, order, after, limit)
 
 
 class JsonLines(StreamingResponse):
@@ -56,15 +55,13 @@ class JsonLines(StreamingResponse):
 
 
 @router.get("/decided.jsonl", response_class=JsonLines)
-async def export(
-    backend: InBackend, _visitor: Reading, chosen: Filtered, order: Order = "newest"
-) -> JsonLines:
+async def export(visit: Reading, chosen: Filtered, order: Order = "newest") -> JsonLines:
     """All decided calls that a search finds, each as a line of JSON. If the stream breaks off
     without its end, some are missing.
     """
-    first = await page(backend, chosen, order, limit=_STEP)
+    first = await page(visit.backend, chosen, order, limit=_STEP)
     headers = {"Content-Disposition": 'attachment; filename="decided.jsonl"'}
-    return JsonLines(_lines(backend, chosen, order, first), headers=headers)
+    return JsonLines(_lines(visit.backend, chosen, order, first), headers=headers)
 
 
 async def page(

@@ -7,7 +7,6 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from ayes.consumers.doubt import in_doubt
-from ayes.interfaces.api.backend import InBackend
 from ayes.interfaces.api.identity import Reading, Role, Visitor
 from ayes.interfaces.api.queries import CallQuery, cursor_text
 from ayes.ledger.call import Call
@@ -34,10 +33,10 @@ class Doubtful(Struct, frozen=True, kw_only=True):
     next: str | None
 
 
-async def doubtful(chosen: CallQuery, backend: InBackend, visitor: Reading) -> Doubtful:
+async def doubtful(chosen: CallQuery, visit: Reading) -> Doubtful:
     """The calls in doubt, ordered by the time since when they are."""
-    found = filter(chosen.chosen.fits, await in_doubt(backend.reading, chosen.workspace))
-    listed = await _listed(backend.reading, list(found), visitor)
+    found = filter(chosen.chosen.fits, await in_doubt(visit.reading, chosen.workspace))
+    listed = await _listed(visit.reading, list(found), visit.visitor)
     newest_first, after = chosen.order == "newest", chosen.cursor
     fitting = sorted(
         (one for one in listed if one.mine or not chosen.mine), key=_place, reverse=newest_first

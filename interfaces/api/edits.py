@@ -4,7 +4,6 @@ from typing import Final
 
 from msgspec import Struct
 
-from ayes.interfaces.api.backend import InBackend
 from ayes.interfaces.api.base import ApiModel, ApiRouter
 from ayes.interfaces.api.identity import Reading
 from ayes.interfaces.api.queries import Named
@@ -36,10 +35,10 @@ class CheckedEdit(Struct, frozen=True):
 
 
 @router.post("/calls/{workspace}/{thread}/{call}/check")
-async def check(ref: Named, edit: Edit, backend: InBackend, _visitor: Reading) -> CheckedEdit:
+async def check(ref: Named, edit: Edit, visit: Reading) -> CheckedEdit:
     """Check other arguments for a call against the schema of its tool. Nothing is recorded."""
-    known = await backend.reading.known_call(ref)
-    tool = await backend.reading.tool_of(known)
+    known = await visit.reading.known_call(ref)
+    tool = await visit.reading.tool_of(known)
     if tool is None:
         raise UnknownTool(f"{known.wish.tool} of {ref} is not declared, so it has no schema.")
     mistakes = [

@@ -9,7 +9,6 @@ from fastapi import Header, Query
 from fastapi.responses import StreamingResponse
 from fastapi.sse import format_sse_event
 
-from ayes.interfaces.api.backend import InBackend
 from ayes.interfaces.api.base import ApiRouter
 from ayes.interfaces.api.feed import (
     EventFilter,
@@ -42,8 +41,7 @@ class EventStream(StreamingResponse):
 
 @router.get("/events", response_class=EventStream)
 async def events(
-    backend: InBackend,
-    _visitor: Reading,
+    visit: Reading,
     workspace: str = "",
     thread: str = "",
     call: str = "",
@@ -62,7 +60,7 @@ async def events(
     """
     chosen = EventFilter(workspace, thread, call=call)
     position = after if last_event_id is None else last_event_id
-    return EventStream(_encoded(backend.feed, chosen, position), headers=STREAMING)
+    return EventStream(_encoded(visit.backend.feed, chosen, position), headers=STREAMING)
 
 
 async def _encoded(feed: Feed, chosen: EventFilter, after: int | None) -> AsyncGenerator[bytes]:

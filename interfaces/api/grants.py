@@ -1,12 +1,12 @@
 """Grants, which approve calls in advance, and delegations, by which one votes for another."""
 
 from datetime import datetime
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
+from fastapi import Depends
 from msgspec import Struct
 from pydantic import Field
 
-from ayes.interfaces.api.backend import InBackend
 from ayes.interfaces.api.base import ApiModel, ApiRouter
 from ayes.interfaces.api.identity import Reading, Reviewing
 from ayes.interfaces.api.queries import Limit, page_of
@@ -48,16 +48,15 @@ class Grants(Struct, frozen=True):
 
 @router.get("/grants")
 async def grants(
-    backend: InBackend,
-    _visitor: Reading,
+    visit: Reading,
     workspace: str = "",
     standing: ledger_grants.GrantStanding | Literal[""] = "",
     after: str = "",
     limit: Limit = 200,
 ) -> Grants:
     """The grants of a workspace, or of all. Reads every fact about them."""
-    facts = await backend.reading.read(_subjects(workspace, GRANT), REMOVALS)
-    now = backend.reading.now()
+    facts = await visit.reading.read(_subjects(workspace, GRANT), REMOVALS)
+    now = visit.reading.now()
     every = [grant_state(one, now) for one in ledger_grants.grants_of(facts)]
     chosen = [one for one in every if standing in {"", one.standing}]
     page, following = page_of(chosen, _is_over, after, limit)
@@ -99,19 +98,17 @@ class NewGrant(ApiModel):
 
 
 @router.post("/grants")
-async def give(new: NewGrant, backend: InBackend, visitor: Reviewing) -> GrantState:
+async def give(new: NewGrant, visit: Reviewing) -> GrantState:
     """Give a grant in the visitor's own name. If it is for calls like one that is pending, also
     vote for that call.
     """
     check_scope(new.call, new.tool, new.when, new.workspace, any_arguments=new.any_arguments)
     like = CallRef.parse(new.call) if new.call is not None else None
     workspace = like.workspace if like else token("workspace", new.workspace)
-    scope = GrantScope(
-        new.tool or "", new.for_s, new.uses, new.when, new.agent, new.reason,
-        new.any_arguments, new.any_thread,
-    )  # fmt: skip
-    ledger = await backend.as_reviewer(visitor.name)
-    grant = grant_ref(workspace, visitor.name, new.name)
+    said = new.model_dump(include=set(GrantScope._fields))
+    scope = GrantScope(**said | {"tool": new.tool or ""})
+    ledger = await visit.as_reviewer()
+    grant = grant_ref(workspace, visit.name, new.name)
     given, problem = await give_grant(ledger, grant, like, scope)
     if problem is not None:
         raise vote_problem(grant, like, problem)
@@ -123,14 +120,10 @@ class Reason(ApiModel):
 
 
 @router.post("/grants/{workspace}/{giver}/{name}/revoke")
-async def revoke(
-    workspace: str, giver: str, name: str, why: Reason, backend: InBackend, visitor: Reviewing
-) -> GrantState:
+async def revoke(visit: Reviewing, ref: Annotated[GrantRef, Depends()], why: Reason) -> GrantState:
     """Revoke a grant. Every reviewer may; calls that it approved stay approved."""
-    ledger = await backend.as_reviewer(visitor.name)
-    ref = GrantRef(workspace, giver, name)
-    revoked = await ledger.reviewer(visitor.name).revoke_grant(ref, reason=why.reason)
-    return grant_state(revoked, ledger.now())
+    revoked = await (await visit.reviewer()).revoke_grant(ref, reason=why.reason)
+    return grant_state(revoked, visit.reading.now())
 
 
 # ------------------------------------------------------------------------------------- delegations
@@ -146,15 +139,14 @@ class Delegations(Struct, frozen=True):
 
 @router.get("/delegations")
 async def delegations(
-    backend: InBackend,
-    _visitor: Reading,
+    visit: Reading,
     workspace: str = "",
     after: str = "",
     limit: Limit = 200,
 ) -> Delegations:
     """The delegations of a workspace, or of all. Reads every fact about them."""
-    facts = await backend.reading.read(_subjects(workspace, DELEGATION), REMOVALS)
-    now = backend.reading.now()
+    facts = await visit.reading.read(_subjects(workspace, DELEGATION), REMOVALS)
+    now = visit.reading.now()
     found = [delegation_state(one, now) for one in ledger_grants.delegations_of(facts)]
     page, following = page_of(found, _is_over, after, limit)
     return Delegations(delegations=page, next=following)
@@ -177,28 +169,19 @@ class NewDelegation(ApiModel):
 
 
 @router.post("/delegations")
-async def delegate(new: NewDelegation, backend: InBackend, visitor: Reviewing) -> DelegationState:
+async def delegate(new: NewDelegation, visit: Reviewing) -> DelegationState:
     """Let another person vote in the visitor's place for a time."""
     check_patterns(new.tools)
-    ref = delegation_ref(new.workspace, visitor.name, new.name)
-    ledger = await backend.as_reviewer(visitor.name)
-    given = await ledger.reviewer(visitor.name).delegate(
-        ref,
-        new.to,
-        starts_at=new.starts_at,
-        ends_at=new.ends_at,
-        tools=new.tools,
-        reason=new.reason,
-    )
-    return delegation_state(given, ledger.now())
+    ref = delegation_ref(new.workspace, visit.name, new.name)
+    said = new.model_dump(exclude={"workspace", "name"})
+    given = await (await visit.reviewer()).delegate(ref, **said)
+    return delegation_state(given, visit.reading.now())
 
 
 @router.post("/delegations/{workspace}/{giver}/{name}/end")
 async def end(
-    workspace: str, giver: str, name: str, why: Reason, backend: InBackend, visitor: Reviewing
+    visit: Reviewing, ref: Annotated[DelegationRef, Depends()], why: Reason
 ) -> DelegationState:
     """End a delegation that the visitor gave. Votes cast by it remain valid."""
-    ledger = await backend.as_reviewer(visitor.name)
-    ref = DelegationRef(workspace, giver, name)
-    ended = await ledger.reviewer(visitor.name).end_delegation(ref, reason=why.reason)
-    return delegation_state(ended, ledger.now())
+    ended = await (await visit.reviewer()).end_delegation(ref, reason=why.reason)
+    return delegation_state(ended, visit.reading.now())

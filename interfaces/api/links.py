@@ -4,7 +4,6 @@ from typing import Final
 
 from msgspec import Struct
 
-from ayes.interfaces.api.backend import InBackend
 from ayes.interfaces.api.base import ApiRouter
 from ayes.interfaces.api.identity import Reading
 from ayes.ledger.call import Call
@@ -22,16 +21,16 @@ class LinkedCall(Struct, frozen=True):
 
 
 @router.get("/links/{token}")
-async def linked(token: str, backend: InBackend, visitor: Reading) -> LinkedCall:
+async def linked(token: str, visit: Reading) -> LinkedCall:
     """The call that a link of the visitor's leads to, while it waits with the same digest.
 
     Another person's link, one that has ended and one that never was have the same answer.
     """
-    key, name = backend.link_key, visitor.person
-    waiting = ((entry.ref, entry.digest) for entry in backend.waiting.oldest())
+    key, name = visit.backend.link_key, visit.visitor.person
+    waiting = ((entry.ref, entry.digest) for entry in visit.backend.waiting.oldest())
     found = find_call(key, name, token, waiting)
     # The list is only a copy, and follows the log by some milliseconds.
-    if found is None or not _waits(await backend.reading.call(found), key, name, token):
+    if found is None or not _waits(await visit.reading.call(found), key, name, token):
         raise UnknownCall("this link has ended or is not yours.")
     return LinkedCall(call=str(found))
 

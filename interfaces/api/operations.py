@@ -8,7 +8,7 @@ from msgspec import Struct
 from pydantic import Field
 
 from ayes.consumers.webhooks.endpoints import EndpointStatus
-from ayes.interfaces.api.backend import CONSOLE, InBackend
+from ayes.interfaces.api.backend import CONSOLE
 from ayes.interfaces.api.base import ApiModel, ApiRouter
 from ayes.interfaces.api.identity import Operating, Reading
 from ayes.ledger.log import Parked
@@ -113,10 +113,10 @@ class Operations(Struct, frozen=True):
 
 
 @router.get("/operations")
-async def operations(backend: InBackend, _visitor: Reading) -> Operations:
+async def operations(visit: Reading) -> Operations:
     """The state of the broker, as `ayes status` shows it, at most some seconds old."""
-    found = await backend.status()
-    oldest = next(iter(backend.waiting.oldest(1)), None) if found.pending else None
+    found = await visit.backend.status()
+    oldest = next(iter(visit.backend.waiting.oldest(1)), None) if found.pending else None
     return copied(
         Operations,
         found,
@@ -151,23 +151,22 @@ class ParkedFact(Struct, frozen=True):
 
 @router.get("/operations/parked")
 async def parked(
-    backend: InBackend,
-    _visitor: Reading,
+    visit: Reading,
     whole: Annotated[bool, Query(alias="all")] = False,
     after: Annotated[int, Query(ge=0, lt=2**63)] = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 200,
 ) -> ParkedList:
     """What consumers gave up on; with `all` also what was settled or dropped since."""
-    operator = await backend.operator(CONSOLE)
+    operator = await visit.backend.operator(CONSOLE)
     found = [one for one in await operator.log.parked(whole=whole) if one.number > after]
     following = found[limit - 1].number if len(found) > limit else None
     return ParkedList(parked=[_parked(one) for one in found[:limit]], next=following)
 
 
 @router.get("/operations/parked/{number}")
-async def parked_one(number: int, backend: InBackend, _visitor: Reading) -> ParkedFact:
+async def parked_one(number: int, visit: Reading) -> ParkedFact:
     """One parked delivery, with the payload of its fact."""
-    one, fact = await with_fact(await backend.operator(CONSOLE), number)
+    one, fact = await with_fact(await visit.backend.operator(CONSOLE), number)
     found = fact_json(fact) if fact else {}
     return ParkedFact(
         parked=_parked(one),
@@ -190,17 +189,17 @@ class Dropped(ParkedFilter):
 
 
 @router.post("/operations/parked/retry")
-async def retry(chosen: ParkedFilter, backend: InBackend, visitor: Operating) -> ParkedList:
+async def retry(chosen: ParkedFilter, visit: Operating) -> ParkedList:
     """Have their consumers handle them again. All are checked before the first is marked."""
-    operator = await backend.operator(visitor.name)
+    operator = await visit.operator()
     return ParkedList(
         parked=[_parked(one) async for one in marked(operator, "retry", chosen.numbers)]
     )
 
 
 @router.post("/operations/parked/drop")
-async def drop(chosen: Dropped, backend: InBackend, visitor: Operating) -> ParkedList:
+async def drop(chosen: Dropped, visit: Operating) -> ParkedList:
     """Take them off the list, once somebody has seen them. Their facts stay in the log."""
-    operator = await backend.operator(visitor.name)
+    operator = await visit.operator()
     found = marked(operator, "drop", chosen.numbers, chosen.reason)
     return ParkedList(parked=[_parked(one) async for one in found])

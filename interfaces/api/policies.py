@@ -6,7 +6,7 @@ from typing import Annotated, Final
 from msgspec import Struct
 from pydantic import Field
 
-from ayes.interfaces.api.backend import Backend, InBackend
+from ayes.interfaces.api.backend import Backend
 from ayes.interfaces.api.base import ApiModel, ApiRouter
 from ayes.interfaces.api.identity import Operating, Reading
 from ayes.ledger.clients.services import Ledger
@@ -71,16 +71,16 @@ class Versions(Struct, frozen=True):
 
 
 @router.get("/policies")
-async def workspaces(backend: InBackend, _visitor: Reading) -> list[str]:
+async def workspaces(visit: Reading) -> list[str]:
     """The workspaces that have a policy or a tool, and `_organisation` if it has a policy."""
-    facts = await backend.reading.read(f"{ROOT}.*.{POLICY}.*", f"{ROOT}.*.{TOOL}.*.*")
+    facts = await visit.reading.read(f"{ROOT}.*.{POLICY}.*", f"{ROOT}.*.{TOOL}.*.*")
     return sorted({fact.slot.workspace for fact in facts} - {""})
 
 
 @router.get("/policies/{workspace}")
-async def versions(workspace: str, backend: InBackend, _visitor: Reading) -> Versions:
+async def versions(workspace: str, visit: Reading) -> Versions:
     """The versions of a policy. `_organisation` names the one that holds in every workspace."""
-    ledger = backend.reading
+    ledger = visit.reading
     facts = await _versions(ledger, workspace)
     in_force = await ledger.policies(workspace)
     is_organisations = workspace == ORGANISATION
@@ -123,11 +123,10 @@ class VersionText(Struct, frozen=True):
 async def text(
     workspace: str,
     version: Annotated[int, Field(ge=1, lt=10**9)],
-    backend: InBackend,
-    _visitor: Reading,
+    visit: Reading,
 ) -> VersionText:
     """The text of one version."""
-    facts = await _versions(backend.reading, workspace)
+    facts = await _versions(visit.reading, workspace)
     numbers = sorted(int(fact.slot.tail[1]) for fact in facts)
     if version not in numbers:
         has = f"The versions are 1 to {numbers[-1]}" if numbers else "There is none yet"
@@ -169,18 +168,16 @@ class Trial(backtest.Findings, frozen=True, kw_only=True):
 
 
 @router.post("/policies/{workspace}/try")
-async def attempt(
-    workspace: str, candidate: Candidate, backend: InBackend, visitor: Reading
-) -> Trial:
+async def attempt(workspace: str, candidate: Candidate, visit: Reading) -> Trial:
     """Try a policy on the past calls of a workspace, or of all as the organisation's. Nothing is
     recorded.
     """
     in_force, differences = await changes_to(
-        backend.reading, _owner(workspace), candidate.text, _SOURCE
+        visit.reading, _owner(workspace), candidate.text, _SOURCE
     )
-    refusal = f"{visitor.name} is trying a policy already. Wait for its result."
-    async with backend.busy.once(("trial", visitor.name), refusal):
-        report, unreadable = await in_thread(lambda: _backtest(backend, workspace, candidate))
+    refusal = f"{visit.name} is trying a policy already. Wait for its result."
+    async with visit.backend.busy.once(("trial", visit.name), refusal):
+        report, unreadable = await in_thread(lambda: _backtest(visit.backend, workspace, candidate))
     return copied(
         Trial,
         report,
@@ -234,12 +231,12 @@ class Proposed(Struct, frozen=True):
 
 
 @router.post("/policies/{workspace}")
-async def apply(workspace: str, new: NewPolicy, backend: InBackend, visitor: Operating) -> Applied:
+async def apply(workspace: str, new: NewPolicy, visit: Operating) -> Applied:
     """Make a text the policy of a workspace from now on. Calls that wait stay as they were asked.
 
     If versions need approval, it is refused: propose it instead.
     """
-    operator = await backend.operator(visitor.name)
+    operator = await visit.operator()
     organisation = (await operator.policies(_owner(workspace))).organisation.policy
     if workspace == ORGANISATION:
         raise NotAllowed(
@@ -268,14 +265,14 @@ class Proposal(Struct, frozen=True):
 
 
 @router.get("/policies/{workspace}/proposals")
-async def proposals(workspace: str, backend: InBackend, _visitor: Reading) -> list[Proposal]:
+async def proposals(workspace: str, visit: Reading) -> list[Proposal]:
     """The proposals for the version after the last one that was applied; older ones are moot."""
     if workspace == ORGANISATION:
         return []
     thread = ThreadRef(workspace, policy_proposals.THREAD)
-    facts = await _versions(backend.reading, workspace)
+    facts = await _versions(visit.reading, workspace)
     following = max((int(fact.slot.tail[1]) for fact in facts), default=0) + 1
-    calls = thread_of(thread, await backend.reading.read(thread)).calls.values()
+    calls = thread_of(thread, await visit.reading.read(thread)).calls.values()
     return [
         Proposal(
             proposal=str(call.ref),
@@ -290,21 +287,17 @@ async def proposals(workspace: str, backend: InBackend, _visitor: Reading) -> li
 
 
 @router.post("/policies/{workspace}/proposals")
-async def propose(
-    workspace: str, new: NewPolicy, backend: InBackend, visitor: Operating
-) -> Proposed:
+async def propose(workspace: str, new: NewPolicy, visit: Operating) -> Proposed:
     """Ask people to approve a text as the next policy of a workspace. It is safe to repeat."""
-    service = await backend.service(visitor.author)
-    call = await propose_policy(service, workspace, new.text, _SOURCE, visitor.name)
+    service = await visit.service()
+    call = await propose_policy(service, workspace, new.text, _SOURCE, visit.name)
     return Proposed(workspace=workspace, proposal=str(call.ref))
 
 
 @router.post("/policies/{workspace}/proposals/{thread}/{call}/apply")
-async def apply_approved(
-    workspace: str, thread: str, call: str, backend: InBackend, visitor: Operating
-) -> Applied:
+async def apply_approved(workspace: str, thread: str, call: str, visit: Operating) -> Applied:
     """Make a proposal that people approved the policy. Applying it again is safe."""
-    operator = await backend.operator(visitor.name)
-    service = await backend.service(visitor.author)
+    operator = await visit.operator()
+    service = await visit.service()
     version = await apply_proposal(operator, service, CallRef(workspace, thread, call))
     return Applied(workspace=workspace, version=version)

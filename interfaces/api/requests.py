@@ -7,7 +7,6 @@ from fastapi import Header, Query
 from msgspec import Struct
 from pydantic import Field
 
-from ayes.interfaces.api.backend import InBackend
 from ayes.interfaces.api.base import ApiModel, ApiRouter, example
 from ayes.interfaces.api.content import GivenContent, as_recorded
 from ayes.interfaces.api.doubts import doubt_about
@@ -59,8 +58,7 @@ class Request(ApiModel):
 async def request(
     ref: Named,
     request: Request,
-    backend: InBackend,
-    visitor: Serving,
+    visit: Serving,
     idempotency_key: Annotated[str, Header()] = "",
 ) -> CallState:
     """Request a call. The same request again returns the call; a different one is refused.
@@ -73,17 +71,9 @@ async def request(
             f"the header Idempotency-Key is {idempotency_key!r}, but the name of the call is its "
             f"key: leave the header out, or send {str(ref)!r}."
         )
-    service = await backend.service(visitor.author)
-    known = await service.request(
-        ref,
-        request.tool,
-        request.arguments,
-        requester=request.requester,
-        agent=request.agent,
-        labels=request.labels,
-        expires_in_s=request.expires_in_s,
-    )
-    return await state_of(backend.reading, known)
+    service = await visit.service()
+    known = await service.request(ref, **request.model_dump())
+    return await state_of(visit.reading, known)
 
 
 class Decision(Struct, frozen=True):
@@ -98,15 +88,14 @@ class Decision(Struct, frozen=True):
 @router.get("/calls/{workspace}/{thread}/{call}/decision")
 async def decision(
     ref: Named,
-    backend: InBackend,
-    _visitor: Reading,
+    visit: Reading,
     timeout_s: Annotated[float, Query(ge=0, le=_MAX_WAIT_S, allow_inf_nan=False)] = 0,
 ) -> Decision:
     """The decision, once there is one; at the latest after `timeout_s` seconds (long polling)."""
-    known = await backend.reading.known_call(ref)
+    known = await visit.reading.known_call(ref)
     if timeout_s:
-        known = await backend.reading.until(known, lambda one: one.decided is not None, timeout_s)
-    return Decision(decided=known.decided is not None, state=await state_of(backend.reading, known))
+        known = await visit.reading.until(known, lambda one: one.decided is not None, timeout_s)
+    return Decision(decided=known.decided is not None, state=await state_of(visit.reading, known))
 
 
 class Withdrawal(ApiModel):
@@ -114,17 +103,15 @@ class Withdrawal(ApiModel):
 
 
 @router.post("/calls/{workspace}/{thread}/{call}/withdraw")
-async def withdraw(
-    ref: Named, withdrawal: Withdrawal, backend: InBackend, visitor: Reading
-) -> CallState:
+async def withdraw(ref: Named, withdrawal: Withdrawal, visit: Reading) -> CallState:
     """Withdraw a request, as its requester or as a service. Repeating it is safe."""
-    reading = backend.reading
+    reading = visit.reading
     known = await reading.with_origin(await reading.known_call(ref))
     if known.withdrawn is None:
-        await check_withdrawal(reading, known, visitor)
-        service = await backend.service(visitor.author)
+        await check_withdrawal(reading, known, visit.visitor)
+        service = await visit.service()
         known = await service.withdraw(ref, withdrawal.reason)
-    return await state_of(backend.reading, known)
+    return await state_of(visit.reading, known)
 
 
 class Claim(ApiModel):
@@ -140,13 +127,13 @@ class Claim(ApiModel):
 
 
 @router.post("/calls/{workspace}/{thread}/{call}/claim")
-async def claim(ref: Named, claim: Claim, backend: InBackend, visitor: Serving) -> CallState:
+async def claim(ref: Named, claim: Claim, visit: Serving) -> CallState:
     """Claim an approved call, to run it: exactly the `arguments` of the answer, and only if this
     succeeds. The same claim again succeeds until the call ends; a second one is refused.
     """
-    service = await backend.service(visitor.author)
+    service = await visit.service()
     known = await service.start(ref, claim_id=str(claim.claim), lease_s=claim.lease_s)
-    return await state_of(backend.reading, known)
+    return await state_of(visit.reading, known)
 
 
 class Renewal(ApiModel):
@@ -159,12 +146,12 @@ class Renewal(ApiModel):
 
 
 @router.post("/calls/{workspace}/{thread}/{call}/renew")
-async def renew(ref: Named, renewal: Renewal, backend: InBackend, visitor: Serving) -> CallState:
+async def renew(ref: Named, renewal: Renewal, visit: Serving) -> CallState:
     """Renew a claim, so that its lease begins again. Repeating it is safe: do it three times in
     each lease.
     """
-    service = await backend.service(visitor.author)
-    return await state_of(backend.reading, await service.renew(ref, str(renewal.claim)))
+    service = await visit.service()
+    return await state_of(visit.reading, await service.renew(ref, str(renewal.claim)))
 
 
 class Result(ApiModel):
@@ -179,9 +166,9 @@ class Result(ApiModel):
 
 
 @router.post("/calls/{workspace}/{thread}/{call}/finish")
-async def finish(ref: Named, result: Result, backend: InBackend, visitor: Serving) -> CallState:
+async def finish(ref: Named, result: Result, visit: Serving) -> CallState:
     """Record the result of a call that was claimed. The same result again is not refused."""
-    service = await backend.service(visitor.author)
+    service = await visit.service()
     output = None if result.output is None else as_recorded(result.output)
     try:
         known = await service.finish(ref, output=output, error=result.error)
@@ -189,7 +176,7 @@ async def finish(ref: Named, result: Result, backend: InBackend, visitor: Servin
         known = await service.known_call(ref)
         if not _ended_so(known, output, result.error):
             raise
-    return await state_of(backend.reading, known)
+    return await state_of(visit.reading, known)
 
 
 def _ended_so(call: Call, output: e.Content | None, error: str | None) -> bool:
@@ -208,15 +195,15 @@ class Doubts(ApiModel):
 
 
 @router.post("/calls/{workspace}/{thread}/{call}/doubt")
-async def doubt(ref: Named, doubts: Doubts, backend: InBackend, visitor: Reading) -> CallState:
+async def doubt(ref: Named, doubts: Doubts, visit: Reading) -> CallState:
     """Record that the service that runs a call is gone, and nobody knows how it ended.
 
     A service may say it at any time; a person, once the service stopped renewing its claim.
     """
-    reading = backend.reading
+    reading = visit.reading
     known = await reading.known_call(ref)
     if known.status is not Status.IN_DOUBT:
-        await check_doubt(reading, known, visitor, await doubt_about(reading, known))
-        service = await backend.service(visitor.author)
+        await check_doubt(reading, known, visit.visitor, await doubt_about(reading, known))
+        service = await visit.service()
         known = await service.doubt(ref, doubts.reason)
-    return await state_of(backend.reading, known)
+    return await state_of(visit.reading, known)

@@ -185,17 +185,11 @@ async def _candidates(
     elif after is not None:
         begin = max(begin, after + 1)
     middle = min(max(begin, await _end_of(lake, ledger) + 1), end)
-    if order == "newest":
-        parts = (
-            _in_log(log, chosen, order, middle, end),
-            _in_lake(lake, chosen, order, begin, middle),
-        )
-    else:
-        parts = (
-            _in_lake(lake, chosen, order, begin, middle),
-            _in_log(log, chosen, order, middle, end),
-        )
-    for part in parts:
+    parts = (
+        _in_lake(lake, chosen, order, begin, middle),
+        _in_log(log, chosen, order, middle, end),
+    )
+    for part in parts if order == "oldest" else reversed(parts):
         async with aclosing(part):
             async for some in part:
                 yield some

@@ -2,12 +2,12 @@
 
 from typing import Annotated, Final
 
+from fastapi import Depends
 from msgspec import Struct
 from pydantic import Field
 
-from ayes.interfaces.api.backend import Backend, InBackend
 from ayes.interfaces.api.base import ApiModel, ApiRouter, example
-from ayes.interfaces.api.identity import Reading, Reviewing
+from ayes.interfaces.api.identity import Reading, Reviewing, Visit
 from ayes.interfaces.api.queries import Limit, page_of
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.stops import known_stop
@@ -17,6 +17,9 @@ from ayes.projections.views.stop import StopAccount, StopState, stop_state
 from ayes.schemas.slots import StopRef
 
 router: Final = ApiRouter(tags=["stops"])
+
+#: The parameter of a handler whose path names a stop.
+Named = Annotated[StopRef, Depends()]
 
 
 class Stops(Struct, frozen=True):
@@ -31,15 +34,14 @@ class Stops(Struct, frozen=True):
 
 @router.get("/stops")
 async def stops(
-    backend: InBackend,
-    _visitor: Reading,
+    visit: Reading,
     workspace: str = "",
     after: str = "",
     limit: Limit = 200,
 ) -> Stops:
     """The stops that hold in a workspace, those of all workspaces among them; or every stop."""
-    now = await backend.reading.log.clock()
-    every = [stop_state(one, now) for one in await stops_in(backend.reading, workspace)]
+    now = await visit.reading.log.clock()
+    every = [stop_state(one, now) for one in await stops_in(visit.reading, workspace)]
     page, following = page_of(every, _is_over, after, limit)
     in_force = sum(not _is_over(one) for one in every)
     return Stops(stops=page, in_force=in_force, next=following)
@@ -50,30 +52,26 @@ def _is_over(one: StopState) -> bool:
 
 
 @router.get("/stops/{workspace}/{giver}/{name}")
-async def found(
-    workspace: str, giver: str, name: str, backend: InBackend, visitor: Reading
-) -> StopAccount:
+async def found(visit: Reading, ref: Named) -> StopAccount:
     """What a stop covered when it was given: what ran, what is in doubt since, and what it held.
 
     It may take some seconds. A visitor may ask for one at a time.
     """
-    ref = StopRef(workspace, giver, name)
-    refusal = f"{visitor.name} is asking for what a stop covered already. Wait for the answer."
-    async with backend.busy.once(("account", visitor.name), refusal):
-        return await in_thread(lambda: _account(backend, ref))
+
+    async def looked() -> StopAccount:  # on a connection of its own, in another event loop
+        place = visit.backend.store.path
+        async with Ledger.connect(place, role="observer", name="account") as ledger:
+            return await account(ledger, known_stop(ref, await ledger.read(ref)))
+
+    refusal = f"{visit.name} is asking for what a stop covered already. Wait for the answer."
+    async with visit.backend.busy.once(("account", visit.name), refusal):
+        return await in_thread(looked)
 
 
-async def _account(backend: Backend, ref: StopRef) -> StopAccount:
-    """On a connection of its own: this runs in another event loop."""
-    async with Ledger.connect(backend.store.path, role="observer", name="account") as ledger:
-        return await account(ledger, known_stop(ref, await ledger.read(ref)))
-
-
-async def state(workspace: str, giver: str, name: str, backend: Backend) -> StopState:
+async def state(visit: Visit, ref: StopRef) -> StopState:
     """A stop without what it covered, which is there at once."""
-    ref = StopRef(workspace, giver, name)
-    one = known_stop(ref, await backend.reading.read(ref))
-    return stop_state(one, await backend.reading.log.clock())
+    one = known_stop(ref, await visit.reading.read(ref))
+    return stop_state(one, await visit.reading.log.clock())
 
 
 #: Without any a stop would cover nothing.
@@ -99,20 +97,13 @@ class NewStop(ApiModel):
 
 
 @router.post("/stops")
-async def stop(new: NewStop, backend: InBackend, visitor: Reviewing) -> StopState:
+async def stop(new: NewStop, visit: Reviewing) -> StopState:
     """Stop: from now on nothing starts that it covers. A tool that runs already goes on."""
     check_limits(new.agents, new.tools, new.requesters)
-    ref = stop_ref(new.workspace, visitor.name, new.name)
-    ledger = await backend.as_reviewer(visitor.name)
-    given = await ledger.reviewer(visitor.name).stop(
-        ref,
-        reason=new.reason,
-        agents=new.agents,
-        tools=new.tools,
-        requesters=new.requesters,
-        for_s=new.for_s,
-    )
-    return stop_state(given, ledger.now())
+    ref = stop_ref(new.workspace, visit.name, new.name)
+    said = new.model_dump(exclude={"workspace", "name"})
+    given = await (await visit.reviewer()).stop(ref, **said)
+    return stop_state(given, visit.reading.now())
 
 
 class Reason(ApiModel):
@@ -120,11 +111,8 @@ class Reason(ApiModel):
 
 
 @router.post("/stops/{workspace}/{giver}/{name}/resume")
-async def resume(
-    workspace: str, giver: str, name: str, why: Reason, backend: InBackend, visitor: Reviewing
-) -> StopState:
+async def resume(visit: Reviewing, ref: Named, why: Reason) -> StopState:
     """Say that a stop should end. It ends once enough people who may have said so."""
-    ledger = await backend.as_reviewer(visitor.name)
-    ref = StopRef(workspace, giver, name)
-    resumed, _ = await resume_stop(ledger, ref, visitor.name, why.reason)
+    ledger = await visit.as_reviewer()
+    resumed, _ = await resume_stop(ledger, ref, visit.name, why.reason)
     return stop_state(resumed, await ledger.log.clock())

@@ -15,11 +15,11 @@ from msgspec import Struct
 
 from ayes.consumers.live import current_turn, follow_reply
 from ayes.consumers.model import with_bytes
-from ayes.interfaces.api.backend import Backend, InBackend, jetstream
+from ayes.interfaces.api.backend import jetstream
 from ayes.interfaces.api.base import ApiModel, ApiRouter
 from ayes.interfaces.api.content import GivenContent, as_recorded
 from ayes.interfaces.api.events import STREAMING, EventStream
-from ayes.interfaces.api.identity import Reading, Serving
+from ayes.interfaces.api.identity import Reading, Serving, Visit
 from ayes.interfaces.api.windows import newest_first
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.files import fetch
@@ -55,12 +55,8 @@ _FOLLOWED: Final = 100
 _SHORT: Final = 200
 
 
-def _named(workspace: str, thread: str) -> ThreadRef:
-    return ThreadRef(workspace, thread)
-
-
 #: The parameter of a handler whose path names a thread.
-Named = Annotated[ThreadRef, Depends(_named)]
+Named = Annotated[ThreadRef, Depends()]
 #: The cursor of a page: `next` or `previous` of another one.
 Before = Annotated[int | None, Query(ge=0, lt=2**63)]
 
@@ -97,8 +93,7 @@ class Threads(Struct, frozen=True):
 
 @router.get("/threads")
 async def threads(
-    backend: InBackend,
-    _visitor: Reading,
+    visit: Reading,
     workspace: str = "",
     before: Before = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
@@ -107,12 +102,12 @@ async def threads(
 
     Reads the log backwards, and only a part of it for each page: some 20,000 facts at most.
     """
-    log = jetstream(backend.reading)
+    log = jetstream(visit.reading)
     place = token("workspace", workspace) if workspace else "*"
     subjects = f"{ROOT}.{place}.*.>"
     end = before or await log.last_seq() + 1
     found, end = await _newest(log, subjects, end, limit, is_first=before is None)
-    return Threads(threads=await _listed(backend, found), next=end if end > 1 else None)
+    return Threads(threads=await _listed(visit, found), next=end if end > 1 else None)
 
 
 async def _newest(
@@ -140,14 +135,14 @@ async def _newest(
     return found, 1
 
 
-async def _listed(backend: Backend, found: Mapping[ThreadRef, Fact]) -> list[ListedThread]:
-    ledger = backend.reading
+async def _listed(visit: Visit, found: Mapping[ThreadRef, Fact]) -> list[ListedThread]:
+    ledger = visit.reading
     opened = await ledger.read(*(ref.opened for ref in found)) if found else ()
     by_thread = {fact.slot.thread_ref: fact.event for fact in opened}
     said = await asyncio.gather(
         *(ledger.log.latest(f"{ROOT}.{ref.workspace}.{ref.thread}.said.*") for ref in found)
     )
-    waiting = Counter((one.workspace, one.thread) for one in backend.waiting.oldest())
+    waiting = Counter((one.workspace, one.thread) for one in visit.backend.waiting.oldest())
     return [
         ListedThread(
             thread=str(ref),
@@ -196,13 +191,12 @@ class Conversation(Struct, frozen=True):
 @router.get("/threads/{workspace}/{thread}")
 async def conversation(
     ref: Named,
-    backend: InBackend,
-    _visitor: Reading,
+    visit: Reading,
     before: Before = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 200,
 ) -> Conversation:
     """One conversation: its newest items, or those before an earlier page."""
-    thread = await _known(backend, ref)
+    thread = await _known(visit, ref)
     items = timeline.timeline(thread)[:before]
     opened = thread.opened.event if thread.opened else None
     stopped_at = history_of(thread).stopped_at
@@ -219,8 +213,8 @@ async def conversation(
     )
 
 
-async def _known(backend: Backend, ref: ThreadRef) -> Thread:
-    facts = await backend.reading.read(ref)
+async def _known(visit: Visit, ref: ThreadRef) -> Thread:
+    facts = await visit.reading.read(ref)
     if not own(facts):
         raise UnknownCall(f"nothing was ever recorded in {ref}.")
     return thread_of(ref, facts)
@@ -233,8 +227,7 @@ async def _known(backend: Backend, ref: ThreadRef) -> Thread:
 )
 async def history(
     ref: Named,
-    backend: InBackend,
-    _visitor: Reading,
+    visit: Reading,
     provider: Annotated[str, Query(alias="format")] = "openai-chat",
     files: Annotated[bool, Query()] = True,
 ) -> Response:
@@ -244,11 +237,11 @@ async def history(
     `Ayes-Stopped-At` names the call before whose turn it stops, if one is not settled.
     """
     writer = format_named(provider)
-    found = history_of(await _known(backend, ref))
+    found = history_of(await _known(visit, ref))
     headers = {"Ayes-Stopped-At": str(found.stopped_at)} if found.stopped_at else {}
     entries = found.entries
     if files:
-        entries = await with_bytes(backend.reading, ref, entries)
+        entries = await with_bytes(visit.reading, ref, entries)
     payload = msgspec.json.encode(writer.write(entries))
     return Response(payload, headers=headers, media_type="application/json")
 
@@ -261,15 +254,14 @@ async def history(
 async def file(
     ref: Named,
     digest: Annotated[str, Path(pattern="^[0-9a-f]{64}$")],
-    backend: InBackend,
-    _visitor: Reading,
+    visit: Reading,
 ) -> Response:
     """A file of a conversation: the bytes with this SHA-256.
 
     Only a file that a fact of this conversation names. A browser shows a picture (PNG, JPEG, GIF or
     WebP), by itself, and saves any other file.
     """
-    facts = await backend.reading.read(ref)
+    facts = await visit.reading.read(ref)
     files = (
         (media, held)
         for fact in facts
@@ -283,7 +275,7 @@ async def file(
     media, held = found
     match media.source:
         case e.Stored() as stored:
-            data = await fetch(backend.reading.log, ref.workspace, stored)
+            data = await fetch(visit.reading.log, ref.workspace, stored)
         case _:
             assert isinstance(media.source, e.Inline), "`held_file`"
             data = decoded(media.source) or b""
@@ -301,8 +293,7 @@ async def file(
 @router.get("/threads/{workspace}/{thread}/reply", response_class=EventStream)
 async def reply(
     ref: Named,
-    backend: InBackend,
-    visitor: Reading,
+    visit: Reading,
     turn: Annotated[int | None, Query(ge=1, lt=2**63)] = None,
     last_event_id: Annotated[int | None, Header(ge=1, lt=2**63)] = None,
 ) -> EventStream:
@@ -316,14 +307,14 @@ async def reply(
     with it in `Last-Event-ID` receives the same turn again, from the event `turn` on. A visitor
     follows 100 replies at a time; another one is answered 503.
     """
-    if backend.followed[visitor.name] >= _FOLLOWED:
+    if visit.backend.followed[visit.name] >= _FOLLOWED:
         raise Unavailable(
-            f"{visitor.name} follows {_FOLLOWED} replies already. Close one of them, or use "
+            f"{visit.name} follows {_FOLLOWED} replies already. Close one of them, or use "
             "`ayes follow`, which needs no console."
         )
-    current = await current_turn(backend.reading, ref)
+    current = await current_turn(visit.reading, ref)
     chosen = last_event_id or turn or current
-    events = _counted(_reply_events(backend.reading, ref, chosen), backend.followed, visitor.name)
+    events = _counted(_reply_events(visit.reading, ref, chosen), visit.backend.followed, visit.name)
     return EventStream(events, headers=STREAMING)
 
 
@@ -380,11 +371,9 @@ class NewMessage(ApiModel):
 
 
 @router.post("/threads/{workspace}/{thread}/messages")
-async def say(
-    ref: Named, new: NewMessage, backend: InBackend, visitor: Serving
-) -> views.ThreadMessage:
+async def say(ref: Named, new: NewMessage, visit: Serving) -> views.ThreadMessage:
     """Add a message to a conversation. Repeating it is safe."""
-    service = await backend.service(visitor.author)
+    service = await visit.service()
     text = as_recorded(new.text)
     said = await service.say(ref, text, message=new.message, role=new.role, name=new.name)
     return views.thread_message(said)

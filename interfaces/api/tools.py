@@ -5,7 +5,6 @@ from typing import Final
 
 from msgspec import Struct
 
-from ayes.interfaces.api.backend import InBackend
 from ayes.interfaces.api.base import ApiRouter
 from ayes.interfaces.api.identity import Reading
 from ayes.ops.actions.tools import newest_tools
@@ -50,7 +49,7 @@ def _declared(tool: declared_tools.Tool, fact: Fact) -> DeclaredTool:
 
 
 @router.get("/tools/{workspace}")
-async def tools(workspace: str, backend: InBackend, _visitor: Reading) -> list[DeclaredTool]:
+async def tools(workspace: str, visit: Reading) -> list[DeclaredTool]:
     """The tools of a workspace, by name."""
-    newest = await newest_tools(backend.reading, workspace)
+    newest = await newest_tools(visit.reading, workspace)
     return [_declared(tool, fact) for tool, fact in newest.values()]

@@ -6,9 +6,8 @@ from typing import Annotated, Final, Literal
 from msgspec import Struct
 from pydantic import AfterValidator, Field
 
-from ayes.interfaces.api.backend import Backend, InBackend
 from ayes.interfaces.api.base import ApiModel, ApiRouter, example
-from ayes.interfaces.api.identity import Reviewing
+from ayes.interfaces.api.identity import Reviewing, Visit
 from ayes.interfaces.api.problems import Problem, problem_of
 from ayes.interfaces.api.queries import Named
 from ayes.ledger.clients.reviewers import Ballot, Reviewer
@@ -52,14 +51,14 @@ class NewVote(ApiModel):
 
 
 @router.post("/calls/{workspace}/{thread}/{call}/votes")
-async def vote(ref: Named, vote: NewVote, backend: InBackend, visitor: Reviewing) -> CallState:
+async def vote(ref: Named, vote: NewVote, visit: Reviewing) -> CallState:
     """Vote on a call, in the visitor's own name. The same vote again is refused and harmless."""
-    return await _vote(ref, vote, backend, await backend.reviewer(visitor.name))
+    return await _vote(ref, vote, visit, await visit.reviewer())
 
 
-async def _vote(ref: CallRef, vote: NewVote, backend: Backend, reviewer: Reviewer) -> CallState:
+async def _vote(ref: CallRef, vote: NewVote, visit: Visit, reviewer: Reviewer) -> CallState:
     known = await reviewer.vote(ref, Ballot(**vote.model_dump()))
-    return await state_of(backend.reading, await seen_by_gate(backend.reading, known, _COUNTED_S))
+    return await state_of(visit.reading, await seen_by_gate(visit.reading, known, _COUNTED_S))
 
 
 def _name(text: str) -> str:
@@ -99,16 +98,16 @@ class VoteResult(Struct, frozen=True):
 
 
 @router.post("/votes")
-async def vote_on_several(votes: Votes, backend: InBackend, visitor: Reviewing) -> list[VoteResult]:
+async def vote_on_several(votes: Votes, visit: Reviewing) -> list[VoteResult]:
     """Cast the same vote on up to 50 calls: one vote for each, one result for each."""
-    reviewer = await backend.reviewer(visitor.name)
-    return await asyncio.gather(*(_one(shown, votes, backend, reviewer) for shown in votes.calls))
+    reviewer = await visit.reviewer()
+    return await asyncio.gather(*(_one(shown, votes, visit, reviewer) for shown in votes.calls))
 
 
-async def _one(shown: Shown, votes: Votes, backend: Backend, reviewer: Reviewer) -> VoteResult:
+async def _one(shown: Shown, votes: Votes, visit: Visit, reviewer: Reviewer) -> VoteResult:
     vote = NewVote(verdict=votes.verdict, digest=shown.digest, reason=votes.reason)
     try:
-        state = await _vote(CallRef.parse(shown.call), vote, backend, reviewer)
+        state = await _vote(CallRef.parse(shown.call), vote, visit, reviewer)
     except ApprovalsError as problem:
         return VoteResult(call=shown.call, problem=problem_of(problem))
     return VoteResult(call=shown.call, state=state)
@@ -127,19 +126,11 @@ class Revocation(ApiModel):
 
 
 @router.post("/calls/{workspace}/{thread}/{call}/revoke")
-async def revoke(
-    ref: Named, revocation: Revocation, backend: InBackend, visitor: Reviewing
-) -> CallState:
+async def revoke(ref: Named, revocation: Revocation, visit: Reviewing) -> CallState:
     """Take an approval back before the tool runs."""
-    reviewer = await backend.reviewer(visitor.name)
-    known = await reviewer.revoke(
-        ref,
-        reason=revocation.reason,
-        answer=revocation.answer,
-        is_error=revocation.is_error,
-        halt=revocation.halt,
-    )
-    return await state_of(backend.reading, known)
+    reviewer = await visit.reviewer()
+    known = await reviewer.revoke(ref, **revocation.model_dump())
+    return await state_of(visit.reading, known)
 
 
 class Reconciliation(ApiModel):
@@ -154,9 +145,7 @@ class Reconciliation(ApiModel):
 
 
 @router.post("/calls/{workspace}/{thread}/{call}/reconcile")
-async def reconcile(
-    ref: Named, found: Reconciliation, backend: InBackend, visitor: Reviewing
-) -> CallState:
+async def reconcile(ref: Named, found: Reconciliation, visit: Reviewing) -> CallState:
     """Say what became of a call in doubt."""
     if found.late == (found.happened is not None) or (found.late and found.output):
         raise BadInput(
@@ -166,7 +155,7 @@ async def reconcile(
     happened: bool | None = found.happened
     output: e.Content = found.output
     if happened is None:
-        happened, output = late_result(await backend.reading.known_call(ref))
-    reviewer = await backend.reviewer(visitor.name)
+        happened, output = late_result(await visit.reading.known_call(ref))
+    reviewer = await visit.reviewer()
     known = await reviewer.reconcile(ref, happened=happened, output=output)
-    return await state_of(backend.reading, known)
+    return await state_of(visit.reading, known)

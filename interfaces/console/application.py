@@ -8,9 +8,10 @@ from copy import copy
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
-from typing import Final
+from types import ModuleType
+from typing import Any, Final
 
-from fastapi import Depends, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.gzip import GZipMiddleware
 from fastapi.routing import APIRoute
@@ -19,63 +20,32 @@ from starlette.datastructures import State
 from starlette.exceptions import HTTPException
 
 from ayes.consumers.supervision import keep_running
+from ayes.interfaces import api as resources
 from ayes.interfaces.access.security import Guard, Security
 from ayes.interfaces.access.traced import Traced
-from ayes.interfaces.api import (
-    accounts,
-    calls,
-    context,
-    counts,
-    decided,
-    edits,
-    events,
-    grants,
-    links,
-    operations,
-    policies,
-    problems,
-    requests,
-    stops,
-    threads,
-    tools,
-    votes,
-)
+from ayes.interfaces.api import problems
 from ayes.interfaces.api.backend import Backend, jetstream
-from ayes.interfaces.api.base import HttpApi
+from ayes.interfaces.api.base import ApiRouter, HttpApi
 from ayes.interfaces.api.nats import EndpointSchema, answering, endpoints
 from ayes.interfaces.console import pages
-from ayes.interfaces.console.problem_page import readable, shown
-from ayes.interfaces.console.rendering import navigation
+from ayes.interfaces.console.rendering import navigation, readable, shown
 from ayes.ledger.clients.services import Ledger
 from ayes.ops.broker.accounts import API
 from ayes.schemas.errors import ApprovalsError
 
 _HERE: Final = Path(__file__).parent
-#: The resources of the API.
-_API: Final = (
-    accounts,
-    calls,
-    context,
-    counts,
-    decided,
-    edits,
-    events,
-    grants,
-    links,
-    operations,
-    policies,
-    requests,
-    stops,
-    threads,
-    tools,
-    votes,
-)
-#: Each module of `pages/` that has a router.
-_PAGES: Final = [
-    one
-    for found in pkgutil.iter_modules(pages.__path__, f"{pages.__name__}.")
-    if hasattr(one := import_module(found.name), "router")
-]
+
+
+def _routers(package: ModuleType) -> list[Any]:
+    """Those of its modules, by their names."""
+    found = pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
+    modules = [import_module(one.name) for one in found]
+    return [one.router for one in modules if hasattr(one, "router")]
+
+
+#: The resources of the API, and the pages.
+_API: Final[list[ApiRouter]] = _routers(resources)
+_PAGES: Final[list[APIRouter]] = _routers(pages)
 
 
 def application(backend: Backend, security: Security) -> FastAPI:
@@ -105,7 +75,7 @@ def _of(made: FastAPI, backend: Backend | None) -> FastAPI:
 def _with_pages() -> FastAPI:
     app = _routed()
     for page in _PAGES:
-        app.include_router(page.router, include_in_schema=False, dependencies=[Depends(navigation)])
+        app.include_router(page, include_in_schema=False, dependencies=[Depends(navigation)])
     # Pages are not compressed: their length would tell about the secrets in them (BREACH).
     app.mount("/static", GZipMiddleware(StaticFiles(directory=_HERE / "static")), name="static")
     return app
@@ -119,7 +89,7 @@ def _api_alone() -> FastAPI:
 def _routed() -> FastAPI:
     """An application with the routes of the API."""
     app = HttpApi(
-        [answer for resource in _API for answer in resource.router.answers],
+        [answer for resource in _API for answer in resource.answers],
         title="ayes",
         version="1",
         description="Approvals for AI agents: request, wait, vote, claim, finish, and the record.",
@@ -133,7 +103,7 @@ def _routed() -> FastAPI:
     app.add_exception_handler(RequestValidationError, readable(problems.on_bad_request))
     app.add_exception_handler(HTTPException, readable(problems.on_http_error))
     for resource in _API:
-        app.include_router(resource.router, prefix="/api/v1", responses=problems.RESPONSES)
+        app.include_router(resource, prefix="/api/v1", responses=problems.RESPONSES)
     return app
 
 

@@ -1,6 +1,8 @@
 """Rendering templates. Nothing from an agent is ever HTML: every value is escaped."""
 
 import hashlib
+import json
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -8,13 +10,14 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
 from fastapi import Request
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, JSONResponse, Response
 from fastapi.templating import Jinja2Templates
 
 from ayes.interfaces.api import counts
 from ayes.interfaces.api.backend import InBackend
 from ayes.interfaces.api.counts import HeaderCounts
-from ayes.interfaces.api.identity import Visitor
+from ayes.interfaces.api.identity import Role, Visit, Visitor
+from ayes.interfaces.api.problems import status_of
 from ayes.interfaces.console.display.texts import text_of
 from ayes.schemas.errors import ApprovalsError
 from ayes.schemas.slots import ORGANISATION
@@ -22,6 +25,12 @@ from ayes.schemas.times import duration
 from ayes.schemas.visible import flags, visible
 
 _HERE: Final = Path(__file__).parent
+
+
+type Handler = Callable[[Request, Exception], Awaitable[JSONResponse]]
+
+#: In place of what htmx was to replace: a message above the page, which stays as it is.
+_AS_MESSAGE: Final = {"HX-Retarget": "#messages", "HX-Reswap": "innerHTML"}
 
 
 class Place(NamedTuple):
@@ -58,14 +67,27 @@ async def navigation(request: Request, backend: InBackend) -> None:
     visitor: Visitor | None = getattr(request.state, "visitor", None)
     if visitor and not is_fragment(request):
         with suppress(ApprovalsError):
-            request.state.counts = await counts.counts(backend, visitor, workspace_of(request))
+            visit = Visit(request, visitor, backend)
+            request.state.counts = await counts.counts(visit, workspace_of(request))
 
 
-def page(request: Request, name: str, visitor: Visitor | None, **values: Any) -> HTMLResponse:
+def page(
+    visit: Visit, name: str, problem: ApprovalsError | None = None, **values: Any
+) -> HTMLResponse:
+    """The page of this template; after a problem, with its status."""
+    answer = framed(visit.request, name, visit.visitor, problem=problem and str(problem), **values)
+    if problem:
+        answer.status_code = status_of(problem)
+    return answer
+
+
+def framed(request: Request, name: str, visitor: Visitor | None, **values: Any) -> HTMLResponse:
     """The page of this template; one without a visitor has no navigation."""
     workspace = workspace_of(request)
     frame = {
         "visitor": visitor,
+        "is_reviewer": visitor is not None and Role.REVIEWER in visitor.roles,
+        "is_operator": visitor is not None and Role.OPERATOR in visitor.roles,
         "workspace": workspace,
         "theme": _theme(request),
         "to_do": getattr(request.state, "counts", HeaderCounts()),
@@ -75,6 +97,27 @@ def page(request: Request, name: str, visitor: Visitor | None, **values: Any) ->
         "workspace_path": lambda one: _elsewhere(request, one),
     }
     return _templates.TemplateResponse(request, name, frame | values)
+
+
+def readable(handler: Handler) -> Callable[[Request, Exception], Awaitable[Response]]:
+    """The same answers, as pages where a page was asked for."""
+
+    async def answer(request: Request, problem: Exception) -> Response:
+        return shown(request, await handler(request, problem))
+
+    return answer
+
+
+def shown(request: Request, found: JSONResponse) -> Response:
+    """This answer, as a page where a page was asked for."""
+    if request.url.path.startswith("/api/"):
+        return found
+    name = "_problem.html" if is_fragment(request) else "problem.html"
+    visitor = getattr(request.state, "visitor", None)
+    answer = framed(request, name, visitor, problem=json.loads(bytes(found.body)))
+    answer.status_code = found.status_code
+    answer.headers.update(_AS_MESSAGE if is_fragment(request) else {})
+    return answer
 
 
 def is_fragment(request: Request) -> bool:

@@ -3,13 +3,12 @@
 import asyncio
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Form, Query, Request
+from fastapi import APIRouter, Form, Query
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse
 from pydantic import ValidationError
 
 from ayes.interfaces.api import calls, votes
-from ayes.interfaces.api.backend import InBackend
 from ayes.interfaces.api.identity import Reading, Reviewing
 from ayes.interfaces.api.votes import Shown, Votes
 from ayes.interfaces.console.rendering import is_fragment, page
@@ -23,30 +22,21 @@ MAX_AT_ONCE: Final = 50
 
 
 @router.get("/bulk")
-async def bulk(
-    request: Request,
-    backend: InBackend,
-    visitor: Reading,
-    call: Annotated[list[str] | None, Query()] = None,
-) -> HTMLResponse:
+async def bulk(visit: Reading, call: Annotated[list[str] | None, Query()] = None) -> HTMLResponse:
     """List the chosen calls, each with everything that would run."""
     chosen = list(dict.fromkeys(call or ()))
     if not 0 < len(chosen) <= MAX_AT_ONCE:
         raise BadInput(
             f"{len(chosen)} calls are selected. Select between 1 and {MAX_AT_ONCE} of them."
         )
-    listed = await asyncio.gather(
-        *(calls.record(CallRef.parse(one), backend, visitor) for one in chosen)
-    )
-    name = "_bulk.html" if is_fragment(request) else "bulk.html"
-    return page(request, name, visitor, calls=listed)
+    listed = await asyncio.gather(*(calls.record(CallRef.parse(one), visit) for one in chosen))
+    name = "_bulk.html" if is_fragment(visit.request) else "bulk.html"
+    return page(visit, name, calls=listed)
 
 
 @router.post("/bulk")
 async def decide(
-    request: Request,
-    backend: InBackend,
-    visitor: Reviewing,
+    visit: Reviewing,
     verdict: Annotated[str, Form()],
     shown: Annotated[list[str], Form()],
     reason: Annotated[str, Form()] = "",
@@ -65,6 +55,6 @@ async def decide(
         wanted = Votes.model_validate(given)
     except ValidationError as problem:
         raise RequestValidationError(problem.errors()) from None
-    results = await votes.vote_on_several(wanted, backend, visitor)
-    name = "_bulk_done.html" if is_fragment(request) else "bulk_done.html"
-    return page(request, name, visitor, results=results, verdict=wanted.verdict)
+    results = await votes.vote_on_several(wanted, visit)
+    name = "_bulk_done.html" if is_fragment(visit.request) else "bulk_done.html"
+    return page(visit, name, results=results, verdict=wanted.verdict)

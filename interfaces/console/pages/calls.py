@@ -5,16 +5,15 @@ from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Form, Request
+from fastapi import APIRouter, Form
 from fastapi.concurrency import run_in_threadpool
-from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi.responses import HTMLResponse, Response
 from pydantic import BaseModel
 
-from ayes.interfaces.api import calls, context, edits, problems, requests, votes
-from ayes.interfaces.api.backend import Backend, InBackend
+from ayes.interfaces.api import calls, context, edits, requests, votes
 from ayes.interfaces.api.calls import Record
 from ayes.interfaces.api.context import Context
-from ayes.interfaces.api.identity import Reading, Reviewing, Role, Visitor
+from ayes.interfaces.api.identity import Reading, Reviewing, Role, Visit
 from ayes.interfaces.api.queries import Named
 from ayes.interfaces.api.votes import NewVote
 from ayes.interfaces.console.display import fields, raw_json
@@ -23,7 +22,7 @@ from ayes.interfaces.console.display.people import seats
 from ayes.interfaces.console.display.texts import text_of
 from ayes.interfaces.console.display.timeline import result_of, timeline
 from ayes.interfaces.console.display.values import value_of
-from ayes.interfaces.console.pages.typed import Typed, with_line_feeds
+from ayes.interfaces.console.pages.forms import Typed, to, with_line_feeds
 from ayes.interfaces.console.rendering import is_fragment, page
 from ayes.schemas.errors import ApprovalsError, BadInput, Refused, Unavailable
 from ayes.schemas.events import Verdict
@@ -38,34 +37,27 @@ _MAX_BYTES: Final = 1 << 20
 
 
 @router.get("/calls/{workspace}/{thread}/{call}")
-async def show(ref: Named, request: Request, backend: InBackend, visitor: Reading) -> HTMLResponse:
-    return await _shown(request, ref, backend, visitor)
+async def show(ref: Named, visit: Reading) -> HTMLResponse:
+    return await _shown(visit, ref)
 
 
-async def _shown(
-    request: Request, ref: CallRef, backend: Backend, visitor: Visitor, **values: Any
-) -> HTMLResponse:
+async def _shown(visit: Visit, ref: CallRef, **values: Any) -> HTMLResponse:
     """The page of a call, or its article alone for the pane beside the list."""
-    record = await calls.record(ref, backend, visitor)
-    led = await context.context(ref, backend, visitor)
+    record = await calls.record(ref, visit)
+    led = await context.context(ref, visit)
     # In a thread, since the page of a hostile call may take seconds.
-    return await run_in_threadpool(_composed, request, visitor, record, led, values)
+    return await run_in_threadpool(_composed, visit, record, led, values)
 
 
 def _composed(
-    request: Request,
-    visitor: Visitor,
-    record: Record,
-    led: Context,
-    values: Mapping[str, Any],
+    visit: Visit, record: Record, led: Context, values: Mapping[str, Any]
 ) -> HTMLResponse:
     state = record.state
     asked = state.requested_arguments if state.edited else state.arguments
     alike = next((one for one in reversed(record.earlier) if one.tool == state.tool), None)
     return _rendered(
-        request,
+        visit,
         "call",
-        visitor,
         record=record,
         may={one.action: one.refusal for one in record.may},
         asked_digest=state.requested_digest or state.digest,
@@ -84,10 +76,10 @@ def _composed(
     )
 
 
-def _rendered(request: Request, name: str, visitor: Visitor, **values: Any) -> HTMLResponse:
-    fragment = is_fragment(request) or request.query_params.get("pane") == "1"
+def _rendered(visit: Visit, name: str, **values: Any) -> HTMLResponse:
+    fragment = is_fragment(visit.request) or visit.request.query_params.get("pane") == "1"
     layout = "call_pane.html" if fragment else "call_page.html"
-    return page(request, f"{name}.html", visitor, layout=layout, **values)
+    return page(visit, f"{name}.html", layout=layout, **values)
 
 
 # ---------------------------------------------------------------------------------------- votes
@@ -114,94 +106,71 @@ class VoteForm(BaseModel):
 
 
 @router.post("/calls/{workspace}/{thread}/{call}/vote")
-async def vote(
-    ref: Named,
-    form: Annotated[VoteForm, Form()],
-    request: Request,
-    backend: InBackend,
-    visitor: Reviewing,
-) -> Response:
+async def vote(ref: Named, form: Annotated[VoteForm, Form()], visit: Reviewing) -> Response:
     """Vote. The same form sent again is the same vote."""
     cast = form.vote
     typed = form.model_dump() | {"arguments": cast.arguments or ""}
     try:
-        await votes.vote(ref, cast, backend, visitor)
-    except Refused as problem:
-        record = await calls.record(ref, backend, visitor)
-        if not _has_cast(record, visitor, cast):
-            return await _failed(request, ref, backend, visitor, problem, typed)
+        await votes.vote(ref, cast, visit)
     except ApprovalsError as problem:
-        return await _failed(request, ref, backend, visitor, problem, typed)
+        if not isinstance(problem, Refused) or not await _has_cast(visit, ref, cast):
+            return await _failed(visit, ref, problem, typed)
     said = {"ayes:voted": {"call": str(ref), "verdict": cast.verdict}}
-    return await _done(request, ref, backend, visitor, {"HX-Trigger": json.dumps(said)})
+    return await _done(visit, ref, {"HX-Trigger": json.dumps(said)})
 
 
-def _has_cast(record: Record, visitor: Visitor, vote: NewVote) -> bool:
+async def _has_cast(visit: Visit, ref: CallRef, vote: NewVote) -> bool:
     """Whether this very vote of the visitor is recorded already."""
+    record = await calls.record(ref, visit)
     said = (vote.verdict, vote.reason, vote.arguments, vote.answer, vote.is_error, vote.halt)
     return any(
-        one.reviewer == visitor.name
+        one.reviewer == visit.name
         and not one.void
         and said == (one.verdict, one.reason, one.arguments, one.answer, one.is_error, one.halt)
         for one in record.votes
     )
 
 
-async def _done(
-    request: Request,
-    ref: CallRef,
-    backend: Backend,
-    visitor: Visitor,
-    headers: Mapping[str, str] = {},
-) -> Response:
-    if not is_fragment(request):
-        return RedirectResponse(f"/calls/{ref}", HTTPStatus.SEE_OTHER)
-    shown = await _shown(request, ref, backend, visitor)
+async def _done(visit: Visit, ref: CallRef, headers: Mapping[str, str] = {}) -> Response:
+    if not is_fragment(visit.request):
+        return to(f"/calls/{ref}")
+    shown = await _shown(visit, ref)
     shown.headers.update(headers)
     return shown
 
 
 async def _failed(
-    request: Request,
-    ref: CallRef,
-    backend: Backend,
-    visitor: Visitor,
-    problem: ApprovalsError,
-    typed: Mapping[str, Any],
+    visit: Visit, ref: CallRef, problem: ApprovalsError, typed: Mapping[str, Any]
 ) -> HTMLResponse:
     """The page with what went wrong, and with what the person had typed."""
-    values = {"problem": str(problem), "typed": typed}
+    values = {"problem": problem, "typed": typed}
     if isinstance(problem, Unavailable):  # nor can the call be read
-        path = request.url.path
-        shown = _rendered(request, "call_again", visitor, call=str(ref), path=path, **values)
-    else:
-        shown = await _shown(request, ref, backend, visitor, **values)
-    shown.status_code = problems.status_of(problem)
-    return shown
+        path = visit.request.url.path
+        return _rendered(visit, "call_again", call=str(ref), path=path, **values)
+    return await _shown(visit, ref, **values)
 
 
 # ----------------------------------------------------------------------------------------- edits
 
 
 @router.get("/calls/{workspace}/{thread}/{call}/edit")
-async def edit(ref: Named, request: Request, backend: InBackend, visitor: Reading) -> HTMLResponse:
+async def edit(ref: Named, visit: Reading) -> HTMLResponse:
     """The form in which a reviewer changes the arguments."""
-    record = await calls.record(ref, backend, visitor)
-    return _form(request, visitor, record, fields.form(*_form_of(record)))
+    record = await calls.record(ref, visit)
+    return _form(visit, record, fields.form(*_form_of(record)))
 
 
 @router.post("/calls/{workspace}/{thread}/{call}/edit")
-async def edited(
-    ref: Named, request: Request, backend: InBackend, visitor: Reviewing
-) -> HTMLResponse:
+async def edited(ref: Named, visit: Reviewing) -> HTMLResponse:
     """The next step of an edit: another member or item, mistakes at their fields, or the review."""
-    record = await calls.record(ref, backend, visitor)
-    async with request.form(max_fields=_MAX_FIELDS, max_part_size=_MAX_BYTES) as submitted:
+    record = await calls.record(ref, visit)
+    reading = visit.request.form(max_fields=_MAX_FIELDS, max_part_size=_MAX_BYTES)
+    async with reading as submitted:
         typed = {name: text for name, text in submitted.items() if isinstance(text, str)}
     schema, original = _form_of(record)
     step, basis = typed.get("step", ""), _basis(typed) or original
     if step == "change":
-        return _form(request, visitor, record, fields.form(schema, basis))
+        return _form(visit, record, fields.form(schema, basis))
     if step == "raw":
         arguments = _raw(typed.get("raw", ""), basis)
         form = fields.form(schema, arguments if raw_json.is_readable(arguments) else basis)
@@ -209,18 +178,17 @@ async def edited(
         before = fields.form(schema, basis)
         form = fields.filled(before, _places(typed))
         if mistakes := fields.mistakes(form):
-            return _form(request, visitor, record, form, [*mistakes.items()])
+            return _form(visit, record, form, [*mistakes.items()])
         arguments = fields.written(before, form)
     if step.startswith(("add:", "remove:")):
-        return _form(request, visitor, record, fields.form(schema, _stepped(form, step, arguments)))
-    checked = await edits.check(ref, edits.Edit(arguments=arguments), backend, visitor)
+        return _form(visit, record, fields.form(schema, _stepped(form, step, arguments)))
+    checked = await edits.check(ref, edits.Edit(arguments=arguments), visit)
     if checked.mistakes:
         found = [(one.pointer, one.message) for one in checked.mistakes]
-        return _form(request, visitor, record, form, found, arguments)
+        return _form(visit, record, form, found, arguments)
     return _rendered(
-        request,
+        visit,
         "call_review",
-        visitor,
         record=record,
         changed=changes(original, arguments),
         same_bytes=arguments == original,
@@ -243,8 +211,7 @@ def _form_of(record: Record) -> tuple[str, str]:
 
 
 def _form(
-    request: Request,
-    visitor: Visitor,
+    visit: Visit,
     record: Record,
     form: fields.Field,
     mistakes: Sequence[tuple[str, str]] = (),
@@ -253,9 +220,8 @@ def _form(
     """The form, with each mistake at its field."""
     raw = form.raw if arguments is None else arguments
     shown = _rendered(
-        request,
+        visit,
         "call_edit",
-        visitor,
         record=record,
         form=form,
         mistakes=fields.at_fields(form, mistakes),
@@ -316,11 +282,6 @@ def _unwrapped(text: str) -> str:
 # --------------------------------------------------------------------------------- what follows
 
 
-def _reviewing(visitor: Visitor) -> Visitor:
-    visitor.require(Role.REVIEWER)
-    return visitor
-
-
 class Finding(BaseModel):
     """The form of an action that follows a request: its reason, or what somebody found out."""
 
@@ -335,16 +296,12 @@ class Finding(BaseModel):
 
     @property
     def revocation(self) -> votes.Revocation:
-        return votes.Revocation(
-            reason=self.reason,
-            answer=self.answer or None,
-            is_error=self.is_error,
-            halt=self.halt,
-        )
+        said = self.model_dump(include={"reason", "is_error", "halt"})
+        return votes.Revocation(**said, answer=self.answer or None)
 
     @property
     def reconciliation(self) -> votes.Reconciliation:
-        return votes.Reconciliation(happened=self.happened, output=self.output, late=self.late)
+        return votes.Reconciliation(**self.model_dump(include={"happened", "output", "late"}))
 
 
 @router.post("/calls/{workspace}/{thread}/{call}/{action}")
@@ -352,22 +309,21 @@ async def act(
     ref: Named,
     action: Literal["withdraw", "revoke", "doubt", "reconcile"],
     form: Annotated[Finding, Form()],
-    request: Request,
-    backend: InBackend,
-    visitor: Reading,
+    visit: Reading,
 ) -> Response:
     """Withdraw a request, take an approval back, or say what became of a call in doubt."""
     try:
+        if action in {"revoke", "reconcile"}:
+            visit.visitor.require(Role.REVIEWER)
         match action:
             case "withdraw":
-                withdrawal = requests.Withdrawal(reason=form.reason)
-                await requests.withdraw(ref, withdrawal, backend, visitor)
+                await requests.withdraw(ref, requests.Withdrawal(reason=form.reason), visit)
             case "doubt":
-                await requests.doubt(ref, requests.Doubts(reason=form.reason), backend, visitor)
+                await requests.doubt(ref, requests.Doubts(reason=form.reason), visit)
             case "revoke":
-                await votes.revoke(ref, form.revocation, backend, _reviewing(visitor))
+                await votes.revoke(ref, form.revocation, visit)
             case "reconcile":
-                await votes.reconcile(ref, form.reconciliation, backend, _reviewing(visitor))
+                await votes.reconcile(ref, form.reconciliation, visit)
     except ApprovalsError as problem:
-        return await _failed(request, ref, backend, visitor, problem, form.model_dump())
-    return await _done(request, ref, backend, visitor)
+        return await _failed(visit, ref, problem, form.model_dump())
+    return await _done(visit, ref)

@@ -3,12 +3,11 @@
 from typing import Annotated, Final
 
 import msgspec
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
 from ayes.interfaces.api import threads
-from ayes.interfaces.api.backend import Backend, InBackend
-from ayes.interfaces.api.identity import Reading, Visitor
+from ayes.interfaces.api.identity import Reading, Visit
 from ayes.interfaces.console.display.texts import text_of
 from ayes.interfaces.console.rendering import page
 from ayes.schemas.slots import ThreadRef
@@ -18,38 +17,25 @@ router: Final = APIRouter()
 
 @router.get("/conversations")
 async def conversations(
-    request: Request,
-    backend: InBackend,
-    visitor: Reading,
-    workspace: str = "",
-    before: threads.Before = None,
+    visit: Reading, workspace: str = "", before: threads.Before = None
 ) -> HTMLResponse:
-    found = await threads.threads(backend, visitor, workspace, before)
-    return page(
-        request,
-        "conversations.html",
-        visitor,
-        found=found,
-        is_first=before is None,
-    )
+    found = await threads.threads(visit, workspace, before)
+    return page(visit, "conversations.html", found=found, is_first=before is None)
 
 
 @router.get("/conversations/{workspace}/{thread}")
 async def conversation(
     ref: threads.Named,
-    request: Request,
-    backend: InBackend,
-    visitor: Reading,
+    visit: Reading,
     before: threads.Before = None,
     provider: Annotated[str, Query(alias="format")] = "",
 ) -> HTMLResponse:
     """One conversation; with a format, also its history as JSON, to be copied."""
-    found = await threads.conversation(ref, backend, visitor, before)
-    history = await _history(ref, backend, visitor, provider) if provider else ""
+    found = await threads.conversation(ref, visit, before)
+    history = await _history(ref, visit, provider) if provider else ""
     return page(
-        request,
+        visit,
         "conversation.html",
-        visitor,
         found=found,
         provider=provider,
         history=text_of(history),
@@ -57,11 +43,11 @@ async def conversation(
     )
 
 
-async def _history(ref: ThreadRef, backend: Backend, visitor: Visitor, provider: str) -> str:
+async def _history(ref: ThreadRef, visit: Visit, provider: str) -> str:
     """The messages of a provider's API as JSON, indented.
 
     Without stored files: they may be of any number, each of 32 MiB, and a page of them takes the
     console and the browser minutes.
     """
-    found = await threads.history(ref, backend, visitor, provider, files=False)
+    found = await threads.history(ref, visit, provider, files=False)
     return msgspec.json.format(bytes(found.body)).decode()

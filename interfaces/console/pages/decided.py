@@ -3,11 +3,10 @@
 from typing import Final
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
 from ayes.interfaces.api import decided as api
-from ayes.interfaces.api.backend import InBackend
 from ayes.interfaces.api.identity import Reading
 from ayes.interfaces.api.search import Order
 from ayes.interfaces.console.rendering import page
@@ -17,22 +16,15 @@ router: Final = APIRouter()
 
 @router.get("/decided")
 async def decided(
-    request: Request,
-    backend: InBackend,
-    visitor: Reading,
-    chosen: api.Filtered,
-    order: Order = "newest",
-    after: str = "",
+    visit: Reading, chosen: api.Filtered, order: Order = "newest", after: str = ""
 ) -> HTMLResponse:
-    found = await api.decided(backend, visitor, chosen, order, after)
-    query = {
-        name: value for name, value in request.query_params.items() if value and name != "after"
-    }
+    found = await api.decided(visit, chosen, order, after)
+    given = visit.request.query_params.items()
+    query = {name: value for name, value in given if value and name != "after"}
     within = urlencode({"workspace": chosen.workspace} if chosen.workspace else {})
     return page(
-        request,
+        visit,
         "decided.html",
-        visitor,
         found=found,
         chosen=chosen,
         order=order,

@@ -2,14 +2,13 @@
 
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse
 
 from ayes.interfaces.api import calls
-from ayes.interfaces.api.backend import InBackend
 from ayes.interfaces.api.doubts import Doubtful
-from ayes.interfaces.api.identity import Reading, Visitor
+from ayes.interfaces.api.identity import Reading, Visit
 from ayes.interfaces.api.queries import CallQuery
 from ayes.interfaces.console.display.texts import text_of
 from ayes.interfaces.console.display.values import value_of
@@ -19,21 +18,18 @@ router: Final = APIRouter()
 
 
 @router.get("/doubt")
-async def doubt(
-    request: Request, chosen: Annotated[CallQuery, Query()], backend: InBackend, visitor: Reading
-) -> HTMLResponse:
+async def doubt(chosen: Annotated[CallQuery, Query()], visit: Reading) -> HTMLResponse:
     chosen = chosen.model_copy(update={"status": "in_doubt"})
-    found = await calls.calls(chosen, backend, visitor)
+    found = await calls.calls(chosen, visit)
     assert isinstance(found, Doubtful)
     # In a thread, since the arguments of hostile calls may take seconds.
-    return await run_in_threadpool(_composed, request, visitor, found)
+    return await run_in_threadpool(_composed, visit, found)
 
 
-def _composed(request: Request, visitor: Visitor, found: Doubtful) -> HTMLResponse:
+def _composed(visit: Visit, found: Doubtful) -> HTMLResponse:
     return page(
-        request,
+        visit,
         "doubt.html",
-        visitor,
         found=found,
         shown=[(one, value_of(one.arguments), text_of(one.arguments)) for one in found.calls],
         may=lambda one: {"reconcile": "" if one.mine else _NOT_THEIRS},

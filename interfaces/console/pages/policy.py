@@ -1,17 +1,15 @@
 """The pages of policies: the one in force, those before, and a trial of another one."""
 
-from http import HTTPStatus
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 from urllib.parse import quote
 
-from fastapi import APIRouter, Form, Query, Request
-from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi import APIRouter, Form, Query
+from fastapi.responses import Response
 from pydantic import BaseModel, ValidationError
 
-from ayes.interfaces.api import policies, problems
-from ayes.interfaces.api.backend import Backend, InBackend
-from ayes.interfaces.api.identity import Operating, Reading, Role, Visitor
-from ayes.interfaces.console.pages.typed import Typed
+from ayes.interfaces.api import policies
+from ayes.interfaces.api.identity import Operating, Reading, Visit
+from ayes.interfaces.console.pages.forms import Typed, again, to
 from ayes.interfaces.console.rendering import page
 from ayes.schemas.errors import ApprovalsError, BadInput
 
@@ -48,118 +46,70 @@ class TrialForm(BaseModel):
 
 
 @router.get("/policy")
-async def choose(request: Request, backend: InBackend, visitor: Reading) -> Response:
+async def choose(visit: Reading) -> Response:
     """The workspaces; with only one, its policy."""
-    found = await policies.workspaces(backend, visitor)
+    found = await policies.workspaces(visit)
     if len(found) == 1:
-        return RedirectResponse(f"/policy/{found[0]}", HTTPStatus.SEE_OTHER)
-    return page(request, "policies.html", visitor, found=found)
+        return to(f"/policy/{found[0]}")
+    return page(visit, "policies.html", found=found)
 
 
 @router.get("/policy/{workspace}")
 async def show(
-    workspace: str,
-    request: Request,
-    backend: InBackend,
-    visitor: Reading,
-    version: Annotated[int | None, Query(ge=1, lt=10**9)] = None,
-) -> HTMLResponse:
+    visit: Reading, version: Annotated[int | None, Query(ge=1, lt=10**9)] = None
+) -> Response:
     """The policy in force, or another version of it."""
-    return await _shown(request, backend, visitor, workspace, version)
+    return await _shown(visit, version=version)
 
 
 async def _shown(
-    request: Request,
-    backend: Backend,
-    visitor: Visitor,
-    workspace: str,
-    version: int | None = None,
-    *,
+    visit: Visit,
     form: TrialForm | None = None,
-    trial: policies.Trial | None = None,
     problem: ApprovalsError | None = None,
-) -> HTMLResponse:
+    *,
+    version: int | None = None,
+    trial: policies.Trial | None = None,
+) -> Response:
     """The page; after a trial, or a problem with what was typed."""
-    found = await policies.versions(workspace, backend, visitor)
+    workspace = visit.request.path_params["workspace"]
+    found = await policies.versions(workspace, visit)
     chosen = version or found.in_force
-    proposals = await policies.proposals(workspace, backend, visitor)
-    values: dict[str, Any] = {
-        "form": form or TrialForm(),
-        "trial": trial,
-        "problem": problem,
-        "is_operator": Role.OPERATOR in visitor.roles,
-    }
-    answer = page(
-        request,
+    return page(
+        visit,
         "policy.html",
-        visitor,
+        problem,
         found=found,
+        proposals=await policies.proposals(workspace, visit),
         version=next((one for one in found.versions if one.version == chosen), None),
-        shown=await policies.text(workspace, chosen, backend, visitor) if chosen else None,
-        proposals=proposals,
-        **values,
+        shown=await policies.text(workspace, chosen, visit) if chosen else None,
+        form=form or TrialForm(),
+        trial=trial,
     )
-    answer.status_code = problems.status_of(problem) if problem else HTTPStatus.OK
-    return answer
 
 
 @router.post("/policy/{workspace}/try")
-async def attempt(
-    workspace: str,
-    form: Annotated[TrialForm, Form()],
-    request: Request,
-    backend: InBackend,
-    visitor: Reading,
-) -> HTMLResponse:
-    trial, wrong = None, None
-    try:
-        trial = await policies.attempt(workspace, form.candidate, backend, visitor)
-    except ApprovalsError as problem:
-        wrong = problem
-    return await _shown(request, backend, visitor, workspace, form=form, trial=trial, problem=wrong)
+@again(_shown)
+async def attempt(workspace: str, form: Annotated[TrialForm, Form()], visit: Reading) -> Response:
+    trial = await policies.attempt(workspace, form.candidate, visit)
+    return await _shown(visit, form, trial=trial)
 
 
 @router.post("/policy/{workspace}/apply")
-async def apply(
-    workspace: str,
-    form: Annotated[TrialForm, Form()],
-    request: Request,
-    backend: InBackend,
-    visitor: Operating,
-) -> Response:
-    try:
-        await policies.apply(workspace, form.new, backend, visitor)
-    except ApprovalsError as problem:
-        return await _shown(request, backend, visitor, workspace, form=form, problem=problem)
-    return RedirectResponse(f"/policy/{quote(workspace)}", HTTPStatus.SEE_OTHER)
+@again(_shown)
+async def apply(workspace: str, form: Annotated[TrialForm, Form()], visit: Operating) -> Response:
+    await policies.apply(workspace, form.new, visit)
+    return to(f"/policy/{quote(workspace)}")
 
 
 @router.post("/policy/{workspace}/propose")
-async def propose(
-    workspace: str,
-    form: Annotated[TrialForm, Form()],
-    request: Request,
-    backend: InBackend,
-    visitor: Operating,
-) -> Response:
-    try:
-        made = await policies.propose(workspace, form.new, backend, visitor)
-    except ApprovalsError as problem:
-        return await _shown(request, backend, visitor, workspace, form=form, problem=problem)
-    return RedirectResponse(f"/calls/{made.proposal}", HTTPStatus.SEE_OTHER)
+@again(_shown)
+async def propose(workspace: str, form: Annotated[TrialForm, Form()], visit: Operating) -> Response:
+    made = await policies.propose(workspace, form.new, visit)
+    return to(f"/calls/{made.proposal}")
 
 
 @router.post("/policy/{workspace}/proposals/{thread}/{call}/apply")
-async def apply_approved(
-    workspace: str,
-    thread: str,
-    call: str,
-    request: Request,
-    backend: InBackend,
-    visitor: Operating,
-) -> Response:
-    try:
-        await policies.apply_approved(workspace, thread, call, backend, visitor)
-    except ApprovalsError as problem:
-        return await _shown(request, backend, visitor, workspace, problem=problem)
-    return RedirectResponse(f"/policy/{quote(workspace)}", HTTPStatus.SEE_OTHER)
+@again(_shown)
+async def apply_approved(workspace: str, thread: str, call: str, visit: Operating) -> Response:
+    await policies.apply_approved(workspace, thread, call, visit)
+    return to(f"/policy/{quote(workspace)}")

@@ -5,7 +5,7 @@ from ipaddress import ip_address
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Depends, Form, Query, Request
-from fastapi.responses import RedirectResponse, Response
+from fastapi.responses import Response
 
 from ayes.interfaces.access.openid import CALLBACK, LASTS_S
 from ayes.interfaces.access.security import Security, lead_on, local
@@ -13,7 +13,8 @@ from ayes.interfaces.access.sessions import Attempts
 from ayes.interfaces.api import accounts
 from ayes.interfaces.api.backend import InBackend
 from ayes.interfaces.api.problems import status_of
-from ayes.interfaces.console.rendering import page
+from ayes.interfaces.console.pages.forms import to
+from ayes.interfaces.console.rendering import framed
 from ayes.ops.visitors import Role, Visitor
 from ayes.schemas.errors import ApprovalsError
 
@@ -42,7 +43,7 @@ async def sign_in(
 ) -> Response:
     """Ask first: a program that only looks at a link must not use it up."""
     if request.state.visitor is not None and not code:
-        return RedirectResponse(local(following), HTTPStatus.SEE_OTHER)
+        return to(local(following))
     holder = security.access.holder_of(code) if code else ""
     problem = _USED if code and not holder else ""
     return _page(
@@ -65,7 +66,7 @@ async def use_link(
         if (refused := _too_often(request, security, security.wrong_codes)) is not None:
             return refused
         return _page(request, security, HTTPStatus.FORBIDDEN, problem=_USED)
-    response = RedirectResponse(local(following), HTTPStatus.SEE_OTHER)
+    response = to(local(following))
     security.sign_in(request, response, Visitor(name, _OWNERS))
     return response
 
@@ -74,14 +75,14 @@ async def use_link(
 async def start(request: Request, security: InSecurity, following: Following = "/") -> Response:
     """Send somebody to the provider."""
     if security.provider is None:
-        return RedirectResponse("/sign-in", HTTPStatus.SEE_OTHER)
+        return to("/sign-in")
     if (refused := _too_often(request, security, security.begun)) is not None:
         return refused
     try:
         url, secret = await security.provider.begin(local(following))
     except ApprovalsError as problem:
         return _page(request, security, status_of(problem), problem=str(problem))
-    response = RedirectResponse(url, HTTPStatus.SEE_OTHER)
+    response = to(url)
     # Lax: the provider sends people back from its own site.
     security.set_cookie(response, _begun(security), secret, LASTS_S, lax=True)
     return response
@@ -91,7 +92,7 @@ async def start(request: Request, security: InSecurity, following: Following = "
 async def callback(request: Request, security: InSecurity, backend: InBackend) -> Response:
     """Begin the session of the person whom the provider sends back."""
     if security.provider is None:
-        return RedirectResponse("/sign-in", HTTPStatus.SEE_OTHER)
+        return to("/sign-in")
     response: Response
     try:
         visitor, subject, following = await security.provider.finish(
@@ -109,7 +110,7 @@ async def callback(request: Request, security: InSecurity, backend: InBackend) -
 
 @router.post("/sign-out")
 async def sign_out(request: Request, security: InSecurity) -> Response:
-    response = RedirectResponse("/sign-in", HTTPStatus.SEE_OTHER)
+    response = to("/sign-in")
     security.sign_out(request, response)
     return response
 
@@ -118,7 +119,7 @@ def _page(
     request: Request, security: Security, status: HTTPStatus = HTTPStatus.OK, **values: str
 ) -> Response:
     shown = {"code": "", "holder": "", "following": "/"} | values
-    response = page(request, "sign_in.html", None, provider=security.provider, **shown)
+    response = framed(request, "sign_in.html", None, provider=security.provider, **shown)
     response.status_code = status
     return response
 

@@ -2,36 +2,31 @@
 found after.
 """
 
-import secrets
-from http import HTTPStatus
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Form, Request
-from fastapi.responses import HTMLResponse, RedirectResponse, Response
-from pydantic import BaseModel, Field
+from fastapi import APIRouter, Form
+from fastapi.responses import Response
+from pydantic import BaseModel
 
-from ayes.interfaces.api import policies, problems, stops
-from ayes.interfaces.api.backend import Backend, InBackend
-from ayes.interfaces.api.identity import Reading, Reviewing, Role, Visitor
+from ayes.interfaces.api import policies, stops
+from ayes.interfaces.api.identity import Reading, Reviewing, Visit
+from ayes.interfaces.console.pages.forms import Why, again, kept, new_name, patterns, to
 from ayes.interfaces.console.rendering import page
 from ayes.schemas.durations import lasting_s
-from ayes.schemas.errors import AlreadyFilled, ApprovalsError, BadInput
+from ayes.schemas.errors import ApprovalsError, BadInput
 from ayes.schemas.slots import ORGANISATION
 
 router: Final = APIRouter()
 
 #: Calls of one kind that the page of a stop lists.
 _MOST: Final = 100
-#: The longest reason that a form may send.
-_MAX_TEXT: Final = 20_000
 
 
 class StopForm(BaseModel):
     """A new stop as it was typed."""
 
-    #: Chosen when the form is shown, so that sending it twice gives one stop.
-    name: str = Field(default_factory=lambda: f"s-{secrets.token_hex(4)}")
+    name: str = new_name("s")
     workspace: str = ""
     agents: str = "*"
     tools: str = "*"
@@ -50,105 +45,72 @@ class StopForm(BaseModel):
             raise BadInput("which workspace is stopped? Choose it, or all workspaces.")
         if not self.reason.strip():
             raise BadInput("a stop needs a reason, which everybody reads whose calls wait.")
-        return stops.NewStop(
-            workspace=self.workspace,
-            agents=_patterns("Agents", self.agents),
-            tools=_patterns("Tools", self.tools),
-            requesters=_patterns("Requesters", self.requesters),
-            for_s=lasting_s("How long", self.duration) if self.duration else None,
-            name=self.name,
-            reason=self.reason,
-        )
+        read: dict[str, object] = {
+            one: _patterns(one, getattr(self, one)) for one in ("agents", "tools", "requesters")
+        }
+        read["for_s"] = lasting_s("How long", self.duration) if self.duration else None
+        return stops.NewStop.model_validate(self.model_dump(exclude={"duration"}) | read)
 
 
 def _patterns(field: str, text: str) -> tuple[str, ...]:
-    found = tuple(text.replace(",", " ").split())
-    if not found:
-        raise BadInput(f"{field} is empty, so nothing would be stopped. Write * for all.")
+    if not (found := patterns(text)):
+        raise BadInput(
+            f"{field.capitalize()} is empty, so nothing would be stopped. Write * for all."
+        )
     return found
 
 
 @router.get("/stops")
-async def show(
-    request: Request, backend: InBackend, visitor: Reading, workspace: str = "", after: str = ""
-) -> HTMLResponse:
+async def show(visit: Reading, workspace: str = "", after: str = "") -> Response:
     form = StopForm(workspace=workspace)
-    return await _shown(request, backend, visitor, workspace, form=form, after=after)
+    return await _shown(visit, form, workspace=workspace, after=after)
 
 
 async def _shown(
-    request: Request,
-    backend: Backend,
-    visitor: Visitor,
-    workspace: str,
-    *,
-    form: StopForm | None = None,
+    visit: Visit,
+    form: StopForm | None,
     problem: ApprovalsError | None = None,
+    *,
+    workspace: str = "",
     after: str = "",
-) -> HTMLResponse:
+) -> Response:
     """The page; after a problem with what was typed."""
-    form = form or StopForm()
-    if isinstance(problem, AlreadyFilled):  # by the name that was chosen for what was sent before
-        form = form.model_copy(update={"name": StopForm().name})
-    values: dict[str, Any] = {
-        "form": form,
-        "problem": problem,
-        "is_reviewer": Role.REVIEWER in visitor.roles,
-        "known": await policies.workspaces(backend, visitor),
-    }
-    found = await stops.stops(backend, visitor, workspace, after=after)
-    answer = page(request, "stops.html", visitor, found=found, **values)
-    answer.status_code = problems.status_of(problem) if problem else HTTPStatus.OK
-    return answer
+    return page(
+        visit,
+        "stops.html",
+        problem,
+        form=kept(form or StopForm(), problem),
+        known=await policies.workspaces(visit),
+        found=await stops.stops(visit, workspace, after=after),
+    )
 
 
 @router.post("/stops")
+@again(_shown)
 async def stop(
-    form: Annotated[StopForm, Form()],
-    request: Request,
-    backend: InBackend,
-    visitor: Reviewing,
-    sure: Annotated[bool, Form()] = False,
+    visit: Reviewing, form: Annotated[StopForm, Form()], sure: Annotated[bool, Form()] = False
 ) -> Response:
     """Show what would be stopped; record it once somebody is sure."""
-    try:
-        if not sure:
-            return page(request, "stop.html", visitor, form=form, new=form.new)
-        given = await stops.stop(form.new, backend, visitor)
-    except ApprovalsError as problem:
-        return await _shown(request, backend, visitor, "", form=form, problem=problem)
-    return RedirectResponse(f"/stops/{given.stop}", HTTPStatus.SEE_OTHER)
+    if not sure:
+        return page(visit, "stop.html", form=form, new=form.new)
+    given = await stops.stop(form.new, visit)
+    return to(f"/stops/{given.stop}")
 
 
 @router.get("/stops/{workspace}/{giver}/{name}")
-async def one(
-    workspace: str, giver: str, name: str, request: Request, backend: InBackend, visitor: Reading
-) -> HTMLResponse:
+async def one(visit: Reading, ref: stops.Named) -> Response:
     """A stop and what it found; the stop also if that cannot be found out now."""
-    problem, shown = None, await stops.state(workspace, giver, name, backend)
+    unknown, shown = None, await stops.state(visit, ref)
     try:
-        shown = await stops.found(workspace, giver, name, backend, visitor)
-    except ApprovalsError as raised:
-        problem = raised
-    is_reviewer = Role.REVIEWER in visitor.roles
-    values = {"one": shown, "problem": problem, "is_reviewer": is_reviewer, "most": _MOST}
-    return page(request, "stopped.html", visitor, **values)
+        shown = await stops.found(visit, ref)
+    except ApprovalsError as problem:
+        unknown = problem
+    return page(visit, "stopped.html", one=shown, unknown=unknown, most=_MOST)
 
 
 @router.post("/stops/{workspace}/{giver}/{name}/resume")
-async def resume(
-    workspace: str,
-    giver: str,
-    name: str,
-    request: Request,
-    backend: InBackend,
-    visitor: Reviewing,
-    reason: Annotated[str, Form(max_length=_MAX_TEXT)] = "",
-) -> Response:
-    try:
-        why = stops.Reason(reason=reason)
-        await stops.resume(workspace, giver, name, why, backend, visitor)
-    except ApprovalsError as problem:
-        return await _shown(request, backend, visitor, "", problem=problem)
-    chosen = "" if workspace == ORGANISATION else workspace
-    return RedirectResponse(f"/stops?{urlencode({'workspace': chosen})}", HTTPStatus.SEE_OTHER)
+@again(_shown)
+async def resume(visit: Reviewing, ref: stops.Named, why: Why = "") -> Response:
+    await stops.resume(visit, ref, stops.Reason(reason=why))
+    chosen = "" if ref.workspace == ORGANISATION else ref.workspace
+    return to(f"/stops?{urlencode({'workspace': chosen})}")
