@@ -7,11 +7,13 @@ that a program asks for, since each program has its own. No message cites a secr
 
 import os
 from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import (
     AfterValidator,
+    Field,
     ValidationError,
     ValidationInfo,
     ValidatorFunctionWrapHandler,
@@ -19,8 +21,16 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from ayes.schemas.durations import seconds
 from ayes.schemas.errors import BadFile
-from ayes.schemas.toml_files import NOT_WANTED, TomlModel, mistakes, read_text, read_toml
+from ayes.schemas.toml_files import (
+    NOT_WANTED,
+    TomlModel,
+    checked_token,
+    mistakes,
+    read_text,
+    read_toml,
+)
 
 #: The name of the file in a store.
 NAME: Final = "ayes.toml"
@@ -91,6 +101,26 @@ def _is_long(token: str, info: ValidationInfo) -> str:
     return token
 
 
+def named(what: str) -> AfterValidator:
+    """A validator: the text is a name that can be a token of subjects."""
+    return AfterValidator(partial(checked_token, what))
+
+
+def lasting(least_s: float, most_s: float, sentence: str) -> AfterValidator:
+    """A validator: the text is a duration within these limits, or the sentence says what it should
+    be.
+    """
+
+    def within(text: str) -> str:
+        if not least_s <= (seconds(text) or 0) <= most_s:
+            raise ValueError(f"{text!r} is not {sentence}")
+        return text
+
+    return AfterValidator(within)
+
+
+#: A list in the file.
+type Names = Annotated[tuple[str, ...], Field(strict=False)]
 #: A secret of a settings file.
 type Secret = Annotated[str, AfterValidator(_filled)]
 #: A bearer token: in a settings file one that nobody can guess.

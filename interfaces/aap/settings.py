@@ -5,12 +5,8 @@ from typing import Annotated, Final, Self
 from pydantic import Field, field_validator, model_validator
 
 from ayes.schemas.durations import seconds
-from ayes.schemas.settings import Token, check_tokens_differ
-from ayes.schemas.toml_files import (
-    TomlModel,
-    check_names_differ,
-    checked_token,
-)
+from ayes.schemas.settings import Token, check_tokens_differ, lasting, named
+from ayes.schemas.toml_files import TomlModel, check_names_differ
 
 #: The longest time without an outcome.
 _MAX_OUTCOME_S: Final = 30 * 86_400
@@ -19,50 +15,30 @@ _MAX_OUTCOME_S: Final = 30 * 86_400
 class InstanceSettings(TomlModel):
     """An agent, as AAP's *instance*: its name in the ledger, and the token that shows who it is."""
 
-    name: str
-    requester: str
+    name: Annotated[str, named("name")]
+    requester: Annotated[str, named("name")]
     token: Token
-
-    @field_validator("name", "requester")
-    @classmethod
-    def _is_token(cls, value: str) -> str:
-        return checked_token("name", value)
 
 
 class ProvisionerSettings(TomlModel):
     """A program that makes instances over HTTP, and on whose behalf these ask."""
 
-    requester: str
+    requester: Annotated[str, named("name")]
     token: Token
-
-    @field_validator("requester")
-    @classmethod
-    def _is_token(cls, value: str) -> str:
-        return checked_token("name", value)
 
 
 class ProviderSettings(TomlModel):
-    workspace: str
+    workspace: Annotated[str, named("workspace")]
     #: A tool of which nothing is heard for so long is in doubt.
-    outcome_within: str = "1h"
+    outcome_within: Annotated[
+        str, lasting(1, _MAX_OUTCOME_S, "a time of 1s to 30d. Write it as in 15m or 1h.")
+    ] = "1h"
     #: Whether webhooks may go to this machine and its network.
     allow_private: bool = False
     instances: Annotated[tuple[InstanceSettings, ...], Field(strict=False, alias="instance")] = ()
     provisioners: Annotated[
         tuple[ProvisionerSettings, ...], Field(strict=False, alias="provisioner")
     ] = ()
-
-    @field_validator("workspace")
-    @classmethod
-    def _is_token(cls, value: str) -> str:
-        return checked_token("workspace", value)
-
-    @field_validator("outcome_within")
-    @classmethod
-    def _is_duration(cls, value: str) -> str:
-        if not 1 <= (seconds(value) or 0) <= _MAX_OUTCOME_S:
-            raise ValueError(f"{value!r} is not a time of 1s to 30d. Write it as in 15m or 1h.")
-        return value
 
     @field_validator("instances")
     @classmethod

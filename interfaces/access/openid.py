@@ -8,18 +8,18 @@ claims make somebody a reviewer. An answer that is not exactly as it should be s
 import time
 from collections.abc import Awaitable, Mapping
 from hmac import compare_digest
-from typing import Annotated, Any, Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from msgspec import Struct
-from pydantic import Field, field_validator, model_validator
+from pydantic import field_validator, model_validator
 
 from ayes.ops.tokens import hash_of, new_secret
 from ayes.ops.visitors import Role, Visitor
 from ayes.schemas.errors import ApprovalsError, BadId, NotAllowed, Unavailable
 from ayes.schemas.ids import token
 from ayes.schemas.logs import get_logger
-from ayes.schemas.settings import Secret
+from ayes.schemas.settings import Names, Secret
 from ayes.schemas.toml_files import TomlModel, mistake
 
 _log: Final = get_logger("ayes.interfaces.access.openid")
@@ -35,10 +35,6 @@ _MAX_SIGNING_IN: Final = 20_000
 _ALGORITHMS: Final = frozenset(
     f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384, 512)
 ) | {"EdDSA", "Ed25519"}
-
-
-#: A list in the file.
-type Names = Annotated[tuple[str, ...], Field(strict=False)]
 
 
 class Groups(TomlModel):

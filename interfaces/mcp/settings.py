@@ -6,16 +6,11 @@ What a client sends for itself, such as a token, is never passed on to a server.
 from typing import Annotated, Final
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from ayes.schemas.durations import seconds
-from ayes.schemas.settings import Secret, Token, check_tokens_differ
-from ayes.schemas.toml_files import (
-    TomlModel,
-    check_names_differ,
-    checked_token,
-    mistake,
-)
+from ayes.schemas.settings import Names, Secret, Token, check_tokens_differ, lasting, named
+from ayes.schemas.toml_files import TomlModel, check_names_differ, checked_token, mistake
 
 _HERE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 #: The longest wait of one request: a stricter limit of most clients comes before it.
@@ -25,18 +20,13 @@ MAX_HOLD_S: Final = 600
 class ServerSettings(TomlModel):
     """An MCP server behind the gateway: a program over stdio, or a URL."""
 
-    name: str
-    command: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    name: Annotated[str, named("server")]
+    command: Names = ()
     environment: dict[str, Secret] = Field(default_factory=dict)
     url: str = ""
     headers: dict[str, Secret] = Field(default_factory=dict)
     #: Its tools that only clients of the tasks extension may call: nobody else could wait so long.
-    task_only: Annotated[tuple[str, ...], Field(strict=False)] = ()
-
-    @field_validator("name")
-    @classmethod
-    def _is_token(cls, name: str) -> str:
-        return checked_token("server", name)
+    task_only: Names = ()
 
     @field_validator("url")
     @classmethod
@@ -62,43 +52,25 @@ class ServerSettings(TomlModel):
 class ClientSettings(TomlModel):
     """Who uses the gateway over HTTP, and the bearer token that shows it."""
 
-    requester: str
+    requester: Annotated[str, named("requester")]
     token: Token
-
-    @field_validator("requester")
-    @classmethod
-    def _is_token(cls, requester: str) -> str:
-        return checked_token("requester", requester)
 
 
 class GatewaySettings(TomlModel):
-    workspace: str
+    workspace: Annotated[str, named("name")]
     #: On whose behalf; never one of the reviewers of the calls.
-    requester: str = ""
-    thread: str = "mcp"
+    requester: Annotated[
+        str, AfterValidator(lambda name: name and checked_token("requester", name))
+    ] = ""
+    thread: Annotated[str, named("name")] = "mcp"
     #: How long one request waits for people.
-    hold: str = "50s"
+    hold: Annotated[
+        str, lasting(1, MAX_HOLD_S, "a wait of 1s to 10m. Write it as in 50s or 4m.")
+    ] = "50s"
     servers: Annotated[
         tuple[ServerSettings, ...], Field(strict=False, alias="server", min_length=1)
     ]
     clients: Annotated[tuple[ClientSettings, ...], Field(strict=False, alias="client")] = ()
-
-    @field_validator("workspace", "thread")
-    @classmethod
-    def _is_token(cls, value: str) -> str:
-        return checked_token("name", value)
-
-    @field_validator("requester")
-    @classmethod
-    def _is_requester(cls, value: str) -> str:
-        return value and checked_token("requester", value)
-
-    @field_validator("hold")
-    @classmethod
-    def _is_duration(cls, value: str) -> str:
-        if not 1 <= (seconds(value) or 0) <= MAX_HOLD_S:
-            raise ValueError(f"{value!r} is not a wait of 1s to 10m. Write it as in 50s or 4m.")
-        return value
 
     @field_validator("servers")
     @classmethod
