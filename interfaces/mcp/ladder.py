@@ -28,8 +28,9 @@ from mcp_types import INVALID_PARAMS, MISSING_REQUIRED_CLIENT_CAPABILITY
 from ayes.adapters.kernel import Kernel
 from ayes.adapters.names import AskedCall, has_ended
 from ayes.adapters.next_step import Answer, Run, Say, Wait, next_step
+from ayes.interfaces.mcp.client import Client
 from ayes.interfaces.mcp.names import BadSeal, Codec, sealed, sent_id, unsealed
-from ayes.interfaces.mcp.routes import MAX_TOOLS, Client, Offered, Routes
+from ayes.interfaces.mcp.routes import MAX_TOOLS, Offered, Routes
 from ayes.interfaces.mcp.runs import Asked, Replies, Running, Runs
 from ayes.interfaces.mcp.wire import (
     SERVER_LABEL,
@@ -277,14 +278,14 @@ class Ladder:
         result = pending_result(call, given, has_schema=self._has_schema(call))
         return complete(result, modern=client.modern)
 
+    def _tools(self, call: Call) -> list[Offered]:
+        """The tool of a call as its server lists it, unless it does not any more."""
+        named = tuple(map(call.wish.labels.get, (SERVER_LABEL, TOOL_LABEL)))
+        every = self._routes.tools.values()
+        return [one for one in every if (one.server, one.tool.get("name")) == named]
+
     def _has_schema(self, call: Call) -> bool:
-        labels = call.wish.labels
-        return any(
-            one.has_schema
-            for one in self._routes.tools.values()
-            if (one.server, one.tool.get("name"))
-            == (labels.get(SERVER_LABEL), labels.get(TOOL_LABEL))
-        )
+        return any(one.has_schema for one in self._tools(call))
 
     async def _version(self, client: Client, call: Call) -> str | None:
         """The version of the tool as its server declares it now, if people approved one; empty if
@@ -292,12 +293,9 @@ class Ladder:
         """
         if call.gated is None:
             return None
-        labels = call.wish.labels
-        await self._routes.refresh_tools(client, labels[SERVER_LABEL])
-        for one in self._routes.tools.values():
-            if (one.server, one.tool.get("name")) == (labels[SERVER_LABEL], labels[TOOL_LABEL]):
-                return declaration(spec_of_tool(one.server, one.tool))[0]
-        return ""
+        await self._routes.refresh_tools(client, call.wish.labels[SERVER_LABEL])
+        listed = self._tools(call)
+        return declaration(spec_of_tool(listed[0].server, listed[0].tool))[0] if listed else ""
 
     def _check_requester(self, client: Client, call: Call) -> None:
         if call.wish.requester != client.requester or SERVER_LABEL not in call.wish.labels:

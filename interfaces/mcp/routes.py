@@ -8,7 +8,7 @@ import asyncio
 import weakref
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from mcp.shared.exceptions import MCPError
@@ -23,19 +23,20 @@ from mcp_types import (
 )
 from pydantic import BaseModel, ValidationError
 
+from ayes.interfaces.mcp.client import Client
 from ayes.interfaces.mcp.names import offered_names
 from ayes.interfaces.mcp.settings import ServerSettings
 from ayes.interfaces.mcp.streams import BeforeExec
-from ayes.interfaces.mcp.upstream import (
+from ayes.interfaces.mcp.upstream import CONNECT_S, Gone, ServerConnection, Upstream
+from ayes.interfaces.mcp.wire import (
+    CAPABILITIES,
     CLIENT_INFO,
-    CONNECT_S,
     VERSION,
-    Caller,
-    Gone,
-    ServerConnection,
-    Upstream,
+    WAIT,
+    Json,
+    merged,
+    without_tasks,
 )
-from ayes.interfaces.mcp.wire import CAPABILITIES, WAIT, Json, merged, without_tasks
 from ayes.schemas.logs import get_logger
 
 _log: Final = get_logger("ayes.interfaces.mcp.routes")
@@ -58,19 +59,6 @@ _EVERYWHERE: Final = frozenset({"logging/setLevel"})
 #: The tools that a server may offer, and the bytes of what is declared of each.
 MAX_TOOLS: Final = 1000
 TOOL_BYTES: Final = 128 * 1024
-
-
-class Client(Caller, Protocol):
-    """The client of a request, as this module needs it."""
-
-    #: Whether it speaks 2026-07-28.
-    modern: bool
-    #: What it sent with `initialize`; None: it has no session.
-    session: Any
-    #: What each request of it says about it, since 2026-07-28.
-    envelope: Json
-    #: The `_meta` of this request.
-    meta: Json
 
 
 class Offered(NamedTuple):

@@ -14,7 +14,8 @@ from typing import Any, Final, NamedTuple
 from mcp.shared.exceptions import MCPError
 
 from ayes.adapters.kernel import Kernel, Raised, Ran
-from ayes.interfaces.mcp.routes import Client, Routes
+from ayes.interfaces.mcp.client import Client
+from ayes.interfaces.mcp.routes import Routes
 from ayes.interfaces.mcp.upstream import Gone
 from ayes.interfaces.mcp.wire import (
     SERVER_LABEL,

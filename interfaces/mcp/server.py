@@ -22,22 +22,19 @@ from mcp.server.lowlevel import Server
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
-from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
-from mcp.shared.message import ServerMessageMetadata
+from mcp.shared.inbound import MCP_NAME_HEADER
 from mcp_types import methods
 from mcp_types.jsonrpc import HEADER_MISMATCH
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from pydantic import BaseModel, ConfigDict
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ayes import __version__
+from ayes.interfaces.mcp.client import Client
 from ayes.interfaces.mcp.ladder import Ladder, no_tasks
 from ayes.interfaces.mcp.routes import Routes
 from ayes.interfaces.mcp.settings import ClientSettings, GatewaySettings
 from ayes.interfaces.mcp.streams import BeforeExec
-from ayes.interfaces.mcp.upstream import CLIENT_INFO, VERSION
 from ayes.interfaces.mcp.wire import (
-    CAPABILITIES,
     SERVER_INFO,
     WAIT_TOOL,
     Json,
@@ -52,69 +49,6 @@ NAME: Final = "ayes mcp gateway"
 REQUESTER: Final = "ayes.requester"
 #: How long a client may wait before it comes back with a state.
 STATE_S: Final = 3600.0
-
-
-class _Raw(BaseModel):
-    """A message that is passed on as it is."""
-
-    method: str
-    params: Json | None = None
-
-
-class _RawResult(BaseModel):
-    model_config = ConfigDict(extra="allow")
-
-
-class _Client:
-    """The client of one request (`routes.Client`)."""
-
-    def __init__(self, context: ServerRequestContext[Any, Any], requester: str) -> None:
-        self._context = context
-        self.requester = requester
-        self.modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
-        self.session = None if self.modern else context.session.client_params
-        meta = (context.params or {}).get("_meta")
-        self.meta: Json = dict(meta) if isinstance(meta, Mapping) else {}
-        own = (VERSION, CLIENT_INFO, CAPABILITIES)
-        self.envelope = {key: self.meta[key] for key in own if key in self.meta}
-
-    @property
-    def named(self) -> object:
-        """What the request's header says that it is about (SEP-2243); None over stdio."""
-        request = self._context.request
-        if request is None:
-            return None
-        sent = request.headers.get(MCP_NAME_HEADER)
-        return "" if sent is None else decode_header_value(sent)
-
-    @property
-    def request_id(self) -> int | str | None:
-        sent: int | str | None = self._context.request_id
-        return sent
-
-    async def notify(self, method: str, params: Json | None, *, related: bool) -> None:
-        message: Any = _Raw(method=method, params=params)
-        with suppress(Exception):  # it is gone; its call goes on without it
-            await self._context.session.send_notification(
-                message, related_request_id=self.request_id if related else None
-            )
-
-    async def progress(
-        self, progress: float, total: float | None = None, message: str | None = None
-    ) -> None:
-        if (token := self.meta.get("progressToken")) is None:
-            return
-        told = {"total": total, "message": message}
-        params = {"progressToken": token, "progress": progress}
-        given = {key: one for key, one in told.items() if one is not None}
-        await self.notify("notifications/progress", {**params, **given}, related=True)
-
-    async def ask(self, method: str, params: Json | None) -> Json:
-        message: Any = _Raw(method=method, params=params)
-        related = ServerMessageMetadata(related_request_id=self.request_id)
-        result = await self._context.session.send_request(message, _RawResult, metadata=related)
-        given: Json = result.model_dump(by_alias=True, mode="json", exclude_none=True)
-        return given
 
 
 class Gateway:
@@ -166,7 +100,7 @@ class Gateway:
         self, ctx: ServerRequestContext[Any, Any], call_next: CallNext
     ) -> HandlerResult:
         """Answer a request, as the library's `ServerMiddleware`."""
-        client = _Client(ctx, self._requester(ctx))
+        client = Client(ctx, self._requester(ctx))
         if ctx.request_id is None:
             return await call_next(ctx)
         if ctx.method == "initialize":
@@ -197,7 +131,7 @@ class Gateway:
                 self._telling.add(task)
                 task.add_done_callback(self._telling.discard)
 
-    async def _answer(self, client: _Client, method: str, params: Json | None) -> Json:
+    async def _answer(self, client: Client, method: str, params: Json | None) -> Json:
         match method:
             case "server/discover":
                 about = await self.routes.about()
@@ -208,20 +142,20 @@ class Gateway:
             case "tools/list":
                 return await self._tools(client, params)
             case "tools/call":
-                methods.validate_client_request(method, client_version(client), params)
+                methods.validate_client_request(method, client.version, params)
                 return await self.ladder.call_tool(client, params or {})
             case "tasks/get" | "tasks/update" | "tasks/cancel" if client.modern:
                 return await self._task(client, method, params or {})
             case _:
                 return await self.routes.forward(client, method, params)
 
-    async def _tools(self, client: _Client, params: Json | None) -> Json:
+    async def _tools(self, client: Client, params: Json | None) -> Json:
         listed = await self.routes.forward(client, "tools/list", params)
         if listed.get("nextCursor") is None:
             return {**listed, "tools": [*(listed.get("tools") or []), WAIT_TOOL]}
         return listed
 
-    async def _task(self, client: _Client, method: str, params: Json) -> Json:
+    async def _task(self, client: Client, method: str, params: Json) -> Json:
         if not declares_tasks(client.meta):
             raise no_tasks()
         if (named := client.named) is not None and named != params.get("taskId"):
@@ -249,10 +183,6 @@ class Gateway:
 
 
 _OF_INITIALIZE: Final = frozenset({"protocolVersion", "serverInfo", "capabilities"})
-
-
-def client_version(client: _Client) -> str:
-    return str(client._context.protocol_version)  # noqa: SLF001 - of this module
 
 
 def _dict(params: Mapping[str, Any] | None) -> Json | None:

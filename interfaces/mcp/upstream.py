@@ -11,7 +11,7 @@ import itertools
 import weakref
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import httpx2
 from mcp.shared.dispatcher import CallOptions
@@ -38,16 +38,15 @@ from mcp_types.version import LATEST_HANDSHAKE_VERSION, LATEST_MODERN_VERSION
 from pydantic import ValidationError
 
 from ayes import __version__
+from ayes.interfaces.mcp.client import Client
 from ayes.interfaces.mcp.settings import ServerSettings
 from ayes.interfaces.mcp.streams import BeforeExec, http_client, program, website
-from ayes.interfaces.mcp.wire import CAPABILITIES, SUBSCRIPTION, Json
+from ayes.interfaces.mcp.wire import CAPABILITIES, CLIENT_INFO, SUBSCRIPTION, VERSION, Json
 from ayes.schemas.backoff import Backoff
 from ayes.schemas.logs import get_logger
 
 _log: Final = get_logger("ayes.interfaces.mcp.upstream")
 
-VERSION: Final = "io.modelcontextprotocol/protocolVersion"
-CLIENT_INFO: Final = "io.modelcontextprotocol/clientInfo"
 OURSELVES: Final = {"name": "ayes mcp gateway", "version": __version__}
 #: How long a server may take to start, or to accept a connection.
 CONNECT_S: Final = 30.0
@@ -74,24 +73,6 @@ _MADE_UP: Final = (
 type Streams = AbstractAsyncContextManager[Any]
 
 
-class Caller(Protocol):
-    """The client whose request is being passed on."""
-
-    #: On whose behalf it is made.
-    requester: str
-
-    @property
-    def request_id(self) -> int | str | None: ...
-    async def notify(self, method: str, params: Json | None, *, related: bool) -> None:
-        """Pass a notification on; `related`: it belongs to the request."""
-        ...
-
-    async def progress(self, progress: float, total: float | None, message: str | None) -> None: ...
-    async def ask(self, method: str, params: Json | None) -> Json:
-        """Pass a server's own request on."""
-        ...
-
-
 class Gone(Exception):
     """The connection ended before the answer came: nobody knows what the server did."""
 
@@ -104,8 +85,8 @@ class ServerConnection:
         self._connect = connect
         self._ids = itertools.count(1)
         self._dispatcher: JSONRPCDispatcher[Any] | None = None
-        self._callers: dict[str, Caller] = {}
-        self._last: Caller | None = None
+        self._callers: dict[str, Client] = {}
+        self._last: Client | None = None
         #: On whose behalf it was ever used.
         self._requesters = set[str]()
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -171,7 +152,7 @@ class ServerConnection:
         self,
         method: str,
         params: Json | None,
-        caller: Caller | None = None,
+        caller: Client | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Json:
         """Send a request and return the result as it came.
@@ -247,7 +228,7 @@ class ServerConnection:
         return await caller.ask(method, None if params is None else dict(params))
 
 
-def _renamed(value: Json, upstream_id: str, caller: Caller | None) -> Json:
+def _renamed(value: Json, upstream_id: str, caller: Client | None) -> Json:
     """The same JSON, with the client's own id in place of ours where it names a subscription."""
     meta = value.get("_meta")
     if caller is None or not isinstance(meta, dict) or meta.get(SUBSCRIPTION) != upstream_id:

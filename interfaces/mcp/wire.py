@@ -38,6 +38,8 @@ from ayes.schemas.tools import ToolSpec
 type Json = dict[str, Any]
 
 TASKS: Final = "io.modelcontextprotocol/tasks"
+VERSION: Final = "io.modelcontextprotocol/protocolVersion"
+CLIENT_INFO: Final = "io.modelcontextprotocol/clientInfo"
 CAPABILITIES: Final = "io.modelcontextprotocol/clientCapabilities"
 SERVER_INFO: Final = "io.modelcontextprotocol/serverInfo"
 SUBSCRIPTION: Final = "io.modelcontextprotocol/subscriptionId"
