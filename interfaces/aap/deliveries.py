@@ -8,7 +8,6 @@ of last is in the file of instances; after a restart the provider goes on there.
 """
 
 import asyncio
-import random
 import uuid
 from collections.abc import Callable
 from contextlib import aclosing
@@ -24,6 +23,7 @@ from ayes.consumers.webhooks.requests import HttpAnswer, Sender
 from ayes.interfaces.aap.instances import Instance, InstancesFile, Receiver
 from ayes.interfaces.aap.wire import stamp
 from ayes.ledger.clients.services import Ledger
+from ayes.schemas.backoff import Backoff
 from ayes.schemas.codec import Fact
 from ayes.schemas.logs import get_logger
 from ayes.schemas.slots import ROOT, ThreadRef
@@ -33,9 +33,7 @@ _log: Final = get_logger("ayes.interfaces.aap.deliveries")
 _JSON: Final = "application/json"
 #: For one request.
 _TIMEOUT_S: Final = 10.0
-#: The first pause between two tries, and the longest; each is twice the one before.
-_PAUSE_S: Final = 1.0
-_MAX_PAUSE_S: Final = 300.0
+_PAUSES: Final = Backoff(1.0, 300.0, jitter=0.25)
 #: After so long, a receiver is told of a decision no more.
 _GIVEN_UP: Final = timedelta(days=7)
 #: How often the file of instances is looked at.
@@ -123,8 +121,8 @@ class DecisionDeliveries:
     async def _told(self, instance: str, fact: Fact) -> bool:
         """Tell of one decision until the receiver takes it; False if there is no receiver more."""
         assert fact.slot.call_ref is not None
-        request, pause_s = fact.slot.call_ref.call, _PAUSE_S
-        while True:
+        request = fact.slot.call_ref.call
+        for pause_s in _PAUSES.pauses():
             known = self._file.read().instances[instance]
             if known.delivery is None:
                 return False
@@ -137,9 +135,8 @@ class DecisionDeliveries:
                 self._file.note_told(instance, fact.seq)
                 return True
             _log.warning("a receiver did not answer", instance=known.name, problem=answer.why)
-            longer_s = max(pause_s, answer.retry_after_s)
-            await asyncio.sleep(longer_s * random.uniform(0.75, 1.25))  # noqa: S311 - no secret
-            pause_s = min(pause_s * 2, _MAX_PAUSE_S)
+            await asyncio.sleep(max(pause_s, answer.retry_after_s))
+        raise AssertionError("the pauses have no end")
 
     async def _post(
         self, instance: str, delivery: Receiver, message_id: str, message: dict[str, str]

@@ -7,7 +7,6 @@ does not answer, which clients try again.
 
 import hmac
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import Final
 
 from starlette.applications import Starlette
@@ -29,10 +28,10 @@ _log: Final = get_logger("ayes.interfaces.aap.routes")
 
 _JSON: Final = "application/json"
 _MAX_KEY: Final = 255
-#: What a route does for an agent: the body of its answer, and the status.
+#: The body of an answer, and its status.
 type _Answer = tuple[bytes, int]
-type _Route = Callable[[Provider, Request], Awaitable[_Answer]]
-type _Provisions = Callable[[Provisioning, ProvisionerSettings, Request], Awaitable[_Answer]]
+#: A program that makes instances.
+type _Program = tuple[Provisioning, ProvisionerSettings]
 
 
 class TooLong(BadInput):
@@ -47,52 +46,58 @@ def application(
     Args:
         provisioning: of the instances that are not in the settings. None: there are none.
     """
-    providers = [
+    listed = [
         (
             one.token.encode(),
             Provider(ledger, settings.workspace, one, settings.outcome_within_s),
         )
         for one in settings.instances
     ]
-
-    def route(path: str, method: str, does: _Route) -> Route:
-        async def endpoint(request: Request) -> Response:
-            sent = _token(request)
-            provider = _holder(providers, sent)
-            if provider is None and provisioning is not None:
-                provider = provisioning.provider(sent)
-            return await _response(does, provider, request)
-
-        return Route(path, endpoint, methods=[method])
-
     provisioners = [(one.token.encode(), one) for one in settings.provisioners]
 
-    def instances(path: str, method: str, does: _Provisions) -> Route:
-        async def endpoint(request: Request) -> Response:
-            assert provisioning is not None
-            by = _holder(provisioners, _token(request))
-            done = None if by is None else partial(does, provisioning, by)
-            return await _response(_called, done, request)
+    def agent(sent: str) -> Provider | None:
+        found = _holder(listed, sent)
+        return provisioning.provider(sent) if found is None and provisioning else found
 
-        return Route(path, endpoint, methods=[method])
+    def program(sent: str) -> _Program | None:
+        by = _holder(provisioners, sent)
+        return (provisioning, by) if provisioning and by else None
 
     one, instance = "/v1/requests/{id}", "/v1/instances/{id}"
     made = [
-        instances("/v1/instances", "POST", _provision),
-        instances("/v1/instances", "GET", _instances),
-        instances(instance, "GET", _instance),
-        instances(instance, "DELETE", _remove),
+        _route("/v1/instances", "POST", program, _provision),
+        _route("/v1/instances", "GET", program, _instances),
+        _route(instance, "GET", program, _instance),
+        _route(instance, "DELETE", program, _remove),
     ]
     return Starlette(
         routes=[
             *(made if provisioning is not None else ()),
-            route("/v1/requests", "POST", _create),
-            route(one, "GET", _get),
-            route(one, "DELETE", _cancel),
-            route(f"{one}/consume", "POST", _consume),
-            route(f"{one}/outcome", "POST", _outcome),
+            _route("/v1/requests", "POST", agent, _create),
+            _route(one, "GET", agent, _get),
+            _route(one, "DELETE", agent, _cancel),
+            _route(f"{one}/consume", "POST", agent, _consume),
+            _route(f"{one}/outcome", "POST", agent, _outcome),
         ]
     )
+
+
+def _route[T](
+    path: str,
+    method: str,
+    holder: Callable[[str], T | None],
+    does: Callable[[T, Request], Awaitable[_Answer]],
+) -> Route:
+    """A route for those whom their tokens show."""
+
+    async def endpoint(request: Request) -> Response:
+        if (found := holder(_token(request))) is None:
+            told = wire.error("unauthorized", "unauthorized", "this token is not known here")
+            return Response(told, 401, {"www-authenticate": "Bearer"}, _JSON)
+        body, status = await _answered(does, found, request)
+        return Response(body, status, media_type=_JSON)
+
+    return Route(path, endpoint, methods=[method])
 
 
 def _token(request: Request) -> str:
@@ -108,16 +113,6 @@ def _holder[T](tokens: Sequence[tuple[bytes, T]], sent: str) -> T | None:
         if hmac.compare_digest(raw, token):
             found = holder
     return found
-
-
-async def _response[T](
-    does: Callable[[T, Request], Awaitable[_Answer]], holder: T | None, request: Request
-) -> Response:
-    if holder is None:
-        told = wire.error("unauthorized", "unauthorized", "this token is not known here")
-        return Response(told, 401, {"www-authenticate": "Bearer"}, _JSON)
-    body, status = await _answered(does, holder, request)
-    return Response(body, status, media_type=_JSON)
 
 
 async def _answered[T](
@@ -171,26 +166,22 @@ async def _outcome(provider: Provider, request: Request) -> _Answer:
     return await provider.outcome(request.path_params["id"], report), 200
 
 
-async def _called(does: Callable[[Request], Awaitable[_Answer]], request: Request) -> _Answer:
-    return await does(request)
-
-
-async def _provision(made: Provisioning, by: ProvisionerSettings, request: Request) -> _Answer:
+async def _provision(by: _Program, request: Request) -> _Answer:
     key = _key(request)
-    body, is_new = await made.create(by, await _body(request), key)
+    body, is_new = await by[0].create(by[1], await _body(request), key)
     return body, 201 if is_new else 200
 
 
-async def _instances(made: Provisioning, by: ProvisionerSettings, _: Request) -> _Answer:
-    return made.listed(by), 200
+async def _instances(by: _Program, _: Request) -> _Answer:
+    return by[0].listed(by[1]), 200
 
 
-async def _instance(made: Provisioning, by: ProvisionerSettings, request: Request) -> _Answer:
-    return made.shown(by, request.path_params["id"]), 200
+async def _instance(by: _Program, request: Request) -> _Answer:
+    return by[0].shown(by[1], request.path_params["id"]), 200
 
 
-async def _remove(made: Provisioning, by: ProvisionerSettings, request: Request) -> _Answer:
-    return await made.remove(by, request.path_params["id"]), 200
+async def _remove(by: _Program, request: Request) -> _Answer:
+    return await by[0].remove(by[1], request.path_params["id"]), 200
 
 
 def _key(request: Request) -> str:
