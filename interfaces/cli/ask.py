@@ -5,13 +5,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Final
 
-import typer
 from rich.table import Table
 from rich.text import Text
 
 from ayes.interfaces.cli import completion
 from ayes.interfaces.cli.command import command, commands
-from ayes.interfaces.cli.options import JsonOption, StoreOption, ToOption
+from ayes.interfaces.cli.options import JsonOption, StoreOption, ToOption, argument, option
 from ayes.interfaces.cli.terminal import output
 from ayes.interfaces.cli.terminal.output import print_json, print_line, print_message
 from ayes.interfaces.cli.terminal.tables import print_table
@@ -30,14 +29,12 @@ _NONE: Final = "-"
 async def ask(
     name: Annotated[
         str | None,
-        typer.Argument(
-            metavar="NAME",
-            help="The question; by default all are listed.",
-            autocompletion=completion.questions,
+        argument(
+            "NAME", "The question; by default all are listed.", autocompletion=completion.questions
         ),
     ] = None,
     show: Annotated[
-        bool, typer.Option("--list", help="Do not ask: list the questions, or show the SQL of one.")
+        bool, option("--list", "Do not ask: list the questions, or show the SQL of one.")
     ] = False,
     to: ToOption = None,
     store: StoreOption = None,

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
-import typer
 
 from ayes.interfaces.cli.command import Session, command, commands
-from ayes.interfaces.cli.terminal.output import print_json, print_message
+from ayes.interfaces.cli.options import argument, option
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ops.audit.backup import Seal, back_up, checked, put_beside
@@ -17,7 +16,7 @@ from ayes.ops.audit.backup import restore as restore_from
 
 app: Final = commands()
 
-FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The backup.")]
+FileArgument = Annotated[Path, argument("FILE", "The backup.")]
 
 
 @command(app, examples="ayes backup /backups/ledger-2026-11-22")
@@ -49,17 +48,14 @@ async def restore(
     file: FileArgument,
     digest: Annotated[
         str,
-        typer.Option(
+        option(
             "--digest",
-            metavar="HEX",
-            help="What the backup's digest begins with; else anybody's file is restored.",
+            "HEX",
+            "What the backup's digest begins with; else anybody's file is restored.",
         ),
     ] = "",
     only_files: Annotated[
-        bool,
-        typer.Option(
-            "--only-files", help="Not the log: only API tokens, webhooks and the key of links."
-        ),
+        bool, option("--only-files", "Not the log: only API tokens, webhooks and the key of links.")
     ] = False,
     *,
     session: Session,
@@ -99,10 +95,8 @@ def _store(session: Session) -> Store | None:
 
 
 def _report(session: Session, file: Path, seal: Seal, verb: str, then: str) -> None:
-    if session.json:
-        print_json(msgspec.structs.asdict(seal) | {"file": str(file)})
-    else:
-        print_message(
-            f"{seal.facts:,} facts {verb} {file}, up to fact {seal.last_seq:,}, with the digest "
-            f"{seal.sha256}. {then}"
-        )
+    session.print(
+        msgspec.structs.asdict(seal) | {"file": str(file)},
+        f"{seal.facts:,} facts {verb} {file}, up to fact {seal.last_seq:,}, with the digest "
+        f"{seal.sha256}. {then}",
+    )

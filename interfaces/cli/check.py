@@ -2,11 +2,9 @@
 
 from typing import Annotated, Final
 
-import typer
-
 from ayes.consumers.webhooks.endpoints import EndpointFile
 from ayes.interfaces.cli.command import Session, command, commands
-from ayes.interfaces.cli.options import WebhooksOption
+from ayes.interfaces.cli.options import WebhooksOption, option
 from ayes.interfaces.cli.terminal.output import print_json, print_line
 from ayes.interfaces.cli.terminal.tables import print_table
 from ayes.ledger.nats.credentials import Store
@@ -38,9 +36,7 @@ _STATUS: Final = (
 
 @command(app)
 async def doctor(
-    deep: Annotated[
-        bool, typer.Option("--deep", help="Check the whole log, however long it is.")
-    ] = False,
+    deep: Annotated[bool, option("--deep", "Check the whole log, however long it is.")] = False,
     *,
     session: Session,
 ) -> int:
@@ -61,12 +57,9 @@ async def doctor(
             f"--store. With this login the broker answered: {problem}"
         ) from None
     checks += await permissions(own)
-    if session.json:
-        for one in checks:
-            print_json(one)
-    else:
-        for one in checks:
-            print_line(f"{'ok  ' if one.ok else 'BAD '}  {one.check}: {one.detail}")
+    session.print_rows(
+        (one, f"{'ok  ' if one.ok else 'BAD '}  {one.check}: {one.detail}") for one in checks
+    )
     return 0 if all(one.ok for one in checks) else 1
 
 

@@ -5,12 +5,10 @@ from pathlib import Path
 from shlex import quote
 from typing import Annotated, Final
 
-import typer
-
 from ayes.interfaces.cli.command import command, commands
-from ayes.interfaces.cli.options import JsonOption, MaxBytesOption, StoreOption
+from ayes.interfaces.cli.options import JsonOption, MaxBytesOption, StoreOption, option
 from ayes.interfaces.cli.run import bytes_of
-from ayes.interfaces.cli.terminal.output import print_json, print_message
+from ayes.interfaces.cli.terminal.output import print_result
 from ayes.ledger.nats.credentials import Store
 from ayes.ops.cluster.files import CONFIG, write_files
 from ayes.ops.cluster.local import LocalCluster
@@ -20,10 +18,7 @@ from ayes.ops.workers import until_signalled
 app: Final = commands()
 
 PeopleOption = Annotated[
-    str,
-    typer.Option(
-        "--people", metavar="NAMES", help="Reviewers, comma-separated; earlier ones stay."
-    ),
+    str, option("--people", "NAMES", "Reviewers, comma-separated; earlier ones stay.")
 ]
 
 
@@ -36,7 +31,7 @@ PeopleOption = Annotated[
 )
 async def up(
     store: StoreOption = None,
-    nodes: Annotated[int, typer.Option("--nodes", help="3, or 5.", min=3, max=5)] = 3,
+    nodes: Annotated[int, option("--nodes", "3, or 5.", min=3, max=5)] = 3,
     people: PeopleOption = "",
     max_bytes: MaxBytesOption = None,
     json: JsonOption = False,
@@ -55,26 +50,24 @@ async def up(
 
 @command(app, examples="ayes cluster files --hosts nats1,nats2,nats3 --people ana,ben --out site")
 async def files(
-    hosts: Annotated[
-        str, typer.Option("--hosts", metavar="HOSTS", help="3 or 5 names, comma-separated.")
-    ],
-    out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="A new directory, or that of last time.")
-    ] = Path("cluster"),
+    hosts: Annotated[str, option("--hosts", "HOSTS", "3 or 5 names, comma-separated.")],
+    out: Annotated[Path, option("--out", "DIR", "A new directory, or that of last time.")] = Path(
+        "cluster"
+    ),
     people: PeopleOption = "",
     json: JsonOption = False,
 ) -> None:
     """Write the files for a cluster on hosts of your own: configuration, certificates, units."""
     store = Store(out)
     nodes = write_files(store, _listed(hosts), _listed(people))
-    if json:
-        folders = {node.name: str(store.path / node.host) for node in nodes}
-        print_json({"url": store.read().url, "store": str(store.path), "folders": folders})
-        return
-    for node in nodes:
-        print_message(f"{node.name:<7}  {store.path / node.host}  to {node.host}:{CONFIG}")
-    print_message(f"store    {store.path}")
-    print_message(f"next     ayes setup --replicas {len(nodes)} --store {quote(str(out))}")
+    folders = {node.name: str(store.path / node.host) for node in nodes}
+    print_result(
+        {"url": store.read().url, "store": str(store.path), "folders": folders},
+        *(f"{node.name:<7}  {folders[node.name]}  to {node.host}:{CONFIG}" for node in nodes),
+        f"store    {store.path}",
+        f"next     ayes setup --replicas {len(nodes)} --store {quote(str(out))}",
+        json=json,
+    )
 
 
 def _listed(text: str) -> list[str]:
@@ -82,15 +75,14 @@ def _listed(text: str) -> list[str]:
 
 
 def _report(cluster: LocalCluster, *, json: bool) -> None:
-    address = cluster.store.read()
-    if json:
-        nodes = {node.name: {"url": node.url, "pid": node.pid} for node in cluster.nodes}
-        print_json({"url": address.url, "store": str(cluster.store.path), "nodes": nodes})
-        return
+    nodes = {node.name: {"url": node.url, "pid": node.pid} for node in cluster.nodes}
     where = "" if cluster.store.path == Store().path else f" --store {cluster.store.path}"
-    for node in cluster.nodes:
-        print_message(f"{node.name:<7}  {node.url}")
-    print_message(f"store    {cluster.store.path}")
-    print_message(f"next     ayes work gate queue executor{where}")
-    print_message(f"         ayes status{where}")
-    print_message("Ctrl-C ends it. Nothing is lost.")
+    print_result(
+        {"url": cluster.store.read().url, "store": str(cluster.store.path), "nodes": nodes},
+        *(f"{node.name:<7}  {node.url}" for node in cluster.nodes),
+        f"store    {cluster.store.path}",
+        f"next     ayes work gate queue executor{where}",
+        f"         ayes status{where}",
+        "Ctrl-C ends it. Nothing is lost.",
+        json=json,
+    )

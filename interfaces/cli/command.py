@@ -19,6 +19,7 @@ from ayes.interfaces.cli.terminal.output import (
     print_json,
     print_line,
     print_message,
+    print_result,
 )
 from ayes.ledger.clients.services import Ledger
 from ayes.ops.broker.server import ensure_account
@@ -30,12 +31,45 @@ INTERRUPTED: Final = 130
 type Command[**P] = Callable[P, Coroutine[Any, Any, int | None]]
 
 
-class Session(NamedTuple):
-    """The options of nearly every command: which broker, and whether the output is JSON."""
+class _Printing:
+    """Prints results: as JSON on stdout, or for people."""
 
+    json: bool
+
+    def print(self, data: object, *sentences: str) -> None:
+        """Print a result; for people a line for each sentence, on stderr."""
+        print_result(data, *sentences, json=self.json)
+
+    def print_rows(self, rows: Iterable[tuple[object, str]], *, if_none: str = "") -> None:
+        """Print one line per row on stdout, each as JSON or for people."""
+        empty = True
+        for data, line in rows:
+            empty = False
+            if self.json:
+                print_json(data)
+            else:
+                print_line(line)
+        if empty and if_none and not self.json:
+            print_message(if_none)
+
+
+class _StoreOptions(NamedTuple):
+    store: StoreOption = None
+    json: JsonOption = False
+
+
+class StoreSession(_StoreOptions, _Printing):
+    """The options of a command that asks no broker: which store, and whether the output is JSON."""
+
+
+class _SessionOptions(NamedTuple):
     store: StoreOption = None
     url: UrlOption = None
     json: JsonOption = False
+
+
+class Session(_SessionOptions, _Printing):
+    """The options of nearly every command: which broker, and whether the output is JSON."""
 
     def connect(self, role: str, name: str = "") -> AbstractAsyncContextManager[Ledger]:
         return Ledger.connect(self.store, url=self.url, role=role, name=name)
@@ -48,25 +82,6 @@ class Session(NamedTuple):
             await ensure_account(self.store, role)
         async with self.connect(role) as ledger:
             yield ledger
-
-    def print(self, data: object, sentence: str) -> None:
-        """Print a result: as JSON on stdout, or for people on stderr."""
-        if self.json:
-            print_json(data)
-        else:
-            print_message(sentence)
-
-    def print_rows(self, rows: Iterable[tuple[object, str]], *, if_none: str) -> None:
-        """Print one line per row on stdout, each as JSON or for people."""
-        empty = True
-        for data, line in rows:
-            empty = False
-            if self.json:
-                print_json(data)
-            else:
-                print_line(line)
-        if empty and not self.json:
-            print_message(if_none)
 
 
 def commands() -> typer.Typer:
@@ -97,9 +112,12 @@ def command[**P](
             fields = get_type_hints(groups[one.name], include_extras=True) if defaults else {}
             options += [
                 inspect.Parameter(
-                    field, inspect.Parameter.KEYWORD_ONLY, default=defaults[field], annotation=kind
+                    field,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=default,
+                    annotation=fields[field],
                 )
-                for field, kind in fields.items()
+                for field, default in defaults.items()
             ] or [one.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[one.name])]
 
         @functools.wraps(function)

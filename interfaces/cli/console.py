@@ -5,8 +5,6 @@ from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-
 from ayes.interfaces.cli.command import command, commands
 from ayes.interfaces.cli.options import (
     ArchiveOption,
@@ -15,9 +13,10 @@ from ayes.interfaces.cli.options import (
     PersonOption,
     SettingsOption,
     StoreOption,
+    option,
 )
 from ayes.interfaces.cli.settings import settings_of
-from ayes.interfaces.cli.terminal.output import print_json, print_message
+from ayes.interfaces.cli.terminal.output import print_result
 from ayes.ledger.nats.credentials import Store
 from ayes.ops.tokens import AccessFile, own_name
 from ayes.ops.traces import exporting
@@ -44,23 +43,21 @@ INSTALL: Final = "pip install 'ayes[web]'"
 @exporting()
 async def console(
     store: StoreOption = None,
-    host: Annotated[
-        str, typer.Option("--host", metavar="ADDRESS", help="Where it listens.")
-    ] = "127.0.0.1",
+    host: Annotated[str, option("--host", "ADDRESS", "Where it listens.")] = "127.0.0.1",
     port: Annotated[
         int | None,
-        typer.Option(
+        option(
             "--port",
+            "By default the same as the last time; 8420 at first, if it is free.",
             min=0,
             max=65535,
-            help="By default the same as the last time; 8420 at first, if it is free.",
         ),
     ] = None,
     settings: SettingsOption = None,
     archive: ArchiveOption = None,
     link_key: LinkKeyOption = None,
     link: Annotated[
-        bool, typer.Option("--link", help="Print a new link to a console that runs already.")
+        bool, option("--link", "Print a new link to a console that runs already.")
     ] = False,
     name: PersonOption = "",
     json: JsonOption = False,
@@ -68,7 +65,8 @@ async def console(
     """Serve the web console and the HTTP API beside a broker, until Ctrl-C."""
     place, person = Store(store), name or own_name()
     if link:
-        _print_link(AccessFile(place).link_for(person), json=json)
+        found = AccessFile(place).link_for(person)
+        print_result({"link": found}, found, json=json)
         return
     if not is_installed():
         raise BadInput(f"the console is not installed: {INSTALL}.")
@@ -114,17 +112,11 @@ def is_installed() -> bool:
 
 
 def _greet(served: "Serving", *, json: bool) -> None:
-    if json:
-        print_json({"url": served.url, "link": served.link or None})
-        return
-    print_message(f"console  {served.link or served.url}")
-    if served.link:
-        print_message("The link works once, for ten minutes; `ayes console --link` prints another.")
-    print_message("Ctrl-C ends it.")
-
-
-def _print_link(link: str, *, json: bool) -> None:
-    if json:
-        print_json({"link": link})
-    else:
-        print_message(link)
+    once = "The link works once, for ten minutes; `ayes console --link` prints another."
+    print_result(
+        {"url": served.url, "link": served.link or None},
+        f"console  {served.link or served.url}",
+        *([once] if served.link else []),
+        "Ctrl-C ends it.",
+        json=json,
+    )

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Annotated, Final
 
-import typer
 from msgspec import structs
 
 from ayes.consumers.doubt import in_doubt
@@ -35,6 +34,8 @@ from ayes.interfaces.cli.options import (
     ReasonOption,
     Selection,
     TypedOption,
+    argument,
+    option,
 )
 from ayes.interfaces.cli.outcome import report, report_end, standing
 from ayes.interfaces.cli.terminal import output
@@ -91,15 +92,12 @@ _DIGEST: Final = re.compile(f"[0-9A-Fa-f]{{{SHORT},64}}")
 async def pending(
     workspace: OnlyWorkspaceOption = "",
     doubtful: Annotated[
-        bool,
-        typer.Option("--in-doubt", help="The calls in doubt instead, which a person reconciles."),
+        bool, option("--in-doubt", "The calls in doubt instead, which a person reconciles.")
     ] = False,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Continue with new and decided calls, until Ctrl-C.")
+        bool, option("--watch", "Continue with new and decided calls, until Ctrl-C.")
     ] = False,
-    limit: Annotated[
-        int | None, typer.Option("--limit", metavar="N", help="Only the N oldest.")
-    ] = None,
+    limit: Annotated[int | None, option("--limit", "N", "Only the N oldest.")] = None,
     *,
     session: Session,
 ) -> None:
@@ -214,10 +212,7 @@ async def approve(
     selection: Selection,
     name: AsOption,
     edit: Annotated[
-        str | None,
-        typer.Option(
-            "--edit", metavar="JSON", help="Run it with these arguments instead; - for stdin."
-        ),
+        str | None, option("--edit", "JSON", "Run it with these arguments instead; - for stdin.")
     ] = None,
     behalf: BehalfOption = "",
     reason: ReasonOption = "",
@@ -275,10 +270,7 @@ async def _vote_on_selection(
 async def answer(
     call: CallArgument,
     text: Annotated[
-        str,
-        typer.Argument(
-            metavar="TEXT", help="What the model gets as the tool's output; - for stdin."
-        ),
+        str, argument("TEXT", "What the model gets as the tool's output; - for stdin.")
     ],
     name: AsOption,
     error: ErrorOption = False,
@@ -298,7 +290,7 @@ async def answer(
 @command(app, "break-glass")
 async def break_glass(
     call: CallArgument,
-    reason: Annotated[str, typer.Option("--reason", help="Why nobody else can be asked.")],
+    reason: Annotated[str, option("--reason", "Why nobody else can be asked.")],
     name: AsOption,
     typed: TypedOption = "",
     *,
@@ -394,9 +386,7 @@ async def confirm(question: str) -> bool:
 
 @command(app)
 async def hear(
-    message: Annotated[
-        str, typer.Argument(metavar="MESSAGE", help="A message from a chat; - for stdin.")
-    ],
+    message: Annotated[str, argument("MESSAGE", "A message from a chat; - for stdin.")],
     name: AsOption,
     workspace: NamedWorkspaceOption,
     session: Session,
@@ -470,10 +460,10 @@ async def revoke(
     reason: ReasonOption = "",
     answer: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--answer",
-            metavar="TEXT",
-            help="The text that the model reads in place of the tool's output; - for stdin.",
+            "TEXT",
+            "The text that the model reads in place of the tool's output; - for stdin.",
         ),
     ] = None,
     error: ErrorOption = False,
@@ -495,13 +485,11 @@ async def reconcile(
     call: DecidedCallArgument,
     name: AsOption,
     happened: Annotated[
-        bool | None, typer.Option("--happened/--did-not-happen", help="What you found out.")
+        bool | None, option("--happened/--did-not-happen", "What you found out.")
     ] = None,
-    output: Annotated[
-        str, typer.Option("--output", metavar="TEXT", help="What the model reads; - for stdin.")
-    ] = "",
+    output: Annotated[str, option("--output", "TEXT", "What the model reads; - for stdin.")] = "",
     late: Annotated[
-        bool, typer.Option("--late", help="What the tool reported when it was in doubt already.")
+        bool, option("--late", "What the tool reported when it was in doubt already.")
     ] = False,
     *,
     session: Session,

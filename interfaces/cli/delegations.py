@@ -5,8 +5,6 @@ Each is given in the giver's own name, always has an end, and can be ended befor
 
 from typing import Annotated, Final
 
-import typer
-
 from ayes.interfaces.cli.command import Session, command, commands
 from ayes.interfaces.cli.options import (
     AsOption,
@@ -14,6 +12,8 @@ from ayes.interfaces.cli.options import (
     NamedWorkspaceOption,
     WhyOption,
     WorkspaceOption,
+    argument,
+    option,
 )
 from ayes.ops.actions.grants import check_patterns, delegation_ref
 from ayes.projections.views.grant import delegation_state, delegation_words
@@ -32,16 +32,13 @@ app: Final = commands()
     """,
 )
 async def give(
-    to: Annotated[str, typer.Argument(metavar="NAME", help="The person who votes in your place.")],
+    to: Annotated[str, argument("NAME", "The person who votes in your place.")],
     name: AsOption,
-    starts: Annotated[
-        str, typer.Option("--from", metavar="TIME", help="ISO, UTC: 2026-11-21T08:00.")
-    ],
-    ends: Annotated[str, typer.Option("--until", metavar="TIME", help="ISO, UTC.")],
+    starts: Annotated[str, option("--from", "TIME", "ISO, UTC: 2026-11-21T08:00.")],
+    ends: Annotated[str, option("--until", "TIME", "ISO, UTC.")],
     workspace: NamedWorkspaceOption,
     tool: Annotated[
-        list[str] | None,
-        typer.Option("--tool", metavar="PATTERN", help="Only for such tools; may be repeated."),
+        list[str] | None, option("--tool", "PATTERN", "Only for such tools; may be repeated.")
     ] = None,
     named: NamedOption = "",
     reason: WhyOption = "",
@@ -79,7 +76,7 @@ async def show_delegations(workspace: WorkspaceOption = "default", *, session: S
 
 @command(app)
 async def end(
-    delegation: Annotated[str, typer.Argument(metavar="DELEGATION", help="workspace/giver/name")],
+    delegation: Annotated[str, argument("DELEGATION", "workspace/giver/name")],
     name: AsOption,
     reason: WhyOption = "",
     *,

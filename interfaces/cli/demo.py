@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-import typer
 
 from ayes.interfaces.cli import console, demo_agent
 from ayes.interfaces.cli.command import command, commands
-from ayes.interfaces.cli.options import JsonOption
+from ayes.interfaces.cli.options import JsonOption, option
 from ayes.interfaces.cli.terminal import output
 from ayes.interfaces.cli.terminal.output import print_data, print_json, print_message
 from ayes.interfaces.cli.terminal.prompt import read_line
@@ -49,10 +48,7 @@ class _Left(Exception):
 @command(app)
 async def demo(
     verbose: Annotated[
-        bool,
-        typer.Option(
-            "-v", "--verbose", help="Each fact too, and the messages that the model reads."
-        ),
+        bool, option("-v", "--verbose", "Each fact too, and the messages that the model reads.")
     ] = False,
     json: JsonOption = False,
 ) -> int:

@@ -3,9 +3,8 @@
 from datetime import timedelta
 from typing import Annotated, Final
 
-import typer
-
 from ayes.interfaces.cli.command import Session, command, commands
+from ayes.interfaces.cli.options import option
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ops.files import sweep as sweep_files
 
@@ -15,8 +14,7 @@ app: Final = commands()
 @command(app, examples="ayes files sweep")
 async def sweep(
     hours: Annotated[
-        int,
-        typer.Option("--hours", help="Keep files that are younger than this many hours.", min=24),
+        int, option("--hours", "Keep files that are younger than this many hours.", min=24)
     ] = 24,
     *,
     session: Session,

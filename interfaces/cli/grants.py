@@ -5,11 +5,16 @@ Each is given in the giver's own name, always has an end, and can be revoked bef
 
 from typing import Annotated, Final
 
-import typer
-
 from ayes.interfaces.cli import completion
 from ayes.interfaces.cli.command import Session, command, commands
-from ayes.interfaces.cli.options import AsOption, NamedOption, WhyOption, WorkspaceOption
+from ayes.interfaces.cli.options import (
+    AsOption,
+    NamedOption,
+    WhyOption,
+    WorkspaceOption,
+    argument,
+    option,
+)
 from ayes.ops.actions.grants import GrantScope, check_scope, give_grant, grant_ref, vote_problem
 from ayes.projections.views.grant import grant_state, grant_words
 from ayes.schemas.durations import lasting_s
@@ -28,45 +33,31 @@ app: Final = commands()
 )
 async def give(
     name: AsOption,
-    duration: Annotated[
-        str, typer.Option("--duration", metavar="DURATION", help="How long: 90s, 15m, 8h, 7d.")
-    ],
+    duration: Annotated[str, option("--duration", "DURATION", "How long: 90s, 15m, 8h, 7d.")],
     call: Annotated[
         str | None,
-        typer.Argument(
-            metavar="CALL",
-            help="Calls like this: workspace/thread/call",
+        argument(
+            "CALL",
+            "Calls like this: workspace/thread/call",
             autocompletion=completion.pending_calls,
         ),
     ] = None,
-    uses: Annotated[
-        int, typer.Option("--uses", metavar="N", help="The number of calls, 1 to 1,000.")
-    ] = 1,
+    uses: Annotated[int, option("--uses", "N", "The number of calls, 1 to 1,000.")] = 1,
     any_arguments: Annotated[
-        bool,
-        typer.Option("--any-arguments", help="With any arguments; else with exactly the call's."),
+        bool, option("--any-arguments", "With any arguments; else with exactly the call's.")
     ] = False,
     when: Annotated[
-        str,
-        typer.Option(
-            "--when", metavar="CONDITION", help="With arguments that meet this CEL condition."
-        ),
+        str, option("--when", "CONDITION", "With arguments that meet this CEL condition.")
     ] = "",
     any_thread: Annotated[
-        bool, typer.Option("--any-thread", help="In any thread; else in the call's.")
+        bool, option("--any-thread", "In any thread; else in the call's.")
     ] = False,
     agent: Annotated[
-        str | None,
-        typer.Option(
-            "--agent", metavar="PATTERN", help="By matching agents; else by the call's, or any."
-        ),
+        str | None, option("--agent", "PATTERN", "By matching agents; else by the call's, or any.")
     ] = None,
-    tool: Annotated[
-        str | None, typer.Option("--tool", metavar="TOOL", help="Without a call: of this tool.")
-    ] = None,
+    tool: Annotated[str | None, option("--tool", "TOOL", "Without a call: of this tool.")] = None,
     workspace: Annotated[
-        str | None,
-        typer.Option("-w", "--workspace", metavar="WS", help="Without a call: in this workspace."),
+        str | None, option("-w", "--workspace", "WS", "Without a call: in this workspace.")
     ] = None,
     named: NamedOption = "",
     reason: WhyOption = "",
@@ -104,7 +95,7 @@ async def show_grants(workspace: WorkspaceOption = "default", *, session: Sessio
 
 @command(app)
 async def revoke(
-    grant: Annotated[str, typer.Argument(metavar="GRANT", help="workspace/giver/name")],
+    grant: Annotated[str, argument("GRANT", "workspace/giver/name")],
     name: AsOption,
     reason: WhyOption = "",
     *,

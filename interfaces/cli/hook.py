@@ -4,8 +4,6 @@ import asyncio
 import sys
 from typing import Annotated, Final
 
-import typer
-
 from ayes.adapters.claude_code import (
     Decision,
     HookEvent,
@@ -16,7 +14,7 @@ from ayes.adapters.claude_code import (
 )
 from ayes.adapters.kernel import Kernel
 from ayes.interfaces.cli.command import Session, command, commands
-from ayes.interfaces.cli.options import NamedWorkspaceOption, RequesterOption
+from ayes.interfaces.cli.options import NamedWorkspaceOption, RequesterOption, option
 from ayes.interfaces.cli.terminal.output import print_error, print_json
 from ayes.schemas.durations import parse_duration
 from ayes.schemas.errors import ApprovalsError, BadInput, BrokerAway
@@ -47,10 +45,10 @@ async def claude_code(
     requester: RequesterOption,
     wait: Annotated[
         str,
-        typer.Option(
+        option(
             "--wait",
-            metavar="DURATION",
-            help="How long to wait for people; then the model reads how to come back.",
+            "DURATION",
+            "How long to wait for people; then the model reads how to come back.",
         ),
     ] = "9m",
     *,

@@ -6,10 +6,8 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-
 from ayes.interfaces.cli.command import Session, command, commands
-from ayes.interfaces.cli.options import ToOption
+from ayes.interfaces.cli.options import ToOption, option
 from ayes.interfaces.cli.terminal.output import print_json, print_line, print_message
 from ayes.interfaces.cli.terminal.progress import bar
 from ayes.ledger.clients.services import Ledger
@@ -38,9 +36,7 @@ _MAX_REPORTED: Final = 5
 @command(app, examples="ayes lake sync --follow")
 async def sync(
     to: ToOption = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Continue with new facts, until Ctrl-C.")
-    ] = False,
+    follow: Annotated[bool, option("--follow", "Continue with new facts, until Ctrl-C.")] = False,
     *,
     session: Session,
 ) -> int:
@@ -48,6 +44,7 @@ async def sync(
     store, url, json = session
     async with _connected(store, url) as ledger:
         directory = to or default_directory(store)
+        lake = directory / "lake"
         log = await log_of(ledger)
         begun = time.monotonic()
         with LakeWriter.open(directory, log) as archive:
@@ -75,19 +72,12 @@ async def sync(
                 raise
             until = archive.publish()
         spent = time.monotonic() - begun
-    if json:
-        found = {
-            "lake": str(directory / "lake"),
-            "until": until,
-            "facts": until - before,
-            "seconds": round(spent, 3),
-        }
-        print_json(found)
-    else:
-        print_message(
-            f"{until - before:,} new facts in {spent:.1f} s: the lake in {directory / 'lake'} "
-            f"has the log up to {until:,}"
-        )
+    facts = until - before
+    found = {"lake": str(lake), "until": until, "facts": facts, "seconds": round(spent, 3)}
+    session.print(
+        found,
+        f"{facts:,} new facts in {spent:.1f} s: the lake in {lake} has the log up to {until:,}",
+    )
     if not whole and not follow:
         print_message("Stopped. Start it again to continue.")
         return 130

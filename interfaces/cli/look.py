@@ -5,12 +5,18 @@ from contextlib import aclosing
 from typing import Annotated, Any, Final
 
 import msgspec
-import typer
 
 from ayes.consumers.live import follow_reply
 from ayes.consumers.model import with_bytes
 from ayes.interfaces.cli.command import Session, command, commands
-from ayes.interfaces.cli.options import CallArgument, FormatOption, JsonOption, ThreadArgument
+from ayes.interfaces.cli.options import (
+    CallArgument,
+    FormatOption,
+    JsonOption,
+    ThreadArgument,
+    argument,
+    option,
+)
 from ayes.interfaces.cli.terminal import output
 from ayes.interfaces.cli.terminal.output import (
     print_data,
@@ -61,14 +67,9 @@ async def thread(thread: ThreadArgument, session: Session) -> None:
 @command(app)
 async def watch(
     start: Annotated[
-        int | None,
-        typer.Option(
-            "--from", metavar="SEQ", help="From this fact on; by default only new ones.", min=1
-        ),
+        int | None, option("--from", "SEQ", "From this fact on; by default only new ones.", min=1)
     ] = None,
-    until_now: Annotated[
-        bool, typer.Option("--until-now", help="End with the last existing fact.")
-    ] = False,
+    until_now: Annotated[bool, option("--until-now", "End with the last existing fact.")] = False,
     *,
     session: Session,
 ) -> None:
@@ -167,10 +168,7 @@ async def history(
 @command(app)
 async def check(
     file: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE", help="JSON: the messages, or the request with them; - for stdin."
-        ),
+        str, argument("FILE", "JSON: the messages, or the request with them; - for stdin.")
     ],
     provider: FormatOption,
     json: JsonOption = False,

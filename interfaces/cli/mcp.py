@@ -3,14 +3,13 @@
 from importlib.util import find_spec
 from typing import Annotated, Final
 
-import typer
-
 from ayes.interfaces.cli.command import Session, command, commands
 from ayes.interfaces.cli.options import (
     BehindTlsOption,
     LinkKeyOption,
     SettingsOption,
     http_address,
+    option,
 )
 from ayes.interfaces.cli.settings import needed, settings_of
 from ayes.interfaces.cli.terminal.output import print_message
@@ -40,10 +39,10 @@ async def gateway(
     settings: SettingsOption = None,
     http: Annotated[
         str,
-        typer.Option(
+        option(
             "--http",
-            metavar="HOST:PORT",
-            help="Serve many clients there, at /mcp; by default one, over stdin and stdout.",
+            "HOST:PORT",
+            "Serve many clients there, at /mcp; by default one, over stdin and stdout.",
         ),
     ] = "",
     link_key: LinkKeyOption = None,

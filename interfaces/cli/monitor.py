@@ -2,11 +2,9 @@
 
 from typing import Annotated, Final
 
-import typer
-
 from ayes.interfaces.cli.command import Session, command, commands
+from ayes.interfaces.cli.options import option
 from ayes.interfaces.cli.ready import WantedOptions
-from ayes.interfaces.cli.terminal.output import print_json, print_message
 from ayes.ops.inspection.monitor import is_installed
 from ayes.ops.inspection.probes import INSTALL, PORT, ListenAddress, monitored
 from ayes.ops.workers import until_signalled
@@ -24,11 +22,7 @@ app: Final = commands()
 async def monitor(
     listen: Annotated[
         str,
-        typer.Option(
-            "--listen",
-            metavar="[HOST:]PORT",
-            help="Where it listens; a port alone: on this machine only.",
-        ),
+        option("--listen", "[HOST:]PORT", "Where it listens; a port alone: on this machine only."),
     ] = f"127.0.0.1:{PORT}",
     *,
     wanted: WantedOptions,
@@ -37,13 +31,10 @@ async def monitor(
     """Serve /livez, /readyz and /metrics (Prometheus) over HTTP beside a broker, until Ctrl-C."""
     address = ListenAddress.parse("--listen", listen)
     async with monitored(session.store, address, url=session.url, wanted=wanted.checked()) as url:
-        await until_signalled(ready=lambda: _greet(url, json=session.json))
-
-
-def _greet(url: str, *, json: bool) -> None:
-    if json:
-        print_json({"url": url})
-        return
-    print_message(f"probes   {url}/livez  {url}/readyz")
-    print_message(f"metrics  {f'{url}/metrics' if is_installed() else f'not installed: {INSTALL}'}")
-    print_message("Ctrl-C ends it.")
+        metrics = f"{url}/metrics" if is_installed() else f"not installed: {INSTALL}"
+        sentences = (
+            f"probes   {url}/livez  {url}/readyz",
+            f"metrics  {metrics}",
+            "Ctrl-C ends it.",
+        )
+        await until_signalled(ready=lambda: session.print({"url": url}, *sentences))

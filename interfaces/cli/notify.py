@@ -4,11 +4,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Final
 
-import typer
-
 from ayes.consumers.notices.channels import Channel, Channels, NotSent
 from ayes.interfaces.cli.command import Session, command, commands
-from ayes.interfaces.cli.options import JsonOption, SettingsOption, StoreOption
+from ayes.interfaces.cli.options import JsonOption, SettingsOption, StoreOption, argument
 from ayes.interfaces.cli.settings import needed, settings_of
 from ayes.ledger.call import Call
 from ayes.ledger.nats.credentials import Store
@@ -37,9 +35,8 @@ def notify() -> None:
 async def try_channel(
     contact: Annotated[
         str,
-        typer.Argument(
-            metavar="CHANNEL[:ADDRESS]",
-            help="As in [contacts] of the policy; no address if the URL has none.",
+        argument(
+            "CHANNEL[:ADDRESS]", "As in [contacts] of the policy; no address if the URL has none."
         ),
     ],
     settings: SettingsOption = None,

@@ -1,12 +1,33 @@
 """Options and arguments that several commands share."""
 
 from pathlib import Path
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
 from ayes.interfaces.cli import completion
 from ayes.schemas.errors import BadInput
+
+
+def option(*said: str, **more: Any) -> Any:
+    """An option: its names, what its value is called (unless it is a flag or a number), its help.
+
+    Args:
+        more: as of `typer.Option`.
+    """
+    names = [one for one in said if one.startswith("-")]
+    *metavar, text = said[len(names) :]
+    return typer.Option(*names, metavar=metavar[0] if metavar else None, help=text, **more)
+
+
+def argument(metavar: str, text: str | None = None, **more: Any) -> Any:
+    """An argument: what it is called, and its help.
+
+    Args:
+        more: as of `typer.Argument`.
+    """
+    return typer.Argument(metavar=metavar, help=text, **more)
+
 
 _FORMATS: Final = "openai-chat, openai-responses, anthropic, gemini, ai-sdk, ai-sdk-ui, pydantic-ai"
 
@@ -33,195 +54,146 @@ _URL_HELP: Final = (
 
 StoreOption = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--store",
-        metavar="DIR",
+        "DIR",
+        "The directory that the broker runs from; yours by default.",
         envvar="AYES_STORE",
         parser=_directory,
-        help="The directory that the broker runs from; yours by default.",
     ),
 ]
-UrlOption = Annotated[
-    str | None,
-    typer.Option("--url", envvar="AYES_URL", callback=_url, help=_URL_HELP),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="JSON, one object a line.")]
+UrlOption = Annotated[str | None, option("--url", _URL_HELP, envvar="AYES_URL", callback=_url)]
+JsonOption = Annotated[bool, option("--json", "JSON, one object a line.")]
 SettingsOption = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--settings",
-        metavar="FILE.toml",
+        "FILE.toml",
+        "The settings; by default ayes.toml in the store, if it is there.",
         envvar="AYES_SETTINGS",
-        help="The settings; by default ayes.toml in the store, if it is there.",
     ),
 ]
 LinkKeyOption = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--link-key",
-        metavar="FILE",
+        "FILE",
+        "The key of the links in messages, if it is not in the store: a copy of links.key.",
         envvar="AYES_LINK_KEY",
-        help="The key of the links in messages, if it is not in the store: a copy of links.key.",
     ),
 ]
 BehindTlsOption = Annotated[
-    bool,
-    typer.Option(
-        "--behind-tls", help="A proxy with TLS stands before it, so it may listen for others."
-    ),
+    bool, option("--behind-tls", "A proxy with TLS stands before it, so it may listen for others.")
 ]
 MaxBytesOption = Annotated[
     str | None,
-    typer.Option(
-        "--max-bytes",
-        metavar="SIZE",
-        help="The maximum size of the log, such as 50GB; 16 GiB by default.",
-    ),
+    option("--max-bytes", "SIZE", "The maximum size of the log, such as 50GB; 16 GiB by default."),
 ]
 AcceptLogOption = Annotated[
-    bool, typer.Option("--accept-log", help="Continue with a log other than the one seen before.")
+    bool, option("--accept-log", "Continue with a log other than the one seen before.")
 ]
 AcceptReasonOption = Annotated[
-    str, typer.Option("--reason", help="Why the log is accepted, in words; it is recorded.")
+    str, option("--reason", "Why the log is accepted, in words; it is recorded.")
 ]
 AckWaitOption = Annotated[
     str,
-    typer.Option(
-        "--ack-wait",
-        metavar="DURATION",
-        help="A worker that is silent for this long is considered dead.",
-    ),
+    option("--ack-wait", "DURATION", "A worker that is silent for this long is considered dead."),
 ]
-WorkspaceOption = Annotated[
-    str, typer.Option("-w", "--workspace", metavar="WS", help="The workspace.")
-]
+WorkspaceOption = Annotated[str, option("-w", "--workspace", "WS", "The workspace.")]
 #: For a command that writes: no default, so that nothing is recorded in the wrong workspace.
-NamedWorkspaceOption = Annotated[
-    str, typer.Option("-w", "--workspace", metavar="WS", help="The workspace.")
-]
-OnlyWorkspaceOption = Annotated[
-    str, typer.Option("-w", "--workspace", metavar="WS", help="Only this workspace.")
-]
+NamedWorkspaceOption = Annotated[str, option("-w", "--workspace", "WS", "The workspace.")]
+OnlyWorkspaceOption = Annotated[str, option("-w", "--workspace", "WS", "Only this workspace.")]
 CallArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="CALL",
-        help="workspace/thread/call",
-        autocompletion=completion.pending_calls,
-    ),
+    str, argument("CALL", "workspace/thread/call", autocompletion=completion.pending_calls)
 ]
 #: A call that is decided already, which the queue does not know and the shell cannot complete.
-DecidedCallArgument = Annotated[str, typer.Argument(metavar="CALL", help="workspace/thread/call")]
-ThreadArgument = Annotated[str, typer.Argument(metavar="THREAD", help="workspace/thread")]
-AsOption = Annotated[
-    str,
-    typer.Option("--as", metavar="NAME", envvar="AYES_AS", help="The reviewer: you."),
-]
+DecidedCallArgument = Annotated[str, argument("CALL", "workspace/thread/call")]
+ThreadArgument = Annotated[str, argument("THREAD", "workspace/thread")]
+AsOption = Annotated[str, option("--as", "NAME", "The reviewer: you.", envvar="AYES_AS")]
 PersonOption = Annotated[
     str,
-    typer.Option(
+    option(
         "--as",
-        metavar="NAME",
+        "NAME",
+        "The reviewer whom the link signs in; by default your name on this machine.",
         envvar="AYES_AS",
-        help="The reviewer whom the link signs in; by default your name on this machine.",
     ),
 ]
-ErrorOption = Annotated[
-    bool, typer.Option("--error", help="The model reads the answer as the tool's error.")
-]
+ErrorOption = Annotated[bool, option("--error", "The model reads the answer as the tool's error.")]
 HaltOption = Annotated[
-    bool,
-    typer.Option("--halt", help="The model is not asked again until a user says something."),
+    bool, option("--halt", "The model is not asked again until a user says something.")
 ]
 ReasonOption = Annotated[
-    str, typer.Option("--reason", help="In words. The model reads the reason of a denial.")
+    str, option("--reason", "In words. The model reads the reason of a denial.")
 ]
-WhyOption = Annotated[str, typer.Option("--reason", help="In words.")]
+WhyOption = Annotated[str, option("--reason", "In words.")]
 RequesterOption = Annotated[
-    str,
-    typer.Option("--requester", metavar="NAME", help="On whose behalf: they cannot vote on it."),
+    str, option("--requester", "NAME", "On whose behalf: they cannot vote on it.")
 ]
 LabelsOption = Annotated[
-    list[str] | None,
-    typer.Option("--label", metavar="NAME=VALUE", help="A label that rules may match."),
+    list[str] | None, option("--label", "NAME=VALUE", "A label that rules may match.")
 ]
 BehalfOption = Annotated[
     str,
-    typer.Option(
+    option(
         "--on-behalf-of",
-        metavar="NAME",
-        help="Whose vote it is, by their delegation; found automatically by default.",
+        "NAME",
+        "Whose vote it is, by their delegation; found automatically by default.",
     ),
 ]
-NamedOption = Annotated[
-    str, typer.Option("--name", metavar="NAME", help="Its name; generated by default.")
-]
+NamedOption = Annotated[str, option("--name", "NAME", "Its name; generated by default.")]
 OrganisationOption = Annotated[
-    bool, typer.Option("--organisation", help="The policy that holds in every workspace.")
+    bool, option("--organisation", "The policy that holds in every workspace.")
 ]
-PolicyOption = Annotated[
-    str | None,
-    typer.Option("--policy", metavar="FILE.toml", help="Apply this policy first."),
-]
+PolicyOption = Annotated[str | None, option("--policy", "FILE.toml", "Apply this policy first.")]
 ToolsOption = Annotated[
-    str | None,
-    typer.Option(
-        "--tools", metavar="MODULE:NAME", help="The executor's tools; declared in the workspace."
-    ),
+    str | None, option("--tools", "MODULE:NAME", "The executor's tools; declared in the workspace.")
 ]
 FormatOption = Annotated[
     str,
-    typer.Option(
-        "--format",
-        metavar="PROVIDER",
-        help=f"The provider's API: {_FORMATS}",
-        autocompletion=completion.formats,
+    option(
+        "--format", "PROVIDER", f"The provider's API: {_FORMATS}", autocompletion=completion.formats
     ),
 ]
-NumberArgument = Annotated[int, typer.Argument(metavar="NUMBER", help="As `parked ls` shows it.")]
-NumbersArgument = Annotated[
-    list[int],
-    typer.Argument(metavar="NUMBER...", help="As `parked ls` shows them."),
-]
+NumberArgument = Annotated[int, argument("NUMBER", "As `parked ls` shows it.")]
+NumbersArgument = Annotated[list[int], argument("NUMBER...", "As `parked ls` shows them.")]
 ToOption = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--to",
-        metavar="DIR",
+        "DIR",
+        "The archive; by default `archive` in the store.",
         envvar="AYES_ARCHIVE",
         parser=_directory,
-        help="The archive; by default `archive` in the store.",
     ),
 ]
 
 WebhooksOption = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--webhooks",
-        metavar="FILE",
+        "FILE",
+        "The file of the webhooks; by default webhooks.json in the store.",
         envvar="AYES_WEBHOOKS",
-        help="The file of the webhooks; by default webhooks.json in the store.",
     ),
 ]
 
 ArchiveOption = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--archive",
-        metavar="DIR",
+        "DIR",
+        "Where `ayes lake sync` writes the lake; by default `archive` in the store.",
         envvar="AYES_ARCHIVE",
         parser=_directory,
-        help="Where `ayes lake sync` writes the lake; by default `archive` in the store.",
     ),
 ]
 
 
 type TypedOption = Annotated[
     str,
-    typer.Option(
-        "--typed",
-        metavar="TOOL",
-        help='Do not ask; the name of the tool, where a rule has confirm = "typed".',
+    option(
+        "--typed", "TOOL", 'Do not ask; the name of the tool, where a rule has confirm = "typed".'
     ),
 ]
 
@@ -229,13 +201,13 @@ type TypedOption = Annotated[
 class Confirmation(NamedTuple):
     """How a vote is confirmed without a question at the terminal."""
 
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask first.")] = False
+    yes: Annotated[bool, option("--yes", "Do not ask first.")] = False
     digest: Annotated[
         str,
-        typer.Option(
+        option(
             "--digest",
-            metavar="HEX",
-            help="Do not ask; vote only if the call has this digest (12 hex digits or more).",
+            "HEX",
+            "Do not ask; vote only if the call has this digest (12 hex digits or more).",
         ),
     ] = ""
 
@@ -245,31 +217,22 @@ class Selection(NamedTuple):
 
     call: Annotated[
         str | None,
-        typer.Argument(
-            metavar="CALL",
-            help="workspace/thread/call; or --all",
-            autocompletion=completion.pending_calls,
+        argument(
+            "CALL", "workspace/thread/call; or --all", autocompletion=completion.pending_calls
         ),
     ] = None
     every: Annotated[
         bool,
-        typer.Option(
-            "--all", help="All pending calls; --tool, --workspace and --thread select among them."
-        ),
+        option("--all", "All pending calls; --tool, --workspace and --thread select among them."),
     ] = False
     tool: Annotated[
-        str,
-        typer.Option("--tool", metavar="PATTERN", help="With --all: only calls of matching tools."),
+        str, option("--tool", "PATTERN", "With --all: only calls of matching tools.")
     ] = ""
     workspace: Annotated[
-        str,
-        typer.Option("-w", "--workspace", metavar="WS", help="With --all: only this workspace."),
+        str, option("-w", "--workspace", "WS", "With --all: only this workspace.")
     ] = ""
     thread: Annotated[
-        str,
-        typer.Option(
-            "--thread", metavar="THREAD", help="With --all: only this thread, workspace/thread."
-        ),
+        str, option("--thread", "THREAD", "With --all: only this thread, workspace/thread.")
     ] = ""
 
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from ayes.interfaces.cli.terminal.output import print_json, print_message
+from ayes.interfaces.cli.terminal.output import print_result
 from ayes.ledger import clock
 from ayes.ledger.call import Call
 from ayes.ledger.clients.services import Ledger
@@ -33,10 +33,7 @@ async def report_end(ledger: Ledger, ref: CallRef, wanted: type[e.Event], *, jso
 async def report(ledger: Ledger, call: Call, sentence: str = "", *, json: bool) -> None:
     """Print the state of a call; for people in this sentence, if there is one."""
     stands = await open_tally(ledger, call)
-    if json:
-        print_json(call_state(call, stands))
-    else:
-        print_message(sentence or standing(call, stands))
+    print_result(call_state(call, stands), sentence or standing(call, stands), json=json)
 
 
 def standing(call: Call, stands: Tally | None) -> str:

@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 from typing import Annotated, Final, Literal
 
-import typer
-
 from ayes.interfaces.cli.command import Session, command, commands
-from ayes.interfaces.cli.options import NumberArgument, NumbersArgument, WhyOption
+from ayes.interfaces.cli.options import NumberArgument, NumbersArgument, WhyOption, option
 from ayes.interfaces.cli.terminal.output import print_json, print_line, print_message
 from ayes.ledger.log import Parked
 from ayes.ledger.subscriptions import OPERATOR
@@ -17,9 +15,7 @@ app: Final = commands()
 
 @command(app)
 async def ls(
-    every: Annotated[
-        bool, typer.Option("--all", help="Also what was settled or dropped since.")
-    ] = False,
+    every: Annotated[bool, option("--all", "Also what was settled or dropped since.")] = False,
     *,
     session: Session,
 ) -> None:

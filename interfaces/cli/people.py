@@ -3,10 +3,8 @@
 import time
 from typing import Annotated, Final
 
-import typer
-
 from ayes.interfaces.cli.command import Session, command, commands
-from ayes.interfaces.cli.options import AsOption, LinkKeyOption, WhyOption
+from ayes.interfaces.cli.options import AsOption, LinkKeyOption, WhyOption, argument
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.link_key import link_key as key_of_links
 from ayes.ledger.people import People
@@ -20,7 +18,7 @@ from ayes.schemas.people import plain
 
 app: Final = commands()
 
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The reviewer's name.")]
+NameArgument = Annotated[str, argument("NAME", "The reviewer's name.")]
 
 
 @command(app, "list")
@@ -80,7 +78,7 @@ async def release(name: NameArgument, reason: WhyOption = "", *, session: Sessio
 
 @command(app)
 async def bind(
-    code: Annotated[str, typer.Argument(metavar="CODE", help="As the chat shows it.")],
+    code: Annotated[str, argument("CODE", "As the chat shows it.")],
     name: AsOption,
     link_key: LinkKeyOption = None,
     *,

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Final
 
-import typer
-
 from ayes.interfaces.cli.command import Session, command
 from ayes.interfaces.cli.options import (
     CallArgument,
@@ -14,6 +12,8 @@ from ayes.interfaces.cli.options import (
     OnlyWorkspaceOption,
     RequesterOption,
     WorkspaceOption,
+    argument,
+    option,
 )
 from ayes.interfaces.cli.policy_versions import app
 from ayes.interfaces.cli.terminal.labels import read_labels
@@ -50,17 +50,10 @@ from ayes.schemas.tool_names import tool_name
 
 @command(app, "test")
 async def try_file(
-    file: Annotated[str, typer.Argument(metavar="FILE.toml")],
-    tool: Annotated[
-        str | None,
-        typer.Option("--tool", metavar="NAME", help="Judge a call of this tool."),
-    ] = None,
-    arguments: Annotated[
-        str, typer.Option("--arguments", metavar="JSON", help="Of that call; - for stdin.")
-    ] = "{}",
-    agent: Annotated[
-        str, typer.Option("--agent", metavar="NAME", help="The agent that makes the call.")
-    ] = "",
+    file: Annotated[str, argument("FILE.toml")],
+    tool: Annotated[str | None, option("--tool", "NAME", "Judge a call of this tool.")] = None,
+    arguments: Annotated[str, option("--arguments", "JSON", "Of that call; - for stdin.")] = "{}",
+    agent: Annotated[str, option("--agent", "NAME", "The agent that makes the call.")] = "",
     requester: RequesterOption = "",
     labels: LabelsOption = None,
     workspace: WorkspaceOption = "default",
@@ -164,27 +157,22 @@ def _budget(one: Budget) -> str:
 
 @command(app)
 async def backtest(
-    file: Annotated[str, typer.Argument(metavar="FILE.toml")],
+    file: Annotated[str, argument("FILE.toml")],
     on: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--on",
-            metavar="CONVERSATIONS.jsonl",
-            help="The tool calls of this file instead of the ledger's; needs no broker.",
+            "CONVERSATIONS.jsonl",
+            "The tool calls of this file instead of the ledger's; needs no broker.",
         ),
     ] = None,
     since: Annotated[
-        str | None,
-        typer.Option(
-            "--since", metavar="SEQ|TIME", help="Start there: a number, or an ISO time (UTC)."
-        ),
+        str | None, option("--since", "SEQ|TIME", "Start there: a number, or an ISO time (UTC).")
     ] = None,
     workspace: OnlyWorkspaceOption = "",
     organisation: Annotated[
         bool,
-        typer.Option(
-            "--organisation", help="As the organisation's policy, next to each workspace's own."
-        ),
+        option("--organisation", "As the organisation's policy, next to each workspace's own."),
     ] = False,
     *,
     session: Session,

@@ -2,10 +2,8 @@
 
 from typing import Annotated, Any, Final
 
-import typer
-
 from ayes.interfaces.cli.command import Session, command, commands
-from ayes.interfaces.cli.options import OrganisationOption, WorkspaceOption
+from ayes.interfaces.cli.options import OrganisationOption, WorkspaceOption, argument, option
 from ayes.interfaces.cli.outcome import PENDING
 from ayes.interfaces.cli.terminal.output import print_data, print_line, print_message
 from ayes.ledger.judging.in_force import policy_in_force
@@ -33,37 +31,26 @@ _ONE_OWNER: Final = (
     """,
 )
 async def apply(
-    file: Annotated[str | None, typer.Argument(metavar="FILE.toml")] = None,
-    workspace: Annotated[
-        str | None,
-        typer.Option("-w", "--workspace", metavar="WS", help="The workspace."),
-    ] = None,
+    file: Annotated[str | None, argument("FILE.toml")] = None,
+    workspace: Annotated[str | None, option("-w", "--workspace", "WS", "The workspace.")] = None,
     organisation: OrganisationOption = False,
     propose: Annotated[
-        bool,
-        typer.Option("--propose", help="Only propose it: somebody else must approve it first."),
+        bool, option("--propose", "Only propose it: somebody else must approve it first.")
     ] = False,
     requester: Annotated[
         str,
-        typer.Option(
-            "--requester",
-            metavar="NAME",
-            help="With --propose: whose proposal it is; they cannot vote on it.",
+        option(
+            "--requester", "NAME", "With --propose: whose proposal it is; they cannot vote on it."
         ),
     ] = "",
     proposal: Annotated[
-        str | None,
-        typer.Option(
-            "--proposal",
-            metavar="CALL",
-            help="Apply an approved proposal instead of a file.",
-        ),
+        str | None, option("--proposal", "CALL", "Apply an approved proposal instead of a file.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show what would change; nothing is recorded.")
+        bool, option("--dry-run", "Only show what would change; nothing is recorded.")
     ] = False,
     empty: Annotated[
-        bool, typer.Option("--empty", help="The file is meant to be empty: no rule holds any more.")
+        bool, option("--empty", "The file is meant to be empty: no rule holds any more.")
     ] = False,
     *,
     session: Session,
@@ -111,8 +98,7 @@ async def show(
     workspace: WorkspaceOption = "default",
     organisation: OrganisationOption = False,
     version: Annotated[
-        int | None,
-        typer.Option("--version", metavar="N", help="This version; by default the one in force."),
+        int | None, option("--version", "N", "This version; by default the one in force.")
     ] = None,
     *,
     session: Session,

@@ -3,12 +3,11 @@
 import asyncio
 from typing import Annotated, Final, NamedTuple
 
-import typer
 from msgspec.structs import replace
 
 from ayes.interfaces.cli import completion
 from ayes.interfaces.cli.command import Session, command, commands
-from ayes.interfaces.cli.terminal.output import print_json, print_message
+from ayes.interfaces.cli.options import option
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.subscriptions import OPERATOR
@@ -29,20 +28,17 @@ class WantedOptions(NamedTuple):
 
     role: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--role",
-            metavar="KIND",
-            help=f"Only these workers: {', '.join(KINDS)}. Repeatable.",
+            "KIND",
+            f"Only these workers: {', '.join(KINDS)}. Repeatable.",
             autocompletion=completion.one_of(*KINDS),
         ),
     ] = None
     most_waiting: Annotated[
         int,
-        typer.Option(
-            "--most-waiting",
-            metavar="N",
-            min=0,
-            help="Not ready while a consumer has more waiting deliveries.",
+        option(
+            "--most-waiting", "N", "Not ready while a consumer has more waiting deliveries.", min=0
         ),
     ] = MAX_WAITING
 
@@ -71,10 +67,7 @@ async def ready(wanted: WantedOptions, session: Session) -> int:
     stands still or is far behind. Exit 75 if not, with the reason.
     """
     why = await _obstacle(wanted.checked(), session)
-    if session.json:
-        print_json({"ready": not why, "why": why})
-    else:
-        print_message(why or "ready")
+    session.print({"ready": not why, "why": why}, why or "ready")
     return TRY_AGAIN if why else 0
 
 

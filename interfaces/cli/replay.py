@@ -5,10 +5,10 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Final
 
 import msgspec
-import typer
 
 from ayes.interfaces.cli import completion
 from ayes.interfaces.cli.command import Session, command, commands
+from ayes.interfaces.cli.options import option
 from ayes.interfaces.cli.terminal.output import print_data, print_json, print_line, print_message
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import Bucket
@@ -48,40 +48,32 @@ type Show = Callable[[ProjectedRow], Awaitable[None]]
 @command(app)
 async def replay(
     verify: Annotated[
-        bool, typer.Option("--verify", help="Compare the rebuilt projections with the live ones.")
+        bool, option("--verify", "Compare the rebuilt projections with the live ones.")
     ] = False,
     projection: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--projection",
-            metavar="NAME",
-            help="Show the rows of one projection: pending, histories, calls.",
+            "NAME",
+            "Show the rows of one projection: pending, histories, calls.",
             autocompletion=completion.one_of("pending", "histories", "calls"),
         ),
     ] = None,
     until: Annotated[
-        str | None,
-        typer.Option(
-            "--until", metavar="SEQ|TIME", help="Stop there: a number, or an ISO time (UTC)."
-        ),
+        str | None, option("--until", "SEQ|TIME", "Stop there: a number, or an ISO time (UTC).")
     ] = None,
     into: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--into",
-            metavar="BUCKET",
-            help="Put the rows into a key-value bucket of this name, next to the live one.",
+            "BUCKET",
+            "Put the rows into a key-value bucket of this name, next to the live one.",
         ),
     ] = None,
     diff: Annotated[
-        bool,
-        typer.Option(
-            "--diff", help="Show where the live queue differs from the log; exit 1 if it does."
-        ),
+        bool, option("--diff", "Show where the live queue differs from the log; exit 1 if it does.")
     ] = False,
-    swap: Annotated[
-        bool, typer.Option("--swap", help="Correct the live queue from the log.")
-    ] = False,
+    swap: Annotated[bool, option("--swap", "Correct the live queue from the log.")] = False,
     *,
     session: Session,
 ) -> int:

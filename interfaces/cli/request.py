@@ -2,8 +2,6 @@
 
 from typing import Annotated, Final
 
-import typer
-
 from ayes.interfaces.cli.command import Session, command, commands
 from ayes.interfaces.cli.options import (
     CallArgument,
@@ -11,6 +9,8 @@ from ayes.interfaces.cli.options import (
     LabelsOption,
     ReasonOption,
     RequesterOption,
+    argument,
+    option,
 )
 from ayes.interfaces.cli.outcome import exit_code, report, report_end
 from ayes.interfaces.cli.terminal.labels import read_labels
@@ -33,21 +33,17 @@ app: Final = commands()
 )
 async def request(
     call: DecidedCallArgument,
-    tool: Annotated[str, typer.Argument(metavar="TOOL", help="A tool declared in the workspace.")],
-    arguments: Annotated[
-        str, typer.Argument(metavar="JSON", help="Its arguments; - for stdin.")
-    ] = "{}",
+    tool: Annotated[str, argument("TOOL", "A tool declared in the workspace.")],
+    arguments: Annotated[str, argument("JSON", "Its arguments; - for stdin.")] = "{}",
     requester: RequesterOption = "",
-    agent: Annotated[
-        str, typer.Option("--agent", metavar="NAME", help="The agent that makes the request.")
-    ] = "",
+    agent: Annotated[str, option("--agent", "NAME", "The agent that makes the request.")] = "",
     labels: LabelsOption = None,
     expires_in: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--expires-in",
-            metavar="DURATION",
-            help="Wait for people no longer than this; the policy may say less.",
+            "DURATION",
+            "Wait for people no longer than this; the policy may say less.",
         ),
     ] = None,
     *,
@@ -116,12 +112,10 @@ async def start(call: DecidedCallArgument, session: Session) -> None:
 async def finish(
     call: DecidedCallArgument,
     text: Annotated[
-        str | None,
-        typer.Option("--output", metavar="TEXT", help="What the model reads; - for stdin."),
+        str | None, option("--output", "TEXT", "What the model reads; - for stdin.")
     ] = None,
     error: Annotated[
-        str | None,
-        typer.Option("--error", metavar="TEXT", help="It ran and failed with this; - for stdin."),
+        str | None, option("--error", "TEXT", "It ran and failed with this; - for stdin.")
     ] = None,
     *,
     session: Session,
@@ -147,8 +141,7 @@ async def finish(
 async def wait(
     call: CallArgument,
     timeout: Annotated[
-        str | None,
-        typer.Option("--timeout", metavar="DURATION", help="Such as 90s; unlimited by default."),
+        str | None, option("--timeout", "DURATION", "Such as 90s; unlimited by default.")
     ] = None,
     *,
     session: Session,

@@ -8,8 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-
 from ayes.consumers.delegator import SubAgent
 from ayes.consumers.tools import Tools, load
 from ayes.consumers.webhooks import endpoints as webhook_endpoints
@@ -26,9 +24,11 @@ from ayes.interfaces.cli.options import (
     ToolsOption,
     WebhooksOption,
     WorkspaceOption,
+    argument,
+    option,
 )
 from ayes.interfaces.cli.settings import Settings, needed, settings_of
-from ayes.interfaces.cli.terminal.output import print_json, print_message
+from ayes.interfaces.cli.terminal.output import print_result
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.patience import while_away
@@ -64,9 +64,9 @@ SECTIONS: Final = {"notifier": "notices", "slack": "slack", "delegator": "sub_ag
 async def work(
     kinds: Annotated[
         list[str],
-        typer.Argument(
-            metavar="KIND...",
-            help=", ".join((*KINDS, *OPTIONAL_KINDS)),
+        argument(
+            "KIND...",
+            ", ".join((*KINDS, *OPTIONAL_KINDS)),
             autocompletion=completion.one_of(*KINDS, *OPTIONAL_KINDS),
         ),
     ],
@@ -80,10 +80,10 @@ async def work(
     file: WebhooksOption = None,
     wait: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--wait",
-            metavar="DURATION",
-            help="How long to wait for a broker at the start; by default as long as it takes.",
+            "DURATION",
+            "How long to wait for a broker at the start; by default as long as it takes.",
         ),
     ] = None,
     *,
@@ -270,9 +270,5 @@ async def witnessed(
 
 
 def _report_working(kinds: Sequence[str], *, json: bool) -> None:
-    if json:
-        print_json({"workers": kinds})
-    else:
-        print_message(
-            f"working: {', '.join(kinds)}. Ctrl-C ends it, once the current work is done."
-        )
+    sentence = f"working: {', '.join(kinds)}. Ctrl-C ends it, once the current work is done."
+    print_result({"workers": kinds}, sentence, json=json)

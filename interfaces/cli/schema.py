@@ -4,11 +4,9 @@ from importlib.resources import files
 from json import dumps, loads
 from typing import Annotated, Any, Final
 
-import typer
-
 from ayes.interfaces import api
 from ayes.interfaces.cli.command import command, commands
-from ayes.interfaces.cli.options import JsonOption
+from ayes.interfaces.cli.options import JsonOption, argument, option
 from ayes.interfaces.cli.terminal.output import print_data, print_json
 from ayes.schemas import events as e
 from ayes.schemas import json_schema
@@ -26,12 +24,9 @@ app: Final = commands()
     """,
 )
 async def schema(
-    event: Annotated[
-        str, typer.Argument(metavar="[EVENT]", help="Only that of this event, such as Voted.")
-    ] = "",
+    event: Annotated[str, argument("[EVENT]", "Only that of this event, such as Voted.")] = "",
     asyncapi: Annotated[
-        bool,
-        typer.Option("--asyncapi", help="All subjects, as an AsyncAPI 3.1 document."),
+        bool, option("--asyncapi", "All subjects, as an AsyncAPI 3.1 document.")
     ] = False,
     json: JsonOption = False,
 ) -> None:

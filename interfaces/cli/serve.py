@@ -3,10 +3,8 @@
 from importlib.util import find_spec
 from typing import Annotated, Final
 
-import typer
-
 from ayes.interfaces.cli.command import Session, command, commands
-from ayes.interfaces.cli.options import BehindTlsOption, SettingsOption, http_address
+from ayes.interfaces.cli.options import BehindTlsOption, SettingsOption, http_address, option
 from ayes.interfaces.cli.settings import needed, place_of, settings_of
 from ayes.interfaces.cli.terminal.output import print_message
 from ayes.schemas.errors import BadInput
@@ -24,9 +22,7 @@ def serve() -> None:
 @command(app, examples="ayes serve aap --settings ayes.toml --http 127.0.0.1:8810")
 async def aap(
     settings: SettingsOption = None,
-    http: Annotated[
-        str, typer.Option("--http", metavar="HOST:PORT", help="Where to listen.")
-    ] = "127.0.0.1:8810",
+    http: Annotated[str, option("--http", "HOST:PORT", "Where to listen.")] = "127.0.0.1:8810",
     *,
     behind_tls: BehindTlsOption = False,
     session: Session,

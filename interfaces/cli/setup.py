@@ -5,12 +5,10 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Annotated, Any, Final
 
-import typer
-
 from ayes.interfaces.cli import completion
 from ayes.interfaces.cli.command import Session, command, commands
 from ayes.interfaces.cli.decide import confirm
-from ayes.interfaces.cli.options import AcceptLogOption, AcceptReasonOption, MaxBytesOption
+from ayes.interfaces.cli.options import AcceptLogOption, AcceptReasonOption, MaxBytesOption, option
 from ayes.interfaces.cli.run import accepting, bytes_of
 from ayes.interfaces.cli.terminal.output import print_json, print_line, print_message
 from ayes.ledger.nats.api import Api
@@ -51,36 +49,35 @@ OPTIONAL: Final = [
 async def setup(
     replicas: Annotated[
         int | None,
-        typer.Option(
+        option(
             "--replicas",
-            help="Copies of each stream: 1, or 3 in a cluster. By default as it is, else 1.",
+            "Copies of each stream: 1, or 3 in a cluster. By default as it is, else 1.",
             min=1,
             max=5,
         ),
     ] = None,
     with_: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--with",
-            metavar="CONSUMER",
-            help=f"Create this consumer too: {', '.join(OPTIONAL)}. Repeatable.",
+            "CONSUMER",
+            f"Create this consumer too: {', '.join(OPTIONAL)}. Repeatable.",
             autocompletion=completion.one_of(*OPTIONAL),
         ),
     ] = None,
     without: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--without",
-            metavar="CONSUMER",
-            help="Delete this optional consumer, whose workers are stopped for good. Repeatable.",
+            "CONSUMER",
+            "Delete this optional consumer, whose workers are stopped for good. Repeatable.",
             autocompletion=completion.one_of(*OPTIONAL),
         ),
     ] = None,
     do_upgrade: Annotated[
-        bool,
-        typer.Option("--upgrade", help="Change what is not as declared. Shows each change first."),
+        bool, option("--upgrade", "Change what is not as declared. Shows each change first.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before the upgrade.")] = False,
+    yes: Annotated[bool, option("--yes", "Do not ask before the upgrade.")] = False,
     max_bytes: MaxBytesOption = None,
     accept_log: AcceptLogOption = False,
     reason: AcceptReasonOption = "",

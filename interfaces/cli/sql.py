@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-import typer
 
 from ayes.interfaces.cli.command import command, commands
-from ayes.interfaces.cli.options import JsonOption, StoreOption, ToOption
+from ayes.interfaces.cli.options import JsonOption, StoreOption, ToOption, argument, option
 from ayes.interfaces.cli.terminal.output import print_data, print_line, print_message
 from ayes.interfaces.cli.terminal.tables import print_table
 from ayes.ops.lake.sql import QueryRows, Stopped, ask
@@ -48,37 +47,25 @@ _LEAST_MEMORY: Final = 50_000_000
 @command(app, examples='ayes sql "SELECT tool, verdict, count(*) FROM calls GROUP BY ALL"')
 async def sql(
     query: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="QUERY",
-            help="A SELECT; by default, or as -, read from stdin.",
-        ),
+        str | None, argument("QUERY", "A SELECT; by default, or as -, read from stdin.")
     ] = None,
     csv: Annotated[
         bool,
-        typer.Option(
+        option(
             "--csv",
-            help="CSV, with a line of names; an apostrophe before text that a spreadsheet would "
+            "CSV, with a line of names; an apostrophe before text that a spreadsheet would "
             "take for a formula.",
         ),
     ] = False,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="With --csv: no apostrophes before text.")
-    ] = False,
+    raw: Annotated[bool, option("--raw", "With --csv: no apostrophes before text.")] = False,
     parquet: Annotated[
-        Path | None,
-        typer.Option(
-            "--parquet",
-            metavar="FILE",
-            help="Write the rows to this file instead.",
-        ),
+        Path | None, option("--parquet", "FILE", "Write the rows to this file instead.")
     ] = None,
     timeout: Annotated[
-        str,
-        typer.Option("--timeout", metavar="DURATION", help="A query that takes longer is stopped."),
+        str, option("--timeout", "DURATION", "A query that takes longer is stopped.")
     ] = "30s",
     memory: Annotated[
-        str, typer.Option("--memory", metavar="SIZE", help="A query that needs more is stopped.")
+        str, option("--memory", "SIZE", "A query that needs more is stopped.")
     ] = "2GB",
     to: ToOption = None,
     store: StoreOption = None,

@@ -2,10 +2,15 @@
 
 from typing import Annotated, Final
 
-import typer
-
 from ayes.interfaces.cli.command import Session, command, commands
-from ayes.interfaces.cli.options import AsOption, NamedOption, OnlyWorkspaceOption, WhyOption
+from ayes.interfaces.cli.options import (
+    AsOption,
+    NamedOption,
+    OnlyWorkspaceOption,
+    WhyOption,
+    argument,
+    option,
+)
 from ayes.interfaces.cli.outcome import PENDING
 from ayes.interfaces.cli.terminal.output import print_message
 from ayes.ops.actions.stops import account, check_limits, resume_stop, stop_ref, stops_in
@@ -31,39 +36,25 @@ _SHOWN: Final = 20
 )
 async def stop(
     name: AsOption,
-    reason: Annotated[
-        str,
-        typer.Option("--reason", help="In words, for everybody whose calls wait."),
-    ],
-    workspace: Annotated[
-        str | None,
-        typer.Argument(metavar="WORKSPACE", help="The workspace."),
-    ] = None,
-    every: Annotated[
-        bool, typer.Option("--all-workspaces", help="All workspaces, instead of one.")
-    ] = False,
+    reason: Annotated[str, option("--reason", "In words, for everybody whose calls wait.")],
+    workspace: Annotated[str | None, argument("WORKSPACE", "The workspace.")] = None,
+    every: Annotated[bool, option("--all-workspaces", "All workspaces, instead of one.")] = False,
     agent: Annotated[
-        list[str] | None,
-        typer.Option("--agent", metavar="PATTERN", help="Only such agents; may be repeated."),
+        list[str] | None, option("--agent", "PATTERN", "Only such agents; may be repeated.")
     ] = None,
     tool: Annotated[
-        list[str] | None,
-        typer.Option("--tool", metavar="PATTERN", help="Only such tools; may be repeated."),
+        list[str] | None, option("--tool", "PATTERN", "Only such tools; may be repeated.")
     ] = None,
     requester: Annotated[
         list[str] | None,
-        typer.Option(
-            "--requester",
-            metavar="PATTERN",
-            help="Only calls on behalf of such people; may be repeated.",
-        ),
+        option("--requester", "PATTERN", "Only calls on behalf of such people; may be repeated."),
     ] = None,
     lasts: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--for",
-            metavar="DURATION",
-            help="It ends by itself after 90s, 15m, 8h, 7d; by default only when people resume.",
+            "DURATION",
+            "It ends by itself after 90s, 15m, 8h, 7d; by default only when people resume.",
         ),
     ] = None,
     named: NamedOption = "",
@@ -137,10 +128,7 @@ async def stops(workspace: OnlyWorkspaceOption = "", *, session: Session) -> Non
 
 @command(app, examples="ayes resume shop/ana/s-4f1c02 --as ben --reason 'The account is right.'")
 async def resume(
-    ref: Annotated[
-        str,
-        typer.Argument(metavar="STOP", help="workspace/giver/name"),
-    ],
+    ref: Annotated[str, argument("STOP", "workspace/giver/name")],
     name: AsOption,
     reason: WhyOption = "",
     *,

@@ -3,12 +3,10 @@
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Final
 
-import typer
-
 from ayes.interfaces.cli import completion
-from ayes.interfaces.cli.command import command, commands
-from ayes.interfaces.cli.options import JsonOption, StoreOption
-from ayes.interfaces.cli.terminal.output import print_json, print_line, print_message
+from ayes.interfaces.cli.command import StoreSession, command, commands
+from ayes.interfaces.cli.options import argument, option
+from ayes.interfaces.cli.terminal.output import print_line
 from ayes.ledger.nats.credentials import Store
 from ayes.ops.broker.server import adopt
 from ayes.ops.tokens import AccessFile, ApiToken
@@ -31,65 +29,54 @@ _LONGEST_S: Final = 366 * 86400.0
 )
 async def add(
     name: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME", help="The reviewer in whose name it votes; else the name of a program."
-        ),
+        str, argument("NAME", "The reviewer in whose name it votes; else the name of a program.")
     ],
     role: Annotated[
         str,
-        typer.Option(
+        option(
             "--role",
-            metavar="ROLE",
-            help=f"What it may do: {', '.join(_ROLES)}. Each may read.",
+            "ROLE",
+            f"What it may do: {', '.join(_ROLES)}. Each may read.",
             autocompletion=completion.one_of(*_ROLES),
         ),
     ],
-    expires: Annotated[
-        str, typer.Option("--expires", metavar="DURATION", help="After 366d at most.")
-    ] = "90d",
-    store: StoreOption = None,
-    json: JsonOption = False,
+    expires: Annotated[str, option("--expires", "DURATION", "After 366d at most.")] = "90d",
+    *,
+    session: StoreSession,
 ) -> None:
     """Make a token for the HTTP API. It is printed once, and kept only as a hash."""
     if role not in _ROLES:
         raise BadInput(f"there is no role {role!r}. There are: {', '.join(_ROLES)}.")
     lasts_s = parse_duration("--expires", expires, least=1, most=_LONGEST_S)
-    place = Store(store)
+    place = Store(session.store)
     adopt(place)
     secret, made = AccessFile(place).add_token(name, Role(role), timedelta(seconds=lasts_s))
-    if json:
-        print_json(_row(made) | {"token": secret})
-        return
-    print_line(secret)
-    print_message(f"{_words(made)}. It is not shown again; send it as `Authorization: Bearer`.")
+    if not session.json:
+        print_line(secret)
+    session.print(
+        _row(made) | {"token": secret},
+        f"{_words(made)}. It is not shown again; send it as `Authorization: Bearer`.",
+    )
 
 
 @command(app, "list")
-async def show_tokens(store: StoreOption = None, json: JsonOption = False) -> None:
+async def show_tokens(session: StoreSession) -> None:
     """List the tokens, without their secrets."""
-    found = AccessFile(Store(store)).read().tokens
-    for one in found:
-        if json:
-            print_json(_row(one))
-        else:
-            print_line(_words(one))
-    if not found and not json:
-        print_message("There are no tokens. `ayes token add` makes one.")
+    found = AccessFile(Store(session.store)).read().tokens
+    session.print_rows(
+        [(_row(one), _words(one)) for one in found],
+        if_none="There are no tokens. `ayes token add` makes one.",
+    )
 
 
 @command(app)
 async def revoke(
-    named: Annotated[str, typer.Argument(metavar="ID", help="As `ayes token list` shows it.")],
-    store: StoreOption = None,
-    json: JsonOption = False,
+    named: Annotated[str, argument("ID", "As `ayes token list` shows it.")],
+    session: StoreSession,
 ) -> None:
     """Revoke a token. It is refused from the next request on."""
-    revoked = AccessFile(Store(store)).revoke(named)
-    if json:
-        print_json(_row(revoked))
-    else:
-        print_message(f"Revoked: {_words(revoked)}.")
+    revoked = AccessFile(Store(session.store)).revoke(named)
+    session.print(_row(revoked), f"Revoked: {_words(revoked)}.")
 
 
 def _row(one: ApiToken) -> dict[str, str]:

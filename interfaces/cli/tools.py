@@ -2,10 +2,8 @@
 
 from typing import Annotated, Any, Final
 
-import typer
-
 from ayes.interfaces.cli.command import Session, command, commands
-from ayes.interfaces.cli.options import NamedWorkspaceOption, WorkspaceOption
+from ayes.interfaces.cli.options import NamedWorkspaceOption, WorkspaceOption, argument
 from ayes.ops.actions.tools import newest_tools
 from ayes.schemas.toml_files import read_text
 from ayes.schemas.tools import read_tools
@@ -15,9 +13,7 @@ app: Final = commands()
 
 @command(app, examples="ayes tool declare tools.toml -w shop")
 async def declare(
-    file: Annotated[
-        str, typer.Argument(metavar="FILE.toml", help="[[tool]] tables: name, description, schema.")
-    ],
+    file: Annotated[str, argument("FILE.toml", "[[tool]] tables: name, description, schema.")],
     workspace: NamedWorkspaceOption,
     session: Session,
 ) -> None:

@@ -6,8 +6,6 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Annotated, NamedTuple
 
-import typer
-
 from ayes.consumers.tools import load
 from ayes.interfaces.cli import completion, console
 from ayes.interfaces.cli.command import Session, command, commands
@@ -24,6 +22,7 @@ from ayes.interfaces.cli.options import (
     ToolsOption,
     WebhooksOption,
     WorkspaceOption,
+    option,
 )
 from ayes.interfaces.cli.policy_versions import apply_text
 from ayes.interfaces.cli.run import (
@@ -38,7 +37,7 @@ from ayes.interfaces.cli.run import (
     witnessed,
 )
 from ayes.interfaces.cli.settings import needed, settings_of
-from ayes.interfaces.cli.terminal.output import print_json, print_message
+from ayes.interfaces.cli.terminal.output import print_result
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.patience import while_away
 from ayes.ops.broker.server import EmbeddedServer
@@ -71,42 +70,39 @@ async def up(
     workspace: WorkspaceOption = "default",
     workers: Annotated[
         str,
-        typer.Option(
+        option(
             "--workers",
-            metavar="KINDS",
-            help="Comma-separated: gate,queue,model,executor; or none.",
+            "KINDS",
+            "Comma-separated: gate,queue,model,executor; or none.",
             autocompletion=completion.one_of("gate,queue", "gate,queue,executor", "none"),
         ),
     ] = "gate,queue,model,executor",
     ack_wait: AckWaitOption = "30s",
     webhooks: WebhooksOption = None,
     sync: Annotated[
-        str,
-        typer.Option(
-            "--sync", help="Flush to disk: always (before each ack), or an interval such as 2m."
-        ),
+        str, option("--sync", "Flush to disk: always (before each ack), or an interval such as 2m.")
     ] = "always",
     max_bytes: MaxBytesOption = None,
     accept_log: AcceptLogOption = False,
     reason: AcceptReasonOption = "",
     with_console: Annotated[
-        bool, typer.Option("--console/--no-console", help="Serve the web console too.")
+        bool, option("--console/--no-console", "Serve the web console too.")
     ] = True,
     console_port: Annotated[
         int | None,
-        typer.Option(
+        option(
             "--console-port",
+            "By default the same as the last time; 8420 at first, if it is free.",
             min=0,
             max=65535,
-            help="By default the same as the last time; 8420 at first, if it is free.",
         ),
     ] = None,
     monitor: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--monitor",
-            metavar="[HOST:]PORT",
-            help="Serve /livez, /readyz and /metrics there too, as `ayes monitor` does.",
+            "[HOST:]PORT",
+            "Serve /livez, /readyz and /metrics there too, as `ayes monitor` does.",
         ),
     ] = None,
     person: PersonOption = "",
@@ -214,25 +210,25 @@ def _greet(
     *,
     json: bool,
 ) -> None:
-    if json:
-        ready = {
-            "url": server.url,
-            "store": str(server.store.path),
-            "workers": kinds,
-            "pid": server.pid,
-            "console": link or None,
-            "monitor": probes,
-        }
-        print_json(ready)
-        return
+    ready = {
+        "url": server.url,
+        "store": str(server.store.path),
+        "workers": kinds,
+        "pid": server.pid,
+        "console": link or None,
+        "monitor": probes,
+    }
+    shown = "" if link is None else f"console  {link or f'not installed: {console.INSTALL}'}"
+    monitor = "" if probes is None else f"monitor  {probes}/readyz  {probes}/metrics"
     where = "" if server.store.path == Store().path else f" --store {server.store.path}"
-    print_message(f"broker   {server.url}")
-    print_message(f"store    {server.store.path}")
-    print_message(f"workers  {', '.join(kinds) or 'none'}")
-    if link is not None:
-        print_message(f"console  {link or f'not installed: {console.INSTALL}'}")
-    if probes is not None:
-        print_message(f"monitor  {probes}/readyz  {probes}/metrics")
-    print_message(f"next     ayes pending --watch{where}")
-    print_message(f"         ayes status{where}")
-    print_message("Ctrl-C ends it, once the current work is done. Nothing is lost.")
+    sentences = (
+        f"broker   {server.url}",
+        f"store    {server.store.path}",
+        f"workers  {', '.join(kinds) or 'none'}",
+        shown,
+        monitor,
+        f"next     ayes pending --watch{where}",
+        f"         ayes status{where}",
+        "Ctrl-C ends it, once the current work is done. Nothing is lost.",
+    )
+    print_result(ready, *filter(None, sentences), json=json)

@@ -6,7 +6,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import typer
 from msgspec import structs
 
 from ayes.consumers.webhooks.endpoints import (
@@ -20,8 +19,8 @@ from ayes.consumers.webhooks.endpoints import (
 from ayes.consumers.webhooks.requests import HttpAnswer, Sender
 from ayes.consumers.webhooks.worker import replay as send_again
 from ayes.interfaces.cli import completion
-from ayes.interfaces.cli.command import Session, command, commands
-from ayes.interfaces.cli.options import JsonOption, StoreOption, WebhooksOption
+from ayes.interfaces.cli.command import Session, StoreSession, command, commands
+from ayes.interfaces.cli.options import WebhooksOption, argument, option
 from ayes.interfaces.cli.run import webhooks_file
 from ayes.interfaces.cli.terminal.output import print_json, print_line, print_message
 from ayes.ledger import clock
@@ -39,13 +38,13 @@ app: Final = commands()
 #: So that a process that sends webhooks is not held for ever by one request.
 _LONGEST_TIMEOUT_S: Final = 60.0
 
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="As `webhooks ls` shows it.")]
+NameArgument = Annotated[str, argument("NAME", "As `webhooks ls` shows it.")]
 TypesOption = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--type",
-        metavar="TYPE",
-        help="Only facts of this type, such as Approved. Repeatable.",
+        "TYPE",
+        "Only facts of this type, such as Approved. Repeatable.",
         autocompletion=completion.one_of(*TYPES),
     ),
 ]
@@ -53,10 +52,10 @@ TypesOption = Annotated[
 
 SecretFileOption = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--secret-file",
-        metavar="FILE",
-        help="Sign with the secret (whsec_...) in this file, - for stdin; else a new one is made "
+        "FILE",
+        "Sign with the secret (whsec_...) in this file, - for stdin; else a new one is made "
         "and printed once.",
     ),
 ]
@@ -76,56 +75,47 @@ class NotTaken(Unavailable):
     """,
 )
 async def add(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name here.")],
-    url: Annotated[str, typer.Argument(metavar="URL", help="Where facts are sent.")],
+    name: Annotated[str, argument("NAME", "Its name here.")],
+    url: Annotated[str, argument("URL", "Where facts are sent.")],
     types: TypesOption = None,
     workspaces: Annotated[
         list[str] | None,
-        typer.Option(
-            "-w", "--workspace", metavar="WS", help="Only facts of this workspace. Repeatable."
-        ),
+        option("-w", "--workspace", "WS", "Only facts of this workspace. Repeatable."),
     ] = None,
     secret_file: SecretFileOption = None,
     origin: Annotated[
         str,
-        typer.Option(
+        option(
             "--origin",
-            metavar="DNS-NAME",
-            help="The name by which the receiver knows this ledger; by default this machine's.",
+            "DNS-NAME",
+            "The name by which the receiver knows this ledger; by default this machine's.",
         ),
     ] = "",
     allow_private: Annotated[
         bool,
-        typer.Option(
-            "--allow-private", help="It may be on this machine or in its network, without TLS too."
-        ),
+        option("--allow-private", "It may be on this machine or in its network, without TLS too."),
     ] = False,
     proxy: Annotated[
         str,
-        typer.Option(
-            "--proxy",
-            metavar="URL",
-            help="Send through this proxy, which then decides what it connects to.",
+        option(
+            "--proxy", "URL", "Send through this proxy, which then decides what it connects to."
         ),
     ] = "",
     tries: Annotated[
-        int,
-        typer.Option("--tries", help="Send a fact this often before it is parked.", min=1, max=100),
+        int, option("--tries", "Send a fact this often before it is parked.", min=1, max=100)
     ] = 8,
     backoff: Annotated[
         str,
-        typer.Option(
+        option(
             "--backoff",
-            metavar="DURATION",
-            help="The first pause between two tries; each is twice the one before, up to 5m.",
+            "DURATION",
+            "The first pause between two tries; each is twice the one before, up to 5m.",
         ),
     ] = "5s",
-    timeout: Annotated[
-        str, typer.Option("--timeout", metavar="DURATION", help="For one request.")
-    ] = "15s",
+    timeout: Annotated[str, option("--timeout", "DURATION", "For one request.")] = "15s",
     file: WebhooksOption = None,
-    store: StoreOption = None,
-    json: JsonOption = False,
+    *,
+    session: StoreSession,
 ) -> None:
     """Add an endpoint, and ask it whether it agrees; until it does, it is sent nothing."""
     endpoint = Endpoint(
@@ -142,12 +132,12 @@ async def add(
         timeout_s=parse_duration("--timeout", timeout, least=0.05, most=_LONGEST_TIMEOUT_S),
     )
     check(endpoint)
-    sender, endpoints = Sender(), _file(file, store)
+    sender, endpoints = Sender(), _file(file, session.store)
     endpoints.add(endpoint)
-    if not json:
+    if not session.json:
         _show_secret(endpoint.secret, secret_file)
     answer = await _verify(endpoints, sender, endpoint)
-    if json:
+    if session.json:
         made = {"secret": endpoint.secret} if secret_file is None else {}
         print_json(_row(endpoints, endpoints.named(name)) | made)
     if answer.why:
@@ -155,7 +145,7 @@ async def add(
             f"{name} is added, but it is sent nothing before it agrees: {answer.why}. "
             f"Try it again: ayes webhooks test {name}"
         )
-    if not json:
+    if not session.json:
         print_message(
             f"{name} agrees, and is sent facts from now on. If no worker does so yet: "
             "`ayes work webhooks`, or start `ayes up` again."
@@ -168,78 +158,70 @@ async def rotate(
     secret_file: SecretFileOption = None,
     overlap: Annotated[
         str,
-        typer.Option(
-            "--overlap",
-            metavar="DURATION",
-            help="For so long requests have signatures of both secrets.",
-        ),
+        option("--overlap", "DURATION", "For so long requests have signatures of both secrets."),
     ] = "24h",
     file: WebhooksOption = None,
-    store: StoreOption = None,
-    json: JsonOption = False,
+    *,
+    session: StoreSession,
 ) -> None:
     """Give an endpoint a new secret. The one before it goes on being valid for some time."""
     until = clock.now() + timedelta(seconds=parse_duration("--overlap", overlap, least=0))
-    endpoints = _file(file, store)
+    endpoints = _file(file, session.store)
     secret = _secret(secret_file)
     endpoints.rotate(name, secret, until)
-    if json:
-        made = {"secret": secret} if secret_file is None else {}
-        print_json({"name": name, "former_until": until} | made)
-        return
-    _show_secret(secret, secret_file)
-    print_message(f"The former one is valid until {until:%Y-%m-%d %H:%M:%S} UTC.")
+    made = {"secret": secret} if secret_file is None else {}
+    if not session.json:
+        _show_secret(secret, secret_file)
+    session.print(
+        {"name": name, "former_until": until} | made,
+        f"The former one is valid until {until:%Y-%m-%d %H:%M:%S} UTC.",
+    )
 
 
 @command(app)
-async def ls(
-    file: WebhooksOption = None, store: StoreOption = None, json: JsonOption = False
-) -> None:
+async def ls(file: WebhooksOption = None, *, session: StoreSession) -> None:
     """List the endpoints and how each of them is doing, without their secrets."""
-    endpoints = _file(file, store)
-    found = endpoints.read().endpoints
-    for one in found.values():
-        if json:
-            print_json(_row(endpoints, one))
-        else:
-            print_line(_words(endpoints, one))
-    if not found and not json:
-        print_message("There are no webhooks. `ayes webhooks add` adds one.")
+    endpoints = _file(file, session.store)
+    session.print_rows(
+        [
+            (_row(endpoints, one), _words(endpoints, one))
+            for one in endpoints.read().endpoints.values()
+        ],
+        if_none="There are no webhooks. `ayes webhooks add` adds one.",
+    )
 
 
 @command(app, "test")
 async def try_endpoint(
     name: NameArgument,
     file: WebhooksOption = None,
-    store: StoreOption = None,
-    json: JsonOption = False,
+    *,
+    session: StoreSession,
 ) -> None:
     """Send an endpoint a test event, and say what it answered. One that has not agreed is asked
     first.
     """
-    endpoints = _file(file, store)
+    endpoints = _file(file, session.store)
     endpoint, sender = endpoints.named(name), Sender()
     if endpoint.verified_at is None or endpoints.standings.read().of(name).gone:
         answer = await _verify(endpoints, sender, endpoint)
         if answer.why:
             raise NotTaken(f"{name} is sent nothing: {answer.why}.")
-        if not json:
+        if not session.json:
             print_message(f"{name} agrees, and is sent facts from now on.")
     event_id = new_id()
     event = test_event(name, event_id, endpoint.origin, clock.now())
     answer = await sender.post(endpoint, f"msg_test_{event_id}", event)
-    if json:
-        print_json(
-            {
-                "name": name,
-                "status": answer.status,
-                "took_s": round(answer.took_s, 3),
-                "problem": answer.why,
-                "answer": answer.text,
-            }
-        )
-    elif not answer.why:
-        print_line(f"{name} took it: {answer.status}, in {answer.took_s * 1000:,.0f} ms")
+    found = {
+        "name": name,
+        "status": answer.status,
+        "took_s": round(answer.took_s, 3),
+        "problem": answer.why,
+        "answer": answer.text,
+    }
+    if session.json or not answer.why:
+        took = f"{name} took it: {answer.status}, in {answer.took_s * 1000:,.0f} ms"
+        session.print_rows([(found, took)])
     if answer.why:
         raise NotTaken(f"{name} did not take it: {answer.why}.{_quoted(answer)}")
     # A worker that waits for its next try need not.
@@ -256,16 +238,10 @@ async def try_endpoint(
 async def replay(
     name: NameArgument,
     start: Annotated[
-        str,
-        typer.Option(
-            "--from",
-            metavar="SEQ|TIME",
-            help="From this fact on: a number, or an ISO time (UTC).",
-        ),
+        str, option("--from", "SEQ|TIME", "From this fact on: a number, or an ISO time (UTC).")
     ],
     until: Annotated[
-        str | None,
-        typer.Option("--to", metavar="SEQ|TIME", help="Up to this one; by default to the last."),
+        str | None, option("--to", "SEQ|TIME", "Up to this one; by default to the last.")
     ] = None,
     types: TypesOption = None,
     file: WebhooksOption = None,
@@ -299,17 +275,14 @@ async def replay(
 async def rm(
     name: NameArgument,
     file: WebhooksOption = None,
-    store: StoreOption = None,
-    json: JsonOption = False,
+    *,
+    session: StoreSession,
 ) -> None:
     """Remove an endpoint. It is sent nothing more, and its secret is forgotten."""
-    endpoints = _file(file, store)
+    endpoints = _file(file, session.store)
     endpoint = endpoints.named(name)
     endpoints.remove(name)
-    if json:
-        print_json({"name": name, "url": endpoint.url})
-    else:
-        print_message(f"{name} is removed.")
+    session.print({"name": name, "url": endpoint.url}, f"{name} is removed.")
 
 
 async def _verify(endpoints: EndpointFile, sender: Sender, endpoint: Endpoint) -> HttpAnswer:

@@ -8,7 +8,7 @@ which make text from facts safe to display (`schemas/visible.py`):
 * `console`: for columns and styles.
 """
 
-import json
+import json as jsonlib
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -66,6 +66,14 @@ def print_message(text: str = "") -> None:
     sys.stderr.flush()
 
 
+def print_result(data: object, *sentences: str, json: bool) -> None:
+    """A result: as JSON on stdout, or for people, a line for each sentence on stderr."""
+    if json:
+        print_json(data)
+    for one in () if json else sentences:
+        print_message(one)
+
+
 def print_error(problem: Exception) -> None:
     """An error on stderr. It may quote a broker or a database, in several lines."""
     sys.stderr.write(lines(f"error: {problem}") + "\n")
@@ -74,7 +82,7 @@ def print_error(problem: Exception) -> None:
 
 def print_error_json(kind: str, message: str, exit_code: int) -> None:
     """An error as one line of JSON on stderr."""
-    print_message(json.dumps({"error": kind, "message": message, "exit_code": exit_code}))
+    print_message(jsonlib.dumps({"error": kind, "message": message, "exit_code": exit_code}))
 
 
 def print_facts(
