@@ -1,5 +1,6 @@
 """Options and arguments that several commands share."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -246,3 +247,20 @@ def http_address(option: str, text: str) -> tuple[str, int]:
     if not (separator and host and port.isascii() and port.isdigit() and int(port) < 65536):
         raise BadInput(f"{option} {text!r} is not an address. Write it as in 127.0.0.1:8808.")
     return host.strip("[]"), int(port)
+
+
+def read_labels(given: Sequence[str]) -> dict[str, str]:
+    """Labels such as `--label channel=chat`, by name.
+
+    Raises:
+        BadInput: one is not of the form NAME=VALUE, or a name is given twice.
+    """
+    labels: dict[str, str] = {}
+    for one in given:
+        name, equals, value = one.partition("=")
+        if not (name and equals):
+            raise BadInput(f"--label {one!r} is not of the form NAME=VALUE.")
+        if name in labels:
+            raise BadInput(f"--label {name!r} is given twice.")
+        labels[name] = value
+    return labels

@@ -14,9 +14,9 @@ from ayes.interfaces.cli.options import (
     WorkspaceOption,
     argument,
     option,
+    read_labels,
 )
 from ayes.interfaces.cli.policy_versions import app
-from ayes.interfaces.cli.terminal.labels import read_labels
 from ayes.interfaces.cli.terminal.output import print_data, print_json, print_line, print_message
 from ayes.interfaces.cli.terminal.prompt import text_or_stdin
 from ayes.interfaces.cli.terminal.tables import print_table

@@ -11,9 +11,9 @@ from ayes.interfaces.cli.options import (
     RequesterOption,
     argument,
     option,
+    read_labels,
 )
 from ayes.interfaces.cli.outcome import exit_code, report, report_end
-from ayes.interfaces.cli.terminal.labels import read_labels
 from ayes.interfaces.cli.terminal.prompt import text_or_stdin
 from ayes.schemas import events as e
 from ayes.schemas.durations import parse_duration

@@ -35,7 +35,7 @@ class Client:
         #: Whether it speaks 2026-07-28.
         self.modern = self.version in MODERN_PROTOCOL_VERSIONS
         #: What it sent with `initialize`; None: it has no session.
-        self.session = None if self.modern else context.session.client_params
+        self.session: Any = None if self.modern else context.session.client_params
         meta = (context.params or {}).get("_meta")
         #: The `_meta` of this request.
         self.meta: Json = dict(meta) if isinstance(meta, Mapping) else {}
