@@ -68,6 +68,13 @@ class Desk:
         await self.ana.vote(ref, Ballot(how, **more))
         await self.shop.until(ref.decided)
 
+    async def approved(self, **more: Any) -> Tool:
+        """A call that waited for people and may run by now, with its tool."""
+        tool = Tool()
+        await self.kernel().settle(asked(), REFUND, tool)
+        await self.decide(REF, **more)
+        return tool
+
     async def status(self, ref: CallRef) -> Status:
         return (await self.shop.ledger.call(ref)).status
 
@@ -112,9 +119,7 @@ async def test_a_result_that_came_after_the_doubt_is_not_read_by_the_model(desk)
 
 async def test_what_was_approved_for_another_declaration_does_not_run(desk):
     """A description that changed while people decided: the model is told to ask anew (I1)."""
-    tool = Tool()
-    await desk.kernel().settle(asked(), REFUND, tool)
-    await desk.decide(REF)
+    tool = await desk.approved()
     changed = REFUND.model_copy(update={"description": "Gives money to whoever asks."})
     settled = await desk.kernel().settle(asked(), changed, tool)
     assert isinstance(settled, Say)
@@ -135,9 +140,7 @@ async def test_a_call_waits_and_runs_once_it_is_approved(desk):
 
 async def test_an_edit_is_what_runs_and_the_model_is_told(desk):
     """The tool runs with the reviewer's arguments; the first result reads as the recorded one."""
-    tool = Tool()
-    await desk.kernel().settle(asked(), REFUND, tool)
-    await desk.decide(REF, arguments='{"amount":45}')
+    tool = await desk.approved(arguments='{"amount":45}')
     first = await desk.kernel().settle(asked(), REFUND, tool)
     assert isinstance(first, Answer)
     assert '{"amount":45}' in first.text
@@ -250,9 +253,7 @@ async def test_killed_at_any_step_it_runs_once_or_is_in_doubt(desk, after):
 
 async def test_two_processes_at_once_run_it_once(desk):
     """One runs it; the other waits for its result, or says that it was started elsewhere."""
-    tool = Tool()
-    await desk.kernel().settle(asked(), REFUND, tool)
-    await desk.decide(REF)
+    tool = await desk.approved()
     several = [desk.kernel(patience_s=5) for _ in range(4)]
     several.append(several[0])  # and twice in one process
     settled = await asyncio.gather(*(one.settle(asked(), REFUND, tool) for one in several))
@@ -264,9 +265,7 @@ async def test_two_processes_at_once_run_it_once(desk):
 @pytest.mark.parametrize("broken", [Raising, Silent])
 async def test_it_fails_closed_without_a_ledger(desk, broken):
     """Whatever is approved: when the ledger raises or does not answer, nothing runs."""
-    tool = Tool()
-    await desk.kernel().settle(asked(), REFUND, tool)
-    await desk.decide(REF)
+    tool = await desk.approved()
     with pytest.raises(Unavailable):
         await desk.kernel(broken(desk.log), answer_s=0.2).settle(asked(), REFUND, tool)
     assert tool.runs == []
@@ -274,9 +273,7 @@ async def test_it_fails_closed_without_a_ledger(desk, broken):
 
 async def test_it_fails_closed_when_the_claim_is_not_answered(desk):
     """The approval was read, and then the ledger is silent: nothing runs. Later it does, once."""
-    tool = Tool()
-    await desk.kernel().settle(asked(), REFUND, tool)
-    await desk.decide(REF)
+    tool = await desk.approved()
     kernel = desk.kernel(answer_s=0.5)
 
     class SilentAboutClaims(Silent):
@@ -300,9 +297,7 @@ async def test_it_fails_closed_when_the_claim_is_not_answered(desk):
 
 async def test_a_revocation_before_the_claim_stops_it(desk):
     """Approved, then taken back: the model is told so, and nothing runs."""
-    tool = Tool()
-    await desk.kernel().settle(asked(), REFUND, tool)
-    await desk.decide(REF)
+    tool = await desk.approved()
     await desk.ana.revoke(REF, reason="I read it again.")
     settled = await desk.kernel().settle(asked(), REFUND, tool)
     assert isinstance(settled, Say)
@@ -425,9 +420,7 @@ async def test_every_status_has_a_verdict(desk):
 
 async def test_what_is_stopped_waits_and_runs_once_it_is_resumed(desk):
     """Approved before the stop: the agent pauses as for an approval, and nothing runs (I1)."""
-    tool, stop = Tool(), StopRef("shop", "ana", "s1")
-    await desk.kernel().settle(asked(), REFUND, tool)
-    await desk.decide(REF)
+    tool, stop = await desk.approved(), StopRef("shop", "ana", "s1")
     await desk.ana.stop(stop, reason="A wrong account.")
     assert await desk.kernel().settle(asked(), REFUND, tool) == Wait(REF)
     assert tool.runs == []
@@ -439,9 +432,7 @@ async def test_what_is_stopped_waits_and_runs_once_it_is_resumed(desk):
 
 async def test_a_stop_just_before_the_claim_makes_it_wait(desk):
     """The agent has read that it may run, and claims after the stop (I1)."""
-    tool, stop = Tool(), StopRef("shop", "ana", "s1")
-    await desk.kernel().settle(asked(), REFUND, tool)
-    await desk.decide(REF)
+    tool, stop = await desk.approved(), StopRef("shop", "ana", "s1")
     kernel = desk.kernel()
     read = await kernel.look(REF)
     await desk.ana.stop(stop, reason="A wrong account.")

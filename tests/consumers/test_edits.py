@@ -3,18 +3,18 @@ in force by then.
 """
 
 import pytest
-from stories import request
+from shop import conclude
+from stories import START, request
 
-from ayes.consumers.effects import Append
-from ayes.consumers.gate import Gate
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.judging.policies import AppliedPolicy, Policies, of_edit
 from ayes.ledger.lifecycle import Status
+from ayes.ledger.validity import call_of
 from ayes.schemas import events as e
-from ayes.schemas.digest import text_digest
+from ayes.schemas.codec import Fact
 from ayes.schemas.errors import BadArguments, NotAllowed
 from ayes.schemas.events import Quorum
-from ayes.schemas.policy import read_policy
+from ayes.schemas.policy import applied, read_policy
 from ayes.schemas.slots import CallRef, policy_slot
 from ayes.schemas.tools import Tool, ToolSpec, declaration
 
@@ -53,27 +53,12 @@ CALL = CallRef.parse("shop/order-17/refund-1")
 @pytest.fixture
 async def asked(ledger: Ledger):
     """A refund of 100 that one person was asked about."""
-    await ledger.try_append(
-        policy_slot("shop", 1), e.PolicyApplied(text=POLICY, digest=text_digest(POLICY))
-    )
+    await ledger.try_append(policy_slot("shop", 1), applied(POLICY))
     await ledger.declare("shop", REFUND)
     await ledger.request(CALL, "refund", {"amount": 100}, requester="rita")
-    await settled(ledger)
+    await conclude(ledger, CALL)
     assert (await ledger.call(CALL)).status is Status.PENDING
     return ledger
-
-
-async def settled(ledger: Ledger) -> None:
-    """Let a gate conclude all that follows from what there is."""
-    gate = Gate()
-    before = -1
-    while before != (before := await ledger.log.last_seq()):
-        for fact in await ledger.read(CALL):
-            if fact.slot.tail[2] in {"requested", "vote"}:
-                steps = gate.decide(await gate.load(ledger, fact), fact)
-                for step in steps:
-                    if isinstance(step, Append):
-                        await ledger.append(step.slot, step.event)
 
 
 async def test_an_edit_that_the_policy_blocks_is_refused_at_once(asked):
@@ -91,10 +76,10 @@ async def test_an_edit_that_the_policy_blocks_is_refused_at_once(asked):
 async def test_an_edit_that_takes_more_people_needs_those_too(asked):
     """A yes to a small refund is none to a large one: its own rule asks for more (B61, I1, I3)."""
     await asked.reviewer("ana").approve(CALL, arguments='{"amount":600}')
-    await settled(asked)
+    await conclude(asked, CALL)
     assert (await asked.call(CALL)).status is Status.PENDING
     await asked.reviewer("ben").approve(CALL, arguments='{"amount":600}')
-    await settled(asked)
+    await conclude(asked, CALL)
     call = await asked.call(CALL)
     assert (call.status, call.arguments) == (Status.APPROVED, '{"amount":600}')
     assert isinstance(call.decided.event, e.Approved)
@@ -111,7 +96,7 @@ async def test_an_edit_that_breaks_the_schema_is_refused_at_once(asked):
 async def test_an_edit_within_what_was_asked_is_approved(asked):
     """The bytes of the edit are what is approved."""
     await asked.reviewer("ana").approve(CALL, arguments='{"amount":90}')
-    await settled(asked)
+    await conclude(asked, CALL)
     call = await asked.call(CALL)
     assert call.status is Status.APPROVED
     assert call.arguments == '{"amount":90}'
@@ -125,10 +110,10 @@ async def test_the_gate_judges_an_edit_that_nobody_checked(asked, arguments):
     known = await asked.call(CALL)
     vote = e.Voted(verdict="approve", digest=known.approval_request.digest, arguments=arguments)
     await asked.try_append(CALL.vote("ana"), vote)
-    await settled(asked)
+    await conclude(asked, CALL)
     assert (await asked.call(CALL)).status is Status.PENDING
     await asked.reviewer("ben").approve(CALL)
-    await settled(asked)
+    await conclude(asked, CALL)
     call = await asked.call(CALL)
     assert call.status is Status.APPROVED
     assert call.arguments == '{"amount":100}'
@@ -137,9 +122,7 @@ async def test_the_gate_judges_an_edit_that_nobody_checked(asked, arguments):
 async def test_a_policy_that_came_later_only_tightens(asked):
     """What was asked about before cannot be edited into what is forbidden, nor loosened (I3)."""
     tighter = '[[rule]]\nname = "no more"\ntools = ["*"]\nthen = "block"\n'
-    await asked.try_append(
-        policy_slot("shop", 2), e.PolicyApplied(text=tighter, digest=text_digest(tighter))
-    )
+    await asked.try_append(policy_slot("shop", 2), applied(tighter))
     with pytest.raises(NotAllowed, match="the policy in force blocks refund with these arguments"):
         await asked.reviewer("ana").approve(CALL, arguments='{"amount":90}')
 
@@ -147,11 +130,9 @@ async def test_a_policy_that_came_later_only_tightens(asked):
 async def test_what_people_approve_after_it_was_blocked_is_denied(asked):
     """A policy between question and yes blocks it: it wins over people, and says so (I3, B67)."""
     tighter = '[[rule]]\nname = "no more"\ntools = ["*"]\nthen = "block"\nreason = "Closed."\n'
-    await asked.try_append(
-        policy_slot("shop", 2), e.PolicyApplied(text=tighter, digest=text_digest(tighter))
-    )
+    await asked.try_append(policy_slot("shop", 2), applied(tighter))
     await asked.reviewer("ana").approve(CALL)
-    await settled(asked)
+    await conclude(asked, CALL)
     decided = (await asked.call(CALL)).decided
     assert isinstance(decided.event, e.Denied)
     assert (decided.event.ground, decided.event.rule, decided.event.policy_version) == (
@@ -167,13 +148,11 @@ async def test_a_policy_that_came_later_does_not_loosen(asked):
     before somebody says yes (I3).
     """
     looser = '[[rule]]\nname = "all"\ntools = ["*"]\nthen = "allow"\n'
-    await asked.try_append(
-        policy_slot("shop", 2), e.PolicyApplied(text=looser, digest=text_digest(looser))
-    )
-    await settled(asked)
+    await asked.try_append(policy_slot("shop", 2), applied(looser))
+    await conclude(asked, CALL)
     assert (await asked.call(CALL)).status is Status.PENDING
     await asked.reviewer("ana").deny(CALL)
-    await settled(asked)
+    await conclude(asked, CALL)
     assert (await asked.call(CALL)).status is Status.DENIED
 
 
@@ -184,9 +163,7 @@ async def test_an_edit_that_asks_others_is_refused_at_once(asked):
         + '[[rule]]\nname = "hers"\ntools = ["*"]\nwhen = "args.amount == 7"\npriority = 9\nthen '
         '= "ask"\nvoters = ["rita"]\n'
     )
-    await asked.try_append(
-        policy_slot("shop", 2), e.PolicyApplied(text=others, digest=text_digest(others))
-    )
+    await asked.try_append(policy_slot("shop", 2), applied(others))
     with pytest.raises(NotAllowed, match="asks others than those who were asked"):
         await asked.reviewer("ana").approve(CALL, arguments='{"amount":7}')
     assert (await asked.call(CALL)).votes == ()
@@ -194,11 +171,6 @@ async def test_an_edit_that_asks_others_is_refused_at_once(asked):
 
 def test_an_edit_is_judged_with_whose_it_is():
     """The rule looks at the edited arguments, and at everything else as it was."""
-    from stories import START
-
-    from ayes.ledger.validity import call_of
-    from ayes.schemas.codec import Fact
-
     wish = e.Wish(tool="refund", arguments='{"amount":100}')
     call = call_of(CALL, (Fact(1, START, CALL.requested, request(wish)),))
     policy = read_policy(POLICY, "policy.toml")

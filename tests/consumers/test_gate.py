@@ -16,7 +16,6 @@ from ayes.consumers.effects import Append, CancelTimer, Effect, Reload, SetTimer
 from ayes.consumers.gate import Gate
 from ayes.ledger.call import Call
 from ayes.ledger.clients.services import Ledger
-from ayes.ledger.in_memory import Memory
 from ayes.ledger.judging.grants import Grant, grants_of
 from ayes.ledger.judging.policies import AppliedPolicy, Policies, ThreadUsage
 from ayes.ledger.judging.verdict import Case, verdict
@@ -31,6 +30,7 @@ from ayes.schemas.quorums import met, needed
 from ayes.schemas.slots import GrantRef, policy_slot
 from ayes.schemas.tools import Tool, ToolSpec, declaration
 
+pytestmark = pytest.mark.log("memory")
 CALL = REF.wish(1, 0)
 #: Asked by a gate of today: an editor does not count.
 asking = partial(e.ApprovalRequested, editor_counts=False)
@@ -627,11 +627,6 @@ def test_a_later_policy_does_not_loosen_a_question():
 
 
 # ------------------------------------------------------------------------------- what it looks at
-
-
-@pytest.fixture
-def ledger() -> Ledger:
-    return Ledger(Memory(), e.Author(kind="service", name="tests"))
 
 
 async def asked_for(ledger: Ledger, wish: e.ToolRequested) -> Fact:

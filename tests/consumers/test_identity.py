@@ -4,9 +4,8 @@ those who edit.
 
 import msgspec
 import pytest
+from shop import conclude
 
-from ayes.consumers.effects import Append
-from ayes.consumers.gate import Gate
 from ayes.ledger.call import Call
 from ayes.ledger.clients.reviewers import Ballot
 from ayes.ledger.clients.services import Ledger
@@ -26,6 +25,8 @@ from ayes.schemas.policy import applied, read_policy
 from ayes.schemas.slots import ORGANISATION, CallRef, GrantRef, policy_slot
 from ayes.schemas.tools import ToolSpec
 
+# What is tested here is the gate's; what it rests on is the contract of the log, in test_log.py.
+pytestmark = pytest.mark.log("memory")
 SPEC = ToolSpec(name="refund", description="Pays back.", schema='{"type":"object"}')
 CALL = CallRef.parse("shop/order-17/refund-1")
 ASK = '[[rule]]\nname = "all"\ntools = ["*"]\nthen = "ask"\n'
@@ -40,20 +41,13 @@ def test_a_bracket_in_a_pattern_is_a_bracket(name, is_one):
     assert is_excluded(name, ["ops[1]-*"]) is is_one
 
 
-@pytest.fixture
-def ledger() -> Ledger:
-    return Ledger(Memory(), e.Author(kind="service", name="tests"))
-
-
 async def asked(
     ledger: Ledger, policy: str, *, requester: str = "rita", over: str = "", **more
 ) -> Call:
     """A call, as the gate has judged it."""
     for workspace, text in (("shop", policy), (ORGANISATION, over)):
         if text:
-            await ledger.try_append(
-                policy_slot(workspace, 1), e.PolicyApplied(text=text, digest=text_digest(text))
-            )
+            await ledger.try_append(policy_slot(workspace, 1), applied(text))
     await ledger.declare("shop", SPEC)
     await ledger.request(CALL, "refund", '{"amount":1}', requester=requester, **more)
     return await settled(ledger)
@@ -66,13 +60,7 @@ async def voted(ledger: Ledger, name: str, verdict: str = "approve", **more) -> 
 
 
 async def settled(ledger: Ledger, ref: CallRef = CALL) -> Call:
-    gate, before = Gate(), -1
-    while before != (before := await ledger.log.last_seq()):
-        for fact in await ledger.read(ref):
-            if fact.slot.tail[2] in {"requested", "vote", "withdrawn"}:
-                for step in gate.decide(await gate.load(ledger, fact), fact):
-                    if isinstance(step, Append):
-                        await ledger.append(step.slot, step.event)
+    await conclude(ledger, ref)
     return await ledger.call(ref)
 
 
@@ -380,36 +368,31 @@ async def proposed(ledger: Ledger, *, requester: str = "rita", base: int = 0) ->
 
 async def test_a_version_counts_only_as_it_was_approved(ledger: Ledger):
     """By somebody else, before it was applied, with this very text, as this very version (H7)."""
-    await ledger.try_append(
-        policy_slot("shop", 1), e.PolicyApplied(text=OTHER, digest=text_digest(OTHER))
-    )
+    await ledger.try_append(policy_slot("shop", 1), applied(OTHER))
     ref = await proposed(ledger, base=1)
-    applied = e.PolicyApplied(text=OTHER, digest=text_digest(OTHER), proposal=str(ref))
+    named = msgspec.structs.replace(applied(OTHER), proposal=str(ref))
 
     async def verdict(version: int, event: e.PolicyApplied) -> str | None:
         slot = policy_slot("shop", version)
         await ledger.try_append(slot, event)
         [fact] = await ledger.read(slot)
-        named = proposals.named_proposal(fact)
-        return proposals.problem(fact, await ledger.call(named) if named else None)
+        proposal = proposals.named_proposal(fact)
+        return proposals.problem(fact, await ledger.call(proposal) if proposal else None)
 
     assert (await ledger.call(ref)).status is Status.PENDING, (
         "a rule that allows everything lets no policy through"
     )
     [first] = await ledger.read(policy_slot("shop", 1))
     assert proposals.problem(first, None) == "no proposal is named that was ever requested"
-    [early] = [msgspec.structs.replace(first, event=applied, slot=policy_slot("shop", 2))]
+    [early] = [msgspec.structs.replace(first, event=named, slot=policy_slot("shop", 2))]
     assert proposals.problem(early, await ledger.call(ref)) == f"{ref} was not approved before it"
     await ledger.reviewer("ana").approve(ref)
     await settled(ledger, ref)
-    assert await verdict(2, applied) is None
-    assert await verdict(3, applied) == f"{ref} proposes another version"
-    changed = msgspec.structs.replace(applied, text=ASK)
+    assert await verdict(2, named) is None
+    assert await verdict(3, named) == f"{ref} proposes another version"
+    changed = msgspec.structs.replace(named, text=ASK)
     assert await verdict(4, changed) == f"{ref} proposes another text"
-    assert await verdict(5, msgspec.structs.replace(applied, proposal="shop/t/no")) is not None
-
-
-REQUIRED = "policies_need_approval = true\n"
+    assert await verdict(5, msgspec.structs.replace(named, proposal="shop/t/no")) is not None
 
 
 async def test_an_organisation_can_require_that_policies_are_approved(ledger: Ledger):
@@ -417,7 +400,9 @@ async def test_an_organisation_can_require_that_policies_are_approved(ledger: Le
     approved one counts (H7).
     """
     await ledger.try_append(policy_slot("shop", 1), applied(ASK))
-    await ledger.try_append(policy_slot(ORGANISATION, 1), applied(REQUIRED))
+    await ledger.try_append(
+        policy_slot(ORGANISATION, 1), applied("policies_need_approval = true\n")
+    )
     assert (await ledger.policies("shop")).workspace.version == 1, (
         "it was applied before approval was required"
     )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
+from shop import conclude
 from stories import REF, Story
 
 from ayes.consumers.effects import Append, Effect
@@ -13,18 +14,19 @@ from ayes.consumers.gate import Gate
 from ayes.consumers.model import Ask, ModelReply, ModelRequest, ModelWorker
 from ayes.ledger.call import Call
 from ayes.ledger.clients.services import Ledger
-from ayes.ledger.in_memory import Memory
 from ayes.ledger.judging.policies import AppliedPolicy, Origin, Policies, wished
 from ayes.ledger.judging.verdict import Case, verdict
 from ayes.ledger.lifecycle import Status
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
-from ayes.schemas.digest import call_digest, text_digest
+from ayes.schemas.digest import call_digest
 from ayes.schemas.errors import AlreadyFilled
-from ayes.schemas.policy import read_policy
+from ayes.schemas.policy import applied, read_policy
 from ayes.schemas.slots import CallRef, Slot, policy_slot
 from ayes.schemas.tools import ToolSpec
 
+# What is tested here is the gate's; what it rests on is the contract of the log, in test_log.py.
+pytestmark = pytest.mark.log("memory")
 REFUND = e.Wish(tool="refund", arguments='{"order":"A-17"}', provider_id="call_a")
 AGAIN = e.Wish(tool="refund", arguments='{"order":"B-40"}', provider_id="call_a")
 SPEC = ToolSpec(
@@ -52,17 +54,10 @@ then = "ask"
 """
 
 
-@pytest.fixture
-def ledger() -> Ledger:
-    return Ledger(Memory(), e.Author(kind="service", name="tests"))
-
-
 async def thread(ledger: Ledger, **more: object) -> e.ThreadOpened:
     """A thread that a model answers, in a workspace that has a tool and a policy."""
     tool = await ledger.declare("acme", SPEC)
-    await ledger.try_append(
-        policy_slot("acme", 1), e.PolicyApplied(text=ALLOW, digest=text_digest(ALLOW))
-    )
+    await ledger.try_append(policy_slot("acme", 1), applied(ALLOW))
     opened = e.ThreadOpened(
         requester="rita", agent="desk", model="test:m", tools=(tool,), labels={"tier": "vip"}
     )
@@ -71,19 +66,8 @@ async def thread(ledger: Ledger, **more: object) -> e.ThreadOpened:
     return opened
 
 
-async def settled(ledger: Ledger) -> None:
-    """Let a gate conclude all that follows from what there is."""
-    gate, before = Gate(), -1
-    while before != (before := await ledger.log.last_seq()):
-        for fact in await ledger.read(REF):
-            if isinstance(fact.event, e.ModelReplied | e.ToolRequested | e.Voted):
-                for step in gate.decide(await gate.load(ledger, fact), fact):
-                    if isinstance(step, Append):
-                        await ledger.append(step.slot, step.event)
-
-
 async def denied(ledger: Ledger, ref: CallRef) -> str:
-    await settled(ledger)
+    await conclude(ledger, REF)
     decided = (await ledger.call(ref)).decided
     assert decided is not None, "the call was not decided"
     assert isinstance(decided.event, e.Denied), decided
@@ -215,7 +199,7 @@ async def test_what_a_request_leaves_out_is_the_threads(ledger: Ledger):
     bare = msgspec.structs.replace(wished(opened, REFUND), requester="", agent="", labels={})
     ref = REF.call("own")
     await ledger.append(ref.requested, bare)
-    await settled(ledger)
+    await conclude(ledger, REF)
     decided = (await ledger.call(ref)).decided
     assert isinstance(decided.event, e.Approved)
     assert (decided.event.rule, decided.event.excluded) == ("the bot's own", ("rita",))
@@ -255,7 +239,7 @@ async def test_a_wish_before_its_reply_is_denied(ledger: Ledger):
     await ledger.append(REF.wish(1, 0).requested, wished(opened, REFUND))
     assert "did not wish for this" in await denied(ledger, REF.wish(1, 0))
     await ledger.append(REF.replied(1), e.ModelReplied(parts=(REFUND,)))
-    await settled(ledger)
+    await conclude(ledger, REF)
     assert (await ledger.call(REF.wish(1, 0))).status is Status.DENIED
 
 
@@ -268,7 +252,7 @@ async def test_a_services_own_calls_stand_beside_a_models(ledger: Ledger):
         "desk",
         {"tier": "vip"},
     )
-    await settled(ledger)
+    await conclude(ledger, REF)
     assert (await ledger.call(call.ref)).status is Status.PENDING
 
 
@@ -377,10 +361,10 @@ async def test_one_malformed_fact_ends_no_conversation(ledger: Ledger, tail: str
     await ledger.append(REF.said("m1"), e.Said(role="user", text="hello"))
     await ledger.append(REF.asked(1, 1), e.ModelAsked(model="test:m"))
     await ledger.append(REF.replied(1), e.ModelReplied(parts=(REFUND,)))
-    await settled(ledger)
+    await conclude(ledger, REF)
     await broken(ledger, Slot("acme", "t1", tuple(tail.split("."))))
     known = await ledger.reviewer("ana").deny(REF.wish(1, 0), reason="no")
-    await settled(ledger)
+    await conclude(ledger, REF)
     end = e.ToolRefused(ending="denied", text="no")
     await ledger.append(known.ref.finished, end)
     [handed] = await ledger.read(known.ref.finished)
@@ -403,7 +387,7 @@ async def test_a_wish_whose_place_is_taken_by_junk_is_told_as_one_that_did_not_r
     await broken(ledger, REF.wish(1, 0).requested)
     await ledger.append(REF.asked(1, 1), e.ModelAsked(model=opened.model))
     await ledger.append(REF.replied(1), e.ModelReplied(parts=(REFUND,)))
-    await settled(ledger)
+    await conclude(ledger, REF)
     [handed] = await ledger.read(REF.replied(1))
     [step] = asker.decide(await asker.load(ledger, handed), handed)
     assert step.work == Ask(REF, 2, 1)

@@ -7,6 +7,7 @@ from typing import Any
 from running import working
 from until import recorded
 
+from ayes.consumers.effects import Append
 from ayes.consumers.gate import Gate
 from ayes.consumers.pending_projector import PendingProjector
 from ayes.consumers.worker import Worker
@@ -113,6 +114,18 @@ class Shop:
         """Request a call, and wait for the decision, which must be of this kind."""
         await self.request(ref, *args, **more)
         return await self.decided(kind, ref)
+
+
+async def conclude(ledger: Ledger, ref: CallRef | ThreadRef) -> None:
+    """Let a gate conclude all that follows from what there is."""
+    gate, before = Gate(), -1
+    handed = e.ModelReplied | e.ToolRequested | e.Voted | e.Withdrawn
+    while before != (before := await ledger.log.last_seq()):
+        for fact in await ledger.read(ref):
+            if isinstance(fact.event, handed) and fact.slot.tail[-1] != "decided":
+                for step in gate.decide(await gate.load(ledger, fact), fact):
+                    if isinstance(step, Append):
+                        await ledger.append(step.slot, step.event)
 
 
 def rule(name: str, then: str, *more: str, tools: str = "refund") -> str:
