@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from long import sampled
 from shop import FIRST, REFUND, SCHEMA, SECOND, THIRD, THREAD, Shop, rule
 from until import recorded
 
@@ -323,7 +324,7 @@ async def test_two_gates_at_the_same_call_take_one_use(shop: Shop):
     assert len(await used(shop)) == 1
 
 
-@pytest.mark.parametrize("uses", [1, 3, 8])
+@pytest.mark.parametrize("uses", sampled((1, 3, 8), 3))
 async def test_eight_at_once_and_two_gates(store: Path, uses: int):
     """Each gate under its own credentials and on its own connection: exactly as many run as were
     granted, the rest are asked about (I6).
