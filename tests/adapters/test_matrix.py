@@ -234,7 +234,6 @@ async def test_a_forged_resume_runs_nothing(world):
     assert told is None or "100" not in "".join(told)
 
 
-@pytest.mark.log("memory", "jetstream")
 async def test_an_id_that_repeats(world):
     """Two turns with the id `call_0`, as some servers send them, are two calls."""
     for amount in (1, 2):
@@ -246,7 +245,6 @@ async def test_an_id_that_repeats(world):
     assert await world.status(CallRef("shop", "order-17", second)) is Status.RETURNED
 
 
-@pytest.mark.log("memory", "jetstream")
 async def test_an_id_that_is_missing(world):
     """The call is named after what it calls, or refused. It runs after the approval, once."""
     wishes: Wishes = (("", "refund", {"amount": 100}),)
@@ -263,7 +261,6 @@ async def test_an_id_that_is_missing(world):
     assert world.runs == [{"amount": 100}]
 
 
-@pytest.mark.log("memory", "jetstream")
 async def test_streaming(world):
     """A streamed reply pauses at the same place."""
     assert await world.agent().start(stream=True) is None

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 from chain import DONE, FIRST, REFUND, Chain, Script
+from long import IN_MEMORY_FIRST
 from running import working
 from shop import FIRST as ASKED
 from shop import Shop, rule
@@ -19,6 +20,7 @@ from ayes.ledger.log import EventLog
 from ayes.schemas import events as e
 from ayes.schemas.errors import Unavailable
 
+pytestmark = IN_MEMORY_FIRST
 CALL = "process ledger.*.*.call.*."
 RULE = rule("money", "ask", 'voters = ["ana"]')
 
@@ -29,6 +31,7 @@ def traces() -> Iterator[Recorded]:
         yield found
 
 
+@pytest.mark.log("memory", "jetstream")
 async def test_one_trace_from_what_is_said_to_what_the_model_reads(port, traces):
     """Service, model, gate, person and executor; the person's own request is linked, not mixed."""
     chain = Chain(port, Script([REFUND], [DONE]))
@@ -105,7 +108,6 @@ async def test_a_failure_is_seen_and_its_words_are_not(port: EventLog, traces: R
     assert "A-17" not in str(traces.spans)
 
 
-@pytest.mark.log("memory")
 async def test_each_delivery_has_a_span_of_its_own(port: EventLog, traces: Recorded):
     """One that fails says so, by the type of its error alone."""
     problems = [ValueError("about A-17"), Unavailable("about A-17")]
@@ -146,7 +148,6 @@ async def test_a_deadline_ends_a_call_in_its_trace(port: EventLog, traces: Recor
     assert path(traces.spans, decided.event.trace) == above
 
 
-@pytest.mark.log("memory")
 async def test_a_service_that_was_started_again_runs_the_call_in_its_trace(port, traces):
     """The span of the new process is linked; claim and result stay in the trace of the request."""
     shop = Shop(port)
@@ -171,7 +172,6 @@ async def test_a_service_that_was_started_again_runs_the_call_in_its_trace(port,
         assert path(spans, fact.event.trace)[-1] == "before"
 
 
-@pytest.mark.log("memory")
 @pytest.mark.parametrize("is_loaded", [False, True])
 async def test_without_any_exporter_facts_pass_the_trace_on(port, monkeypatch, is_loaded):
     """Programs without OpenTelemetry, or with its API alone, record what they were given."""
@@ -189,7 +189,6 @@ async def test_without_any_exporter_facts_pass_the_trace_on(port, monkeypatch, i
     assert [fact.event.trace for fact in call.facts] == [TRACE] * 6
 
 
-@pytest.mark.log("memory")
 async def test_a_withdrawal_and_a_revocation_stay_in_the_trace(port: EventLog):
     """Each fact that a program records about a call is in the call's trace."""
     shop = Shop(port)

@@ -1,14 +1,14 @@
 """Which calls are in doubt: as their facts and leases have it, with an index or without."""
 
 import asyncio
-import signal
 import sys
 from collections.abc import AsyncGenerator
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
-from program import environment
+from long import IN_MEMORY_FIRST
+from program import started
 from until import until
 
 from ayes.consumers import doubt
@@ -24,6 +24,7 @@ from ayes.schemas.errors import BadInput, BrokerRefused
 from ayes.schemas.slots import CallRef, Slot, ThreadRef
 from ayes.schemas.tools import ToolSpec
 
+pytestmark = IN_MEMORY_FIRST
 THREAD = ThreadRef("shop", "t1")
 PAY = ToolSpec(name="pay", schema='{"type":"object"}')
 WIRE = ToolSpec(name="wire", schema='{"type":"object"}', run_by="executor")
@@ -133,6 +134,7 @@ async def test_a_doubt_behind_a_void_fact_is_listed(desk, index):
     assert await names(desk) == ["c1"]
 
 
+@pytest.mark.log("memory", "jetstream")
 async def test_a_service_that_renews_its_claim_is_alive_however_long_it_runs(desk, index):
     """Its tool runs for longer than the lease, and is in doubt only while it is cut off. (D15)"""
     call, goes_on = await approved(desk, "slow"), asyncio.Event()
@@ -174,7 +176,6 @@ async def test_a_short_run_writes_nothing_besides_its_facts(desk):
 
 
 @pytest.mark.parametrize("lease_s", [0, -1, float("nan"), float("inf")])
-@pytest.mark.log("memory")
 async def test_a_lease_is_a_time(desk, lease_s):
     """Anything else is refused before anything is recorded."""
     call = await approved(desk, "c1")
@@ -208,7 +209,6 @@ async def test_a_lease_that_ended_is_no_fact(desk, index):
         (-1, None, 1e9, False),
     ],
 )
-@pytest.mark.log("memory")
 async def test_when_a_lease_ends(desk, lease_s, renewed_s, now_s, is_in_doubt):
     """By the broker's clock, from the claim or its last renewal; a claim without one never ends."""
     call = await desk.call(await claimed(desk, "c1", lease_s))
@@ -218,6 +218,7 @@ async def test_when_a_lease_ends(desk, lease_s, renewed_s, now_s, is_in_doubt):
     assert (found is not None) == is_in_doubt
 
 
+@pytest.mark.log("memory", "jetstream")
 async def test_the_index_is_made_anew_for_a_log_that_lost_its_end(desk, monkeypatch):
     """Its position is behind the end, so it belongs to another log."""
     monkeypatch.setattr(doubt, "RENEW_AFTER_S", -1)
@@ -277,36 +278,29 @@ asyncio.run(main())
 """
 
 
-async def test_a_service_that_is_killed_is_noticed(store):
+async def test_a_service_that_is_killed_is_noticed(store, admin):
     """After kill -9 in the middle of `run` the call is in doubt. (D15, I7)"""
-    async with Ledger.connect(store, role="admin") as desk:
-        await desk.declare("shop", PAY)
-        await approved(desk, "killed")
-        await _run_and_kill(desk, store)
-        [found] = await until(lambda: in_doubt(desk))
+    await admin.declare("shop", PAY)
+    await approved(admin, "killed")
+    await _run_and_kill(admin, store)
+    [found] = await until(lambda: in_doubt(admin))
     assert (found.call, found.claimed_by, found.recorded) == ("killed", "billing", False)
 
 
 async def _run_and_kill(desk: Ledger, store: Path) -> None:
     """Kill the service once it has renewed its claim, with the credentials of its role."""
-    service = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", SERVICE, store),
-        stdout=asyncio.subprocess.PIPE,
-        env=environment(PYTHONPATH=":".join(sys.path)),
-    )
-    assert await service.stdout.readline() == b"runs\n"
-    await _written(desk, "_renewed.shop.t1.killed")
-    service.send_signal(signal.SIGKILL)
-    await service.wait()
+    with started("-c", SERVICE, store, program=(sys.executable,)) as service:
+        assert await asyncio.to_thread(service.stdout.readline) == "runs\n"
+        await _written(desk, "_renewed.shop.t1.killed")
+        service.kill()
 
 
-async def test_a_broker_of_an_older_version_is_named(store):
+async def test_a_broker_of_an_older_version_is_named(admin):
     """Without the bucket nothing is said about doubts, rather than that there are none."""
-    async with Ledger.connect(store, role="admin") as desk:
-        assert isinstance(desk.log, JetStream)
-        await desk.log.api.ask("$JS.API.STREAM.DELETE.KV_running", b"")
-        with pytest.raises(BrokerRefused, match="KV_running"):
-            await in_doubt(desk)
+    assert isinstance(admin.log, JetStream)
+    await admin.log.api.ask("$JS.API.STREAM.DELETE.KV_running", b"")
+    with pytest.raises(BrokerRefused, match="KV_running"):
+        await in_doubt(admin)
 
 
 async def test_void_starts_and_results_are_found_for_a_week(desk, monkeypatch):
@@ -351,16 +345,15 @@ async def _written(desk: Ledger, key: str) -> None:
     await until(stands)
 
 
-async def test_the_queues_worker_keeps_the_index(store, monkeypatch):
+async def test_the_queues_worker_keeps_the_index(store, admin, monkeypatch):
     """With the credentials of its role; a reader without any rights to write finds the same."""
     monkeypatch.setattr(doubt, "RENEW_AFTER_S", -1)
-    async with Ledger.connect(store, role="admin") as desk:
-        await desk.declare("shop", PAY)
-        call = await claimed(desk, "c1")
-        await doubted(desk, call.client_finished)
-        async with working(reactions(["queue"]), store=store):
-            await _written(desk, "shop.t1.c1")
-            await _written(desk, "_upto")
+    await admin.declare("shop", PAY)
+    call = await claimed(admin, "c1")
+    await doubted(admin, call.client_finished)
+    async with working(reactions(["queue"]), store=store):
+        await _written(admin, "shop.t1.c1")
+        await _written(admin, "_upto")
     async with Ledger.connect(store, role="observer") as observer:
         assert await names(observer) == ["c1"]
 

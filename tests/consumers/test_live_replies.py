@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from brokers import running
 from chain import THREAD, Chain
+from long import IN_MEMORY_FIRST
 from until import until
 
 from ayes.consumers import live
@@ -20,11 +21,13 @@ from ayes.interfaces.cli.command import Session
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import MAX_LIVE_BYTES, EventLog
 from ayes.ledger.nats import streams
+from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ops.broker.accounts import ROLES
 from ayes.projections.live import Discarded, Ended, Fragment
 from ayes.schemas import events as e
 
+pytestmark = IN_MEMORY_FIRST
 TEXT = "Your money is on its way, and should be there on Monday."
 WORDS = [f"{word} " for word in TEXT.split()[:-1]] + [TEXT.rsplit(maxsplit=1)[-1]]
 
@@ -71,6 +74,13 @@ async def shows(heard: list[object], text: str) -> None:
     await until(lambda: "".join(getattr(one, "text", "") for one in heard) == text)
 
 
+async def ends(ledger: Ledger, following: asyncio.Task[str]) -> None:
+    """Record the reply, which is shown in the end."""
+    await ledger.append(THREAD.replied(1), e.ModelReplied(parts=(e.Text(TEXT),)))
+    assert await asyncio.wait_for(following, 60) == TEXT
+
+
+@pytest.mark.log("memory", "jetstream")
 async def test_each_word_is_shown_as_it_is_said(port: EventLog):
     """Before anything is recorded; and in the end the record says so."""
     speaker = Speaker()
@@ -113,6 +123,7 @@ async def test_a_follower_that_was_cut_off_and_comes_back(port: EventLog, cut: i
     assert Discarded() not in heard
 
 
+@pytest.mark.log("memory", "jetstream")
 async def test_the_record_replaces_what_was_said(port: EventLog):
     """What a model returns counts, not what it said on the way."""
     chain = Chain(port, Speaker(["Never ", "mind."], TEXT))
@@ -127,9 +138,8 @@ async def test_the_record_replaces_what_was_said(port: EventLog):
     assert Discarded() in heard
 
 
-async def test_another_attempt_begins_anew(port: EventLog):
+async def test_another_attempt_begins_anew(ledger: Ledger):
     """The worker died while its model spoke."""
-    ledger = Ledger(port, e.Author(kind="model", name="m"))
     heard: list[object] = []
     await ledger.append(THREAD.opened, e.ThreadOpened(requester="rita"))
     following = asyncio.create_task(shown_of(ledger, heard))
@@ -147,24 +157,20 @@ async def test_another_attempt_begins_anew(port: EventLog):
     assert await following == TEXT
 
 
-async def test_who_does_not_read_slows_nobody_down(tmp_path: Path):
+async def test_who_does_not_read_slows_nobody_down(store: Path, admin: Ledger):
     """Followers that never read, on sockets of their own, while the model says 40 MB: its turn
     ends, and another follower has the whole text.
     """
     words = ["x" * 100_000] * 400
     speaker = Speaker(words, "".join(words)[:200_000])
-    async with (
-        running(tmp_path / "store") as server,
-        Ledger.connect(server.store.path, role="admin") as ledger,
-        Ledger.connect(server.store.path, role="model") as model,
-    ):
-        chain = Chain(ledger.log, speaker)
+    async with Ledger.connect(store, role="model") as model:
+        chain = Chain(admin.log, speaker)
         chain.logs["model"] = model.log
-        deaf = [_deaf(server.store.login("observer")) for _ in range(3)]
+        deaf = [_deaf(Store.login_for("observer", store=store)) for _ in range(3)]
         heard: list[object] = []
         async with chain.at_work("gate", "model"):
             await chain.begin()
-            following = asyncio.create_task(shown_of(ledger, heard))
+            following = asyncio.create_task(shown_of(admin, heard))
             speaker.say_all()
             thread = await chain.answered(1)
             assert await following == speaker.text
@@ -208,15 +214,11 @@ async def test_the_broker_restarts_in_the_middle(tmp_path: Path):
             assert Discarded() not in heard
 
 
-async def test_the_command_shows_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+async def test_the_command_shows_it(store: Path, admin: Ledger, capsys: pytest.CaptureFixture[str]):
     """With its line feeds, and nothing that could harm a terminal; 1 if the model failed."""
-    async with (
-        running(tmp_path / "store") as server,
-        Ledger.connect(server.store.path, role="admin") as ledger,
-        Ledger.connect(server.store.path, role="model") as model,
-    ):
-        session = Session(store=server.store.path)
-        await ledger.append(THREAD.opened, e.ThreadOpened(requester="rita"))
+    async with Ledger.connect(store, role="model") as model:
+        session = Session(store=store)
+        await admin.append(THREAD.opened, e.ThreadOpened(requester="rita"))
         replied = e.ModelReplied(parts=(e.Text("On its\nway.\x1b[2J"),))
         for turn, end in enumerate((replied, e.ModelFailed(error="no")), 1):
             command = asyncio.create_task(look.follow(str(THREAD), session=session))
@@ -226,8 +228,8 @@ async def test_the_command_shows_it(tmp_path: Path, capsys: pytest.CaptureFixtur
                 while "On its\n" not in said:
                     await asyncio.sleep(0.05)
                     said += capsys.readouterr().out
-            await ledger.append(THREAD.asked(turn, 1), e.ModelAsked(model="test:m"))
-            await ledger.append(THREAD.replied(turn), end)
+            await admin.append(THREAD.asked(turn, 1), e.ModelAsked(model="test:m"))
+            await admin.append(THREAD.replied(turn), end)
             code = await command
             rest = capsys.readouterr()
             if turn == 1:
@@ -259,9 +261,9 @@ async def test_each_role_hears_what_the_model_s_account_says(tmp_path: Path):
                     assert await anext(following) == Fragment("Hello"), role
 
 
-async def test_a_follower_that_is_cancelled_leaves_no_task(port: EventLog):
+@pytest.mark.log("memory", "jetstream")
+async def test_a_follower_that_is_cancelled_leaves_no_task(ledger: Ledger):
     """As when a browser goes away while the model thinks."""
-    ledger = Ledger(port, e.Author(kind="model", name="m"))
     before = asyncio.all_tasks()
 
     async def follow() -> None:
@@ -276,11 +278,10 @@ async def test_a_follower_that_is_cancelled_leaves_no_task(port: EventLog):
     assert asyncio.all_tasks() <= before
 
 
-async def test_a_reply_of_a_newer_program_ends_the_following(port: EventLog):
-    ledger = Ledger(port, e.Author(kind="model", name="m"))
+async def test_a_reply_of_a_newer_program_ends_the_following(ledger: Ledger):
     raw = b'{"type":"ModelReplied","v":99,"id":"0000000000000000000000000z"}'
     newer = e.Carried("ModelReplied", raw, "0000000000000000000000000z", 99)
-    await port.append(THREAD.replied(1), raw, newer.id)
+    await ledger.log.append(THREAD.replied(1), raw, newer.id)
     async with asyncio.timeout(60):
         [end] = [one async for one in follow_reply(ledger, THREAD, 1)]
     assert isinstance(end, Ended)
@@ -296,24 +297,22 @@ async def test_a_reply_of_a_newer_program_ends_the_following(port: EventLog):
     ],
     ids=lambda garbage: garbage[:40].decode(errors="replace"),
 )  # fmt: skip
-async def test_what_is_no_piece_is_ignored(port: EventLog, garbage: bytes):
+async def test_what_is_no_piece_is_ignored(ledger: Ledger, garbage: bytes):
     """The text goes on behind it."""
-    ledger = Ledger(port, e.Author(kind="model", name="m"))
     heard: list[object] = []
     following = asyncio.create_task(shown_of(ledger, heard))
     async with LiveReply.of(ledger, THREAD, 1, 1) as replying:
         replying.publish("On ")
         await shows(heard, "On ")
-        await port.publish_live(live_subject(THREAD, 1), garbage)
+        await ledger.log.publish_live(live_subject(THREAD, 1), garbage)
         replying.publish("it.")
         await shows(heard, "On it.")
-    await ledger.append(THREAD.replied(1), e.ModelReplied(parts=(e.Text(TEXT),)))
-    assert await asyncio.wait_for(following, 60) == TEXT
+    await ends(ledger, following)
 
 
-async def test_half_a_character_does_not_end_the_live_text(port: EventLog):
+@pytest.mark.log("memory", "jetstream")
+async def test_half_a_character_does_not_end_the_live_text(ledger: Ledger):
     """A provider may split an emoji of two UTF-16 units, which JSON cannot hold by halves."""
-    ledger = Ledger(port, e.Author(kind="model", name="m"))
     heard: list[object] = []
     following = asyncio.create_task(shown_of(ledger, heard))
     async with LiveReply.of(ledger, THREAD, 1, 1) as live:
@@ -321,22 +320,17 @@ async def test_half_a_character_does_not_end_the_live_text(port: EventLog):
             live.publish(one)
             await asyncio.sleep(0.01)
         await shows(heard, "On \N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER} it.")
-    await ledger.append(THREAD.replied(1), e.ModelReplied(parts=(e.Text(TEXT),)))
-    assert await following == TEXT
+    await ends(ledger, following)
 
 
-async def test_followers_take_no_consumers_of_the_log(tmp_path: Path):
+async def test_followers_take_no_consumers_of_the_log(store: Path, admin: Ledger):
     """A stream has no more than 1,000, and workers and readers need them."""
-    async with (
-        running(tmp_path / "store") as server,
-        Ledger.connect(server.store.path, role="admin") as ledger,
-        Ledger.connect(server.store.path, role="observer") as observer,
-    ):
-        consumers = await _consumers(ledger)
+    async with Ledger.connect(store, role="observer") as observer:
+        consumers = await _consumers(admin)
         following = [asyncio.create_task(shown_of(observer, [])) for _ in range(100)]
         await asyncio.sleep(1)
-        assert await _consumers(ledger) == consumers
-        await ledger.append(THREAD.replied(1), e.ModelReplied(parts=(e.Text(TEXT),)))
+        assert await _consumers(admin) == consumers
+        await admin.append(THREAD.replied(1), e.ModelReplied(parts=(e.Text(TEXT),)))
         assert await asyncio.wait_for(asyncio.gather(*following), 60) == [TEXT] * 100
 
 
@@ -351,11 +345,11 @@ class Slow:
         return ModelReply((e.Text(TEXT),))
 
 
+@pytest.mark.log("memory", "jetstream")
 @pytest.mark.parametrize("word", ["so ", ""], ids=["it gives its reply", "it is quiet"])
-async def test_a_follower_does_not_ask_the_broker_while_a_model_is_asked(port, word, monkeypatch):
+async def test_a_follower_does_not_ask_the_broker_while_a_model_is_asked(ledger, word, monkeypatch):
     """A thousand of them would cost the broker, and with it the workers, thousands of requests."""
-    ledger = Ledger(port, e.Author(kind="model", name="m"))
-    looks = _counted(port, monkeypatch)
+    looks = _counted(ledger.log, monkeypatch)
     async with LiveReply.of(ledger, THREAD, 1, 1) as replying:
         following = asyncio.create_task(shown_of(ledger, []))
         for _ in range(30):
@@ -363,8 +357,7 @@ async def test_a_follower_does_not_ask_the_broker_while_a_model_is_asked(port, w
                 replying.publish(word)
             await asyncio.sleep(0.1)
         assert len(looks) <= 3  # the first, and if this machine pauses for half a second
-    await ledger.append(THREAD.replied(1), e.ModelReplied(parts=(e.Text(TEXT),)))
-    assert await asyncio.wait_for(following, 60) == TEXT
+    await ends(ledger, following)
 
 
 def test_a_follower_that_waits_for_long_looks_less_often():
@@ -388,10 +381,9 @@ async def test_a_follower_that_waited_for_long_is_shown_the_end_soon(port, after
 
 
 @pytest.mark.parametrize("heard", [True, False], ids=["it follows the later", "it missed it"])
-async def test_an_attempt_that_goes_on_after_the_reply_hides_no_end(port, heard, monkeypatch):
+async def test_an_attempt_that_goes_on_after_the_reply_hides_no_end(ledger, heard, monkeypatch):
     """A worker may be slow rather than dead, and another one may have recorded the reply."""
     monkeypatch.setattr(live, "_LOOK_S", 3600.0 if heard else 1.0)
-    ledger = Ledger(port, e.Author(kind="model", name="m"))
     news: list[object] = []
     following = asyncio.create_task(shown_of(ledger, news))
     async with LiveReply.of(ledger, THREAD, 1, 1) as slow:
@@ -436,6 +428,7 @@ async def _consumers(ledger: Ledger) -> int:
     return int(found["state"]["consumer_count"])
 
 
+@pytest.mark.log("memory", "jetstream")
 async def test_a_follower_that_does_not_read_holds_little(port: EventLog):
     """It has what fits; the next whole text has the rest."""
     subject = live_subject(THREAD, 1)
@@ -476,20 +469,14 @@ async def test_only_models_publish_live_text(tmp_path: Path):
                 assert received == ([b"model"] if role == "model" else []), role
 
 
-async def test_the_command_marks_what_it_had_to_spell_out_once(tmp_path, capsys):
+async def test_the_command_marks_what_it_had_to_spell_out_once(store, admin, capsys):
     """Behind the text, not in the middle of it, however it was split."""
-    async with (
-        running(tmp_path / "store") as server,
-        Ledger.connect(server.store.path, role="admin") as ledger,
-    ):
-        await ledger.append(THREAD.opened, e.ThreadOpened(requester="rita"))
-        command = asyncio.create_task(
-            look.follow(str(THREAD), session=Session(store=server.store.path))
-        )
-        await asyncio.sleep(0.5)
-        await ledger.append(THREAD.asked(1, 1), e.ModelAsked(model="test:m"))
-        parts = (e.Text("On its\u200b way.\nSoon."),)
-        await ledger.append(THREAD.replied(1), e.ModelReplied(parts=parts))
-        assert await command == 0
-        shown = capsys.readouterr().out
-        assert shown == "On its\\u200b way.\nSoon.  [hidden characters]\n"
+    await admin.append(THREAD.opened, e.ThreadOpened(requester="rita"))
+    command = asyncio.create_task(look.follow(str(THREAD), session=Session(store=store)))
+    await asyncio.sleep(0.5)
+    await admin.append(THREAD.asked(1, 1), e.ModelAsked(model="test:m"))
+    parts = (e.Text("On its\u200b way.\nSoon."),)
+    await admin.append(THREAD.replied(1), e.ModelReplied(parts=parts))
+    assert await command == 0
+    shown = capsys.readouterr().out
+    assert shown == "On its\\u200b way.\nSoon.  [hidden characters]\n"

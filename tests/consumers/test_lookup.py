@@ -1,14 +1,14 @@
 """What an executor does with a call whose executor died, if the tool has a lookup."""
 
 import asyncio
-import signal
-import sys
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from program import AYES, environment
+from long import IN_MEMORY_FIRST
+from program import AYES, Started, environment
 from until import recorded, until
 from workers import tell
 
@@ -26,6 +26,7 @@ from ayes.schemas.codec import MAX_BYTES
 from ayes.schemas.errors import BadInput
 from ayes.schemas.slots import CallRef
 
+pytestmark = IN_MEMORY_FIRST
 CALL = CallRef("shop", "t1", "c1")
 
 
@@ -84,6 +85,7 @@ def not_done(**_named: object) -> object:
     return NOT_DONE
 
 
+@pytest.mark.log("memory", "jetstream")
 async def test_what_the_lookup_found_is_the_result(ledger: Ledger):
     """It is asked with the approved arguments and the call's idempotency key. (D15)"""
     tools = with_lookup(found)
@@ -125,7 +127,6 @@ async def test_it_is_not_started_for_ever(ledger: Ledger):
         (lambda **_: "x" * MAX_BYTES, "over the limit"),
     ],
 )
-@pytest.mark.log("memory")
 async def test_anything_uncertain_stays_in_doubt(ledger: Ledger, lookup, why: str, monkeypatch):
     """A lookup that forgot to return, that failed, or that did not answer in time. (I7)"""
     if lookup is is_slow:  # the others answer, however busy the machine is
@@ -139,7 +140,6 @@ async def test_anything_uncertain_stays_in_doubt(ledger: Ledger, lookup, why: st
     assert why in step.event.text
 
 
-@pytest.mark.log("memory")
 async def test_a_lookup_that_cannot_tell_is_asked_again(ledger: Ledger):
     """The system that it asks may be restarting, too."""
     answers: list[Any] = [None, None, "paid"]
@@ -150,7 +150,6 @@ async def test_a_lookup_that_cannot_tell_is_asked_again(ledger: Ledger):
     assert step.event == e.ToolReturned(output="paid", looked_up=True)
 
 
-@pytest.mark.log("memory")
 async def test_a_repeatable_tool_runs_again_if_its_lookup_cannot_tell(ledger: Ledger):
     """Its idempotency key makes that safe; a result that is found spares the run."""
     tools = with_lookup(is_away, repeatable=True)
@@ -169,19 +168,18 @@ def test_a_lookup_takes_the_arguments_of_its_tool():
         with_lookup(lambda amount: amount)
 
 
-async def test_a_start_after_a_lookup_breaks_no_promise(store):
+async def test_a_start_after_a_lookup_breaks_no_promise(admin):
     """`replay --verify` takes the word of the lookup, and of nothing else. (I7)"""
-    async with Ledger.connect(store, role="admin") as ledger:
-        tools = with_lookup(not_done)
-        await started(ledger, tools)
-        digest = (await ledger.call(CALL)).digest
-        start = e.ToolStarted(digest=digest, idempotency_key=str(CALL))
-        told = e.ToolStarted(digest=digest, idempotency_key=str(CALL), looked_up=True)
-        last = await tell(ledger, [(CALL.claim(2), told)])
-        assert (await rebuild(ledger, until=last, verify=True)).differences == ()
-        last = await tell(ledger, [(CALL.claim(3), start)])
-        [difference] = (await rebuild(ledger, until=last, verify=True)).differences
-        assert "was started 3 times and is not repeatable" in difference
+    tools = with_lookup(not_done)
+    await started(admin, tools)
+    digest = (await admin.call(CALL)).digest
+    start = e.ToolStarted(digest=digest, idempotency_key=str(CALL))
+    told = e.ToolStarted(digest=digest, idempotency_key=str(CALL), looked_up=True)
+    last = await tell(admin, [(CALL.claim(2), told)])
+    assert (await rebuild(admin, until=last, verify=True)).differences == ()
+    last = await tell(admin, [(CALL.claim(3), start)])
+    [difference] = (await rebuild(admin, until=last, verify=True)).differences
+    assert "was started 3 times and is not repeatable" in difference
 
 
 TOOLS = """
@@ -213,35 +211,34 @@ def pay(order: str) -> str:
     ids=["it happened", "it did not happen"],
 )
 async def test_an_executor_that_was_killed_is_followed_by_one_that_asks(
-    store, tmp_path: Path, order: str, output: str, starts: int
+    store, admin, tmp_path: Path, order: str, output: str, starts: int
 ):
     """After kill -9 the next executor asks by itself; the tool takes effect once. (D15, I7)"""
     (tmp_path / "shop_tools.py").write_text(TOOLS)
-    async with Ledger.connect(store, role="admin") as ledger:
-        first = await _executor(store, tmp_path)
-        await recorded(ledger, "ledger.shop._tool.>")
-        wish = (await ledger.request(CALL, "pay", {"order": order}, requester="ben")).wish
-        yes = e.Approved(digest=wish.digest, ground="policy", rule="freely", policy_version=1)
-        await tell(ledger, [(CALL.decided, yes)])
-        await until((tmp_path / "runs").exists)
-        first.send_signal(signal.SIGKILL)
-        await first.wait()
-        (tmp_path / "killed").touch()
-        second = await _executor(store, tmp_path)
-        await recorded(ledger, CALL.finished.subject)
-        call = await ledger.call(CALL, must_include=CALL.finished)
-        second.terminate()
-        await second.wait()
+    first = _executor(store, tmp_path)
+    await recorded(admin, "ledger.shop._tool.>")
+    wish = (await admin.request(CALL, "pay", {"order": order}, requester="ben")).wish
+    yes = e.Approved(digest=wish.digest, ground="policy", rule="freely", policy_version=1)
+    await tell(admin, [(CALL.decided, yes)])
+    await until((tmp_path / "runs").exists)
+    first.kill()
+    await asyncio.to_thread(first.wait)
+    (tmp_path / "killed").touch()
+    second = _executor(store, tmp_path)
+    await recorded(admin, CALL.finished.subject)
+    call = await admin.call(CALL, must_include=CALL.finished)
+    second.terminate()
+    await asyncio.to_thread(second.wait)
     assert call.status is Status.RETURNED
     assert isinstance(call.finished.event, e.ToolReturned)
     assert (call.finished.event.output, len(call.starts)) == (output, starts)
 
 
-async def _executor(store: Path, folder: Path) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        *(AYES, "work", "executor", "--tools", "shop_tools:tools", "-w", "shop"),
+def _executor(store: Path, folder: Path) -> Started:
+    return Started(
+        [AYES, "work", "executor", "--tools", "shop_tools:tools", "-w", "shop"],
         cwd=folder,
-        env=environment(AYES_STORE=str(store), PYTHONPATH=":".join(sys.path)),
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.DEVNULL,
+        env=environment(AYES_STORE=str(store)),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from inboxes import Inbox, http, ntfy, smtp
+from long import IN_MEMORY_FIRST
 from running import working
 from sections import section
 from shop import FIRST, SECOND, THREAD, Shop, rule
@@ -32,6 +33,7 @@ from ayes.schemas.errors import BadFile
 from ayes.schemas.slots import ROOT, CallRef
 from ayes.schemas.tools import ToolSpec
 
+pytestmark = IN_MEMORY_FIRST
 CONTACTS = """
 [contacts]
 ana = ["mail:ana@example.org"]
@@ -124,6 +126,7 @@ def digest_s(in_s: float) -> float:
     return end / math.ceil(end / 3600)
 
 
+@pytest.mark.log("memory", "jetstream")
 async def test_people_are_told_by_mail_push_and_http(shop, port, inboxes, tmp_path):
     """A question reaches each voter through a channel of theirs, and a shared room; the outcome
     reaches the requester. Each is a fact, and whoever restarts the notifier is told nothing again
@@ -235,6 +238,7 @@ async def test_each_is_judged_again_at_the_moment_of_sending(shop, port, inboxes
     assert [one.subject for one in inboxes.mail] == ["refund needs approval: shop/t1/c1"]
 
 
+@pytest.mark.log("memory", "jetstream")
 async def test_a_dead_channel_delays_nobody_and_is_known(shop, port, inboxes, tmp_path):
     """Ana's mail server is broken: Ben is told all the same, the state shows the channel, the
     delivery is parked with its reason; tried again later, only Ana is told (B54).
@@ -271,7 +275,6 @@ async def test_the_next_contact_is_tried_if_one_fails(shop, port, inboxes, tmp_p
     assert len(inboxes.mail) == 1
 
 
-@pytest.mark.log("jetstream")
 async def test_forty_calls_are_one_message(shop, port, inboxes, tmp_path):
     """A digest of 40 is one message that lists them all, and 40 facts."""
     calls = [THREAD.call(f"d{number}") for number in range(40)]
@@ -302,7 +305,7 @@ async def test_a_first_start_tells_each_person_once(shop, port, inboxes, tmp_pat
     """
     monkeypatch.setattr(notifier, "_BACKLOG_S", -3600.0)
     await shop.open(f'[contacts]\nana = ["mail:ana@example.org"]\n{ASKS}')
-    calls = [THREAD.call(f"w{number}") for number in range(20)]
+    calls = [THREAD.call(f"w{number}") for number in range(5)]
     async with shop.gates():
         for ref in calls:
             await shop.ask(ref)
@@ -314,11 +317,12 @@ async def test_a_first_start_tells_each_person_once(shop, port, inboxes, tmp_pat
             await shop.request(FIRST)
             await told(shop, 1)
     assert [one.subject for one in inboxes.mail] == [
-        "ayes: 20 notices, 20 waiting for approval",
+        "ayes: 5 notices, 5 waiting for approval",
         "refund needs approval: shop/t1/c1",
     ]
 
 
+@pytest.mark.log("memory", "jetstream")
 async def test_a_reminder_comes_before_the_deadline_if_it_is_needed(shop, port, inboxes, tmp_path):
     """Who has not voted is reminded; who has is not, and nobody is about a decided call."""
     remind = '[[notify]]\non = ["reminder"]\nremind_before_s = 28.5\n'
@@ -337,9 +341,10 @@ async def test_a_reminder_comes_before_the_deadline_if_it_is_needed(shop, port, 
     assert list(inboxes.mail) == []
 
 
+@pytest.mark.log("memory", "jetstream")
 async def test_two_notifiers_tell_everybody_once(shop, port, inboxes, tmp_path):
     """They share the work: no call is told twice, and none is missed."""
-    calls = [THREAD.call(f"m{number}") for number in range(20)]
+    calls = [THREAD.call(f"m{number}") for number in range(6)]
     await shop.open(CONTACTS + ASKS)
     (tmp_path / "other").mkdir()
     with sending(port, inboxes.channels(tmp_path / "other")) as others:
@@ -352,7 +357,7 @@ async def test_two_notifiers_tell_everybody_once(shop, port, inboxes, tmp_path):
                 await shop.request(ref)
             for ref in calls:
                 await told(shop, 2, ref)
-    assert len(inboxes.mail) == len(inboxes.push) == 20
+    assert len(inboxes.mail) == len(inboxes.push) == 6
 
 
 # ------------------------------------------------------------------------------------- the channels

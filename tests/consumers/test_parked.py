@@ -11,6 +11,7 @@ from typing import Any, Never
 import pytest
 import structlog
 from logins import signed_on
+from long import IN_MEMORY_FIRST
 from msgspec import structs
 from program import in_process
 from running import working
@@ -44,8 +45,8 @@ class Mending:
     durables = ("gate", "gate-timers")
     replaces = False
 
-    def __init__(self) -> None:
-        self.is_mended = False
+    def __init__(self, *, is_mended: bool = False) -> None:
+        self.is_mended = is_mended
         self.handed: list[Delivered] = []
 
     async def load(self, ledger: Ledger, handed: Delivered) -> CallRef:
@@ -139,8 +140,7 @@ async def test_a_mark_on_what_is_settled_changes_nothing(port, ledger, at_once):
 
 async def test_a_note_about_another_consumers_fact_is_not_obeyed(port, ledger, at_once):
     """Whoever forges a parked delivery cannot have a worker handle a fact that is not for it."""
-    gate = Mending()
-    gate.is_mended = True
+    gate = Mending(is_mended=True)
     other = await ledger.append(ONE.escalated(1), e.Escalated(voters=("lea",)))
     assert isinstance(other, Recorded)
     forged = Parked("gate", other.seq, "forged", "forged", 1, clock.now(), state="again")
@@ -158,8 +158,7 @@ async def test_a_retry_waits_for_a_worker(port: EventLog, ledger: Ledger):
     await port.park(Parked("gate-timers", 4, str(TWO), "out of order", 5, clock.now()))
     [parked] = await port.parked()
     await port.mark(Mark("gate-timers", parked.number, "retry", clock.now()))
-    gate = Mending()
-    gate.is_mended = True
+    gate = Mending(is_mended=True)
     async with working(Worker(ledger, gate)):
         await until_parked(port, "settled")
     [due] = gate.handed
@@ -176,8 +175,7 @@ async def test_what_a_newer_program_wrote_is_tried_again_by_it(port, ledger, mon
     await port.append(ONE.requested, newer, "x")
     await port.append(TWO.requested, newer, "y")
     await port.append(THREAD.call("junk").requested, b"\xff", "z")
-    gate = Mending()
-    gate.is_mended = True
+    gate = Mending(is_mended=True)
     async with working(Worker(ledger, gate)):
         found = await until_parked(port, "parked", "parked", "parked")
     assert [one.newer for one in found] == [True, True, False]
@@ -207,8 +205,7 @@ async def test_a_failing_part_does_not_end_a_worker(port, ledger, monkeypatch):
 
     monkeypatch.setattr(type(port), "deliveries", failing)
     monkeypatch.setattr(worker_module.Worker, "_renew", failing)  # not even to be awaited
-    gate = Mending()
-    gate.is_mended = True
+    gate = Mending(is_mended=True)
     async with working(Worker(ledger, gate, ack_wait_s=0.3)) as running:
         await ledger.append(ONE.requested, WISH)
         await until(lambda: is_decided(port, ONE))
@@ -325,8 +322,7 @@ async def test_an_entry_counts_under_its_own_roles_name_only(store: Path, at_onc
         frames += [b"PUB parked.operator.gate.%d 2\r\n{}\r\n" % 3]
         await port.connection.client._send_command(b"".join(frames))
         await port.connection.client.flush()
-        gate = Mending()
-        gate.is_mended = True
+        gate = Mending(is_mended=True)
         async with working(Worker(ledger, gate)):
             await until_parked(port, *["parked"] * len(frames))
             await ledger.append(TWO.requested, WISH)
@@ -371,6 +367,7 @@ async def _full(port: EventLog, consumer: str) -> list[Parked]:
     raise AssertionError("none was refused")
 
 
+@IN_MEMORY_FIRST
 async def test_a_full_part_takes_no_more_and_loses_none(port: EventLog):
     """A consumer whose part is full parks nothing more. Another one does, what is parked stays, and
     what was dropped or settled makes room (I7: what was given up on is never lost).
@@ -440,11 +437,11 @@ async def test_one_role_cannot_push_out_what_another_parked(store, monkeypatch, 
             b'{"consumer":"model","seq":1,"subject":"s","reason":"%b","tries":1,'
             b'"parked_at":"2026-01-01T00:00:00Z"}' % (b"x" * 3_900)
         )
-        for number in range(20):
+        for number in range(3):
             await client.publish(f"parked.model.model.large-{number}", b"x" * 1_000_000)
         for number in range(3 * MAX_PARKED):
             await client.publish(f"parked.model.model.{number}", valid)
-        await client.flush(60)
+        await client.flush(240)
         [used] = [
             one
             for one in uses(await described(operator.log.api))

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from brokers import running
 from cable import Cable, delete, put, question
+from long import sampled
 from until import until
 
 from ayes.consumers.pending_view import PendingView, changes
@@ -119,14 +120,14 @@ async def test_a_value_that_is_not_an_entry_hinders_no_other(ledger: Ledger):
 # --------------------------------------------------------------------------------- the real thing
 
 
-async def test_thousands_come_and_go(store: Path):
+@pytest.mark.parametrize("many", sampled((100, 500), 100))
+async def test_hundreds_come_and_go(store: Path, admin: Ledger, many: int):
     """Several write at once while it is read, more comes than it is shown, and at each quiet point
     the inbox is right; so is one that is entered in the middle of it.
     """
-    blocks = (range(start, start + 500) for start in (0, 500, 1000))
-    seqs = [seq for at, block in enumerate(blocks) for seq in random.Random(at).sample(block, 500)]
+    blocks = (range(start, start + many) for start in (0, many, 2 * many))
+    seqs = [seq for at, block in enumerate(blocks) for seq in random.Random(at).sample(block, many)]
     async with (
-        Ledger.connect(store, role="admin") as admin,
         Ledger.connect(store, role="observer") as ledger,
         PendingView(ledger) as inbox,
     ):
@@ -146,7 +147,7 @@ async def test_thousands_come_and_go(store: Path):
                 await live(seq)
 
         for block in range(3):
-            left = iter(seqs[block * 500 : block * 500 + 500])
+            left = iter(seqs[block * many : block * many + many])
             async with asyncio.TaskGroup() as writers:
                 for _ in range(8):
                     writers.create_task(work(left))
@@ -156,21 +157,18 @@ async def test_thousands_come_and_go(store: Path):
                 async with PendingView(ledger) as late:
                     await asyncio.sleep(0.05)
                     assert len(late.entries) > 0
-            waits = [seq for seq in range(block * 500 + 500) if seq % 4 == 0 or seq % 8 == 1]
+            waits = [seq for seq in range(block * many + many) if seq % 4 == 0 or seq % 8 == 1]
             assert await quiet(inbox, bucket) == waits
             async with PendingView(ledger) as fresh:
                 assert fresh.entries.oldest() == inbox.entries.oldest()
 
 
-async def test_a_listing_leaves_out_nothing_that_is_written_anew(store: Path):
+async def test_a_listing_leaves_out_nothing_that_is_written_anew(store: Path, admin: Ledger):
     """More people are asked about a call while the queue is being read. Its entry moves to the end
     of the bucket, and is read there.
     """
     many = 300
-    async with (
-        Ledger.connect(store, role="admin") as admin,
-        Ledger.connect(store, role="observer") as ledger,
-    ):
+    async with Ledger.connect(store, role="observer") as ledger:
         bucket = admin.log.pending
         for seq in range(many):
             await put(bucket, question(seq, size=20_000))
@@ -182,7 +180,7 @@ async def test_a_listing_leaves_out_nothing_that_is_written_anew(store: Path):
 
         escalating = asyncio.create_task(escalate())
         try:
-            for _ in range(25):
+            for _ in range(8):
                 assert len(await ledger.log.pending.entries()) == many
                 async with PendingView(ledger) as inbox:
                     assert len(inbox.entries) == many
@@ -222,12 +220,9 @@ async def behind_a_cable(store: Path) -> AsyncIterator[tuple[Ledger, Cable]]:
             yield ledger, cable
 
 
-async def test_a_connection_that_was_cut(store: Path):
+async def test_a_connection_that_was_cut(store: Path, admin: Ledger):
     """What was decided or asked, or both, while nobody was listening is made up for."""
-    async with (
-        behind_a_cable(store) as (ledger, cable),
-        Ledger.connect(store, role="admin") as admin,
-    ):
+    async with behind_a_cable(store) as (ledger, cable):
         bucket = admin.log.pending
         for seq in range(4):
             await put(bucket, question(seq))
@@ -244,12 +239,9 @@ async def test_a_connection_that_was_cut(store: Path):
                 assert await quiet(inbox, bucket) == [0, *range(seq + 1, 4), *range(11, 11 + seq)]
 
 
-async def test_a_connection_that_was_cut_for_longer_than_markers_live(store: Path):
+async def test_a_connection_that_was_cut_for_longer_than_markers_live(store: Path, admin: Ledger):
     """Of what was decided meanwhile nothing is left, so all is read again: no ghost (B83)."""
-    async with (
-        behind_a_cable(store) as (ledger, cable),
-        Ledger.connect(store, role="admin") as admin,
-    ):
+    async with behind_a_cable(store) as (ledger, cable):
         bucket = of_short_markers(admin)
         of_short_markers(ledger)
         for seq in range(4):
@@ -265,41 +257,36 @@ async def test_a_connection_that_was_cut_for_longer_than_markers_live(store: Pat
             assert await quiet(inbox, bucket) == [0, 2]
 
 
-async def test_all_is_told_again_before_a_marker_can_be_missed(store: Path):
+async def test_all_is_told_again_before_a_marker_can_be_missed(admin: Ledger):
     """Whoever follows needs to know nothing of gaps: after half the life of a marker the whole of
     it comes again, and whoever keeps the queue finds no difference.
     """
-    async with Ledger.connect(store, role="admin") as admin:
-        bucket = of_short_markers(admin)
-        await put(bucket, question(1))
-        async with aclosing(bucket.follow()) as coming:
-            waiting = pending.PendingIndex()
-            first, again = await anext(coming), await anext(coming)
-            assert waiting.apply(first) == [("acme.t1.c1", question(1))]
-            entries = {"acme.t1.c1": pending.encode(question(1))}
-            assert first == again == Change(entries, whole=True, revision=1)
-            assert waiting.apply(again) == []
+    bucket = of_short_markers(admin)
+    await put(bucket, question(1))
+    async with aclosing(bucket.follow()) as coming:
+        waiting = pending.PendingIndex()
+        first, again = await anext(coming), await anext(coming)
+        assert waiting.apply(first) == [("acme.t1.c1", question(1))]
+        entries = {"acme.t1.c1": pending.encode(question(1))}
+        assert first == again == Change(entries, whole=True, revision=1)
+        assert waiting.apply(again) == []
 
 
-async def test_the_whole_names_the_last_revision_when_its_marker_has_gone(store: Path):
+async def test_the_whole_names_the_last_revision_when_its_marker_has_gone(admin: Ledger):
     """What was written last is nowhere to be read any more, and counts as read nevertheless."""
-    async with Ledger.connect(store, role="admin") as admin:
-        bucket = of_short_markers(admin)
-        await put(bucket, question(1))
-        await put(bucket, question(2))
-        await delete(bucket, 2)
-        await until_kept(admin, 1)
-        async with aclosing(bucket.follow()) as coming:
-            entries = {"acme.t1.c1": pending.encode(question(1))}
-            assert await anext(coming) == Change(entries, whole=True, revision=3)
+    bucket = of_short_markers(admin)
+    await put(bucket, question(1))
+    await put(bucket, question(2))
+    await delete(bucket, 2)
+    await until_kept(admin, 1)
+    async with aclosing(bucket.follow()) as coming:
+        entries = {"acme.t1.c1": pending.encode(question(1))}
+        assert await anext(coming) == Change(entries, whole=True, revision=3)
 
 
-async def test_an_inbox_that_cannot_be_kept_up_says_so(store: Path):
+async def test_an_inbox_that_cannot_be_kept_up_says_so(store: Path, admin: Ledger):
     """The bucket is gone: what is asked of the inbox then is an error, never the last known."""
-    async with (
-        Ledger.connect(store, role="admin") as admin,
-        Ledger.connect(store, role="observer") as ledger,
-    ):
+    async with Ledger.connect(store, role="observer") as ledger:
         await put(admin.log.pending, question(1))
         with pytest.raises(BrokerRefused, match="KV_pending"):
             await _lose(admin, ledger)
@@ -335,11 +322,12 @@ async def until_kept(ledger: Ledger, entries: int) -> None:
 # --------------------------------------------------------------------------------- ayes pending
 
 
-async def test_the_command_shows_the_oldest(store: Path, capsys: pytest.CaptureFixture[str]):
+async def test_the_command_shows_the_oldest(
+    store: Path, admin: Ledger, capsys: pytest.CaptureFixture[str]
+):
     """All, or so many of the oldest, of one workspace or of all, and how many there are (B72)."""
-    async with Ledger.connect(store, role="admin") as admin:
-        for seq in (4, 2, 3, 1):
-            await put(admin.log.pending, question(seq, workspace=("acme", "shop")[seq % 2]))
+    for seq in (4, 2, 3, 1):
+        await put(admin.log.pending, question(seq, workspace=("acme", "shop")[seq % 2]))
 
     async def shown(workspace: str, limit: int | None) -> list[int]:
         await decide.pending(workspace, watch=False, limit=limit, session=Session(store, json=True))
@@ -358,30 +346,31 @@ async def test_the_command_shows_the_oldest(store: Path, capsys: pytest.CaptureF
         await shown("", 0)
 
 
-async def test_the_command_goes_on_with_what_comes(store: Path, capsys: pytest.CaptureFixture[str]):
+async def test_the_command_goes_on_with_what_comes(
+    store: Path, admin: Ledger, capsys: pytest.CaptureFixture[str]
+):
     """What waits, oldest first, then each change; what was decided before it began is not told."""
-    async with Ledger.connect(store, role="admin") as admin:
-        bucket = admin.log.pending
-        for seq in (3, 1, 2):
-            await put(bucket, question(seq))
-        await delete(bucket, 2)
-        lines: list[str] = []
+    bucket = admin.log.pending
+    for seq in (3, 1, 2):
+        await put(bucket, question(seq))
+    await delete(bucket, 2)
+    lines: list[str] = []
 
-        async def told(many: int) -> list[str]:
-            async with asyncio.timeout(60):
-                while len(lines) < many:
-                    lines.extend(capsys.readouterr().out.splitlines())
-                    await asyncio.sleep(0.02)
-            return [" ".join(line.split()[:2]) for line in lines]
+    async def told(many: int) -> list[str]:
+        async with asyncio.timeout(60):
+            while len(lines) < many:
+                lines.extend(capsys.readouterr().out.splitlines())
+                await asyncio.sleep(0.02)
+        return [" ".join(line.split()[:2]) for line in lines]
 
-        watching = asyncio.create_task(decide.pending("acme", watch=True, session=Session(store)))
-        try:
-            assert await told(2) == ["asked acme/t1/c1", "asked acme/t1/c3"]
-            await put(bucket, question(5, workspace="shop"))
-            await delete(bucket, 1)
-            assert (await told(3))[2:] == ["decided acme/t1/c1"]
-            await put(bucket, question(7))
-            assert (await told(4))[3:] == ["asked acme/t1/c7"]
-        finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
+    watching = asyncio.create_task(decide.pending("acme", watch=True, session=Session(store)))
+    try:
+        assert await told(2) == ["asked acme/t1/c1", "asked acme/t1/c3"]
+        await put(bucket, question(5, workspace="shop"))
+        await delete(bucket, 1)
+        assert (await told(3))[2:] == ["decided acme/t1/c1"]
+        await put(bucket, question(7))
+        assert (await told(4))[3:] == ["asked acme/t1/c7"]
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)

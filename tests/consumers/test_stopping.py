@@ -1,9 +1,11 @@
 """A stop at work: nothing starts, nothing is allowed, no model is asked; and it goes on once."""
 
 import asyncio
+from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 
 import pytest
+from long import IN_MEMORY_FIRST
 from running import working
 from shop import FIRST, SCHEMA, SECOND, Shop, rule
 
@@ -14,30 +16,44 @@ from ayes.consumers.tools import Registered
 from ayes.consumers.worker import Worker
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
-from ayes.ledger.log import EventLog
 from ayes.ledger.subscriptions import DURABLES
 from ayes.schemas import events as e
 from ayes.schemas.errors import AlreadyFilled, BadInput, NotAllowed, NotOpen
 from ayes.schemas.slots import ORGANISATION, GrantRef, StopRef, ThreadRef
 from ayes.schemas.tools import ToolSpec
 
+# What is tested here is the workers'; what it rests on is the contract of the log, in test_log.py.
+pytestmark = IN_MEMORY_FIRST
 STOP = StopRef("shop", "ana", "s1")
-EVERYWHERE = StopRef(ORGANISATION, "ana", "s1")
 FREE, ASK = rule("free", "allow"), rule("money", "ask", 'voters = ["ana", "ben"]')
 SPEC = ToolSpec(name="refund", schema=SCHEMA, run_by="executor")
 
 
-@pytest.fixture
-def shop(port: EventLog) -> Shop:
-    return Shop(port)
-
-
-def tools(*ran: list[str]) -> dict[str, Registered]:
+def tools(ran: list[str]) -> dict[str, Registered]:
     def refund(amount: float = 0) -> str:
-        ran[0].append(f"{amount}")
+        ran.append(f"{amount}")
         return "paid"
 
     return {"refund": Registered(SPEC, refund)}
+
+
+def executing(shop: Shop, executor: Executor) -> AbstractAsyncContextManager[object]:
+    ledger = Ledger(shop.log, e.Author(kind="executor", name="executor"))
+    return working(Worker(ledger, executor))
+
+
+class Late(Executor):
+    """A stop is given after it has read the call, the first time."""
+
+    def __init__(self, shop: Shop, ran: list[str]) -> None:
+        super().__init__(tools(ran))
+        self.shop = shop
+
+    async def load(self, ledger, handed):
+        seen = await super().load(ledger, handed)
+        if not await self.shop.ledger.read(STOP):
+            await self.shop.ledger.reviewer("ana").stop(STOP, reason="A wrong account.")
+        return seen
 
 
 @pytest.fixture
@@ -49,7 +65,9 @@ def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(gate, name, timedelta(seconds=0.1))
 
 
-@pytest.mark.parametrize("stop", [STOP, EVERYWHERE], ids=["workspace", "all workspaces"])
+@pytest.mark.parametrize(
+    "stop", [STOP, StopRef(ORGANISATION, "ana", "s1")], ids=["workspace", "all workspaces"]
+)
 @pytest.mark.parametrize("how", ["by a rule", "by people", "by a grant"])
 async def test_nothing_is_approved_until_it_is_resumed(shop, how, stop, looks_often):
     """Whatever would approve it: the approval is recorded after the end, once."""
@@ -83,14 +101,14 @@ async def test_people_may_still_deny(shop):
         await shop.decided(e.Denied)
 
 
+@pytest.mark.log("memory", "jetstream")
 async def test_an_approved_call_starts_once_it_is_resumed(shop, looks_often):
     """An executor that receives it while it is stopped does not claim it, and then runs it once."""
     ran: list[str] = []
     async with shop.at_work(FREE, "", SPEC):
         await shop.judged(e.Approved, run_by="executor")
         await shop.ledger.reviewer("ana").stop(STOP, reason="A wrong account.")
-        executor = Ledger(shop.log, e.Author(kind="executor", name="executor"))
-        async with working(Worker(executor, Executor(tools(ran)))):
+        async with executing(shop, Executor(tools(ran))):
             await asyncio.sleep(0.3)
             call = await shop.ledger.call(FIRST)
             assert (call.status, call.claims, call.void, ran) == (Status.APPROVED, (), (), [])
@@ -103,20 +121,9 @@ async def test_an_approved_call_starts_once_it_is_resumed(shop, looks_often):
 async def test_a_stop_between_reading_and_claiming_holds(shop, looks_often):
     """The claim is recorded after the stop: the tool does not run, and later it does, once."""
     ran: list[str] = []
-
-    class Late(Executor):
-        """A stop is given after it has read the call, the first time."""
-
-        async def load(self, ledger, handed):
-            seen = await super().load(ledger, handed)
-            if not await shop.ledger.read(STOP):
-                await shop.ledger.reviewer("ana").stop(STOP, reason="A wrong account.")
-            return seen
-
     async with shop.at_work(FREE, "", SPEC):
         await shop.judged(e.Approved, run_by="executor")
-        executor = Ledger(shop.log, e.Author(kind="executor", name="executor"))
-        async with working(Worker(executor, Late(tools(ran)))):
+        async with executing(shop, Late(shop, ran)):
             await shop.until(FIRST.claim(1))
             await asyncio.sleep(0.3)
             call = await shop.ledger.call(FIRST)
@@ -133,13 +140,7 @@ async def test_a_stop_that_ends_right_after_the_claim_is_waited_for(shop, looks_
     """
     ran: list[str] = []
 
-    class Late(Executor):
-        async def load(self, ledger, handed):
-            seen = await super().load(ledger, handed)
-            if not await shop.ledger.read(STOP):
-                await shop.ledger.reviewer("ana").stop(STOP, reason="A wrong account.")
-            return seen
-
+    class Waiting(Late):
         async def execute(self, ledger, work):
             if work.attempt == 1:
                 await shop.ledger.reviewer("ben").resume(STOP)
@@ -148,8 +149,7 @@ async def test_a_stop_that_ends_right_after_the_claim_is_waited_for(shop, looks_
 
     async with shop.at_work(FREE, "", SPEC):
         await shop.judged(e.Approved, run_by="executor")
-        executor = Ledger(shop.log, e.Author(kind="executor", name="executor"))
-        async with working(Worker(executor, Late(tools(ran)))):
+        async with executing(shop, Waiting(shop, ran)):
             await shop.until(FIRST.finished)
     call = await shop.ledger.call(FIRST)
     assert (call.status, ran, call.attempt) == (Status.RETURNED, ["100"], 2)
@@ -227,6 +227,7 @@ async def test_who_may_stop_and_resume(shop):
             await shop.ledger.reviewer("lead-1").resume(oncall)
 
 
+@pytest.mark.log("memory", "jetstream")
 async def test_who_may_not_is_ended_by_the_gate(shop):
     """A raw client with a person's credentials stops for a moment; his resumption ends nothing."""
     forged = StopRef("shop", "eve", "s1")

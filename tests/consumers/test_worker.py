@@ -1,8 +1,8 @@
 """The one loop: when it acknowledges, what it does about failures, and how workers die and live
 side by side.
 
-All of it on the log in memory and on the real one. `Watched` stands between loop and log: it passes
-everything on, and notes the order.
+All of it on the log in memory, and much of it on the real one. `Watched` stands between loop and
+log: it passes everything on, and notes the order.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, Never
 
 import pytest
+from long import IN_MEMORY_FIRST
 from running import working
 from until import recorded, until
 
@@ -31,6 +32,7 @@ from ayes.schemas.errors import BrokerAway
 from ayes.schemas.slots import CallRef, Slot, ThreadRef
 from ayes.schemas.tools import ToolSpec
 
+pytestmark = IN_MEMORY_FIRST
 THREAD = ThreadRef("shop", "t1")
 ONE, TWO = THREAD.call("one"), THREAD.call("two")
 
@@ -163,6 +165,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 # ------------------------------------------------------------------------------------ acknowledging
 
 
+@pytest.mark.log("memory", "jetstream")
 async def test_it_acknowledges_when_all_is_written_down(watched: Watched, ledger: Ledger):
     """Claim, run, result, and only then the acknowledgement (I6, I7)."""
     await approve(ledger, ONE)
@@ -312,6 +315,7 @@ async def _stands(ledger: Ledger, slot: Slot) -> bool:
     return await ledger.log.latest(slot.subject) is not None
 
 
+@pytest.mark.log("memory", "jetstream")
 async def test_what_cannot_be_read_is_parked_at_once(port: EventLog, ledger: Ledger):
     """A fact from the future, one that stands where it cannot, and bytes that are none: parked,
     never guessed at (I12, B14).
@@ -341,6 +345,7 @@ async def test_what_cannot_be_read_is_parked_at_once(port: EventLog, ledger: Led
     assert {one.tries for one in found} == {1}
 
 
+@pytest.mark.log("memory", "jetstream")
 async def test_what_kills_its_worker_does_not_do_so_for_ever(port, ledger, at_once, monkeypatch):
     """Handed out too often without ever being settled, a delivery is parked untouched."""
     monkeypatch.setattr(worker_module, "MAX_DELIVERIES", 1)
@@ -426,6 +431,7 @@ async def test_what_has_been_done_is_written_down_by_a_worker_out_of_time(watche
     assert kinds(await ledger.read(ONE)) == RAN
 
 
+@pytest.mark.log("memory", "jetstream")
 async def test_what_was_handed_out_and_not_begun_goes_to_somebody_else(ledger: Ledger):
     """A worker that is busy stops: the rest of what it held is done by the next one, each once."""
     slow = Slow()
@@ -453,6 +459,7 @@ async def die(mortal: Worker[Any, Any], begun: asyncio.Event) -> None:
         await running
 
 
+@pytest.mark.log("memory", "jetstream")
 @pytest.mark.parametrize("ack_wait_s", [0.5])
 async def test_a_crash_between_claim_and_result_is_in_doubt(ledger: Ledger, ack_wait_s: float):
     """Whoever comes next does not run it again: a person says what happened (I7, B49, B34)."""
@@ -519,6 +526,7 @@ async def test_a_crash_while_the_model_is_asked_is_its_next_attempt(ledger, ack_
     assert deaf.asked == 2
 
 
+@pytest.mark.log("memory", "jetstream")
 async def test_two_copies_of_a_worker_do_each_thing_once(ledger: Ledger):
     """Sixty calls, two workers: each call runs once, and both had their share (I6, B57)."""
     ran: list[str] = []
@@ -576,6 +584,7 @@ async def test_who_loses_a_claim_leaves_the_work_to_its_rival(ledger: Ledger):
     assert slow.runs == 1
 
 
+@pytest.mark.log("memory", "jetstream")
 @pytest.mark.parametrize("ack_wait_s", [0.6])
 async def test_a_worker_that_was_silent_does_not_begin_what_it_held(watched, ledger, ack_wait_s):
     """Paused for too long, its work is with another by now; it lets go of that (I6, I7)."""
@@ -635,6 +644,7 @@ async def test_a_worker_that_is_not_heard_does_not_begin_what_it_held(watched, l
     assert slow.runs == 2
 
 
+@pytest.mark.log("memory", "jetstream")
 @pytest.mark.parametrize("ack_wait_s", [0.6])
 async def test_a_slow_tool_is_not_taken_for_dead(ledger: Ledger, ack_wait_s: float):
     """A tool may take longer than a silent worker is waited for: its worker says that it lives."""

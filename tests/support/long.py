@@ -16,3 +16,7 @@ def _long(value: object) -> object:
     if isinstance(value, _PARAM):
         return pytest.param(*value.values, marks=[*value.marks, pytest.mark.long], id=value.id)
     return pytest.param(value, marks=pytest.mark.long)
+
+
+#: What runs on any log: in memory, and in `make test-long` on a real broker too.
+IN_MEMORY_FIRST = pytest.mark.log(*sampled(("memory", "jetstream"), "memory"))
