@@ -196,9 +196,8 @@ async def test_who_was_asked_first_still_counts(shop: Shop):
 async def test_the_lead_is_not_asked_before_their_time(shop: Shop):
     """A vote that was recorded for them too early does not count, not even later (B40)."""
     async with shop.at_work(asking(stages(SOON))):
-        asked = await shop.ask()
-        early = e.Voted(verdict="approve", digest=asked.digest)
-        await shop.ledger.append(FIRST.vote("lea"), early)
+        await shop.ask()
+        await shop.cast("lea")
         await shop.decided(e.Expired)
 
 
@@ -358,13 +357,12 @@ async def test_a_word_that_does_not_hold_gives_no_vote(shop: Shop, given: dict[s
 
 async def _gives_no_vote(shop: Shop) -> None:
     async with shop.gates():
-        asked = await shop.ask()
+        await shop.ask()
         with pytest.raises(NotAllowed, match="ana gave ben no vote on refund that holds now"):
             await shop.ledger.reviewer("ben").vote(FIRST, Ballot("approve", on_behalf_of="ana"))
         with pytest.raises(NotAllowed, match="ben is none of those who may vote"):
             await shop.ledger.reviewer("ben").approve(FIRST)
-        vote = e.Voted(verdict="approve", digest=asked.digest, on_behalf_of="ana")
-        await shop.ledger.append(FIRST.vote("ben"), vote)
+        await shop.cast("ben", on_behalf_of="ana")
         await shop.ledger.reviewer("ana").deny(FIRST, reason="I am here")
         denied = await shop.decided(e.Denied)
     assert (denied.voters, denied.on_behalf_of) == (("ana",), {})
@@ -406,10 +404,9 @@ async def test_a_removed_person_has_no_word_to_give(shop: Shop, is_given_before:
     if not is_given_before:
         await delegate(shop)
     async with shop.gates():
-        asked = await shop.ask()
-        for name, behalf in (("ana", ""), ("ben", "ana")):
-            vote = e.Voted(verdict="approve", digest=asked.digest, on_behalf_of=behalf)
-            await shop.ledger.append(FIRST.vote(name), vote)
+        await shop.ask()
+        await shop.cast("ana")
+        await shop.cast("ben", on_behalf_of="ana")
         await shop.ledger.reviewer("cy").vote(FIRST, Ballot("deny"))
         assert (await shop.decided(e.Denied)).voters == ("cy",)
     assert [one.flaw for one in (await explanation(shop.ledger, FIRST)).votes] == [
@@ -422,9 +419,8 @@ async def test_a_removed_person_has_no_word_to_give(shop: Shop, is_given_before:
 async def test_a_word_given_after_the_vote_gives_none(shop: Shop):
     """What he recorded before she gave it was not hers to give then (B40)."""
     async with shop.at_work(asking()):
-        asked = await shop.ask()
-    vote = e.Voted(verdict="approve", digest=asked.digest, on_behalf_of="ana")
-    await shop.ledger.append(FIRST.vote("ben"), vote)
+        await shop.ask()
+    await shop.cast("ben", on_behalf_of="ana")
     await delegate(shop)
     async with shop.gates():
         await shop.ledger.reviewer("ana").deny(FIRST)
@@ -437,7 +433,7 @@ async def test_a_word_is_not_passed_on(shop: Shop):
     await delegate(shop)
     await delegate(shop, "shop/ben/leave", "cy")
     async with shop.gates():
-        asked = await shop.ask()
+        await shop.ask()
         for behalf, sentence in (
             ("ana", "ana gave cy no vote on refund"),
             ("ben", "ben is none of those"),
@@ -445,10 +441,7 @@ async def test_a_word_is_not_passed_on(shop: Shop):
         ):
             with pytest.raises(NotAllowed, match=sentence):
                 await shop.ledger.reviewer("cy").vote(FIRST, Ballot("approve", on_behalf_of=behalf))
-        vote = e.Voted(verdict="approve", digest=asked.digest, on_behalf_of="ana")
-        await shop.ledger.append(
-            FIRST.vote("cy"), vote
-        )  # another program does not ask whether it may
+        await shop.cast("cy", on_behalf_of="ana")
         await shop.ledger.reviewer("ana").deny(FIRST)
         assert (await shop.decided(e.Denied)).voters == ("ana",)
 
@@ -583,7 +576,7 @@ async def test_who_may_not_break_it_breaks_nothing(shop: Shop):
     await shop.open(GLASS.replace('["sam"]', '["sam", "rita", "tom"]'))
     await delegate(shop, "shop/sam/leave", "cy")
     async with shop.gates():
-        asked = await shop.ask()
+        await shop.ask()
         for name, behalf, reason in (
             ("dan", "", "fire"),
             ("cy", "sam", "fire"),
@@ -594,10 +587,7 @@ async def test_who_may_not_break_it_breaks_nothing(shop: Shop):
                 await shop.ledger.reviewer(name).vote(
                     FIRST, Ballot("break_glass", reason=reason, on_behalf_of=behalf)
                 )
-            vote = e.Voted(
-                verdict="break_glass", digest=asked.digest, reason=reason, on_behalf_of=behalf
-            )
-            await shop.ledger.append(FIRST.vote(name), vote)
+            await shop.cast(name, FIRST, "break_glass", reason=reason, on_behalf_of=behalf)
         await shop.ledger.reviewer("ben").deny(FIRST)
         assert (await shop.decided(e.Denied)).voters == ("ben",)
 
@@ -607,11 +597,8 @@ async def test_glass_is_not_broken_for_other_arguments(shop: Shop):
     counts for nothing (B61, I1).
     """
     async with shop.at_work(GLASS):
-        asked = await shop.ask()
-        edit = e.Voted(
-            verdict="break_glass", digest=asked.digest, reason="fire", arguments='{"amount":1}'
-        )
-        await shop.ledger.append(FIRST.vote("sam"), edit)
+        await shop.ask()
+        await shop.cast("sam", FIRST, "break_glass", reason="fire", arguments='{"amount":1}')
         await shop.ledger.reviewer("ben").deny(FIRST)
         await shop.decided(e.Denied)
 

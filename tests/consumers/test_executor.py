@@ -46,7 +46,6 @@ from ayes.schemas.slots import Slot, ThreadRef
 from ayes.schemas.tools import ToolSpec, declaration
 
 CALL = REF.wish(1, 0)
-THREAD_OF_MANY = ThreadRef("acme", "many")
 WISH = e.Wish(tool="refund", arguments='{"order":"A-17"}')
 
 
@@ -161,10 +160,7 @@ TAMPERED = [
     *APPROVED[:2],
     (CALL.decided, approval(e.Wish(tool="refund", arguments='{"order":"A-99"}'))),
 ]
-EDITED_TAMPERED = [
-    *APPROVED[:2],
-    (CALL.decided, replace(APPROVED[2][1], arguments=EDIT)),
-]
+EDITED_TAMPERED = [*APPROVED[:2], (CALL.decided, replace(APPROVED[2][1], arguments=EDIT))]
 STARTED = [*APPROVED, *claims(1)]
 REVOKED = story("revoked")[:-1]
 DECLINED = [*APPROVED, (CALL.claim(1), e.Declined(why="unknown_tool"))]
@@ -347,7 +343,7 @@ async def test_what_is_claimed_runs_and_what_waits_can_be_revoked():
     """Of forty approved calls of a slow synchronous tool, each that is claimed is running; the
     others are still approved (R5).
     """
-    at_once, ref = 12, THREAD_OF_MANY
+    at_once, ref = 12, ThreadRef("acme", "many")
     begun, release = threading.Semaphore(0), threading.Event()
 
     def slow(**_named: object) -> str:
@@ -583,7 +579,7 @@ UNRECORDABLE = {
     "half a pair in a list": (lambda: ["\ud800"], "UnicodeEncodeError"),
     "half a pair in a key": (lambda: {"\ud800": 1}, "UnicodeEncodeError"),
     "too long": (lambda: "x" * MAX_BYTES, "its 524,290 bytes are over the limit of 520,192."),
-    "too long as JSON": (lambda: '"' * (MAX_BYTES // 2), "bytes are over the limit"),
+    "too long as JSON": (lambda: '"' * (MAX_BYTES // 2), "must return less"),
     "a file without bytes": (lambda: [e.Media("image/png", e.Inline("%%"))], "is not sound"),
 }
 

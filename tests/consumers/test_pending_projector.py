@@ -37,7 +37,7 @@ def value_of(facts: Sequence[tuple[Slot, e.AnyEvent]]) -> bytes:
     return pending.encode(entry)
 
 
-GATED = life(CALL, WISH, "denied")[:2]
+*GATED, DENIED = life(CALL, WISH, "denied")[:3]
 OPEN = value_of(GATED)
 
 #: What stands in the ledger, what in the bucket (value and revision), and what is written.
@@ -50,9 +50,9 @@ ROWS = [
     ("not asked: nothing", GATED[:1], b"", 0, []),
     ("decided by policy: never shown", [GATED[0], (CALL.decided, DECISIONS["denied by policy"])],
      b"", 0, []),
-    ("decided before it was shown", life(CALL, WISH, "denied")[:3], b"", 0,
+    ("decided before it was shown", [*GATED, DENIED], b"", 0,
      [WritePending(KEY, b"", 0)]),
-    ("decided and taken off", life(CALL, WISH, "denied")[:3], b"", 5, []),
+    ("decided and taken off", [*GATED, DENIED], b"", 5, []),
 ]  # fmt: skip
 
 
@@ -80,19 +80,26 @@ def test_votes_do_not_change_an_entry():
     assert reacts(voted, OPEN, 4) == []
 
 
-async def test_an_older_view_loses_and_looks_again():
-    """One projector saw the call open, then stalled; the other's writes stay (B53, I13)."""
-    ledger = Ledger(Memory(), e.Author(kind="queue", name="tests"))
-    bucket = ledger.log.pending
-    facts = life(CALL, WISH, "denied")[:3]
-    for slot, event in facts[:2]:
+async def asked(ledger: Ledger) -> Fact:
+    """A call that people are asked about; its question."""
+    for slot, event in GATED:
         await ledger.append(slot, event)
-    _, gated = await ledger.read(CALL)
+    return (await ledger.read(CALL))[-1]
+
+
+@pytest.mark.parametrize("is_shown", [True, False])
+async def test_an_older_view_loses_and_looks_again(is_shown: bool):
+    """One projector saw the call open, then stalled; the other's writes stay. Where it has no entry
+    to take off, it deletes it all the same, so that none can be put any more (B53, B77, I13).
+    """
+    ledger = Ledger(Memory(), e.Author(kind="queue", name="tests"))
+    bucket, gated = ledger.log.pending, await asked(ledger)
     stalled, other = PendingProjector(), PendingProjector()
     old = await stalled.load(ledger, gated)
-    [shown] = other.decide(await other.load(ledger, gated), gated)
-    assert await bucket.put(shown.key, shown.value, shown.replaces)
-    await ledger.append(*facts[2])
+    if is_shown:
+        [shown] = other.decide(await other.load(ledger, gated), gated)
+        assert await bucket.put(shown.key, shown.value, shown.replaces)
+    await ledger.append(*DENIED)
     decided = (await ledger.read(CALL))[-1]
     [gone] = other.decide(await other.load(ledger, decided), decided)
     assert await bucket.delete(gone.key, gone.replaces)
@@ -121,14 +128,11 @@ async def test_the_revision_is_older_than_the_facts():
     """What is decided while the facts are read is not put back on by who read them (I13)."""
     log = Meanwhile()
     ledger = Ledger(log, e.Author(kind="queue", name="tests"))
-    facts = life(CALL, WISH, "denied")[:3]
-    for slot, event in facts[:2]:
-        await ledger.append(slot, event)
-    _, gated = await ledger.read(CALL)
+    gated = await asked(ledger)
     await log.pending.put(KEY, b"shown by an older program", 0)
 
     async def decided_and_taken_off() -> None:
-        await ledger.append(*facts[2])
+        await ledger.append(*DENIED)
         _, revision = await log.pending.get(KEY)
         assert await log.pending.delete(KEY, revision)
 
@@ -137,24 +141,3 @@ async def test_the_revision_is_older_than_the_facts():
     [late] = queue.decide(await queue.load(ledger, gated), gated)
     assert not await log.pending.put(late.key, late.value, late.replaces)
     assert await log.pending.entries() == {}
-
-
-async def test_an_entry_that_is_put_late_is_refused():
-    """The decision's handler finds no entry, and deletes it all the same: the question's, which was
-    presumed dead meanwhile, cannot put one any more (I13, B77).
-    """
-    ledger = Ledger(Memory(), e.Author(kind="queue", name="tests"))
-    bucket = ledger.log.pending
-    facts = life(CALL, WISH, "denied")[:3]
-    for slot, event in facts[:2]:
-        await ledger.append(slot, event)
-    _, gated = await ledger.read(CALL)
-    asked, queue = await PendingProjector().load(ledger, gated), PendingProjector()
-    await ledger.append(*facts[2])
-    decided = (await ledger.read(CALL))[-1]
-    [gone] = queue.decide(await queue.load(ledger, decided), decided)
-    assert await bucket.delete(gone.key, gone.replaces)
-    [late] = queue.decide(asked, gated)
-    assert not await bucket.put(late.key, late.value, late.replaces)
-    assert queue.decide(await queue.load(ledger, gated), gated) == ()
-    assert await bucket.entries() == {}

@@ -2,9 +2,12 @@
 shows who asked whom, and ends with what it was asked for.
 """
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 
 import pytest
+from long import IN_MEMORY_FIRST
 from msgspec import structs
 from running import working
 from shop import FIRST, SECOND, THREAD, Shop, rule
@@ -21,7 +24,7 @@ from ayes.schemas.errors import AlreadyDecided, NotAllowed
 from ayes.schemas.slots import CallRef, DelegationRef, GrantRef, ThreadRef
 from ayes.schemas.tools import ToolSpec
 
-pytestmark = pytest.mark.log("memory", "jetstream")
+pytestmark = IN_MEMORY_FIRST
 
 ANY = '{"type":"object"}'
 DELEGATE = ToolSpec(name="delegate", schema=ANY)
@@ -36,18 +39,26 @@ POLICY = "\n".join(
 )
 
 
-async def opened(shop: Shop) -> None:
-    await shop.open(POLICY, "", DELEGATE, REFUND)
-    event = e.ThreadOpened(requester="rita", agent="desk")
+@asynccontextmanager
+async def opened(shop: Shop, policy: str = POLICY, requester: str = "rita") -> AsyncIterator[None]:
+    """A thread in a shop, and its gate."""
+    await shop.open(policy, "", DELEGATE, REFUND)
+    event = e.ThreadOpened(requester=requester, agent="desk")
     await shop.ledger.append(THREAD.opened, event)
+    async with shop.gates():
+        yield
+
+
+async def started(shop: Shop, ref: CallRef = FIRST) -> Call:
+    """A call that is approved by the policy, and runs."""
+    await shop.ledger.request(ref, "delegate", {})
+    await shop.ledger.decision(ref, timeout_s=60)
+    return await shop.ledger.start(ref)
 
 
 async def delegated(shop: Shop, ref: CallRef, agent: str = "helper") -> ThreadRef:
     """Make a call and open a thread in its run."""
-    await shop.ledger.request(ref, "delegate", {})
-    await shop.ledger.decision(ref, timeout_s=60)
-    call = await shop.ledger.start(ref)
-    thread, event = thread_below(call, agent=agent)
+    thread, event = thread_below(await started(shop, ref), agent=agent)
     await shop.ledger.append(thread.opened, event)
     return thread
 
@@ -65,18 +76,9 @@ async def ask(shop: Shop, ref: CallRef) -> CallRef:
     return ref
 
 
-async def vote(shop: Shop, ref: CallRef, reviewer: str) -> Call:
-    """With a raw client: whoever may not vote would be refused before."""
-    call = await shop.ledger.call(ref)
-    digest = call.approval_request.digest
-    await shop.ledger.append(ref.vote(reviewer), e.Voted(verdict="approve", digest=digest))
-    return call
-
-
 async def test_what_is_asked_three_levels_deep_shows_the_whole_chain(shop: Shop):
     """Nobody of the chain may vote: neither who asked first nor who is behind an agent (I2)."""
-    await opened(shop)
-    async with shop.gates():
+    async with opened(shop):
         threads = await levels(shop, 3)
         ref = await ask(shop, threads[-1].call("pay"))
         asked = await shop.asked(ref)
@@ -86,9 +88,9 @@ async def test_what_is_asked_three_levels_deep_shows_the_whole_chain(shop: Shop)
             e.Link(f"{threads[1]}/next", "delegate", "level-2"),
         )
         assert asked.excluded == ("rita", "dora")
-        await vote(shop, ref, "rita")
-        await vote(shop, ref, "dora")
-        await vote(shop, ref, "ana")
+        await shop.cast("rita", ref)
+        await shop.cast("dora", ref)
+        await shop.cast("ana", ref)
         assert (await shop.decided(e.Approved, ref)).voters == ("ana",)
 
 
@@ -112,16 +114,13 @@ async def test_no_way_leads_from_the_root_to_a_yes(shop: Shop):
     async with shop.gates():
         threads = await levels(shop, 2)
         ref = await ask(shop, threads[-1].call("pay"))
-        digest = (await shop.asked(ref)).digest
-        yes = e.Voted(verdict="approve", digest=digest)
-        glass = e.Voted(verdict="break_glass", digest=digest, reason="It is urgent.")
-        for name, behalf, said in (
-            ("RITA", "", yes), ("Dora", "", yes), ("rita", "ana", yes), ("cai", "rita", yes),
-            ("eve", "dora", yes), ("rITA", "", glass), ("DORA", "", glass),
+        for name, behalf in (
+            ("RITA", ""), ("Dora", ""), ("rita", "ana"), ("cai", "rita"), ("eve", "dora"),
         ):  # fmt: skip
-            cast = structs.replace(said, on_behalf_of=behalf)
-            await shop.ledger.append(ref.vote(name), cast)
-        await vote(shop, ref, "ana")
+            await shop.cast(name, ref, on_behalf_of=behalf)
+        for name in ("rITA", "DORA"):
+            await shop.cast(name, ref, "break_glass", reason="It is urgent.")
+        await shop.cast("ana", ref)
         assert (await shop.decided(e.Approved, ref)).voters == ("ana",)
     await shop.ledger.start(ref)
     await shop.ledger.doubt(ref)
@@ -133,11 +132,8 @@ async def test_no_way_leads_from_the_root_to_a_yes(shop: Shop):
 
 async def test_nobody_of_the_chain_settles_what_was_allowed_below(shop: Shop):
     """Nobody is asked, so the decision says who may not revoke or reconcile it: as above (I2)."""
-    await shop.open(
-        POLICY.replace('"ask"', '"allow"').replace('voters = ["*"]', ""), "", DELEGATE, REFUND
-    )
-    await shop.ledger.append(THREAD.opened, e.ThreadOpened(requester="rita", agent="desk"))
-    async with shop.gates():
+    freely = POLICY.replace('"ask"', '"allow"').replace('voters = ["*"]', "")
+    async with opened(shop, freely):
         [thread] = await levels(shop, 1)
         ref = await ask(shop, thread.call("pay"))
         await shop.decided(e.Approved, ref)
@@ -151,8 +147,7 @@ async def test_nobody_of_the_chain_settles_what_was_allowed_below(shop: Shop):
 
 async def test_what_a_request_leaves_to_its_thread_is_that_of_the_thread(shop: Shop):
     """Requester and agent of the call above, as everywhere (I2)."""
-    await opened(shop)
-    async with shop.gates():
+    async with opened(shop):
         await shop.request(FIRST, "{}", "delegate", requester="")
         await shop.ledger.decision(FIRST, timeout_s=60)
         await shop.ledger.start(FIRST)
@@ -163,10 +158,10 @@ async def test_what_a_request_leaves_to_its_thread_is_that_of_the_thread(shop: S
     assert asked.excluded == ("rita", "dora")
 
 
+@pytest.mark.log("memory", "jetstream")
 async def test_a_withdrawal_withdraws_what_was_asked_below_at_any_depth(shop: Shop):
     """The call itself goes on to its end, and so does what was approved before."""
-    await opened(shop)
-    async with shop.gates():
+    async with opened(shop):
         threads = await levels(shop, 3)
         pending = [await ask(shop, thread.call("pay")) for thread in threads]
         beside = await ask(shop, SECOND)
@@ -185,13 +180,9 @@ async def test_a_withdrawal_withdraws_what_was_asked_below_at_any_depth(shop: Sh
 
 
 async def test_a_withdrawal_in_the_middle_leaves_what_is_above(shop: Shop):
-    await opened(shop)
-    async with shop.gates():
+    async with opened(shop):
         threads = await levels(shop, 3)
-        above, below = (
-            await ask(shop, threads[0].call("pay")),
-            await ask(shop, threads[2].call("p")),
-        )
+        above, below = [await ask(shop, threads[place].call("pay")) for place in (0, 2)]
         await shop.asked(above)
         await shop.asked(below)
         middle = threads[0].call("next")
@@ -220,7 +211,6 @@ class Restless:
 
 async def test_after_a_withdrawal_the_model_of_a_sub_agent_is_not_asked(shop: Shop):
     """What it asks for would be withdrawn, turn after turn, and each turn costs tokens."""
-    await opened(shop)
     model = Restless()
     asking = Worker(
         Ledger(shop.log, e.Author(kind="model", name="m")), ModelWorker({"test": model})
@@ -229,10 +219,8 @@ async def test_after_a_withdrawal_the_model_of_a_sub_agent_is_not_asked(shop: Sh
         Ledger(shop.log, e.Author(kind="executor", name="closer")),
         Executor({}, group="", durable="closer"),
     )
-    async with shop.gates(), working(asking, closing):
-        await shop.ledger.request(FIRST, "delegate", {})
-        await shop.ledger.decision(FIRST, timeout_s=60)
-        call = await shop.ledger.start(FIRST)
+    async with opened(shop), working(asking, closing):
+        call = await started(shop)
         thread, event = thread_below(call, agent="helper", model="test:m")
         refund = (await shop.ledger.tool("shop", "refund")).version
         tools = (e.ToolRef("refund", refund),)
@@ -248,12 +236,9 @@ async def test_after_a_withdrawal_the_model_of_a_sub_agent_is_not_asked(shop: Sh
 
 async def test_a_thread_that_only_has_the_name_of_one_below_is_left_alone(shop: Shop):
     """It was opened by itself, so nothing was asked there in the run of the call."""
-    await opened(shop)
-    async with shop.gates():
+    async with opened(shop):
         await shop.ledger.append(FIRST.below.opened, e.ThreadOpened(requester="rita"))
-        await shop.ledger.request(FIRST, "delegate", {})
-        await shop.ledger.decision(FIRST, timeout_s=60)
-        await shop.ledger.start(FIRST)
+        await started(shop)
         ref = await ask(shop, FIRST.below.call("pay"))
         await shop.asked(ref)
         await shop.ledger.withdraw(FIRST)
@@ -264,13 +249,12 @@ async def test_a_thread_that_only_has_the_name_of_one_below_is_left_alone(shop: 
 
 async def test_nobody_approves_for_a_run_that_has_ended(shop: Shop):
     """Nobody waits for it: what people approve then is withdrawn, and nothing new is asked."""
-    await opened(shop)
-    async with shop.gates():
+    async with opened(shop):
         [thread] = await levels(shop, 1)
         ref = await ask(shop, thread.call("pay"))
         await shop.asked(ref)
         await shop.ledger.finish(FIRST, output="done without it")
-        await vote(shop, ref, "ana")
+        await shop.cast("ana", ref)
         ended = "shop/t1/c1, for whose run it was asked, has ended."
         assert (await shop.decided(e.Withdrawn, ref)).reason == ended
         late = await ask(shop, thread.call("late"))
@@ -278,11 +262,8 @@ async def test_nobody_approves_for_a_run_that_has_ended(shop: Shop):
 
 
 async def test_a_call_that_runs_and_has_nothing_below_is_not_withdrawn(shop: Shop):
-    await opened(shop)
-    async with shop.gates():
-        await shop.ledger.request(FIRST, "delegate", {})
-        await shop.ledger.decision(FIRST, timeout_s=60)
-        await shop.ledger.start(FIRST)
+    async with opened(shop):
+        await started(shop)
         with pytest.raises(AlreadyDecided, match="no sub-agent asks in its run"):
             await shop.ledger.withdraw(FIRST)
         assert (await shop.ledger.call(FIRST)).withdrawn is None
@@ -303,8 +284,7 @@ async def forged(shop: Shop, thread: ThreadRef, parent: str, requester: str = "r
 
 async def test_a_parent_is_not_believed(shop: Shop):
     """A raw client that opens threads below whatever it likes gets nothing approved (I13)."""
-    await opened(shop)
-    async with shop.gates():
+    async with opened(shop):
         await shop.ledger.request(FIRST, "delegate", {})
         await shop.ledger.decision(FIRST, timeout_s=60)
         below = FIRST.below
@@ -327,8 +307,7 @@ async def test_a_parent_is_not_believed(shop: Shop):
 
 async def test_a_thread_that_was_opened_before_the_call_ran_is_not_below_it(shop: Shop):
     """Whoever opens it in advance cannot have been told to."""
-    await opened(shop)
-    async with shop.gates():
+    async with opened(shop):
         await shop.ledger.request(FIRST, "delegate", {})
         await shop.ledger.decision(FIRST, timeout_s=60)
         event = e.ThreadOpened(requester="rita", agent="helper", parent=str(FIRST))
@@ -340,23 +319,17 @@ async def test_a_thread_that_was_opened_before_the_call_ran_is_not_below_it(shop
 
 async def test_a_sub_agent_cannot_ask_in_another_name(shop: Shop):
     """Else whoever asked at the root could approve it: Rita asks, in Ben's name, and votes."""
-    await opened(shop)
-    async with shop.gates():
-        await shop.ledger.request(FIRST, "delegate", {})
-        await shop.ledger.decision(FIRST, timeout_s=60)
-        await shop.ledger.start(FIRST)
+    async with opened(shop):
+        await started(shop)
         why = await forged(shop, FIRST.below, str(FIRST), requester="ben")
         assert why.endswith("was opened for 'ben', and shop/t1/c1 was requested for 'rita'.")
 
 
 @pytest.mark.log("memory")
 async def test_a_chain_has_an_end(shop: Shop):
-    await opened(shop)
-    async with shop.gates():
+    async with opened(shop):
         threads = await levels(shop, MAX_DEPTH)
         await shop.asked(await ask(shop, threads[-1].call("pay")))
         deepest = threads[-1].call("next")
-        await shop.ledger.request(deepest, "delegate", {})
-        await shop.ledger.decision(deepest, timeout_s=60)
-        await shop.ledger.start(deepest)
+        await started(shop, deepest)
         assert "more than 16 calls" in await forged(shop, deepest.below, str(deepest))
