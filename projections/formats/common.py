@@ -24,7 +24,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import Struct, structs
@@ -69,25 +69,34 @@ class FormatProblem(Struct, frozen=True):
 class Problems(list[FormatProblem]):
     """The problems that a checker has found so far."""
 
-    def add(self, rule: int, message: int, sentence: str) -> None:
-        self.append(FormatProblem(rule, message, sentence))
+    #: The index of the message that is checked now.
+    at: int = 0
 
-    def check_tool_name(self, rule: int, message: int, name: Any) -> None:
+    def each[T](self, messages: Iterable[T]) -> Iterator[T]:
+        """Go through the messages, counting them in `at`."""
+        for self.at, message in enumerate(messages):
+            yield message
+
+    def add(self, rule: int, sentence: str, at: int | None = None) -> None:
+        """Add a problem, of this message unless it is of another one."""
+        self.append(FormatProblem(rule, self.at if at is None else at, sentence))
+
+    def check_tool_name(self, rule: int, name: Any) -> None:
         if not isinstance(name, str) or not TOOL_NAME.fullmatch(name):
             wrong = f"the tool name {cited(name)} is not 1 to 64 of A-Z a-z 0-9 _ -."
-            self.add(rule, message, f"{wrong} Replace the rest.")
+            self.add(rule, f"{wrong} Replace the rest.")
 
-    def check_input(self, rule: int, message: int, call_id: Any, value: Any) -> None:
+    def check_input(self, rule: int, call_id: Any, value: Any) -> None:
         if not isinstance(value, dict):
             wrong = f"the input of {cited(call_id)} is not an object."
-            self.add(rule, message, f"{wrong} Wrap it under a name that says so.")
+            self.add(rule, f"{wrong} Wrap it under a name that says so.")
 
-    def check_new_id(self, rule: int, message: int, what: str, id_: str, used: set[str]) -> None:
+    def check_new_id(self, rule: int, what: str, id_: str, used: set[str]) -> None:
         """Check that the id is neither empty nor in `used`, and add it there."""
         if not id_ or id_ in used:
             repeated = f"{id_!r} is the id of an earlier {what} too"
             wrong = repeated if id_ else f"a {what}'s id is empty"
-            self.add(rule, message, f"{wrong}. Mint another.")
+            self.add(rule, f"{wrong}. Mint another.")
         used.add(id_)
 
     def in_order(self) -> list[FormatProblem]:
@@ -310,28 +319,18 @@ def parse_object(text: str) -> JsonObject:
     return value if isinstance(value, dict) else {}
 
 
-def json_text(value: Any) -> str:
+def checked_json_text(value: Any) -> str:
     """The JSON text of a value, without blanks, its keys in their order.
 
     Raises:
-        TypeError: it is not a JSON value.
-        ValueError: readers would disagree on it: NaN, or half a surrogate pair.
-        RecursionError: it is nested too deeply.
-    """
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    text.encode()
-    return text
-
-
-def checked_json_text(value: Any) -> str:
-    """The JSON text of a value.
-
-    Raises:
-        BadInput: it cannot be written as JSON.
+        BadInput: it cannot be written as JSON: it is of another type or nested too deeply, or
+            readers would disagree on it (NaN, half a surrogate pair).
     """
     try:
-        return json_text(value)
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        text.encode()
     except (TypeError, ValueError, RecursionError):
         raise BadInput(
             "it cannot be written as JSON: it holds another value, or is nested too deeply."
         ) from None
+    return text

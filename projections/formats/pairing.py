@@ -113,32 +113,31 @@ class PairingRules(Struct, frozen=True):
     result: str = "result"
 
 
-class CallPairing:
+class CallPairing(Problems):
     """Pairs the calls and the results of a payload, while its checker goes through the messages.
 
     A turn's calls are open until it ends.
     """
 
-    def __init__(self, rules: PairingRules, problems: Problems) -> None:
+    def __init__(self, rules: PairingRules) -> None:
+        super().__init__()
         self._rules = rules
-        self._problems = problems
         #: The ids of all calls so far.
         self.used: set[str] = set()
         #: The message and the tool of each call of this turn.
         self.turn: dict[str, tuple[int, str]] = {}
         self._answered: set[str] = set()
 
-    def add_call(self, at: int, id_: str, tool: str = "") -> None:
-        """Add a call of this turn, from the message at that index."""
+    def add_call(self, id_: str, tool: str = "") -> None:
+        """Add a call of this turn, from this message."""
         self.used.add(id_)
-        first, _tool = self.turn.get(id_, (at, ""))
+        first, _tool = self.turn.get(id_, (self.at, ""))
         self.turn[id_] = (first, tool)
 
-    def add_result(self, at: int, id_: str, *, tool: str = "", elsewhere: bool = False) -> None:
-        """Check one result.
+    def add_result(self, id_: str, *, tool: str = "", elsewhere: bool = False) -> None:
+        """Check one result, of this message.
 
         Args:
-            at: the index of its message.
             tool: its tool's name, if the format has one. Without a rule about names, a result with
                 another name answers another call.
             elsewhere: its call may be in a part of the conversation that the provider keeps.
@@ -149,12 +148,12 @@ class CallPairing:
             _at, called = self.turn[id_]
         if called is None or (called != tool and not rules.name):
             wrong = f"the {result} of {id_!r} does not follow {rules.follows}"
-            self._problems.add(rules.stray, at, f"{wrong}, or drop it.")
+            self.add(rules.stray, f"{wrong}, or drop it.")
         elif id_ in self._answered:
-            self._problems.add(rules.twice, at, f"{id_!r} is answered twice. Keep one {result}.")
+            self.add(rules.twice, f"{id_!r} is answered twice. Keep one {result}.")
         if rules.name and called is not None and called != tool:
             wrong = f"{id_!r} calls {called!r} and is answered as {tool!r}."
-            self._problems.add(rules.name, at, f"{wrong} Use one name.")
+            self.add(rules.name, f"{wrong} Use one name.")
         self._answered.add(id_)
 
     def end_turn(self) -> None:
@@ -163,5 +162,5 @@ class CallPairing:
             if id_ not in self._answered:
                 wrong = f"{id_!r} has no {self._rules.result} {self._rules.place}."
                 more = "Wait for it, and send the turn whole."
-                self._problems.add(self._rules.missing, at, f"{wrong} {more}")
+                self.add(self._rules.missing, f"{wrong} {more}", at)
         self.turn, self._answered = {}, set()

@@ -35,9 +35,6 @@ Rules 5, 8, 9 and 10 are those of the strictest provider behind the SDK. Sources
 from collections.abc import Sequence
 from typing import Any, Final
 
-import msgspec
-from msgspec import Struct
-
 from ayes.projections.formats.common import (
     FormatProblem,
     JsonObject,
@@ -59,55 +56,54 @@ _PAIRING: Final = PairingRules(
 _FOREIGN: Final = ("tool_calls", "tool_call_id", "parts")
 
 
-class _ModelMessagesSeen(Struct):
+class _ModelMessages(CallPairing):
     """The state of a check: calls and approvals of the messages so far."""
 
-    problems: Problems
-    pairing: CallPairing
-    #: By approval id: the message that asks.
-    approvals: dict[str, int] = msgspec.field(default_factory=dict)
-    responded: set[str] = msgspec.field(default_factory=set)
-    #: Calls that the provider runs itself: their results are the assistant's.
-    served: set[str] = msgspec.field(default_factory=set)
+    def __init__(self) -> None:
+        super().__init__(_PAIRING)
+        #: By approval id: the message that asks.
+        self.approvals: dict[str, int] = {}
+        self.responded: set[str] = set()
+        #: Calls that the provider runs itself: their results are the assistant's.
+        self.served: set[str] = set()
 
 
 def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
     """The problems for which the SDK or a provider would refuse the list, by message."""
     messages = find_messages(payload)
-    problems = Problems()
-    seen = _ModelMessagesSeen(problems, CallPairing(_PAIRING, problems))
+    found = _ModelMessages()
     opening = True
     if not messages:
-        problems.add(15, 0, "there is no message. Add one.")
-    for at, message in enumerate(messages):
+        found.add(15, "there is no message. Add one.")
+    for message in found.each(messages):
         if wrong := _foreign(message):
-            problems.add(15, at, wrong)
+            found.add(15, wrong)
             continue
         role, content = message["role"], message.get("content")
         if role != "tool":
-            seen.pairing.end_turn()
+            found.end_turn()
         if role == "system" and not opening:
             wrong = "a system message comes late."
-            problems.add(9, at, f"{wrong} Put it first, or make it a user's that says so.")
+            found.add(9, f"{wrong} Put it first, or make it a user's that says so.")
         opening = opening and role == "system"
         if isinstance(content, str) and role != "tool":
-            _check_text(at, content, problems)
+            _check_text(content, found)
         elif isinstance(content, list) and role != "system":
             if not content:
-                problems.add(8, at, "the content is an empty list. Leave the message out.")
+                found.add(8, "the content is an empty list. Leave the message out.")
             for part in content:
-                _check_part(at, role, part, seen)
+                _check_part(role, part, found)
         else:
             shape = {"system": "text", "tool": "a list of parts"}.get(
                 role, "text or a list of parts"
             )
-            problems.add(7, at, f"the content of a {role} message is {shape}. Write it so.")
-    seen.pairing.end_turn()
-    for id_, asked_at in seen.approvals.items():
-        if id_ not in seen.responded:
+            found.add(7, f"the content of a {role} message is {shape}. Write it so.")
+    found.end_turn()
+    for id_, asked_at in found.approvals.items():
+        if id_ not in found.responded:
             wrong = f"the approval {id_!r} is open."
-            problems.add(14, asked_at, f"{wrong} Wait for it, and send the turn whole.")
-    return problems.in_order()
+            found.add(14, f"{wrong} Wait for it, and send the turn whole.", asked_at)
+    return found.in_order()
 
 
 def _foreign(message: Any) -> str:
@@ -127,55 +123,54 @@ def _foreign(message: Any) -> str:
     )
 
 
-def _check_text(at: int, text: str, problems: Problems) -> None:
+def _check_text(text: str, found: Problems) -> None:
     if not text.strip():
-        problems.add(8, at, "a text has no visible character. Leave it out.")
+        found.add(8, "a text has no visible character. Leave it out.")
 
 
-def _check_part(at: int, role: str, part: Any, seen: _ModelMessagesSeen) -> None:
+def _check_part(role: str, part: Any, found: _ModelMessages) -> None:
     """Check one part of a message, and note its call, result or approval."""
-    problems = seen.problems
     kind = part.get("type") if isinstance(part, dict) else None
     if not isinstance(kind, str) or kind not in _PARTS[role]:
         other = f"is {kind!r}" if isinstance(kind, str) else "has none"
         known = f"one of {', '.join(_PARTS[role])} for role {role}"
-        problems.add(7, at, f"the type of a part is {known}; this one {other}.")
+        found.add(7, f"the type of a part is {known}; this one {other}.")
     elif lacking := lacks(part):
-        problems.add(7, at, f"a {kind} part needs `{lacking}`. Write it, or leave the part out.")
+        found.add(7, f"a {kind} part needs `{lacking}`. Write it, or leave the part out.")
     elif kind == "text":
-        _check_text(at, part["text"], problems)
+        _check_text(part["text"], found)
     elif kind == "tool-call":
-        _check_call(at, part, seen)
+        _check_call(part, found)
     elif kind == "tool-result":
-        _check_result(at, role, part, seen)
+        _check_result(role, part, found)
     elif kind == "tool-approval-request":
-        _check_request(at, part, seen)
+        _check_request(part, found)
     elif kind == "tool-approval-response":
-        _check_response(at, part["approvalId"], seen)
+        _check_response(part["approvalId"], found)
 
 
-def _check_call(at: int, call: JsonObject, seen: _ModelMessagesSeen) -> None:
+def _check_call(call: JsonObject, found: _ModelMessages) -> None:
     id_, tool = call["toolCallId"], call["toolName"]
-    seen.problems.check_new_id(4, at, "call", id_, seen.pairing.used)
-    seen.problems.check_tool_name(5, at, tool)
-    seen.problems.check_input(10, at, id_, call.get("input"))
+    found.check_new_id(4, "call", id_, found.used)
+    found.check_tool_name(5, tool)
+    found.check_input(10, id_, call.get("input"))
     if call.get("providerExecuted") is True:
-        seen.served.add(id_)
+        found.served.add(id_)
     else:
-        seen.pairing.add_call(at, id_, tool)
+        found.add_call(id_, tool)
 
 
-def _check_result(at: int, role: str, result: JsonObject, seen: _ModelMessagesSeen) -> None:
+def _check_result(role: str, result: JsonObject, found: _ModelMessages) -> None:
     """Check a result. An assistant message has only those of tools that the provider ran."""
     id_ = result["toolCallId"]
-    if role == "assistant" and id_ not in seen.served:
+    if role == "assistant" and id_ not in found.served:
         wrong = f"the result of {id_!r} is in an assistant message, but no provider ran it."
-        seen.problems.add(2, at, f"{wrong} Put it into a tool message.")
+        found.add(2, f"{wrong} Put it into a tool message.")
         return
     if wrong := _output_problem(result["output"]):
-        seen.problems.add(11, at, wrong)
+        found.add(11, wrong)
     if role == "tool":
-        seen.pairing.add_result(at, id_, tool=result["toolName"])
+        found.add_result(id_, tool=result["toolName"])
 
 
 def _output_problem(output: Any) -> str:
@@ -210,25 +205,24 @@ def _is_item(item: Any) -> bool:
             return False
 
 
-def _check_request(at: int, request: JsonObject, seen: _ModelMessagesSeen) -> None:
+def _check_request(request: JsonObject, found: _ModelMessages) -> None:
     id_, call = request["approvalId"], request["toolCallId"]
-    if call not in seen.pairing.turn and call not in seen.served:
+    if call not in found.turn and call not in found.served:
         wrong = f"the approval {id_!r} is for {call!r}, no call before it here."
-        seen.problems.add(12, at, f"{wrong} Put it after.")
-    elif not id_ or id_ in seen.approvals:
-        wrong = f"the approval id {id_!r} is empty or used already."
-        seen.problems.add(12, at, f"{wrong} Mint another.")
+        found.add(12, f"{wrong} Put it after.")
+    elif not id_ or id_ in found.approvals:
+        found.add(12, f"the approval id {id_!r} is empty or used already. Mint another.")
     else:
-        seen.approvals[id_] = at
+        found.approvals[id_] = found.at
 
 
-def _check_response(at: int, id_: str, seen: _ModelMessagesSeen) -> None:
-    if id_ not in seen.approvals:
+def _check_response(id_: str, found: _ModelMessages) -> None:
+    if id_ not in found.approvals:
         wrong = f"nobody asked for the approval {id_!r}."
-        seen.problems.add(13, at, f"{wrong} Put the request before, or drop it.")
-    elif id_ in seen.responded:
-        seen.problems.add(13, at, f"the approval {id_!r} is answered twice. Keep one answer.")
-    seen.responded.add(id_)
+        found.add(13, f"{wrong} Put the request before, or drop it.")
+    elif id_ in found.responded:
+        found.add(13, f"the approval {id_!r} is answered twice. Keep one answer.")
+    found.responded.add(id_)
 
 
 _PARTS: Final[dict[str, tuple[str, ...]]] = {

@@ -72,52 +72,50 @@ _PAIRING: Final = PairingRules(
 def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
     """The problems for which the provider would refuse the payload, by message."""
     messages = find_messages(payload)
-    problems = Problems()
+    found = CallPairing(_PAIRING)
     if not messages:
-        problems.add(11, 0, "there is no message. The first must be a user's.")
+        found.add(11, "there is no message. The first must be a user's.")
     role = ""
-    pairing = CallPairing(_PAIRING, problems)
     served: set[str] = set()
-    for at, message in enumerate(messages):
-        blocks = blocks_of(message)
-        if blocks is None or (at == 0 and message["role"] == "system"):
-            problems.add(15, at, shape_problem(message))
+    for message in found.each(messages):
+        blocks, is_first = blocks_of(message), found.at == 0
+        if blocks is None or (is_first and message["role"] == "system"):
+            found.add(15, shape_problem(message))
             continue
         before, role = role, message["role"]
-        if at == 0 and role != "user":
-            problems.add(11, at, "the first message must be a user's. Put one before it.")
+        if is_first and role != "user":
+            found.add(11, "the first message must be a user's. Put one before it.")
         if role == before != "system":
-            wrong = f"two messages of role {role} follow each other."
-            problems.add(12, at, f"{wrong} Join their blocks.")
-        if not blocks and not (role == "assistant" and at == len(messages) - 1):
-            problems.add(7, at, "the message has no content. Leave it out.")
+            found.add(12, f"two messages of role {role} follow each other. Join their blocks.")
+        if not blocks and not (role == "assistant" and found.at == len(messages) - 1):
+            found.add(7, "the message has no content. Leave it out.")
         for block in blocks:
             if block["type"] == "tool_result":
-                pairing.add_result(at, as_text(block.get("tool_use_id")))
-        pairing.end_turn()
-        _check_order(at, role, blocks, problems)
+                found.add_result(as_text(block.get("tool_use_id")))
+        found.end_turn()
+        _check_order(role, blocks, found)
         for block in blocks:
-            _check_block(at, role, block, served, problems)
+            _check_block(role, block, served, found)
         for block in blocks:
             if block["type"] == "tool_use":
-                _check_use(at, block, pairing, problems)
-    pairing.end_turn()
-    _check_last(messages, problems)
-    _check_whole(messages, problems)
-    return problems.in_order()
+                _check_use(block, found)
+    found.end_turn()
+    _check_last(messages, found)
+    _check_whole(messages, found)
+    return found.in_order()
 
 
-def _check_last(messages: Sequence[Any], problems: Problems) -> None:
+def _check_last(messages: Sequence[Any], found: Problems) -> None:
     blocks = blocks_of(messages[-1]) if messages else None
     if not blocks or messages[-1]["role"] != "assistant" or blocks[-1]["type"] != "text":
         return
     text = as_text(blocks[-1].get("text", ""))
     if text != text.rstrip():
         wrong = "the last message is the assistant's and ends in white space."
-        problems.add(16, len(messages) - 1, f"{wrong} Strip it, or say something after it.")
+        found.add(16, f"{wrong} Strip it, or say something after it.")
 
 
-def _check_whole(messages: Sequence[Any], problems: Problems) -> None:
+def _check_whole(messages: Sequence[Any], found: Problems) -> None:
     """Check how many images the messages have, and how many bytes of files."""
     files = [
         block
@@ -131,7 +129,7 @@ def _check_whole(messages: Sequence[Any], problems: Problems) -> None:
     if images > MAX_IMAGES or size >= MAX_REQUEST:
         wrong = f"the request has {images:,} images, and {size:,} characters of files."
         most = f"{MAX_IMAGES} and {MAX_REQUEST:,}"
-        problems.add(21, len(messages) - 1, f"{wrong} At most {most}: leave old ones out.")
+        found.add(21, f"{wrong} At most {most}: leave old ones out.")
 
 
 def _inside(block: JsonObject) -> list[JsonObject]:
@@ -174,52 +172,50 @@ def shape_problem(message: Any) -> str:
     return "a message is a role, user or assistant, and text or a list of blocks."
 
 
-def _check_order(at: int, role: str, blocks: list[JsonObject], problems: Problems) -> None:
+def _check_order(role: str, blocks: list[JsonObject], found: Problems) -> None:
     kinds = [block["type"] for block in blocks]
     results = kinds.count("tool_result")
     if role == "user" and kinds[:results] != ["tool_result"] * results:
-        problems.add(2, at, "a result comes after something else. Put the results first.")
+        found.add(2, "a result comes after something else. Put the results first.")
     if role == "assistant" and "tool_use" in kinds and "text" in kinds[kinds.index("tool_use") :]:
-        problems.add(6, at, "text comes after a tool use. Put the text before it.")
+        found.add(6, "text comes after a tool use. Put the text before it.")
 
 
-def _check_use(at: int, use: JsonObject, pairing: CallPairing, problems: Problems) -> None:
+def _check_use(use: JsonObject, found: CallPairing) -> None:
     id_ = use.get("id")
     if not is_id(id_):
-        problems.add(5, at, f"the id {cited(id_)} is not made of A-Z a-z 0-9 _ -. Mint another.")
-    elif id_ in pairing.used:
-        problems.add(5, at, f"{cited(id_)} is the id of an earlier use too. Mint another.")
-    pairing.add_call(at, as_text(id_))
-    problems.check_input(13, at, id_, use.get("input"))
-    problems.check_tool_name(14, at, use.get("name"))
+        found.add(5, f"the id {cited(id_)} is not made of A-Z a-z 0-9 _ -. Mint another.")
+    elif id_ in found.used:
+        found.add(5, f"{cited(id_)} is the id of an earlier use too. Mint another.")
+    found.add_call(as_text(id_))
+    found.check_input(13, id_, use.get("input"))
+    found.check_tool_name(14, use.get("name"))
 
 
-def _check_block(
-    at: int, role: str, block: JsonObject, served: set[str], problems: Problems
-) -> None:
+def _check_block(role: str, block: JsonObject, served: set[str], found: Problems) -> None:
     """Check one block, and add the provider's own tool uses to `served`."""
     match block["type"]:
         case "image" | "document" if role != "user":
             wrong = f"a block of type {block['type']!r} is in the assistant's message."
-            problems.add(18, at, f"{wrong} Tell the model about it in words.")
+            found.add(18, f"{wrong} Tell the model about it in words.")
         case "image" | "document" if wrong := source_problem(block):
-            problems.add(17, at, f"{wrong} Send another form of it, or tell the model in words.")
+            found.add(17, f"{wrong} Send another form of it, or tell the model in words.")
         case "tool_result" if wrong := _blocks_problem(block):
-            problems.add(20, at, wrong)
+            found.add(20, wrong)
         case "tool_result" if wrong := _files_problem(block.get("content")):
-            problems.add(17, at, f"in a result: {wrong} Send another form, or tell it in words.")
+            found.add(17, f"in a result: {wrong} Send another form, or tell it in words.")
         case "text" if wrong := _citations_problem(role, block):
-            problems.add(19, at, wrong)
+            found.add(19, wrong)
         case "text" if not as_text(block.get("text", "")).strip():
-            problems.add(7, at, "a text block has no visible character. Leave it out.")
+            found.add(7, "a text block has no visible character. Leave it out.")
         case "tool_result" if block.get("content") == []:
-            problems.add(8, at, "a result's content is an empty list. Leave the field out.")
+            found.add(8, "a result's content is an empty list. Leave the field out.")
         case "tool_result" if block.get("is_error") and not _says_something(block.get("content")):
-            problems.add(8, at, "a result that is an error says nothing. Say what went wrong.")
+            found.add(8, "a result that is an error says nothing. Say what went wrong.")
         case "thinking" | "redacted_thinking" if role != "assistant":
-            problems.add(9, at, "thinking is in a user's message. It is the model's: drop it.")
+            found.add(9, "thinking is in a user's message. It is the model's: drop it.")
         case "thinking" | "redacted_thinking" if lacking := thinking_problem(block):
-            problems.add(9, at, f"{lacking} Send the block as it came, or drop it.")
+            found.add(9, f"{lacking} Send the block as it came, or drop it.")
         case "server_tool_use" | "mcp_tool_use":
             served.add(as_text(block.get("id")))
         case kind if kind.endswith("_tool_result"):
@@ -227,7 +223,7 @@ def _check_block(
             if as_text(id_) not in served:
                 use = "mcp_tool_use" if kind == "mcp_tool_result" else "server_tool_use"
                 wrong = f"the {kind} of {cited(id_)} lacks its {use}."
-                problems.add(10, at, f"{wrong} Send both, or neither.")
+                found.add(10, f"{wrong} Send both, or neither.")
 
 
 def _blocks_problem(result: JsonObject) -> str:

@@ -57,39 +57,38 @@ from ayes.schemas.limits import cited
 def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
     """The problems for which the provider would refuse the payload, by content."""
     contents = contents_of(payload)
-    problems = Problems()
+    found = Problems()
     if wrong := system_problem(system_of(payload)):
-        problems.add(15, 0, wrong)
+        found.add(15, wrong)
     if not contents:
-        problems.add(6, 0, "there is no content in `contents`. The first must be a user's.")
+        found.add(6, "there is no content in `contents`. The first must be a user's.")
     shapes = [parts_of(content, ("user", "model")) for content in contents]
     current = max(
         (at for at, parts in enumerate(shapes) if _is_said(contents[at], parts)), default=0
     )
     waiting: list[JsonObject] = []  # calls of the content before, which this one must answer
     role = ""
-    for at, (content, parts) in enumerate(zip(contents, shapes, strict=True)):
+    for content, parts in zip(found.each(contents), shapes, strict=True):
         if parts is None:
-            wrong = "a content is a role, user or model, and a list of parts, at least one."
-            problems.add(13, at, wrong)
+            found.add(13, "a content is a role, user or model, and a list of parts, at least one.")
             continue
         before, role = role, content["role"]
         calls = [inner(part, "functionCall") for part in parts if "functionCall" in part]
         responses = [
             inner(part, "functionResponse") for part in parts if "functionResponse" in part
         ]
-        if at == 0 and role != "user":
-            problems.add(6, at, "the first content must be a user's. Put one before it.")
-        _check_responses(at, responses, waiting, len(parts), problems)
-        _check_calls(at, role, before, calls, problems)
-        if calls and at > current and role == "model":
-            _check_signature(at, parts, problems)
+        if found.at == 0 and role != "user":
+            found.add(6, "the first content must be a user's. Put one before it.")
+        _check_responses(responses, waiting, len(parts), found)
+        _check_calls(role, before, calls, found)
+        if calls and found.at > current and role == "model":
+            _check_signature(parts, found)
         for part in parts:
-            _check_part(at, role, part, problems)
+            _check_part(role, part, found)
         waiting = calls
     if waiting:
-        problems.add(1, len(contents) - 1, _unanswered(len(waiting), 0))
-    return problems.in_order()
+        found.add(1, _unanswered(len(waiting), 0))
+    return found.in_order()
 
 
 def _is_said(content: Any, parts: list[JsonObject] | None) -> bool:
@@ -121,30 +120,24 @@ def _unanswered(calls: int, responses: int) -> str:
 
 
 def _check_responses(
-    at: int,
-    responses: list[JsonObject],
-    waiting: list[JsonObject],
-    parts: int,
-    problems: Problems,
+    responses: list[JsonObject], waiting: list[JsonObject], parts: int, found: Problems
 ) -> None:
     """Check the responses of a content with `parts` parts against the open calls."""
     if responses and not waiting:
-        problems.add(2, at, "responses do not follow a content with their calls. Put them there.")
+        found.add(2, "responses do not follow a content with their calls. Put them there.")
         return
     if len(responses) != len(waiting):
         # Named at the content that holds the calls.
-        problems.add(1, at - 1, _unanswered(len(waiting), len(responses)))
+        found.add(1, _unanswered(len(waiting), len(responses)), found.at - 1)
         return
     if len(responses) not in {0, parts}:
-        problems.add(
-            4, at, "a content has more than responses. Give the rest a content of its own."
-        )
+        found.add(4, "a content has more than responses. Give the rest a content of its own.")
     left = list(waiting)
     for response in responses:
         call = next((one for one in left if _answers(response, one)), None)
         if call is None:
             wrong = f"the response of {cited(response.get('name'))}"
-            problems.add(3, at, f"no call has the id and the name of {wrong}. Copy them.")
+            found.add(3, f"no call has the id and the name of {wrong}. Copy them.")
         left = [one for one in left if one is not call]
 
 
@@ -152,53 +145,51 @@ def _answers(response: JsonObject, call: JsonObject) -> bool:
     return response.get("name") == call.get("name") and response.get("id") == call.get("id")
 
 
-def _check_calls(
-    at: int, role: str, before: str, calls: list[JsonObject], problems: Problems
-) -> None:
+def _check_calls(role: str, before: str, calls: list[JsonObject], found: Problems) -> None:
     if calls and role == "model" and before == "model":
-        problems.add(5, at, "calls follow another content of the model. Join the two.")
+        found.add(5, "calls follow another content of the model. Join the two.")
     ids = [as_text(call["id"]) for call in calls if call.get("id")]
     if len(set(ids)) != len(ids):
-        problems.add(3, at, "two calls of one content have the same id. Mint another for one.")
+        found.add(3, "two calls of one content have the same id. Mint another for one.")
 
 
-def _check_signature(at: int, parts: list[JsonObject], problems: Problems) -> None:
+def _check_signature(parts: list[JsonObject], found: Problems) -> None:
     first = next(part for part in parts if "functionCall" in part)
     if not first.get("thoughtSignature"):
         wrong = "the first call lacks its thoughtSignature."
-        problems.add(7, at, f"{wrong} Send the part as it came, or with {FOREIGN!r}.")
+        found.add(7, f"{wrong} Send the part as it came, or with {FOREIGN!r}.")
 
 
-def _check_part(at: int, role: str, part: JsonObject, problems: Problems) -> None:
+def _check_part(role: str, part: JsonObject, found: Problems) -> None:
     """One part by itself."""
     data = [name for name in DATA if name in part]
     if len(data) != 1:
         wrong = f"a part has {len(data)} of the fields {', '.join(DATA)}."
-        problems.add(8, at, f"{wrong} It needs exactly one.")
+        found.add(8, f"{wrong} It needs exactly one.")
     if "text" in part and (not isinstance(part["text"], str) or is_empty_text(part)):
-        problems.add(9, at, "a text is empty, or not text. Leave the part out.")
+        found.add(9, "a text is empty, or not text. Leave the part out.")
     if "functionCall" in part:
         call = inner(part, "functionCall")
-        _check_name(at, call, problems)
+        _check_name(call, found)
         if not isinstance(part["functionCall"], dict) or not isinstance(call.get("args", {}), dict):
             wrong = "the args of a call are not an object."
-            problems.add(10, at, f"{wrong} Wrap them under a name that says so.")
+            found.add(10, f"{wrong} Wrap them under a name that says so.")
     if "functionResponse" in part:
         response = inner(part, "functionResponse")
-        _check_name(at, response, problems)
+        _check_name(response, found)
         for one in response.get("parts") or ():
             if not isinstance(one, dict) or (wrong := _file_problem(one, needed=True)):
                 more = wrong if isinstance(one, dict) else "it is not an object."
-                problems.add(16, at, f"in a response: {more} Tell the model in words.")
+                found.add(16, f"in a response: {more} Tell the model in words.")
         if not isinstance(response.get("response"), dict):
-            problems.add(11, at, "a response is not an object. Wrap it: {'output': ...}.")
+            found.add(11, "a response is not an object. Wrap it: {'output': ...}.")
     if wrong := _file_problem(part):
-        problems.add(16, at, f"{wrong} Send another form of it, or tell it in words.")
+        found.add(16, f"{wrong} Send another form of it, or tell it in words.")
     signed = "thoughtSignature" in part
     of_model = signed or "functionCall" in part
     if (of_model and role != "model") or (signed and not is_base64(part["thoughtSignature"])):
         wrong = "calls and thought signatures (in base64) are the model's."
-        problems.add(14, at, f"{wrong} Send them as they came.")
+        found.add(14, f"{wrong} Send them as they came.")
 
 
 def _file_problem(part: JsonObject, *, needed: bool = False) -> str:
@@ -208,8 +199,8 @@ def _file_problem(part: JsonObject, *, needed: bool = False) -> str:
     return "a part of it is no file." if needed else ""
 
 
-def _check_name(at: int, named: JsonObject, problems: Problems) -> None:
+def _check_name(named: JsonObject, found: Problems) -> None:
     name = named.get("name")
     if not isinstance(name, str) or not FUNCTION_NAME.fullmatch(name):
         wrong = f"the name {cited(name)} is not 1 to 64 of A-Z a-z 0-9 _ . : - after a letter or _."
-        problems.add(12, at, f"{wrong} Replace the rest.")
+        found.add(12, f"{wrong} Replace the rest.")

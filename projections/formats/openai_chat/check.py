@@ -67,39 +67,36 @@ _PAIRING: Final = PairingRules(
 def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
     """The problems for which the provider would refuse the payload, by message."""
     messages = find_messages(payload)
-    problems = Problems()
+    found = CallPairing(_PAIRING)
     if not messages:
-        problems.add(10, 0, "there is no message. Say something first.")
-    pairing = CallPairing(_PAIRING, problems)
-    for at, message in enumerate(messages):
+        found.add(10, "there is no message. Say something first.")
+    for message in found.each(messages):
         if not isinstance(message, dict) or message.get("role") not in _ROLES:
-            problems.add(
-                10, at, f"a message is an object with one of the roles {', '.join(_ROLES)}."
-            )
+            found.add(10, f"a message is an object with one of the roles {', '.join(_ROLES)}.")
             continue
-        _check_content(at, message, problems)
+        _check_content(message, found)
         if message["role"] == "tool":
-            pairing.add_result(at, as_text(message.get("tool_call_id")))
+            found.add_result(as_text(message.get("tool_call_id")))
             continue
-        pairing.end_turn()
+        found.end_turn()
         if message["role"] == "assistant" and "tool_calls" in message:
-            _check_calls(at, message["tool_calls"], pairing, problems)
-    pairing.end_turn()
-    return problems.in_order()
+            _check_calls(message["tool_calls"], found)
+    found.end_turn()
+    return found.in_order()
 
 
-def _check_content(at: int, message: JsonObject, problems: Problems) -> None:
+def _check_content(message: JsonObject, found: Problems) -> None:
     content = message.get("content")
     if isinstance(content, str):
         return
     if isinstance(content, list) and content:
         for part in content:
             if wrong := _part_problem(part, message["role"]):
-                problems.add(8, at, wrong)
+                found.add(8, wrong)
             elif part["type"] in FILES and (wrong := media_problem(part)):
-                problems.add(12, at, f"{wrong} Send another form of it, or tell it in words.")
+                found.add(12, f"{wrong} Send another form of it, or tell it in words.")
     elif content is not None or message["role"] != "assistant" or not _says_other(message):
-        problems.add(8, at, "the content must be text. Write an empty text where there is none.")
+        found.add(8, "the content must be text. Write an empty text where there is none.")
 
 
 def _says_other(message: JsonObject) -> bool:
@@ -127,28 +124,28 @@ def _part_problem(part: Any, role: str) -> str:
     return ""
 
 
-def _check_calls(at: int, calls: Any, pairing: CallPairing, problems: Problems) -> None:
+def _check_calls(calls: Any, found: CallPairing) -> None:
     if not isinstance(calls, list) or not calls:
-        problems.add(9, at, "`tool_calls` is empty. Leave it out where nothing is called.")
+        found.add(9, "`tool_calls` is empty. Leave it out where nothing is called.")
         return
     if len(calls) > MAX_CALLS:
         wrong = f"there are {len(calls)} tool calls in one message, over the limit of {MAX_CALLS}."
-        problems.add(11, at, f"{wrong} Split them over several turns.")
+        found.add(11, f"{wrong} Split them over several turns.")
     for call in calls:
         id_ = call.get("id") if isinstance(call, dict) else None
         function = call.get("function") if isinstance(call, dict) else None
         function = function if isinstance(function, dict) else {}
         if not is_id(id_):
             wrong = f"the id {cited(id_)} is not text of 1 to {MAX_ID} characters."
-            problems.add(4, at, f"{wrong} Mint another.")
-        if as_text(id_) in pairing.turn:
+            found.add(4, f"{wrong} Mint another.")
+        if as_text(id_) in found.turn:
             wrong = f"{cited(id_)} is the id of two calls of this message."
-            problems.add(5, at, f"{wrong} Mint another for one.")
-        problems.check_tool_name(6, at, function.get("name"))
+            found.add(5, f"{wrong} Mint another for one.")
+        found.check_tool_name(6, function.get("name"))
         if not isinstance(function.get("arguments"), str):
             wrong = f"the arguments of {cited(id_)} are not text."
-            problems.add(7, at, f"{wrong} Send the raw JSON text, not an object.")
-        pairing.add_call(at, as_text(id_))
+            found.add(7, f"{wrong} Send the raw JSON text, not an object.")
+        found.add_call(as_text(id_))
 
 
 def is_id(value: object) -> bool:

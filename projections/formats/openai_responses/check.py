@@ -74,114 +74,102 @@ def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
     """The problems for which the provider would refuse the payload, by item."""
     items = items_of(payload)
     elsewhere = is_continued(payload)
-    problems = Problems()
-    if not items:
-        problems.add(15, 0, "there is no item in `input`. Add one.")
     # The whole input is one turn, as an output may be anywhere after its call. A call's tool is the
     # type of its output.
-    pairing = CallPairing(_PAIRING, problems)
-    approvals, searches = set[str](), set[str]()
-    item_ids: set[str] = set()
-    for at, item in enumerate(items):
+    found = CallPairing(_PAIRING)
+    if not items:
+        found.add(15, "there is no item in `input`. Add one.")
+    approvals, searches, item_ids = set[str](), set[str](), set[str]()
+    for item, following in zip(found.each(items), [*items[1:], None], strict=False):
         kind = kind_of(item)
         if kind is None:
-            wrong = "an item is an object of a known `type`, or a message with a known role."
-            problems.add(15, at, wrong)
+            found.add(15, "an item is an object of a known `type`, or a message with a known role.")
             continue
-        _check_item_id(at, item, kind, item_ids, problems)
+        _check_item_id(item, kind, item_ids, found)
         if kind in OUTPUT_TYPES:
-            _check_call(at, item, kind, pairing, problems)
+            _check_call(item, kind, found)
         elif kind in OUTPUT_TYPES.values():
-            _check_output(at, item, kind, problems)
+            _check_output(item, kind, found)
             id_ = as_text(item.get("call_id"))
-            pairing.add_result(at, id_, tool=kind, elsewhere=elsewhere or id_ in searches)
+            found.add_result(id_, tool=kind, elsewhere=elsewhere or id_ in searches)
         elif kind == "message":
-            _check_message(at, item, problems)
+            _check_message(item, found)
         elif kind == "reasoning":
-            _check_reasoning(at, item, items[at + 1] if at + 1 < len(items) else None, problems)
+            _check_reasoning(item, following, found)
         elif kind == "tool_search_call" and item.get("call_id"):
             searches.add(as_text(item["call_id"]))
         elif kind == "mcp_approval_request":
             approvals.add(as_text(item.get("id")))
         elif kind == "mcp_approval_response":
-            _check_approval(at, item, None if elsewhere else approvals, problems)
-    pairing.end_turn()
-    return problems.in_order()
+            _check_approval(item, None if elsewhere else approvals, found)
+    found.end_turn()
+    return found.in_order()
 
 
-def _check_approval(
-    at: int, item: JsonObject, approvals: set[str] | None, problems: Problems
-) -> None:
+def _check_approval(item: JsonObject, approvals: set[str] | None, found: Problems) -> None:
     """Check that an approval answers one of these requests; `None` allows any."""
     known = approvals is None or as_text(item.get("approval_request_id")) in approvals
     if not known or not isinstance(item.get("approve"), bool):
         wrong = "the approval answers no `mcp_approval_request` before it with true or false."
-        more = "Decisions about other tools are sent as the call's output."
-        problems.add(14, at, f"{wrong} {more}")
+        found.add(14, f"{wrong} Decisions about other tools are sent as the call's output.")
 
 
-def _check_item_id(
-    at: int, item: JsonObject, kind: str, item_ids: set[str], problems: Problems
-) -> None:
+def _check_item_id(item: JsonObject, kind: str, item_ids: set[str], found: Problems) -> None:
     """Check the item's own id, and add it to `item_ids`. A reference is not a second use."""
     id_ = item.get("id")
     if id_ is None or kind == "item_reference":
         return
     if as_text(id_) in item_ids:
-        problems.add(8, at, f"an earlier item has the id {cited(id_)} too. Drop one of the two.")
+        found.add(8, f"an earlier item has the id {cited(id_)} too. Drop one of the two.")
     prefix = ID_PREFIXES.get(kind, "")
     known = kind == "reasoning" and is_of_others(item)
     if not isinstance(id_, str) or not (known or id_.startswith(prefix)):
-        wrong = f"the id {cited(id_)} does not begin with {prefix!r}."
-        problems.add(9, at, f"{wrong} Leave the id out.")
+        found.add(9, f"the id {cited(id_)} does not begin with {prefix!r}. Leave the id out.")
     item_ids.add(as_text(id_))
 
 
-def _check_call(
-    at: int, call: JsonObject, kind: str, pairing: CallPairing, problems: Problems
-) -> None:
+def _check_call(call: JsonObject, kind: str, found: CallPairing) -> None:
     id_, name = call.get("call_id"), call.get("name")
     if not is_id(id_):
         wrong = f"the call_id {cited(id_)} is not text of 1 to {MAX_ID} characters."
-        problems.add(4, at, f"{wrong} Mint another.")
-    if as_text(id_) in pairing.used:
-        problems.add(5, at, f"{cited(id_)} is the id of an earlier call too. Mint another.")
-    pairing.add_call(at, as_text(id_), OUTPUT_TYPES[kind])
+        found.add(4, f"{wrong} Mint another.")
+    if as_text(id_) in found.used:
+        found.add(5, f"{cited(id_)} is the id of an earlier call too. Mint another.")
+    found.add_call(as_text(id_), OUTPUT_TYPES[kind])
     if kind != "function_call":
         return
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         wrong = f"the name {cited(name)} is not 1 to 128 of A-Z a-z 0-9 _ -."
-        problems.add(10, at, f"{wrong} Replace the rest.")
+        found.add(10, f"{wrong} Replace the rest.")
     if not isinstance(call.get("arguments"), str):
         wrong = f"the arguments of {cited(id_)} are not text."
-        problems.add(11, at, f"{wrong} Send the raw JSON text, not an object.")
+        found.add(11, f"{wrong} Send the raw JSON text, not an object.")
 
 
-def _check_output(at: int, item: JsonObject, kind: str, problems: Problems) -> None:
+def _check_output(item: JsonObject, kind: str, found: Problems) -> None:
     output = item.get("output")
     if kind == "function_call_output" and not _is_text_or(_SAID, output):
-        wrong = "the output is neither text nor a list of input parts."
-        problems.add(12, at, f"{wrong} Send it as text.")
+        found.add(12, "the output is neither text nor a list of input parts. Send it as text.")
     elif isinstance(output, str) and len(output) > MAX_OUTPUT:
-        problems.add(12, at, f"the output has more than {MAX_OUTPUT:,} characters. Shorten it.")
+        found.add(12, f"the output has more than {MAX_OUTPUT:,} characters. Shorten it.")
     if kind == "function_call_output":
-        _check_files(at, output, problems)
+        _check_files(output, found)
 
 
-def _check_files(at: int, content: Any, problems: Problems) -> None:
+def _check_files(content: Any, found: Problems) -> None:
     for part in content if isinstance(content, list) else ():
         is_file = isinstance(part, dict) and part.get("type") in RESPONSES_FILES
         if is_file and (wrong := responses_problem(part)):
-            problems.add(16, at, f"{wrong} Send another form of it, or tell it in words.")
+            found.add(16, f"{wrong} Send another form of it, or tell it in words.")
 
 
-def _check_message(at: int, message: JsonObject, problems: Problems) -> None:
+def _check_message(message: JsonObject, found: Problems) -> None:
     kinds = _REPLIED if message["role"] == "assistant" else _SAID
     content = message.get("content")
     if not _is_text_or(kinds, content) or content == []:
         known = f"text, or parts of type {', '.join(sorted(kinds))}"
-        problems.add(13, at, f"the content of role {message['role']} is {known}.")
-    _check_files(at, content, problems)
+        found.add(13, f"the content of role {message['role']} is {known}.")
+    _check_files(content, found)
 
 
 def _is_text_or(kinds: frozenset[str], content: Any) -> bool:
@@ -200,9 +188,9 @@ def _text_in(part: JsonObject) -> Any:
     return part.get("refusal" if part["type"] == "refusal" else "text")
 
 
-def _check_reasoning(at: int, item: JsonObject, following: Any, problems: Problems) -> None:
+def _check_reasoning(item: JsonObject, following: Any, found: Problems) -> None:
     if lacking := reasoning_problem(item):
-        problems.add(7, at, f"{lacking} Send the item as it came, or drop it.")
+        found.add(7, f"{lacking} Send the item as it came, or drop it.")
     if is_of_others(item):
         return
     kind = kind_of(following)
@@ -211,4 +199,4 @@ def _check_reasoning(at: int, item: JsonObject, following: Any, problems: Proble
     )
     if not came_of_it and not (kind == "message" and following["role"] == "assistant"):
         wrong = "the item that this reasoning led to does not follow it."
-        problems.add(6, at, f"{wrong} Send both, or neither.")
+        found.add(6, f"{wrong} Send both, or neither.")

@@ -81,35 +81,34 @@ _OUTCOMES: Final = ("success", "failed", "denied", "interrupted", "retried")
 def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
     """The problems for which the library would refuse or silently change the list, in its order."""
     messages = find_messages(payload)
-    problems = Problems()
-    pairing = CallPairing(_PAIRING, problems)
+    found = CallPairing(_PAIRING)
     if not messages:
-        problems.add(11, 0, "there is no message. Add one.")
-    for at, message in enumerate(messages):
+        found.add(11, "there is no message. Add one.")
+    for message in found.each(messages):
         kind = message.get("kind") if isinstance(message, dict) else None
         if kind not in ("request", "response") or not isinstance(message.get("parts"), list):
             wrong = "a message is an object of kind request or response with a list of parts."
-            problems.add(11, at, wrong)
+            found.add(11, wrong)
             continue
         if kind == "response":
-            pairing.end_turn()
-            if message.get("state") == "suspended" and at == len(messages) - 1:
-                problems.add(10, at, "the provider still works on it. Wait for the response.")
-        _check_time(at, message, problems)
+            found.end_turn()
+            if message.get("state") == "suspended" and found.at == len(messages) - 1:
+                found.add(10, "the provider still works on it. Wait for the response.")
+        _check_time(message, found)
         known = RESPONSE_PARTS if kind == "response" else _REQUEST_PARTS
         for part in message["parts"]:
             if wrong := shape_problem(part, known):
-                problems.add(8, at, f"in a {kind}, {wrong}")
+                found.add(8, f"in a {kind}, {wrong}")
                 continue
-            _check_time(at, part, problems)
-            _check_files(at, part, problems)
+            _check_time(part, found)
+            _check_files(part, found)
             if part["part_kind"] == "tool-call":
-                _check_call(at, part, pairing, problems)
+                _check_call(part, found)
             elif is_answer(part):
-                _check_outcome(at, part, problems)
-                pairing.add_result(at, call_id_of(part), tool=part["tool_name"])
-    pairing.end_turn()
-    return problems.in_order()
+                _check_outcome(part, found)
+                found.add_result(call_id_of(part), tool=part["tool_name"])
+    found.end_turn()
+    return found.in_order()
 
 
 def shape_problem(part: Any, known: dict[str, dict[str, type | tuple[type, ...]]]) -> str:
@@ -131,13 +130,13 @@ def shape_problem(part: Any, known: dict[str, dict[str, type | tuple[type, ...]]
     return ""
 
 
-def _check_files(at: int, part: JsonObject, problems: Problems) -> None:
+def _check_files(part: JsonObject, found: Problems) -> None:
     content = part.get("content")
     if part["part_kind"] not in ("user-prompt", "tool-return") or not isinstance(content, list):
         return
     for item in filter(is_file, content):
         if wrong := item_problem(item):
-            problems.add(13, at, f"{wrong} Send another form of it, or tell it in words.")
+            found.add(13, f"{wrong} Send another form of it, or tell it in words.")
 
 
 def _is_item(item: Any) -> bool:
@@ -157,31 +156,31 @@ def call_id_of(part: JsonObject) -> str:
     return id_ if isinstance(id_, str) else ""
 
 
-def _check_time(at: int, stamped: JsonObject, problems: Problems) -> None:
+def _check_time(stamped: JsonObject, found: Problems) -> None:
     # A message may say that it has none, a part may not.
     nothing = stamped.get("timestamp") is None and ("timestamp" not in stamped or "kind" in stamped)
     if not nothing and not isinstance(stamped["timestamp"], str):
-        problems.add(12, at, "a timestamp is not text. Write it as ISO 8601, or leave it out.")
+        found.add(12, "a timestamp is not text. Write it as ISO 8601, or leave it out.")
 
 
-def _check_call(at: int, call: JsonObject, pairing: CallPairing, problems: Problems) -> None:
+def _check_call(call: JsonObject, found: CallPairing) -> None:
     id_, tool = call_id_of(call), call["tool_name"]
     if not id_:
-        problems.add(4, at, "the id of a call is not text, or empty. Mint one.")
-    elif id_ in pairing.used:
-        problems.add(4, at, f"{id_!r} is the id of an earlier call too. Mint another.")
-    problems.check_tool_name(5, at, tool)
+        found.add(4, "the id of a call is not text, or empty. Mint one.")
+    elif id_ in found.used:
+        found.add(4, f"{id_!r} is the id of an earlier call too. Mint another.")
+    found.check_tool_name(5, tool)
     if not isinstance(call.get("args"), str | dict | None):
         wrong = f"the arguments of {id_!r} are neither text nor an object."
-        problems.add(7, at, f"{wrong} Send the raw text.")
-    pairing.add_call(at, id_, tool)
+        found.add(7, f"{wrong} Send the raw text.")
+    found.add_call(id_, tool)
 
 
-def _check_outcome(at: int, part: JsonObject, problems: Problems) -> None:
+def _check_outcome(part: JsonObject, found: Problems) -> None:
     if part["part_kind"] != "tool-return":
         return
     id_, outcome, content = call_id_of(part), part.get("outcome", "success"), part["content"]
     if outcome not in _OUTCOMES:
-        problems.add(9, at, f"the outcome of {id_!r} is none of {', '.join(_OUTCOMES)}.")
+        found.add(9, f"the outcome of {id_!r} is none of {', '.join(_OUTCOMES)}.")
     elif outcome != "success" and isinstance(content, str) and not content.strip():
-        problems.add(9, at, f"{id_!r} is {outcome} and says nothing. Say what went wrong.")
+        found.add(9, f"{id_!r} is {outcome} and says nothing. Say what went wrong.")

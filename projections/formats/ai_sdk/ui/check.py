@@ -46,9 +46,6 @@ provider behind the SDK:
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-import msgspec
-from msgspec import Struct
-
 from ayes.projections.formats.ai_sdk.check import check as check_model_messages
 from ayes.projections.formats.common import (
     FormatProblem,
@@ -69,28 +66,29 @@ def is_sent(part: JsonObject) -> bool:
     return kind_of(part) in ("text", "reasoning", "file", *CALLS)
 
 
-class _UIMessagesSeen(Struct):
+class _UIMessages(Problems):
     """The state of a check: ids of the messages so far."""
 
-    problems: Problems = msgspec.field(default_factory=Problems)
-    messages: set[str] = msgspec.field(default_factory=set)
-    calls: set[str] = msgspec.field(default_factory=set)
-    approvals: set[str] = msgspec.field(default_factory=set)
-    opening: bool = True
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages: set[str] = set()
+        self.calls: set[str] = set()
+        self.approvals: set[str] = set()
+        self.opening = True
 
 
 def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
     """The problems for which the SDK or a provider would refuse the list, by message."""
     messages = find_messages(payload)
-    seen = _UIMessagesSeen()
+    found = _UIMessages()
     if not messages:
-        seen.problems.add(21, 0, "there is no message. Add one.")
-    for at, message in enumerate(messages):
+        found.add(21, "there is no message. Add one.")
+    for message in found.each(messages):
         if wrong := _misshapen(message):
-            seen.problems.add(21, at, wrong)
+            found.add(21, wrong)
         else:
-            _check_message(at, message, seen)
-    return seen.problems
+            _check_message(message, found)
+    return found
 
 
 def check_either(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
@@ -121,74 +119,73 @@ def _misshapen(message: Any) -> str:
             )
 
 
-def _check_message(at: int, message: JsonObject, seen: _UIMessagesSeen) -> None:
-    problems, role, parts = seen.problems, message["role"], message["parts"]
-    problems.check_new_id(22, at, "message", message["id"], seen.messages)
-    if role == "system" and not seen.opening:
-        wrong = "a system message comes late."
-        problems.add(34, at, f"{wrong} Put it first, or make it a user's message.")
-    seen.opening = seen.opening and role == "system"
-    before = len(problems)
+def _check_message(message: JsonObject, found: _UIMessages) -> None:
+    role, parts = message["role"], message["parts"]
+    found.check_new_id(22, "message", message["id"], found.messages)
+    if role == "system" and not found.opening:
+        found.add(34, "a system message comes late. Put it first, or make it a user's message.")
+    found.opening = found.opening and role == "system"
+    before = len(found)
     for part in parts:
-        _check_part(at, role, part, seen)
-    if len(problems) == before and not any(is_sent(part) for part in parts):
-        problems.add(25, at, "no part of it is for the model. Remove the message.")
+        _check_part(role, part, found)
+    if len(found) == before and not any(is_sent(part) for part in parts):
+        found.add(25, "no part of it is for the model. Remove the message.")
 
 
-def _check_part(at: int, role: str, part: Any, seen: _UIMessagesSeen) -> None:
+def _check_part(role: str, part: Any, found: _UIMessages) -> None:
     """Check one part of a message, and note its ids."""
-    problems, kind = seen.problems, kind_of(part)
+    kind = kind_of(part)
     if not kind:
         wrong = f"the type of a part is one of {', '.join(_FIELDS)}."
-        problems.add(23, at, f"{wrong} Use one of these.")
+        found.add(23, f"{wrong} Use one of these.")
     elif lacking := lacks(part):
-        problems.add(23, at, f"a {kind} part needs {lacking}. Add it, or remove the part.")
+        found.add(23, f"a {kind} part needs {lacking}. Add it, or remove the part.")
     elif kind not in _ROLES.get(role, _FIELDS):
         wrong = f"a {kind} part has role {role}, for which the SDK does not send it."
-        problems.add(24, at, f"{wrong} Remove it, or move it to the right message.")
+        found.add(24, f"{wrong} Remove it, or move it to the right message.")
     elif kind == "text" and not part["text"].strip():
-        problems.add(25, at, "a text has no visible character. Remove it.")
+        found.add(25, "a text has no visible character. Remove it.")
     elif kind in CALLS:
-        _check_call(at, part, seen)
+        _check_call(part, found)
 
 
-def _check_call(at: int, part: JsonObject, seen: _UIMessagesSeen) -> None:
-    problems, id_ = seen.problems, part["toolCallId"]
-    problems.check_new_id(30, at, "call", id_, seen.calls)
-    problems.check_tool_name(31, at, tool_of(part))
+def _check_call(part: JsonObject, found: _UIMessages) -> None:
+    id_ = part["toolCallId"]
+    found.check_new_id(30, "call", id_, found.calls)
+    found.check_tool_name(31, tool_of(part))
     if wrong := _misfit(part):
-        problems.add(26, at, f"{id_!r} {wrong}")
+        found.add(26, f"{id_!r} {wrong}")
         return
     if "approval" in part:
         approval = part["approval"]["id"]
-        if not approval or approval in seen.approvals:
+        if not approval or approval in found.approvals:
             wrong = f"the approval id {approval!r} is empty or used already."
-            problems.add(29, at, f"{wrong} Use another.")
-        seen.approvals.add(approval)
-    _check_end(at, part, problems)
+            found.add(29, f"{wrong} Use another.")
+        found.approvals.add(approval)
+    _check_end(part, found)
 
 
-def _check_end(at: int, part: JsonObject, problems: Problems) -> None:
+def _check_end(part: JsonObject, found: Problems) -> None:
     """Check that the call has ended, and how."""
     id_, state = part["toolCallId"], part["state"]
     served = part.get("providerExecuted") is True
     waits = ("input-available", "approval-responded")
     if state == "approval-requested":
         wrong = f"the approval of {id_!r} is open."
-        problems.add(28, at, f"{wrong} Wait for it, and send the message whole.")
+        found.add(28, f"{wrong} Wait for it, and send the message whole.")
     elif state == "input-streaming" or (not served and state in waits):
         wrong = f"{id_!r} is still in {state}."
-        problems.add(27, at, f"{wrong} Wait for its result, and send the message whole.")
+        found.add(27, f"{wrong} Wait for its result, and send the message whole.")
     elif part.get("preliminary") is True:
         wrong = f"the output of {id_!r} is preliminary."
-        problems.add(27, at, f"{wrong} Wait for the last, and send the message whole.")
+        found.add(27, f"{wrong} Wait for the last, and send the message whole.")
     else:
-        problems.check_input(32, at, id_, input_sent(part))
+        found.check_input(32, id_, input_sent(part))
         match part:
             case {"errorText": said} | {"state": "output-denied", "approval": {"reason": said}} if (
                 not said.strip()
             ):
-                problems.add(33, at, f"the end of {id_!r} has no text. Describe the error.")
+                found.add(33, f"the end of {id_!r} has no text. Describe the error.")
 
 
 def _misfit(part: JsonObject) -> str:
