@@ -76,67 +76,82 @@ class _Address(NamedTuple):
     contacts: tuple[str, ...]
 
 
-def messages(
-    call: Call,
-    fact: Fact,
-    then: Policies,
-    policies: Policies,
-    now: datetime,
-    delegations: Collection[Delegation] = (),
-) -> tuple[Notification, ...]:
+class Situation(Struct, frozen=True):
+    """A call, and what says who can help with it now."""
+
+    #: With requester, agent and labels of its thread.
+    call: Call
+    #: Those in force now.
+    policies: Policies
+    #: On the broker's clock.
+    now: datetime
+    delegations: tuple[Delegation, ...] = ()
+
+    @property
+    def accounts(self) -> dict[str, str]:
+        """By account, its person; the organisation's word counts."""
+        policies = self.policies
+        return policies.workspace.policy.persons | policies.organisation.policy.persons
+
+    def can_help(self, name: str) -> bool:
+        """Whether they could vote in the name of their contact, or in another name of theirs."""
+        accounts = self.accounts
+        who = person(name, accounts)
+        own = [account for account, whose in accounts.items() if whose == who]
+        return any(can_help(self.call, one, self.now, self.delegations) for one in (name, *own))
+
+    def is_requester(self, name: str) -> bool:
+        requester, accounts = self.call.wish.requester, self.accounts
+        return bool(requester) and person(requester, accounts) == person(name, accounts)
+
+
+def messages(seen: Situation, fact: Fact, then: Policies) -> tuple[Notification, ...]:
     """The notices that follow from a fact and are still needed, sent ones left out.
 
     Args:
-        call: with requester, agent and labels of its thread.
         then: the policies in force when the fact was recorded.
-        policies: those in force now.
-        now: on the broker's clock.
     """
+    call = seen.call
     if call.requested is None:
         return ()
     found: list[Notification] = []
     for occasion in _occasions(call, fact, then):
-        route, rooms = _route(call, then, policies)
+        route, rooms = _route(call, then, seen.policies)
         if occasion.kind not in route.on:
             continue
         due, in_digest = _due(occasion, route)
-        if occasion.kind in _NEWS and (now - due).total_seconds() > MAX_LATE_S:
+        if occasion.kind in _NEWS and (seen.now - due).total_seconds() > MAX_LATE_S:
             continue
-        told = _people(call, occasion, route, policies, now, delegations) if route.people else []
+        told = _people(seen, occasion, route) if route.people else []
         rooms_told = [_Address(room, (rooms[room],)) for room in route.rooms if room in rooms]
         if route.people and occasion.kind not in ("decided", "expired"):
-            rooms_told += _default_room(call, told, rooms_told, policies, now, delegations)
+            rooms_told += _default_room(seen, told, rooms_told)
         for is_room, addresses in ((False, told), (True, rooms_told)):
             found += [
                 Notification(to, is_room, occasion.kind, occasion.stage, contacts, due, in_digest)
                 for to, contacts in addresses
             ]
-    return tuple(one for one in found if is_needed(call, one, policies, now, delegations))
+    return tuple(one for one in found if is_needed(seen, one))
 
 
-def is_needed(
-    call: Call,
-    message: Notification,
-    policies: Policies,
-    now: datetime,
-    delegations: Collection[Delegation] = (),
-) -> bool:
+def is_needed(seen: Situation, message: Notification) -> bool:
     """Whether something is still needed of the reader, or they still want to know; asked again at
     the moment of sending.
     """
+    call = seen.call
     if call.fact_at(message.slot(call)) is not None:
         return False
     match message.occasion:
         case "asked" | "escalated" | "reminder":
             if call.status is not Status.PENDING or call.withdrawn is not None:
                 return False
-            if call.deadline is not None and now >= call.deadline:
+            if call.deadline is not None and seen.now >= call.deadline:
                 return False
             if message.occasion == "reminder" and len(call.escalated) != message.stage:
                 return False
             if _was_reminded(call, message):
                 return False
-            return message.is_room or _can_help(call, message.to, policies, now, delegations)
+            return message.is_room or seen.can_help(message.to)
         case "in-doubt":
             return call.status is Status.IN_DOUBT and (
                 message.is_room or may_reconcile(call, message.to)
@@ -210,47 +225,32 @@ def _due(occasion: _Occasion, route: Route) -> tuple[datetime, bool]:
     return due, route.digest_s is not None and due > occasion.at
 
 
-def _people(
-    call: Call,
-    occasion: _Occasion,
-    route: Route,
-    policies: Policies,
-    now: datetime,
-    delegations: Collection[Delegation],
-) -> list[_Address]:
+def _people(seen: Situation, occasion: _Occasion, route: Route) -> list[_Address]:
     """The people who are told, with those of their contacts that the route allows."""
     found: list[_Address] = []
-    for name, contacts in _contacts(policies).items():
+    for name, contacts in _contacts(seen).items():
         usable = tuple(
             one for one in contacts if not route.via or one.partition(":")[0] in route.via
         )
-        if usable and _is_told(call, occasion, route, name, policies, now, delegations):
+        if usable and _is_told(seen, occasion, route, name):
             found.append(_Address(name, usable))
     return found
 
 
-def _is_told(
-    call: Call,
-    occasion: _Occasion,
-    route: Route,
-    name: str,
-    policies: Policies,
-    now: datetime,
-    delegations: Collection[Delegation],
-) -> bool:
+def _is_told(seen: Situation, occasion: _Occasion, route: Route, name: str) -> bool:
+    call = seen.call
     match occasion.kind:
         case "asked":  # who was added later hears of the escalation
-            first = replace(call, escalated=())
-            return _can_help(first, name, policies, now, delegations)
+            return replace(seen, call=replace(call, escalated=())).can_help(name)
         case "reminder":
-            return _can_help(call, name, policies, now, delegations)
+            return seen.can_help(name)
         case "escalated":
-            givers = [one.ref.giver for one in delegations if one.holds(name, call.wish.tool, now)]
-            voters = _voters_of(call, occasion.stage)
+            tool, voters = call.wish.tool, _voters_of(call, occasion.stage)
+            givers = [one.ref.giver for one in seen.delegations if one.holds(name, tool, seen.now)]
             is_new = any(is_among(one, voters) for one in (name, *givers))
-            return is_new and _can_help(call, name, policies, now, delegations)
+            return is_new and seen.can_help(name)
         case "decided" | "expired":
-            return ("requester" in route.outcome_to and _is_requester(call, name, policies)) or (
+            return ("requester" in route.outcome_to and seen.is_requester(name)) or (
                 "asked" in route.outcome_to and name in _asked_without_vote(call)
             )
         case "broken-glass":
@@ -258,7 +258,7 @@ def _is_told(
         case "in-doubt":
             return may_reconcile(call, name)
         case "void":
-            return _is_requester(call, name, policies) or is_among(name, call.voters())
+            return seen.is_requester(name) or is_among(name, call.voters())
 
 
 def _voters_of(call: Call, stage: int) -> tuple[str, ...]:
@@ -268,39 +268,16 @@ def _voters_of(call: Call, stage: int) -> tuple[str, ...]:
     return found.voters if isinstance(found, e.Escalated) else ()
 
 
-def _contacts(policies: Policies) -> dict[str, tuple[str, ...]]:
+def _contacts(seen: Situation) -> dict[str, tuple[str, ...]]:
     """By person. If both policies have one, the organisation's counts; each person once."""
     found: dict[str, tuple[str, ...]] = {}
     known: set[str] = set()
-    for policy in (policies.organisation.policy, policies.workspace.policy):
+    for policy in (seen.policies.organisation.policy, seen.policies.workspace.policy):
         for name, contacts in policy.contacts.items():
-            if (who := person(name, _accounts(policies))) not in known:
+            if (who := person(name, seen.accounts)) not in known:
                 known.add(who)
                 found[name] = contacts
     return found
-
-
-def _accounts(policies: Policies) -> dict[str, str]:
-    """By account, its person; the organisation's word counts."""
-    return policies.workspace.policy.persons | policies.organisation.policy.persons
-
-
-def _can_help(
-    call: Call,
-    name: str,
-    policies: Policies,
-    now: datetime,
-    delegations: Collection[Delegation],
-) -> bool:
-    """Whether they could vote in the name of their contact, or in another name of theirs."""
-    who = person(name, _accounts(policies))
-    own = [account for account, whose in _accounts(policies).items() if whose == who]
-    return any(can_help(call, one, now, delegations) for one in (name, *own))
-
-
-def _is_requester(call: Call, name: str, policies: Policies) -> bool:
-    requester, accounts = call.wish.requester, _accounts(policies)
-    return bool(requester) and person(requester, accounts) == person(name, accounts)
 
 
 def _asked_without_vote(call: Call) -> set[str]:
@@ -327,26 +304,21 @@ def _hears_of_glass(call: Call, name: str) -> bool:
 
 
 def _default_room(
-    call: Call,
-    told: Collection[_Address],
-    rooms: Iterable[_Address],
-    policies: Policies,
-    now: datetime,
-    delegations: Collection[Delegation],
+    seen: Situation, told: Collection[_Address], rooms: Iterable[_Address]
 ) -> list[_Address]:
     """The default room, if somebody who is needed has no contact, or nobody is told."""
-    place = policies.workspace.policy.rooms.get(DEFAULT_ROOM)
-    place = place or policies.organisation.policy.rooms.get(DEFAULT_ROOM)
+    place = seen.policies.workspace.policy.rooms.get(DEFAULT_ROOM)
+    place = place or seen.policies.organisation.policy.rooms.get(DEFAULT_ROOM)
     if place is None or any(one.to == DEFAULT_ROOM for one in rooms):
         return []
-    accounts = _accounts(policies)
+    accounts = seen.accounts
     reached = {person(one.to, accounts) for one in told}
     missed = [
         one
-        for one in call.voters()
+        for one in seen.call.voters()
         if is_plain(one)
         and person(one, accounts) not in reached
-        and can_help(call, one, now, delegations)
+        and can_help(seen.call, one, seen.now, seen.delegations)
     ]
     return [_Address(DEFAULT_ROOM, (place,))] if missed or not told else []
 

@@ -30,17 +30,16 @@ from typing import Final
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ayes.consumers.effects import Append, Effect, GivenUp, HandOn, Perform
 from ayes.consumers.notices.channels import Channels, NotSent
 from ayes.ledger.call import Call
 from ayes.ledger.clients.services import CHANNEL, Ledger
-from ayes.ledger.judging.grants import Delegation
-from ayes.ledger.judging.policies import Policies
 from ayes.ledger.log import Delivered
 from ayes.ledger.validity import call_of
 from ayes.projections.notices import DigestEntry, Notice, digest, notice
-from ayes.projections.recipients import Notification, is_needed, messages, nobody
+from ayes.projections.recipients import Notification, Situation, is_needed, messages, nobody
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import Unavailable
@@ -88,10 +87,8 @@ def _no_link(_message: Notification, _call: Call) -> str:
 class Sending(Struct, frozen=True):
     """One notice, and what is needed to judge again whether it is."""
 
-    call: Call
+    seen: Situation
     message: Notification
-    policies: Policies
-    delegations: tuple[Delegation, ...]
     #: The places that the tool declares as secret; None: unknown.
     secret: tuple[str, ...] | None
     #: Whether it is told in one message with others.
@@ -143,7 +140,8 @@ class Notifier:
         now = await ledger.log.clock()
         self._began = self._began or now
         is_old = (self._began - handed.recorded_at).total_seconds() > _BACKLOG_S
-        found = messages(call, handed, then, policies, now, delegations)
+        seen = Situation(call, policies, now, delegations)
+        found = messages(seen, handed, then)
         mine = [one for one in found if (one.due > handed.recorded_at) is self._later]
         if not mine:
             return Outstanding(now)
@@ -153,7 +151,7 @@ class Notifier:
         return Outstanding(
             now,
             tuple(
-                Sending(call, one, policies, delegations, secret, one.in_digest or is_old)
+                Sending(seen, one, secret, one.in_digest or is_old)
                 for one in mine
                 if one.due <= now
             ),
@@ -170,12 +168,10 @@ class Notifier:
         return steps
 
     async def execute(self, ledger: Ledger, work: Sending) -> Append | None:
-        message = work.message
-        facts = await ledger.read(work.call.ref)
-        call = await ledger.with_origin(call_of(work.call.ref, facts))
-        if call.requested is None or not is_needed(
-            call, message, work.policies, await ledger.log.clock(), work.delegations
-        ):
+        message, ref = work.message, work.seen.call.ref
+        call = await ledger.with_origin(call_of(ref, await ledger.read(ref)))
+        seen = replace(work.seen, call=call, now=await ledger.log.clock())
+        if call.requested is None or not is_needed(seen, message):
             return None
         try:
             channel, together = await self._send(ledger, call, work)

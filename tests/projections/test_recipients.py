@@ -10,7 +10,7 @@ from ayes.ledger.call import Call
 from ayes.ledger.judging.grants import delegations_of
 from ayes.ledger.judging.policies import AppliedPolicy, Policies
 from ayes.ledger.validity import call_of
-from ayes.projections.recipients import MAX_LATE_S, Notification, is_needed, messages
+from ayes.projections.recipients import MAX_LATE_S, Notification, Situation, is_needed, messages
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import BadFile
@@ -74,7 +74,7 @@ class Told(Story):
         """The messages that follow from one of its facts, the last by default."""
         found = policies(text, organisation)
         fact = self.facts[of]
-        return messages(self.call, fact, found, found, fact.recorded_at + after, given)
+        return messages(Situation(self.call, found, fact.recorded_at + after, given), fact, found)
 
 
 def brief(found: tuple[Notification, ...]) -> set[str]:
@@ -226,7 +226,9 @@ def test_of_calls_that_nobody_was_asked_about_nobody_is_told():
     story.tell(CALL.requested, request(WISH))
     fact = story.tell(CALL.decided, e.Denied(ground="policy", rule="money", policy_version=1))
     found = policies(CONTACTS)
-    assert messages(call_of(CALL, story.facts), fact, found, found, fact.recorded_at) == ()
+    assert (
+        messages(Situation(call_of(CALL, story.facts), found, fact.recorded_at), fact, found) == ()
+    )
 
 
 def test_news_is_not_told_days_later():
@@ -261,7 +263,7 @@ def test_a_call_in_doubt_is_told_to_those_who_may_reconcile():
     assert brief(story.found(CONTACTS)) == {"olga in-doubt mail"}
     [message] = story.found(CONTACTS)
     story.put(CALL.reconciled_by("olga"), e.Reconciled(happened=True, output="", reviewer="olga"))
-    assert not is_needed(story.call, message, policies(CONTACTS), doubt.recorded_at)
+    assert not is_needed(Situation(story.call, policies(CONTACTS), doubt.recorded_at), message)
 
 
 def test_an_escalation_is_told_to_those_who_are_new():
@@ -362,7 +364,7 @@ def test_a_question_after_its_reminder_is_not_sent():
     text = f"{CONTACTS}[[notify]]\ndigest_s = 3600\nremind_before_s = 7000"
     asked = [one for one in story.found(text) if one.occasion == "asked" and one.to == "ana"]
     story.put(CALL.notified("ana", "reminder"), e.Notified(channel="mail"))
-    assert not is_needed(story.call, asked[0], policies(text), START + SOON)
+    assert not is_needed(Situation(story.call, policies(text), START + SOON), asked[0])
 
 
 def test_the_organisation_has_the_last_word_about_addresses():
