@@ -25,7 +25,7 @@ has not started never will start, so without an id the next one is a call of its
 import base64
 import hashlib
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import Final
 
 from msgspec import Struct
@@ -128,22 +128,6 @@ def may_be(asked: AskedCall, recorded: Call, version: str) -> bool:
 def has_ended(call: Call) -> bool:
     """Whether a call was requested, and goes on no more."""
     return call.status not in {Status.UNKNOWN, *_NOT_STARTED, *_STARTED}
-
-
-def call_name(asked: AskedCall, is_its: Callable[[str], bool]) -> str:
-    """The name of a call in a thread.
-
-    Args:
-        is_its: whether the call under a name may be this one.
-    """
-    searching = search(asked)
-    name = next(searching)
-    try:
-        while True:
-            name = searching.send(is_its(name))
-    except StopIteration as found:
-        returned: str = found.value
-        return returned
 
 
 def _is_kept(given: str) -> bool:

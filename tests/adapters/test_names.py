@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ayes.adapters.names import AskedCall, call_name, id_names, may_be, numbered, thread_name
+from ayes.adapters.names import AskedCall, id_names, may_be, numbered, search, thread_name
 from ayes.ledger.call import Call
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.validity import call_of
@@ -50,8 +50,17 @@ class Recorded:
         self.looks += 1
         return may_be(asked, self.call(name), self.version)
 
+    def name(self, asked: AskedCall) -> str:
+        searching = search(asked)
+        name = next(searching)
+        while True:
+            try:
+                name = searching.send(self.is_its(asked, name))
+            except StopIteration as found:
+                return found.value
+
     def request(self, asked: AskedCall) -> str:
-        name = call_name(asked, lambda name: self.is_its(asked, name))
+        name = self.name(asked)
         ref = THREAD.call(name)
         if self.call(name).requested is None:
             digest = call_digest(asked.tool, self.version, asked.arguments)
