@@ -249,13 +249,7 @@ class EndpointFile(PrivateFile[Endpoints]):
 
     def verify(self, name: str, at: datetime) -> None:
         """Note that an endpoint agreed, and forget how it was doing before."""
-        self.named(name)
-
-        def verified(there: Endpoints) -> Endpoints:
-            known = there.endpoints
-            return Endpoints(known | {name: replace(known[name], verified_at=at)})
-
-        self.change(verified)
+        self._change(name, lambda one: replace(one, verified_at=at))
         self.note(name, lambda before: Standing(parked=before.parked))
 
     def rotate(self, name: str, secret: str, until: datetime) -> None:
@@ -267,14 +261,18 @@ class EndpointFile(PrivateFile[Endpoints]):
         self.named(name)
         check_secret(secret)
 
-        def rotated(there: Endpoints) -> Endpoints:
-            one = there.endpoints[name]
+        def rotated(one: Endpoint) -> Endpoint:
             if one.secret == secret:
                 raise BadInput(f"{name} has this secret already. Leave it out to have one made.")
-            after = replace(one, secret=secret, former_secret=one.secret, former_until=until)
-            return Endpoints(there.endpoints | {name: after})
+            return replace(one, secret=secret, former_secret=one.secret, former_until=until)
 
-        self.change(rotated)
+        self._change(name, rotated)
+
+    def _change(self, name: str, change: Callable[[Endpoint], Endpoint]) -> None:
+        self.named(name)
+        self.change(
+            lambda there: Endpoints(there.endpoints | {name: change(there.endpoints[name])})
+        )
 
     def remove(self, name: str) -> None:
         """Remove an endpoint.

@@ -19,7 +19,7 @@ import fcntl
 import itertools
 import os
 import random
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing, asynccontextmanager
 from datetime import datetime, timedelta
 from functools import partial
@@ -53,8 +53,6 @@ _AT_ONCE: Final = 16
 _MAX_PAUSE_S: Final = 300.0
 #: How often files are looked at, and places noted.
 _LOOK_S: Final = 1.0
-#: Facts that are read together for a replay.
-_PAGE: Final = 128
 #: Parked facts of one endpoint that are known to be its own.
 _MAX_PARKED: Final = 1_000
 #: From which age on its next fact shows that an endpoint is behind.
@@ -331,13 +329,19 @@ async def replay(
 
     at, last = await _number(ledger, start), await ledger.log.last_seq()
     while at <= last:
-        page, at = await _page(ledger, is_wanted, at, last)
-        for fact in page:
-            void = await why_void(ledger, fact)
-            why = await _send_patiently(sender, endpoint, fact, void)
-            yield Replayed(fact, why)
-            if why:
-                return
+        async with aclosing(ledger.replay(at)) as facts:
+            async for fact in facts:
+                if fact.seq > last:
+                    return
+                at = fact.seq + 1
+                if isinstance(fact.event, Carried) or not is_wanted(fact):
+                    continue
+                why = await _send_patiently(sender, endpoint, fact, await why_void(ledger, fact))
+                yield Replayed(fact, why)
+                if why:
+                    return
+        if at <= last:
+            await asyncio.sleep(_LOOK_S)  # a replica answered that is behind
 
 
 async def _send_patiently(sender: Sender, endpoint: Endpoint, fact: Fact, void: str) -> str:
@@ -365,29 +369,6 @@ async def _number(ledger: Ledger, start: int | datetime) -> int:
         async for fact in facts:
             return fact.seq
     return await ledger.log.last_seq() + 1
-
-
-async def _page(
-    ledger: Ledger, is_wanted: Callable[[Fact], bool], start: int, last: int
-) -> tuple[list[Fact], int]:
-    """The next facts that are wanted, and the number after those that were looked at.
-
-    A fact that this program cannot read is not among them: its delivery is parked, for all
-    endpoints.
-    """
-    page: list[Fact] = []
-    at = start
-    async with aclosing(ledger.log.follow((), start, until_end=True)) as batches:
-        async for facts in batches:
-            for fact in facts:
-                if fact.seq > last or len(page) == _PAGE:
-                    return page, at
-                at = fact.seq + 1
-                if is_wanted(fact) and not isinstance(fact.event, Carried):
-                    page.append(fact)
-    if at == start:
-        await asyncio.sleep(_LOOK_S)  # a replica answered that is behind
-    return page, at
 
 
 async def why_void(ledger: Ledger, fact: Fact) -> str:

@@ -260,7 +260,9 @@ class Backtest:
         #: If questions are limited, those of each thread: its number among the thread's calls, the
         #: key of `_counts`, and its id.
         self._asked: dict[tuple[str, str], list[tuple[int, _Key, str]]] = {}
-        self._changes = _Changes()
+        #: The number of calls of which the gate said something else, and the last of them.
+        self._changed = 0
+        self._changes: deque[ChangedCall] = deque(maxlen=MAX_CHANGES)
         self._policies = cache(self._policies_of)
         self._labels = cache(self._labels_of)
         self._conditional = cache(self._is_conditional)
@@ -286,8 +288,17 @@ class Backtest:
             place = (wished.workspace, wished.thread)
             self._asked.setdefault(place, []).append((wished.before, key, wished.call))
         else:
-            self._counts[key] += 1
-            self._changes.add(wished.workspace, wished.thread, wished.call, key)
+            self._count(wished.workspace, wished.thread, wished.call, key)
+
+    def _count(self, workspace: str, thread: str, call: str, key: _Key) -> None:
+        self._counts[key] += 1
+        tool, happened, said = key
+        if _SAID.get(happened, "asked") in {None, said.outcome}:
+            return
+        self._changed += 1
+        if call:
+            ref = f"{workspace}/{thread}/{call}"
+            self._changes.append(ChangedCall(ref, tool, happened, said.outcome, said.rule))
 
     def _use(self, used: TokensUsed) -> None:
         for one in self._sums(self._policies(used.workspace, named=bool(used.requester)), used):
@@ -310,14 +321,15 @@ class Backtest:
                 yield one
 
     def report(self) -> Report:
+        """The verdicts on the calls that were taken, which were all of their threads."""
+        self._count_questions()
         rules = self._policy.rules
         total, uncertain = Counts(), 0
         by_tool: dict[str, Counts] = {}
         by_rule = {rule.name: Counts() for rule in rules if not rule.shadow}
         shadows = {rule.name: Counts() for rule in rules if rule.shadow}
         actual: dict[str, Counts] = {}
-        counts, changes = self._all()
-        for (tool, happened, said), calls in counts.items():
+        for (tool, happened, said), calls in self._counts.items():
             total.add(said.outcome, calls)
             by_tool.setdefault(tool, Counts()).add(said.outcome, calls)
             uncertain += calls if said.uncertain else 0
@@ -334,24 +346,20 @@ class Backtest:
             by_rule=by_rule,
             shadows=shadows,
             actual=_most_first(actual),
-            changed=changes.number,
-            changes=tuple(changes.last),
+            changed=self._changed,
+            changes=tuple(self._changes),
         )
 
-    def _all(self) -> tuple[Counter[_Key], "_Changes"]:
-        """The counts and changes, with the questions of each thread, in the order of its requests,
-        up to its limit.
-        """
-        counts, changes = self._counts.copy(), self._changes.copy()
+    def _count_questions(self) -> None:
+        """Count the questions of each thread, in the order of its requests, up to its limit."""
         for (workspace, thread), asked in self._asked.items():
             most = self._policies(workspace, named=True).limit("questions_per_thread")
             assert most is not None
             asked.sort(key=itemgetter(0))
             for number, (_, (tool, happened, said), call) in enumerate(asked):
                 judged = said if number < most else _over_limit("questions_per_thread", said)
-                counts[tool, happened, judged] += 1
-                changes.add(workspace, thread, call, (tool, happened, judged))
-        return counts, changes
+                self._count(workspace, thread, call, (tool, happened, judged))
+        self._asked.clear()
 
     def _policies_of(self, workspace: str, *, named: bool) -> Policies:
         """The policies for a call of which the requester is named; or for one whose thread, which
@@ -482,26 +490,6 @@ def _limit(case: Case, says: e.Event) -> str:
     if isinstance(says, e.Denied) and most is not None and case.past.calls >= most:
         return "calls_per_thread"
     return f"budget {over[0].budget.name}"
-
-
-class _Changes:
-    """The number of calls of which the gate said something else, and the last of them."""
-
-    def __init__(self, number: int = 0, last: Iterable[ChangedCall] = ()) -> None:
-        self.number = number
-        self.last = deque(last, MAX_CHANGES)
-
-    def add(self, workspace: str, thread: str, call: str, key: _Key) -> None:
-        tool, happened, said = key
-        if _SAID.get(happened, "asked") in {None, said.outcome}:
-            return
-        self.number += 1
-        if call:
-            ref = f"{workspace}/{thread}/{call}"
-            self.last.append(ChangedCall(ref, tool, happened, said.outcome, said.rule))
-
-    def copy(self) -> "_Changes":
-        return _Changes(self.number, self.last)
 
 
 def _both(policies: Policies) -> tuple[Policy, Policy]:
