@@ -25,6 +25,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ayes.adapters.kernel import Kernel, spec_from_schema
 from ayes.adapters.names import AskedCall, has_ended, numbered, thread_name
@@ -255,9 +256,7 @@ def _asked(event: HookEvent, number: int) -> AskedCall:
     # The model may write the same arguments in another order.
     arguments = msgspec.json.encode(event.tool_input, order="sorted").decode()
     unnamed = AskedCall(event.session_id, "", event.tool_name, arguments)
-    return AskedCall(
-        event.session_id, f"use-{numbered(unnamed, number)}", event.tool_name, arguments
-    )
+    return replace(unnamed, call_id=f"use-{numbered(unnamed, number)}")
 
 
 def _claim_id(event: HookEvent) -> str:

@@ -294,7 +294,11 @@ class Kernel:
         call = await judged(self.ledger, call)
         if self.patience_s <= 0:
             return call
-        return await self.ledger.until(call, _is_settled, self.patience_s)
+        return await self.ledger.until(
+            call,
+            lambda one: one.status is not Status.RUNNING and not isinstance(next_step(one), Wait),
+            self.patience_s,
+        )
 
     async def with_bytes(self, call: Call) -> Call:
         """The call with the bytes of the stored files in its output (`outputs.with_bytes`).
@@ -373,10 +377,6 @@ async def judged(ledger: Ledger, call: Call) -> Call:
         Unavailable: the ledger does not answer.
     """
     return await ledger.until(call, lambda one: one.status is not Status.REQUESTED, _JUDGED_S)
-
-
-def _is_settled(call: Call) -> bool:
-    return call.status is not Status.RUNNING and not isinstance(next_step(call), Wait)
 
 
 def _is_end(call: Call, outcome: e.ToolReturned | e.ToolFailed | e.InDoubt) -> bool:

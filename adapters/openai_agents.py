@@ -180,8 +180,9 @@ class Approvals:
             call = item.raw_item
             id_, arguments = _of(call, "call_id"), _of(call, "arguments")
             earlier = _earlier(given, id_, _of(call, "name"), arguments)
-            asked = AskedCall(thread, id_, _name(item), arguments, earlier)
-            return item, *await self.kernel.next_step(asked, _spec(_tool(item)))
+            spec = _spec(_tool(item))
+            asked = AskedCall(thread, id_, spec.name, arguments, earlier)
+            return item, *await self.kernel.next_step(asked, spec)
 
         return list(await asyncio.gather(*map(ask, items)))
 
@@ -280,10 +281,6 @@ def _thread(context: ToolContext[Any]) -> str:
             "`Approvals.run`, or with `run_config(thread)`."
         )
     return str(thread)
-
-
-def _name(item: ToolApprovalItem) -> str:
-    return str(_tool(item).qualified_name)
 
 
 def _tool(item: ToolApprovalItem) -> FunctionTool:

@@ -18,6 +18,7 @@ that offers some is refused.
 """
 
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -43,9 +44,8 @@ from ayes.adapters.next_step import Answer, Say, Wait
 from ayes.adapters.outputs import output_of, output_text
 from ayes.adapters.states import Saved, States
 from ayes.adapters.wake import is_due
-from ayes.projections.formats.common import fitting_content
-from ayes.projections.formats.pydantic_ai.media import read_media, takes
-from ayes.projections.formats.pydantic_ai.write import items_of
+from ayes.projections.formats.common import fitting_content, items_of
+from ayes.projections.formats.pydantic_ai.media import item_of, read_media, takes
 from ayes.schemas import events as e
 from ayes.schemas.content import content_of, parts_of
 from ayes.schemas.errors import BadInput
@@ -154,21 +154,11 @@ class Approvals(AbstractCapability[Any]):
         return self.states
 
 
+@dataclass
 class _Asking(WrapperToolset[Any]):
     """The agent's tools, each call settled by the kernel."""
 
-    def __init__(self, wrapped: AbstractToolset[Any], kernel: Kernel) -> None:
-        super().__init__(wrapped)
-        self.kernel = kernel
-
-    async def for_run(self, ctx: RunContext[Any]) -> AbstractToolset[Any]:
-        return _Asking(await self.wrapped.for_run(ctx), self.kernel)
-
-    async def for_run_step(self, ctx: RunContext[Any]) -> AbstractToolset[Any]:
-        return _Asking(await self.wrapped.for_run_step(ctx), self.kernel)
-
-    def visit_and_replace(self, visitor: Any) -> AbstractToolset[Any]:
-        return _Asking(self.wrapped.visit_and_replace(visitor), self.kernel)
+    kernel: Kernel
 
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
@@ -244,7 +234,7 @@ def _file(item: Any) -> e.Media | None:
 
 def _given(content: e.Content) -> Any:
     """A recorded result as a tool returns it."""
-    items = items_of(fitting_content(content, takes))
+    items = items_of(fitting_content(content, takes), item_of, str)
     if isinstance(items, str):
         return items
     values = [tool_return_content_ta.validate_json(msgspec.json.encode(one)) for one in items]

@@ -154,17 +154,16 @@ async def working(
             workers.append(worker)
             running.append(asyncio.create_task(worker.run(), name=f"worker {role}"))
             running.append(asyncio.create_task(gone(log), name=f"connection {role}"))
+            beside: dict[str, Callable[[], Awaitable[None]]] = {}
             if role == "slack":
                 logins = await stack.enter_async_context(Logins.of(Store(store)))
-                listen = _clicks(reaction, ledger, logins).listen
-                clicks = keep_running("listening to Slack", listen)
-                running.append(asyncio.create_task(clicks, name="clicks"))
+                beside["listening to Slack"] = _clicks(reaction, ledger, logins).listen
             if role == "queue":
-                index = keep_running("index", partial(keep_index, ledger))
-                running.append(asyncio.create_task(index, name="index"))
+                beside["index"] = partial(keep_index, ledger)
             if isinstance(reaction, Webhooks):
-                sending = keep_running("webhooks", partial(reaction.send, ledger, replica))
-                running.append(asyncio.create_task(sending, name="webhooks"))
+                beside["webhooks"] = partial(reaction.send, ledger, replica)
+            for what, run in beside.items():
+                running.append(asyncio.create_task(keep_running(what, run), name=what))
         failed = asyncio.ensure_future(_first_failure(running))
         try:
             yield failed

@@ -31,7 +31,7 @@ def cloud_event(fact: Fact, origin: str, void: str = "") -> str:
     attributes = _attributes(
         id=f"{fact.seq}-{fact.event.id}",
         source=f"//{origin}/{fact.slot.workspace}",
-        type=type_of(fact),
+        type=f"ayes.{kind_of(fact) or 'Unreadable'}",
         subject=fact.slot.subject,
         time=fact.recorded_at,
     )
@@ -46,11 +46,6 @@ def test_event(name: str, event_id: str, origin: str, at: datetime) -> str:
         id=event_id, source=f"//{origin}/", type="ayes.webhooks.test", subject=name, time=at
     )
     return _with_data(attributes, '{"test":true}')
-
-
-def type_of(fact: Fact) -> str:
-    """The type of a fact's CloudEvent, such as `ayes.Approved`."""
-    return f"ayes.{kind_of(fact) or 'Unreadable'}"
 
 
 def kind_of(fact: Fact) -> str:

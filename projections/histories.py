@@ -70,8 +70,10 @@ class ThreadFacts:
             case ("turn", number, "asked", "1") if int(number) > self._last_turn:
                 if isinstance(fact.event, e.ModelAsked):
                     self._last_turn, self._cut, self._asked = int(number), fact.seq, True
-            case ("turn", number, "replied") if not _is_newer(fact):
-                self._replied(int(number), fact.seq, fact.event)
+            case ("turn", number, "replied"):
+                is_newer = isinstance(fact.event, e.Carried) and not fact.event.problem
+                if not is_newer:
+                    self._replied(int(number), fact.seq, fact.event)
             case ("said", _):
                 if isinstance(fact.event, e.Said) and fact.event.role != "system":
                     self._heard = fact.seq
@@ -107,10 +109,6 @@ class ThreadFacts:
             self._last_turn, self._cut = number, seq
         if number == self._last_turn:
             self._asked, self._wished = False, bool(wishes)
-
-
-def _is_newer(fact: Fact) -> bool:
-    return isinstance(fact.event, e.Carried) and not fact.event.problem
 
 
 def _key(slot: Slot) -> Key | None:

@@ -81,7 +81,7 @@ def notice(
     """
     facts = [
         f"call:      {call.ref}",
-        f"tool:      {_short(_tool(call))}",
+        f"tool:      {_short(call.wish.tool)}",
         *_asking_lines(call),
         *_outcome_lines(call, occasion),
     ]
@@ -115,7 +115,7 @@ def digest(listed: Sequence[DigestEntry]) -> Notice:
 
 def subject(call: Call, occasion: e.Occasion) -> str:
     """One line about a call."""
-    tool = _cut(_short(_tool(call)), _MAX_TOOL)
+    tool = _cut(_short(call.wish.tool), _MAX_TOOL)
     return _cut(f"{_TITLES[occasion].format(tool=tool, outcome=_outcome(call))}: {call.ref}")
 
 
@@ -269,10 +269,6 @@ def _outcome(call: Call) -> str:
             return type(event).__name__.lower()
         case _:
             return "decided"
-
-
-def _tool(call: Call) -> str:
-    return call.wish.tool
 
 
 def _time(at: datetime | None) -> str:

@@ -20,18 +20,6 @@ from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 
 
-class Message(Struct, frozen=True):
-    """A message, or bytes in the place of one."""
-
-    fact: Fact
-
-
-class Reply(Struct, frozen=True):
-    """A turn: the model's reply, its failure, or neither while it is asked."""
-
-    turn: Turn
-
-
 class Cycle(Struct, frozen=True):
     """A call from the wish to the result."""
 
@@ -40,7 +28,8 @@ class Cycle(Struct, frozen=True):
     wish: e.Wish | None = None
 
 
-type Item = Message | Reply | Cycle
+#: A message, or bytes in the place of one; a turn; or a call.
+type Item = Fact | Turn | Cycle
 
 
 def timeline(thread: Thread) -> tuple[Item, ...]:
@@ -50,7 +39,7 @@ def timeline(thread: Thread) -> tuple[Item, ...]:
         until = bisect_left(between, turn.cut or 0, key=itemgetter(0))
         items += [item for _, item in between[passed:until]]
         passed = max(passed, until)
-        items.append(Reply(turn))
+        items.append(turn)
         items += [Cycle(thread.call(ref), wish) for ref, wish in thread.wishes(number)]
     return (*items, *(item for _, item in between[passed:]))
 
@@ -58,7 +47,7 @@ def timeline(thread: Thread) -> tuple[Item, ...]:
 def _between(thread: Thread) -> list[tuple[int, Item]]:
     """The messages, and the calls that belong to no turn, each with its sequence."""
     of_turns = {ref.call for number in thread.turns for ref, _ in thread.wishes(number)}
-    found: list[tuple[int, Item]] = [(fact.seq, Message(fact)) for fact in thread.said]
+    found: list[tuple[int, Item]] = [(fact.seq, fact) for fact in thread.said]
     found += [
         (call.facts[0].seq, Cycle(call))
         for name, call in thread.calls.items()

@@ -22,7 +22,6 @@ from ayes.ledger.log import Delivered
 from ayes.projections.formats import conversation as recorded
 from ayes.projections.thread import Thread
 from ayes.schemas import events as e
-from ayes.schemas.content import words
 from ayes.schemas.errors import BadFile, BadInput, Unavailable
 from ayes.schemas.slots import ThreadRef
 from ayes.schemas.tools import ToolSpec
@@ -210,8 +209,6 @@ class RecordedExecutor(Executor):
             return e.ToolFailed(
                 error=f"the recording has no output for {work.call}", attempt=work.attempt
             )
-        if output.is_error:
-            return e.ToolFailed(error=words(output.text), attempt=work.attempt)
         return e.ToolReturned(output=output.text, attempt=work.attempt)
 
 

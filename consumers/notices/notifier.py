@@ -80,10 +80,6 @@ _OCCASIONS: Final = (
 type LinkTo = Callable[[Notification, Call], str]
 
 
-def _no_link(_message: Notification, _call: Call) -> str:
-    return ""
-
-
 class Sending(Struct, frozen=True):
     """One notice, and what is needed to judge again whether it is."""
 
@@ -110,7 +106,11 @@ class Notifier:
     replaces = False
 
     def __init__(
-        self, channels: Channels, *, link_to: LinkTo = _no_link, later: bool = False
+        self,
+        channels: Channels,
+        *,
+        link_to: LinkTo = lambda _message, _call: "",
+        later: bool = False,
     ) -> None:
         self.durables = ("notifier-later",) if later else ("notifier",)
         self._channels = channels

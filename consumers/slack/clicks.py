@@ -57,8 +57,6 @@ class SlackClicks:
 
     def __init__(self, questions: SlackQuestions, ledger: Ledger, as_reviewer: AsReviewer) -> None:
         self._questions = questions
-        self._buttons = questions.buttons
-        self._slack = questions.slack
         self._ledger = ledger
         self._as_reviewer = as_reviewer
         #: The team that the app is installed in.
@@ -70,9 +68,9 @@ class SlackClicks:
         Raises:
             SlackAway, SlackRefused: it cannot be opened.
         """
-        known = await self._slack.whoami()
+        known = await self._questions.slack.whoami()
         self._team = str(known["team_id"])
-        handler = AsyncSocketModeHandler(self._app(known), self._slack.app_token)
+        handler = AsyncSocketModeHandler(self._app(known), self._questions.slack.app_token)
         try:
             # The library would try for ever, also with a token that is wrong.
             handler.client.wss_uri = await handler.client.issue_new_wss_url()
@@ -96,7 +94,7 @@ class SlackClicks:
             )
 
         app = AsyncApp(
-            client=AsyncWebClient(base_url=self._slack.url),
+            client=AsyncWebClient(base_url=self._questions.slack.url),
             authorize=authorize,
             logger=logging.getLogger("slack_bolt"),
             name="ayes",
@@ -110,7 +108,7 @@ class SlackClicks:
     async def _on_click(self, ack: Callable[[], Awaitable[Any]], body: dict[str, Any]) -> None:
         await ack()
         user, channel = body["user"], body["channel"]["id"]
-        button = self._buttons.open(body["actions"][0].get("value", ""))
+        button = self._questions.buttons.open(body["actions"][0].get("value", ""))
 
         async def click() -> str:
             if button is None or button.channel != channel:
@@ -120,7 +118,7 @@ class SlackClicks:
             await self._check(button, user)
             about = f"{button.call}, digest {button.digest[:12]}"
             form = reason_form(body["actions"][0]["value"], about)
-            await self._slack.show_form(body["trigger_id"], form)
+            await self._questions.slack.show_form(body["trigger_id"], form)
             return ""
 
         await self._answer(channel, user, click)
@@ -128,7 +126,7 @@ class SlackClicks:
     async def _on_reason(self, ack: Callable[[], Awaitable[Any]], body: dict[str, Any]) -> None:
         await ack()
         user, view = body["user"], body["view"]
-        button = self._buttons.open(view.get("private_metadata", ""))
+        button = self._questions.buttons.open(view.get("private_metadata", ""))
         if button is None or button.verdict != "deny":
             _log.warning("a form that is not ours was sent", user=user["id"])
             return
@@ -149,7 +147,7 @@ class SlackClicks:
         if not sentence:
             return
         try:
-            await self._slack.whisper(channel, user["id"], sentence)
+            await self._questions.slack.whisper(channel, user["id"], sentence)
         except ApprovalsError as problem:
             _log.warning("nobody could be told", said=sentence, problem=str(problem))
 

@@ -13,21 +13,13 @@ from ayes.schemas.errors import NotOpen
 GATE_S: Final = 3.0
 
 
-async def is_for_the_gate(ledger: Ledger, call: Call) -> bool:
-    """Whether the next step is the gate's, not people's."""
-    if call.decided is not None:
-        return False
-    if call.approval_request is None or call.withdrawn is not None:
-        return True
-    return (await ledger.tally(call)).verdict is not None
-
-
 async def seen_by_gate(ledger: Ledger, call: Call, within_s: float = GATE_S) -> Call:
     """The call once the gate has recorded an approval request or a decision, if it must; else as it
     is when the time is up.
     """
-    if not await is_for_the_gate(ledger, call):
-        return call
+    is_asked = call.approval_request is not None and call.withdrawn is None
+    if call.decided is not None or (is_asked and (await ledger.tally(call)).verdict is None):
+        return call  # decided, or people's
     return await ledger.until(
         call, lambda now: now.decided is not None or now.gated != call.gated, max(within_s, 0)
     )
@@ -35,11 +27,8 @@ async def seen_by_gate(ledger: Ledger, call: Call, within_s: float = GATE_S) -> 
 
 async def open_tally(ledger: Ledger, call: Call) -> Tally | None:
     """The state of the vote on a pending call."""
-    return (
-        await ledger.tally(call)
-        if call.approval_request is not None and call.decided is None
-        else None
-    )
+    is_open = call.approval_request is not None and call.decided is None
+    return await ledger.tally(call) if is_open else None
 
 
 async def state_of(ledger: Ledger, call: Call) -> CallState:

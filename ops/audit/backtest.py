@@ -355,9 +355,10 @@ class Backtest:
         for (workspace, thread), asked in self._asked.items():
             most = self._policies(workspace, named=True).limit("questions_per_thread")
             assert most is not None
+            over = _CandidateVerdict("blocked", "(limit) questions_per_thread")
             asked.sort(key=itemgetter(0))
             for number, (_, (tool, happened, said), call) in enumerate(asked):
-                judged = said if number < most else _over_limit("questions_per_thread", said)
+                judged = said if number < most else replace(over, shadows=said.shadows)
                 self._count(workspace, thread, call, (tool, happened, judged))
         self._asked.clear()
 
@@ -500,14 +501,9 @@ def _place(one: Sum) -> tuple[object, ...]:
     return one.workspace, one.organisation, one.budget.name, one.key
 
 
-def _over_limit(name: str, said: _CandidateVerdict) -> _CandidateVerdict:
-    return _CandidateVerdict("blocked", f"(limit) {name}", shadows=said.shadows)
-
-
 def _other(ruling: PolicyDecision) -> str:
-    return (
-        f"({'organisation' if ruling.by.organisation else 'workspace'}) {ruling.judged.rule.name}"
-    )
+    whose = "organisation" if ruling.by.organisation else "workspace"
+    return f"({whose}) {ruling.judged.rule.name}"
 
 
 def _is_uncertain(judged: RuleMatch) -> bool:

@@ -178,7 +178,12 @@ def _broken_promises(call: Call, tools: dict[str, e.ToolDeclared]) -> list[tuple
         return broken
     if isinstance(call.decided.event, e.Approved) and call.flaw == "digest_mismatch":
         broken.append((call.decided.seq, f"the approval of {ref} is for other bytes than it holds"))
-    again = [start for start in call.starts[1:] if not _is_looked_up(start)]
+    # A start after a lookup that said that the one before had no effect is none again.
+    again = [
+        start
+        for start in call.starts[1:]
+        if not (isinstance(start.event, e.ToolStarted) and start.event.looked_up)
+    ]
     if again:
         declared = tools.get(
             tool_slot(ref.workspace, call.wish.tool, call.wish.tool_version).subject
@@ -187,11 +192,6 @@ def _broken_promises(call: Call, tools: dict[str, e.ToolDeclared]) -> list[tuple
             what = f"{ref} was started {len(call.starts)} times and is not repeatable"
             broken.append((again[0].seq, what))
     return broken
-
-
-def _is_looked_up(start: Fact) -> bool:
-    """Whether the tool's lookup had said that the start before it had no effect."""
-    return isinstance(start.event, e.ToolStarted) and start.event.looked_up
 
 
 class Difference(Struct, frozen=True):

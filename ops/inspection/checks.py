@@ -439,17 +439,9 @@ def _version(look: Look) -> str:
     return f"nats-server {look.server[1]}; needed is {version_text()}"
 
 
-def _leaders(look: Look) -> str:
-    return "; ".join(str(one) for one in look.streams if one.cluster) or "one server"
-
-
 def _free(look: Look) -> str:
     free = look.health.free_bytes
     return "the log takes them" + ("" if free is None else f"; {free / 1e9:,.1f} GB are free")
-
-
-def _full(look: Look) -> list[str]:
-    return [str(one) for one in look.room if one.is_alarming]
 
 
 def _batches(look: Look) -> Iterator[str]:
@@ -582,19 +574,20 @@ def _stops(look: Look) -> str:
     return _joined(look.stopped) or "nothing is stopped"
 
 
-def _counting(look: Look) -> str:
-    unread = look.void_facts is None
-    return "cannot be read, see above" if unread else "what was recorded last counts"
-
-
 #: Each check, and what is said if it is well.
 CHECKS: Final[dict[str, tuple[Judge, str | Callable[[Look], str]]]] = {
     "server": (_server, _version),
-    "nodes": (lambda look: [trouble(look.streams)], _leaders),
+    "nodes": (
+        lambda look: [trouble(look.streams)],
+        lambda look: "; ".join(str(one) for one in look.streams if one.cluster) or "one server",
+    ),
     "streams and consumers": (lambda look: look.drift, "as declared"),
     "readers": (lambda look: [_joined(look.readers)], "every consumer is a declared one"),
     "workers": (_workers, "gate and queue run, or have nothing to do"),
-    "room": (_full, lambda look: "; ".join(map(str, look.room))),
+    "room": (
+        lambda look: [str(one) for one in look.room if one.is_alarming],
+        lambda look: "; ".join(map(str, look.room)),
+    ),
     "writes": (lambda look: [look.health.why], _free),
     "batches": (_batches, "the broker accepts them"),
     "log": (lambda look: look.witnessed[0], lambda look: look.witnessed[1]),
@@ -603,7 +596,14 @@ CHECKS: Final[dict[str, tuple[Judge, str | Callable[[Look], str]]]] = {
     "in doubt": (_in_doubt, "no call"),
     "stops": (lambda _look: (), _stops),
     "void runs": (_void_runs, ""),
-    "policies and tools": (_in_force, _counting),
+    "policies and tools": (
+        _in_force,
+        lambda look: (
+            "cannot be read, see above"
+            if look.void_facts is None
+            else "what was recorded last counts"
+        ),
+    ),
     "parked": (_parked, _given_up),
     "room for parked": (_room_for_parked, ""),
     "webhooks": (lambda look: [str(one) for one in look.webhooks if one.is_alarming], ""),

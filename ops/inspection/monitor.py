@@ -206,12 +206,10 @@ class Monitor:
             self._view = None
 
     def _asked_at(self) -> list[datetime] | None:
+        if self._view is None:
+            return None
         try:
-            return (
-                None
-                if self._view is None
-                else [one.gated_at for one in self._view.entries.oldest()]
-            )
+            return [one.gated_at for one in self._view.entries.oldest()]
         except Unavailable:  # it is about to be loaded again
             return None
 

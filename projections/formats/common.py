@@ -234,6 +234,21 @@ def is_taken(media: e.Media, takes: Takes) -> bool:
             return not problem_of(media) and takes(media)
 
 
+def text_item(text: str) -> JsonObject:
+    return {"type": "text", "text": text}
+
+
+def items_of(
+    content: e.Content,
+    of_file: Callable[[e.Media], JsonObject],
+    of_text: Callable[[str], Any] = text_item,
+) -> str | list[Any]:
+    """A content as a provider has it: a text as it is, else an item for each text and file."""
+    if isinstance(content, str):
+        return content
+    return [of_file(one) if isinstance(one, e.Media) else of_text(one.text) for one in content]
+
+
 def data_url(media: e.Media) -> str:
     """The file as a URL (RFC 2397)."""
     assert isinstance(media.source, e.Inline)

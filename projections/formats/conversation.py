@@ -52,8 +52,6 @@ class Output(Struct, frozen=True):
     provider_id: str
     tool: str
     text: e.Content
-    #: The tool failed or was refused, in forms that have a flag for it.
-    is_error: bool = False
 
 
 type ConversationStep = Spoken | RecordedReply | Output

@@ -218,8 +218,11 @@ def _judged(ref: CallRef, facts: list[Fact], stops: list[Fact]) -> list[Judgemen
     places |= {fact.seq: place for place, fact in alone.items() if fact is not None}
     notices = {fact.seq for fact in (*call.notified, *call.posted)}
     begun = call.requested.seq if call.requested else None
-    ended = [call.reconciled, None if _is_in_doubt(call.finished) else call.finished]
-    end = min((fact.seq for fact in ended if fact is not None), default=None)
+    ends = (call.reconciled, call.finished)
+    end = min(
+        (one.seq for one in ends if one is not None and not isinstance(one.event, e.InDoubt)),
+        default=None,
+    )
 
     def judged(fact: Fact) -> Judgement:
         if fact.seq in void:
@@ -230,10 +233,6 @@ def _judged(ref: CallRef, facts: list[Fact], stops: list[Fact]) -> list[Judgemen
         return Judgement(counts=True, stands_as=places[fact.seq] if is_of_row else None)
 
     return [judged(fact) for fact in facts]
-
-
-def _is_in_doubt(fact: Fact | None) -> bool:
-    return fact is not None and isinstance(fact.event, e.InDoubt)
 
 
 # ---------------------------------------------------------------------------------- the plain story
@@ -390,6 +389,4 @@ def _are_names(workspace: str, thread: str) -> bool:
     return _is_name(workspace) and _is_name(thread)
 
 
-@functools.lru_cache(maxsize=8192)
-def _is_name(text: str) -> bool:
-    return is_token(text)
+_is_name: Final = functools.lru_cache(maxsize=8192)(is_token)

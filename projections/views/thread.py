@@ -9,7 +9,7 @@ from ayes.ledger.descriptions import describe_decision
 from ayes.ledger.validity import voids
 from ayes.projections import timeline
 from ayes.projections.history import outcome
-from ayes.projections.thread import is_settled
+from ayes.projections.thread import Turn, is_settled
 from ayes.projections.views.content import HeldFile, held_in
 from ayes.projections.views.fact import fact_row
 from ayes.schemas import events as e
@@ -94,18 +94,17 @@ type ThreadItem = ThreadMessage | ThreadReply | ThreadCycle
 def thread_item(item: timeline.Item) -> ThreadItem:
     """An item of a timeline."""
     match item:
-        case timeline.Message(fact):
-            return thread_message(fact)
-        case timeline.Reply(turn):
-            end = turn.replied
-            parts = turn.reply.parts if turn.reply else ()
+        case Fact():
+            return thread_message(item)
+        case Turn(number=number, replied=end, reply=reply):
+            parts = reply.parts if reply else ()
             return ThreadReply(
-                turn=turn.number,
+                turn=number,
                 seq=end.seq if end else None,
                 at=end.recorded_at if end else None,
                 texts=[text for part in parts if (text := spoken(part)) is not None],
                 refused=any(isinstance(part, e.Refusal) for part in parts),
-                files=held_in(turn.reply),
+                files=held_in(reply),
                 failure=failure(end.event) if end else "",
             )
         case timeline.Cycle():

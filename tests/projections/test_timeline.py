@@ -4,9 +4,10 @@ from hypothesis import given
 from stories import REF, Story, disorder, life, lives
 
 from ayes.projections.history import Assistant, Note, Outcome, System, User, history, outcome
-from ayes.projections.thread import is_settled, thread_of
-from ayes.projections.timeline import Cycle, Message, Reply, timeline
+from ayes.projections.thread import Turn, is_settled, thread_of
+from ayes.projections.timeline import Cycle, timeline
 from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
 
 REFUND = e.Wish(tool="refund", arguments='{"order":"A-17"}', provider_id="call_a")
 
@@ -14,8 +15,8 @@ REFUND = e.Wish(tool="refund", arguments='{"order":"A-17"}', provider_id="call_a
 def brief(facts) -> list[str]:
     """A timeline as one short word for each item."""
     return [
-        item.fact.event.text if isinstance(item, Message)
-        else f"turn {item.turn.number}" if isinstance(item, Reply)
+        item.event.text if isinstance(item, Fact)
+        else f"turn {item.number}" if isinstance(item, Turn)
         else f"{item.call.ref.call} {item.call.status}"
         for item in timeline(thread_of(REF, facts))
     ]  # fmt: skip
@@ -27,17 +28,16 @@ def said(facts) -> list[object]:
     items = timeline(thread_of(REF, facts))
     for item in items:
         match item:
-            case Message(fact):
+            case Fact(event=event):
                 kinds = {"system": System, "user": User, "note": Note}
-                event = fact.event
                 named = () if event.role == "system" else (event.name,)
                 found.append(kinds[event.role](event.text, *named))
-            case Reply(turn) if turn.reply is not None:
+            case Turn(number=number, reply=reply) if reply is not None:
                 cycles = [one for one in items if isinstance(one, Cycle) and one.wish is not None]
-                own = [one for one in cycles if one.call.ref.wish[0] == turn.number]
+                own = [one for one in cycles if one.call.ref.wish[0] == number]
                 if not all(is_settled(one.call) for one in own):
                     return found
-                found.append(Assistant(turn.number, turn.reply.parts))
+                found.append(Assistant(number, reply.parts))
             case Cycle(call, wish) if wish is not None:
                 found.append(outcome(call, wish))
     return found

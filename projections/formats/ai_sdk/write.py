@@ -15,12 +15,10 @@ This form loses:
 * how closely a model looks at an image, uploaded files and citations, which are told in words, and
   that a text was a refusal;
 * opaque parts of other providers. Ours (`Opaque.provider == "ai-sdk"`) hold the JSON of a
-  `reasoning` or `file` part;
-* that an outcome was a denial: `read` returns it as an error, which is then written as
-  `error-text`.
+  `reasoning` or `file` part.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from ayes.projections.formats.ai_sdk.check import lacks
@@ -32,9 +30,11 @@ from ayes.projections.formats.common import (
     Takes,
     arguments_object,
     fitting,
+    items_of,
     non_blank,
     nothing,
     parse_json,
+    text_item,
     tool_name,
     user_text,
 )
@@ -59,20 +59,11 @@ def write(entries: Sequence[Entry]) -> Payload:
                     results = [_result(id_, *pair) for id_, pair in zip(ids, outcomes, strict=True)]
                     messages.append({"role": "tool", "content": results})
             case User(text=tuple(content)):
-                messages.append({"role": "user", "content": _items(content, part_of)})
+                messages.append({"role": "user", "content": items_of(content, part_of)})
             case said:
                 role, text = spoken(said, opening=all(one["role"] == "system" for one in messages))
                 messages.append({"role": role, "content": text})
     return {"messages": messages}
-
-
-def _items(
-    content: Iterable[Text | Media], of_file: Callable[[Media], JsonObject]
-) -> list[JsonObject]:
-    return [
-        of_file(part) if isinstance(part, Media) else {"type": "text", "text": part.text}
-        for part in content
-    ]
 
 
 def numbered(
@@ -99,7 +90,7 @@ def spoken(step: System | User | Note, *, opening: bool) -> tuple[str, str]:
 def _said(assistant: Assistant, ids: Iterable[str]) -> list[JsonObject]:
     minted = iter(ids)
     parts = [part for one in assistant.parts if (part := _part(one, minted)) is not None]
-    return parts or [{"type": "text", "text": BLANK}]
+    return parts or [text_item(BLANK)]
 
 
 def _part(part: Part, ids: Iterator[str]) -> JsonObject | None:
@@ -108,7 +99,7 @@ def _part(part: Part, ids: Iterator[str]) -> JsonObject | None:
             return part_of(part)
         case Text() | Refusal() | Media():
             text = said_in(part) or ""
-            return {"type": "text", "text": text} if text.strip() else None
+            return text_item(text) if text.strip() else None
         case Wish(tool=tool, arguments=arguments):
             return {
                 "type": "tool-call",
@@ -140,5 +131,5 @@ def output_of(outcome: Outcome) -> JsonObject:
     if outcome.is_error:
         return {"type": "error-text", "value": non_blank(words(outcome.text))}
     if isinstance(outcome.text, tuple):
-        return {"type": "content", "value": _items(outcome.text, item_of)}
+        return {"type": "content", "value": items_of(outcome.text, item_of)}
     return {"type": "text", "value": outcome.text}

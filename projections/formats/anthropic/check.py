@@ -159,12 +159,10 @@ def blocks_of(message: Any) -> list[JsonObject] | None:
     return content if known else None
 
 
-def _is_chat(message: JsonObject) -> bool:
-    return message.get("role") in ("system", "developer", "tool") or "tool_calls" in message
-
-
 def shape_problem(message: Any) -> str:
-    if isinstance(message, dict) and _is_chat(message):
+    if isinstance(message, dict) and (
+        message.get("role") in ("system", "developer", "tool") or "tool_calls" in message
+    ):
         return (
             "this is a message for OpenAI Chat Completions. "
             "Check these with `--format openai-chat`."

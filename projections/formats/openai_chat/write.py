@@ -8,13 +8,20 @@ citations are.
 
 from collections.abc import Sequence
 
-from ayes.projections.formats.common import TOOL_NAME, JsonObject, Payload, fitting, tool_name
+from ayes.projections.formats.common import (
+    TOOL_NAME,
+    JsonObject,
+    Payload,
+    fitting,
+    items_of,
+    tool_name,
+)
 from ayes.projections.formats.openai_chat.check import is_id
 from ayes.projections.formats.openai_files import part_of, takes
 from ayes.projections.formats.pairing import PairedTurn, pair_turns
 from ayes.projections.history import Entry, Note, System, User
 from ayes.schemas.content import spoken, words
-from ayes.schemas.events import Content, Media, Refusal
+from ayes.schemas.events import Refusal
 
 
 def write(entries: Sequence[Entry]) -> Payload:
@@ -25,21 +32,14 @@ def write(entries: Sequence[Entry]) -> Payload:
             case System(text=text):
                 messages.append({"role": "system", "content": text})
             case User(text=text, name=name):
-                messages.append({"role": "user", **_named(name), "content": _content(text)})
+                messages.append(
+                    {"role": "user", **_named(name), "content": items_of(text, part_of)}
+                )
             case Note(text=text, name=name):
                 messages.append({"role": "system", **_named(name), "content": text})
             case PairedTurn():
                 messages += _turn(step)
     return {"messages": messages}
-
-
-def _content(content: Content) -> str | list[JsonObject]:
-    if isinstance(content, str):
-        return content
-    return [
-        part_of(part) if isinstance(part, Media) else {"type": "text", "text": part.text}
-        for part in content
-    ]
 
 
 def _turn(turn: PairedTurn) -> list[JsonObject]:

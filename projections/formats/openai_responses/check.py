@@ -179,13 +179,12 @@ def _is_text_or(kinds: frozenset[str], content: Any) -> bool:
         isinstance(part, dict)
         and isinstance(part.get("type"), str)
         and part["type"] in kinds
-        and (part["type"] in RESPONSES_FILES or isinstance(_text_in(part), str))
+        and (
+            part["type"] in RESPONSES_FILES
+            or isinstance(part.get("refusal" if part["type"] == "refusal" else "text"), str)
+        )
         for part in content
     )
-
-
-def _text_in(part: JsonObject) -> Any:
-    return part.get("refusal" if part["type"] == "refusal" else "text")
 
 
 def _check_reasoning(item: JsonObject, following: Any, found: Problems) -> None:

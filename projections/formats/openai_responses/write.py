@@ -19,6 +19,7 @@ from ayes.projections.formats.common import (
     JsonObject,
     Payload,
     fitting,
+    items_of,
     note_text,
     parse_object,
     tool_name,
@@ -111,14 +112,7 @@ def _place(
 
 
 def _content(content: Content) -> str | list[JsonObject]:
-    if isinstance(content, str):
-        return content
-    return [
-        responses_part_of(part)
-        if isinstance(part, Media)
-        else {"type": "input_text", "text": part.text}
-        for part in content
-    ]
+    return items_of(content, responses_part_of, lambda text: {"type": "input_text", "text": text})
 
 
 def _said(part: Text | Refusal | Media, fields: JsonObject, item_ids: set[str]) -> JsonObject:

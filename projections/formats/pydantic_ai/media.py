@@ -14,6 +14,8 @@ from ayes.schemas.events import Inline, Linked, Media, Uploaded
 
 #: The kinds of content that are files.
 _URLS: Final = {"image-url": "image", "audio-url": "audio", "video-url": "video"}
+#: Their media types if they have none of their own.
+_TYPES: Final = {kind: f"{what}/*" for kind, what in _URLS.items()}
 KINDS: Final = ("binary", *_URLS, "document-url", "uploaded-file")
 #: The services whose uploaded files it knows, by our names for them.
 _SERVICES: Final = {
@@ -74,7 +76,7 @@ def read_media(item: JsonObject) -> Media:
     """
     metadata = item.get("vendor_metadata") or {}
     detail = metadata.get("detail", "") if isinstance(metadata, dict) else None
-    kind = item.get("media_type") or _default_type(item["kind"])
+    kind = item.get("media_type") or _TYPES.get(item["kind"], UNKNOWN_TYPE)
     if not isinstance(detail, str) or set(metadata) > {"detail"} or not isinstance(kind, str):
         raise BadInput("a file has vendor_metadata that cannot be kept.")
     match item:
@@ -90,10 +92,6 @@ def read_media(item: JsonObject) -> Media:
     if (wrong := problem_of(media)) or not takes(media):
         raise BadInput(f"a file cannot be kept: {wrong or 'the library does not know it.'}")
     return media
-
-
-def _default_type(kind: str) -> str:
-    return f"{_URLS[kind]}/*" if kind in _URLS else UNKNOWN_TYPE
 
 
 def item_problem(item: JsonObject) -> str:

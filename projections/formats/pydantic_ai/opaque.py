@@ -27,6 +27,7 @@ from ayes.projections.formats.common import (
     parse_object,
     tool_name,
 )
+from ayes.projections.formats.gemini.parts import standard
 from ayes.projections.formats.pydantic_ai.check import RESPONSE_PARTS, call_id_of, shape_problem
 from ayes.projections.formats.pydantic_ai.media import item_of, read_media, takes
 from ayes.projections.history import Assistant
@@ -257,8 +258,7 @@ def _beside_of(provider: str, own: JsonObject) -> JsonObject:
 
 def _signed(signature: str) -> JsonObject:
     """The signature in the spelling that the library reads: the standard alphabet, padded."""
-    bare = signature.rstrip("=").replace("-", "+").replace("_", "/")
-    padded = bare + "=" * (-len(bare) % 4)
+    padded = standard(signature)
     try:
         base64.b64decode(padded, validate=True)
     except ValueError:

@@ -20,8 +20,7 @@ This form loses:
   OpenAI refuses either without the other;
 * the id of an item that holds a call, if the call is written under another id than its own;
 * of an item of OpenAI's, `status` and `caller`; the spelling of a thought signature's base64; and
-  the `provider_name` of a text or a call without other provider fields;
-* that an outcome was a denial: `read` returns it as an error, which is then written as `failed`.
+  the `provider_name` of a text or a call without other provider fields.
 """
 
 from collections.abc import Sequence
@@ -31,6 +30,7 @@ from ayes.projections.formats.common import (
     Payload,
     append_or_merge,
     fitting,
+    items_of,
     non_blank,
     tool_name,
     user_text,
@@ -40,7 +40,7 @@ from ayes.projections.formats.pydantic_ai.media import item_of, takes
 from ayes.projections.formats.pydantic_ai.opaque import responded
 from ayes.projections.history import Entry, Outcome, System, User
 from ayes.schemas.content import words
-from ayes.schemas.events import Content, Media, Wish
+from ayes.schemas.events import Content, Wish
 
 
 def write(entries: Sequence[Entry]) -> Payload:
@@ -61,7 +61,7 @@ def written(entries: Sequence[Entry], used: set[str]) -> list[JsonObject]:
                 for wish, outcome in outcomes:
                     _ask(messages, _return(ids[outcome.call], wish, outcome))
             case User(text=text):
-                _ask(messages, {"content": items_of(text), "part_kind": "user-prompt"})
+                _ask(messages, {"content": _content(text), "part_kind": "user-prompt"})
             case said:
                 _ask(messages, {"content": user_text(said), "part_kind": "user-prompt"})
     return messages
@@ -72,15 +72,12 @@ def _ask(messages: list[JsonObject], part: JsonObject) -> None:
     append_or_merge(messages, {"parts": [part], "kind": "request"}, by="kind", into="parts")
 
 
-def items_of(content: Content) -> str | list[str | JsonObject]:
-    """A content as a prompt or a return has it; its files must be taken (`fitting`)."""
-    if isinstance(content, str):
-        return content
-    return [item_of(part) if isinstance(part, Media) else part.text for part in content]
+def _content(content: Content) -> str | list[str | JsonObject]:
+    return items_of(content, item_of, str)
 
 
 def _return(id_: str, wish: Wish, outcome: Outcome) -> JsonObject:
-    ended, content = "success", items_of(outcome.text)
+    ended, content = "success", _content(outcome.text)
     if outcome.is_error:
         ended = "denied" if outcome.kind == "denied" else "failed"
         content = non_blank(words(outcome.text))

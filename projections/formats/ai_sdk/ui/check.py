@@ -264,13 +264,12 @@ def _is_metadata(value: Any) -> bool:
     return isinstance(value, dict) and all(isinstance(inner, dict) for inner in value.values())
 
 
-def _is_written(value: Any) -> bool:
-    return value in ("streaming", "done")
-
-
 CALLS: Final = ("tool-<name>", "dynamic-tool")
 FOR_PEOPLE: Final = ("source-url", "source-document", "data-<name>")
-_OF_TEXT: Final[_Fields] = {"state": _is_written, "providerMetadata": _is_metadata}
+_OF_TEXT: Final[_Fields] = {
+    "state": lambda value: value in ("streaming", "done"),
+    "providerMetadata": _is_metadata,
+}
 _OF_CALL: Final[_Fields] = {
     "providerExecuted": bool,
     "toolMetadata": dict,

@@ -1,9 +1,9 @@
 """Writes `UIMessage` lists for the Vercel AI SDK.
 
-This form loses the same as `ai_sdk` of arguments, ids, names, blank texts and notes. `read` returns
-a denial as an error, which is then written as `output-error`. Opaque parts of other providers, also
-of `ai-sdk`, are for models and left out. Ours (`Opaque.provider == "ai-sdk-ui"`) hold the JSON of a
-`source-url`, `source-document` or `data-<name>` part, which is for people alone.
+This form loses the same as `ai_sdk` of arguments, ids, names, blank texts and notes. Opaque parts
+of other providers, also of `ai-sdk`, are for models and left out. Ours (`Opaque.provider ==
+"ai-sdk-ui"`) hold the JSON of a `source-url`, `source-document` or `data-<name>` part, which is for
+people alone.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,9 @@ from ayes.projections.formats.common import (
     JsonObject,
     Payload,
     arguments_object,
+    items_of,
     parse_json,
+    text_item,
     tool_name,
 )
 from ayes.projections.formats.pairing import PairedTurn
@@ -49,20 +51,14 @@ def write(entries: Sequence[Entry]) -> Payload:
 
 def spoken_message(id_: str, said: System | User | Note, before: list[JsonObject]) -> JsonObject:
     if isinstance(said, User) and isinstance(said.text, tuple):
-        parts = [
-            ui_part_of(one) if isinstance(one, Media) else {"type": "text", "text": one.text}
-            for one in said.text
-        ]
-        return {"id": id_, "role": "user", "parts": parts}
+        return {"id": id_, "role": "user", "parts": items_of(said.text, ui_part_of)}
     role, text = spoken(said, opening=all(one["role"] == "system" for one in before))
-    return {"id": id_, "role": role, "parts": [{"type": "text", "text": text}]}
+    return {"id": id_, "role": role, "parts": [text_item(text)]}
 
 
 def parts_of(given: Sequence[Part], calls: Iterator[JsonObject]) -> list[JsonObject]:
     parts = [part for one in given if (part := _part(one, calls)) is not None]
-    return (
-        parts if any(is_sent(part) for part in parts) else [*parts, {"type": "text", "text": BLANK}]
-    )
+    return parts if any(is_sent(part) for part in parts) else [*parts, text_item(BLANK)]
 
 
 def _part(part: Part, calls: Iterator[JsonObject]) -> JsonObject | None:
@@ -71,7 +67,7 @@ def _part(part: Part, calls: Iterator[JsonObject]) -> JsonObject | None:
             return ui_part_of(part)
         case Text() | Refusal() | Media():
             text = said_in(part) or ""
-            return {"type": "text", "text": text} if text.strip() else None
+            return text_item(text) if text.strip() else None
         case Wish():
             return next(calls)
         case Opaque(provider="ai-sdk-ui", data=data):
