@@ -39,7 +39,6 @@ from ayes.schemas.errors import (
     BadInput,
     BrokerAway,
     NotOpen,
-    Unavailable,
 )
 from ayes.schemas.slots import CallRef, ThreadRef
 from ayes.schemas.toml_files import mistakes
@@ -417,21 +416,3 @@ def spec_from_schema(name: str, description: str, schema: str) -> ToolSpec:
     except ValidationError as problem:
         said = " ".join(sentence for _, sentence in mistakes(problem))
         raise BadInput(f"tool {name!r} cannot be declared: {said}") from None
-
-
-__all__ = [
-    "ANSWER_S",
-    "Answer",
-    "AskedCall",
-    "Kernel",
-    "Raised",
-    "Ran",
-    "Runner",
-    "Say",
-    "Settled",
-    "Unavailable",
-    "Wait",
-    "calling",
-    "judged",
-    "spec_from_schema",
-]

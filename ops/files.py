@@ -74,7 +74,7 @@ async def _first_since(log: JetStream, age: timedelta) -> int:
 
 
 async def _places(log: JetStream) -> set[str]:
-    """The stored files, as `<workspace>.<role>.<id>`. In older logs they have one token less."""
+    """The stored files, as `<workspace>.<role>.<id>`."""
     found, offset = set[str](), 0
     pieces = f"{FILES}.*.*.*.*"
     while subjects := (await _state(log, subjects_filter=pieces, offset=offset)).get("subjects"):

@@ -150,30 +150,26 @@ _TITLES: Final[dict[e.Occasion, str]] = {
 }
 
 
+_HEADLINES: Final[dict[e.Occasion, str]] = {
+    "asked": "{who} asks to run a tool.",
+    "escalated": "Nobody has decided in time, so you are asked as well. {who} waits.",
+    "reminder": "{who} still waits for a decision.",
+    "decided": "The call was {outcome}.",
+    "expired": "Nobody decided in time, so the call has expired. It did not run.",
+    "broken-glass": "One person alone lets this call run in an emergency.",
+    "in-doubt": "The tool was started, and nobody knows how it ended. It is not tried again.",
+    "void": (
+        "A start or a result was recorded that does not count: somebody ran the tool without "
+        "leave, or made up what it returned. An operator should look into it."
+    ),
+}
+
+
 def _headline(call: Call, occasion: e.Occasion) -> str:
     wish = call.wish
-    who = _short(wish.agent or "A program")
     behalf = f" on behalf of {_short(wish.requester)}" if wish.requester else ""
-    match occasion:
-        case "asked":
-            return f"{who}{behalf} asks to run a tool."
-        case "escalated":
-            return f"Nobody has decided in time, so you are asked as well. {who}{behalf} waits."
-        case "reminder":
-            return f"{who}{behalf} still waits for a decision."
-        case "decided":
-            return f"The call was {_outcome(call)}."
-        case "expired":
-            return "Nobody decided in time, so the call has expired. It did not run."
-        case "broken-glass":
-            return "One person alone lets this call run in an emergency."
-        case "in-doubt":
-            return "The tool was started, and nobody knows how it ended. It is not tried again."
-        case "void":
-            return (
-                "A start or a result was recorded that does not count: somebody ran the tool "
-                "without leave, or made up what it returned. An operator should look into it."
-            )
+    who = f"{_short(wish.agent or 'A program')}{behalf}"
+    return _HEADLINES[occasion].format(who=who, outcome=_outcome(call))
 
 
 def _asking_lines(call: Call) -> list[str]:

@@ -131,34 +131,36 @@ async def back_up(log: JetStream, file: Path, store: Store | None = None) -> Sea
     # Before the log, so that no position of a webhook is behind its end.
     beside = _beside(store) if store else {}
     with _new(file) as temporary:
-        size, sha256 = 0, hashlib.sha256()
+        sha256, parts, sizes = hashlib.sha256(), list[Stream](), list[int]()
 
         def write(piece: bytes) -> None:
-            nonlocal size
             temporary.write(piece)
             sha256.update(piece)
-            size += len(piece)
+            sizes[-1] += len(piece)
 
-        parts: list[Stream] = []
-        sizes: list[int] = []
         for name in _STREAMS:
             if name == STORED and await streams.info(log.api, f"STREAM.INFO.{name}") is None:
                 continue  # somebody deleted it, and there was no room for another one
-            begins = size
+            sizes.append(0)
             async with _snapshot(log, name) as (stream, pieces):
                 write(msgspec.json.encode(stream) + b"\n")
                 async for piece in pieces:
                     write(piece)
             parts.append(stream)
-            sizes.append(size - begins)
-        begins = size
+        sizes.append(0)
         write(msgspec.json.encode(beside) + b"\n")
-        sizes.append(size - begins)
         of_log = parts[0].state
         last = of_log["last_seq"]
         digest = await _digest(log, last)
-        whole = sha256.hexdigest()
-        seal = Seal(size, whole, of_log["messages"], last, digest, tuple(sizes), tuple(beside))
+        seal = Seal(
+            sum(sizes),
+            sha256.hexdigest(),
+            of_log["messages"],
+            last,
+            digest,
+            tuple(sizes),
+            tuple(beside),
+        )
         temporary.write(b"\n" + msgspec.json.encode(seal) + b"\n")
     return seal
 

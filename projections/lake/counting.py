@@ -28,7 +28,7 @@ from ayes.schemas.errors import BadFact
 from ayes.schemas.ids import is_token
 from ayes.schemas.people import is_excluded
 from ayes.schemas.quorums import is_among
-from ayes.schemas.slots import CLIENT, ORGANISATION, STOP, CallRef
+from ayes.schemas.slots import CLIENT, ORGANISATION, STOP
 from ayes.schemas.times import after, earliest
 
 
@@ -201,11 +201,9 @@ def judgements(raws: Iterable[RawMessage], stops: Iterable[RawMessage] = ()) -> 
         for some in (raws, stops)
     )
     ref = next((fact.slot.call_ref for fact in facts if fact.slot.workspace), None)
-    return [_NOTHING] * len(facts) if ref is None else _judged(ref, facts, stopping)
-
-
-def _judged(ref: CallRef, facts: list[Fact], stops: list[Fact]) -> list[Judgement]:
-    call = call_of(ref, (*facts, *stops))
+    if ref is None:
+        return [_NOTHING] * len(facts)
+    call = call_of(ref, (*facts, *stopping))
     void = {one.fact.seq: one.why for one in voids(call)}
     several = {
         "vote": call.votes,

@@ -201,11 +201,10 @@ def _of(place: str, column: str) -> str:
 
 #: The columns of `calls`: name, and how it is made of the call's facts.
 CALLS: Final[tuple[tuple[str, str], ...]] = (
-    ("tool", _of("requested", "tool")),
-    ("tool_version", _of("requested", "tool_version")),
-    ("agent", _of("requested", "agent")),
-    ("requester", _of("requested", "requester")),
-    ("provider_id", _of("requested", "provider_id")),
+    *(
+        (column, _of("requested", column))
+        for column in ("tool", "tool_version", "agent", "requester", "provider_id")
+    ),
     # A fact does not hold fields that have their default, here and below.
     ("run_by", f"coalesce({_of('requested', 'run_by')}, 'client')"),
     ("arguments", _of("requested", "arguments")),

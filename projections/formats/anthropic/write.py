@@ -63,9 +63,7 @@ def write(entries: Sequence[Entry]) -> Payload:
     if not messages or messages[0]["role"] != "user":
         messages.insert(0, {"role": "user", "content": [_text(OPENING)]})
     _strip_end(messages[-1])
-    return (
-        {"system": "\n\n".join(system), "messages": messages} if system else {"messages": messages}
-    )
+    return {**({"system": "\n\n".join(system)} if system else {}), "messages": messages}
 
 
 def _add(messages: list[JsonObject], role: str, blocks: list[JsonObject]) -> None:

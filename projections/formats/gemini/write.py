@@ -66,11 +66,8 @@ def write(entries: Sequence[Entry]) -> Payload:
                 _say(contents, _text(user_text(said)))
     if not contents or contents[0]["role"] != "user":
         contents.insert(0, {"role": "user", "parts": [{"text": OPENING}]})
-    return (
-        {"systemInstruction": {"parts": system}, "contents": contents}
-        if system
-        else {"contents": contents}
-    )
+    instruction: JsonObject = {"systemInstruction": {"parts": system}} if system else {}
+    return {**instruction, "contents": contents}
 
 
 def _text(text: str) -> JsonObject:

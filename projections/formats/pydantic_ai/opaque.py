@@ -295,12 +295,9 @@ def _reasoned(id_: str, summary: list[Any], item: JsonObject) -> list[JsonObject
     texts = [
         one["text"] for one in summary if isinstance(one, dict) and isinstance(one.get("text"), str)
     ]
-    content = item.get("content") or []
-    raw = (
-        [one.get("text") for one in content if isinstance(one, dict)]
-        if isinstance(content, list)
-        else []
-    )
+    content = item.get("content")
+    given = content if isinstance(content, list) else []
+    raw = [one.get("text") for one in given if isinstance(one, dict)]
     is_text = bool(raw) and all(isinstance(text, str) for text in raw)
     signature = item.get("encrypted_content")
     once = {

@@ -18,7 +18,9 @@ from shop import Shop
 
 from ayes.adapters.anthropic import TurnWaits, settle
 from ayes.adapters.claude_code import Allow, after, before, event_of
-from ayes.adapters.kernel import AskedCall, Kernel, Wait
+from ayes.adapters.kernel import Kernel
+from ayes.adapters.names import AskedCall
+from ayes.adapters.next_step import Wait
 from ayes.interfaces.aap.provider import Conflict, Provider, thread_of
 from ayes.interfaces.aap.settings import InstanceSettings
 from ayes.interfaces.aap.wire import Submission
