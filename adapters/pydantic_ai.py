@@ -44,8 +44,9 @@ from ayes.adapters.next_step import Answer, Say, Wait
 from ayes.adapters.outputs import output_of, output_text
 from ayes.adapters.states import Saved, States
 from ayes.adapters.wake import is_due
-from ayes.projections.formats.common import fitting_content, items_of
-from ayes.projections.formats.pydantic_ai.media import item_of, read_media, takes
+from ayes.projections.formats.common import fitting_content
+from ayes.projections.formats.pydantic_ai.media import read_media, takes
+from ayes.projections.formats.pydantic_ai.write import items_of
 from ayes.schemas import events as e
 from ayes.schemas.content import content_of, parts_of
 from ayes.schemas.errors import BadInput
@@ -234,7 +235,7 @@ def _file(item: Any) -> e.Media | None:
 
 def _given(content: e.Content) -> Any:
     """A recorded result as a tool returns it."""
-    items = items_of(fitting_content(content, takes), item_of, str)
+    items = items_of(fitting_content(content, takes))
     if isinstance(items, str):
         return items
     values = [tool_return_content_ta.validate_json(msgspec.json.encode(one)) for one in items]

@@ -238,7 +238,7 @@ def text_item(text: str) -> JsonObject:
     return {"type": "text", "text": text}
 
 
-def items_of(
+def content_items(
     content: e.Content,
     of_file: Callable[[e.Media], JsonObject],
     of_text: Callable[[str], Any] = text_item,

@@ -29,8 +29,8 @@ from ayes.projections.formats.common import (
     Payload,
     Takes,
     arguments_object,
+    content_items,
     fitting,
-    items_of,
     non_blank,
     nothing,
     parse_json,
@@ -59,7 +59,7 @@ def write(entries: Sequence[Entry]) -> Payload:
                     results = [_result(id_, *pair) for id_, pair in zip(ids, outcomes, strict=True)]
                     messages.append({"role": "tool", "content": results})
             case User(text=tuple(content)):
-                messages.append({"role": "user", "content": items_of(content, part_of)})
+                messages.append({"role": "user", "content": content_items(content, part_of)})
             case said:
                 role, text = spoken(said, opening=all(one["role"] == "system" for one in messages))
                 messages.append({"role": role, "content": text})
@@ -131,5 +131,5 @@ def output_of(outcome: Outcome) -> JsonObject:
     if outcome.is_error:
         return {"type": "error-text", "value": non_blank(words(outcome.text))}
     if isinstance(outcome.text, tuple):
-        return {"type": "content", "value": items_of(outcome.text, item_of)}
+        return {"type": "content", "value": content_items(outcome.text, item_of)}
     return {"type": "text", "value": outcome.text}

@@ -12,8 +12,8 @@ from ayes.projections.formats.common import (
     TOOL_NAME,
     JsonObject,
     Payload,
+    content_items,
     fitting,
-    items_of,
     tool_name,
 )
 from ayes.projections.formats.openai_chat.check import is_id
@@ -33,7 +33,7 @@ def write(entries: Sequence[Entry]) -> Payload:
                 messages.append({"role": "system", "content": text})
             case User(text=text, name=name):
                 messages.append(
-                    {"role": "user", **_named(name), "content": items_of(text, part_of)}
+                    {"role": "user", **_named(name), "content": content_items(text, part_of)}
                 )
             case Note(text=text, name=name):
                 messages.append({"role": "system", **_named(name), "content": text})

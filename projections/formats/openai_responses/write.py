@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from ayes.projections.formats.common import (
     JsonObject,
     Payload,
+    content_items,
     fitting,
-    items_of,
     note_text,
     parse_object,
     tool_name,
@@ -112,7 +112,9 @@ def _place(
 
 
 def _content(content: Content) -> str | list[JsonObject]:
-    return items_of(content, responses_part_of, lambda text: {"type": "input_text", "text": text})
+    return content_items(
+        content, responses_part_of, lambda text: {"type": "input_text", "text": text}
+    )
 
 
 def _said(part: Text | Refusal | Media, fields: JsonObject, item_ids: set[str]) -> JsonObject:

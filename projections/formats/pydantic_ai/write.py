@@ -29,8 +29,8 @@ from ayes.projections.formats.common import (
     JsonObject,
     Payload,
     append_or_merge,
+    content_items,
     fitting,
-    items_of,
     non_blank,
     tool_name,
     user_text,
@@ -61,7 +61,7 @@ def written(entries: Sequence[Entry], used: set[str]) -> list[JsonObject]:
                 for wish, outcome in outcomes:
                     _ask(messages, _return(ids[outcome.call], wish, outcome))
             case User(text=text):
-                _ask(messages, {"content": _content(text), "part_kind": "user-prompt"})
+                _ask(messages, {"content": items_of(text), "part_kind": "user-prompt"})
             case said:
                 _ask(messages, {"content": user_text(said), "part_kind": "user-prompt"})
     return messages
@@ -72,12 +72,13 @@ def _ask(messages: list[JsonObject], part: JsonObject) -> None:
     append_or_merge(messages, {"parts": [part], "kind": "request"}, by="kind", into="parts")
 
 
-def _content(content: Content) -> str | list[str | JsonObject]:
-    return items_of(content, item_of, str)
+def items_of(content: Content) -> str | list[str | JsonObject]:
+    """A content as a prompt or a return has it; its files must be taken (`fitting`)."""
+    return content_items(content, item_of, str)
 
 
 def _return(id_: str, wish: Wish, outcome: Outcome) -> JsonObject:
-    ended, content = "success", _content(outcome.text)
+    ended, content = "success", items_of(outcome.text)
     if outcome.is_error:
         ended = "denied" if outcome.kind == "denied" else "failed"
         content = non_blank(words(outcome.text))

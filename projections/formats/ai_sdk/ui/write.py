@@ -16,7 +16,7 @@ from ayes.projections.formats.common import (
     JsonObject,
     Payload,
     arguments_object,
-    items_of,
+    content_items,
     parse_json,
     text_item,
     tool_name,
@@ -51,7 +51,7 @@ def write(entries: Sequence[Entry]) -> Payload:
 
 def spoken_message(id_: str, said: System | User | Note, before: list[JsonObject]) -> JsonObject:
     if isinstance(said, User) and isinstance(said.text, tuple):
-        return {"id": id_, "role": "user", "parts": items_of(said.text, ui_part_of)}
+        return {"id": id_, "role": "user", "parts": content_items(said.text, ui_part_of)}
     role, text = spoken(said, opening=all(one["role"] == "system" for one in before))
     return {"id": id_, "role": role, "parts": [text_item(text)]}
 
