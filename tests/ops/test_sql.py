@@ -1,7 +1,8 @@
 """`ayes sql`: whatever is asked, it reads the lake and nothing else; and its rows in every form.
 
-Each query runs in a process of its own, as ever. Those of the many that are asked from here are
-forked by `fork_server.py`; those of the command are started by the command.
+Each query runs in a process of its own, forked by `fork_server.py`. Of the many that are refused or
+answered in the same manner, `make test` asks a sample so, and all of them in this process, with the
+settings of that one.
 """
 
 import csv
@@ -17,11 +18,12 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from long import sampled
 from program import Started, approvals, at_a_terminal
 
 from ayes.interfaces.cli.sql import bytes_of
 from ayes.ledger.log import RawMessage
-from ayes.ops.lake.sql import ask
+from ayes.ops.lake.sql import MEMORY, _connect, _Request, _translated, ask, checked
 from ayes.ops.lake.writer import LakeWriter
 from ayes.schemas.codec import encode
 from ayes.schemas.errors import BadInput, NotAllowed, Unavailable, WaitTimedOut
@@ -61,6 +63,13 @@ def _state(directory: Path) -> dict[str, bytes]:
 def rows(archive: Path, query: str, **limits) -> list[dict]:
     with ask(archive / "lake", query, **limits) as answer:
         return [row for batch in answer.batches() for row in batch.to_pylist()]
+
+
+def asked_here(archive: Path, query: str) -> list[tuple]:
+    """The rows of a query that this process asks."""
+    request = _Request(str(archive / "lake"), query, MEMORY)
+    with _connect(request) as db, _translated(request):
+        return db.sql(checked(db, request)).fetchall()
 
 
 #: What is tried, and how it is turned down; LAKE and ARCHIVE stand for the directories.
@@ -113,19 +122,48 @@ ATTACKS = {
     "VACUUM": NotAllowed,
     "SELECT * FROM archive": BadInput,
     "": BadInput,
+}
+#: They would take all memory of a process that has no limit.
+LARGE = {
     "SELECT repeat('x', 3000000000)": BadInput,
     "SELECT list(range) FROM range(500000000)": BadInput,
 }
 
 
-@pytest.mark.parametrize("query", ATTACKS)
+def _told(archive: Path, query: str) -> str:
+    return query.replace("LAKE", str(archive / "lake")).replace("ARCHIVE", str(archive))
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        *sampled(
+            ATTACKS,
+            "DELETE FROM calls",
+            "WITH x AS (COPY (SELECT 1) TO 'LAKE/x.parquet' (USE_TMP_FILE false)) SELECT 1",
+            "EXPLAIN ANALYZE COPY calls TO 'LAKE/x.csv'",
+            "SELECT * FROM read_text('/proc/self/environ')",
+            "SET memory_limit = '90GB'",
+            "SELECT 1; SELECT 2",
+        ),
+        *LARGE,
+    ],
+)
 def test_a_query_that_does_more_than_read_is_refused(archive, query):
     """Each is turned down with a sentence, and no byte on disk is another."""
     before = _state(archive)
-    told = query.replace("LAKE", str(archive / "lake")).replace("ARCHIVE", str(archive))
-    with pytest.raises(ATTACKS[query], match=r"\w.*[.!?]$"):
-        rows(archive, told, memory=300_000_000)
+    with pytest.raises((ATTACKS | LARGE)[query], match=r"\w.*[.!?]$"):
+        rows(archive, _told(archive, query), memory=300_000_000)
     assert _state(archive) == before
+
+
+def test_each_is_refused_where_no_limit_of_the_process_would_stop_it(archive):
+    """By the check of the plan, or by the settings of the connection."""
+    before = _state(archive)
+    for query, error in ATTACKS.items():
+        with pytest.raises(error):
+            raise AssertionError(query, asked_here(archive, _told(archive, query)))
+        assert _state(archive) == before, query
 
 
 @pytest.mark.parametrize(
@@ -138,14 +176,12 @@ def test_a_query_that_does_more_than_read_is_refused(archive, query):
 )
 def test_a_query_that_runs_for_ever_is_stopped(archive, query):
     """Also one whose only step hears no interrupt, and one that gives rows without end."""
-    with pytest.raises(WaitTimedOut, match=r"longer than 1\.5 s"):
-        count(archive, query)
+    with (
+        pytest.raises(WaitTimedOut, match=r"longer than 0\.7 s"),
+        ask(archive / "lake", query, timeout_s=0.7) as answer,
+    ):
+        sum(batch.num_rows for batch in answer.batches())
     assert rows(archive, "SELECT 1 AS one") == [{"one": 1}]
-
-
-def count(archive: Path, query: str) -> int:
-    with ask(archive / "lake", query, timeout_s=1.5) as answer:
-        return sum(batch.num_rows for batch in answer.batches())
 
 
 LEGAL = [
@@ -185,13 +221,27 @@ LEGAL = [
 ]
 
 
-@pytest.mark.parametrize("query", LEGAL)
+@pytest.mark.parametrize(
+    "query",
+    sampled(
+        LEGAL,
+        "FROM calls",
+        "SELECT 1; -- the end",
+        "EXPLAIN ANALYZE SELECT count(*) FROM calls",
+        "SELECT count(*) FROM read_parquet('LAKE/events-*.parquet')",
+    ),
+)
 def test_a_query_that_reads_is_answered(archive, query):
     """Whatever belongs to a SELECT works, and changes nothing either."""
     before = _state(archive)
-    told = query.replace("LAKE", str(archive / "lake"))
-    assert rows(archive, told) or "ASOF" in query
+    assert rows(archive, _told(archive, query)) or "ASOF" in query
     assert _state(archive) == before
+
+
+def test_nothing_that_reads_is_refused(archive):
+    """All of them, and they find something."""
+    for query in LEGAL:
+        assert asked_here(archive, _told(archive, query)) or "ASOF" in query, query
 
 
 @pytest.mark.parametrize(
@@ -211,28 +261,25 @@ def test_an_error_names_its_place(archive, query, said):
     assert "\n" not in str(problem.value)
 
 
-def test_a_csv_runs_nothing_in_a_spreadsheet(archive):
+def test_a_csv_runs_nothing_in_a_spreadsheet(archive, within):
     """Would-be formulas have an apostrophe, numbers are numbers, --raw is exact (M7)."""
     query = "SELECT '=1+1' AS text, -1 AS number, 'a=1' AS other"
-    assert (
-        approvals("sql", "--to", archive, "--csv", query).out == "text,number,other\n'=1+1,-1,a=1\n"
-    )
-    assert (
-        approvals("sql", "--to", archive, "--csv", "--raw", query).out
-        == "text,number,other\n=1+1,-1,a=1\n"
-    )
-    refused = approvals("sql", "--to", archive, "--raw", query)
+    as_csv = within("sql", "--to", archive, "--csv", query)
+    assert as_csv.out == "text,number,other\n'=1+1,-1,a=1\n"
+    as_csv = within("sql", "--to", archive, "--csv", "--raw", query)
+    assert as_csv.out == "text,number,other\n=1+1,-1,a=1\n"
+    refused = within("sql", "--to", archive, "--raw", query)
     assert (refused.code, "--raw goes with --csv." in refused.err) == (2, True)
 
 
-def test_the_rows_come_in_every_form(archive, tmp_path):
+def test_the_rows_come_in_every_form(archive, tmp_path, within):
     """JSON, CSV and Parquet have all rows; a table has the first ones, and says so."""
     query = "SELECT seq, recorded_at, voters, payload FROM events ORDER BY seq"
-    within = ("--to", archive, query)
-    as_json = approvals("sql", "--json", *within).lines
-    as_csv = list(csv.DictReader(io.StringIO(approvals("sql", "--csv", *within).out)))
+    asked = ("--to", archive, query)
+    as_json = within("sql", "--json", *asked).lines
+    as_csv = list(csv.DictReader(io.StringIO(within("sql", "--csv", *asked).out)))
     file = tmp_path / "rows.parquet"
-    assert approvals("sql", "--parquet", file, *within).code == 0
+    assert within("sql", "--parquet", file, *asked).code == 0
     as_parquet = pq.read_table(file).to_pylist()
     assert [row["seq"] for row in as_json] == [fact.seq for fact in _FACTS]
     assert [int(row["seq"]) for row in as_csv] == [fact.seq for fact in _FACTS]
@@ -240,20 +287,20 @@ def test_the_rows_come_in_every_form(archive, tmp_path):
     assert [row["payload"] for row in as_json] == [fact.data.decode() for fact in _FACTS]
     assert as_json[0]["recorded_at"] == "2026-03-01T00:00:01"
     assert {"ana"} == {one for row in as_json for one in row["voters"] or ()}
-    table = approvals("sql", *within)
+    table = within("sql", *asked)
     assert len(table.out.splitlines()) == 201
     assert f"{len(_FACTS):,} rows in" in table.err
     assert "--json, --csv and --parquet FILE give all" in table.err
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_nothing_is_lost_in_json(archive):
+def test_nothing_is_lost_in_json(archive, within):
     """Columns of one name, bytes not text, large numbers, maps, lists and intervals."""
     query = (
         r"SELECT 1 AS a, 2 AS a, '\xff'::BLOB AS b, 170141183460469231731687303715884105727 AS h, "
         "MAP {'k': [1]} AS m, INTERVAL 3 DAY AS i"
     )
-    done = approvals("sql", "--json", "--to", archive, query)
+    done = within("sql", "--json", "--to", archive, query)
     assert done.one == {
         "a": 1,
         "a_2": 2,
@@ -279,41 +326,39 @@ FAR = {
 }
 
 
-def test_one_odd_time_stops_nobody(archive):
+def test_one_odd_time_stops_nobody(archive, within):
     """Anybody may record such a time: its row is shown in every form, and those beside it."""
     names = {f"c{number}": value for number, value in enumerate(FAR)}
     columns = ", ".join(f"{value} AS {name}" for name, value in names.items())
     query = f"SELECT {columns} UNION ALL SELECT {', '.join('NULL' for _ in names)}"
-    found, empty = approvals("sql", "--json", "--to", archive, query).lines
+    found, empty = within("sql", "--json", "--to", archive, query).lines
     assert found == dict(zip(names, FAR.values(), strict=True))
     assert set(empty.values()) == {None}
     for form in ((), ("--csv",)):
-        done = approvals("sql", *form, "--to", archive, query)
+        done = within("sql", *form, "--to", archive, query)
         assert (done.code, "infinity" in done.out) == (0, True)
 
 
-def test_a_parquet_file_is_whole_or_not_there(archive, tmp_path):
+def test_a_parquet_file_is_whole_or_not_there(archive, tmp_path, within):
     """Out of time, what was there before stays; and no file is ever written into the archive."""
     file = tmp_path / "rows.parquet"
     file.write_text("before")
     endless = "SELECT * FROM range(100000000) a, range(100000) b"
-    done = approvals("sql", "--to", archive, "--parquet", file, "--timeout", "1.5s", endless)
+    done = within("sql", "--to", archive, "--parquet", file, "--timeout", "0.7s", endless)
     assert done.code == 3
     assert {one.name: one.read_text() for one in tmp_path.iterdir()} == {"rows.parquet": "before"}
-    done = approvals(
-        "sql", "--to", archive, "--parquet", archive / "lake" / "x.parquet", "SELECT 1"
-    )
+    done = within("sql", "--to", archive, "--parquet", archive / "lake" / "x.parquet", "SELECT 1")
     assert (done.code, "in the archive" in done.err) == (2, True)
 
 
-def test_the_command_ends_as_scripts_expect(archive, tmp_path):
+def test_the_command_ends_as_scripts_expect(archive, tmp_path, within):
     """Exit codes and JSON errors, a query from stdin, and options that cannot be."""
     assert approvals("sql", "--to", archive, typed="SELECT 42 AS n").out.split() == ["n", "42"]
-    refused = approvals("sql", "--to", archive, "--json", "DROP VIEW calls")
+    refused = within("sql", "--to", archive, "--json", "DROP VIEW calls")
     assert (refused.code, refused.problem["error"]) == (4, "NotAllowed")
-    assert approvals("sql", "--to", archive, "SELECT nope").code == 2
-    assert approvals("sql", "--to", archive, "--json", "--csv", "SELECT 1").code == 2
-    assert "lake sync" in approvals("sql", "--to", tmp_path, "SELECT 1").err
+    assert within("sql", "--to", archive, "SELECT nope").code == 2
+    assert within("sql", "--to", archive, "--json", "--csv", "SELECT 1").code == 2
+    assert "lake sync" in within("sql", "--to", tmp_path, "SELECT 1").err
 
 
 @pytest.mark.parametrize(
@@ -353,8 +398,8 @@ def test_queries_run_while_the_lake_is_published(tmp_path):
     def write() -> None:
         try:
             with LakeWriter.open(directory, "a log") as archive:
-                for start in range(100, len(_FACTS), 50):
-                    archive.take(_FACTS[start : start + 50])
+                for start in range(100, len(_FACTS), 125):
+                    archive.take(_FACTS[start : start + 125])
                     archive.publish()
         except Exception as problem:  # noqa: BLE001 - told by the test
             problems.append(problem)
@@ -424,7 +469,7 @@ def _runs(pid: int) -> bool:
 _ASKING = """
 import sys
 from pathlib import Path
-from ayes.ops.lake.sql import ask
+from ayes.ops.lake.sql import MEMORY, _connect, _Request, _translated, ask, checked
 query = "SELECT count(*) FROM range(100000000000) a, range(100000) b"
 with ask(Path(sys.argv[1]), query, begun=lambda answer: print(answer._process.pid, flush=True)):
     pass
