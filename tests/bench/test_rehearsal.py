@@ -10,18 +10,18 @@ import asyncio
 import base64
 import json
 import os
+import re
 import signal
 from collections import Counter
-from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from paths import AIRLINE as POLICY
-from paths import DATA, SMALL
+from paths import CHANGING, DATA, SMALL
 from pictures import PDF, PNG, png
-from program import REHEARSAL, approvals, started, up
+from program import REHEARSAL, approvals, last_seq, started, until, up
 from stories import life
 
 from ayes.consumers.model import with_bytes
@@ -38,16 +38,6 @@ from ayes.schemas.content import attached
 from ayes.schemas.slots import ThreadRef
 from bench.rehearsal.rehearse import _FactsByTurn, _notice
 
-CHANGING = frozenset(
-    {
-        "book_reservation",
-        "cancel_reservation",
-        "update_reservation_flights",
-        "update_reservation_baggages",
-        "update_reservation_passengers",
-        "send_certificate",
-    }
-)
 #: The recorded tool was given arguments that are no JSON, and complained. Here no tool is ever
 #: given such.
 BROKEN = "broken-arguments"
@@ -103,14 +93,6 @@ def threads_of(store, workspace):
     return {
         name: thread_of(ThreadRef(workspace, name), tuple(facts)) for name, facts in found.items()
     }
-
-
-def last_seq(store):
-    async def read():
-        async with Ledger.connect(store, role="observer") as ledger:
-            return await ledger.log.last_seq()
-
-    return asyncio.run(read())
 
 
 def written(thread, provider="openai-chat"):
@@ -308,39 +290,30 @@ def test_without_a_policy_everything_is_asked_about(store, workspace):
     assert (ended.code, ended.one["gated"], ended.one["identical"]) == (0, 6, 3), ended.err
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("Nothing, thanks.", "Nothing at all."),
-        (
-            (
-                ', {"role": "user", "content": "Nothing, thanks."}'
-                ', {"role": "assistant", "content": ""}'
-            ),
-            "",
-        ),
-        ("calculate", "compute"),
-    ],
-    ids=["words", "turns", "tools"],
-)
-def test_another_conversation_of_the_same_name_is_not_mixed_in(
-    store, workspace, tmp_path, old, new
-):
-    """What stands in the thread is another conversation: a sentence that names it, and its facts
-    stay as they are.
+def test_another_conversation_of_the_same_name_is_not_mixed_in(store, workspace, tmp_path):
+    """What stands in the thread is another conversation, in its words, turns or tools: a sentence
+    that names it, and its facts stay as they are.
     """
     assert rehearsed(store, workspace).code == 0
     before = facts_of(store, workspace)
     other = tmp_path / "other.jsonl"
-    text = SMALL.read_text().replace(old, new)
-    assert text != SMALL.read_text()
-    other.write_text(text)
-    ended = rehearsed(store, workspace, file=other)
-    assert (ended.code, ended.out) == (1, "")
-    assert ended.problem["error"] == "AlreadyFilled"
-    assert "Choose another workspace with -w." in ended.problem["message"]
-    assert workspace in ended.problem["message"]
-    assert facts_of(store, workspace) == before
+    answer = (
+        ', {"role": "user", "content": "Nothing, thanks."}, {"role": "assistant", "content": ""}'
+    )
+    for old, new in (
+        ("Nothing, thanks.", "Nothing at all."),
+        (answer, ""),
+        ("calculate", "compute"),
+    ):
+        text = SMALL.read_text().replace(old, new)
+        assert text != SMALL.read_text()
+        other.write_text(text)
+        ended = rehearsed(store, workspace, file=other)
+        assert (ended.code, ended.out) == (1, ""), old
+        assert ended.problem["error"] == "AlreadyFilled"
+        assert "Choose another workspace with -w." in ended.problem["message"]
+        assert workspace in ended.problem["message"]
+        assert facts_of(store, workspace) == before
 
 
 def test_another_rehearsal_is_not_answered_by_the_first(store, workspace, tmp_path):
@@ -403,7 +376,7 @@ def test_stopped_and_started_again_it_goes_on(store, workspace, tmp_path):
     hesitant.write_text('[[vote]]\ntools = ["cancel_reservation"]\nverdict = "approve"\n')
     options = ("--policy", POLICY, "-w", workspace, "--store", store)
     with started("run", SMALL, "--reviewer", hesitant, *options, program=REHEARSAL) as process:
-        wait_for(store, ThreadRef(workspace, "two-at-once").wish(2, 1).gated)
+        until(store, ThreadRef(workspace, "two-at-once").wish(2, 1).gated)
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
@@ -435,15 +408,8 @@ def test_it_says_that_calls_wait_for_people(tmp_path, script, rules, as_json):
     reviewer.write_text(script)
     policy.write_text(rules)
     file.write_text(SMALL.read_text().split("\n")[1] + "\n")
-    options = (
-        "--reviewer",
-        reviewer,
-        "--policy",
-        policy,
-        "--store",
-        store,
-        *(["--json"] if as_json else []),
-    )
+    options = ("--reviewer", reviewer, "--policy", policy, "--store", store)
+    options += ("--json",) if as_json else ()
     with started("run", file, *options, program=REHEARSAL) as process:
         sentence = next(line for line in process.stderr if "call waits" in line)
         assert sentence.startswith("1 call waits for people and nothing else happens: ")
@@ -451,7 +417,7 @@ def test_it_says_that_calls_wait_for_people(tmp_path, script, rules, as_json):
         shown = approvals(*sentence.split("ayes ")[1].split(), "--json")
         assert [one["call"] for one in shown.lines] == ["rehearsal/same-id-twice/1-0"]
         for call in ("1-0", "2-0"):
-            wait_for(store, ThreadRef("rehearsal", "same-id-twice").call(call).gated)
+            until(store, ThreadRef("rehearsal", "same-id-twice").call(call).gated)
             hand = ("approve", f"rehearsal/same-id-twice/{call}", "--as", "hand")
             assert approvals(*hand, "--store", store).code == 0
         out, err = process.communicate(timeout=60)
@@ -510,30 +476,19 @@ def test_another_rehearsal_leaves_its_threads_alone(store, workspace, tmp_path, 
     """
     nobody = tmp_path / "reviewer.toml"
     nobody.write_text("")
-    with started(
-        "run",
-        SMALL,
-        "--reviewer",
-        nobody,
-        "--policy",
-        POLICY,
-        "-w",
-        workspace,
-        "--store",
-        store,
-        program=REHEARSAL,
-    ) as process:
+    options = ("--reviewer", nobody, "--policy", POLICY, "-w", workspace, "--store", store)
+    with started("run", SMALL, *options, program=REHEARSAL) as process:
         thread = ThreadRef(workspace, "two-at-once")
-        for call in (thread.wish(2, 0), thread.wish(2, 1)):
-            wait_for(store, call.gated)
+        both = (thread.wish(2, 0), thread.wish(2, 1))
+        until(store, *(call.gated for call in both))
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
     # Decided while nobody rehearses: what follows is handed to whoever comes next.
-    for call in (thread.wish(2, 0), thread.wish(2, 1)):
+    for call in both:
         approve(store, call)
     second = rehearsed(store, f"{workspace[:60]}-2", file=other)
     assert (second.code, second.one["identical"]) == (0, 3), second.err
-    for call in (thread.wish(2, 0), thread.wish(2, 1)):
+    for call in both:
         assert threads_of(store, workspace)["two-at-once"].call(call).claims == ()
     first = rehearsed(store, workspace)
     assert (first.code, first.one["identical"], first.one["finished"]) == (0, 3, 7), first.err
@@ -545,7 +500,7 @@ def approve(store, call):
             await ledger.reviewer("ana").approve(call)
 
     asyncio.run(voted())
-    wait_for(store, call.decided)
+    until(store, call.decided)
 
 
 def test_in_a_store_of_its_own_the_facts_stay(tmp_path):
@@ -565,42 +520,32 @@ def test_in_a_store_of_its_own_the_facts_stay(tmp_path):
     assert "no broker runs in" in approvals("status", "--store", store).err
 
 
-CANNOT = {
-    "two users in a row": (["user", "user", "assistant"], "before the model answers"),
-    "a system message in the midst": (
-        ["user", "assistant", "system", "user", "assistant"],
-        "in the middle of it",
-    ),
-    "the model speaks first": (["assistant"], "without having been spoken to"),
-    "the model speaks twice": (["user", "assistant", "assistant"], "without having been spoken to"),
-}
+#: Two users in a row, a system message in the midst, the model speaks first, and twice.
+CANNOT = (
+    (["user", "user", "assistant"], "before the model answers"),
+    (["user", "assistant", "system", "user", "assistant"], "in the middle of it"),
+    (["assistant"], "without having been spoken to"),
+    (["user", "assistant", "assistant"], "without having been spoken to"),
+)
 
 
-@pytest.mark.parametrize(("roles", "why"), CANNOT.values(), ids=CANNOT)
-def test_what_did_not_go_turn_by_turn_is_skipped(store, workspace, tmp_path, roles, why):
+def test_what_did_not_go_turn_by_turn_is_skipped(store, workspace, tmp_path):
     """No live conversation could go that way again. The line and the id are named, the others are
-    rehearsed, and the exit code says that one was not.
+    rehearsed, and the exit code says that some were not.
     """
     file = tmp_path / "odd.jsonl"
-    odd = {"id": "odd", "messages": [{"role": role, "content": "hm"} for role in roles]}
-    file.write_text(SMALL.read_text() + json.dumps(odd) + "\n")
-    ended = rehearsed(store, workspace.replace(" ", "-"), file=file)
+    odd = [
+        {"id": f"odd-{one}", "messages": [{"role": role, "content": "hm"} for role in roles]}
+        for one, (roles, _) in enumerate(CANNOT)
+    ]
+    file.write_text(SMALL.read_text() + "".join(json.dumps(one) + "\n" for one in odd))
+    ended = rehearsed(store, workspace, file=file)
     whole = len(read_conversations(SMALL))
-    assert (ended.code, ended.one["conversations"], ended.one["skipped"]) == (2, whole, 1)
-    assert f"Skipped: {file}, line {whole + 1} (odd): " in ended.err
-    assert why in ended.err
-    assert "It cannot be rehearsed." in ended.err
-
-
-def wait_for(store, slot):
-    async def filled():
-        async with (
-            Ledger.connect(store, role="observer") as ledger,
-            aclosing(ledger.watch(1, slot.subject)) as facts,
-        ):
-            await anext(facts)
-
-    asyncio.run(filled())
+    assert (ended.code, ended.one["conversations"], ended.one["skipped"]) == (2, whole, len(CANNOT))
+    for one, (_, why) in enumerate(CANNOT):
+        said = rf"Skipped: {file}, line {whole + 1 + one} \(odd-{one}\): .*{why}"
+        assert re.search(said, ended.err), ended.err
+    assert ended.err.count("It cannot be rehearsed.") == len(CANNOT)
 
 
 # ------------------------------------------------------------------------------------ the real file

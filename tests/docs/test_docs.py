@@ -27,7 +27,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ import pytest
 from long import sampled
 from pages import CLI, Block, blocks, parse, piped
 from paths import ROOT
-from program import AYES, Started
+from program import Started, started, up
 from pydantic import BaseModel
 from sections import settings_file
 from until import recorded, until
@@ -329,31 +329,18 @@ def test_the_readmes_service_is_the_example():
 # ------------------------------------------------------------------------------------- running them
 
 
-@asynccontextmanager
-async def up(here: Path, *options: str) -> AsyncIterator[dict[str, str]]:
+@contextmanager
+def at_work(here: Path, *options: str) -> Iterator[dict[str, str]]:
     """A broker and workers; yields the environment in which everything finds them."""
-    here.mkdir(exist_ok=True)  # noqa: ASYNC240 - a moment's work
+    here.mkdir(exist_ok=True)
     (here / "examples").symlink_to(ROOT / "examples")
     kept = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
-    # A program in the store's folder must not import this repository from anywhere else.
-    environment = kept | {
-        "AYES_STORE": str(here / "store"),
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-    }
-    with (here / "up.log").open("wb") as log:
-        process = Started(
-            [AYES, "up", "--json", "--no-console", *options],
-            env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True,
-        )  # fmt: skip
-    with process:
-        try:
-            assert process.stdout
-            ready = await asyncio.wait_for(asyncio.to_thread(process.stdout.readline), 60)
-            assert ready, (here / "up.log").read_text()
-            yield environment
-        finally:
-            process.terminate()
-            await asyncio.to_thread(process.wait)
+    with up(here / "store", *options):
+        # A program in the store's folder must not import this repository from anywhere else.
+        yield kept | {
+            "AYES_STORE": str(here / "store"),
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        }
 
 
 async def run(
@@ -365,8 +352,7 @@ async def run(
     typed: str = "",
 ) -> tuple[int, str, str]:
     """Its exit code and what it wrote. `ayes` is forked: 40 starts a page would take long."""
-    is_forked = command[0] == "ayes" or command[:2] == [sys.executable, "-c"]
-    program = Started if is_forked else subprocess.Popen
+    program = Started if command[0] in {"ayes", sys.executable} else subprocess.Popen
 
     def ended() -> tuple[int, str, str]:
         with program(
@@ -461,7 +447,7 @@ async def shop(tmp_path: Path) -> AsyncIterator[tuple[Path, dict[str, str]]]:
     free = tmp_path / "free.toml"
     free.write_text('[[rule]]\nname = "free"\ntools = ["payout"]\nthen = "allow"\n')
     here = tmp_path / "here"
-    async with up(here, "--policy", str(free), "-w", "shop") as environment:
+    with at_work(here, "--policy", str(free), "-w", "shop") as environment:
         (here / "shop.toml").write_text(policy.text)
         await prepare(environment["AYES_STORE"])
         yield here, environment
@@ -558,7 +544,7 @@ asyncio.run(main())
 
 @pytest.mark.parametrize(
     "name",
-    sampled(["reviewers.md", *OPERATORS, "cluster.md", "upgrading.md"], "reviewers.md"),
+    sampled(["reviewers.md", *OPERATORS, "cluster.md", "upgrading.md"], "stopping.md"),
 )
 async def test_the_page_works(shop, name):
     """Each command of the page does what the page says."""
@@ -614,7 +600,7 @@ async def test_the_readme_works(tmp_path):
     """The README's service asks, ana approves, it runs; `ayes watch` sees it all from outside."""
     here = tmp_path / "here"
     call = "shop/order-17/refund-1"
-    async with up(here) as environment, watched(environment, until="ToolReturned") as seen:
+    with at_work(here) as environment, watched(environment, until="ToolReturned") as seen:
         service = asyncio.create_task(
             run([sys.executable, "examples/service.py"], here, environment)
         )
@@ -639,30 +625,22 @@ async def waits_for_people(call: str, environment: dict[str, str]) -> bool:
         return await is_gated(observer, call)
 
 
-@asynccontextmanager
-async def watched(
+@contextmanager
+def watched(
     environment: dict[str, str], until: str
-) -> AsyncIterator[asyncio.Task[list[dict[str, Any]]]]:
+) -> Iterator[asyncio.Task[list[dict[str, Any]]]]:
     """What `ayes watch` prints in a process of its own, from the first fact to one of this type."""
-    watching = await asyncio.create_subprocess_exec(
-        "ayes", "watch", "--from", "1", "--json", env=environment, stdout=asyncio.subprocess.PIPE
-    )  # fmt: skip
+    store = environment["AYES_STORE"]
+    with started("watch", "--from", "1", "--json", AYES_STORE=store) as watching:
 
-    async def read() -> list[dict[str, Any]]:
-        seen: list[dict[str, Any]] = []
-        assert watching.stdout
-        while not seen or seen[-1]["event"]["type"] != until:
-            seen.append(json.loads(await watching.stdout.readline()))
-        return seen
+        def read() -> list[dict[str, Any]]:
+            seen: list[dict[str, Any]] = []
+            assert watching.stdout
+            while not seen or seen[-1]["event"]["type"] != until:
+                seen.append(json.loads(watching.stdout.readline()))
+            return seen
 
-    reading = asyncio.create_task(read())
-    try:
-        yield reading
-    finally:
-        reading.cancel()
-        watching.terminate()
-        await asyncio.gather(reading, return_exceptions=True)
-        await watching.communicate()
+        yield asyncio.create_task(asyncio.to_thread(read))
 
 
 async def test_another_language_can_do_it(shop):
@@ -698,9 +676,8 @@ async def test_another_language_can_do_it(shop):
 
 async def test_the_executor_works(tmp_path):
     """The tools of examples/shop_tools.py run, once approved, in an executor that has them."""
-    async with up(
-        tmp_path / "here", "--tools", "examples.shop_tools:tools", "-w", "shop"
-    ) as environment:
+    tools = ("--tools", "examples.shop_tools:tools", "-w", "shop")
+    with at_work(tmp_path / "here", *tools) as environment:
         store = environment["AYES_STORE"]
         async with ana_approves(store), Ledger.connect(store) as ledger:
             call = await ledger.request(
@@ -734,44 +711,29 @@ async def test_a_server_of_ones_own_works(tmp_path):
     def url(role: str) -> str:
         return f"nats://{role}:{passwords[role]}@127.0.0.1:{port}"
 
+    async def does(*words: str, role: str) -> None:
+        code, out, err = await run(["ayes", *words, "--url", url(role)], tmp_path, environment)
+        assert code == 0, out + err
+
     try:
         await until(lambda: listens(port))
-        code, out, err = await run(["ayes", "setup", "--url", url("admin")], tmp_path, environment)
-        assert code == 0, out + err
-        code, out, err = await run(["ayes", "doctor", "--url", url("admin")], tmp_path, environment)
-        assert code == 0, out + err
-        workers = [
-            await asyncio.create_subprocess_exec(
-                "ayes", "work", kind, "--url", url(kind), env=environment, stderr=subprocess.DEVNULL
-            )
-            for kind in ("gate", "queue")
-        ]
+        await does("setup", role="admin")
+        await does("doctor", role="admin")
         policy = '[[rule]]\nname = "all"\ntools = ["*"]\nthen = "ask"\n'
         async with Ledger.connect(url=url("operator"), role="operator") as operator:
             assert await apply_policy(operator, "shop", policy, "shop.toml") == 1
-        async with Ledger.connect(url=url("service")) as ledger:
-            await ledger.declare("shop", spec_of(refund))
-            await ledger.request(
-                "shop/order-17/refund-1", "refund", {"order": "A-17", "amount": 480}
-            )
-            await until(lambda: is_gated(ledger, "shop/order-17/refund-1"))
-        command = [
-            "ayes",
-            "approve",
-            "shop/order-17/refund-1",
-            "--as",
-            "ana",
-            "--url",
-            url("reviewer-ana"),
-        ]
-        code, out, err = await run(command, tmp_path, environment)
-        assert code == 0, out + err
-        command = ["ayes", "status", "--url", url("operator")]
-        code, out, err = await run(command, tmp_path, environment)
-        assert code == 0, out + err
-        for worker in workers:
-            worker.terminate()
-            await worker.wait()
+        with (
+            started("work", "gate", "--url", url("gate")),
+            started("work", "queue", "--url", url("queue")),
+        ):
+            async with Ledger.connect(url=url("service")) as ledger:
+                await ledger.declare("shop", spec_of(refund))
+                await ledger.request(
+                    "shop/order-17/refund-1", "refund", {"order": "A-17", "amount": 480}
+                )
+                await until(lambda: is_gated(ledger, "shop/order-17/refund-1"))
+            await does("approve", "shop/order-17/refund-1", "--as", "ana", role="reviewer-ana")
+            await does("status", role="operator")
     finally:
         server.terminate()
         server.wait()

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paths import AIRLINE, DATA, SMALL
+from paths import AIRLINE, CHANGING, DATA, SMALL
 from program import approvals
 
 from ayes.interfaces.cli import policy as command
@@ -33,13 +33,6 @@ from ayes.schemas.policy import applied, read_policy
 from ayes.schemas.slots import FILLED_BY, ORGANISATION, CallRef, Slot, ThreadRef, policy_slot
 from ayes.schemas.tools import Tool, ToolSpec
 
-#: Those that examples/airline.toml asks about, written out once more.
-CHANGING = frozenset(
-    {
-        "book_reservation", "cancel_reservation", "update_reservation_flights",
-        "update_reservation_baggages", "update_reservation_passengers", "send_certificate",
-    }
-)  # fmt: skip
 ANY = e.ToolDeclared(description="", schema='{"type":"object"}')
 AT = datetime(2026, 3, 1, 9, 0, tzinfo=UTC)
 SCHEMA = '{"type":"object","properties":{"amount":{"type":"number"}},"required":["amount"]}'

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import os
+import shutil
 import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -139,20 +140,30 @@ async def test_a_log_in_use_is_backed_up_and_goes_on_elsewhere(tmp_path, elsewhe
 # ----------------------------------------------------------------------------------------- refusals
 
 
-@pytest.fixture
-async def backup(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
     """A backup of a log with a few hundred facts of some size, and a file."""
-    file = tmp_path / "backup"
-    async with (
-        running(tmp_path / "before") as server,
-        Ledger.connect(server.store.path, role="admin") as admin,
-    ):
-        for number in range(300):
-            said = Said(role="user", text=str(number) * 500)
-            await admin.append(ThreadRef("shop", "t1").said(f"m{number}"), said)
-        await keep(admin.log, "shop", os.urandom(100_000))
-        await back_up(admin.log, file)
-    return file
+    folder = tmp_path_factory.mktemp("before")
+
+    async def make() -> None:
+        async with (
+            running(folder / "store") as server,
+            Ledger.connect(server.store.path, role="admin") as admin,
+        ):
+            for number in range(300):
+                said = Said(role="user", text=str(number) * 500)
+                await admin.append(ThreadRef("shop", "t1").said(f"m{number}"), said)
+            await keep(admin.log, "shop", os.urandom(100_000))
+            await back_up(admin.log, folder / "backup")
+
+    asyncio.run(make())
+    return folder / "backup"
+
+
+@pytest.fixture
+def backup(made: Path, tmp_path: Path) -> Path:
+    """A copy of it, which a test may spoil."""
+    return Path(shutil.copy(made, tmp_path))
 
 
 @pytest.fixture
@@ -203,18 +214,19 @@ async def test_a_snapshot_of_other_facts_is_refused(log, backup, tmp_path):
     assert await restore(log, backup) == seal
 
 
-@pytest.mark.parametrize("part", [0, 1])
-async def test_what_the_broker_cannot_read_restores_nothing(log, backup, part):
+async def test_what_the_broker_cannot_read_restores_nothing(log, backup):
     """A snapshot that only the broker finds spoiled: that of the log, or of the files."""
     seal = check(backup).seal
-    body = bytearray(backup.read_bytes()[: seal.bytes])
-    end = sum(seal.parts[: part + 1])
-    body[end - 200 : end] = bytes(200)
-    other = structs.replace(seal, sha256=hashlib.sha256(body).hexdigest())
-    backup.write_bytes(bytes(body) + b"\n" + msgspec.json.encode(other) + b"\n")
-    with pytest.raises(BrokerRefused, match=rf"refuses STREAM.RESTORE.{('LEDGER', 'FILES')[part]}"):
-        await restore(log, backup)
-    assert await log.last_seq() == 0
+    for part, stream in enumerate(("LEDGER", "FILES")):
+        body = bytearray(backup.read_bytes()[: seal.bytes])
+        end = sum(seal.parts[: part + 1])
+        body[end - 200 : end] = bytes(200)
+        other = structs.replace(seal, sha256=hashlib.sha256(body).hexdigest())
+        spoiled = backup.with_name("spoiled")
+        spoiled.write_bytes(bytes(body) + b"\n" + msgspec.json.encode(other) + b"\n")
+        with pytest.raises(BrokerRefused, match=rf"refuses STREAM.RESTORE.{stream}"):
+            await restore(log, spoiled)
+        assert await log.last_seq() == 0
 
 
 async def test_a_log_whose_store_of_files_was_deleted_is_backed_up(tmp_path):
@@ -256,15 +268,12 @@ async def test_nothing_is_restored_under_workers(store, log, backup):
     assert await log.last_seq() == 0
 
 
-async def test_a_backup_with_another_digest_is_refused(log, backup):
-    """Whoever kept the digest finds out that the file was exchanged."""
+async def test_another_backup_or_a_log_of_a_newer_program_is_refused(log, backup, monkeypatch):
+    """Whoever kept the digest finds out that the file was exchanged; and before anything is done to
+    the ledger.
+    """
     with pytest.raises(BadInput, match="It is another backup"):
         await restore(log, backup, digest="0123")
-    assert await log.last_seq() == 0
-
-
-async def test_a_log_of_a_newer_program_is_refused(log, backup, monkeypatch):
-    """Before anything is done to the ledger."""
     monkeypatch.setattr(streams, "LEVEL", 0)
     with pytest.raises(NewerLog, match="this log is at level 1"):
         await restore(log, backup)

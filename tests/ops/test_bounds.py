@@ -8,7 +8,8 @@ import msgspec
 import pytest
 import structlog
 from disk import small_disk
-from stories import REF, request
+from long import sampled
+from stories import CALL, REF, WISH, request
 from structlog.testing import capture_logs
 from until import until
 
@@ -27,8 +28,6 @@ from ayes.schemas import events as e
 from ayes.schemas.content import attached
 from ayes.schemas.errors import BadInput, BrokerRefused, LedgerFull
 
-WISH = e.Wish(tool="refund", arguments='{"order":"A-17"}', provider_id="call_1")
-CALL = REF.call("c1")
 TEN_YEARS_NS = 10 * 365 * 24 * 3600 * 10**9
 
 
@@ -294,7 +293,11 @@ async def test_what_changes_while_it_runs_is_an_alarm(store, admin, capsys, monk
 
 @pytest.mark.parametrize(
     ("mib", "most"),
-    [(200, None), (768, 64_000_000), (1024, None), (1536, None), (2048, None), (4096, None)],
+    sampled(
+        [(200, None), (768, 64_000_000), (1024, None), (1536, None), (2048, None), (4096, None)],
+        (200, None),
+        (768, 64_000_000),
+    ),
 )
 async def test_a_small_disk_is_shared_among_the_streams(tmp_path, mib, most):
     """Each stream gets a share, whatever the size of the disk: facts and large files are recorded,

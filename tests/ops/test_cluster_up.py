@@ -17,6 +17,7 @@ from ayes.ledger.clients.services import Ledger
 from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.streams import described, info
+from ayes.ops.broker import server
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.cluster.certificates import issue, new_authority
 from ayes.ops.cluster.local import LocalCluster
@@ -118,10 +119,10 @@ def test_a_reviewer_without_an_account_is_told_how_to_get_one(ready):
     assert "ayes cluster up --people ben" in refused.err
 
 
-def test_a_second_one_in_the_same_directory_is_refused(ready):
-    again = approvals("cluster", "up", "--store", ready["store"])
-    assert again.code == StoreHeld.exit_code
-    assert "is held by process" in again.err
+async def test_a_second_one_in_the_same_directory_is_refused(ready, monkeypatch):
+    monkeypatch.setattr(server, "_DYING_S", 0.05)
+    with pytest.raises(StoreHeld, match="is held by process"):
+        await LocalCluster(ready["store"]).__aenter__()
 
 
 def test_one_server_does_not_start_in_its_directory(ready):

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import stat
-import subprocess
 import sys
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -16,8 +15,7 @@ import pytest
 import rot
 import structlog
 from nats.aio.client import Client
-from paths import ROOT
-from program import approvals, killed_at_the_end
+from program import approvals, python, started
 
 from ayes.interfaces.cli.terminal import logs
 from ayes.ledger.clients.services import Ledger
@@ -101,18 +99,6 @@ async def make_ledger(store):
             "$JS.API.CONSUMER.CREATE.LEDGER.gate", json.dumps(body).encode(), timeout=60
         )
         assert "error" not in json.loads(made.data)
-
-
-@asynccontextmanager
-async def python(code, *arguments):
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", code, *map(str, arguments)),
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    async with killed_at_the_end(process):
-        yield process
 
 
 def mode(path):
@@ -355,8 +341,8 @@ async def test_a_second_holder_is_refused(store, monkeypatch):
 
 async def test_killing_the_parent_ends_the_server(store):
     """After kill -9 of its parent the server is gone; the next start has store and data."""
-    async with python(HOLD, store.path) as parent:
-        child = int(await parent.stdout.readline())
+    with started(store.path, program=(sys.executable, "-c", HOLD)) as parent:
+        child = int(parent.stdout.readline())
         await make_ledger(store)
         async with connected(store.login("service")) as client:
             await client.request("ledger.shop.t1.call.1-0.requested", b"kept", timeout=60)
@@ -472,8 +458,8 @@ async def test_a_busy_process_keeps_nobody_out(store):
     """Who signs on does not wait for the broker's process, whatever keeps it busy (B62)."""
     async with EmbeddedServer(store.path):
         await make_ledger(store)
-        signing_on = [sys.executable, "-c", SIGN_ON, str(store.path)]
-        subprocess.run(signing_on, cwd=ROOT, check=True, timeout=60)  # noqa: ASYNC221 - on purpose
+        # On purpose not in a thread.
+        assert python(SIGN_ON, store.path).code == 0
 
 
 async def test_another_process_adds_a_reviewer(store):
@@ -493,9 +479,8 @@ async def test_another_process_adds_a_reviewer(store):
             handed = await worker.subscribe("deliver.gate.gate", queue="gate")
             await worker.flush()
             for person in ("reviewer-ana", "reviewer-ben"):
-                async with python(JOIN, store.path, person) as joining:
-                    assert (await joining.stdout.read()).decode().strip() == person
-                    assert await joining.wait() == 0
+                joined = await asyncio.to_thread(python, JOIN, store.path, person)
+                assert (joined.code, joined.out.strip()) == (0, person)
                 async with connected(store.login(person)) as client:
                     name = person.removeprefix("reviewer-")
                     ack = await client.request(

@@ -18,6 +18,7 @@ from pathlib import Path
 import duckdb
 import pytest
 from archive_log import LOG, START, facts
+from long import sampled
 from paths import ROOT, TESTS
 from program import Started, python
 
@@ -268,8 +269,12 @@ def test_stopped_between_handing_over_and_showing_it_shows_at_the_next_start(tmp
         assert read_lake(tmp_path / "lake") == (archive.until,) * 3
 
 
-def test_facts_as_large_as_they_may_be_are_handed_over_before_they_fill_the_memory(tmp_path):
+@pytest.mark.parametrize("part", sampled((4, 1), 4))
+def test_facts_as_large_as_they_may_be_are_handed_over_before_they_fill_the_memory(
+    tmp_path, monkeypatch, part
+):
     """So many bytes are enough for a file, however few facts; DuckDB has room for them."""
+    monkeypatch.setattr(writer, "BYTES_A_FILE", writer.BYTES_A_FILE // part)
     chance = random.Random(5)
     raws = [
         RawMessage(
@@ -278,7 +283,7 @@ def test_facts_as_large_as_they_may_be_are_handed_over_before_they_fill_the_memo
             f"ledger.acme.t{seq}.said.m",
             encode(e.Said(role="user", text=chance.randbytes(250_000).hex())),
         )
-        for seq in range(1, 161)
+        for seq in range(1, 160 // part + 1)
     ]
     with LakeWriter.open(tmp_path, LOG) as archive:
         for first in range(0, len(raws), 32):
@@ -286,8 +291,8 @@ def test_facts_as_large_as_they_may_be_are_handed_over_before_they_fill_the_memo
             if archive.full:
                 archive.publish()
         assert archive.publish() == len(raws)
-        assert [segment.rows for segment in archive.segments] == [128, 32]
-    assert read_lake(tmp_path / "lake") == (160,) * 3
+        assert [segment.rows for segment in archive.segments] == [128 // part, 32 // part]
+    assert read_lake(tmp_path / "lake") == (len(raws),) * 3
 
 
 def test_an_archive_that_was_moved_shows_its_files_where_they_are_now(tmp_path):
@@ -308,9 +313,12 @@ def _dies(*_):
 # ----------------------------------------------------------------------------------------- the lake
 
 
-def test_of_small_files_one_is_made_and_who_has_the_old_catalog_open_keeps_reading(tmp_path):
+def test_of_small_files_one_is_made_and_who_has_the_old_catalog_open_keeps_reading(
+    tmp_path, monkeypatch
+):
     """A replaced file stays for `keep_s`, counted from when no catalog names it."""
-    raws = facts(1_000)
+    monkeypatch.setattr(writer, "SMALL_FILES", 4)
+    raws = facts(400)
     with LakeWriter.open(tmp_path, LOG) as archive:
         parts = _parts(raws, writer.SMALL_FILES)
         for part in parts[:-1]:
@@ -408,11 +416,11 @@ def test_a_lake_is_read_from_wherever_one_stands(tmp_path, monkeypatch):
 @pytest.fixture
 def archive(tmp_path) -> Path:
     """An archive whose lake has all but the last facts."""
-    raws = facts(3_000)
+    raws = facts(600)
     with LakeWriter.open(tmp_path / "archive", LOG) as archive:
-        archive.take(raws[:2_500])
+        archive.take(raws[:500])
         archive.publish()
-        archive.take(raws[2_500:])
+        archive.take(raws[500:])
     return tmp_path / "archive"
 
 
@@ -445,7 +453,7 @@ def test_a_working_file_that_was_cut_short(archive):
         working.write_bytes(data[:size])
         with refused(archive, Unavailable, "working file", "sync again"):
             opened(archive)
-    assert read_lake(archive / "lake") == (2_500,) * 3
+    assert read_lake(archive / "lake") == (500,) * 3
 
 
 def test_a_working_file_that_is_gone_does_not_take_the_lake_with_it(archive):
@@ -457,10 +465,10 @@ def test_a_working_file_that_is_gone_does_not_take_the_lake_with_it(archive):
 
 def test_an_older_copy_of_the_working_file(archive, tmp_path):
     """It does not know of files that the lake has; they are not rubbish."""
-    raws = facts(3_200)
+    raws = facts(800)
     shutil.copy(archive / "working.duckdb", tmp_path / "copy")
     with LakeWriter.open(archive, LOG) as newer:
-        newer.take(raws[3_000:])
+        newer.take(raws[600:])
         newer.publish()
     shutil.copy(tmp_path / "copy", archive / "working.duckdb")
     with refused(archive, BadInput, "lake", "new directory"):
@@ -479,7 +487,7 @@ def test_a_byte_of_the_working_file_is_another(archive):
         said = ""
         try:
             with LakeWriter.open(archive, LOG) as damaged:
-                assert damaged.until >= 3_000
+                assert damaged.until >= 600
         except Unavailable as problem:
             said = str(problem)
         assert "another process" not in said
@@ -513,17 +521,16 @@ def test_an_archive_of_a_newer_version(archive, newer):
         opened(archive)
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b'{"version": 1}', b"\xff\xfe"])
-def test_a_manifest_that_is_broken_is_written_anew(archive, damage):
+def test_a_manifest_that_is_broken_is_written_anew(archive):
     """Which files there are stands in the working file too."""
-    file = archive / "lake" / "manifest.json"
-    file.write_bytes(damage)
-    with pytest.raises(BadInput, match=r"cannot be read.*sync"):
-        read_manifest(archive / "lake")
-    with LakeWriter.open(archive, LOG) as healed:
-        until = healed.publish()
-    assert read_manifest(archive / "lake").until == until
-    assert read_lake(archive / "lake") == (until,) * 3
+    for damage in (b"", b"{", b'{"version": 1}', b"\xff\xfe"):
+        (archive / "lake" / "manifest.json").write_bytes(damage)
+        with pytest.raises(BadInput, match=r"cannot be read.*sync"):
+            read_manifest(archive / "lake")
+        with LakeWriter.open(archive, LOG) as healed:
+            until = healed.publish()
+        assert read_manifest(archive / "lake").until == until, damage
+        assert read_lake(archive / "lake") == (until,) * 3, damage
 
 
 def test_no_lake_yet(tmp_path):
@@ -552,7 +559,7 @@ except Unavailable as problem:
 """
 
 
-@pytest.mark.parametrize("most", [300_000, 1_000_000])
+@pytest.mark.parametrize("most", sampled((300_000, 1_000_000), 300_000))
 def test_a_full_disk(tmp_path, most):
     """One clear sentence; with more room it goes on, and nothing is lost or doubled."""
     path = [str(TESTS / "support"), str(ROOT)]

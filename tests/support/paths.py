@@ -1,4 +1,4 @@
-"""Paths of the files that tests read."""
+"""Paths of the files that tests read, and what is known of one."""
 
 from pathlib import Path
 
@@ -7,6 +7,13 @@ TESTS = ROOT / "tests"
 EXAMPLES = ROOT / "examples"
 #: The policy of the examples.
 AIRLINE = EXAMPLES / "airline.toml"
+#: The tools that it asks about, written out once more.
+CHANGING = frozenset(
+    {
+        "book_reservation", "cancel_reservation", "update_reservation_flights",
+        "update_reservation_baggages", "update_reservation_passengers", "send_certificate",
+    }
+)  # fmt: skip
 #: Three recorded conversations.
 SMALL = TESTS / "data" / "small.jsonl"
 #: The recorded conversations of tau-bench. They are not in the repository; tests skip without them.

@@ -16,6 +16,8 @@ from ayes.schemas.slots import CallRef, Slot, ThreadRef
 
 START = datetime(2026, 3, 1, 9, 0, tzinfo=UTC)
 REF = ThreadRef("acme", "t1")
+CALL = REF.call("c1")
+WISH = e.Wish(tool="refund", arguments='{"order":"A-17"}', provider_id="call_1")
 
 
 async def told(bucket: Bucket) -> AsyncGenerator[tuple[str, bytes]]:
