@@ -378,7 +378,7 @@ async def test_a_deposed_leader_does_not_end_the_gate(tmp_path: Path):
 
 PLENTY = "x" * 400_000
 #: The facts of a log of several blocks.
-LARGE = 30
+LARGE = 42
 #: All facts of it: one is a policy.
 ALL = LARGE + 1 + 30
 
@@ -477,15 +477,15 @@ def test_a_policy_that_moved_to_another_subject_starts_no_worker(damaged: Path, 
     that a flipped bit in the length of the subject passes: the policy is no policy, and nothing is
     missing. The facts that live long have a digest of their own, of which the broker has a copy.
     """
-    seen = damaged.parent / "state"
+    state = damaged.parent / "state"
     with up(damaged, "--workers", "gate"):
-        while not seen.exists():
+        while not list(state.rglob("*.json")):
             time.sleep(0.02)
     (one,) = (one for one in records(damaged) if one.subject.endswith("._policy.1"))
     flip(damaged / one.block, one.begin + 20, bit=16)
     if not index:
         forget_index(damaged)
-    shutil.rmtree(seen)
+    shutil.rmtree(state)
     refused = approvals("up", "--workers", "executor", "--json", store=damaged)
     assert refused.code == 1
     why = "_policy.1 is counted" if index else "stops or people are not those seen before"
