@@ -20,7 +20,7 @@ import nats.errors
 from nats.aio.client import Client
 
 from ayes.ledger.nats.credentials import Login
-from ayes.ledger.nats.protocol import NoTls, discard_unsent, replace_parts
+from ayes.ledger.nats.protocol import NoTls, close_client, discard_unsent, replace_parts
 from ayes.schemas.errors import BrokerAway, BrokerRefused
 from ayes.schemas.logs import get_logger
 
@@ -112,7 +112,7 @@ class Connection:
         finally:
             self._is_connecting = False
             if not self.client.is_connected:
-                await self.client.close()  # a half-open socket, if it came so far
+                await close_client(self.client)  # a half-open socket, if it came so far
         self._is_open = True
         self.client.options["max_reconnect_attempts"] = -1
         self.client.options["reconnect_time_wait"] = 0.25
@@ -146,7 +146,7 @@ class Connection:
         finally:
             if not self.client.is_closed:
                 discard_unsent(self.client)
-                await self.client.close()
+                await close_client(self.client)
 
     async def _on_error(self, problem: Exception) -> None:
         if self._is_connecting:

@@ -217,6 +217,17 @@ def discard_unsent(client: Client) -> None:
     client._pending_data_size = 0  # noqa: SLF001
 
 
+async def close_client(client: Client) -> None:
+    """Close it, and its socket also if this is cancelled: nats-py calls itself closed before it has
+    closed that, and a second `close` does nothing.
+    """
+    try:
+        await client.close()
+    finally:
+        assert client._transport  # noqa: SLF001 - by `replace_parts`
+        client._transport.close()  # type: ignore[no-untyped-call]  # noqa: SLF001
+
+
 def subscription_number(subscription: Subscription) -> bytes:
     """The number by which the broker names a subscription in each message."""
     return b"%d" % subscription._id  # noqa: SLF001

@@ -295,3 +295,18 @@ async def test_a_close_that_is_cancelled_closes_all_the_same(tmp_path: Path):
         finally:
             os.kill(server.pid, signal.SIGCONT)
             await connection.client.close()
+
+
+async def test_a_close_that_is_cancelled_later_leaves_no_socket_either(tmp_path: Path):
+    """nats-py says that it is closed before it closes its socket."""
+    async with running(tmp_path / "store") as server:
+        connection = Connection(server.store.login("admin"))
+        await connection.open(name="tests")
+        transport = connection.client._transport._io_writer.transport
+        closing = asyncio.create_task(connection.close())
+        while not connection.client.is_closed:  # noqa: ASYNC110 - it is about the very moment
+            await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.wait([closing])
+        assert closing.cancelled()
+        assert transport.is_closing()
