@@ -8,7 +8,7 @@ from bench.logs import mixed
 
 LOG = "20260301090000"
 START = datetime(2026, 3, 1, 9, 0, tzinfo=UTC)
-FACTS = 4_000
+FACTS = 12_000
 
 
 def facts(count: int) -> list[RawMessage]:
