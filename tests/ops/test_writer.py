@@ -199,7 +199,7 @@ def test_killed_while_it_takes_batches_nothing_is_lost_or_doubled(tmp_path):
 def test_with_the_checkpoint_in_a_transaction_of_its_own_it_would_be(tmp_path):
     """So the test above can fail: rows double when a kill falls before the checkpoint."""
     chance = random.Random(2)
-    for kill in range(KILLS):
+    for kill in range(10 * KILLS):  # the busier the machine, the fewer fall between the two
         directory = tmp_path / str(kill // 4)
         killed(directory, chance, publishing=False, split=True)
         if look_at(directory)[1]:
