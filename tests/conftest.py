@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import structlog
-from brokers import running
+from brokers import ACK_WAIT_S, running
 from hostile import CALM, Broker, Connection, Process
 from hypothesis import HealthCheck, settings
 from program import Ended, in_process
@@ -148,7 +148,7 @@ def version_of_each_binary() -> Iterator[None]:
 @pytest.fixture
 def ack_wait_s() -> float:
     """How long a silent worker counts as alive. Tests of dying workers shorten it."""
-    return 30.0
+    return ACK_WAIT_S
 
 
 @pytest.fixture
