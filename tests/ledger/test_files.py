@@ -92,6 +92,7 @@ async def test_a_file_without_bytes_is_kept(ledger: Ledger):
     assert await files.fetch(ledger.log, "shop", empty) == b""
 
 
+@pytest.mark.log("memory")
 @pytest.mark.parametrize(
     ("media", "problem"),
     [
@@ -112,6 +113,7 @@ async def test_what_is_no_file_is_refused_before_anything_is_recorded(ledger, me
     assert await ledger.read(THREAD) == ()
 
 
+@pytest.mark.log("memory")
 async def test_a_file_that_is_too_large_is_refused(ledger: Ledger):
     data = base64.b64encode(b"x" * (MAX_FILE_BYTES + 1)).decode()
     with pytest.raises(BadInput, match="Pass a link"):
@@ -130,15 +132,15 @@ async def test_other_bytes_in_the_place_of_a_file_are_found(ledger: Ledger):
     assert await ledger.read(THREAD) == ()
 
 
-@pytest.mark.parametrize("size", [-1, MAX_FILE_BYTES + 1, 1 << 60])
-async def test_what_no_file_can_be_is_not_read(ledger: Ledger, size: int):
+async def test_what_no_file_can_be_is_not_read(ledger: Ledger):
     """Whoever may store files and facts can name a size without end, and store pieces for it. It
     would be read into the memory of whoever reads the conversation.
     """
     for number in range(1, 4):
         await ledger.log.keep_piece(file_piece("shop", "0" * 64, number), b"x" * files.PIECE_BYTES)
-    with pytest.raises(BadInput, match="no file"):
-        await files.fetch(ledger.log, "shop", e.Stored("0" * 64, size))
+    for size in (-1, MAX_FILE_BYTES + 1, 1 << 60):
+        with pytest.raises(BadInput, match="no file"):
+            await files.fetch(ledger.log, "shop", e.Stored("0" * 64, size))
 
 
 async def test_other_bytes_of_the_same_length_are_found(ledger: Ledger):
@@ -158,6 +160,7 @@ async def test_other_bytes_of_the_same_length_are_found(ledger: Ledger):
         await files.fetch(ledger.log, "shop", structs.replace(small, size=small.size + 1))
 
 
+@pytest.mark.log("jetstream")
 @pytest.mark.parametrize(
     ("size", "source"),
     [
@@ -216,6 +219,7 @@ def test_a_history_is_sent_with_files_up_to_a_limit():
         assert are_sent(said) == sent, said
 
 
+@pytest.mark.log("memory")
 @pytest.mark.parametrize("name", FORMATS)
 async def test_files_over_the_limit_are_read_in_words(
     ledger: Ledger, name: str, monkeypatch: pytest.MonkeyPatch
@@ -239,8 +243,7 @@ async def test_a_piece_is_stored_once(ledger: Ledger):
     assert await ledger.log.piece(place) == b"first"
 
 
-@pytest.mark.parametrize("name", FORMATS)
-async def test_a_file_that_is_missing_or_damaged_is_read_in_words(ledger: Ledger, name: str):
+async def test_a_file_that_is_missing_or_damaged_is_read_in_words(ledger: Ledger):
     """A raw client may name files that the store does not have, or not so. The history of the
     thread can be made all the same, in every format (I9).
     """
@@ -254,9 +257,10 @@ async def test_a_file_that_is_missing_or_damaged_is_read_in_words(ledger: Ledger
     assert isinstance(await ledger.log.append(THREAD.said("m1"), raw, "m1"), Recorded)
     entries = history(thread_of(THREAD, await ledger.read(THREAD))).entries
     sent = await with_bytes(ledger, THREAD, entries)
-    written = msgspec.json.encode(format_named(name).write(sent)).decode()
-    for number, size in enumerate((5, 11, 7, 9)):
-        assert f"[image/png '{number}.png', {size} bytes]" in written
+    for name in FORMATS:
+        written = msgspec.json.encode(format_named(name).write(sent)).decode()
+        for number, size in enumerate((5, 11, 7, 9)):
+            assert f"[image/png '{number}.png', {size} bytes]" in written, name
 
 
 async def test_what_refers_to_a_file_that_is_not_there_is_refused(ledger: Ledger):

@@ -1,6 +1,7 @@
 """What was heard of the log, beside the log itself: on the twin in memory and on the broker."""
 
 import asyncio
+import itertools
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any, Never
 
 import pytest
+from long import sampled
 from until import until
 
 from ayes.consumers.effects import Append, Effect, Perform, Reload
@@ -18,6 +20,7 @@ from ayes.ledger.log import Delivered, EventLog
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.replica import ReadReplica
 from ayes.ops.broker.server import EmbeddedServer
+from ayes.ops.broker.setup import declare_streams
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.slots import (
@@ -95,7 +98,7 @@ QUESTIONS: list[tuple[str, ...]] = [
 ]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", sampled(range(3), 0))
 async def test_what_was_heard_is_what_is_recorded(port: EventLog, ledger: Ledger, seed: int):
     """Whenever it has heard the last fact, each question has the same answer, also for parts that
     are first asked for late.
@@ -126,7 +129,7 @@ async def test_nothing_that_stands_before_a_fact_is_missing(port: EventLog, ledg
     writers = [asyncio.create_task(write()) for _ in range(4)]
     try:
         async with heard(port, most_parts=3) as mirror:
-            for _ in range(150):
+            for _ in range(50):
                 slot, event = somewhere(dice)
                 await ledger.append(slot, event)
                 last = await port.last_seq()
@@ -183,8 +186,9 @@ async def test_what_is_too_much_for_one_answer_is_left_to_the_broker(port, ledge
     """A thread of more than a thousand facts is not kept, yet answered; others are kept."""
     asked: Any = Asked(port)
     long, short = THREADS[0], THREADS[1]
-    for number in range(1050):
-        await ledger.append(long.said(f"m{number}"), e.Said(role="user", text=str(number)))
+    for some in itertools.batched(range(1050), 350):
+        said = [(long.said(f"m{number}"), e.Said(role="user", text=str(number))) for number in some]
+        await asyncio.gather(*(ledger.append(*one) for one in said))
     await ledger.append(short.said("m"), e.Said(role="user", text="short"))
     async with heard(asked) as mirror:
         assert len(await mirror.read(long.subjects)) == 1050
@@ -292,7 +296,7 @@ async def test_who_waits_is_told_when_it_comes(port, ledger, monkeypatch):
 async def test_it_goes_on_where_it_was_when_the_broker_comes_back(tmp_path: Path):
     """Nothing that was recorded meanwhile is missing (B53)."""
     async with EmbeddedServer(tmp_path / "store") as server:
-        await _streams(tmp_path / "store")
+        await declare_streams(tmp_path / "store")
         async with Ledger.connect(tmp_path / "store", role="admin") as ledger:
             assert isinstance(ledger.log, JetStream)
             await ledger.append(THREADS[0].said("m1"), e.Said(role="user", text="x"))
@@ -305,12 +309,6 @@ async def test_it_goes_on_where_it_was_when_the_broker_comes_back(tmp_path: Path
                 await ledger.append(THREADS[0].said("m2"), e.Said(role="user", text="y"))
                 await hears(mirror, 2)
                 assert len(await mirror.read(THREADS[0].subjects)) == 2
-
-
-async def _streams(store: Path) -> None:
-    from ayes.ops.broker.setup import declare_streams
-
-    await declare_streams(store)
 
 
 # ---------------------------------------------------------------------------------- the loop and it

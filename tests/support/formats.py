@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -66,6 +67,7 @@ def entries_of(facts: list[Fact]) -> tuple[Entry, ...]:
     return history(thread_of(REF, facts)).entries
 
 
+@cache
 def conversations() -> list[RecordedConversation]:
     if not DATA.exists():
         pytest.skip(f"the recorded conversations are not at {DATA}")
