@@ -45,7 +45,7 @@ settings.register_profile("thorough", settings.get_profile("any machine"), max_e
 settings.register_profile("properties", max_examples=20_000)
 settings.register_profile("many", max_examples=1_000)
 #: `make quick`.
-settings.register_profile("quick", settings.get_profile("any machine"), max_examples=10)
+settings.register_profile("quick", settings.get_profile("any machine"), max_examples=5)
 
 # Silent: a test about log lines captures them with structlog.testing.capture_logs.
 structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
@@ -90,6 +90,26 @@ FILES_TOGETHER = {
         )
     ),
 }
+
+#: What `make quick` leaves to `make test`: half of its time would be for a lake in DuckDB, for the
+#: packages of providers and Pydantic AI, and for servers of mail and HTTP.
+NOT_QUICK_FILES = {
+    "tests/consumers/test_notifier.py",
+    "tests/consumers/test_pydantic_ai_model.py",
+    "tests/consumers/test_tool_names_of_servers.py",
+    "tests/consumers/test_webhook_requests.py",
+    "tests/projections/test_deferred.py",
+    "tests/projections/test_pydantic_ai_form.py",
+    "tests/projections/test_queries.py",
+    "tests/projections/test_tables.py",
+}
+NOT_QUICK = (
+    *TOGETHER["providers"],
+    # Node is asked at the end of these.
+    "tests/projections/test_ai_sdk.py::test_the_sdk",
+    "tests/projections/test_ai_sdk_ui.py::test_the_sdk",
+    "tests/projections/test_ai_sdk_ui.py::test_what_the_sdk",
+)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -174,16 +194,28 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.load_profile("quick")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `--quick` do not even import what takes long to import."""
+    place = collection_path.relative_to(config.rootpath).as_posix()
+    return True if config.getoption("quick") and place in NOT_QUICK_FILES else None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With `--quick` leave out what has a broker; what starts one by itself is skipped then."""
+    """With `--quick` leave out what has a broker or takes long; what starts a broker by itself is
+    skipped then.
+    """
     if not config.getoption("quick"):
         return
     kept = []
     for item in items:
         assert isinstance(item, pytest.Function)
         given = item.callspec.params if hasattr(item, "callspec") else {}
-        if given.get("port") != "jetstream" and not {"store", "within"} & set(item.fixturenames):
+        if (
+            given.get("port") != "jetstream"
+            and not {"store", "within"} & set(item.fixturenames)
+            and not item.nodeid.startswith(NOT_QUICK)
+        ):
             kept.append(item)
     items[:] = kept
 

@@ -223,8 +223,7 @@ async def test_a_client_that_only_asks_leaves_a_server_that_fell_silent(store, m
         cables[silent].silence()
         for _ in range(64):
             await used.client.publish("_INBOX.service._.nobody", bytes(1 << 17))
-        while port_of(used) == silent:  # noqa: ASYNC110 - nats-py tells nobody
-            await asyncio.sleep(0.05)
+        await until(lambda: port_of(used) != silent)
         assert await desk.log.last_seq() == 0
 
 
@@ -269,8 +268,7 @@ async def test_a_connection_whose_broker_died_can_be_closed(tmp_path: Path):
         async with JetStream.connect(server.store.path) as log:
             os.kill(server.pid, 9)
             await server.exited()
-            while log.connection.client.is_connected:  # noqa: ASYNC110 - nats-py tells nobody
-                await asyncio.sleep(0.01)
+            await until(lambda: not log.connection.client.is_connected)
             await log.api.send("$JS.API.INFO", b"")
         assert log.connection.client.is_closed
 

@@ -18,7 +18,7 @@ from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paths import ROOT
-from program import approvals, at_a_terminal, in_process
+from program import approvals, at_a_terminal
 from stories import START, life
 from town import happened, written
 
@@ -478,12 +478,6 @@ def empty(tmp_path_factory):
     return written(tmp_path_factory.mktemp("archive"), [])
 
 
-@pytest.fixture
-def run(monkeypatch, capsys):
-    with in_process(monkeypatch, capsys) as started:
-        yield started
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_an_answer_is_what_the_facts_say(lake, town, name):
     """In a town of 300 calls each question has an answer, as plain Python has it, in order."""
@@ -672,79 +666,79 @@ def test_bytes_that_are_no_facts_disturb_no_question(tmp_path, town):
 # --------------------------------------------------------------------------------- the command line
 
 
-def test_without_a_name_all_are_listed(run):
+def test_without_a_name_all_are_listed(within):
     """The list needs no lake: a name and a sentence each, and with --json an object each."""
     for arguments in (("ask",), ("ask", "--list")):
-        listed = run(*arguments)
+        listed = within(*arguments)
         assert listed.code == 0
         assert all(name in listed.out for name in NAMES)
-    assert [one["name"] for one in run("ask", "--json").lines] == list(NAMES)
+    assert [one["name"] for one in within("ask", "--json").lines] == list(NAMES)
 
 
-def test_list_with_a_name_shows_its_sql(run, lake):
+def test_list_with_a_name_shows_its_sql(within, lake):
     """What is shown can be run as it is by any DuckDB on the catalog."""
-    shown = run("ask", "overrides", "--list")
+    shown = within("ask", "overrides", "--list")
     assert shown.code == 0
     with duckdb.connect(str(lake / "catalog.duckdb"), read_only=True) as db:
         rows = db.execute(shown.out).fetchall()
     assert rows == [tuple(row.values()) for row in answer(lake, QUESTIONS["overrides"])]
-    assert run("ask", "overrides", "--list", "--json").one["sql"] == QUESTIONS["overrides"].sql
+    assert within("ask", "overrides", "--list", "--json").one["sql"] == QUESTIONS["overrides"].sql
 
 
-def test_an_unknown_name_is_answered_with_those_that_there_are(run):
+def test_an_unknown_name_is_answered_with_those_that_there_are(within):
     """Exit 2, and every name, whether it is asked or to be shown."""
     for more in ((), ("--list",)):
-        refused = run("ask", "overides", *more)
+        refused = within("ask", "overides", *more)
         assert refused.code == 2
         assert "there is no question 'overides'" in refused.err
         assert all(name in refused.err for name in NAMES)
 
 
-def test_without_a_lake_it_says_how_to_get_one(run, tmp_path):
+def test_without_a_lake_it_says_how_to_get_one(within, tmp_path):
     """No lake there is bad input, in a sentence; nothing is made."""
-    refused = run("ask", "overrides", "--to", tmp_path / "nowhere")
+    refused = within("ask", "overrides", "--to", tmp_path / "nowhere")
     assert refused.code == 2
     assert "ayes lake sync" in refused.err
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_a_broken_catalog_is_a_sentence(run, tmp_path):
+def test_a_broken_catalog_is_a_sentence(within, tmp_path):
     """A catalog that is no DuckDB file: exit 1, and what to do."""
     broken = written(tmp_path, [])
     (broken / "catalog.duckdb").write_bytes(b"not a catalog" * 1000)
-    refused = run("ask", "overrides", "--to", tmp_path)
+    refused = within("ask", "overrides", "--to", tmp_path)
     assert refused.code == 1
     assert "cannot be queried" in refused.err
 
 
-def test_json_is_one_object_a_row(run, lake, town):
+def test_json_is_one_object_a_row(within, lake, town):
     """Names of columns are the keys; times are in UTC and say so."""
-    rows = run("ask", "break-glass", "--json", "--to", lake.parent).lines
+    rows = within("ask", "break-glass", "--json", "--to", lake.parent).lines
     assert len(rows) == len(break_glass(town))
     assert rows[0]["broken_at"].endswith("Z")
     assert [row["call"] for row in rows] == [row[3] for row in break_glass(town)]
 
 
-def test_people_get_a_table_and_nothing_that_hides(run, tmp_path, monkeypatch):
+def test_people_get_a_table_and_nothing_that_hides(within, tmp_path, monkeypatch):
     """Markup and control characters in arguments stand there as they are, or spelled out."""
     monkeypatch.setenv("COLUMNS", "200")
     ref = CallRef("acme", "t", "c")
     wish = e.Wish(tool="pay", arguments='{"a":"[bold]\u202e"}')
     told = life(ref, wish, "in doubt")
     lake = written(tmp_path, [Fact(seq, START, *one) for seq, one in enumerate(told, 1)])
-    shown = run("ask", "in-doubt", "--to", lake.parent)
+    shown = within("ask", "in-doubt", "--to", lake.parent)
     assert shown.code == 0
     assert '{"a":"[bold]\\u202e"}' in shown.out
     assert "the log up to" in shown.err
 
 
-def test_a_table_breaks_no_word(run, lake, monkeypatch):
+def test_a_table_breaks_no_word(within, lake, monkeypatch):
     """In a pipe every cell is whole, however narrow the screen is said to be; at a terminal what
     does not fit is left out, and a sentence says so.
     """
     monkeypatch.setenv("COLUMNS", "40")
-    rows = run("ask", "overrides", "--json", "--to", lake.parent).lines
-    shown = run("ask", "overrides", "--to", lake.parent)
+    rows = within("ask", "overrides", "--json", "--to", lake.parent).lines
+    shown = within("ask", "overrides", "--to", lake.parent)
     head, *lines = shown.out.splitlines()
     assert len(lines) == len(rows)
     assert all(name.replace("_", " ") in head for name in rows[0])
@@ -759,12 +753,12 @@ def test_a_table_breaks_no_word(run, lake, monkeypatch):
     assert len(told) == len(rows) + 2
 
 
-def test_nothing_of_the_kind_is_said(run, empty):
+def test_nothing_of_the_kind_is_said(within, empty):
     """An empty answer has no rows and says so on stderr; with --json it is no line at all."""
-    told = run("ask", "overrides", "--to", empty.parent)
+    told = within("ask", "overrides", "--to", empty.parent)
     assert (told.code, told.out) == (0, "")
     assert "No rows, in a lake that has the log up to fact 0." in told.err
-    assert run("ask", "overrides", "--to", empty.parent, "--json").lines == []
+    assert within("ask", "overrides", "--to", empty.parent, "--json").lines == []
 
 
 def test_the_program_answers_as_people_start_it(lake, town):
