@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import structlog
-from brokers import ACK_WAIT_S, running
+from brokers import running
 from hostile import CALM, Broker, Connection, Process
 from hypothesis import HealthCheck, settings
 from program import Ended, in_process
@@ -127,6 +127,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             file = nodeid.partition("::")[0]
             return next(groups, file if file in FILES_TOGETHER else nodeid)
 
+        def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
+            """Forget what is done: pytest-xdist goes through all of it after each test."""
+            super().mark_test_complete(node, item_index, duration)
+            scopes = self.assigned_work[node]
+            scope = self._split_scope(self.registered_collections[node][item_index])
+            if all(scopes[scope].values()):
+                del scopes[scope]
+
     return Scheduling(config, log)
 
 
@@ -168,7 +176,7 @@ def version_of_each_binary() -> Iterator[None]:
 @pytest.fixture
 def ack_wait_s() -> float:
     """How long a silent worker counts as alive. Tests of dying workers shorten it."""
-    return ACK_WAIT_S
+    return 30.0
 
 
 @pytest.fixture
