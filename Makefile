@@ -26,10 +26,10 @@ setup: .venv/ready   ## .venv from the lock file (the other targets call this)
 demo: .venv/demo ## a small agent asks, a person decides, the tool runs: under 15 s
 	@$(BIN)/ayes demo
 
-test: setup      ## every test that is not long, in a browser too if there is one (about 7 minutes on two cores)
+test: setup      ## every test that is not long, in a browser too if there is one (about 6 minutes on two cores)
 	@.ci/tests -n 4
 
-quick: setup     ## the tests of schemas, ledger, projections and consumers that need no broker (40 seconds)
+quick: setup     ## the tests of schemas, ledger, projections and consumers that need no broker (under a minute)
 	@$(BIN)/pytest -n 3 --quick -rfE tests/schemas tests/ledger tests/projections tests/consumers
 
 test-long: setup ## what takes long: each race 80 times, three times the examples of each property, whole simulations, killed programs, three nodes, every page in every theme (about 6 minutes)

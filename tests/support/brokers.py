@@ -27,8 +27,9 @@ async def running(path: Path, ack_wait_s: float = 30.0) -> AsyncGenerator[Embedd
     shows the difference.
     """
     if ack_wait_s not in _DECLARED:
-        _DECLARED[ack_wait_s] = TemporaryDirectory(prefix="declared-")
-        await _declare(Path(_DECLARED[ack_wait_s].name), ack_wait_s)
+        made = TemporaryDirectory(prefix="declared-")
+        await _declare(Path(made.name), ack_wait_s)
+        _DECLARED[ack_wait_s] = made
     server = EmbeddedServer(path, sync="2m")
     _copy(_DECLARED[ack_wait_s].name, server.store)
     async with server:
