@@ -334,6 +334,7 @@ async def replay(
                 if fact.seq > last:
                     return
                 at = fact.seq + 1
+                # The delivery of a fact that this program cannot read is parked, for all endpoints.
                 if isinstance(fact.event, Carried) or not is_wanted(fact):
                     continue
                 why = await _send_patiently(sender, endpoint, fact, await why_void(ledger, fact))

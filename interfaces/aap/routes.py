@@ -7,7 +7,7 @@ does not answer, which clients try again.
 
 import hmac
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -30,8 +30,13 @@ _JSON: Final = "application/json"
 _MAX_KEY: Final = 255
 #: The body of an answer, and its status.
 type _Answer = tuple[bytes, int]
-#: A program that makes instances.
-type _Program = tuple[Provisioning, ProvisionerSettings]
+
+
+class _Program(NamedTuple):
+    """A program that makes instances, and where it makes them."""
+
+    settings: ProvisionerSettings
+    provisioning: Provisioning
 
 
 class TooLong(BadInput):
@@ -61,7 +66,7 @@ def application(
 
     def program(sent: str) -> _Program | None:
         by = _holder(provisioners, sent)
-        return (provisioning, by) if provisioning and by else None
+        return _Program(by, provisioning) if provisioning and by else None
 
     one, instance = "/v1/requests/{id}", "/v1/instances/{id}"
     made = [
@@ -168,20 +173,20 @@ async def _outcome(provider: Provider, request: Request) -> _Answer:
 
 async def _provision(by: _Program, request: Request) -> _Answer:
     key = _key(request)
-    body, is_new = await by[0].create(by[1], await _body(request), key)
+    body, is_new = await by.provisioning.create(by.settings, await _body(request), key)
     return body, 201 if is_new else 200
 
 
 async def _instances(by: _Program, _: Request) -> _Answer:
-    return by[0].listed(by[1]), 200
+    return by.provisioning.listed(by.settings), 200
 
 
 async def _instance(by: _Program, request: Request) -> _Answer:
-    return by[0].shown(by[1], request.path_params["id"]), 200
+    return by.provisioning.shown(by.settings, request.path_params["id"]), 200
 
 
 async def _remove(by: _Program, request: Request) -> _Answer:
-    return await by[0].remove(by[1], request.path_params["id"]), 200
+    return await by.provisioning.remove(by.settings, request.path_params["id"]), 200
 
 
 def _key(request: Request) -> str:

@@ -321,7 +321,9 @@ class Backtest:
                 yield one
 
     def report(self) -> Report:
-        """The verdicts on the calls that were taken, which were all of their threads."""
+        """The verdicts on the calls that were taken. To be asked for once all calls were taken: the
+        questions of each thread are counted here, up to the limit, in the order of its requests.
+        """
         self._count_questions()
         rules = self._policy.rules
         total, uncertain = Counts(), 0

@@ -16,9 +16,8 @@ and another log in its place is refused.
 At each start the last 10,000 to 20,000 facts are read again, and all that live long: policies,
 tools, grants, delegations, stops and their ends, people. Nothing is ever deleted, so the leader
 must count as many facts as the number of the last one. The process of a gate then reads the whole
-log in the background, from each node that comes to lead it. All of it is read from the leader:
-other nodes have other copies. This is no protection against a person who may write all of these
-places.
+log in the background, from each node that comes to lead it. Facts are read from the leader only,
+since each node has a copy of its own. None of this stops a person who can write to all of them.
 """
 
 import asyncio
