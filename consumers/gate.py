@@ -9,6 +9,8 @@
     said      ──► a user's message, where that supersedes          ──► decided, each open call
     due       ──► nobody decided in time                           ──► decided, or escalated
               ──► an approval is valid no longer, nothing started  ──► lapsed
+    policy    ──► blocks calls that are approved and not started   ──► lapsed, each of them
+    revoked   ──► a grant, and calls that it approved wait         ──► lapsed, each of them
 
 The gate looks up who made a request rather than believing it (docs/decisions/0023): requester,
 agent and labels are those for which the thread was opened, and a request in the slot of a model's
@@ -28,6 +30,11 @@ two sees both.
 
 The verdict on a wish is frozen when it is made, and a later policy may only tighten it: a call that
 people approve is denied after all if the policy in force blocks it by then.
+
+An approval that nothing has used lapses once a newer policy blocks the call or the grant that it
+rests on is revoked (docs/decisions/0064). A gate that receives a policy or a revocation reads the
+approvals after it, and a gate that records an approval reads policies and grants after it. The
+later of the two sees both.
 
 A grant is a vote that was given early. Before one lets a call run, one of its uses is taken for
 that call, in a slot; and when people deny a call that a grant would cover, the grant is revoked
@@ -56,7 +63,7 @@ or the user is faster (docs/decisions/0010):
   both.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import Final, Never
@@ -65,6 +72,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ayes.consumers.effects import Append, CancelTimer, Effect, Reload, SetTimer
+from ayes.consumers.unstarted import Unstarted
 from ayes.ledger.call import Call
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.judging.budgets import filled, sums_of, usage_of
@@ -82,7 +90,15 @@ from ayes.ledger.judging.policies import (
     wished,
 )
 from ayes.ledger.judging.stopping import ending
-from ayes.ledger.judging.verdict import Case, beyond, decision, policy_verdict, running, verdict
+from ayes.ledger.judging.verdict import (
+    Case,
+    beyond,
+    decision,
+    lapse,
+    policy_verdict,
+    running,
+    verdict,
+)
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import Delivered, TimerFired
 from ayes.ledger.people import people_of
@@ -93,7 +109,17 @@ from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import Unavailable
 from ayes.schemas.logs import get_logger
-from ayes.schemas.slots import REMOVALS, ROOT, CallRef, Slot, StopRef, delegations, grants
+from ayes.schemas.slots import (
+    ORGANISATION,
+    REMOVALS,
+    ROOT,
+    CallRef,
+    GrantRef,
+    Slot,
+    StopRef,
+    delegations,
+    grants,
+)
 
 _log: Final = get_logger("ayes.consumers.gate")
 
@@ -105,8 +131,9 @@ _LOOK_AGAIN: Final = timedelta(seconds=30)
 
 
 class MootCalls(Struct, frozen=True):
-    """The state after a fact that may make other calls moot: the open calls of a thread that a
-    user's message may supersede, or all calls below one that was withdrawn.
+    """The state after a fact that may end other calls: the open calls of a thread that a user's
+    message may supersede, all calls below one that was withdrawn, or approved calls that a policy
+    or the end of a grant may keep from starting.
     """
 
     cases: tuple[Case, ...]
@@ -131,12 +158,19 @@ class Gate:
     durables = ("gate", "gate-timers")
     replaces = False
 
+    def __init__(self) -> None:
+        self._unstarted = Unstarted()
+
     async def load(
         self, ledger: Ledger, handed: Delivered
     ) -> Case | MootCalls | MissingRequests | Stopping | None:
         match handed:
             case Fact(event=e.Stopped() | e.Resumed()):
                 return await _stopping(ledger, handed)
+            case Fact(event=e.PolicyApplied()):
+                return await self._after_policy(ledger, handed)
+            case Fact(event=e.GrantRevoked()):
+                return await _after_revocation(ledger, handed)
             case Fact(event=e.Said() as said):
                 return await self._message(ledger, handed, said)
             case Fact(event=e.ModelReplied() as reply):
@@ -168,7 +202,7 @@ class Gate:
         if call.decided is not None and isinstance(handed, Fact) and handed.slot == ref.withdrawn:
             return await _below(ledger, call, handed)
         if call.requested is None or call.decided is not None:
-            return Case(call, _NOTHING, None)
+            return await _since_approved(ledger, call, facts)
         whence = await ledger.with_chain(origin(call, facts))
         names_requester, call = bool(call.wish.requester), attributed(call, whence)
         if call.gated is not None:
@@ -225,6 +259,17 @@ class Gate:
         facts = await ledger.read(thread.opened, handed.slot, *slots, must_include=handed.slot)
         return replied(facts, handed, wishes)
 
+    async def _after_policy(self, ledger: Ledger, handed: Fact) -> MootCalls:
+        """The approved calls that nothing has started, if a policy of this owner blocks any."""
+        owner = handed.slot.workspace
+        policies = await ledger.policies(owner)
+        own = policies.organisation if owner == ORGANISATION else policies.workspace
+        if all(rule.then != "block" for rule in own.policy.rules):
+            return MootCalls(())
+        workspace = "" if owner == ORGANISATION else owner
+        waiting = await self._unstarted.before(ledger, handed, workspace)
+        return await _each_since_approved(ledger, waiting, handed)
+
     async def _message(self, ledger: Ledger, handed: Fact, said: e.Said) -> MootCalls:
         """Sends one request if no open question can be superseded, and none if no user spoke."""
         if said.role != "user":
@@ -278,6 +323,36 @@ async def _stopping(ledger: Ledger, handed: Fact) -> Stopping | None:
         return None
     policies = await ledger.policies(slot.workspace)
     return Stopping(found[0], ending(found[0], policies, people_of(facts)))
+
+
+async def _after_revocation(ledger: Ledger, handed: Fact) -> MootCalls:
+    """The calls that used a grant which was revoked."""
+    slot = handed.slot
+    facts = await ledger.read(GrantRef(slot.workspace, *slot.tail[1:3]), must_include=slot)
+    used = [fact.event.call for fact in facts if isinstance(fact.event, e.GrantUsed)]
+    return await _each_since_approved(ledger, map(CallRef.parse, used), handed)
+
+
+async def _each_since_approved(ledger: Ledger, refs: Iterable[CallRef], handed: Fact) -> MootCalls:
+    cases: list[Case] = []
+    for ref in refs:
+        facts = await ledger.read(ref, *origin_slots(ref), handed.slot, must_include=handed.slot)
+        if (call := call_of(ref, facts)).status is Status.APPROVED:
+            cases.append(await _since_approved(ledger, call, facts))
+    return MootCalls(tuple(cases))
+
+
+async def _since_approved(ledger: Ledger, call: Call, facts: Sequence[Fact]) -> Case:
+    """The case of a decided call: with the policies and grants of now if it could still start."""
+    if call.status is not Status.APPROVED:
+        return Case(call, _NOTHING, None)
+    policies = await ledger.policies(call.ref.workspace)
+    case = Case(attributed(call, origin(call, facts)), policies, None)
+    if not call.approval.grants:
+        return case
+    decided = call.ref.decided
+    given = await ledger.read(grants(decided.workspace), REMOVALS, decided, must_include=decided)
+    return replace(case, grants=grants_of(given))
 
 
 async def _unrecorded_usage(
@@ -422,7 +497,7 @@ def _steps(case: Case, handed: Delivered) -> Sequence[Effect[Never]]:
     if call.requested is None:  # a vote or withdrawal came first; the request is delivered later
         return ()
     if call.decided is not None:
-        return _since_decided(call, now, ahead)
+        return _since_decided(case, now, ahead)
     decided = decision(case, now)
     if isinstance(decided, e.Approved) and (stop := call.stop(now)) is not None:
         return [SetTimer(call.ref, _looked_at(call, stop, now) + ahead)]
@@ -461,20 +536,23 @@ def _looked_at(call: Call, stop: Stop, now: datetime) -> datetime:
 
 
 def _decided(call: Call, decided: e.Event) -> Sequence[Effect[Never]]:
-    """Record a decision. An approval's validity counts from when the broker recorded it."""
-    ends = isinstance(decided, e.Approved) and decided.valid_for_s is not None
-    return [Append(call.ref.decided, decided), *((Reload(),) if ends else _cancelled(call))]
+    """Record a decision. An approval is looked at again: its validity counts from when the broker
+    recorded it, and a policy or a revocation may have come just before.
+    """
+    is_yes = isinstance(decided, e.Approved)
+    return [Append(call.ref.decided, decided), *((Reload(),) if is_yes else _cancelled(call))]
 
 
-def _since_decided(call: Call, now: datetime, ahead: timedelta) -> Sequence[Effect[Never]]:
-    """The steps for a decided call: an approval lapses if nothing was started in time."""
-    until = call.valid_until
-    if until is None or call.decided is None or call.status is not Status.APPROVED:
+def _since_decided(case: Case, now: datetime, ahead: timedelta) -> Sequence[Effect[Never]]:
+    """The steps for a decided call: an approval may lapse, or has a time."""
+    call = case.call
+    if call.status is not Status.APPROVED:
         return _cancelled(call)
-    if now < until:  # also on redelivery, as for the question's timer
+    if (lapsed := lapse(case, now)) is not None:
+        return [Append(call.ref.lapsed, lapsed)]
+    if (until := call.valid_until) is not None:  # also on redelivery, as for the question's timer
         return [SetTimer(call.ref, until + ahead)]
-    after_s = (until - call.decided.recorded_at).total_seconds()
-    return [Append(call.ref.lapsed, e.Lapsed(after_s=after_s))]
+    return _cancelled(call)
 
 
 def _budget_uses(case: Case, approved: e.Approved) -> Sequence[Append]:

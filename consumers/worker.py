@@ -12,9 +12,9 @@ The rules of this file:
 
 * A worker does not act on the delivered fact alone, but on all recorded facts. Redelivery, another
   order, a crash between two steps and two copies of one worker all end in the same facts.
-* On first delivery, facts are loaded from the local replica, caught up to the delivered fact. On
-  redelivery, and after losing a slot, they are loaded from the broker. Claimed work is done with
-  the replica caught up to the claim.
+* On first delivery, facts are loaded from the local replica, caught up to the delivered fact, and
+  after a fact of its own, caught up to that. On redelivery, and after losing a slot, they are
+  loaded from the broker. Claimed work is done with the replica caught up to the claim.
 * Only this file acknowledges, and it does so last.
 * While a delivery is in progress the broker is notified; a worker that falls silent is presumed
   dead. A worker that was silent (paused, cut off) notices and abandons work that it had not begun,
@@ -377,9 +377,10 @@ class Worker[S, W]:
             # Again: had the lease ended before that load, it might show a living worker's claim.
             self._check_lease(place)
             steps = self._reaction.decide(seen, handed)
-            if await self._carry_out(steps, handed):
+            again = await self._carry_out(steps, handed)
+            if again is None:
                 return ""
-            ledger = self._ledger
+            ledger = again
         raise Defect(
             f"the facts about {_where(handed)} kept changing while they were read; please report it"
         )
@@ -390,28 +391,30 @@ class Worker[S, W]:
             return self._ledger
         return self._ledger.reading_from(self._replica.as_of(seq))
 
-    async def _carry_out(self, steps: Sequence[Effect[W]], handed: Delivered) -> bool:
-        """Takes the steps in order. Returns False if a slot was lost, so that we load again."""
+    async def _carry_out(self, steps: Sequence[Effect[W]], handed: Delivered) -> Ledger | None:
+        """Takes the steps in order. Returns the ledger to load again from, if we have to."""
         cause = _cause(handed)
         for is_unclaimed, together in groupby(steps, _is_unclaimed):
             if is_unclaimed:
                 await self._perform_together(together, cause)
-            elif not await self._take_steps(together, handed, cause):
-                return False
-        return True
+            elif (again := await self._take_steps(together, handed, cause)) is not None:
+                return again
+        return None
 
     async def _take_steps(
         self, steps: Iterable[Effect[W]], handed: Delivered, cause: Event | None
-    ) -> bool:
+    ) -> Ledger | None:
+        again = self._ledger
         for step in steps:
             match step:
                 case Append():
-                    if await self._won(step, cause) is None:
-                        return False
+                    if (appended := await self._won(step, cause)) is None:
+                        return self._ledger
+                    again = self._as_of(appended)
                 case Perform(claim, work):
                     assert claim, "work without a claim is done together"
                     if (claimed := await self._won(claim, cause)) is None:
-                        return False
+                        return self._ledger
                     await self._perform(work, cause, self._as_of(claimed))
                 case SetTimer(call, at):
                     trace = tracing.continued(tracing.trace_of(handed))
@@ -419,16 +422,16 @@ class Worker[S, W]:
                 case CancelTimer(call):
                     await self._ledger.log.cancel_timer(call)
                 case Reload():
-                    return False
+                    return again
                 case HandOn():
                     raise HandedOn(step)
                 case WritePending(key, b"", replaces):
                     if not await self._ledger.log.pending.delete(key, replaces):
-                        return False
+                        return self._ledger
                 case WritePending(key, value, replaces):
                     if not await self._ledger.log.pending.put(key, value, replaces):
-                        return False
-        return True
+                        return self._ledger
+        return None
 
     async def _won(self, step: Append, cause: Event | None) -> int | None:
         """Appends a fact. Returns its number in the log, or None to load again."""

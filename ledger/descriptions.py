@@ -7,6 +7,7 @@ from ayes.ledger.stops import Stop
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.slots import DELEGATION, GRANT, ORGANISATION, Slot
+from ayes.schemas.times import duration
 
 #: Why an approval does not let a call run (`Call.flaw`).
 FLAWS: Final = {
@@ -104,6 +105,17 @@ def already_filled(slot: Slot, first: Fact) -> str:
         case _:
             state = f"{slot.subject} is already filled"
     return f"{state}: {describe(first)}. Nothing was recorded."
+
+
+def describe_lapse(lapsed: e.Lapsed) -> str:
+    """Why an approval is valid no longer: `policy version 3 blocks it, by rule 'frozen': why`."""
+    why = f": {lapsed.reason}" if lapsed.reason else ""
+    if lapsed.rule:
+        whose = "the organisation's policy" if lapsed.organisation else "the policy"
+        return f"version {lapsed.policy_version} of {whose} blocks it, by rule {lapsed.rule!r}{why}"
+    if lapsed.grants:
+        return f"the grant {', '.join(lapsed.grants)} was revoked{why}"
+    return f"the approval was valid for {duration(lapsed.after_s)}"
 
 
 def cannot_be(event: type[e.Event]) -> str:

@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from ayes.schemas.slots import CLIENT, ROOT, STOP
+from ayes.schemas.slots import CLIENT, GRANT, POLICY, ROOT, STOP
 
 #: The streams that subscriptions read: the facts, the timers of deadlines, and parked deliveries.
 LEDGER: Final = "LEDGER"
@@ -104,6 +104,12 @@ _OF_A_STOP: Final = 5000
 #: Stops, and who resumes.
 _STOPPING: Final = (f"{ROOT}.*.{STOP}.*.*.given", f"{ROOT}.*.{STOP}.*.*.resumed.*")
 
+#: What may end approvals of calls that nothing has started.
+_TAKING_BACK: Final = (
+    f"{ROOT}.*.{POLICY}.*",
+    *(f"{ROOT}.*.{GRANT}.*.*.{tail}" for tail in ("revoked", "revoked.*")),
+)
+
 _REPLIED: Final = f"{ROOT}.*.*.turn.*.replied"
 
 _MODEL: Final = (
@@ -149,7 +155,13 @@ DURABLES: Final[dict[str, Durable]] = {
         Durable(
             "gate",
             "gate",
-            (*_call("requested", "vote.*", "withdrawn"), _SAID, _REPLIED, *_STOPPING),
+            (
+                *_call("requested", "vote.*", "withdrawn"),
+                _SAID,
+                _REPLIED,
+                *_STOPPING,
+                *_TAKING_BACK,
+            ),
         ),
         Durable("gate-timers", "gate", ("timer.due.>",), stream=TIMERS),
         Durable("queue", "queue", _call("gated", "escalated.*", "decided")),

@@ -43,6 +43,14 @@ def _declined(call: Call) -> tuple[e.Ending, str] | None:
         case e.Revoked(answer=None, reason=reason):
             what = "it was approved, and a person took the approval back before it started."
             return "revoked", f"{none} {what}{_why('Their reason', reason)}"
+        case e.Lapsed(rule=rule, reason=reason) if rule:
+            what = (
+                f"it was approved, and before it began a newer policy blocked it (rule {rule!r})."
+            )
+            return "lapsed", f"{none} {what}{_why('The rule says', reason)}"
+        case e.Lapsed(grants=grants, reason=reason) if grants:
+            what = "the grant that approved it was revoked before it began."
+            return "lapsed", f"{none} {what}{_why('The reason', reason)} It may be requested again."
         case e.Lapsed(after_s=after_s):
             what = f"its approval was valid for {duration(after_s)}, and it had not begun by then."
             return "lapsed", f"{none} {what} It may be requested again."

@@ -17,7 +17,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from ayes.ledger.call import Call
-from ayes.ledger.descriptions import author_of
+from ayes.ledger.descriptions import author_of, describe_lapse
 from ayes.ledger.lifecycle import Status
 from ayes.projections.notices import CUT, NOT_SHOWN, REDACTED, Notice, notice
 from ayes.schemas import events as e
@@ -159,8 +159,9 @@ def _votes(call: Call) -> list[Block]:
 
 
 def _revocation(call: Call) -> list[Block]:
-    if call.lapsed is not None:
-        return [_note("The approval is valid no longer, and the call was not started.")]
+    if call.lapsed is not None and isinstance(call.lapsed.event, e.Lapsed):
+        why = visible(describe_lapse(call.lapsed.event)[:MAX_REASON])
+        return [_note(f"The approval is valid no longer, and the call was not started: {why}.")]
     if call.revoked is None or not isinstance(call.revoked.event, e.Revoked):
         return []
     reason = visible(call.revoked.event.reason[:MAX_REASON])

@@ -529,9 +529,20 @@ class Revoked(Event, frozen=True, tag="Revoked"):
 
 
 class Lapsed(Event, frozen=True, tag="Lapsed"):
-    """The gate records that an approval is valid no longer and the call was not started."""
+    """The gate records that an approval is valid no longer and the call was not started.
 
+    Its time was over; or, if a rule is named, a newer policy blocks the call; or, if grants are
+    named, these were revoked, and it rested on them.
+    """
+
+    #: Since the approval.
     after_s: float
+    rule: str = ""
+    policy_version: int | None = None
+    organisation: bool = False
+    reason: str = ""
+    #: `giver/grant`.
+    grants: tuple[str, ...] = ()
 
 
 class Declined(Event, frozen=True, tag="Declined"):

@@ -6,6 +6,8 @@ A `Case` is a call and all facts by which it is judged. Three functions judge it
 * `verdict` adds the earlier calls of the thread, and grants.
 * `decision` adds later facts: votes, a withdrawal, the deadline, a user's message.
 
+A fourth, `lapse`, judges an approval that nothing has used yet.
+
 Nothing here reads a clock or the log, so the same case always gives the same result, to the gate,
 to the backtest of a policy and to the explanation of a call.
 """
@@ -131,6 +133,35 @@ def _decided(case: Case, now: datetime) -> e.Event | None:
         # Less than nothing if the gate asked when the requester no longer waited.
         after_s=max(0.0, (call.due - call.gated.recorded_at).total_seconds()),
     )
+
+
+def lapse(case: Case, now: datetime) -> e.Lapsed | None:
+    """Why an approval that nothing has used ends by now; None if it does not. The first of these:
+
+    1. its time is over;
+    2. the policies in force block what it lets run;
+    3. a grant that it rests on was revoked.
+    """
+    call, approved = case.call, case.call.approval
+    assert call.decided
+    since = call.decided.recorded_at
+    if (until := call.valid_until) is not None and now >= until:
+        return e.Lapsed(after_s=(until - since).total_seconds())
+    after_s = max(0.0, (now - since).total_seconds())
+    if (ruling := _blocked(case, approved)) is not None:
+        return e.Lapsed(
+            after_s=after_s,
+            rule=ruling.judged.rule.name,
+            policy_version=ruling.by.version,
+            organisation=ruling.by.organisation,
+            reason=cut(ruling.judged.reason, MAX_REASON),
+        )
+    for grant in case.grants:
+        named = f"{grant.ref.giver}/{grant.ref.name}"
+        if grant.revoked is not None and named in approved.grants:
+            reason = cut(getattr(grant.revoked.event, "reason", ""), MAX_REASON)
+            return e.Lapsed(after_s=after_s, grants=(named,), reason=reason)
+    return None
 
 
 def _blocked(case: Case, approved: e.Approved) -> PolicyDecision | None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from ayes.ledger.descriptions import describe_chain
+from ayes.ledger.descriptions import describe_chain, describe_lapse
 from ayes.ledger.validity import call_of, voids
 from ayes.projections.views.call import SHORT, changes, quorum_words, quorums_of
 from ayes.schemas import events as e
@@ -207,8 +207,8 @@ def _what(event: e.Event) -> str:
             return f"{'as an error' if event.is_error else 'answer'}: {_short(answer)}"
         case e.Reconciled(happened=happened, output=output):
             return f"{'happened' if happened else 'did not happen'}: {_short(words(output))}"
-        case e.Lapsed(after_s=seconds):
-            return f"the approval was valid for {duration(seconds)}"
+        case e.Lapsed():
+            return _short(describe_lapse(event))
         case e.ToolStarted(digest=digest):
             return f"digest {digest[:12]}…"
         case _:

@@ -180,7 +180,7 @@ def test_what_the_gate_says_to_a_wish(text, wish, tool, says):
     more = isinstance(says, e.ApprovalRequested) and (
         says.expires_in_s or says.while_pending == "supersede"
     )
-    again = [Reload()] if more else []
+    again = [Reload()] if more or isinstance(says, e.Approved) else []
     assert reacts(call, policy=in_force(text), tool=tool) == [Append(slot, says), *again]
 
 
@@ -376,12 +376,11 @@ def test_a_grant_is_spent_before_the_call_is_approved():
     taken = Fact(9, START, use.slot, use.event)
     spent = replace(grant, used=(*grant.used, taken))
     again = replace(seen, grants=(spent,))
-    assert Gate().decide(again, last(call)) == [Append(CALL.decided, by_grants("ana"))]
+    approved = [Append(CALL.decided, by_grants("ana")), Reload()]
+    assert Gate().decide(again, last(call)) == approved
     last_use = replace(spent, given=replace(
         grant.given, event=replace(grant.granted, uses=2)))  # fmt: skip
-    assert Gate().decide(replace(seen, grants=(last_use,)), last(call)) == [
-        Append(CALL.decided, by_grants("ana"))
-    ]
+    assert Gate().decide(replace(seen, grants=(last_use,)), last(call)) == approved
 
 
 _people = st.sampled_from(["ana", "ben", "cy", "sam", "rita"])
@@ -425,10 +424,10 @@ def test_broken_glass_is_announced_once_and_before_it_is_decided():
     announced = e.GlassBroken(reviewer="sam", reason="the shop burns")
     decided = Append(CALL.decided, replace(
         by_people(), ground="broken_glass", voters=("sam",), reason="the shop burns"))  # fmt: skip
-    assert reacts(told(*facts)) == [Append(CALL.announced, announced), decided, CANCEL]
+    assert reacts(told(*facts)) == [Append(CALL.announced, announced), decided, Reload()]
     assert reacts(told(*facts, (CALL.announced, announced)), Fact(3, START, *facts[2])) == [
         decided,
-        CANCEL,
+        Reload(),
     ]
 
 
@@ -471,13 +470,13 @@ DECISIONS = [
     ("asked: the timer is set", GATED, None, [SET]),
     ("handed out again: and set again", GATED, None, [SET]),
     ("too few votes", [*GATED, (CALL.vote("rita"), YES)], None, [SET]),
-    ("a vote decides", VOTED, None, [Append(CALL.decided, by_people()), CANCEL]),
+    ("a vote decides", VOTED, None, [Append(CALL.decided, by_people()), Reload()]),
     ("a no decides", [*GATED, (CALL.vote("ana"), NO)], None,
      [Append(CALL.decided, DENIED), CANCEL]),
     ("the hint came early", GATED, due(-0.01), [SET]),
     ("it is time", GATED, due(), [Append(CALL.decided, EXPIRED), CANCEL]),
     ("long since", GATED, due(86_400), [Append(CALL.decided, EXPIRED), CANCEL]),
-    ("a vote in time beats the timer", VOTED, due(), [Append(CALL.decided, by_people()), CANCEL]),
+    ("a vote in time beats the timer", VOTED, due(), [Append(CALL.decided, by_people()), Reload()]),
     ("taken back", [*GATED, (CALL.withdrawn, BACK)], None, [Append(CALL.decided, BACK), CANCEL]),
     ("superseded", [*GATED, (CALL.withdrawn, NEWER)], None, [Append(CALL.decided, NEWER), CANCEL]),
     ("taken back, though voted on", [*VOTED, (CALL.withdrawn, BACK)], None,
@@ -549,6 +548,57 @@ def test_when_an_approval_lapses(facts, handed: Delivered | None, follows: Seque
     assert list(reacts(call, handed)) == list(follows)
 
 
+def test_the_end_of_a_grant_ends_what_it_approved():
+    """The approval rests on the vote that was given early; one by people, or by another grant,
+    does not (I4).
+    """
+    facts = [GATED[0], (CALL.decided, by_grants("ana"))]
+    revoked = Fact(
+        9, START + timedelta(seconds=9), a_grant().ref.revoked, e.GrantRevoked(reason="No.")
+    )
+    of_ana = replace(a_grant(), revoked=revoked)
+    seen = case(told(*facts), grants=(of_ana,))
+    lapsed = e.Lapsed(after_s=7.0, grants=("ana/g1",), reason="No.")
+    assert Gate().decide(seen, revoked) == [Append(CALL.lapsed, lapsed)]
+    for held, decided in (
+        (a_grant(), by_grants("ana")),
+        (replace(a_grant("ben"), revoked=revoked), by_grants("ana")),
+        (of_ana, by_people()),
+    ):
+        others = case(told(GATED[0], (CALL.decided, decided)), grants=(held,))
+        assert not Gate().decide(others, revoked)
+    started = case(told(*facts, START_IT), grants=(of_ana,))
+    assert not Gate().decide(started, revoked)
+
+
+OVER_TEN = '[[rule]]\nname = "big"\ntools = ["*"]\nthen = "block"\nwhen = "args.order == \'B-2\'"\n'
+EDIT = '{"order":"B-2"}'
+EDITED = replace(by_people(), arguments=EDIT, digest=call_digest("refund", "v1", EDIT))
+#: A policy of now, the approval, and whether the approval lapses.
+BLOCKS = [
+    ("it blocks", BLOCK, by_people(), "never"),
+    ("it asks", ASK_ONE, by_people(), ""),
+    ("it would block", BLOCK + "shadow = true\n", by_people(), ""),
+    ("it blocks another tool", BLOCK.replace('"*"', '"transfer"'), by_people(), ""),
+    ("it blocks other arguments", OVER_TEN, by_people(), ""),
+    ("it blocks what a reviewer wrote", OVER_TEN, EDITED, "big"),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "decided", "rule"), [pytest.param(*row, id=name) for name, *row in BLOCKS]
+)
+def test_a_policy_ends_the_approvals_that_it_blocks(text, decided, rule):
+    """Of what has not started, by the arguments that would run (I4; OWASP AISVS 9.5.6)."""
+    call = told(GATED[0], GATED[1], (CALL.vote("ana"), YES), (CALL.decided, decided))
+    steps = reacts(call, policy=in_force(text, version=4))
+    ended = [step.event for step in steps if isinstance(step, Append)]
+    assert [(one.rule, one.policy_version) for one in ended] == ([(rule, 4)] if rule else [])
+    started = told(GATED[0], GATED[1], (CALL.vote("ana"), YES), (CALL.decided, decided), (
+        CALL.claim(1), e.ToolStarted(digest=decided.digest, idempotency_key="k")))  # fmt: skip
+    assert reacts(started, policy=in_force(text, version=4)) == [CANCEL]
+
+
 @pytest.mark.parametrize(
     ("facts", "until", "then"),
     [(GATED, DEADLINE, Append(CALL.decided, EXPIRED)), (APPROVED, UNTIL, LAPSE)],
@@ -615,7 +665,7 @@ def test_an_edit_must_fit_the_schema():
     edited = told(*GATED, (CALL.vote("ana"), replace(YES, arguments=good)))
     digest = call_digest("refund", "v1", good)
     approved = replace(by_people(), digest=digest, arguments=good)
-    assert reacts(edited) == [Append(CALL.decided, approved), CANCEL]
+    assert reacts(edited) == [Append(CALL.decided, approved), Reload()]
     assert reacts(edited, tool=None) == [SET]
     misfit = told(*GATED, (CALL.vote("ana"), replace(YES, arguments=bad)))
     assert reacts(misfit) == [SET]

@@ -557,7 +557,7 @@ async def test_a_replica_that_is_behind_loses_nothing(behind: int, at_once: Slot
     [fact] = await desk.ledger.read(at_once)
     desk.log.behind[:] = [fact.seq, fact.seq - behind]
     gate = Gate()
-    [step] = gate.decide(await gate.load(desk.ledger, fact), fact)
+    step, *_ = gate.decide(await gate.load(desk.ledger, fact), fact)
     assert isinstance(step, Append)
     assert step.slot == FIRST.decided
 

@@ -67,6 +67,7 @@ PATIENCE_S = 60
 
 SCHEMA = '{"type":"object","properties":{"order":{"type":"string"}},"required":["order"]}'
 ALLOW = '[[rule]]\nname = "freely"\ntools = ["*"]\nthen = "allow"\n'
+BLOCK = '[[rule]]\nname = "never"\ntools = ["*"]\nthen = "block"\nreason = "An incident."\n'
 ASK = '[[rule]]\nname = "money"\ntools = ["refund"]\nthen = "ask"\nreason = "It moves money."\n'
 ESCALATE = ASK + f'voters = ["ana"]\nexpires_in_s = {DUE_S}\non_timeout = "escalate"\n'
 SUPERSEDE = 'while_pending = "supersede"\n'
@@ -78,6 +79,7 @@ TOLD: dict[type[e.Event], tuple[str, str]] = {
     e.Withdrawn: ("withdrawn", "the request was taken back before it was decided"),
     e.Superseded: ("superseded", "something newer came before it was decided"),
     e.Revoked: ("revoked", "a person took the approval back before it started"),
+    e.Lapsed: ("lapsed", "before it began"),
 }
 
 # ---------------------------------------------------------------------------------------- the scene
@@ -408,9 +410,10 @@ def check_call(call: Call) -> None:
     decision, end = call.decided.event, call.finished.event
     first = call.ref.client_claim(1) if call.is_clients else call.ref.claim(1)
     went_on = isinstance(decision, e.Approved)
-    assert [fact.slot for fact in call.claims] == ([first] if went_on and not call.revoked else [])
+    ended = call.revoked or call.lapsed
+    assert [fact.slot for fact in call.claims] == ([first] if went_on and not ended else [])
     if isinstance(decision, e.Approved):
-        [claim] = call.claims or [call.revoked]
+        [claim] = call.claims or [ended]
         assert claim
         assert call.decided.seq < claim.seq < call.finished.seq
         check_ground(call, decision)
@@ -676,14 +679,14 @@ class Paused:
         self._gate = Gate()
         self._worker = Worker(ledger, self._gate)
 
-    async def load(self, handed: Delivered) -> Callable[[], Awaitable[bool]]:
+    async def load(self, handed: Delivered) -> Callable[[], Awaitable[Ledger | None]]:
         steps = self._gate.decide(await self._gate.load(self.ledger, handed), handed)
         return lambda: self._worker._carry_out(steps, handed)
 
     async def settle(self, slot: Slot) -> None:
         """What another gate does meanwhile, from its first look to its last."""
         [fact] = await self.ledger.read(slot)
-        while not await (await self.load(fact))():
+        while await (await self.load(fact))() is not None:
             pass
 
 
@@ -829,6 +832,57 @@ async def test_a_start_and_an_approval_taken_back(store: Path):
         if isinstance(answer, Call | Refused)
     )
     both(told, True, False)
+
+
+@pytest.mark.parametrize("by_grant", [False, True], ids=["a policy", "a grant"])
+async def test_a_start_and_the_end_of_what_approved_it(store: Path, by_grant: bool):
+    """A policy that blocks it, or the end of the grant: it ran, or its approval lapsed, and the
+    record says which (B27, B30, I1, I6).
+    """
+    policy = ASK if by_grant else ALLOW
+    calls_of = {number: refund(number, f"shop{number}") for number in range(TIMES)}
+    held = {calls_of[number]: asyncio.Event() for number in range(ARRANGED)}
+    async with open_shop(
+        store, policy, "ana", executors=lambda tools: [Unhurried(tools, held)]
+    ) as shop:
+        ana = shop.people["ana"].reviewer("ana")
+
+        async def end_it(workspace: str) -> None:
+            if by_grant:
+                await ana.revoke_grant(GrantRef(workspace, "ana", "early"), reason="No more.")
+            else:
+                await shop.admin.append(policy_slot(workspace, 2), applied(BLOCK))
+
+        async def one(number: int) -> CallRef:
+            ref = calls_of[number]
+            await set_up(shop, ref.workspace, policy)
+            if by_grant:
+                given = GrantRef(ref.workspace, "ana", "early")
+                await ana.grant(given, "refund", for_s=3600)
+            await shop.request(number, ref.workspace)
+            await shop.has(ref.decided)
+            # As above: the first ones before the executor starts them, the last ones after it.
+            if is_last(number):
+                await shop.has(ref.claim(1))
+            elif not is_first(number):
+                await asyncio.sleep(0.1 * number / TIMES)
+            await end_it(ref.workspace)
+            if is_first(number):
+                await shop.has(ref.lapsed)
+                held[ref].set()
+            return ref
+
+        calls = await settled(shop, await each(one))
+    for call in calls:
+        if call.lapsed is not None:
+            assert isinstance(call.lapsed.event, e.Lapsed)
+            says = call.lapsed.event
+            assert (says.grants, says.policy_version) == (
+                (("ana/early",), None) if by_grant else ((), 2)
+            )
+    assert all(bool(call.starts) is not bool(call.lapsed) for call in calls)
+    ends = Counter("ToolStarted" if call.starts else "Lapsed" for call in calls)
+    both(ends, "ToolStarted", "Lapsed")
 
 
 class Abreast(Executor):

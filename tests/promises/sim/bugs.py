@@ -425,9 +425,8 @@ def a_lost_slot_ends_it() -> Iterator[Change]:
     """A worker that lost a slot does not look whether more is to be done."""
     carry_out = Worker._carry_out
 
-    async def once(self: Any, steps: Any, handed: Any) -> bool:
+    async def once(self: Any, steps: Any, handed: Any) -> None:
         await carry_out(self, steps, handed)
-        return True
 
     yield Worker, "_carry_out", once
 
