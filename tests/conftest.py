@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import simulated_time
 import structlog
 from brokers import running
 from hostile import CALM, Broker, Connection, Process
@@ -254,9 +255,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 async def port(
     request: pytest.FixtureRequest, tmp_path: Path, ack_wait_s: float
 ) -> AsyncIterator[EventLog]:
-    """The log: in memory, on a broker of the test's own, or the simulation's when nothing goes
-    wrong ("calm").
+    """The log: in memory, there in simulated time ("simulated"), on a broker of the test's own, or
+    the simulation's when nothing goes wrong ("calm").
     """
+    if request.param == "simulated":
+        yield Memory(now=simulated_time.now, ack_wait_s=ack_wait_s)
+        return
     if request.param == "memory":
         yield Memory(ack_wait_s=ack_wait_s)
         return

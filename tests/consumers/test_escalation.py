@@ -1,7 +1,7 @@
 """When those who were asked do not answer, or others answer for them: deadlines, stages,
 delegation, and broken glass.
 
-With a real gate and real short times, on the log in memory and on a real broker.
+With a real gate, on the log in memory, mostly in simulated time, and on a real broker.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ from chain import DONE, REFUND, kinds, talking
 from chain import FIRST as WISHED
 from shop import FIRST, SECOND, THIRD, Shop, rule
 from shop import REFUND as TOOL
+from simulated_time import simulated
 from stories import told
 
 from ayes.consumers.effects import Append, SetTimer
@@ -50,8 +51,6 @@ from ayes.schemas.slots import DelegationRef, person_slot, policy_slot
 pytestmark = pytest.mark.log("memory")
 
 SOON = 0.3
-#: Long enough for a busy machine to stop a gate meanwhile.
-LATER = 2.0
 
 
 def asking(*more: str, voters: str = '"ana"') -> str:
@@ -74,6 +73,7 @@ async def entries(shop: Shop) -> list[pending.Entry]:
 # ---------------------------------------------------------------------------------------- deadlines
 
 
+@simulated
 async def test_deny_it_expires(shop: Shop):
     """The broker's clock ends it: expired, no no, and a late vote hears so (B36, B37, B87, I5)."""
     async with shop.at_work(asking(f"expires_in_s = {SOON}")):
@@ -121,13 +121,14 @@ async def test_an_approval_lapses_and_nothing_starts(shop: Shop, then: str):
     assert not (await shop.ledger.call(FIRST)).starts
 
 
+@simulated
 async def test_a_gate_that_is_away_lets_nothing_start_too_late(shop: Shop):
     """Nobody has recorded the end yet, and the broker's clock is enough: the claim is refused, and
     one that is recorded all the same is void. The next gate records the end (I1, I5).
     """
-    async with shop.at_work(rule("money", "allow", f"valid_for_s = {LATER}")):
+    async with shop.at_work(rule("money", "allow", f"valid_for_s = {SOON}")):
         await shop.judged(e.Approved)
-    await asyncio.sleep(LATER)
+    await asyncio.sleep(SOON)
     with pytest.raises(DeadlinePassed, match="was not started by then"):
         await shop.ledger.start(FIRST)
     call = await shop.ledger.call(FIRST)
@@ -149,6 +150,7 @@ async def test_the_shorter_validity_of_two_policies_counts(shop: Shop):
 # ----------------------------------------------------------------------------------------- stages
 
 
+@simulated
 async def test_stay_it_goes_on_waiting(shop: Shop):
     """Its time is over, and it is still asked; the vote that comes after counts (B45, B51, B73)."""
     async with shop.at_work(asking(f"expires_in_s = {SOON}", 'on_timeout = "stay"'), queue=True):
@@ -166,8 +168,6 @@ async def test_escalate_more_people_are_asked(shop: Shop):
     """That the lead is asked too is recorded and shown; the lead's vote decides (B36, B39, B54)."""
     async with shop.at_work(asking(stages(60)), queue=True):
         await shop.ask()
-        with pytest.raises(NotAllowed, match="lea is none of those who may vote on shop/t1/c1"):
-            await shop.ledger.reviewer("lea").approve(FIRST)
         escalated = await shop.until(FIRST.escalated(1))
         assert isinstance(escalated.event, e.Escalated)
         assert (escalated.event.voters, escalated.event.expires_in_s) == (("lea",), 60)
@@ -183,6 +183,7 @@ async def test_escalate_more_people_are_asked(shop: Shop):
         assert (await shop.decided(e.Approved)).voters == ("lea",)
 
 
+@simulated
 async def test_who_was_asked_first_still_counts(shop: Shop):
     """Together with the lead, who fills whichever place is lacking (B39)."""
     async with shop.at_work(asking("votes_needed = 2", stages(60), voters='"ana", "ben"')):
@@ -193,14 +194,20 @@ async def test_who_was_asked_first_still_counts(shop: Shop):
         assert (await shop.decided(e.Approved)).voters == ("ana", "lea")
 
 
+@simulated
 async def test_the_lead_is_not_asked_before_their_time(shop: Shop):
-    """A vote that was recorded for them too early does not count, not even later (B40)."""
+    """They cannot vote yet, and a vote that was recorded for them all the same does not count, not
+    even later (B40).
+    """
     async with shop.at_work(asking(stages(SOON))):
         await shop.ask()
+        with pytest.raises(NotAllowed, match="lea is none of those who may vote on shop/t1/c1"):
+            await shop.ledger.reviewer("lea").approve(FIRST)
         await shop.cast("lea")
         await shop.decided(e.Expired)
 
 
+@simulated
 async def test_stage_after_stage_and_then_it_expires(shop: Shop):
     """The timer is set again for each stage; when the last is over the call expires, with all the
     time it took (B36, B37, I5).
@@ -226,6 +233,7 @@ async def test_stage_after_stage_and_then_it_expires(shop: Shop):
     ]  # fmt: skip
 
 
+@simulated
 async def test_a_last_stage_without_an_end_goes_on_waiting(shop: Shop):
     """Everybody was asked, and somebody has to say something (B45)."""
     async with shop.at_work(asking(stages(None))):
@@ -237,12 +245,13 @@ async def test_a_last_stage_without_an_end_goes_on_waiting(shop: Shop):
 
 
 @pytest.mark.parametrize("then", ["deny", "escalate"])
+@simulated
 async def test_what_fell_due_while_no_gate_ran_happens_when_one_comes(shop: Shop, then: str):
     """The broker keeps the time, not the gate: no deadline is missed (B37, B53)."""
-    at_its_end = f"expires_in_s = {LATER}" if then == "deny" else stages(60, first_s=LATER)
+    at_its_end = f"expires_in_s = {SOON}" if then == "deny" else stages(60, first_s=SOON)
     async with shop.at_work(asking(at_its_end)):
         await shop.ask()
-    await asyncio.sleep(1.1 * LATER)
+    await asyncio.sleep(SOON)
     assert (await shop.ledger.call(FIRST)).status is Status.PENDING
     assert not (await shop.ledger.call(FIRST)).escalated
     async with shop.gates():
@@ -267,6 +276,7 @@ async def test_a_gate_that_died_before_it_set_the_timer(shop: Shop):
         await shop.until(FIRST.escalated(1))
 
 
+@simulated
 async def test_a_gate_that_died_after_it_escalated(shop: Shop):
     """The hint comes again: nobody is asked twice, and the next stage gets its timer (B37, I13)."""
     async with shop.at_work(asking(stages(SOON, 60))):
@@ -368,11 +378,14 @@ async def _gives_no_vote(shop: Shop) -> None:
     assert (denied.voters, denied.on_behalf_of) == (("ana",), {})
 
 
+@simulated
 async def test_a_word_that_is_over_gives_no_vote(shop: Shop):
     """Its time was over when he voted (B36)."""
     await shop.open(asking())
-    await delegate(shop, ends_at=shop.ledger.now() + timedelta(seconds=0.05))
-    await asyncio.sleep(0.1)
+    now = await shop.log.clock()
+    word = e.Delegated(to="ben", starts_at=now, ends_at=now + timedelta(seconds=SOON))
+    await shop.ledger.append(ANAS.given, word)
+    await asyncio.sleep(SOON)
     await _gives_no_vote(shop)
 
 

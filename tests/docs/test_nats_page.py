@@ -42,7 +42,7 @@ async def test_plain_nats_py_does_a_whole_approval(tmp_path):
             while True:  # it starts beside the console
                 with suppress(NoRespondersError):
                     client = observer.log.connection.client
-                    await client.request("approvals.observer.x.pending", b"{}", timeout=10)
+                    await client.request("approvals.observer.x.pending", b"{}", timeout=60)
                     break
         process = await asyncio.create_subprocess_exec(
             sys.executable, PROGRAM,

@@ -12,6 +12,7 @@ from stories import CALL, WISH, question, request, told
 
 from ayes.interfaces.cli import check
 from ayes.interfaces.cli.command import Session
+from ayes.ledger import clock
 from ayes.ledger.log import Parked
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.streams import DURABLES, LEDGER, PARKED, PENDING
@@ -328,10 +329,11 @@ async def test_status_tells_how_old_the_last_fact_is(admin, status):
     """A log that stands still lags nowhere, so its age is told, on the broker's clock."""
     await admin.try_append(CALL.requested, request(WISH))
     await asyncio.sleep(0.3)
-    first = (await status())["head_age_s"]
-    assert 0.3 <= first < 10
+    assert (await status())["head_age_s"] >= 0.3
+    before = clock.now()
     await admin.try_append(CALL.gated, question(WISH))
-    assert (await status())["head_age_s"] < first
+    age_s = (await status())["head_age_s"]
+    assert age_s <= (clock.now() - before).total_seconds()
 
 
 async def test_status_tells_who_listens(store, admin, status):
@@ -342,12 +344,13 @@ async def test_status_tells_who_listens(store, admin, status):
         await _until_acked(status, "queue")
         seen = await status()
         assert {name for name, one in seen["consumers"].items() if one["listening"]} == {"queue"}
-        assert seen["consumers"]["queue"]["quiet_s"] < 10
+        assert seen["consumers"]["queue"]["quiet_s"] < 60
     assert not (await status())["consumers"]["queue"]["listening"]
 
 
 async def test_what_nobody_takes_is_frozen(store, admin, status, capsys, monkeypatch):
     """Facts wait longer than a worker may be silent; once somebody takes one, it is over."""
+    monkeypatch.setattr(progress, "STALLED_S", 60.0)
     await admin.try_append(CALL.requested, request(WISH))
     await admin.try_append(CALL.gated, question(WISH))
     before = (await status())["consumers"]

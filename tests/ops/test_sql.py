@@ -452,10 +452,8 @@ def test_a_query_ends_with_whoever_asked(archive):
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as asking:
         child = int(asking.stdout.readline())
         asking.kill()
-    until = time.monotonic() + 10
-    while _runs(child) and time.monotonic() < until:
+    while _runs(child):
         time.sleep(0.1)
-    assert not _runs(child)
 
 
 def _runs(pid: int) -> bool:

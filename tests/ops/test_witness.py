@@ -293,7 +293,7 @@ async def test_a_log_that_becomes_shorter_ends_the_gate(kept, monkeypatch):
             await admin.log.api.ask("$JS.API.STREAM.DELETE.LEDGER", b"")
             await declare_streams(kept.store)
             with pytest.raises(Unavailable, match="lost its end"):
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(60):
                     await asyncio.gather(*watched.ends)
 
 
@@ -516,7 +516,7 @@ async def test_the_whole_log_is_read_while_workers_run(
                 ended = [str(one.exception()) for one in watched.ends if one.done()]
                 assert f"fact 4 cannot be read, on node {node}" in ended[0]
             with pytest.raises(Unavailable, match="fact 4 cannot be read"):
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(60):
                     await asyncio.gather(*beside.ends)
         found, alarms = await told_of(damaged, capsys)
         assert not found["log"]["ok"]

@@ -338,7 +338,7 @@ class Terminal:
     def ended(self) -> int:
         while self._read():
             pass
-        return self.process.wait(20)
+        return self.process.wait(60)
 
     def _read(self) -> bool:
         try:

@@ -280,8 +280,13 @@ async def test_an_older_client_gets_the_pending_result_after_one_wait(world: Wor
             assert "waits for a person's approval" in text(one)
         assert len(await world.calls()) == 1
         await world.ana.approve((await world.asked()).ref)
-        third = await agent.call_tool("refund", {"order": "A-17"})
-    assert text(third) == "0 given back for A-17"
+
+        async def ended() -> str:
+            said = text(await agent.call_tool("refund", {"order": "A-17"}))
+            return "" if "waits for a person's approval" in said else said
+
+        # On a busy machine one wait may end before the tool does.
+        assert await until(ended) == "0 given back for A-17"
     assert world.ran == ["refund A-17 0"]
 
 

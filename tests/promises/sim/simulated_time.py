@@ -5,9 +5,13 @@ order of everything depends on the timers alone. Nothing in it may wait for a th
 """
 
 import asyncio
+import functools
 import selectors
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
 
 #: The broker's clock at the beginning of each world.
 START = datetime(2026, 3, 1, 9, 0, tzinfo=UTC)
@@ -43,6 +47,18 @@ def run[T](main: Coroutine[object, object, T]) -> T:
     """Run it in simulated time."""
     with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
         return runner.run(main)
+
+
+def simulated(test: Callable[..., Coroutine[object, object, None]]) -> Callable[..., None]:
+    """Let a test run in simulated time, on a log in memory whose clock is simulated, too. So what
+    is in time does not depend on how busy the machine is.
+    """
+
+    @functools.wraps(test)
+    def in_simulated_time(**fixtures: Any) -> None:
+        run(test(**fixtures))
+
+    return pytest.mark.log("simulated")(in_simulated_time)
 
 
 def now() -> datetime:
