@@ -211,16 +211,18 @@ async def test_the_settings_of_the_page(desk, store, tmp_path):
         block.text for block in blocks(ROOT / "docs" / "adapters.md") if block.language == "json"
     ]
     ours = f"PYTHONPATH={ROOT} {sys.executable} -m ayes.interfaces.cli.main hook"
-    settings = text.replace("ayes hook", ours).replace(
-        "--requester ben", f"--requester ben --wait 1s --store {store}"
-    )
-    options = options_of(tmp_path, settings=settings)
+    settings = text.replace("ayes hook", ours)
+
+    def waiting(time: str) -> Any:
+        given = f"--requester ben --wait {time} --store {store}"
+        return options_of(tmp_path, settings=settings.replace("--requester ben", given))
+
     allowed, asked = Script(f"touch {tmp_path / 'ran'}"), Script("make")
-    session = await prompt(options, tmp_path, allowed)
+    session = await prompt(waiting("60s"), tmp_path, allowed)
     assert (tmp_path / "ran").exists()
     facts = await desk.read(ThreadRef("desk", session))
     assert any(isinstance(fact.event, e.ToolReturned) for fact in facts)
-    await prompt(options, tmp_path, asked)
+    await prompt(waiting("1s"), tmp_path, asked)
     assert "Make the same call again later" in asked.told[0]
 
 

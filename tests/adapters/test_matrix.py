@@ -122,7 +122,9 @@ async def test_an_expired_call_is_not_a_denied_one(world):
 async def test_three_parallel_calls_and_a_partial_decision(world):
     """One needs nobody, one is approved, one still waits: each runs once, when it may."""
     wishes: Wishes = tuple((f"call_{n}", "refund", {"amount": n}) for n in (1, 20, 30))
-    assert await world.agent(wishes, patience_s=0.5).start() is None
+    assert await world.agent(wishes).start() is None
+    await world.shop.until(CallRef("shop", "order-17", "call_1").decided)
+    assert await world.agent(wishes).resume() is None
     assert world.runs == [{"amount": 1}]
     await world.decide(CallRef("shop", "order-17", "call_20"))
     assert await world.agent(wishes).resume() is None

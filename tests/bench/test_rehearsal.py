@@ -22,6 +22,7 @@ from paths import AIRLINE as POLICY
 from paths import CHANGING, DATA, SMALL
 from pictures import PDF, PNG, png
 from program import REHEARSAL, approvals, last_seq, started, until, up
+from simulated_time import simulated
 from stories import life
 
 from ayes.consumers.model import with_bytes
@@ -430,6 +431,7 @@ def test_it_says_that_calls_wait_for_people(tmp_path, script, rules, as_json):
     assert int(identical) == 1
 
 
+@simulated
 async def test_each_silence_is_told_once():
     """Several calls that wait are counted; only another fact, and silence after it, is told again;
     none when all is decided.

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 from running import working
 from shop import FIRST, SECOND, THREAD, Shop, rule
+from simulated_time import simulated
 from stories import DECISIONS, Story, request
 
 from ayes.consumers.delegator import TASK, Delegator, SubAgent, outcome, task_of
@@ -199,6 +200,7 @@ async def test_a_tool_of_the_same_name_elsewhere_is_left_alone(shop: Shop):
     assert await shop.ledger.read(theirs.below) == ()
 
 
+@simulated
 async def test_an_approval_that_is_valid_no_longer_is_not_claimed(shop: Shop):
     """Nobody has recorded that it has lapsed. A claim would be void, and so would the next one."""
     await opened(shop, rule("freely", "allow", "valid_for_s = 0.2", tools="ask_*"))
@@ -241,6 +243,7 @@ class Stale:
         return await self._port.latest(subjects)
 
 
+@simulated
 async def test_a_claim_in_time_is_gone_on_with_after_the_time(shop: Shop):
     """Whoever goes on reads a replica that lacks the claim, and nothing else would be delivered."""
     await opened(shop, rule("freely", "allow", "valid_for_s = 0.2", tools="ask_*"))

@@ -279,15 +279,14 @@ async def test_forty_calls_are_one_message(shop, port, inboxes, tmp_path):
     """A digest of 40 is one message that lists them all, and 40 facts."""
     calls = [THREAD.call(f"d{number}") for number in range(40)]
     await shop.open("")
+    digests = []
     for ref in calls:
         await shop.request(ref)
+        digests.append((await shop.ledger.call(ref)).digest)
     wait = f"[[notify]]\ndigest_s = {digest_s(4)!r}\n"
     await shop.apply(f'[contacts]\nana = ["mail:ana@example.org"]\n{wait}{ASKS}')
-    for ref in calls:
-        asking = e.ApprovalRequested(
-            digest=(await shop.ledger.call(ref)).digest, rule="money", policy_version=2,
-            voters=("ana",),
-        )  # fmt: skip
+    for ref, digest in zip(calls, digests, strict=True):
+        asking = e.ApprovalRequested(digest=digest, rule="money", policy_version=2, voters=("ana",))
         await shop.ledger.append(ref.gated, asking)
     async with notifiers(port, inboxes.channels(tmp_path)):
         for ref in calls:
@@ -325,16 +324,18 @@ async def test_a_first_start_tells_each_person_once(shop, port, inboxes, tmp_pat
 @pytest.mark.log("memory", "jetstream")
 async def test_a_reminder_comes_before_the_deadline_if_it_is_needed(shop, port, inboxes, tmp_path):
     """Who has not voted is reminded; who has is not, and nobody is about a decided call."""
-    remind = '[[notify]]\non = ["reminder"]\nremind_before_s = 28.5\n'
-    both = rule("money", "ask", 'voters = ["ana", "ben"]', "votes_needed = 2", "expires_in_s = 30")
+    remind = '[[notify]]\non = ["reminder"]\nremind_before_s = 598.5\n'
+    both = rule("money", "ask", 'voters = ["ana", "ben"]', "votes_needed = 2", "expires_in_s = 600")
     await shop.open(CONTACTS + remind + both)
     for ref in (FIRST, SECOND):
         await shop.request(ref)
-    async with shop.gates(), notifiers(port, inboxes.channels(tmp_path)):
+    async with shop.gates():
         await shop.asked()
         await shop.asked(SECOND)
         await shop.ledger.reviewer("ana").approve(FIRST)
         await shop.ledger.reviewer("ana").deny(SECOND, reason="no")
+        await shop.decided(e.Denied, SECOND)
+    async with notifiers(port, inboxes.channels(tmp_path)):
         assert await told(shop, 1) == {"ben reminder"}
         await asyncio.sleep(A_WHILE_S)
     assert [one.subject for one in inboxes.push] == ["Reminder: refund needs approval: shop/t1/c1"]
@@ -455,9 +456,13 @@ async def test_a_delivery_that_was_in_hand_often_is_not_parked(
 ):
     """A notice that is due soon is handed on more often than other consumers may be."""
     monkeypatch.setattr(worker_module, "MAX_DELIVERIES", 1)
-    wait = f"[[notify]]\ndigest_s = {digest_s(2)!r}\n"
-    await shop.open(f'[contacts]\nana = ["mail:ana@example.org"]\n{wait}{ASKS}')
+    await shop.open("")
     await shop.request()
-    async with shop.gates(), notifiers(port, inboxes.channels(tmp_path)):
+    digest = (await shop.ledger.call(FIRST)).digest
+    wait = f"[[notify]]\ndigest_s = {digest_s(2)!r}\n"
+    await shop.apply(f'[contacts]\nana = ["mail:ana@example.org"]\n{wait}{ASKS}')
+    asking = e.ApprovalRequested(digest=digest, rule="money", policy_version=2, voters=("ana",))
+    await shop.ledger.append(FIRST.gated, asking)
+    async with notifiers(port, inboxes.channels(tmp_path)):
         await told(shop, 1)
     assert await port.parked() == []

@@ -1,6 +1,6 @@
 """A stop at work: nothing starts, nothing is allowed, no model is asked; and it goes on once."""
 
-import asyncio
+from collections import Counter
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 
@@ -8,6 +8,7 @@ import pytest
 from long import IN_MEMORY_FIRST
 from running import working
 from shop import FIRST, SCHEMA, SECOND, Shop, rule
+from until import until
 
 from ayes.consumers import gate, holding
 from ayes.consumers.executor import Executor
@@ -56,20 +57,38 @@ class Late(Executor):
         return seen
 
 
+class Looks(Counter[type]):
+    """How often gates, executors and models have looked at something."""
+
+    async def again(self, kind: type) -> None:
+        """Wait until this kind has looked twice from now on, at what has stood since."""
+        seen = self[kind] + 1  # one look may be under way
+        await until(lambda: self[kind] > seen + 1)
+
+
 @pytest.fixture
-def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
     """What waits for the end of a stop looks again at once."""
     for name in ("_AFTER_S", "_AGAIN_S"):
         monkeypatch.setattr(holding, name, 0.05)
     for name in ("_LOOK_AFTER", "_LOOK_AGAIN"):
         monkeypatch.setattr(gate, name, timedelta(seconds=0.1))
+    looks = Looks()
+    for kind in (gate.Gate, Executor, ModelWorker):
+
+        def load(self, ledger, handed, kind=kind, load=kind.load):
+            looks[kind] += 1
+            return load(self, ledger, handed)
+
+        monkeypatch.setattr(kind, "load", load)
+    return looks
 
 
 @pytest.mark.parametrize(
     "stop", [STOP, StopRef(ORGANISATION, "ana", "s1")], ids=["workspace", "all workspaces"]
 )
 @pytest.mark.parametrize("how", ["by a rule", "by people", "by a grant"])
-async def test_nothing_is_approved_until_it_is_resumed(shop, how, stop, looks_often):
+async def test_nothing_is_approved_until_it_is_resumed(shop, how, stop, looks):
     """Whatever would approve it: the approval is recorded after the end, once."""
     ana, ben = shop.ledger.reviewer("ana"), shop.ledger.reviewer("ben")
     async with shop.at_work(FREE if how == "by a rule" else ASK):
@@ -80,8 +99,7 @@ async def test_nothing_is_approved_until_it_is_resumed(shop, how, stop, looks_of
         if how == "by people":
             await shop.asked()
             await ben.approve(FIRST)
-        # Of another call that is requested later people are asked, and may deny it.
-        await asyncio.sleep(0.3)
+        await looks.again(gate.Gate)
         assert (await shop.ledger.call(FIRST)).decided is None
         await ben.resume(stop)
         ended = (await shop.until(stop.ended)).event
@@ -102,14 +120,14 @@ async def test_people_may_still_deny(shop):
 
 
 @pytest.mark.log("memory", "jetstream")
-async def test_an_approved_call_starts_once_it_is_resumed(shop, looks_often):
+async def test_an_approved_call_starts_once_it_is_resumed(shop, looks):
     """An executor that receives it while it is stopped does not claim it, and then runs it once."""
     ran: list[str] = []
     async with shop.at_work(FREE, "", SPEC):
         await shop.judged(e.Approved, run_by="executor")
         await shop.ledger.reviewer("ana").stop(STOP, reason="A wrong account.")
         async with executing(shop, Executor(tools(ran))):
-            await asyncio.sleep(0.3)
+            await looks.again(Executor)
             call = await shop.ledger.call(FIRST)
             assert (call.status, call.claims, call.void, ran) == (Status.APPROVED, (), (), [])
             await shop.ledger.reviewer("ben").resume(STOP)
@@ -118,14 +136,14 @@ async def test_an_approved_call_starts_once_it_is_resumed(shop, looks_often):
     assert len((await shop.ledger.call(FIRST)).starts) == 1
 
 
-async def test_a_stop_between_reading_and_claiming_holds(shop, looks_often):
+async def test_a_stop_between_reading_and_claiming_holds(shop, looks):
     """The claim is recorded after the stop: the tool does not run, and later it does, once."""
     ran: list[str] = []
     async with shop.at_work(FREE, "", SPEC):
         await shop.judged(e.Approved, run_by="executor")
         async with executing(shop, Late(shop, ran)):
             await shop.until(FIRST.claim(1))
-            await asyncio.sleep(0.3)
+            await looks.again(Executor)
             call = await shop.ledger.call(FIRST)
             assert (call.status, ran, len(call.void)) == (Status.APPROVED, [], 1)
             await shop.ledger.reviewer("ben").resume(STOP)
@@ -134,7 +152,7 @@ async def test_a_stop_between_reading_and_claiming_holds(shop, looks_often):
     assert (call.status, ran, call.attempt) == (Status.RETURNED, ["100"], 2)
 
 
-async def test_a_stop_that_ends_right_after_the_claim_is_waited_for(shop, looks_often):
+async def test_a_stop_that_ends_right_after_the_claim_is_waited_for(shop, looks):
     """Nothing is stopped any more when the executor looks, and yet its claim does not count. The
     call is started again, and only then the tool runs.
     """
@@ -174,7 +192,7 @@ async def test_a_client_starts_nothing(shop):
         assert (await shop.ledger.start(FIRST)).status is Status.RUNNING
 
 
-async def test_no_model_is_asked(shop, looks_often):
+async def test_no_model_is_asked(shop, looks):
     """Of a thread whose agent is stopped, until it is resumed; of others meanwhile."""
     asked: list[str] = []
 
@@ -194,7 +212,7 @@ async def test_no_model_is_asked(shop, looks_often):
             await shop.ledger.append(ref.opened, opened)
             await shop.ledger.say(ref, "Hello.", message="m1")
         await shop.until(ThreadRef("shop", "t2").replied(1))
-        await asyncio.sleep(0.2)
+        await looks.again(ModelWorker)
         assert asked == ["t2"]
         await shop.ledger.reviewer("ben").resume(STOP)
         await shop.until(ThreadRef("shop", "t1").replied(1))

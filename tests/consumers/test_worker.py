@@ -14,6 +14,7 @@ from typing import Any, Never
 import pytest
 from long import IN_MEMORY_FIRST
 from running import working
+from simulated_time import simulated
 from until import recorded, until
 
 from ayes.consumers import worker as worker_module
@@ -644,8 +645,7 @@ async def test_a_worker_that_is_not_heard_does_not_begin_what_it_held(watched, l
     assert slow.runs == 2
 
 
-@pytest.mark.log("memory", "jetstream")
-@pytest.mark.parametrize("ack_wait_s", [0.6])
+@simulated
 async def test_a_slow_tool_is_not_taken_for_dead(ledger: Ledger, ack_wait_s: float):
     """A tool may take longer than a silent worker is waited for: its worker says that it lives."""
     slow = Slow()
@@ -662,7 +662,7 @@ async def test_a_slow_tool_is_not_taken_for_dead(ledger: Ledger, ack_wait_s: flo
     assert slow.runs == 1
 
 
-@pytest.mark.parametrize("ack_wait_s", [0.3])
+@simulated
 async def test_what_was_settled_is_not_held_for_ever(watched, ledger, ack_wait_s):
     """A sign of life that was on its way while the work ended holds on to nothing."""
     slow = Slow()

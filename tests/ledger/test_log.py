@@ -322,7 +322,7 @@ async def test_a_consumer_is_handed_what_concerns_it(port: EventLog, ledger: Led
         await again.ack()
 
 
-@pytest.mark.parametrize("ack_wait_s", [0.6])
+@pytest.mark.parametrize("ack_wait_s", [1.5])
 async def test_a_silent_consumer_is_taken_for_dead(port, ledger, ack_wait_s):
     """What is neither acknowledged nor reported on comes again; what is reported on does not."""
     await ledger.append(CALL.requested, e.ToolRequested(tool="t", arguments="{}", digest="d"))
@@ -333,7 +333,7 @@ async def test_a_silent_consumer_is_taken_for_dead(port, ledger, ack_wait_s):
 
         async def report() -> None:
             while True:
-                await asyncio.sleep(0.2)
+                await asyncio.sleep(0.05)
                 await busy.in_progress()
 
         reporting = asyncio.create_task(report())
@@ -348,14 +348,13 @@ async def test_a_silent_consumer_is_taken_for_dead(port, ledger, ack_wait_s):
 async def test_a_deadline_is_handed_out_when_it_is_due(port: EventLog):
     """A timer fires once, at its time; setting it again moves it; cancelling it silences it."""
     other, third = THREAD.call("other"), THREAD.call("third")
-    at = clock.now() + timedelta(seconds=0.4)
+    # Overdue, as after a day of downtime.
+    await port.set_timer(third, clock.now() - timedelta(hours=1))
     await port.set_timer(CALL, clock.now() + timedelta(hours=1))
-    await port.set_timer(CALL, at)
+    at = clock.now() + timedelta(seconds=1)
     await port.set_timer(other, at)
     await port.cancel_timer(other)
-    await port.set_timer(
-        third, clock.now() - timedelta(hours=1)
-    )  # overdue, as after a day of downtime
+    await port.set_timer(CALL, at)
     async with port.deliveries("gate-timers") as deliveries:
         overdue = await anext(deliveries)
         due = await anext(deliveries)

@@ -124,7 +124,7 @@ async def test_a_collector_that_never_answers_delays_nothing(
             assert await asyncio.to_thread(process.wait, 60) == 0
             took_s = time.monotonic() - begun
     # The SDK itself would wait for thirty seconds.
-    assert FLUSH_S <= took_s < FLUSH_S + 20
+    assert FLUSH_S <= took_s < 30
     assert "the last spans are lost" in log.read_text()
 
 

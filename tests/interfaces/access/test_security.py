@@ -425,10 +425,11 @@ async def test_who_is_signed_in_need_not_sign_in(client):
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def streams(one_shop):
-    """A resource whose responses go on for ever, and the number of those that have ended."""
-    ended = asyncio.Semaphore(0)
+    """The numbers of responses that have begun and ended, of a resource whose go on for ever."""
+    begun, ended = asyncio.Semaphore(0), asyncio.Semaphore(0)
 
     async def ticks():
+        begun.release()
         try:
             while True:
                 yield b"tick\n"
@@ -440,30 +441,33 @@ async def streams(one_shop):
     async def endless() -> StreamingResponse:
         return StreamingResponse(ticks())
 
-    return ended
+    return begun, ended
 
 
-async def reading(client):
+async def reading(client, begun):
     """A request for the endless response, under way."""
     task = asyncio.create_task(client.get("/api/v1/ticks"))
-    await asyncio.sleep(0.05)
+    async with asyncio.timeout(60):
+        await begun.acquire()
     assert not task.done()
     return task
 
 
 async def test_a_stream_ends_with_its_session(shop, client, streams):
     shop.visitor = Visitor("eva", frozenset({Role.AUDITOR}))
-    answer = await reading(client)
+    begun, ended = streams
+    answer = await reading(client, begun)
     shop.security.sessions.end(shop.secret_of(shop.visitor))
     async with asyncio.timeout(60):
         assert (await answer).status_code == 200
-        await streams.acquire()
+        await ended.acquire()
 
 
 async def test_a_stream_ends_with_the_console(shop, client, streams):
     """So that nobody's open page delays Ctrl-C."""
-    answer = await reading(client)
+    begun, ended = streams
+    answer = await reading(client, begun)
     shop.security.end()
     async with asyncio.timeout(60):
         assert (await answer).status_code == 200
-        await streams.acquire()
+        await ended.acquire()

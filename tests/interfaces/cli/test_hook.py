@@ -35,7 +35,7 @@ async def ledger(store: Path) -> AsyncIterator[Ledger]:
         yield ledger
 
 
-async def hook(store: Path, name: str, **more: Any) -> tuple[int, Any, str]:
+async def hook(store: Path, name: str, *, wait: str = "60s", **more: Any) -> tuple[int, Any, str]:
     """The exit code of the hook, its decision and what it says on stderr."""
     return await run(
         store,
@@ -52,10 +52,11 @@ async def hook(store: Path, name: str, **more: Any) -> tuple[int, Any, str]:
             }
             | more
         ),
+        wait,
     )
 
 
-async def run(store: Path, name: str, text: str) -> tuple[int, Any, str]:
+async def run(store: Path, name: str, text: str, wait: str = "60s") -> tuple[int, Any, str]:
     [group] = SETTINGS["hooks"][name]
     [one] = group["hooks"]
     assert one["type"] == "command"
@@ -63,7 +64,7 @@ async def run(store: Path, name: str, text: str) -> tuple[int, Any, str]:
         "ayes ", f"{shlex.join(forked('-m', 'ayes.interfaces.cli.main'))} ", 1
     )
     process = await asyncio.create_subprocess_shell(
-        f"{line} --wait 1s --store {store}",
+        f"{line} --wait {wait} --store {store}",
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -80,7 +81,7 @@ def decided(said: Any) -> tuple[str, str]:
 
 async def test_a_call_waits_is_approved_asked_again_and_recorded(store, ledger):
     """The model reads how to come back; under another id it runs, and the other hook records it."""
-    code, said, _ = await hook(store, "PreToolUse", tool_use_id="toolu_1")
+    code, said, _ = await hook(store, "PreToolUse", wait="1s", tool_use_id="toolu_1")
     how, reason = decided(said)
     assert (code, how) == (0, "deny")
     found = re.search(r"\((desk/\S+)\)", reason)

@@ -62,7 +62,6 @@ def simulated(test: Callable[..., Coroutine[object, object, None]]) -> Callable[
 
 
 def now() -> datetime:
-    """The broker's clock, within `run`."""
+    """The broker's clock: within `run`, and before it its beginning."""
     loop = asyncio.get_running_loop()
-    assert isinstance(loop, SimulatedLoop)
-    return loop.now()
+    return loop.now() if isinstance(loop, SimulatedLoop) else START
