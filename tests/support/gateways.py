@@ -11,17 +11,21 @@ from typing import Any
 
 import httpx
 import mcp_shop
+import pytest
 import uvicorn
 from mcp import Client
 from program import forked
 from until import until
 
+from ayes.interfaces.mcp import upstream
 from ayes.interfaces.mcp.server import Gateway, http_app, opened
 from ayes.interfaces.mcp.settings import ClientSettings, GatewaySettings, ServerSettings
 from ayes.ledger.clients.services import Ledger
 
 SHOP = Path(__file__).with_name("mcp_shop.py")
 KEY = b"k" * 32
+#: How long a program may take to start on a busy machine.
+PATIENCE_S = 120.0
 
 
 def shop_server(journal: Path, name: str = "desk", **environment: str) -> ServerSettings:
@@ -72,7 +76,7 @@ class BadGateway:
 
 
 def settings(
-    *servers: ServerSettings, clients: tuple[ClientSettings, ...] = (), hold: str = "20s"
+    *servers: ServerSettings, clients: tuple[ClientSettings, ...] = (), hold: str = "60s"
 ) -> Any:
     return GatewaySettings(
         workspace="shop", requester="rita", hold=hold, server=servers, client=clients
@@ -112,10 +116,13 @@ async def gateway(
     ledger: Ledger, file: GatewaySettings, *, ready: bool = True
 ) -> AsyncIterator[tuple[Gateway, str]]:
     """A gateway over HTTP; yields it and its URL, by default once its servers are there."""
-    async with opened(file, ledger, KEY) as made, serving(http_app(made, "127.0.0.1")) as url:
-        for server in made.routes.upstreams.values() if ready else ():
-            await server.reached(60)
-        yield made, url
+    with pytest.MonkeyPatch.context() as patch:
+        # One that starts too slowly would be taken for one of the era before.
+        patch.setattr(upstream, "CONNECT_S", PATIENCE_S)
+        async with opened(file, ledger, KEY) as made, serving(http_app(made, "127.0.0.1")) as url:
+            for server in made.routes.upstreams.values() if ready else ():
+                await server.reached(PATIENCE_S)
+            yield made, url
 
 
 @asynccontextmanager

@@ -105,7 +105,7 @@ class World:
 @pytest.fixture
 def hold() -> str:
     """How long a request is held."""
-    return "20s"
+    return "60s"
 
 
 @asynccontextmanager
@@ -114,7 +114,7 @@ async def before(
     journal: Path,
     *servers: ServerSettings,
     policy: str = POLICY,
-    hold: str = "20s",
+    hold: str = "60s",
     ready: bool = True,
 ) -> AsyncIterator[World]:
     """A gateway before these servers."""
@@ -264,7 +264,7 @@ async def test_after_the_last_round_a_finished_result_says_how_to_come_back(
             with pytest.raises(MCPError, match="there is no such call of yours"):
                 await agent.call_tool(WAIT, {"id": forged})
     # Another gateway, which shares nothing with the first but the key and the ledger.
-    file = settings(shop_server(world.journal), hold="10s")
+    file = settings(shop_server(world.journal), hold="60s")
     async with gateway(world.shop.ledger, file) as (_, url), client(url) as agent:
         assert text(await agent.call_tool(WAIT, {"id": given})) == "0 given back for A-17"
     assert world.ran == ["refund A-17 0"]
