@@ -1,8 +1,8 @@
 """Stops, against programs that start calls as fast as they can.
 
-A gate, two executors, services that run calls of their own, and programs with a raw client that
-claim whatever is approved without looking at anything. Meanwhile a person stops the workspace, and
-another one resumes it, again and again.
+A gate, two executors, services that run calls of their own, an agent behind the MCP gateway, a
+hook of Claude Code, and programs with a raw client that claim whatever is approved without looking
+at anything. Meanwhile a person stops the workspace, and another one resumes it, again and again.
 
     STOPS=200 CLAIMERS=50 pytest -m "" tests/promises/races/test_stopped_starts.py
 """
@@ -10,7 +10,9 @@ another one resumes it, again and again.
 import asyncio
 import os
 import random
+import re
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
@@ -21,6 +23,7 @@ from typing import Any
 import pytest
 from brokers import running
 from cluster import cluster
+from gateways import client, gateway, settings, web_shop
 from long import sampled
 from paths import ROOT as CHECKOUT
 from paths import TESTS
@@ -28,6 +31,8 @@ from running import working
 from shop import rule
 from until import recorded
 
+from ayes.adapters.claude_code import Allow, after, before, event_of
+from ayes.adapters.kernel import Kernel
 from ayes.consumers.executor import Executor
 from ayes.consumers.gate import Gate
 from ayes.consumers.tools import Registered
@@ -130,16 +135,20 @@ async def test_no_start_counts_that_comes_after_a_stop(site: Site, monkeypatch):
         Worker(gate, Gate()),
         *(Worker(one, Executor(site.tools())) for one in executors),
     ]
-    over = asyncio.Event()
+    over, journal = asyncio.Event(), site.store.path.with_name("journal")
     claimers = [await _claimer(site, number) for number in range(CLAIMERS)]
     try:
         async with working(*workers), asyncio.TaskGroup() as together:
             wanted: asyncio.Queue[CallRef] = asyncio.Queue()
             asking = together.create_task(_asks(service, claimers, wanted, over))
             paying = together.create_task(_pays(site, await site.ledger("service"), wanted, over))
+            agents = (
+                together.create_task(_behind_the_gateway(site, journal, over)),
+                together.create_task(_hooked(site, over)),
+            )
             electing = together.create_task(_elects(site, over))
             await _stops(site, over)
-            await asyncio.gather(asking, paying, electing)
+            await asyncio.gather(asking, paying, electing, *agents)
             requested = f"{ROOT}.shop.*.call.*.requested"
             for fact in await while_away(lambda: _replayed(service, requested)):
                 ref = fact.slot.call_ref
@@ -150,6 +159,7 @@ async def test_no_start_counts_that_comes_after_a_stop(site: Site, monkeypatch):
             with suppress(ProcessLookupError):
                 one.kill()
             await one.wait()
+    site.ran += [(f"{line.split()[1]}", 0) for line in journal.read_text().splitlines()]
     _check(site, await while_away(lambda: _replayed(service)))
 
 
@@ -160,11 +170,12 @@ async def _replayed(ledger: Ledger, *subjects: str) -> list[Fact]:
 def _check(site: Site, facts: list[Fact]) -> None:
     stops = stops_of(facts)
     assert len(stops) == STOPS
-    counting, void = dict[tuple[str, int], Fact](), 0
+    counting, arguments, void = dict[tuple[str, int], Fact](), dict[str, str](), 0
     asked = {fact.slot.call_ref for fact in facts if isinstance(fact.event, e.ToolRequested)}
     for ref in filter(None, asked):
         call = call_of(ref, facts)
         void += len(call.void)
+        arguments[str(ref)] = call.wish.arguments
         for start in call.starts:
             counting[str(ref), attempt_of(start)] = start
     for (name, _), start in counting.items():
@@ -175,6 +186,16 @@ def _check(site: Site, facts: list[Fact]) -> None:
     paid = [one for one in site.ran if "pay" in one[0]]
     assert len({call for call, _ in paid}) == len(paid)
     assert set(paid) <= set(counting)
+    # What an agent runs is told by its arguments.
+    started = Counter(
+        found[0]
+        for name, _ in counting
+        if (found := re.findall(r"(?:mcp|hook)-\d+", arguments[name]))
+    )
+    ran = Counter(call for call, _ in site.ran if re.fullmatch(r"(?:mcp|hook)-\d+", call))
+    assert ran
+    assert set(ran.values()) == {1}
+    assert ran <= started
     told = f"{len(stops)} stops, {len(asked)} calls, {len(counting)} starts, {void} void facts"
     sys.stdout.write(f"{told}\n")
 
@@ -264,6 +285,42 @@ async def _pays(
                 async with asyncio.timeout(0.1):
                     ref = await wanted.get()
                     running.create_task(run(ref))
+
+
+async def _behind_the_gateway(site: Site, journal: Path, over: asyncio.Event) -> None:
+    """An agent calls a tool of an MCP server, and again while the answer is that it waits."""
+    ledger = await site.ledger("service")
+    async with (
+        web_shop(journal) as server,
+        gateway(ledger, settings(server, hold="1s")) as (_, url),
+        client(url, mode="legacy") as agent,
+    ):
+        for number in count(1):
+            while not over.is_set():
+                said = await agent.call_tool("refund", {"order": f"mcp-{number}"})
+                if f"given back for mcp-{number}" in str(said.content):
+                    break
+            if over.is_set():
+                return
+
+
+async def _hooked(site: Site, over: asyncio.Event) -> None:
+    """Claude Code asks its hook before each command, and runs it if that allows it."""
+    kernel = Kernel(await site.ledger("service"), "shop", requester="rita")
+    about = {"session_id": "s", "transcript_path": "/t", "tool_name": "Bash"}
+    for number in count(1):
+        about["tool_input"] = {"command": f"hook-{number}"}  # type: ignore[assignment]
+        for again in count(1):
+            if over.is_set():
+                return
+            use = {"tool_use_id": f"u-{number}-{again}"}
+            given = event_of({**about, **use, "hook_event_name": "PreToolUse"})
+            if isinstance(await before(kernel, given), Allow):
+                site.ran.append((f"hook-{number}", 0))
+                ended = {"hook_event_name": "PostToolUse", "tool_response": "done"}
+                told = event_of({**about, **use, **ended})
+                await while_away(lambda told=told: after(kernel, told))
+                break
 
 
 async def _elects(site: Site, over: asyncio.Event) -> None:
