@@ -91,6 +91,7 @@ _CHAPTERS: Final[dict[str, dict[str, _Entry]]] = {
         "doctor": _Entry("check", "Check that everything is as it should be."),
         "status": _Entry("check", "Show how far each consumer is behind, and what is pending."),
         "ready": _Entry("ready", "Say whether calls get decided, for probes."),
+        "scorecard": _Entry("scorecard", "Judge this site by OWASP AISVS, chapter C9."),
         "files": _Entry("files", "Remove stored files that no fact names.", is_group=True),
         "parked": _Entry(
             "parked", "List, retry and drop what consumers gave up on.", is_group=True

@@ -659,15 +659,20 @@ async def cannot(role: str, subject: str, store: Store) -> Check:
     """Try to write what the role must not. If it is allowed, the header still prevents recording
     it.
     """
-    name = f"{role} cannot write {'.'.join(subject.split('.')[3:])}"
     async with JetStream.connect(store.path, role=role) as log:
-        try:
-            answer = await log.api.send(subject, b"{}", {"Nats-Expected-Stream": "NO-SUCH-STREAM"})
-            said = (await answer).data.decode()
-        except BrokerRefused:
-            return Check(name, ok=True, detail="the broker denies it")
-        except ApprovalsError as problem:
-            return Check(name, ok=False, detail=str(problem))
+        return await refused(log, role, subject)
+
+
+async def refused(log: JetStream, role: str, subject: str) -> Check:
+    """As `cannot`, on a connection of the role."""
+    name = f"{role} cannot write {'.'.join(subject.split('.')[3:])}"
+    try:
+        answer = await log.api.send(subject, b"{}", {"Nats-Expected-Stream": "NO-SUCH-STREAM"})
+        said = (await answer).data.decode()
+    except BrokerRefused:
+        return Check(name, ok=True, detail="the broker denies it")
+    except ApprovalsError as problem:
+        return Check(name, ok=False, detail=str(problem))
     return Check(name, ok=False, detail=f"the broker allows it: {said}")
 
 
