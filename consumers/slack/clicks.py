@@ -8,6 +8,9 @@ broker, about the digest that the message showed, and refused for the same reaso
 words. Only the person who clicked sees the refusal. Whatever is not certain is not a vote.
 
 A click that comes twice is one vote, since a person's vote has one slot.
+
+The command `/ayes` stops and resumes, for the same people: nobody has to find a terminal to stop
+what does harm.
 """
 
 import asyncio
@@ -28,15 +31,20 @@ from ayes.ledger.clients.reviewers import Ballot, Reviewer
 from ayes.ledger.clients.services import Ledger
 from ayes.projections.slack_messages import APPROVE, DENY, OPEN, REASON, reason_form
 from ayes.schemas import events as e
+from ayes.schemas.digest import text_digest
 from ayes.schemas.errors import AlreadyFilled, ApprovalsError, NotAllowed
+from ayes.schemas.ids import token
 from ayes.schemas.logs import get_logger
 from ayes.schemas.people import plain
+from ayes.schemas.slots import ORGANISATION, StopRef
 
 _log: Final = get_logger("ayes.consumers.slack.questions")
 
 #: The methods of a reviewer, with their own credentials.
 type AsReviewer = Callable[[str], Awaitable[Reviewer]]
 
+#: The slash command of the app.
+COMMAND: Final = "/ayes"
 _NOT_OURS: Final = (
     "This button was not made for this channel with the present key, so nothing was recorded. "
     "Decide in the console or on the command line."
@@ -102,6 +110,7 @@ class SlackClicks:
         app.action(APPROVE)(self._on_click)
         app.action(DENY)(self._on_click)
         app.action(OPEN)(_on_open)
+        app.command(COMMAND)(self._on_command)
         app.view(REASON)(self._on_reason)
         return app
 
@@ -133,17 +142,50 @@ class SlackClicks:
         reason = view["state"]["values"][REASON][REASON].get("value") or ""
         await self._answer(button.channel, user, lambda: self._vote(button, user, reason))
 
+    async def _on_command(
+        self,
+        ack: Callable[[], Awaitable[Any]],
+        respond: Callable[[str], Awaitable[Any]],
+        body: dict[str, Any],
+    ) -> None:
+        await ack()
+        user = {"id": body["user_id"], "team_id": body["team_id"]}
+        words = body.get("text", "").split(maxsplit=2)
+        sentence = await _sentence(lambda: self._obey(words, user, body["trigger_id"]), user)
+        await respond(sentence)
+
+    async def _obey(self, words: list[str], user: dict[str, Any], trigger: str) -> str:
+        """Stop or resume; returns what the person is told.
+
+        Args:
+            trigger: the same whenever Slack delivers the command again, which is one stop then.
+        """
+        match words:
+            case ["stop", where, reason]:
+                workspace = ORGANISATION if where == "all" else token("workspace", where)
+                name = await self._reviewer_of(workspace, user)
+                ref = StopRef(workspace, name, f"slack-{text_digest(trigger)[:10]}")
+                stop = await (await self._as_reviewer(name)).stop(ref, reason=reason)
+                return (
+                    f"{'Everything' if where == 'all' else where} is stopped: nothing starts from "
+                    f"now on, and what runs goes on. To end it: {COMMAND} resume {stop.ref}"
+                )
+            case ["resume", named, *reason]:
+                ref = StopRef.parse(named)
+                name = await self._reviewer_of(ref.workspace, user)
+                await (await self._as_reviewer(name)).resume(ref, reason=" ".join(reason))
+                return f"Recorded. {ref} ends when the gate has counted enough people."
+            case _:
+                return (
+                    f"Write {COMMAND} stop WORKSPACE REASON, with `all` for all workspaces, or "
+                    f"{COMMAND} resume STOP REASON. Nothing was recorded."
+                )
+
     async def _answer(
         self, channel: str, user: dict[str, Any], act: Callable[[], Awaitable[str]]
     ) -> None:
         """Do it, and tell the person what is to be told."""
-        try:
-            sentence = await act()
-        except ApprovalsError as problem:
-            sentence = str(problem)
-        except Exception:  # noqa: BLE001 - the user who clicked is told of every failure
-            _log.exception("a click failed", user=user["id"])
-            sentence = _FAILED
+        sentence = await _sentence(act, user)
         if not sentence:
             return
         try:
@@ -153,7 +195,7 @@ class SlackClicks:
 
     async def _vote(self, button: Button, user: dict[str, Any], reason: str) -> str:
         """Vote; returns what the person is told, beyond what the message shows by itself."""
-        name = await self._reviewer_of(button, user)
+        name = await self._reviewer_of(button.ref.workspace, user)
         reviewer = await self._as_reviewer(name)
         ballot = Ballot(button.verdict, reason, digest=button.digest)
         try:
@@ -180,11 +222,11 @@ class SlackClicks:
         Raises:
             Refused: as of `Reviewer.vote`.
         """
-        reviewer = await self._as_reviewer(await self._reviewer_of(button, user))
+        reviewer = await self._as_reviewer(await self._reviewer_of(button.ref.workspace, user))
         call = await self._ledger.known_call(button.ref)
         await reviewer.check_vote(call, e.Voted(verdict=button.verdict, digest=button.digest))
 
-    async def _reviewer_of(self, button: Button, user: dict[str, Any]) -> str:
+    async def _reviewer_of(self, workspace: str, user: dict[str, Any]) -> str:
         """The reviewer whose account this is, by their own word or by the organisation's policy.
 
         Raises:
@@ -195,7 +237,7 @@ class SlackClicks:
         if team == self._team:  # ids of users are unique within a team only
             accounts.append(f"{PREFIX}{whose}")
         people = await self._ledger.people()
-        given = (await self._ledger.policies(button.ref.workspace)).reviewers_of(*accounts)
+        given = (await self._ledger.policies(workspace)).reviewers_of(*accounts)
         bound = [people.accounts[accounts[0]]] if accounts[0] in people.accounts else []
         names = {plain(one): one for one in (*given, *bound)}
         if len(names) != 1 or any(map(people.is_removed, names)):
@@ -205,6 +247,17 @@ class SlackClicks:
                 f"{self._questions.how_to_bind(accounts[0])}. The link lasts ten minutes."
             )
         return names.popitem()[1]
+
+
+async def _sentence(act: Callable[[], Awaitable[str]], user: dict[str, Any]) -> str:
+    """Do it; returns what the person is to be told, of every failure too."""
+    try:
+        return await act()
+    except ApprovalsError as problem:
+        return str(problem)
+    except Exception:  # noqa: BLE001 - the user who clicked is told of every failure
+        _log.exception("a click failed", user=user["id"])
+        return _FAILED
 
 
 async def _on_open(ack: Callable[[], Awaitable[Any]]) -> None:

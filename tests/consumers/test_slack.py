@@ -19,6 +19,7 @@ from ayes.consumers.slack.api import SlackApi
 from ayes.consumers.slack.buttons import Button, Buttons
 from ayes.consumers.slack.questions import SlackQuestions
 from ayes.ledger.clients.services import Ledger
+from ayes.ledger.stops import stops_of
 from ayes.ops.broker.logins import Logins
 from ayes.ops.workers import reactions, working
 from ayes.projections.slack_messages import APPROVE, DENY, OPEN
@@ -26,7 +27,7 @@ from ayes.schemas import events as e
 from ayes.schemas.errors import NotAllowed
 from ayes.schemas.links import BIND_LASTS_S, account_of
 from ayes.schemas.policy import applied
-from ayes.schemas.slots import ORGANISATION, CallRef, account_slot, policy_slot
+from ayes.schemas.slots import ORGANISATION, ROOT, STOP, CallRef, account_slot, policy_slot
 from ayes.schemas.tools import ToolSpec
 
 KEY = bytes(range(32))
@@ -282,6 +283,35 @@ async def test_a_click_is_the_vote_of_its_person(site, slack):
     assert "was approved" in message["text"]
     assert "by ana" in words(message)
     assert slack.whispers == []
+
+
+async def test_a_command_stops_and_resumes(site, slack):
+    """In the person's own name, once however often Slack delivers it; others are refused, in words
+    that only they see.
+    """
+
+    async def stops():
+        return stops_of(await site.service.read(f"{ROOT}.*.{STOP}.>"))
+
+    async def answer(text, user, times=1):
+        heard = len(slack.whispers)
+        await slack.command(text, user, times=times)
+        await slack.until(lambda: len(slack.whispers) == heard + times)
+        return slack.whispers[-1][2]
+
+    said = await answer("stop shop A wrong account.", "U0ANA", times=2)
+    [stop] = await stops()
+    assert (stop.ref.workspace, stop.ref.giver) == ("shop", "ana")
+    assert stop.stopped.reason == "A wrong account."
+    assert (stop.given.event.by.kind, stop.given.event.by.name) == ("reviewer", "ana")
+    assert said.endswith(f"/ayes resume {stop.ref}")
+    await answer(f"resume {stop.ref} Right again.", "U0BEN")
+    assert (await site.fact(stop.ref.ended)).event.resumed_by == ("ben",)
+    assert "belongs to no reviewer" in await answer("stop shop Now.", "U0EVIL001")
+    assert "/ayes stop WORKSPACE REASON" in await answer("stop shop", "U0ANA")
+    assert "sh.op" in await answer("stop sh.op Now.", "U0ANA")
+    assert "has ended" in await answer(f"resume {stop.ref}", "U0ANA")
+    assert len(await stops()) == 1
 
 
 async def test_a_denial_asks_for_the_reason(site, slack):

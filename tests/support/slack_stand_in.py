@@ -138,7 +138,28 @@ class SlackStandIn:
         }
         return await self.deliver(payload)
 
-    async def deliver(self, payload: dict[str, Any], times: int = 1) -> list[float]:
+    async def command(self, text: str, user: str, *, team: str = TEAM, times: int = 1) -> None:
+        """Somebody writes the slash command of the app."""
+        payload = {
+            "command": "/ayes",
+            "text": text,
+            "user_id": user,
+            "user_name": "somebody",
+            "team_id": team,
+            "team_domain": "example",
+            "channel_id": CHANNEL,
+            "channel_name": "approvals",
+            "api_app_id": "A0001",
+            "token": "verification",
+            "trigger_id": f"{uuid.uuid4().int % 10**13}.{uuid.uuid4().hex}",
+            "response_url": f"{self.url}response.{user}",
+            "is_enterprise_install": "false",
+        }
+        await self.deliver(payload, times, kind="slash_commands")
+
+    async def deliver(
+        self, payload: dict[str, Any], times: int = 1, *, kind: str = "interactive"
+    ) -> list[float]:
         """Send an envelope over the socket, and wait for the acknowledgement of each delivery."""
         envelope, took = str(uuid.uuid4()), []
         for attempt in range(times):
@@ -149,7 +170,7 @@ class SlackStandIn:
             await socket.send_json(
                 {
                     "envelope_id": envelope,
-                    "type": "interactive",
+                    "type": kind,
                     "accepts_response_payload": True,
                     "payload": payload,
                     "retry_attempt": attempt,
@@ -189,6 +210,11 @@ class SlackStandIn:
                 return instead
         if method in self.held:
             await self.held[method].wait()
+        if method.startswith("response."):  # a URL that needs no token
+            async with self._changed:
+                self.whispers.append((CHANNEL, method.removeprefix("response."), given["text"]))
+                self._changed.notify_all()
+            return web.Response(text="ok")
         handler = getattr(self, method.replace(".", "_"), None)
         if token != wanted:
             said = _refused("invalid_auth")
