@@ -135,8 +135,11 @@ def objection_to_voter(
     asking, principal = call.approval_request, vote.on_behalf_of or reviewer
     if asking is None:
         return Objection("not_asked", principal)
+    # Who confirms their own request does so in person, and alone in no emergency.
+    in_person = principal == reviewer and vote.verdict != "break_glass"
+    excluded = asking.excluded if in_person else (*asking.excluded, *asking.own)
     for name in dict.fromkeys((reviewer, principal)):
-        if is_excluded(name, asking.excluded, asking.people):
+        if is_excluded(name, excluded, asking.people):
             return Objection("excluded", name)
         if call.people.is_removed(name, before):
             return Objection("removed", name)
@@ -173,7 +176,8 @@ def refused_vote(call: Call, vote: e.Voted, reviewer: str, now: datetime) -> Ref
             expired = f"{call.ref} expired at {call.deadline:%Y-%m-%d %H:%M:%S} UTC"
             return DeadlinePassed(f"{expired}. Nothing was recorded.")
         case "excluded":
-            return NotAllowed(_excluded_text(call, who, "does not count"))
+            how = " by delegation or by breaking the glass" if asking.own else ""
+            return NotAllowed(_excluded_text(call, who, f"does not count{how}"))
         case "removed":
             return NotAllowed(f"{who} was removed, so no vote of theirs counts.")
         case "glass_for_another":

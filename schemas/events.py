@@ -26,6 +26,8 @@ type Ground = Literal["policy", "people", "invalid", "grant", "repeated", "limit
 type Verdict = Literal["approve", "deny", "answer", "break_glass"]
 #: When nobody has decided in time: the call expires, more people are asked, or it goes on waiting.
 type OnTimeout = Literal["deny", "escalate", "stay"]
+#: Whether the requester and the people behind the agent never count, or may confirm the call.
+type Mode = Literal["four_eyes", "requester_confirms"]
 #: How a person confirms an approval: by typing the name of the tool.
 type Confirm = Literal["typed"]
 #: What happens to a user's message while a call of the thread is pending.
@@ -376,6 +378,9 @@ class ApprovalRequested(Event, frozen=True, tag="ApprovalRequested"):
     valid_for_s: float | None = None
     #: The calls in whose runs it is asked, the outermost first.
     chain: tuple[Link, ...] = ()
+    mode: Mode = "four_eyes"
+    #: With `requester_confirms`: the people whom `excluded` would name otherwise.
+    own: tuple[str, ...] = ()
 
 
 class Escalated(Event, frozen=True, tag="Escalated"):
@@ -446,6 +451,8 @@ class Approved(Event, frozen=True, tag="Approved"):
     may_reconcile: tuple[str, ...] = ()
     #: How long the call may be started, counted from when the broker recorded this. None: for ever.
     valid_for_s: float | None = None
+    #: `requester_confirms`: one of the voters would have been excluded otherwise.
+    mode: Mode = "four_eyes"
 
 
 class Denied(Event, frozen=True, tag="Denied"):

@@ -59,6 +59,7 @@ EVERYWHERE: Final = {
     "limit": "How many a page has at most.",
     "may_break_glass": "The people who may let it run alone: names, or patterns with `*`.",
     "media_type": "Such as `image/png` (RFC 6838).",
+    "mode": "Whether the requester may vote too (`requester_confirms`) or not (`four_eyes`).",
     "model": "As `provider:name`.",
     "next": "The cursor of the next page; None on the last one.",
     "on_behalf_of": "In whose place some of the voters voted, by voter.",

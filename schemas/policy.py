@@ -36,6 +36,7 @@
     reason = "It changes a booking."
     # With ask only:
     voters = ["ana", "ops-*"]                   # names, patterns, groups; absent: everybody
+    mode = "four_eyes"                          # requester_confirms: the requester may vote too
     votes_needed = 1
     denials_needed = 1
     also = [{voters = ["@security"]}]           # these must agree too; nobody counts twice
@@ -60,6 +61,11 @@ Of all rules that match a call those of the highest priority count, and of these
 block beats ask beats allow, and among equals the first in the file. If no rule matches, people are
 asked, so an empty file is the safest policy. If a condition cannot be evaluated (a missing key, a
 number instead of a text), the people of its rule are asked about what other rules would allow.
+
+A question takes four eyes: the requester and the people behind the agent never count. With the mode
+`requester_confirms` they may vote as well (docs/decisions/0066). It never holds for a tool that
+governs, for a call beyond a budget, or if a condition cannot be evaluated; of two rules that ask,
+four eyes is the stricter mode.
 
 The organisation may have a policy too. If one of its rules matches, the stricter of the two
 policies counts, whatever the priorities; if both ask, both must be satisfied.
@@ -98,7 +104,15 @@ from ayes.schemas import conditions
 from ayes.schemas.amounts import amount
 from ayes.schemas.digest import text_digest
 from ayes.schemas.errors import BadId
-from ayes.schemas.events import Confirm, OnTimeout, PolicyApplied, Quorum, Stage, WhilePending
+from ayes.schemas.events import (
+    Confirm,
+    Mode,
+    OnTimeout,
+    PolicyApplied,
+    Quorum,
+    Stage,
+    WhilePending,
+)
 from ayes.schemas.ids import is_token, token
 from ayes.schemas.limits import MAX_INTERVAL_S, cited
 from ayes.schemas.people import plain
@@ -199,6 +213,7 @@ class Next(TomlModel):
 #: Keys that are valid only with `then = "ask"`.
 _OF_QUESTIONS: Final = (
     "voters",
+    "mode",
     "votes_needed",
     "denials_needed",
     "also",
@@ -231,6 +246,8 @@ class Rule(TomlModel):
     #: How long an approval is valid, from its decision to the start of the call. None: for ever.
     valid_for_s: Interval | None = None
     voters: Voters = ("*",)
+    #: `requester_confirms`: the requester and the people behind the agent are not excluded.
+    mode: Mode = "four_eyes"
     votes_needed: Count = 1
     denials_needed: Count = 1
     also: Annotated[tuple[Also, ...], Field(strict=False)] = ()
@@ -282,6 +299,16 @@ class Rule(TomlModel):
         if info.data.get("then") == "block":
             raise ValueError('a rule with then = "block" approves nothing, so omit valid_for_s.')
         return value
+
+    @model_validator(mode="after")
+    def _is_confirmed_by_one(self) -> "Rule":
+        if self.mode == "requester_confirms" and (self.also or self.votes_needed > 1):
+            raise mistake(
+                'mode = "requester_confirms" takes one vote, and this rule needs more. Omit mode, '
+                f"or omit {'also' if self.also else 'votes_needed'}.",
+                "mode",
+            )
+        return self
 
     @model_validator(mode="after")
     def _ends_are_possible(self) -> "Rule":

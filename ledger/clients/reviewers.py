@@ -218,9 +218,12 @@ class Reviewer:
             raise BadArguments(problem)
         known = await self._ledger.with_origin(call)
         more = of_edit(await self._ledger.policies(ref.workspace), tool, known, arguments)
+        assert known.approval_request
         if more is None:
+            own = known.approval_request.mode != "four_eyes"
+            blocks = "blocks, or takes four eyes for," if own else "blocks"
             raise NotAllowed(
-                f"{ref} cannot run so: the policy in force blocks {wish.tool} with these "
+                f"{ref} cannot run so: the policy in force {blocks} {wish.tool} with these "
                 "arguments. Nothing was recorded."
             )
         if not is_possible(known, more):
@@ -229,7 +232,6 @@ class Reviewer:
                 "were asked. Nothing was recorded. Deny it, so that it is requested anew."
             )
         vote = Fact(_NEXT, self._ledger.now(), ref.vote(self.name), voted)
-        assert known.approval_request
         if known.approval_request.editor_counts or not is_edit(known, vote):
             return
         after = await self._ledger.tally(evolve(known, vote))

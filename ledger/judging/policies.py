@@ -247,6 +247,12 @@ class PolicyDecision(Struct, frozen=True):
     beside: RuleMatch | None = None
     shadows: tuple[Shadow, ...] = ()
 
+    @property
+    def mode(self) -> e.Mode:
+        """The stricter mode of the rules that ask."""
+        modes = {one.mode for one in (self.judged, self.beside) if one is not None}
+        return "four_eyes" if "four_eyes" in modes else "requester_confirms"
+
 
 def evaluate(policies: Policies, about: About) -> PolicyDecision:
     """The stricter of the two verdicts. The organisation's counts only if a rule of it matches."""
@@ -294,9 +300,13 @@ def of_edit(
     if tool is None or tool.problems(arguments) is not None:
         return None
     ruling = evaluate(policies, about(call, arguments))
-    if ruling.judged.then == "block":
+    if ruling.judged.then != "ask":
+        return () if ruling.judged.then == "allow" else None
+    # What takes four eyes is no edit of what the requester may confirm.
+    asking = call.approval_request
+    if asking is not None and asking.mode != "four_eyes" and ruling.mode == "four_eyes":
         return None
-    return required(policies, ruling) if ruling.judged.then == "ask" else ()
+    return required(policies, ruling)
 
 
 def is_possible(call: Call, required: Iterable[Sequence[Quorum]]) -> bool:

@@ -2,8 +2,8 @@
 
 Of the rules that match, those of the highest priority count, and of these the strictest. A
 condition that cannot be evaluated never makes the judgement milder: what would be allowed without
-that rule is asked about. `schemas/policy.py` explains the file; `ledger/judging/policies.py` joins
-the workspace's policy with the organisation's.
+that rule is asked about, and takes four eyes. `schemas/policy.py` explains the file;
+`ledger/judging/policies.py` joins the workspace's policy with the organisation's.
 """
 
 from fnmatch import fnmatchcase
@@ -12,7 +12,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from ayes.schemas import conditions
-from ayes.schemas.events import Shadow
+from ayes.schemas.events import Mode, Shadow
 from ayes.schemas.policy import NO_RULE_NAME, Policy, Rule, Then
 from ayes.schemas.quorums import is_among
 
@@ -50,6 +50,7 @@ class RuleMatch(Struct, frozen=True):
     then: Then
     reason: str
     shadows: tuple[Shadow, ...] = ()
+    mode: Mode = "four_eyes"
 
 
 def judge(policy: Policy, about: About) -> RuleMatch:
@@ -78,16 +79,17 @@ def judge(policy: Policy, about: About) -> RuleMatch:
         if not found or _may_beat(rule, counts, policy):
             reason = "The condition of this rule cannot be evaluated, so a person must look"
             return RuleMatch(rule, "ask", f"{reason}: {problem}.", tuple(shadows))
-    return RuleMatch(counts, counts.then, counts.reason, tuple(shadows))
+    return RuleMatch(counts, counts.then, counts.reason, tuple(shadows), counts.mode)
 
 
-def _weight(rule: Rule) -> tuple[int, int]:
-    return rule.priority, STRICTNESS[rule.then]
+def _weight(rule: Rule) -> tuple[int, int, bool]:
+    return rule.priority, STRICTNESS[rule.then], rule.mode == "four_eyes"
 
 
-def _asks_of_whom(unsaid: tuple[Rule, str]) -> tuple[int, bool]:
+def _asks_of_whom(unsaid: tuple[Rule, str]) -> tuple[int, bool, bool]:
     """The order of rules that cannot be evaluated: by priority, then those that ask people."""
-    return unsaid[0].priority, unsaid[0].then == "ask"
+    rule, _ = unsaid
+    return rule.priority, rule.then == "ask", rule.mode == "four_eyes"
 
 
 def _may_beat(unsaid: Rule, counts: Rule, policy: Policy) -> bool:
@@ -97,8 +99,8 @@ def _may_beat(unsaid: Rule, counts: Rule, policy: Policy) -> bool:
     if counts.then == "block" or unsaid.then != "ask":
         return False
     # Both ask: who is asked must not depend on whether a condition can be evaluated.
-    if unsaid.priority != counts.priority:
-        return unsaid.priority > counts.priority
+    if _weight(unsaid) != _weight(counts):
+        return _weight(unsaid) > _weight(counts)
     return policy.rules.index(unsaid) < policy.rules.index(counts)
 
 

@@ -284,7 +284,8 @@ def _question_beyond(
 ) -> e.ApprovalRequested | e.Denied:
     """The question to people about a call for which a budget has no room."""
     if isinstance(says, e.ApprovalRequested):
-        return replace(says, reason=cut(f"{says.reason} Also, {why}".lstrip(), MAX_REASON))
+        reason = cut(f"{says.reason} Also, {why}".lstrip(), MAX_REASON)
+        return _put(case, ruling, replace(_of_four_eyes(says), reason=reason))
     asking = _question(case, ruling)
     asking = replace(asking, reason=cut(why[0].upper() + why[1:], MAX_REASON))
     return _put(case, ruling, asking)
@@ -296,7 +297,13 @@ def _question(case: Case, ruling: PolicyDecision) -> e.ApprovalRequested:
     asking = question(
         case.policies, ruling, digest=wish.digest, requester=wish.requester, agents=agents
     )
-    return replace(asking, chain=chain.links)
+    asking = replace(asking, chain=chain.links)
+    return _of_four_eyes(asking) if _governs(case.tool) else asking
+
+
+def _of_four_eyes(asking: e.ApprovalRequested) -> e.ApprovalRequested:
+    """The question without the requester and the people behind the agent, whatever its rule."""
+    return replace(asking, mode="four_eyes", excluded=(*asking.excluded, *asking.own), own=())
 
 
 def _put(
@@ -383,7 +390,7 @@ def question(
     """The approval request, which freezes what the policies say now.
 
     Args:
-        agents: the agents whose people may not vote.
+        agents: the agents whose people may not vote, but in the mode `requester_confirms`.
     """
     policy, rule = ruling.by.policy, ruling.judged.rule
     (own, *also), *besides = required(policies, ruling)
@@ -392,6 +399,8 @@ def question(
     if ruling.judged.then == "allow":  # the tool can change the policy, or a budget has no room
         own, also = e.Quorum(("*",)), []
         reason = "It can change what is asked about, so a person must look."
+    whose = policies.excluded(requester, *agents)
+    is_confirmed = ruling.mode == "requester_confirms"
     # The organisation's rule keeps the time, if it has any.
     times = (policy, rule) if rule.expires_in_s is not None else (policies.workspace.policy, beside)
     asking = e.ApprovalRequested(
@@ -406,7 +415,9 @@ def question(
         besides=besides[0] if besides else (),
         denials_needed=min(rule.denials_needed, beside.denials_needed),
         may_break_glass=policy.people(rule.break_glass),
-        excluded=policies.excluded(requester, *agents),
+        mode=ruling.mode,
+        excluded=() if is_confirmed else whose,
+        own=whose if is_confirmed else (),
         expires_in_s=times[1].expires_in_s,
         on_timeout=times[1].on_timeout,
         stages=times[0].stages(times[1]),
@@ -450,7 +461,8 @@ def _granted(case: Case, asking: e.ApprovalRequested, now: datetime) -> tuple[Gr
     by_giver: dict[str, Grant] = {}
     usable = (grant for grant in case.grants if grant.used_by(case.call) or grant.left > 0)
     for grant in covering(usable, call, now):
-        if not is_excluded(grant.ref.giver, asking.excluded, asking.people):
+        # Who may confirm their own request looks at it, so they do not approve it in advance.
+        if not is_excluded(grant.ref.giver, (*asking.excluded, *asking.own), asking.people):
             # Two accounts of one person are one giver.
             by_giver.setdefault(person(grant.ref.giver, asking.people), grant)
     counting: dict[str, Grant] = {}

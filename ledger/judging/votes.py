@@ -1,10 +1,10 @@
 """The count of the votes on a call, and the decision of the people who were asked.
 
 A vote counts if `objections.objection` has none: it was recorded after the approval request and
-before the deadline, the voter had been asked by then and is not the requester, and it is about
-exactly the bytes of the call. Edited arguments must be allowed to run. Nobody counts twice: the
-slot gives each reviewer one vote, two accounts of one person are one person, and a delegate's vote
-uses up the votes of both people.
+before the deadline, the voter had been asked by then and is not the requester (unless the rule lets
+them confirm), and it is about exactly the bytes of the call. Edited arguments must be allowed to
+run. Nobody counts twice: the slot gives each reviewer one vote, two accounts of one person are one
+person, and a delegate's vote uses up the votes of both people.
 
 An approval or an answer needs people who vote the same and meet every quorum. The first person to
 approve with edited arguments is their editor, who does not count towards them unless the approval
@@ -449,6 +449,9 @@ def _approved(
         arguments=edit,
         reason=cut(ballots[0].vote.reason, MAX_REASON),
         valid_for_s=asking.valid_for_s,
+        mode="requester_confirms"
+        if any(is_excluded(one.reviewer, asking.own, asking.people) for one in ballots)
+        else "four_eyes",
     )
 
 

@@ -180,3 +180,32 @@ def test_an_edit_is_judged_with_whose_it_is():
     assert of_edit(policies, tool, call, '{"amount":100}') == ((one,),)
     assert of_edit(policies, tool, call, '{"amount":501}') == ((two,),)
     assert of_edit(policies, tool, call, '{"amount":5001}') is None
+
+
+async def test_no_edit_leaves_what_the_requester_may_confirm(asked):
+    """Else one could request little, and confirm much: what takes four eyes is requested anew, also
+    if somebody else edits (I3).
+    """
+    own = (
+        '[[rule]]\nname = "little"\ntools = ["*"]\nwhen = "args.amount <= 500"\nthen = "ask"\n'
+        'mode = "requester_confirms"\neditor_counts = true\n'
+    )
+    much = '[[rule]]\nname = "much"\ntools = ["*"]\nwhen = "args.amount > 500"\nthen = "ask"\n'
+    await asked.try_append(policy_slot("shop", 2), applied(own + much))
+    ref = CALL.thread_ref.call("little")
+    version = (await asked.tool("shop", "refund")).version
+    wish = e.Wish(tool="refund", arguments='{"amount":100}')
+    await asked.try_append(ref.requested, request(wish, version))
+    await conclude(asked, ref)
+    for name in ("rita", "ana"):
+        with pytest.raises(NotAllowed, match="blocks, or takes four eyes for, refund"):
+            await asked.reviewer(name).approve(ref, arguments='{"amount":900}')
+    digest = (await asked.call(ref)).approval_request.digest
+    vote = e.Voted(verdict="approve", digest=digest, arguments='{"amount":900}')
+    await asked.append(ref.vote("rita"), vote)
+    await conclude(asked, ref)
+    assert (await asked.call(ref)).status is Status.PENDING
+    await asked.reviewer("ana").approve(ref, arguments='{"amount":90}')
+    await conclude(asked, ref)
+    decided = (await asked.call(ref)).approval
+    assert (decided.arguments, decided.mode) == ('{"amount":90}', "four_eyes")

@@ -10,21 +10,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from shop import FIRST, SECOND, rule
 from stories import REF, START, Story, question, request
 
 from ayes.consumers.effects import Append, CancelTimer, Effect, Reload, SetTimer
 from ayes.consumers.gate import Gate
 from ayes.ledger.call import Call
+from ayes.ledger.clients.reviewers import Ballot
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.judging.grants import Grant, grants_of
 from ayes.ledger.judging.policies import AppliedPolicy, Policies, ThreadUsage
 from ayes.ledger.judging.verdict import Case, verdict
 from ayes.ledger.log import Delivered, TimerFired
+from ayes.ledger.objections import may_revoke
 from ayes.ledger.validity import call_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest
-from ayes.schemas.errors import Unavailable
+from ayes.schemas.errors import NotAllowed, Unavailable
 from ayes.schemas.policy import Also, Policy, Rule, applied, read_policy
 from ayes.schemas.quorums import met, needed
 from ayes.schemas.slots import GrantRef, policy_slot
@@ -242,6 +245,10 @@ LOOKS = asking(
     reason="It can change what is asked about, so a person must look.",
 )  # fmt: skip
 
+OWN = 'mode = "requester_confirms"\n'
+ASKED_OWN = replace(ASKED_ONE, excluded=(), own=("rita",), mode="requester_confirms")
+OTHERS = 'name = "others"\npriority = {}\n'
+
 #: The step, the policy, the wish, the tool, the past, the grants, and what the gate says.
 STEPS = [
     ("1 invalid, though the limit is reached", f"{THREE_CALLS}{ALLOW}", request(BROKEN), REFUND,
@@ -336,6 +343,23 @@ STEPS = [
      (), refused("limit", TOO_MUCH)),
     ("8 one more may be asked", f"{THREE_QUESTIONS}{ASK_ONE}", request(WISH), REFUND,
      went(questions=2), (), ASKED_ONE),
+    ("who asks may confirm, if a rule says so", ASK_ONE + OWN, request(WISH), REFUND, went(), (),
+     ASKED_OWN),
+    ("also where nobody else is asked", ASK_RITA + OWN, request(WISH), REFUND, went(), (),
+     replace(ASKED_OWN, voters=("rita",))),
+    ("and so may who is behind the agent", f'owners = {{"desk-*" = ["a*"]}}\n{ASK_ONE}{OWN}',
+     BY_DESK, REFUND, went(), (), replace(ASKED_OWN, own=("cy", "a*"))),
+    ("who asks grants themselves nothing", ASK_ALL + OWN, request(WISH), REFUND, went(),
+     (a_grant("rita"),), replace(ASKED_OWN, voters=("*",))),
+    ("and others do", ASK_ONE + OWN, request(WISH), REFUND, went(), (a_grant("ana"),),
+     by_grants("ana")),
+    ("what governs takes four eyes", ASK_ONE + OWN, request(WISH), GOVERNS, went(), (), ASKED_ONE),
+    ("or nobody is asked", ASK_RITA + OWN, request(WISH), GOVERNS, went(), (), NOBODY_LEFT),
+    ("of two rules four eyes is stricter", ASK_ALL.replace('name = "money"\n', OTHERS.format(0))
+     + OWN + ASK_ONE, request(WISH), REFUND, went(), (), ASKED_ONE),
+    ("unless the other has priority", ASK_ONE + ASK_RITA.replace('name = "money"\n',
+     OTHERS.format(1)) + OWN, request(WISH), REFUND, went(), (),
+     replace(ASKED_OWN, rule="others", voters=("rita",))),
 ]  # fmt: skip
 
 
@@ -351,6 +375,91 @@ def test_each_step_goes_before_the_next(text, wish, tool, past, grants, says):
     seen = case(call, in_force(text), tool, past=past, grants=grants)
     assert verdict(seen, call.requested.recorded_at) == says
     assert verdict(seen, call.requested.recorded_at) == says
+
+
+@pytest.mark.parametrize(
+    ("text", "own"),
+    [
+        (ASK_ONE + OWN + 'when = "args.amount < 5"\n', False),
+        (ASK_ONE + OWN + 'when = "has(args.order)"\n', True),
+        # Whether the condition of the rule for four eyes holds is unknown; it might.
+        (ASK_ONE.replace("money", "few") + OWN + ASK_ONE + 'when = "args.amount > 5"\n', False),
+        # And if it is the milder rule that nobody can evaluate, the certain one counts.
+        (ASK_ONE.replace("money", "few") + OWN + 'when = "args.amount < 5"\n' + ASK_ONE, False),
+    ],
+)
+def test_the_requester_confirms_nothing_because_a_condition_cannot_be_evaluated(text, own):
+    """A milder mode never follows from what nobody knows (I4)."""
+    call = told((CALL.requested, request(WISH)))
+    said = verdict(case(call, in_force(text), REFUND, past=went()), call.requested.recorded_at)
+    assert isinstance(said, e.ApprovalRequested)
+    people = ((), ("rita",)) if own else (("rita",), ())
+    assert (said.mode == "requester_confirms", said.excluded, said.own) == (own, *people)
+
+
+@pytest.mark.parametrize(
+    ("workspace", "organisation", "own"),
+    [
+        (ASK_ONE + OWN, ASK_ALL + OWN, True),
+        (ASK_ONE + OWN, ASK_ALL, False),
+        (ASK_ONE, ASK_ALL + OWN, False),
+        (ALLOW, ASK_ALL + OWN, True),
+        ("", ASK_ALL + OWN, True),
+        (ASK_ONE + OWN, ALLOW, True),
+    ],
+)
+def test_the_requester_confirms_only_where_each_rule_that_asks_says_so(
+    workspace, organisation, own
+):
+    """Of the workspace's and the organisation's, if both ask: the stricter one counts."""
+    over = AppliedPolicy(1, in_force(organisation).policy, organisation=True)
+    call = told((CALL.requested, request(WISH)))
+    seen = Case(call, Policies(in_force(workspace), over), REFUND, past=went())
+    said = verdict(seen, call.requested.recorded_at)
+    assert isinstance(said, e.ApprovalRequested)
+    assert (said.mode == "requester_confirms", said.own == ("rita",)) == (own, own)
+
+
+MINE = rule("mine", "ask", 'mode = "requester_confirms"', 'voters = ["rita", "ana"]')
+OURS = rule("ours", "ask", 'voters = ["rita", "ana"]')
+
+
+async def test_the_requester_confirms_their_own_request(shop):
+    """In person, and the approval says so; that of somebody else is four eyes, under the same rule
+    (B38, B40).
+    """
+    async with shop.at_work(MINE):
+        assert (await shop.ask()).mode == "requester_confirms"
+        rita = shop.ledger.reviewer("rita")
+        for ballot in (Ballot("break_glass", "fire"), Ballot("approve", on_behalf_of="ana")):
+            with pytest.raises(NotAllowed, match="does not count by delegation or by breaking"):
+                await rita.vote(FIRST, ballot)
+        await rita.approve(FIRST)
+        decided = await shop.decided(e.Approved)
+        assert (decided.voters, decided.mode) == (("rita",), "requester_confirms")
+        await rita.revoke(FIRST)
+        await shop.ask(SECOND)
+        await shop.ledger.reviewer("ana").approve(SECOND)
+        assert (await shop.decided(e.Approved, SECOND)).mode == "four_eyes"
+
+
+async def test_without_such_a_rule_the_requester_does_not_count(shop):
+    """Also where their vote is recorded past every client, and under another name of theirs (B40,
+    I2).
+    """
+    async with shop.at_work('[people]\nrita = ["margarita"]\n' + OURS):
+        await shop.ask()
+        with pytest.raises(NotAllowed, match="asked for shop/t1/c1"):
+            await shop.ledger.reviewer("rita").approve(FIRST)
+        for name in ("rita", "margarita"):
+            await shop.cast(name)
+        await shop.cast("ana")
+        decided = await shop.decided(e.Approved)
+        assert (decided.voters, decided.mode) == (("ana",), "four_eyes")
+        call = await shop.ledger.call(FIRST)
+        assert [may_revoke(call, name) for name in ("rita", "margarita", "ana")] == [
+            False, False, True,
+        ]  # fmt: skip
 
 
 def test_what_rules_without_effect_would_have_said_is_kept():

@@ -382,6 +382,54 @@ def test_no_vote_counts_that_is_recorded_after_its_person_was_removed(who, said,
     assert (count_votes(call, delegated=lambda _: True).verdict is None) is bool(why)
 
 
+OWN = {
+    "mode": "requester_confirms",
+    "excluded": (),
+    "own": ("rita", "margarita", "olga-*"),
+    "people": {"margarita": "rita"},
+    "may_break_glass": ("rita", "sam"),
+    "editor_counts": False,
+}
+BREAKS = vote("break_glass", reason="fire")
+#: What was said in a question that the requester may confirm, who then decided, and how.
+CONFIRMED = [
+    ("who asked", [("rita", YES)], {}, ("rita",), "requester_confirms"),
+    ("by another name of theirs", [("margarita", YES)], {}, ("margarita",), "requester_confirms"),
+    ("who is behind the agent", [("olga-2", YES)], {}, ("olga-2",), "requester_confirms"),
+    ("somebody else", [("ana", YES)], {}, ("ana",), "four_eyes"),
+    ("who comes first", [("ana", YES), ("rita", YES)], {}, ("ana",), "four_eyes"),
+    ("not who was not asked", [("rita", YES)], {"voters": ("ana",)}, (), ""),
+    ("not in another's place", [("rita", vote(on_behalf_of="ana"))], {}, (), ""),
+    ("nor another in theirs", [("zoe", vote(on_behalf_of="rita"))], {}, (), ""),
+    ("nor in another name's", [("zoe", vote(on_behalf_of="margarita"))], {}, (), ""),
+    ("a delegate of somebody else", [("zoe", vote(on_behalf_of="ana"))], {}, ("zoe",), "four_eyes"),
+    ("the glass is not theirs", [("rita", BREAKS)], {}, (), ""),
+    ("but others'", [("sam", BREAKS)], {}, ("sam",), "four_eyes"),
+    ("an edit of theirs takes another", [("rita", vote(arguments=EDIT))], {}, (), ""),
+    ("who agrees to it", [("rita", vote(arguments=EDIT)), ("ana", vote(arguments=EDIT))], {},
+     ("rita", "ana"), "requester_confirms"),
+    ("or whose edit they confirm", [("ana", vote(arguments=EDIT)), ("rita", vote(arguments=EDIT))],
+     {}, ("ana", "rita"), "requester_confirms"),
+    ("an edit of theirs, if editors count", [("rita", vote(arguments=EDIT))],
+     {"editor_counts": True}, ("rita",), "requester_confirms"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("votes", "more", "voters", "mode"), [pytest.param(*row, id=name) for name, *row in CONFIRMED]
+)
+def test_who_may_confirm_their_own_request(votes, more, voters, mode):
+    """In person, where the question says so; the approval is theirs, or of four eyes (B40)."""
+    said = count_votes(told(OWN | more, *votes), fits, lambda _: True).verdict
+    assert (said and said.voters, said and said.mode) == ((voters, mode) if mode else (None, None))
+
+
+@pytest.mark.parametrize(("said", "kind"), [(NO, e.Denied), (vote("answer"), e.Answered)])
+def test_who_may_confirm_may_also_say_no(said, kind):
+    """And answer in the tool's place: nothing runs on either."""
+    assert isinstance(count_votes(told(OWN, ("rita", said))).verdict, kind)
+
+
 #: No longer can enough people say the same.
 DISAGREE = "Those who were asked do not agree, and too few are left who have not voted."
 TWO_OF_TWO = {"voters": ("ana", "ben"), "votes_needed": 2, "denials_needed": 2}

@@ -70,6 +70,7 @@ _questions = st.builds(
     may_reconcile=_some([(), ("ben",), ("rita",)]),
     people=_some([{}, {}, {"rita@corp.example": "ben"}]),
     besides=_some([(), (e.Quorum(voters=("rita",)),)]),
+    own=_some([(), (), ("rita",)]),
 )
 _votes = st.builds(
     e.Voted,
@@ -86,6 +87,7 @@ _approvals = st.builds(
     may_revoke=_some([(), ("ben",)]),
     excluded=_some([(), ("ana",)]),
     valid_for_s=_some([None, None, None, 3.0, 1e300]),
+    mode=_some(["four_eyes", "requester_confirms"]),
 ) | st.builds(lambda digest: _with(approval(WISH), digest=digest), _digests)
 _starts = st.builds(e.ToolStarted, digest=_digests, idempotency_key=st.just("k"))
 _endings = _some(

@@ -55,7 +55,10 @@ def _counts(log: Log, call: Call, vote: Record, voter: str, principal: str) -> b
     due = _deadline(call, vote.seq)
     if due is not None and vote.at >= due:
         return False
-    excluded = {_person(one, asked) for one in asked.get("excluded", ())}
+    barred = list(asked.get("excluded", ()))
+    if voter != principal or vote.event["verdict"] == "break_glass":
+        barred += asked.get("own", ())  # who confirms their own request does so in person
+    excluded = {_person(one, asked) for one in barred}
     if {_person(voter, asked), _person(principal, asked)} & excluded:
         return False
     if vote.event["verdict"] == "break_glass":
