@@ -21,6 +21,13 @@ from ayes.schemas.times import after, earliest
 _UNASKED: Final = frozenset({"policy", "grant"})
 
 
+def mode_of(decision: e.AnyEvent | e.Carried | None) -> e.Mode | None:
+    """The mode of an approval by people's votes; None: of no other decision."""
+    if not isinstance(decision, e.Approved) or decision.ground in _UNASKED:
+        return None
+    return decision.mode
+
+
 class Void(Struct, frozen=True):
     """A fact that does not count, and why."""
 

@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final, Literal
 
+from ayes.ledger.call import mode_of
 from ayes.ledger.validity import call_of, void
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
@@ -62,7 +63,8 @@ class FactCounts:
         self.seq = seq
         #: By type, those that never occurred too.
         self.facts: Counter[str] = Counter(dict.fromkeys((*e.TYPES, UNKNOWN), 0))
-        #: By verdict (`approved`, `expired`, ...) and rule.
+        #: By verdict (`approved`, `expired`, ...) and rule; an approval of the requester's own is
+        #: `confirmed`.
         self.decisions: Counter[tuple[str, str]] = Counter()
         #: From the request to the decision.
         self.durations: dict[Asked, Histogram] = {"people": Histogram(), "nobody": Histogram()}
@@ -89,7 +91,9 @@ class FactCounts:
         was_asked = call.gated is not None and call.gated.seq < fact.seq
         asking = call.approval_request if was_asked else None
         rule = getattr(fact.event, "rule", "") or (asking.rule if asking else "")
-        self.decisions[type(fact.event).__name__.lower(), self._known_rule(rule)] += 1
+        is_own = mode_of(fact.event) == "requester_confirms"
+        verdict = "confirmed" if is_own else type(fact.event).__name__.lower()
+        self.decisions[verdict, self._known_rule(rule)] += 1
         took = fact.recorded_at - call.requested.recorded_at
         self.durations["people" if asking else "nobody"].add(max(0.0, took.total_seconds()))
 

@@ -214,6 +214,10 @@ def _print_report(report: Report) -> None:
         f"{report.calls:,} calls: {report.asked:,} asked, {report.allowed:,} allowed, "
         f"{report.blocked:,} blocked, {report.invalid:,} invalid"
     )
+    if report.requester_confirms:
+        print_line(
+            f"{report.requester_confirms:,} of those asked may be confirmed by the requester"
+        )
     if report.uncertain:
         print_line(
             f"{report.uncertain:,} of those asked only because a condition could not be evaluated"
@@ -230,11 +234,16 @@ def _print_report(report: Report) -> None:
 
 
 def _print_counts(title: str, rows: dict[str, Counts]) -> None:
-    columns = Counts.__struct_fields__
+    columns = [
+        one
+        for one in Counts.__struct_fields__
+        if one != "requester_confirms" or any(counts.requester_confirms for counts in rows.values())
+    ]
     cells = [
         [name, *(f"{getattr(counts, one):,}" for one in columns)] for name, counts in rows.items()
     ]
-    print_table([title, *columns], cells, [False, *(True for _ in columns)])
+    heads = (one.replace("_", " ") for one in columns)
+    print_table([title, *heads], cells, [False, *(True for _ in columns)])
 
 
 # ----------------------------------------------------------------------------------- policy explain
@@ -331,6 +340,9 @@ def _verdict_lines(word: ExplainedVerdict, origin: str, *, agreeing: bool = Fals
         denials = asks.denials_needed
         lines.append(("deny", f"{denials} must deny it" if denials > 1 else "one denial ends it"))
         lines += [("not", f"{person}, who {why}") for person, why in asks.excluded.items()]
+        if asks.mode == "requester_confirms":
+            lines.append(("mode", "requester confirms: a second person need not look"))
+        lines += [("own", f"{person}, who {why}, may confirm") for person, why in asks.own.items()]
         if glass := ", ".join(asks.may_break_glass):
             lines.append(("emergency", f"any of {glass} alone, with a reason"))
         lines.append(("time", _time(asks)))

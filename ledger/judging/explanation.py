@@ -53,6 +53,9 @@ class ExplainedRequest(Struct, frozen=True):
     denials_needed: int
     #: People whose votes never count, with the reason.
     excluded: dict[str, str]
+    mode: e.Mode
+    #: With `requester_confirms`: the people whom `excluded` would name otherwise.
+    own: dict[str, str]
     may_break_glass: tuple[str, ...]
     expires_in_s: float | None
     on_timeout: e.OnTimeout
@@ -272,6 +275,8 @@ def _explained_request(
         besides=seats[1] if len(seats) > 1 else (),
         denials_needed=asking.denials_needed,
         excluded={one: _why_excluded(one, wish, asking) for one in asking.excluded},
+        mode=asking.mode,
+        own={one: _why_excluded(one, wish, asking) for one in asking.own},
         may_break_glass=asking.may_break_glass,
         expires_in_s=asking.expires_in_s,
         on_timeout=asking.on_timeout,
@@ -320,7 +325,8 @@ def _flaw(call: Call, cast: CastVote) -> str:
     who, asking = cast.objection.person, call.approval_request
     match cast.objection.flaw:
         case "excluded" if asking is not None:
-            return f"{who} {_why_excluded(who, call.wish, asking)}"
+            only = ", and may vote in person alone" if asking.own else ""
+            return f"{who} {_why_excluded(who, call.wish, asking)}{only}"
         case "removed":
             return f"{who} was removed before it"
         case "stranger" if cast.vote.verdict != "break_glass":

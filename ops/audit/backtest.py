@@ -30,7 +30,7 @@ from typing import Final, Literal
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from ayes.ledger.call import Call
+from ayes.ledger.call import Call, mode_of
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.judging.budgets import Sum, day_of, sums, tokens_of
 from ayes.ledger.judging.policies import AppliedPolicy, Policies, PolicyDecision, ThreadUsage
@@ -80,6 +80,7 @@ _OUTCOMES: Final[dict[Then, Outcome]] = {"ask": "asked", "allow": "allowed", "bl
 _HAPPENED: Final[dict[tuple[type, str], str]] = {
     (e.Approved, "policy"): "allowed",
     (e.Approved, "people"): "approved",
+    (e.Approved, "requester_confirms"): "confirmed",
     (e.Approved, "grant"): "granted",
     (e.Approved, "broken_glass"): "glass_broken",
     (e.Denied, "policy"): "blocked",
@@ -103,7 +104,7 @@ _SAID: Final[dict[str, Outcome | None]] = {
     "": None,
 }
 #: What really happened to a call that people, a grant or a policy let run.
-_LET_RUN: Final = frozenset({"allowed", "approved", "granted", "glass_broken"})
+_LET_RUN: Final = frozenset({"allowed", "approved", "confirmed", "granted", "glass_broken"})
 #: Changes that a report lists at most.
 MAX_CHANGES: Final = 200
 #: The gate had not judged these when they ended, so it is unknown whether their arguments fit.
@@ -173,9 +174,12 @@ class Counts(Struct):
     blocked: int = 0
     #: Not judged: their arguments break the tool's schema.
     invalid: int = 0
+    #: Among those asked: the requester may confirm it.
+    requester_confirms: int = 0
 
-    def add(self, outcome: Outcome, calls: int) -> None:
+    def add(self, outcome: Outcome, calls: int, *, own: bool = False) -> None:
         self.calls += calls
+        self.requester_confirms += calls if own else 0
         setattr(self, outcome, getattr(self, outcome) + calls)
 
 
@@ -190,6 +194,8 @@ class Findings(Struct, frozen=True, kw_only=True):
     blocked: int
     #: Not judged: their arguments break the tool's schema.
     invalid: int
+    #: Among those asked: the requester may confirm it.
+    requester_confirms: int
     #: Among those asked: a condition could not be evaluated.
     uncertain: int
     #: The most called first.
@@ -242,6 +248,8 @@ class _CandidateVerdict(Struct, frozen=True):
     rule: str = ""
     uncertain: bool = False
     shadows: tuple[Shadow, ...] = ()
+    #: Whether the requester may confirm it.
+    own: bool = False
 
 
 #: A tool, what really happened, and the candidate's verdict.
@@ -332,15 +340,15 @@ class Backtest:
         shadows = {rule.name: Counts() for rule in rules if rule.shadow}
         actual: dict[str, Counts] = {}
         for (tool, happened, said), calls in self._counts.items():
-            total.add(said.outcome, calls)
-            by_tool.setdefault(tool, Counts()).add(said.outcome, calls)
+            total.add(said.outcome, calls, own=said.own)
+            by_tool.setdefault(tool, Counts()).add(said.outcome, calls, own=said.own)
             uncertain += calls if said.uncertain else 0
             if said.outcome != "invalid":
-                by_rule.setdefault(said.rule, Counts()).add(said.outcome, calls)
+                by_rule.setdefault(said.rule, Counts()).add(said.outcome, calls, own=said.own)
             for shadow in said.shadows:
                 shadows.setdefault(shadow.rule, Counts()).add(_OUTCOMES[shadow.then], calls)
             if happened:
-                actual.setdefault(happened, Counts()).add(said.outcome, calls)
+                actual.setdefault(happened, Counts()).add(said.outcome, calls, own=said.own)
         return Report(
             **asdict(total),
             uncertain=uncertain,
@@ -422,6 +430,7 @@ class Backtest:
             rule = f"(limit) {_limit(case, says)}"
             uncertain = said.uncertain and isinstance(says, e.ApprovalRequested)
             said = _CandidateVerdict(_outcome(says), rule, uncertain, said.shadows)
+        said = replace(said, own=_is_own(says))
         if said.outcome == "allowed" or (said.outcome == "asked" and wished.actual in _LET_RUN):
             for one in case.budgets:
                 self._spend(one, one.cost(wished.arguments) or Decimal(0))
@@ -449,7 +458,8 @@ class Backtest:
         judged = ruling.judged
         is_candidates = ruling.by.organisation == (self._beside.organisation is None)
         rule = judged.rule.name if is_candidates or judged.rule is NO_RULE else _other(ruling)
-        return _CandidateVerdict(outcome, rule, _is_uncertain(judged), ruling.shadows)
+        own = _is_own(by_policies.says)
+        return _CandidateVerdict(outcome, rule, _is_uncertain(judged), ruling.shadows, own)
 
 
 def _case(policies: Policies, wished: CandidateCall, tool: Tool) -> Case:
@@ -484,6 +494,10 @@ def _outcome(says: e.Approved | e.Denied | e.ApprovalRequested) -> Outcome:
             return "invalid"
         case e.Denied():
             return "blocked"
+
+
+def _is_own(says: e.Event) -> bool:
+    return isinstance(says, e.ApprovalRequested) and says.mode == "requester_confirms"
 
 
 def _limit(case: Case, says: e.Event) -> str:
@@ -590,7 +604,9 @@ class Calls:
         found = self._open.pop(place, None)
         if found is None:
             return None  # requested before `since`
-        actual = _HAPPENED.get((type(event), getattr(event, "ground", "")), "unknown")
+        is_own = mode_of(event) == "requester_confirms"
+        how = "requester_confirms" if is_own else getattr(event, "ground", "")
+        actual = _HAPPENED.get((type(event), how), "unknown")
         return self._candidate(place, *found, actual)
 
     def _used(self, reply: Fact) -> TokensUsed | None:

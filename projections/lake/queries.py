@@ -51,6 +51,7 @@ _NAMES: Final = (
     "busiest-hours",
     "repeated-denials",
     "break-glass",
+    "four-eyes",
     "agents",
 )
 

@@ -29,7 +29,7 @@ from typing import Any, Final
 from ayes.schemas.slots import FILLED_BY, ORGANISATION, ROOT
 
 #: A lake of another version is refused; a new one has all of the log.
-VERSION: Final = 6
+VERSION: Final = 7
 
 #: The fields of facts that are columns of `events`: column, path in the payload, type.
 FIELDS: Final[tuple[tuple[str, str, str], ...]] = (
@@ -69,6 +69,7 @@ FIELDS: Final[tuple[tuple[str, str, str], ...]] = (
     ("expires_in_s", "expires_in_s", "DOUBLE"),
     ("valid_for_s", "valid_for_s", "DOUBLE"),
     ("ground", "ground", "VARCHAR"),
+    ("mode", "mode", "VARCHAR"),
     ("verdict", "verdict", "VARCHAR"),
     ("voters", "voters", "VARCHAR[]"),
     ("on_behalf_of", "on_behalf_of", "JSON"),
@@ -234,6 +235,13 @@ CALLS: Final[tuple[tuple[str, str], ...]] = (
     ("escalations", "count(*) FILTER (stands_as = 'escalated')"),
     ("verdict", _of("decided", "type")),
     ("ground", _of("decided", "ground")),
+    # Of an approval by people's votes: did the requester confirm it, or somebody else look?
+    (
+        "mode",
+        f"""CASE WHEN {_of("decided", "type")} = 'Approved'
+                AND {_of("decided", "ground")} IN ('people', 'broken_glass')
+            THEN coalesce({_of("decided", "mode")}, 'four_eyes') END""",
+    ),
     ("reviewers", _of("decided", "voters")),
     ("reason", _of("decided", "reason")),
     ("edited", f"coalesce({_of('decided', 'arguments')} IS NOT NULL, false)"),

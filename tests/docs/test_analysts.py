@@ -226,6 +226,7 @@ def test_what_is_left_out_is_as_documented():
     [
         ("calls", "verdict", [kind.__name__ for kind in EVENTS_BY_PLACE["decided"]]),
         ("calls", "ground", typing.get_args(e.Ground.__value__)),
+        ("calls", "mode", typing.get_args(e.Mode.__value__)),
         ("calls", "outcome",
          ["returned", "failed", "in_doubt", "reconciled", *typing.get_args(e.Ending.__value__)]),
         ("votes", "verdict", typing.get_args(e.Verdict.__value__)),

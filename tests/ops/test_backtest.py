@@ -90,8 +90,8 @@ def policy(text):
     return read_policy(text, "policy.toml")
 
 
-def counts(asked=0, allowed=0, blocked=0, invalid=0):
-    return Counts(asked + allowed + blocked + invalid, asked, allowed, blocked, invalid)
+def counts(asked=0, allowed=0, blocked=0, invalid=0, own=0):
+    return Counts(asked + allowed + blocked + invalid, asked, allowed, blocked, invalid, own)
 
 
 # -------------------------------------------------------------------------- a file of conversations
@@ -301,6 +301,25 @@ def test_a_condition_that_cannot_be_evaluated_is_counted_as_asked_and_said_to_be
     assert report.by_rule == {"small": counts(asked=2, allowed=1), "no rule": counts(asked=1)}
 
 
+def test_what_the_requester_may_confirm_counts_apart():
+    """Among those asked; not what takes four eyes in any case: a call beyond a budget, and one
+    whose condition cannot be evaluated.
+    """
+    own = policy(
+        '[[budget]]\nname = "money"\ntools = ["*"]\namount = "/amount"\nlimit = 100\n'
+        '[[rule]]\nname = "mine"\ntools = ["*"]\nthen = "ask"\nwhen = "args.amount > 0"\n'
+        'mode = "requester_confirms"\n'
+    )
+    made = [
+        CandidateCall("pay", text, requester="rita", workspace="shop", actual="confirmed")
+        for text in ('{"amount":30}', '{"amount":60}', '{"amount":60}', '{"amount":"?"}')
+    ]
+    report = backtest(own, made)
+    assert (report.asked, report.requester_confirms, report.changed) == (4, 2, 0)
+    assert report.by_rule["mine"].requester_confirms == 2
+    assert report.actual == {"confirmed": counts(asked=4, own=2)}
+
+
 def test_a_rule_without_effect_counts_apart():
     """A shadow rule changes no verdict; what it would have said has rows of its own."""
     report = backtest(
@@ -339,6 +358,9 @@ ENDS = {
     "allowed": lambda digest: e.Approved(digest=digest, ground="policy", **POLICY),
     "approved": lambda digest: e.Approved(
         digest=digest, ground="people", voters=("ana",), **POLICY
+    ),
+    "confirmed": lambda digest: e.Approved(
+        digest=digest, ground="people", voters=("rita",), mode="requester_confirms", **POLICY
     ),
     "granted": lambda digest: e.Approved(digest=digest, ground="grant", voters=("ana",), **POLICY),
     "glass_broken": lambda digest: e.Approved(digest=digest, ground="broken_glass", **POLICY),
@@ -381,6 +403,7 @@ def test_every_decision_has_a_word_of_its_own():
     }
     assert set().union(*grounds.values()) == set(e.Ground.__value__.__args__)
     wanted = {(kind, ground) for kind in kinds for ground in grounds.get(kind, {""})}
+    wanted.add((e.Approved, "requester_confirms"))
     assert set(trying._HAPPENED) == wanted
     assert sorted(trying._HAPPENED.values()) == sorted(set(ENDS) - {"open"})
 
@@ -563,11 +586,13 @@ async def test_the_json_is_one_object_with_these_keys(store, capsys, tmp_path):
         )
         told = json.loads(capsys.readouterr().out)
         assert list(told) == [
-            *("calls", "asked", "allowed", "blocked", "invalid", "uncertain"),
+            *("calls", "asked", "allowed", "blocked", "invalid", "requester_confirms", "uncertain"),
             *("by_tool", "by_rule", "actual", "left_out", "changed", "changes", "shadows"),
         ]
         for one in told["by_rule"].values():
-            assert list(one) == ["calls", "asked", "allowed", "blocked", "invalid"]
+            assert list(one) == [
+                *("calls", "asked", "allowed", "blocked", "invalid", "requester_confirms"),
+            ]
 
 
 def test_people_read_tables():

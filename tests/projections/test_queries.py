@@ -421,6 +421,15 @@ def break_glass(town: Town):
     return rows
 
 
+def four_eyes(town: Town):
+    approved = [call for call in town.calls if decision(call, e.Approved) and by_people(call)]
+    rows = []
+    for key, found in grouped(approved, tool, rule):
+        own = sum(call.approval.mode == "requester_confirms" for call in found)
+        rows.append((*key, len(found), len(found) - own, own, own / len(found)))
+    return sorted(rows, key=lambda row: (-row[4], -row[2], *row[:2]))
+
+
 def agents(town: Town):
     rows = []
     for (agent,), found in grouped(town.calls, lambda call: call.wish.agent or None):
@@ -497,6 +506,9 @@ def test_the_town_has_of_everything(lake):
         0 < row["faster"] < row["votes"] for row in answer(lake, QUESTIONS["rubber-stamping"])
     )
     assert found("not-asked", "ground") >= {"policy", "grant", "limit", "repeated"}
+    assert any(
+        0 < row["requester_confirms_share"] < 1 for row in answer(lake, QUESTIONS["four-eyes"])
+    )
 
 
 @given(seed=st.integers(0, 2**32), calls=st.integers(0, 12), batch=st.integers(1, 40))

@@ -77,6 +77,7 @@ LEFT = {
     "ApprovalRequested.people": "the table of the policy's text",
     "ApprovalRequested.editor_counts": "a setting of the policy's text",
     "ApprovalRequested.confirm": "a setting of the policy's text",
+    "ApprovalRequested.own": "as `ApprovalRequested.excluded`",
     "PolicyApplied.proposal": "a call, which has a row of its own",
     "Approved.excluded": "as in `ApprovalRequested`",
     "Approved.may_revoke": "a setting of the policy's text",
@@ -470,6 +471,9 @@ def _row(call: Call, facts: list[Fact]) -> dict:
         "escalations": len(call.escalated),
         "verdict": type(decision).__name__ if decision else None,
         "ground": getattr(decision, "ground", None),
+        "mode": decision.mode
+        if isinstance(decision, e.Approved) and decision.ground in ("people", "broken_glass")
+        else None,
         "reviewers": _or_none(list(getattr(decision, "voters", ()))),
         "reason": _or_none(getattr(decision, "reason", "")),
         "edited": told is not None,

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import msgspec
 import pytest
-from stories import REF, Story, life, question, request
+from stories import REF, Story, approval, life, question, request
 
 from ayes.projections.tally import (
     BOUNDS_S,
@@ -62,6 +62,22 @@ def test_a_decision_is_counted_by_verdict_and_rule(ending, decision):
     assert tally.durations["nobody"].sum_s == 0
     assert +tally.facts == Counter(type(one.event).__name__ for one in facts)
     assert tally.seq == len(facts)
+
+
+@pytest.mark.parametrize(
+    ("ground", "mode", "verdict"),
+    [
+        ("people", "requester_confirms", "confirmed"),
+        ("people", "four_eyes", "approved"),
+        ("broken_glass", "four_eyes", "approved"),
+        ("policy", "four_eyes", "approved"),
+    ],
+)
+def test_what_the_requester_confirmed_is_counted_apart(ground, mode, verdict):
+    """A number of approvals is one of four eyes, or of nobody's."""
+    decided = msgspec.structs.replace(approval(WISH), ground=ground, mode=mode)
+    tally = tallied(told((CALL.requested, request(WISH)), (CALL.decided, decided)))
+    assert tally.decisions == Counter({(verdict, "money"): 1})
 
 
 def test_a_policys_own_decision_is_counted_apart():

@@ -131,7 +131,7 @@ def _told(chance: random.Random, ref: CallRef, ending: str) -> Told:
             told = told[:2]
         case "edited":
             changed = approval(wish, chance.choice(_EDITS))
-            told[2] = (told[2][0], _changed(changed, rule=rule))
+            told[2] = (told[2][0], _changed(changed, rule=rule, mode="requester_confirms"))
         case "glass":
             told[2] = (told[2][0], _changed(told[2][1], ground="broken_glass"))
             told.insert(

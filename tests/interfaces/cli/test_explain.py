@@ -439,9 +439,8 @@ def question(**more):
         policy_version=1,
         voters=("ana", "ben"),
         votes_needed=2,
-        excluded=("rita", "olga"),
         may_break_glass=("sam",),
-        **more,
+        **{"excluded": ("rita", "olga")} | more,
     )
 
 
@@ -495,6 +494,21 @@ def test_why_a_vote_does_not_count(votes, flaw):
     edits_nothing_valid = {name for name, cast in votes if cast.arguments == "{}"}
     counts = {one.reviewer for one in told.votes if not one.flaw}
     assert counts == {one.reviewer for one in counted(call)} - edits_nothing_valid
+
+
+def test_it_says_who_may_confirm_their_own_request_and_how():
+    """In person: why another vote of theirs does not count is said too."""
+    own = {"mode": "requester_confirms", "excluded": (), "own": ("rita",)}
+    cast = e.Voted(verdict="approve", digest=request(WISH).digest, on_behalf_of="ana")
+    told = explained(voted([("rita", cast)], **own), Policies(), TOOL)
+    assert (told.judged.asks.mode, told.judged.asks.own) == (
+        "requester_confirms",
+        {"rita": "asked for it"},
+    )
+    assert told.votes[-1].flaw == "rita asked for it, and may vote in person alone"
+    lines = command._verdict_lines(told.judged, "policy 1")
+    assert ("mode", "requester confirms: a second person need not look") in lines
+    assert ("own", "rita, who asked for it, may confirm") in lines
 
 
 def test_a_vote_after_the_deadline_says_so():
