@@ -64,6 +64,11 @@ def describe_chain(chain: Iterable[e.Link]) -> str:
     )
 
 
+def mode_words(mode: e.Mode | None) -> str:
+    """What stands behind the voters if the requester may vote, or did; else nothing."""
+    return " (requester confirms)" if mode == "requester_confirms" else ""
+
+
 def describe(fact: Fact) -> str:
     """What was recorded, by whom and when: `Denied by ben at 2026-01-31 12:00:00 UTC`."""
     event, by = fact.event, author_of(fact)
@@ -136,7 +141,7 @@ def author_of(fact: Fact) -> str:
                 who += ", who broke the glass"
             if isinstance(event, e.Approved) and event.grants:
                 who += f" (grant {', '.join(event.grants)})"
-            return who
+            return who + mode_words(getattr(event, "mode", None))
         case (
             e.Approved(ground="policy", rule=rule) | e.Denied(ground="policy" | "limit", rule=rule)
         ):

@@ -19,7 +19,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from ayes.ledger.call import Call
-from ayes.ledger.descriptions import author_of, describe_chain
+from ayes.ledger.descriptions import author_of, describe_chain, mode_words
 from ayes.ledger.validity import void_runs
 from ayes.schemas import events as e
 from ayes.schemas import strict_json
@@ -181,7 +181,7 @@ def _asking_lines(call: Call) -> list[str]:
         return lines
     if asking.chain:
         lines.append(f"in runs of: {_short(describe_chain(asking.chain), _MAX_REASON)}")
-    lines.append(f"rule:      {_short(asking.rule)}")
+    lines.append(f"rule:      {_short(asking.rule)}{mode_words(asking.mode)}")
     if asking.reason:
         lines.append(f"why:       {_short(asking.reason, _MAX_REASON)}")
     return lines
@@ -222,6 +222,8 @@ def _what_to_do(call: Call, occasion: e.Occasion, *, may_break_glass: bool) -> s
         return "Find out whether the tool had its effect, and record it."
     asking = call.approval_request
     said = "You can approve it, also with changed arguments, deny it, or answer in its place."
+    if asking is not None and asking.mode == "requester_confirms":
+        said += " If it is your own request, you may confirm it."
     if asking is not None and asking.confirm == "typed":
         said += " To approve it you type the name of the tool."
     return f"{said} In an emergency you alone may let it run." if may_break_glass else said
@@ -255,10 +257,10 @@ def _outcome(call: Call) -> str:
     match call.decided.event if call.decided else None:
         case e.Approved(ground="broken_glass"):
             return "let run by one person, who broke the glass"
-        case e.Approved(arguments=None):
-            return "approved"
-        case e.Approved():
-            return "approved with changed arguments"
+        case e.Approved(arguments=None, mode=mode):
+            return f"approved{mode_words(mode)}"
+        case e.Approved(mode=mode):
+            return f"approved with changed arguments{mode_words(mode)}"
         case e.Answered():
             return "answered by a person instead of the tool"
         case e.Event() as event:

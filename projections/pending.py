@@ -27,7 +27,7 @@ from ayes.projections.fold import Key, ProjectedRow, Projection
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest
 from ayes.schemas.errors import BadId, TooLarge
-from ayes.schemas.events import Link, Quorum
+from ayes.schemas.events import Link, Mode, Quorum
 from ayes.schemas.people import is_excluded
 from ayes.schemas.quorums import is_among
 from ayes.schemas.slots import CallRef, Slot
@@ -73,6 +73,10 @@ class Entry(Struct, frozen=True):
     tool_version: str = ""
     #: The calls in whose runs it is asked, the outermost first; absent if there are none.
     chain: tuple[Link, ...] | UnsetType = UNSET
+    #: Absent: four eyes.
+    mode: Mode | UnsetType = UNSET
+    #: The people who may confirm their own request; absent if there are none.
+    own: tuple[str, ...] | UnsetType = UNSET
 
     @property
     def ref(self) -> CallRef:
@@ -104,6 +108,10 @@ class Entry(Struct, frozen=True):
     def excludes(self, reviewer: str) -> bool:
         """Whether this person asked for the call, or is behind the agent that did; as `asks`."""
         return _is_excluded(reviewer, self.excluded)
+
+    def confirms(self, reviewer: str) -> bool:
+        """Whether it is this person's own request, and they may vote on it all the same."""
+        return _is_excluded(reviewer, self.own or ())
 
 
 # Most entries ask the same people.
@@ -159,6 +167,8 @@ def entry(call: Call) -> Entry | None:
         seq=call.gated.seq,
         tool_version=call.wish.tool_version,
         chain=asking.chain or UNSET,
+        mode=UNSET if asking.mode == "four_eyes" else asking.mode,
+        own=asking.own or UNSET,
     )
 
 

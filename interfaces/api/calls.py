@@ -92,7 +92,15 @@ async def waiting(chosen: CallQuery, visit: Reading) -> Waiting:
     )
     entries = list(map(decode, page.entries))
     done = await voted(ledger, visit.visitor, [one.ref for one in entries if mine(one)])
-    listed = [views.pending_call(one, mine=mine(one), voted=one.ref in done) for one in entries]
+    listed = [
+        views.pending_call(
+            one,
+            mine=mine(one),
+            voted=one.ref in done,
+            confirms=one.confirms(visit.visitor.name),
+        )
+        for one in entries
+    ]
     return Waiting(
         calls=[one for one in listed if one.mine or not chosen.mine],
         waiting=page.waiting,
@@ -116,7 +124,7 @@ class Record(Struct, frozen=True):
 
     #: The call as it is.
     state: views.CallState
-    #: The person on whose behalf it was requested, who never decides about it.
+    #: The person on whose behalf it was requested.
     requester: str
     agent: str
     labels: dict[str, str]

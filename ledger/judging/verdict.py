@@ -177,7 +177,7 @@ def _binding(case: Case, approved: e.Approved) -> tuple[Sum, ...]:
     """The sums that have no room for what people approved, and that people may not exceed.
 
     People may exceed a budget that asks with the requested amount only: an edit that raises the
-    amount, or hides it, must fit.
+    amount, or hides it, must fit. Requesters who confirm exceed none.
     """
     call, arguments = case.call, running(case.call, approved)
 
@@ -186,7 +186,7 @@ def _binding(case: Case, approved: e.Approved) -> tuple[Sum, ...]:
         raised = arguments != call.wish.arguments and (
             before is None or now is None or now > before
         )
-        return one.budget.then == "block" or raised
+        return one.budget.then == "block" or raised or approved.mode == "requester_confirms"
 
     return tuple(one for one in case.budgets if binds(one) and not one.fits(call.ref, arguments))
 

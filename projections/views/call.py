@@ -8,7 +8,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from ayes.ledger.call import Call
+from ayes.ledger.call import Call, mode_of
+from ayes.ledger.descriptions import mode_words
 from ayes.ledger.judging.votes import Tally, asked
 from ayes.ledger.validity import voids
 from ayes.projections.history import told
@@ -71,6 +72,8 @@ class CallState(Struct, frozen=True, kw_only=True):
     #: In whose place some of them voted, by voter.
     on_behalf_of: dict[str, str]
     ground: str
+    #: Of an approval by people's votes, or of the question while it is open; else None.
+    mode: e.Mode | None
     #: The grants that the decision used, as `giver/grant`.
     grants: tuple[str, ...]
     reason: str
@@ -103,6 +106,7 @@ def call_state(call: Call, stands: Tally | None = None) -> CallState:
     """A call, its status and its decision; while it is open, the state of the vote."""
     wish = call.wish
     decision = call.decided.event if call.decided else None
+    asking = call.approval_request
     more: dict[str, Any] = {}
     if is_edited(call):
         more |= {
@@ -132,6 +136,7 @@ def call_state(call: Call, stands: Tally | None = None) -> CallState:
         voters=getattr(decision, "voters", ()),
         on_behalf_of=getattr(decision, "on_behalf_of", {}),
         ground=getattr(decision, "ground", ""),
+        mode=asking.mode if asking and not decision else mode_of(decision),
         grants=getattr(decision, "grants", ()),
         reason=getattr(decision, "reason", ""),
         valid_until=call.valid_until,
@@ -166,6 +171,7 @@ class PendingCall(Struct, frozen=True):
     #: Names, or patterns with `*`.
     voters: tuple[str, ...]
     excluded: tuple[str, ...]
+    mode: e.Mode
     votes_needed: int
     #: The other quorums that must agree too.
     also: tuple[AskedQuorum, ...]
@@ -184,9 +190,11 @@ class PendingCall(Struct, frozen=True):
     mine: bool
     #: Whether the visitor has voted, and others are missing.
     voted: bool
+    #: Whether the visitor asked for it, or is behind its agent, and may confirm it.
+    may_confirm: bool
 
 
-def pending_call(entry: Entry, *, mine: bool, voted: bool) -> PendingCall:
+def pending_call(entry: Entry, *, mine: bool, voted: bool, confirms: bool) -> PendingCall:
     return copied(
         PendingCall,
         entry,
@@ -195,6 +203,8 @@ def pending_call(entry: Entry, *, mine: bool, voted: bool) -> PendingCall:
         chain=_above(entry.chain or ()),
         mine=mine and not voted,
         voted=voted,
+        may_confirm=mine and not voted and confirms,
+        mode=entry.mode or "four_eyes",
     )
 
 
@@ -216,6 +226,9 @@ class Question(Struct, frozen=True):
     voters: tuple[str, ...]
     #: The requester, and the people behind the agent, whose votes never count.
     excluded: tuple[str, ...]
+    mode: e.Mode
+    #: With `requester_confirms`: the people whom `excluded` would name otherwise.
+    own: tuple[str, ...]
     votes_needed: int
     #: The other quorums that must agree too.
     also: tuple[AskedQuorum, ...]
@@ -331,6 +344,8 @@ class DecidedCall(Struct, frozen=True):
     #: The rule that decided, or by which people were asked.
     rule: str
     ground: str
+    #: Of an approval by people's votes; else None.
+    mode: e.Mode | None
     #: The people on whose votes the decision rests.
     by: tuple[str, ...]
     #: In whose place some of them voted, by voter.
@@ -360,6 +375,7 @@ def decided_call(call: Call) -> DecidedCall:
         status=call.status,
         rule=rule_of(call),
         ground=getattr(decision, "ground", ""),
+        mode=mode_of(decision),
         by=getattr(decision, "voters", ()),
         on_behalf_of=getattr(decision, "on_behalf_of", {}),
         reason=getattr(decision, "reason", ""),
@@ -421,7 +437,9 @@ def vote_words(call: Call, stands: Tally) -> str:
         return f"{said} That is decided, but no gate has recorded it yet: see ayes status."
     if lacking:
         edits = (_edit_words(call, *edit) for edit in stands.edits.items())
-        return " ".join((f"{said} Missing: {lacking}.", *edits))
+        asking = call.approval_request
+        mode = mode_words(asking.mode) if asking else ""
+        return " ".join((f"{said} Missing: {lacking}{mode}.", *edits))
     return f"{said} The edited arguments need others too: ayes policy explain {call.ref}"
 
 

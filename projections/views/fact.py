@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from ayes.ledger.descriptions import describe_chain, describe_lapse
+from ayes.ledger.descriptions import describe_chain, describe_lapse, mode_words
 from ayes.ledger.validity import call_of, voids
 from ayes.projections.views.call import SHORT, changes, quorum_words, quorums_of
 from ayes.schemas import events as e
@@ -152,7 +152,7 @@ def _what(event: e.Event) -> str:
         case e.ApprovalRequested(rule=rule):
             asks = " and ".join(quorum_words(one) for one in quorums_of(event))
             run = f", in the run of {describe_chain(event.chain)}" if event.chain else ""
-            return f"rule {rule!r} asks {asks}{run}"
+            return f"rule {rule!r} asks {asks}{mode_words(event.mode)}{run}"
         case e.Escalated(voters=voters):
             return f"nobody decided in time: asks {', '.join(voters)} as well"
         case e.GlassBroken(reviewer=reviewer, reason=reason):
@@ -190,6 +190,7 @@ def _what(event: e.Event) -> str:
             )
             if ground in {"grant", "broken_glass"}:
                 who += f" ({ground.replace('_', ' ')})"
+            who += mode_words(getattr(event, "mode", None))
             reason = f": {event.reason}" if event.reason else ""
             valid_s = event.valid_for_s if isinstance(event, e.Approved) else None
             valid = "" if valid_s is None else f", valid for {duration(valid_s)}"

@@ -333,6 +333,26 @@ async def test_an_edit_may_say_the_amount_that_was_not_known(shop: Shop, edited:
         await shop.decided(kind)
 
 
+async def test_no_requester_confirms_what_is_beyond_a_budget(shop: Shop):
+    """It takes four eyes when people are asked; and what had room then, and has none now, does not
+    run (I2).
+    """
+    own = rule("money", "ask", 'mode = "requester_confirms"')
+    async with shop.at_work(budget(150, "ask") + own):
+        for ref in (FIRST, SECOND):
+            assert (await shop.ask(ref)).mode == "requester_confirms"
+        rita = shop.ledger.reviewer("rita")
+        await rita.approve(FIRST)
+        await shop.decided(e.Approved)
+        asked = await shop.ask(THIRD)
+        assert (asked.mode, asked.excluded, asked.own) == ("four_eyes", ("rita",), ())
+        await rita.approve(SECOND)
+        denied = await shop.decided(e.Denied, SECOND)
+        assert denied.reason.startswith("Approved by people, but 100 of 150 is used")
+        await shop.ledger.reviewer("ana").approve(THIRD)
+        assert (await shop.decided(e.Approved, THIRD)).mode == "four_eyes"
+
+
 async def test_an_edit_may_spend_what_another_call_gave_back(shop: Shop):
     """Though the call as requested had room without that."""
     async with shop.at_work(budget(150, "block") + rule("money", "ask", "editor_counts = true")):

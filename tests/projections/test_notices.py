@@ -2,7 +2,7 @@
 
 import pytest
 from msgspec.structs import replace
-from stories import REF, START, Story, life, question, request
+from stories import REF, START, Story, approval, life, question, request
 
 from ayes.ledger.call import Call
 from ayes.ledger.judging.policies import Policies
@@ -169,6 +169,19 @@ def test_an_outcome_is_named(ending, said):
     told = notice(ended(ending), "decided")
     assert told.subject.startswith(said)
     assert "decided:   2026-03-01 09:00 UTC" in told.body
+
+
+def test_a_confirmation_by_the_requester_is_named():
+    """They are told that they may, and others read in the outcome that they did."""
+    call = pending(mode="requester_confirms", own=("rita",), excluded=())
+    told = notice(call, "asked")
+    assert "rule:      money (requester confirms)" in told.body
+    assert "If it is your own request, you may confirm it." in told.body
+    approved = replace(approval(WISH), voters=("rita",), mode="requester_confirms")
+    decided = replace(call, decided=Fact(3, START, CALL.decided, approved))
+    told = notice(decided, "decided")
+    assert told.subject.startswith("refund was approved (requester confirms)")
+    assert "by rita (requester confirms)" in told.body
 
 
 def test_an_answer_and_an_output_are_not_told():

@@ -65,6 +65,19 @@ def test_an_open_approval_stands_with_all_that_a_reviewer_needs():
     )
 
 
+def test_it_says_who_may_confirm_their_own_request():
+    """And only then: other entries keep their bytes (B22)."""
+    own = {"mode": "requester_confirms", "excluded": (), "own": ("rita", "olga-*")}
+    story = Story()
+    story.tell(CALL.requested, request(REFUND))
+    story.tell(CALL.gated, msgspec.structs.replace(question(REFUND), **own))
+    entry = pending.entry(call(story))
+    assert pending.decode(pending.encode(entry)) == entry
+    assert [entry.asks(name) for name in ("rita", "olga-1", "ana")] == [True, True, True]
+    assert [entry.confirms(name) for name in ("rita", "olga-1", "ana")] == [True, True, False]
+    assert b"mode" not in pending.encode(pending.entry(call(asked())))
+
+
 def test_without_a_deadline_it_never_expires():
     """No deadline is told as none, not as one far away."""
     assert pending.entry(call(asked(None))).expires_at is None

@@ -138,6 +138,11 @@ def test_a_route_says_who_is_told_through_what(policy, expected):
         ({"voters": ("ana",), "also": (Quorum(("olga",)),)}, {"ana", "olga"}),
         ({"voters": ("ana",), "besides": (Quorum(("ben",)),)}, {"ana", "ben"}),
         ({"voters": ("*",), "excluded": ("rita", "olga")}, {"ana", "ben"}),
+        # Rita and olga may confirm it themselves.
+        (
+            {"voters": ("*",), "excluded": (), "own": ("rita", "olga")},
+            {"ana", "ben", "olga", "rita"},
+        ),
         ({"voters": ("ana", "carl"), "people": {"carl": "ben"}}, {"ana"}),
     ],
 )

@@ -20,7 +20,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from ayes.ledger.call import Call
-from ayes.ledger.descriptions import describe_chain
+from ayes.ledger.descriptions import describe_chain, mode_words
 from ayes.projections.doubt import CallInDoubt
 from ayes.projections.pending import Entry
 from ayes.projections.views.call import SHORT, changes, quorum_words, quorums_of
@@ -156,6 +156,8 @@ def print_pending(entries: Sequence[Entry], console: Console) -> None:
         if entry.asked_as_well:
             who += f", and by now {', '.join(entry.asked_as_well)} as well"
         but = f", but not {', '.join(entry.excluded)}" if entry.excluded else ""
+        own = ", ".join(entry.own or ()) or "who asked"
+        but += f"; {own} may confirm it" if entry.mode else ""
         why = f"{entry.reason} " if entry.reason else ""
         styled_line(console, (f"    {why}(rule {entry.rule!r} asks {who}{but})", "dim"))
         _print_chain(console, entry.chain or ())
@@ -188,6 +190,8 @@ def print_question(call: Call, console: Console, arguments: str | None = None) -
     assert asking, "only a call that people were asked about is voted on"
     _print_card(console, call.ref, wish.tool, "", asking.digest, wish.arguments)
     _print_chain(console, asking.chain)
+    if mode := mode_words(asking.mode):
+        styled_line(console, (f"    rule {asking.rule!r}{mode}", "dim"))
     if arguments is not None:
         digest = call_digest(wish.tool, wish.tool_version, arguments)
         styled_line(console, (f"    edited: {arguments}", "bold"))

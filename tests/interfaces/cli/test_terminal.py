@@ -17,15 +17,17 @@ from hypothesis import strategies as st
 from program import approvals, ask, at_a_terminal, entry_of, last_seq, started, up
 from stories import START, Story, approval, life, question, request
 
+from ayes.interfaces.cli.outcome import standing
 from ayes.interfaces.cli.sql import _csv_cell, unlike_formula
 from ayes.interfaces.cli.terminal import logs, output
 from ayes.ledger.clients.services import Ledger
+from ayes.ledger.judging.votes import count_votes
 from ayes.ledger.nats.credentials import Login
 from ayes.ledger.validity import call_of
 from ayes.ops.audit.replay import until as read_until
 from ayes.ops.broker.setup import apply_policy
 from ayes.projections import pending
-from ayes.projections.views.call import call_state, changes
+from ayes.projections.views.call import call_state, changes, decided_call
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact, encode
 from ayes.schemas.digest import call_digest
@@ -189,6 +191,33 @@ def test_facts_and_cards_are_lines_whatever_they_hold(capsys):
     [chain] = [line for line in card.splitlines() if "asked in the run of" in line]
     assert " > acme/t0/c (delegate, by desk)" in chain
     assert_harmless(card)
+
+
+def test_a_confirmation_by_the_requester_is_said_everywhere(capsys):
+    """In the queue, in the question of a vote, in the facts, and in what a command reports."""
+    story, ref = Story(), CallRef("acme", "t1", "c")
+    wish = e.Wish("pay", FIVE)
+    own = {"mode": "requester_confirms", "excluded": (), "own": ("rita",)}
+    story.tell(ref.requested, request(wish))
+    story.tell(ref.gated, msgspec.structs.replace(question(wish), **own))
+    call = call_of(ref, tuple(story.facts))
+    output.print_pending([pending.entry(call)], output.console())
+    assert "asks one of anybody; rita may confirm it)" in capsys.readouterr().out
+    output.print_question(call, output.console())
+    assert "rule 'money' (requester confirms)" in capsys.readouterr().out
+    stands = count_votes(call)
+    assert "Missing: one of anybody (requester confirms)." in standing(call, stands)
+    assert call_state(call, stands).mode == "requester_confirms"
+    story.tell(ref.vote("rita"), e.Voted(verdict="approve", digest=request(wish).digest))
+    decided = count_votes(call_of(ref, tuple(story.facts))).verdict
+    story.tell(ref.decided, decided)
+    call = call_of(ref, tuple(story.facts))
+    assert "Approved by rita (requester confirms) at " in standing(call, None)
+    assert call_state(call).mode == decided_call(call).mode == "requester_confirms"
+    output.print_facts(story.facts, output.console())
+    shown = capsys.readouterr().out
+    assert "rule 'money' asks one of anybody (requester confirms)" in shown
+    assert "by rita (requester confirms), rule 'money'" in shown
 
 
 def test_what_a_console_prints_by_another_way_does_not_act_either(capsys):

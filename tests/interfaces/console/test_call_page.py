@@ -8,7 +8,7 @@ import re
 import signal
 from urllib.parse import quote
 
-from console_client import POLICY, site
+from console_client import POLICY, listed, site
 
 from ayes.interfaces.api.identity import Role, Visitor
 from ayes.ledger.clients.services import Ledger
@@ -321,6 +321,33 @@ async def test_the_tools_name_is_typed_where_a_rule_wants_it(tmp_path):
         await client.post("/calls/shop/order-18/refund-1/vote", data=form("deny", other))
         denied = await shop.service.decision("shop/order-18/refund-1", timeout_s=60)
         assert isinstance(denied.decided.event, Denied)
+
+
+async def test_a_requester_who_may_confirm_is_told_so_and_others_see_that_they_did(tmp_path):
+    """In the list, on the call's page, among what was decided, and over the API."""
+    policy = POLICY + 'mode = "requester_confirms"\n'
+    async with site(tmp_path, policy) as shop, shop.client() as client:
+        digest = await shop.ask(REF)
+        [one] = (await listed(client, 1))["calls"]
+        assert (one["mode"], one["mine"], one["may_confirm"]) == ("requester_confirms", True, False)
+        assert "requester confirms" in words((await client.get("/")).text)
+        shop.visitor = Visitor("rita", frozenset({Role.REVIEWER}))
+        [one] = (await listed(client, 1))["calls"]
+        assert (one["mine"], one["may_confirm"]) == (True, True)
+        assert "you may confirm your own request" in words((await client.get("/?mine=true")).text)
+        assert "rita may confirm their own request." in words(await page(client))
+        await client.post(f"{CALL}/vote", data=form("approve", digest))
+        known = await shop.service.decision(REF, timeout_s=60)
+        assert known.approval.mode == "requester_confirms"
+        said = words(await page(client))
+        assert "Approved by rita requester confirms" in said
+        assert "by rita (requester confirms)" in said
+        assert "requester confirms" in words((await client.get("/decided")).text)
+        record = (await client.get(f"/api/v1{CALL}")).json()
+        assert (record["state"]["mode"], record["question"]["own"]) == (
+            "requester_confirms",
+            ["rita"],
+        )
 
 
 async def test_a_vote_that_cannot_be_sent_keeps_its_text(shop, client):
