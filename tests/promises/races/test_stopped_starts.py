@@ -288,7 +288,7 @@ async def _pays(
 
 
 async def _behind_the_gateway(site: Site, journal: Path, over: asyncio.Event) -> None:
-    """An agent calls a tool of an MCP server, and again while the answer is that it waits."""
+    """An agent calls a tool of an MCP server, and waits for the result where it is told to."""
     ledger = await site.ledger("service")
     async with (
         web_shop(journal) as server,
@@ -296,10 +296,13 @@ async def _behind_the_gateway(site: Site, journal: Path, over: asyncio.Event) ->
         client(url, mode="legacy") as agent,
     ):
         for number in count(1):
-            while not over.is_set():
-                said = await agent.call_tool("refund", {"order": f"mcp-{number}"})
-                if f"given back for mcp-{number}" in str(said.content):
-                    break
+            said = await agent.call_tool("refund", {"order": f"mcp-{number}"})
+            while waiting := re.search(
+                r'`approvals_wait` with the id "([^"]+)"', str(said.content)
+            ):
+                if over.is_set():
+                    return
+                said = await agent.call_tool("approvals_wait", {"id": waiting[1]})
             if over.is_set():
                 return
 
