@@ -36,6 +36,7 @@ from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.content import content_of
 from ayes.schemas.errors import BadInput, UnknownTool
+from ayes.schemas.events import ToolClass
 from ayes.schemas.slots import CallRef
 from ayes.schemas.toml_files import TomlModel, mistake, mistakes
 from ayes.schemas.tools import ToolSpec, declaration
@@ -66,6 +67,8 @@ class SubAgent(TomlModel):
     max_turns: Annotated[int, Field(ge=1)] = 100
     #: JSON Schema of the arguments, raw text.
     arguments: str = TASK_SCHEMA
+    #: Of its tool. Its calls are judged by the highest class of theirs and this one.
+    tool_class: ToolClass | None = Field(default=None, alias="class")
 
     def spec(self, tool: str) -> ToolSpec:
         """The declaration of the tool of that name.
@@ -73,7 +76,14 @@ class SubAgent(TomlModel):
         Raises:
             ValidationError: of pydantic; `tool` is not a valid name, or `arguments` not a schema.
         """
-        return ToolSpec(name=tool, description=self.description, schema=self.arguments)
+        return ToolSpec.model_validate(
+            {
+                "name": tool,
+                "description": self.description,
+                "schema": self.arguments,
+                "class": self.tool_class,
+            }
+        )
 
 
 def _declarable(agents: dict[str, SubAgent]) -> dict[str, SubAgent]:

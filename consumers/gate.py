@@ -83,6 +83,7 @@ from ayes.ledger.judging.policies import (
     Policies,
     about,
     attributed,
+    classed,
     origin,
     origin_slots,
     reply_slot,
@@ -209,6 +210,8 @@ class Gate:
             return await self._asked(ledger, call, handed)
         # Read after the call, here and below: no policy may be older than the call it judges.
         policies, tool = await ledger.policies(call.ref.workspace), await ledger.tool_of(call)
+        whence = replace(whence, chain=await ledger.with_classes(whence.chain, policies))
+        call = classed(call, tool, whence.chain)
         case = Case(call, policies, tool, origin=whence, names_requester=names_requester)
         case = replace(case, by_policies=policy_verdict(case))
         case = await _with_budgets(ledger, case, call.ref.requested)
@@ -300,9 +303,9 @@ class Gate:
             return case
         # An edit and an approval are judged again by the policies in force by then.
         workspace = call.ref.workspace
-        case = replace(
-            case, policies=await ledger.policies(workspace), tool=await ledger.tool_of(call)
-        )
+        policies, tool = await ledger.policies(workspace), await ledger.tool_of(call)
+        call = await ledger.with_class(call, policies, tool)
+        case = replace(case, call=call, policies=policies, tool=tool)
         assert call.gated
         latest = _later(max(call.gated, call.votes[-1], key=attrgetter("seq")), handed)
         case = await _with_budgets(ledger, case, latest)

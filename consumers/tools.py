@@ -45,7 +45,7 @@ from ayes.ledger.tool_runner import (
     idempotency_key,
 )
 from ayes.schemas.errors import BadInput, BrokerRefused, OutcomeUnknown, Unavailable
-from ayes.schemas.events import ToolRef
+from ayes.schemas.events import ToolClass, ToolRef
 from ayes.schemas.tools import ToolSpec, declaration, spec_of
 
 __all__ = [
@@ -87,6 +87,9 @@ class Tools(Mapping[str, Registered]):
         repeatable: bool = False,
         governs: bool = False,
         secret: Sequence[str] = (),
+        tool_class: ToolClass | None = None,
+        undo: str = "",
+        undo_within_s: float | None = None,
         lookup: ToolFunction | None = None,
     ) -> Callable[[F], F]:
         """Register a function; for use as a decorator.
@@ -97,13 +100,17 @@ class Tools(Mapping[str, Registered]):
             governs: it can change policy, so people are asked about each call whatever rules say.
             secret: the arguments that no notice shows, as JSON pointers such as `/password`; `*`
                 stands for every key or index.
+            tool_class: `reads`, `reversible`, `reversible_outside` or `irreversible`, for rules of
+                policies; without one it counts as irreversible.
+            undo: the name of the tool that undoes what it did.
+            undo_within_s: for how long that is possible, from when it returned.
             lookup: tells what became of a call whose executor died. It takes the same arguments and
                 returns what the tool returned, or `NOT_DONE` if the call had no effect and will
                 have none any more. If it raises or returns None, the call is in doubt.
 
         Raises:
-            BadInput: no schema can be made from its parameters, the name is taken, or its lookup
-                has other parameters.
+            BadInput: no schema can be made from its parameters, a key of its declaration is not
+                valid, the name is taken, or its lookup has other parameters.
         """
 
         def register(function: F) -> F:
@@ -114,6 +121,9 @@ class Tools(Mapping[str, Registered]):
                 run_by="executor",
                 governs=governs,
                 secret=secret,
+                tool_class=tool_class,
+                undo=undo,
+                undo_within_s=undo_within_s,
             )
             if spec.name in self._tools:
                 raise BadInput(

@@ -70,6 +70,8 @@ class Call(Struct, frozen=True):
     stops: tuple[Stop, ...] = ()
     #: Who was removed: not of the facts about the call, but of what counting its votes needs.
     people: People = People()
+    #: The class by which rules judge it (`policies.classed`), not of the facts about it either.
+    tool_class: e.ToolClass = "irreversible"
 
     @property
     def status(self) -> Status:
@@ -295,6 +297,24 @@ class Call(Struct, frozen=True):
         if self.decided is None or not isinstance(self.decided.event, e.Approved):
             return None
         return after(self.decided.recorded_at, self.decided.event.valid_for_s)
+
+    @property
+    def undoing(self) -> e.Undoing | None:
+        """How it can be undone, as its question says, or the approval of one without a question."""
+        decision = self.decided.event if self.decided else None
+        asking = self.approval_request
+        said = asking if asking is not None or not isinstance(decision, e.Approved) else decision
+        return said.undoing if said is not None else None
+
+    @property
+    def undo_until(self) -> datetime | None:
+        """Until when it can be undone, on the broker's clock; None: no end is known, or it has not
+        returned.
+        """
+        returned = self.finished is not None and isinstance(self.finished.event, e.ToolReturned)
+        if self.finished is None or not returned or self.undoing is None:
+            return None
+        return after(self.finished.recorded_at, self.undoing.undo_within_s)
 
     @property
     def deadline(self) -> datetime | None:

@@ -1,6 +1,7 @@
 """Recorded facts in words, for error messages and for the command line."""
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Final
 
 from ayes.ledger.stops import Stop
@@ -58,15 +59,35 @@ _EFFECTS: Final[dict[type[e.Event], str]] = {
 
 
 def describe_chain(chain: Iterable[e.Link]) -> str:
-    """The calls in whose runs something is asked: `shop/t1/c1 (delegate, by desk) > ...`."""
+    """The calls in whose runs something is asked: `shop/t1/c1 (delegate, by desk, reads) > ...`."""
     return " > ".join(
-        f"{one.call} ({one.tool}{f', by {one.agent}' if one.agent else ''})" for one in chain
+        f"{one.call} ({one.tool}{f', by {one.agent}' if one.agent else ''}"
+        f"{f', {class_words(one.tool_class)}' if one.tool_class else ''})"
+        for one in chain
     )
 
 
 def mode_words(mode: e.Mode | None) -> str:
     """What stands behind the voters if the requester may vote, or did; else nothing."""
     return " (requester confirms)" if mode == "requester_confirms" else ""
+
+
+def describe_undoing(undoing: e.Undoing, until: datetime | None = None) -> str:
+    """The class of a call, how it can be undone, and until when:
+    `reversible, with cancel_order, within 2 hours after it returned`.
+    """
+    how = f", with {undoing.undo}" if undoing.undo else ""
+    if until is not None:
+        how += f", until {until:%Y-%m-%d %H:%M:%S} UTC"
+    elif undoing.undo_within_s is not None:
+        how += f", within {duration(undoing.undo_within_s)} after it returned"
+    return f"{class_words(undoing.tool_class)}{how}"
+
+
+def class_words(tool_class: e.JudgedClass) -> str:
+    if tool_class == "undeclared":
+        return "not declared, which counts as irreversible"
+    return tool_class.replace("_", " ")
 
 
 def describe(fact: Fact) -> str:

@@ -18,7 +18,7 @@ The rules of this file:
 from datetime import datetime
 from typing import Annotated, Final, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 #: The ground of a decision: the policy alone, people, a call that could never run, a grant, an
 #: earlier denial of the same call, a limit of the policy, or one person in an emergency.
@@ -30,6 +30,13 @@ type OnTimeout = Literal["deny", "escalate", "stay"]
 type Mode = Literal["four_eyes", "requester_confirms"]
 #: How a person confirms an approval: by typing the name of the tool.
 type Confirm = Literal["typed"]
+#: What a tool does that is to be undone, from the least: it changes nothing; it can be undone where
+#: it acts; it can be undone only by somebody outside, or with their help; nothing undoes it.
+type ToolClass = Literal["reads", "reversible", "reversible_outside", "irreversible"]
+#: The class by which rules judge a tool. One that declares none counts as irreversible.
+type JudgedClass = Literal[
+    "reads", "reversible", "reversible_outside", "irreversible", "undeclared"
+]
 #: What happens to a user's message while a call of the thread is pending.
 type WhilePending = Literal["queue", "supersede", "block"]
 #: Each way in which a call can end without having run.
@@ -330,6 +337,19 @@ class Link(Struct, frozen=True, omit_defaults=True, gc=False):
     tool: str
     #: The agent that made the call.
     agent: str = ""
+    #: Of its tool; None: no policy in force speaks of classes.
+    tool_class: JudgedClass | None = field(name="class", default=None)
+
+
+class Undoing(Struct, frozen=True, gc=False):
+    """How what a call does can be undone, as its tool declares it."""
+
+    #: `undeclared`: it declares none, and counts as irreversible.
+    tool_class: JudgedClass = field(name="class")
+    #: The tool that undoes it; empty: none does, or nobody said.
+    undo: str = ""
+    #: For how long it can be undone after it returned. None: no end is known.
+    undo_within_s: float | None = None
 
 
 class ApprovalRequested(Event, frozen=True, tag="ApprovalRequested"):
@@ -381,6 +401,8 @@ class ApprovalRequested(Event, frozen=True, tag="ApprovalRequested"):
     mode: Mode = "four_eyes"
     #: With `requester_confirms`: the people whom `excluded` would name otherwise.
     own: tuple[str, ...] = ()
+    #: None: its tool declares no class, and no policy in force speaks of classes.
+    undoing: Undoing | None = None
 
 
 class Escalated(Event, frozen=True, tag="Escalated"):
@@ -453,6 +475,8 @@ class Approved(Event, frozen=True, tag="Approved"):
     valid_for_s: float | None = None
     #: `requester_confirms`: one of the voters would have been excluded otherwise.
     mode: Mode = "four_eyes"
+    #: If nobody was asked: as in `ApprovalRequested`.
+    undoing: Undoing | None = None
 
 
 class Denied(Event, frozen=True, tag="Denied"):
@@ -652,6 +676,12 @@ class ToolDeclared(Event, frozen=True, tag="ToolDeclared"):
     #: The arguments that no notice shows, as JSON pointers (RFC 6901) in which `*` stands for every
     #: key or index.
     secret: tuple[str, ...] = ()
+    #: None: it counts as irreversible.
+    tool_class: ToolClass | None = field(name="class", default=None)
+    #: The tool that undoes what it did; empty: none does, or nobody said.
+    undo: str = ""
+    #: For how long it can be undone after it returned. None: no end is known.
+    undo_within_s: float | None = None
 
 
 class Granted(Event, frozen=True, tag="Granted"):

@@ -188,8 +188,10 @@ def _structs_in(part: object, seen: set[int]) -> Iterator[inspect_types.StructTy
 def describe(schema: dict[str, Any], kind: type) -> None:
     """Add the comments before the fields of a class to its schema, as their descriptions."""
     properties, texts = schema.get("properties", {}), field_texts(kind)
+    fields = getattr(kind, "__struct_encode_fields__", ()), getattr(kind, "__struct_fields__", ())
+    named = dict(zip(*fields, strict=True))
     for field, known in properties.items():
-        if text := texts.get(field):
+        if text := texts.get(named.get(field, field)):
             properties[field] = _described(known, text)
 
 

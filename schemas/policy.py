@@ -30,6 +30,8 @@
     workspaces = ["*"]                          # absent: any
     agents = ["desk-*"]                         # agents that make the call; absent: any
     labels = {channel = "chat"}                 # of the thread; absent: any
+    class = "irreversible"                      # of the tools of the call and of the calls above
+                                                # it, the highest; or a list; absent: any
     valid_for_s = 86400                         # how long an approval is valid; absent: for ever
     priority = 0                                # a higher one overrides lower ones
     shadow = false                              # true: no effect; its verdict is recorded
@@ -111,14 +113,16 @@ from ayes.schemas.events import (
     PolicyApplied,
     Quorum,
     Stage,
+    ToolClass,
     WhilePending,
 )
 from ayes.schemas.ids import is_token, token
-from ayes.schemas.limits import MAX_INTERVAL_S, cited
+from ayes.schemas.limits import cited
 from ayes.schemas.people import plain
 from ayes.schemas.quorums import everybody, is_among, is_plain, lacking, needed
 from ayes.schemas.routes import DEFAULT_ROOM, Contact, Contacts, Route, check_routing
 from ayes.schemas.toml_files import (
+    Interval,
     TomlModel,
     check_names_differ,
     checked_token,
@@ -179,7 +183,6 @@ def _checked_voter(voter: str) -> str:
 #: Who may vote: names, patterns, and groups of the file as `@group`.
 type Voter = Annotated[str, AfterValidator(_checked_voter)]
 type Voters = Annotated[tuple[Voter, ...], Field(strict=False, min_length=1)]
-type Interval = Annotated[float, Field(gt=0, le=MAX_INTERVAL_S, allow_inf_nan=False)]
 type Count = Annotated[int, Field(ge=1, le=1000)]
 
 
@@ -241,6 +244,8 @@ class Rule(TomlModel):
     agents: Patterns = ("*",)
     #: Each must be there; the values may be patterns.
     labels: dict[str, str] = Field(default_factory=dict)
+    #: The classes that it matches; empty: any.
+    classes: Annotated[tuple[ToolClass, ...], Field(strict=False, alias="class")] = ()
     priority: int = Field(default=0, ge=-1000, le=1000)
     shadow: bool = False
     #: How long an approval is valid, from its decision to the start of the call. None: for ever.
@@ -339,6 +344,13 @@ class Rule(TomlModel):
                 )
         return self
 
+    @field_validator("classes", mode="before")
+    @classmethod
+    def _one_or_several(cls, classes: object) -> object:
+        if classes == []:
+            raise ValueError("the list is empty. Name a class, or omit the key to match any.")
+        return (classes,) if isinstance(classes, str) else classes
+
     @field_validator("when")
     @classmethod
     def _is_a_condition(cls, when: str) -> str:
@@ -349,7 +361,7 @@ class Rule(TomlModel):
     @property
     def matches(self) -> object:
         """Equal for two rules that match the same calls."""
-        sets = (self.tools, self.workspaces, self.agents, self.labels.items())
+        sets = (self.tools, self.workspaces, self.agents, self.labels.items(), self.classes)
         return self.when, self.priority, self.shadow, *map(frozenset, sets)
 
 
@@ -566,6 +578,11 @@ class Policy(TomlModel):
     def stages(self, rule: Rule) -> tuple[Stage, ...]:
         """The escalation stages of this rule, in order."""
         return tuple(Stage(self.people(stage.voters), stage.expires_in_s) for stage in rule.stages)
+
+    @cached_property
+    def speaks_of_classes(self) -> bool:
+        """Whether a rule matches by the class of a tool."""
+        return any(rule.classes for rule in self.rules)
 
     @cached_property
     def untold(self) -> tuple[str, ...]:

@@ -8,14 +8,14 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from ayes.schemas.errors import BadFile, BadId
 from ayes.schemas.ids import token
-from ayes.schemas.limits import cited
+from ayes.schemas.limits import MAX_INTERVAL_S, cited
 from ayes.schemas.tool_names import tool_name
 
 #: The type of an error that says only that nobody wants the value.
@@ -24,6 +24,7 @@ NOT_WANTED: Final = "not_wanted"
 MAX_MISTAKES: Final = 5
 
 type Place = tuple[str | int, ...]
+type Interval = Annotated[float, Field(gt=0, le=MAX_INTERVAL_S, allow_inf_nan=False)]
 
 
 class TomlModel(BaseModel):

@@ -11,20 +11,28 @@ import hashlib
 import heapq
 import inspect
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Final, NamedTuple
 
 import jsonschema_rs
-from pydantic import Field, PydanticUserError, TypeAdapter, ValidationError, field_validator
+from pydantic import (
+    Field,
+    PydanticUserError,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic.json_schema import GenerateJsonSchema
 
 from ayes.schemas import strict_json
 from ayes.schemas.drafts import Draft, drafts_of
 from ayes.schemas.errors import BadFact, BadInput
-from ayes.schemas.events import ToolDeclared
+from ayes.schemas.events import JudgedClass, ToolClass, ToolDeclared
 from ayes.schemas.schema_cost import MAX_STEPS, MAX_STEPS_EXPLAINED, SchemaCost
 from ayes.schemas.toml_files import (
+    Interval,
     TomlModel,
     check_names_differ,
     checked_token,
@@ -34,6 +42,14 @@ from ayes.schemas.toml_files import (
 )
 
 MAX_PROBLEMS: Final = 3
+#: The classes, from the lowest to the highest.
+CLASSES: Final[tuple[ToolClass, ...]] = (
+    "reads",
+    "reversible",
+    "reversible_outside",
+    "irreversible",
+)
+_UNDOABLE: Final = ("reversible", "reversible_outside")
 _MAX_PROBLEM_CHARACTERS: Final = 200
 
 
@@ -53,6 +69,29 @@ class ToolSpec(TomlModel):
     #: The arguments that no notice shows, as JSON pointers (RFC 6901) in which `*` stands for every
     #: key or index: `/password`, `/headers/*`.
     secret: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    #: What it does that is to be undone. None: it counts as irreversible.
+    tool_class: ToolClass | None = Field(default=None, alias="class")
+    #: The name of the tool that undoes what it did.
+    undo: str = ""
+    #: For how long it can be undone, from when it returned. None: no end is known.
+    undo_within_s: Interval | None = None
+
+    @field_validator("undo", "undo_within_s")
+    @classmethod
+    def _can_be_undone[T](cls, value: T, info: ValidationInfo) -> T:
+        declared = info.data.get("tool_class")
+        if value and "tool_class" in info.data and declared not in _UNDOABLE:
+            has = "none is declared" if declared is None else f"here it is {declared!r}"
+            raise ValueError(
+                'only a tool with class = "reversible" or "reversible_outside" has this key; '
+                f"{has}."
+            )
+        return value
+
+    @field_validator("undo")
+    @classmethod
+    def _is_another_tool(cls, value: str) -> str:
+        return checked_tool_name(value) if value else value
 
     @field_validator("secret")
     @classmethod
@@ -112,6 +151,19 @@ class Mistake(NamedTuple):
     #: Its place as a JSON pointer (RFC 6901); empty: the whole.
     pointer: str
     message: str
+
+
+def judged_class(tool: "Tool | None") -> JudgedClass:
+    """The class that a tool declares."""
+    return (tool and tool.declared.tool_class) or "undeclared"
+
+
+def highest_class(classes: Iterable[JudgedClass | None]) -> ToolClass:
+    """The highest of these classes; one that is not known counts as irreversible."""
+    known: Iterable[ToolClass] = (
+        "irreversible" if one is None or one == "undeclared" else one for one in classes
+    )
+    return max(known, key=CLASSES.index)
 
 
 class Tool:
@@ -199,6 +251,9 @@ def declaration(spec: ToolSpec) -> tuple[str, ToolDeclared]:
         run_by=spec.run_by,
         governs=spec.governs,
         secret=spec.secret,
+        tool_class=spec.tool_class,
+        undo=spec.undo,
+        undo_within_s=spec.undo_within_s,
     )
     return version_of(spec.name, declared), declared
 
@@ -207,13 +262,21 @@ def version_of(name: str, declared: ToolDeclared) -> str:
     """The version of a declaration, under which it is recorded.
 
     The first 16 hex digits of SHA-256 over `<length>:<text>` of the name, description, schema,
-    `yes` or `no` for `repeatable`, `run_by`, `governs` if it is true, and the places that are
-    secret, each after a `/` of its own; so no two declarations have the same encoding.
+    `yes` or `no` for `repeatable`, `run_by`, `governs` if it is true, `class=`, `undo=` and
+    `undo_within_s=` with the values of those that are declared (the seconds as `3600.0`), and the
+    places that are secret, each after a `/` of its own; so no two declarations have the same
+    encoding.
     """
     repeatable = "yes" if declared.repeatable else "no"
     contract = [name, declared.description, declared.schema, repeatable, declared.run_by]
     if declared.governs:
         contract.append("governs")
+    if declared.tool_class is not None:
+        contract.append(f"class={declared.tool_class}")
+    if declared.undo:
+        contract.append(f"undo={declared.undo}")
+    if declared.undo_within_s is not None:
+        contract.append(f"undo_within_s={declared.undo_within_s!r}")
     contract += [f"/{pointer}" for pointer in declared.secret]
     encoded = b"".join(b"%d:%s" % (len(raw), raw) for raw in (part.encode() for part in contract))
     return hashlib.sha256(encoded).hexdigest()[:16]
@@ -238,23 +301,30 @@ def spec_of(
     run_by: str = "client",
     governs: bool = False,
     secret: Sequence[str] = (),
+    tool_class: ToolClass | None = None,
+    undo: str = "",
+    undo_within_s: float | None = None,
 ) -> ToolSpec:
     """Declare a Python function: its name, its docstring and the schema of its parameters.
 
     Raises:
-        BadInput: no schema can be made of its parameters, or its name cannot be a tool's.
+        BadInput: no schema can be made of its parameters, or a key of its declaration is not valid.
     """
     name = name or getattr(function, "__name__", "")
+    declared = {
+        "name": name,
+        "description": inspect.getdoc(function) or "",
+        "schema": schema_of(function),
+        "repeatable": repeatable,
+        "governs": governs,
+        "run_by": run_by,
+        "secret": tuple(secret),
+        "class": tool_class,
+        "undo": undo,
+        "undo_within_s": undo_within_s,
+    }
     try:
-        return ToolSpec(
-            name=name,
-            description=inspect.getdoc(function) or "",
-            schema=schema_of(function),
-            repeatable=repeatable,
-            governs=governs,
-            run_by=run_by,
-            secret=tuple(secret),
-        )
+        return ToolSpec.model_validate(declared)
     except ValidationError as problem:
         raise BadInput(
             f"tool {name!r}: {' '.join(said for _, said in mistakes(problem))}"

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from ayes.interfaces.api.base import ApiRouter
 from ayes.interfaces.api.identity import Reading
@@ -12,6 +12,7 @@ from ayes.projections.views.copied import copied
 from ayes.projections.views.fact import fact_row
 from ayes.schemas import tools as declared_tools
 from ayes.schemas.codec import Fact
+from ayes.schemas.events import ToolClass
 
 router: Final = ApiRouter(tags=["tools"])
 
@@ -30,6 +31,12 @@ class DeclaredTool(Struct, frozen=True):
     repeatable: bool
     #: Whether it can change policy; people are asked about each call then.
     governs: bool
+    #: None: it declares none, and counts as irreversible.
+    tool_class: ToolClass | None = field(name="class")
+    #: The tool that undoes what it did; empty: none is declared.
+    undo: str
+    #: For how long, from when it returned; None: no end is known.
+    undo_within_s: float | None
     #: When this version was declared.
     declared_at: datetime
     #: Who declared it, by its own account.

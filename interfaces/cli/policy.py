@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Final
 
+from msgspec.structs import replace
+
 from ayes.interfaces.cli.command import Session, command
 from ayes.interfaces.cli.options import (
     CallArgument,
@@ -21,6 +23,7 @@ from ayes.interfaces.cli.terminal.output import print_data, print_json, print_li
 from ayes.interfaces.cli.terminal.prompt import text_or_stdin
 from ayes.interfaces.cli.terminal.tables import print_table
 from ayes.ledger.clients.services import Ledger
+from ayes.ledger.descriptions import class_words
 from ayes.ledger.judging.budgets import sums_of
 from ayes.ledger.judging.explanation import (
     Explained,
@@ -31,7 +34,7 @@ from ayes.ledger.judging.explanation import (
     explained,
     said_to,
 )
-from ayes.ledger.judging.policies import attributed, origin, origin_slots
+from ayes.ledger.judging.policies import attributed, classed, origin, origin_slots
 from ayes.ledger.validity import call_of
 from ayes.ops.audit import backtest as trying
 from ayes.ops.audit.backtest import Counts, Report
@@ -44,6 +47,7 @@ from ayes.schemas.policy import TOKENS, Budget, Policy, Rule, read_policy
 from ayes.schemas.slots import CallRef
 from ayes.schemas.toml_files import read_text
 from ayes.schemas.tool_names import tool_name
+from ayes.schemas.tools import CLASSES
 
 # -------------------------------------------------------------------------------------- policy test
 
@@ -56,6 +60,9 @@ async def try_file(
     agent: Annotated[str, option("--agent", "NAME", "The agent that makes the call.")] = "",
     requester: RequesterOption = "",
     labels: LabelsOption = None,
+    tool_class: Annotated[
+        str | None, option("--class", "CLASS", "The class that its tool declares.")
+    ] = None,
     workspace: WorkspaceOption = "default",
     json: JsonOption = False,
 ) -> None:
@@ -64,15 +71,16 @@ async def try_file(
     if tool is not None:
         arguments = text_or_stdin(arguments).strip()
         wish = _wish(tool, arguments, agent, requester, labels or ())
-        word = said_to(wish, workspace, policy)
+        word = said_to(wish, workspace, policy, _class(tool_class))
         if json:
             print_json(word)
         else:
             _print_lines([("", f"{tool} {arguments}"), *_verdict_lines(word, file)])
         return
-    if agent or labels or requester or arguments != "{}":
+    if agent or labels or requester or tool_class or arguments != "{}":
         raise BadInput(
-            "--arguments, --agent, --requester and --label describe a call: add --tool NAME."
+            "--arguments, --agent, --requester, --label and --class describe a call: add --tool "
+            "NAME."
         )
     if json:
         print_data(policy.model_dump_json(by_alias=True))
@@ -104,6 +112,13 @@ def _wish(
     )
 
 
+def _class(text: str | None) -> e.ToolClass | None:
+    found = next((one for one in CLASSES if one == text), None)
+    if text is not None and found is None:
+        raise BadInput(f"{text!r} is not a class. It can be {', '.join(CLASSES)}.")
+    return found
+
+
 def _in_short(policy: Policy, rule: Rule) -> str:
     """A rule in one line: its name, its tools, when it matches, who must agree."""
     parts = [f"{rule.name!r}: {', '.join(rule.tools)}"]
@@ -114,6 +129,7 @@ def _in_short(policy: Policy, rule: Rule) -> str:
         if names != ("*",)
     ]
     parts += [f"with label {name}={value}" for name, value in rule.labels.items()]
+    parts += [f"of class {' or '.join(rule.classes)}"] if rule.classes else []
     parts += [f"priority {rule.priority}"] if rule.priority else []
     parts += [_who(policy, rule)] if rule.then == "ask" else []
     parts += ["without effect"] if rule.shadow else []
@@ -276,6 +292,8 @@ async def explanation(ledger: Ledger, ref: CallRef) -> Explained:
     names_requester, call = bool(call.wish.requester), attributed(call, whence)
     policies = await ledger.policies(ref.workspace)
     tool = await ledger.tool_of(call)
+    whence = replace(whence, chain=await ledger.with_classes(whence.chain, policies))
+    call = classed(call, tool, whence.chain)
     call, delegations = await ledger.with_given(call) if call.votes else (call, ())
     grants = await ledger.grants(ref.workspace)
     sums = sums_of(policies, call)
@@ -302,6 +320,8 @@ def _lines(one: Explained) -> list[_Line]:
         lines.append(("judged", "not yet, by any gate"))
     else:
         lines += _verdict_lines(one.judged, _origin(one.judged), agreeing=True)
+    if one.tool_class is not None:
+        lines.append(("class", f"it is judged as {class_words(one.tool_class)}"))
     if one.asked_as_well:
         asked = ", ".join(one.asked_as_well)
         lines.append(("as well", f"{asked}, since nobody had decided in time"))

@@ -24,7 +24,7 @@ from ayes.ledger.call import Call
 from ayes.ledger.descriptions import already_filled
 from ayes.ledger.files import kept_again, with_files_kept
 from ayes.ledger.judging.budgets import Sum, candidates, filled, giving_back
-from ayes.ledger.judging.chain import chain_above
+from ayes.ledger.judging.chain import Chain, chain_above
 from ayes.ledger.judging.grants import Delegation, Grant, delegations_of, grants_of
 from ayes.ledger.judging.in_force import (
     VoidVersion,
@@ -36,7 +36,14 @@ from ayes.ledger.judging.in_force import (
     void_policies,
     void_tools,
 )
-from ayes.ledger.judging.policies import AppliedPolicy, Origin, Policies, attributed, origin
+from ayes.ledger.judging.policies import (
+    AppliedPolicy,
+    Origin,
+    Policies,
+    attributed,
+    classed,
+    origin,
+)
 from ayes.ledger.judging.policy_proposals import named_proposal
 from ayes.ledger.judging.policy_proposals import problem as problem_of
 from ayes.ledger.judging.votes import Tally, tally
@@ -98,7 +105,7 @@ from ayes.schemas.slots import (
     stops,
     tool_slot,
 )
-from ayes.schemas.tools import Tool, ToolSpec, declaration
+from ayes.schemas.tools import Tool, ToolSpec, declaration, judged_class
 
 _log: Final = get_logger("ayes.ledger.clients.client")
 
@@ -524,6 +531,7 @@ class LedgerClient:
             call = await self.with_origin(call)
             policies = await self.policies(call.ref.workspace)
             tool = await self.tool_of(call)
+            call = await self.with_class(call, policies, tool)
         return tally(call, policies, tool, given)
 
     async def with_given(self, call: Call) -> tuple[Call, tuple[Delegation, ...]]:
@@ -548,6 +556,26 @@ class LedgerClient:
         if not isinstance(opened, e.ThreadOpened) or not opened.parent:
             return whence
         return replace(whence, chain=await chain_above(whence.opened, read))
+
+    async def with_class(self, call: Call, policies: Policies, tool: Tool | None) -> Call:
+        """A call that people were asked about, with the class by which these policies judge it."""
+        asking = call.approval_request
+        above = await self.with_classes(Chain(asking.chain if asking else ()), policies)
+        return classed(call, tool, above)
+
+    async def with_classes(self, chain: Chain, policies: Policies) -> Chain:
+        """The calls above a thread with the classes of their tools, if these policies speak of
+        classes. Else nothing is read.
+        """
+        if not chain.links or not policies.speak_of_classes:
+            return chain
+        refs = [CallRef.parse(link.call) for link in chain.links]
+        facts = await self.read(*(ref.requested for ref in refs))
+        calls = [call_of(ref, facts) for ref in refs]
+        tools = [await self.tool_of(call) if call.requested else None for call in calls]
+        named = zip(chain.links, map(judged_class, tools), strict=True)
+        links = tuple(replace(link, tool_class=declared) for link, declared in named)
+        return replace(chain, links=links)
 
     # ---------------------------------------------------------------------------------------- tools
 

@@ -217,7 +217,9 @@ class Reviewer:
         if problem := tool.problems(arguments):
             raise BadArguments(problem)
         known = await self._ledger.with_origin(call)
-        more = of_edit(await self._ledger.policies(ref.workspace), tool, known, arguments)
+        policies = await self._ledger.policies(ref.workspace)
+        known = await self._ledger.with_class(known, policies, tool)
+        more = of_edit(policies, tool, known, arguments)
         assert known.approval_request
         if more is None:
             own = known.approval_request.mode != "four_eyes"

@@ -15,8 +15,9 @@ from msgspec import Struct
 from ayes.ledger.call import Call
 from ayes.ledger.descriptions import describe
 from ayes.ledger.judging.budgets import Sum
+from ayes.ledger.judging.chain import Chain
 from ayes.ledger.judging.grants import Delegation
-from ayes.ledger.judging.policies import AppliedPolicy, Origin, Policies
+from ayes.ledger.judging.policies import AppliedPolicy, Origin, Policies, classed
 from ayes.ledger.judging.verdict import Case, verdict
 from ayes.ledger.judging.votes import CastVote, Tally, asked, cast_votes, tally
 from ayes.ledger.objections import VoteFlaw
@@ -135,6 +136,9 @@ class Explained(Struct, frozen=True):
     budgets: tuple[ExplainedBudget, ...]
     #: The verdict by the policies and budgets as they stand now, if it differs.
     by_now: ExplainedVerdict | None
+    #: The highest class of its tool and of the tools of the calls above it; None: no policy in
+    #: force speaks of classes.
+    tool_class: e.ToolClass | None = msgspec.field(name="class", default=None)
 
 
 def explained(
@@ -151,8 +155,8 @@ def explained(
     """Explain a requested call.
 
     Args:
-        call: with requester, agent and labels of its thread (`policies.attributed`), and with who
-            was removed (`with_given`).
+        call: with requester, agent and labels of its thread (`policies.attributed`), with its class
+            (`policies.classed`), and with who was removed (`with_given`).
         policies: those in force now.
         tool: the declaration; None if there is none.
         grants: the grants that the call used, as `giver/grant`.
@@ -166,7 +170,7 @@ def explained(
     votes = cast_votes(call, policies, tool, delegations)
     ballots = [one for one in votes if one.objection is None]
     judged = _judged(call, stands, ballots)
-    requested = Call(call.ref, requested=call.requested)
+    requested = Call(call.ref, requested=call.requested, tool_class=call.tool_class)
     wished = Case(
         requested,
         policies,
@@ -196,6 +200,7 @@ def explained(
         decided=describe(call.decided) if call.decided is not None else "",
         budgets=tuple(_budget(one, call) for one in budgets),
         by_now=now if judged is None or _differ(judged, now) else None,
+        tool_class=call.tool_class if policies.speak_of_classes else None,
     )
 
 
@@ -345,14 +350,22 @@ def _kind(event: object) -> str:
     return event.type if isinstance(event, e.Carried) else type(event).__name__
 
 
-def said_to(wish: e.ToolRequested, workspace: str, policy: Policy) -> ExplainedVerdict:
-    """The verdict on a wish if this policy were in force and any arguments were valid."""
+def said_to(
+    wish: e.ToolRequested, workspace: str, policy: Policy, tool_class: e.ToolClass | None = None
+) -> ExplainedVerdict:
+    """The verdict on a wish if this policy were in force and any arguments were valid.
+
+    Args:
+        tool_class: the class that its tool declares; None: none.
+    """
     ref = ThreadRef(workspace, "t").call("c")
     now = datetime.fromtimestamp(0).astimezone()
     call = Call(ref, requested=Fact(1, now, ref.requested, wish))
     if not wish.requester:  # any requester will do
         policy = policy.model_copy(update={"unmapped_requesters": "exclude_nobody"})
-    case = Case(call, Policies(AppliedPolicy(0, policy)), Tool(wish.tool, wish.tool_version, _ANY))
+    declared = msgspec.structs.replace(_ANY, tool_class=tool_class)
+    tool = Tool(wish.tool, wish.tool_version, declared)
+    case = Case(classed(call, tool, Chain()), Policies(AppliedPolicy(0, policy)), tool)
     return _explained_verdict(verdict(case, now), wish)
 
 

@@ -24,7 +24,7 @@ from ayes.schemas.people import by_person, is_excluded, is_mapped, person, plain
 from ayes.schemas.policy import Policy
 from ayes.schemas.quorums import filled, is_among, is_plain, lacking, needed
 from ayes.schemas.slots import CLIENT, CallRef, Slot
-from ayes.schemas.tools import Tool
+from ayes.schemas.tools import Tool, highest_class, judged_class
 
 
 class AppliedPolicy(Struct, frozen=True):
@@ -40,6 +40,11 @@ class Policies(Struct, frozen=True):
 
     workspace: AppliedPolicy = AppliedPolicy()
     organisation: AppliedPolicy = AppliedPolicy(organisation=True)
+
+    @property
+    def speak_of_classes(self) -> bool:
+        """Whether a rule matches by the class of a tool."""
+        return any(one.policy.speaks_of_classes for one in (self.workspace, self.organisation))
 
     def grantable(self, tool: str) -> bool:
         """Whether a grant may cover this tool."""
@@ -198,6 +203,17 @@ def attributed(call: Call, origin: Origin) -> Call:
     return call if whose == wish else replace(call, requested=replace(call.requested, event=whose))
 
 
+def classed(call: Call, tool: Tool | None, above: Chain) -> Call:
+    """The call with the class by which rules judge it.
+
+    Args:
+        tool: its declaration; None if there is none.
+        above: with the classes of its calls (`with_classes`).
+    """
+    classes = (judged_class(tool), *(link.tool_class for link in above.links))
+    return replace(call, tool_class=highest_class(classes))
+
+
 def disowned(call: Call, origin: Origin) -> str | None:
     """Why a request does not match its thread, or the thread its parent; None if they do.
 
@@ -284,6 +300,7 @@ def about(call: Call, arguments: str | None = None) -> About:
         workspace=call.ref.workspace,
         thread=call.ref.thread,
         labels=wish.labels,
+        tool_class=call.tool_class,
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from ayes.schemas import conditions
-from ayes.schemas.events import Mode, Shadow
+from ayes.schemas.events import Mode, Shadow, ToolClass
 from ayes.schemas.policy import NO_RULE_NAME, Policy, Rule, Then
 from ayes.schemas.quorums import is_among
 
@@ -35,6 +35,8 @@ class About(Struct, frozen=True):
     workspace: str = ""
     thread: str = ""
     labels: dict[str, str] = {}
+    #: The highest of its tool and of the tools of the calls above it.
+    tool_class: ToolClass = "irreversible"
 
     @property
     def scope(self) -> conditions.Scope:
@@ -109,6 +111,7 @@ def covers(rule: Rule, about: About) -> bool:
     return (
         (rule.workspaces == _ALL or is_among(about.workspace, rule.workspaces))
         and (rule.agents == _ALL or is_among(about.agent, rule.agents))
+        and (not rule.classes or about.tool_class in rule.classes)
         and all(_is_labelled(about, name, pattern) for name, pattern in rule.labels.items())
     )
 

@@ -297,7 +297,7 @@ def _question(case: Case, ruling: PolicyDecision) -> e.ApprovalRequested:
     asking = question(
         case.policies, ruling, digest=wish.digest, requester=wish.requester, agents=agents
     )
-    asking = replace(asking, chain=chain.links)
+    asking = replace(asking, chain=chain.links, undoing=_undoing(case))
     return _of_four_eyes(asking) if _governs(case.tool) else asking
 
 
@@ -339,7 +339,15 @@ def _unasked(case: Case, approved: e.Approved) -> e.Approved:
         excluded=tuple(one for one in excluded if one != named),
         may_revoke=case.policies.people("may_revoke"),
         may_reconcile=case.policies.people("may_reconcile"),
+        undoing=_undoing(case),
     )
+
+
+def _undoing(case: Case) -> e.Undoing | None:
+    declared = case.tool.declared if case.tool is not None else None
+    if declared is None or declared.tool_class is None:
+        return e.Undoing("undeclared") if case.policies.speak_of_classes else None
+    return e.Undoing(declared.tool_class, cut(declared.undo, MAX_REASON), declared.undo_within_s)
 
 
 def _governs(tool: Tool | None) -> bool:

@@ -52,7 +52,7 @@ from ayes.schemas.ids import token
 from ayes.schemas.policy import TOKENS, Policy, Then
 from ayes.schemas.quorums import is_among
 from ayes.schemas.slots import ORGANISATION, POLICY, ROOT, TOOL, CallRef, policy_slot
-from ayes.schemas.tools import Tool
+from ayes.schemas.tools import Tool, highest_class
 
 type Outcome = Literal["asked", "allowed", "blocked", "invalid"]
 type Since = int | datetime
@@ -66,6 +66,7 @@ LEFT_OUT: Final = (
     "agents and labels that a request leaves to its thread",
     "the agents above a sub-agent",
     "with --since, what came before it in the limits of threads and budgets",
+    "with --since, the classes of calls above that were requested before it",
 )
 #: The time of all calls, on which no verdict depends without grants.
 _AT: Final = datetime(2026, 1, 1, tzinfo=UTC)
@@ -134,6 +135,8 @@ class CandidateCall(Struct, frozen=True, gc=False):
     call: str = ""
     #: The day of its request, for budgets; empty for conversations.
     day: str = ""
+    #: The highest of its tool and of the tools of the calls above it.
+    tool_class: e.ToolClass = "irreversible"
 
 
 class TokensUsed(Struct, frozen=True, gc=False):
@@ -443,7 +446,8 @@ class Backtest:
         place = wished.workspace
         people = self._people(place, wished.requester, wished.agent)
         labels = map(wished.labels.get, self._labels(place))
-        key = (wished.tool, wished.agent, place, wished.governs, people, *labels)
+        of_tool = (wished.tool, wished.governs, wished.tool_class)
+        key = (*of_tool, wished.agent, place, people, *labels)
         if self._conditional(place, wished.tool) or (found := self._cached.get(key)) is None:
             by_policies = policy_verdict(_case(policies, wished, tool))
             found = by_policies, self._worded(by_policies)
@@ -475,7 +479,8 @@ def _case(policies: Policies, wished: CandidateCall, tool: Tool) -> Case:
     )
     names = (wished.workspace, wished.thread, wished.call)
     ref = CallRef(*(name or _NONE for name in names))
-    return Case(Call(ref, requested=Fact(0, _AT, ref.requested, wish)), policies, tool)
+    request = Fact(0, _AT, ref.requested, wish)
+    return Case(Call(ref, requested=request, tool_class=wished.tool_class), policies, tool)
 
 
 def _tool_of(name: str, *, governs: bool) -> Tool:
@@ -565,7 +570,7 @@ class Calls:
     """Joins requests and decisions in the order of the log, and replies with their threads.
 
     Args:
-        opened: the openings of threads. Only replies need them.
+        opened: the openings of threads. Only replies and rules that speak of classes need them.
     """
 
     def __init__(self, declarations: Iterable[Fact] = (), opened: Iterable[Fact] = ()) -> None:
@@ -581,6 +586,15 @@ class Calls:
             for fact in opened
             if isinstance(fact.event, e.ThreadOpened)
         }
+        self._parents = {
+            (fact.slot.workspace, fact.slot.thread): tuple(fact.event.parent.split("/"))
+            for fact in opened
+            if isinstance(fact.event, e.ThreadOpened) and fact.event.parent
+        }
+        #: The class of each call that is a parent, by its place.
+        self._classes: dict[tuple[str, ...], e.ToolClass | None] = dict.fromkeys(
+            self._parents.values()
+        )
         #: Each with the number of calls that its thread requested before it, and its day.
         self._open: dict[tuple[str, str, str], tuple[e.ToolRequested, int, str]] = {}
         self._requested: Counter[tuple[str, str]] = Counter()
@@ -598,6 +612,8 @@ class Calls:
         place = (slot.workspace, slot.thread, slot.tail[1]) if slot.thread else ("", "", "")
         if type(event) is e.ToolRequested:
             day = day_of(fact.recorded_at)
+            if place in self._classes:
+                self._classes[place] = self._class(place, event)
             self._open[place] = event, self._requested[place[:2]], day
             self._requested[place[:2]] += 1
             return None
@@ -642,7 +658,15 @@ class Calls:
             before,
             place[2],
             day,
+            self._class(place, wish),
         )
+
+    def _class(self, place: tuple[str, ...], wish: e.ToolRequested) -> e.ToolClass:
+        """The highest class of its tool and of the calls above it, which were requested before."""
+        declared = self._declared.get((place[0], wish.tool, wish.tool_version))
+        own = declared.tool_class if declared is not None else None
+        parent = self._parents.get((place[0], place[1]))
+        return highest_class((own, self._classes[parent]) if parent is not None else (own,))
 
     def _fits(self, named: tuple[str, str, str], wish: e.ToolRequested) -> bool:
         """Whether the gate would accept the digest and arguments."""
@@ -682,8 +706,11 @@ async def backtest_ledger(
     beside = await _beside(ledger, where, organisation=organisation)
     subjects = [f"{where}.*.call.*.requested", f"{where}.*.call.*.decided"]
     opened: tuple[Fact, ...] = ()
-    if _counts_tokens(policy, beside):
+    policies = (policy, beside.organisation or policy, *beside.workspaces.values())
+    counts_tokens = any(one.amount == TOKENS for each in policies for one in each.budgets)
+    if counts_tokens or any(each.speaks_of_classes for each in policies):
         opened = await ledger.read(f"{where}.*.opened")
+    if counts_tokens:
         subjects.append(f"{where}.*.turn.*.replied")
     calls, trial = Calls(declared, opened), Backtest(policy, beside)
     async for fact in ledger.replay(since, *subjects):
@@ -692,11 +719,6 @@ async def backtest_ledger(
     for wished in calls.left():
         trial.take(wished)
     return trial.report(), calls.unreadable
-
-
-def _counts_tokens(candidate: Policy, beside: Beside) -> bool:
-    policies = (candidate, beside.organisation or candidate, *beside.workspaces.values())
-    return any(one.amount == TOKENS for policy in policies for one in policy.budgets)
 
 
 async def _beside(ledger: Ledger, where: str, *, organisation: bool) -> Beside:

@@ -8,6 +8,7 @@ is what the tests of grants, limits and escalation begin with, too.
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from shop import FIRST, REFUND, SCHEMA, SECOND, THIRD, Shop, rule
 from stories import REF, Story, request
 
@@ -104,6 +105,28 @@ def test_the_stricter_word_counts(own: str, over: str, counts: tuple[str, str, s
     whose = "organisation" if ruling.by.organisation else "workspace"
     assert (whose, ruling.judged.rule.name, ruling.judged.then) == counts
     assert ruling.by.version == {"organisation": 5, "workspace": 3}[whose]
+
+
+LOST = 'class = "irreversible"'
+
+
+@pytest.mark.parametrize(
+    ("own", "over", "said"),
+    [
+        (rule("own", "allow"), rule("over", "block", LOST), ("allow", "block")),
+        (rule("own", "block", LOST), rule("over", "allow"), ("ask", "block")),
+        (rule("own", "allow", LOST, HIGH), rule("over", "ask", LOST), ("ask", "ask")),
+        (rule("own", "allow", 'class = "reads"'), "", ("allow", "ask")),
+        (rule("own", "allow"), rule("over", "allow", 'class = "reads"'), ("allow", "allow")),
+    ],
+)
+def test_a_rule_of_either_policy_may_speak_of_classes(own: str, over: str, said: tuple[str, str]):
+    """The stricter word counts, for what only reads and for what nothing undoes."""
+    both, _ = judged(own, over)
+    assert both.speak_of_classes
+    for tool_class, word in zip(("reads", "irreversible"), said, strict=True):
+        call = replace(a_call(), tool_class=tool_class)
+        assert evaluate(both, about(call, WISH.arguments)).judged.then == word
 
 
 def test_where_both_ask_both_must_be_satisfied():

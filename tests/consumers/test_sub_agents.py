@@ -17,10 +17,12 @@ from ayes.consumers.model import ModelReply, ModelRequest, ModelWorker
 from ayes.consumers.worker import Worker
 from ayes.ledger.call import Call
 from ayes.ledger.clients.services import Ledger
-from ayes.ledger.judging.chain import MAX_DEPTH, thread_below
+from ayes.ledger.judging.chain import MAX_DEPTH, Chain, thread_below
+from ayes.ledger.judging.policies import AppliedPolicy, Policies
 from ayes.ledger.lifecycle import Status
 from ayes.schemas import events as e
 from ayes.schemas.errors import AlreadyDecided, NotAllowed
+from ayes.schemas.policy import read_policy
 from ayes.schemas.slots import CallRef, DelegationRef, GrantRef, ThreadRef
 from ayes.schemas.tools import ToolSpec
 
@@ -92,6 +94,86 @@ async def test_what_is_asked_three_levels_deep_shows_the_whole_chain(shop: Shop)
         await shop.cast("dora", ref)
         await shop.cast("ana", ref)
         assert (await shop.decided(e.Approved, ref)).voters == ("ana",)
+
+
+def of_class(name: str, declared: e.ToolClass) -> ToolSpec:
+    return ToolSpec.model_validate({"name": name, "schema": ANY, "class": declared})
+
+
+OF_CLASSES = (of_class("look", "reads"), of_class("order", "irreversible"), DELEGATE)
+FREE = rule("freely", "allow", tools="*")
+LOST = rule("lost", "ask", 'class = "irreversible"', tools="refund")
+
+
+@asynccontextmanager
+async def with_classes(shop: Shop, policy: str) -> AsyncIterator[None]:
+    """As `opened`, with tools of several classes."""
+    await shop.open(policy, "", *OF_CLASSES, of_class("refund", "reads"))
+    await shop.ledger.append(THREAD.opened, e.ThreadOpened(requester="rita", agent="desk"))
+    async with shop.gates():
+        yield
+
+
+async def below(shop: Shop, *tools: str) -> ThreadRef:
+    """The thread below calls of these tools, each in the run of the one before."""
+    thread = THREAD
+    for tool in tools:
+        ref = thread.call(tool)
+        await shop.ledger.request(ref, tool, {})
+        await shop.ledger.decision(ref, timeout_s=60)
+        thread, event = thread_below(await shop.ledger.start(ref), agent=f"of-{tool}")
+        await shop.ledger.append(thread.opened, event)
+    return thread
+
+
+@pytest.mark.parametrize(
+    ("middle", "declared"),
+    [("look", "reads"), ("order", "irreversible"), ("delegate", "undeclared")],
+)
+async def test_a_call_is_judged_by_the_highest_class_of_its_chain(
+    shop: Shop, middle: str, declared: str
+):
+    """The question says which call of the chain has it; one that declares none counts as
+    irreversible (I4).
+    """
+    async with with_classes(shop, FREE + LOST):
+        ref = await ask(shop, (await below(shop, "look", middle, "look")).call("pay"))
+        if declared == "reads":
+            allowed = await shop.decided(e.Approved, ref)
+            assert (allowed.rule, allowed.undoing) == ("freely", e.Undoing("reads"))
+            return
+        asked = await shop.asked(ref)
+    assert (asked.rule, asked.undoing) == ("lost", e.Undoing("reads"))
+    classes = [(one.tool, one.tool_class) for one in asked.chain]
+    assert classes == [("look", "reads"), (middle, declared), ("look", "reads")]
+
+
+@pytest.mark.log("memory", "jetstream")
+async def test_what_people_approve_is_judged_by_the_classes_of_its_chain_too(shop: Shop):
+    """Also if no policy spoke of classes when they were asked."""
+    async with with_classes(shop, FREE + rule("money", "ask", "priority = 1")):
+        refs = [
+            await ask(shop, (await below(shop, tool)).call("pay")) for tool in ("look", "order")
+        ]
+        for ref in refs:
+            asked = await shop.asked(ref)
+            assert [one.tool_class for one in asked.chain] == [None]
+        await shop.apply(FREE + rule("never", "block", 'class = "irreversible"', tools="refund"))
+        for ref in refs:
+            await shop.cast("ana", ref)
+        assert (await shop.decided(e.Approved, refs[0])).ground == "people"
+        denied = await shop.decided(e.Denied, refs[1])
+    assert (denied.ground, denied.rule) == ("policy", "never")
+
+
+async def test_nothing_more_is_read_unless_a_policy_speaks_of_classes(shop: Shop):
+    """A cycle of ordinary calls costs what it did."""
+    chain = Chain((e.Link(str(FIRST), "delegate", "desk"),))
+    speaks = Policies(AppliedPolicy(1, read_policy(LOST, "policy.toml")))
+    for policies, above in ((Policies(), chain), (speaks, Chain())):
+        assert await shop.ledger.with_classes(above, policies) is above
+    [link] = (await shop.ledger.with_classes(chain, speaks)).links
+    assert link.tool_class == "undeclared"  # there is no such call
 
 
 async def test_no_way_leads_from_the_root_to_a_yes(shop: Shop):

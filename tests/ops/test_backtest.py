@@ -518,6 +518,33 @@ async def test_a_tool_that_can_change_policy_is_never_counted_as_allowed(ledger)
     assert report.by_rule == {"free": counts(asked=1)}
 
 
+async def test_each_call_is_tried_by_the_class_of_its_tool_and_of_the_calls_above(ledger):
+    """As declared in the version that was called; nothing declared counts as irreversible."""
+    lost = '[[rule]]\nname = "lost"\ntools = ["*"]\nthen = "block"\nclass = "irreversible"\n'
+    free = '[[rule]]\nname = "free"\ntools = ["*"]\nthen = "allow"\n'
+    reads = await declare(ledger, name="look", **{"class": "reads"})
+    final = await declare(ledger, name="order", **{"class": "irreversible"})
+    unknown = await declare(ledger, name="refund")
+    for call, tool, version in (
+        ("look", "look", reads),
+        ("order", "order", final),
+        ("refund", "refund", unknown),
+    ):
+        ref = PAST.call(call)
+        await record(ledger, ref, wish(tool, version, requester="rita"), "open")
+        opened = e.ThreadOpened(requester="rita", parent=str(ref))
+        await ledger.append(ref.below.opened, opened)
+        await record(ledger, ref.below.call("below"), wish("look", reads), "approved")
+    report, _ = await backtest_ledger(ledger, policy(lost + free))
+    assert report.by_tool == {
+        "look": counts(allowed=2, blocked=2),
+        "order": counts(blocked=1),
+        "refund": counts(blocked=1),
+    }
+    blocked = [one.call for one in report.changes if (one.tool, one.outcome) == ("look", "blocked")]
+    assert blocked == [str(PAST.call(one).below.call("below")) for one in ("order", "refund")]
+
+
 async def test_only_one_workspace_is_tried_where_one_is_named(ledger):
     """By default all are."""
     for workspace, calls in (("shop", 2), ("other", 3)):
@@ -712,6 +739,8 @@ SAID = [
     (["--tool", "pay", "--agent", "bot-1", "--label", "tier=vip1", "--label", "a=b"],
      ("allow", "vips pay freely")),
     (["--tool", "pay", "--agent", "bot-1", "--requester", "lea"], ("block", "of bots")),
+    (["--tool", "look"], ("block", "lost")),
+    (["--tool", "look", "--class", "reads"], ("ask", "no rule")),
 ]  # fmt: skip
 
 
@@ -720,7 +749,8 @@ async def test_what_it_would_say_to_a_call_is_what_the_gate_would_say(
     options, wanted, tmp_path, capsys
 ):
     """Rule and word, for any call that can be described; nothing is recorded anywhere."""
-    told = await tried(tmp_path, capsys, options)
+    lost = '[[rule]]\nname = "lost"\ntools = ["look"]\nthen = "block"\nclass = "irreversible"\n'
+    told = await tried(tmp_path, capsys, options, MIXED + lost)
     assert wanted == (told["then"], told["rule"])
 
 
@@ -755,6 +785,7 @@ async def tried(tmp_path, capsys, options, text=MIXED):
         workspace=given.get("-w", "default"),
         labels=[value for name, value in named if name == "--label"],
         requester=given.get("--requester", ""),
+        tool_class=given.get("--class"),
         json=True,
     )
     return json.loads(capsys.readouterr().out)
@@ -765,6 +796,8 @@ async def tried(tmp_path, capsys, options, text=MIXED):
     [
         (["--agent", "a"], BadInput),
         (["--arguments", "[]"], BadInput),
+        (["--class", "reads"], BadInput),
+        (["--tool", "pay", "--class", "read"], BadInput),
         (["--tool", "a b"], BadId),
         (["--tool", "pay", "-w", "a.b"], BadId),
         (["--tool", "pay", "--label", "vip"], BadInput),

@@ -120,6 +120,32 @@ def test_priority_then_strictness_then_the_order_of_the_file(text, about, name, 
     assert (judged.rule.name, judged.then) == (name, then)
 
 
+CLASSES = ("reads", "reversible", "reversible_outside", "irreversible")
+LOST = rule("lost", '["*"]', "block", 'class = "irreversible"')
+OUTSIDE = rule("outside", '["*"]', "ask", 'class = ["reversible_outside", "irreversible"]')
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (LOST, ("ask", "ask", "ask", "block")),
+        (LOST + ALLOW_ALL, ("allow", "allow", "allow", "block")),
+        (OUTSIDE + ALLOW_ALL, ("allow", "allow", "ask", "ask")),
+        (OUTSIDE + LOST + ALLOW_ALL, ("allow", "allow", "ask", "block")),
+        (rule("looks", '["x"]', "allow", 'class = "reads"'), ("allow", "ask", "ask", "ask")),
+        (rule("others", '["y"]', "allow", 'class = "reads"'), ("ask",) * 4),
+    ],
+)
+def test_a_rule_matches_the_classes_that_it_names(text, said):
+    """A call of which no class is known counts as irreversible (I4)."""
+    policy = read_policy(text, "policy.toml")
+    judged = [judge(policy, About("x", tool_class=one)).then for one in CLASSES]
+    assert tuple(judged) == said
+    assert judge(policy, About("x")).then == said[-1]
+    assert policy.speaks_of_classes
+    assert not read_policy(ALLOW_ALL, "policy.toml").speaks_of_classes
+
+
 MONEY = rule("money", '["x"]', "ask", 'when = "args.amount > 100"', 'voters = ["sam"]')
 ANYBODY = rule("anybody", '["x"]', "ask")
 
@@ -502,6 +528,11 @@ def test_airline_example_asks_before_changes():
         (rule(*ASK, "also = [{votes_needed = 2}]"), ["line 5", "'voters' is missing"]),
         (rule(*ASK, 'also = [{voters = ["ana"], x = 1}]'),
          ["line 5", "unknown key 'x'", "voters, votes_needed"]),
+        (rule(*ASK, 'class = "final"'), ["line 5, rule 'a'", "is 'final'. It can be 'reads', "]),
+        (rule(*ASK, 'class = ["reads", 1]'), ["line 5, rule 'a': 'class', item 2 is 1. It can"]),
+        (rule(*ASK, "class = []"), ["line 5, rule 'a': 'class': the list is empty."]),
+        (rule(*ASK, 'class = "reads"') + rule("b", '["x"]', "allow", 'class = ["reads"]'),
+         ["line 9, rule 'b'", "this rule says allow, but 'a' says ask for the same calls"]),
         (rule(*ASK, 'confirm = "twice"'), ["line 5, rule 'a'", "'confirm'", "'typed'"]),
         (rule(*ASK, 'mode = "alone"'), ["line 5, rule 'a'", "'mode'", "'requester_confirms'"]),
         (rule(*ASK, "votes_needed = 2", 'mode = "requester_confirms"'),
@@ -583,6 +614,7 @@ def test_what_can_be_met_is_read(more):
         ("b", '["x"]', "allow", 'agents = ["desk"]'),
         ("b", '["x"]', "allow", 'workspaces = ["acme"]'),
         ("b", '["x"]', "allow", 'labels = {a = "b"}'),
+        ("b", '["x"]', "allow", 'class = "reads"'),
         ("b", '["x"]', "ask", "votes_needed = 2"),
     ],
 )

@@ -13,7 +13,15 @@ from ayes.ledger.in_memory import Memory
 from ayes.schemas import strict_json
 from ayes.schemas.errors import AlreadyFilled, BadArguments, BadFact, BadFile, BadInput
 from ayes.schemas.events import Author, ToolDeclared
-from ayes.schemas.tools import Tool, ToolSpec, declaration, read_tools, schema_of, spec_of
+from ayes.schemas.tools import (
+    Tool,
+    ToolSpec,
+    declaration,
+    highest_class,
+    read_tools,
+    schema_of,
+    spec_of,
+)
 
 STRICTER = '{"type":"object","properties":{"order":{"type":"number"}}}'
 SCHEMA = json.dumps(
@@ -288,7 +296,48 @@ def test_declaration_keeps_the_schema_as_it_came():
 
 def test_version_stays_the_same():
     """A version that was recorded once is computed again for ever."""
-    assert declaration(spec(schema='{"type":"object"}'))[0] == "53a523f30570f35d"
+    plain = {"schema": '{"type":"object"}'}
+    assert declaration(spec(**plain))[0] == "53a523f30570f35d"
+    assert declaration(spec(**plain, governs=True))[0] == "ce75a6c9dd83985d"
+    assert declaration(spec(**plain, governs=True, secret=("/card", "")))[0] == "297b124f89266d24"
+    undone = {"class": "reversible", "undo": "charge", "undo_within_s": 3600}
+    assert declaration(spec(**plain, **undone))[0] == "e3dee2d63b2c7561"
+
+
+def test_a_function_and_a_file_declare_the_same_class():
+    (written,) = read_tools(
+        """
+        [[tool]]
+        name = "refund"
+        class = "reversible_outside"
+        undo = "charge"
+        undo_within_s = 3600
+        schema = {type = "object"}
+        """,
+        "tools.toml",
+    )
+    made = spec_of(refund, tool_class="reversible_outside", undo="charge", undo_within_s=3600)
+    for one in (written, made):
+        declared = declaration(one)[1]
+        said = (declared.tool_class, declared.undo, declared.undo_within_s)
+        assert said == ("reversible_outside", "charge", 3600.0)
+    with pytest.raises(BadInput, match="tool 'refund': 'undo': only a tool with class"):
+        spec_of(refund, undo="charge")
+
+
+@pytest.mark.parametrize(
+    ("classes", "highest"),
+    [
+        (["reads"], "reads"),
+        (["reads", "reversible"], "reversible"),
+        (["reversible_outside", "reversible", "reads"], "reversible_outside"),
+        (["reads", "irreversible", "reads"], "irreversible"),
+        (["reads", "undeclared"], "irreversible"),
+        (["reads", None], "irreversible"),
+    ],
+)
+def test_the_highest_class_counts_and_an_unknown_one_is_the_highest(classes, highest):
+    assert highest_class(classes) == highest
 
 
 @pytest.mark.parametrize(
@@ -304,6 +353,10 @@ def test_version_stays_the_same():
         {"run_by": "governs"},
         {"secret": ("/governs",)},
         {"secret": ("",)},
+        {"class": "reads"},
+        {"class": "reversible"},
+        {"class": "reversible", "undo": "charge"},
+        {"class": "reversible", "undo_within_s": 60},
         {"name": "refund2", "description": "1:xPays back."},
     ],
 )
@@ -349,6 +402,20 @@ def test_version_tells_declarations_apart(one, other):
          ["line 4", "valid boolean"]),
         ('[[tool]]\nname = "a"\nschema = {type = "object"}\nretries = 1',
          ["line 4", "unknown key 'retries'"]),
+        *((
+            f'[[tool]]\nname = "a"\nschema = {{type = "object"}}\n{line}\n{key} = {value}',
+            [f"line {4 if not line else 5}, tool 'a': {key!r}: only a tool with class", has],
+        ) for key, value in (("undo", '"b"'), ("undo_within_s", "9")) for line, has in (
+            ('class = "irreversible"', "here it is 'irreversible'."),
+            ('class = "reads"', "here it is 'reads'."),
+            ("# none", "none is declared."),
+        )),
+        ('[[tool]]\nname = "a"\nschema = {type = "object"}\nclass = "read"\nundo = "b"',
+         ["line 4, tool 'a': 'class' is 'read'. It can be 'reads', 'reversible', "]),
+        ('[[tool]]\nname = "a"\nschema = {type = "object"}\nclass = "reversible"\nundo = "a b"',
+         ["line 5", "'a b' cannot be used"]),
+        (('[[tool]]\nname = "a"\nschema = {type = "object"}\nclass = "reversible"\n'
+          "undo_within_s = 0"), ["line 5", "'undo_within_s' should be greater than 0"]),
         ('[[tool]]\nname = "a"\nschema = 3', ["line 3", "'schema' should be a valid string"]),
         ('[[tool]]\nname = "a"\nschema = {}', ["line 3", '"type": "object"']),
         ("[[tool]]\nname = 'a'\nschema = '[]'", ["line 3", '"type": "object"']),

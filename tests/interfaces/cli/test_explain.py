@@ -167,6 +167,31 @@ async def test_what_a_sub_agent_asks_is_explained_with_the_calls_above(admin, ga
     assert (told["judged"]["then"], told["by_now"]) == ("invalid", None)
 
 
+async def test_a_call_is_explained_by_its_class(admin, gate, explain):
+    """The class by which it is judged, of its own tool or of one above; and what that says now."""
+    free = rule("freely", "allow", tools="*")
+    lost = rule("lost", "block", 'class = "irreversible"', tools="look")
+    await apply(admin, free)
+    look = {"name": "look", "schema": '{"type":"object"}', "class": "reads"}
+    await admin.declare("shop", ToolSpec.model_validate(look))
+    await admin.declare("shop", ToolSpec(name="delegate", schema='{"type":"object"}'))
+    root = CallRef.parse("shop/order-17/delegate-1")
+    await admin.request(root, "delegate", "{}", requester="rita")
+    await until(admin, "decided", root)
+    below, opened = thread_below(await admin.start(root), agent="helper")
+    await admin.append(below.opened, opened)
+    alone, above = CallRef.parse("shop/order-17/look-1"), below.call("look-1")
+    for ref in (alone, above):
+        await admin.request(ref, "look", "{}", requester="rita")
+        await until(admin, "decided", ref)
+    assert (await explain(alone))["class"] is None
+    await apply(admin, free + lost)
+    told = await explain(alone)
+    assert (told["class"], told["by_now"]) == ("reads", None)
+    told = await explain(above)
+    assert (told["class"], told["by_now"]["rule"]) == ("irreversible", "lost")
+
+
 async def test_the_next_stage_is_told_and_then_who_was_asked_as_well(admin, gate, explain):
     """First who comes next and when; afterwards their votes sit wherever one is missing."""
     stages = 'stages = [{voters = ["lea"], expires_in_s = 3600}]'

@@ -11,12 +11,12 @@ from paths import ROOT
 from sections import section
 
 from ayes.interfaces.mcp import names
-from ayes.interfaces.mcp.wire import recorded, spec_of_tool, without_tasks
+from ayes.interfaces.mcp.wire import labels_of, recorded, spec_of_tool, without_tasks
 from ayes.schemas.errors import BadFile, BadInput
 from ayes.schemas.settings import NAME
 from ayes.schemas.slots import CallRef
 from ayes.schemas.tool_names import is_tool_name
-from ayes.schemas.tools import Tool, declaration
+from ayes.schemas.tools import Tool, declaration, judged_class
 
 SERVER = '[[mcp.server]]\nname = "shop"\ncommand = ["shop"]\n'
 HEAD = '[mcp]\nworkspace = "desk"\nrequester = "ben"\n'
@@ -158,6 +158,17 @@ def test_all_that_a_server_says_of_a_tool_is_in_its_version(changed: dict[str, o
     """What people were told of a tool cannot change between their approval and the run (I1)."""
     one, other = (spec_of_tool("desk", tool) for tool in (TOLD, TOLD | changed))
     assert declaration(one)[0] != declaration(other)[0]
+
+
+@pytest.mark.parametrize("is_true", [True, False])
+def test_what_a_server_says_of_its_tool_is_never_its_class(is_true: bool):
+    """Its hints are labels. The tool declares no class, so it counts as irreversible (I4)."""
+    hints = ("readOnlyHint", "destructiveHint", "idempotentHint")
+    tool = TOLD | {"annotations": dict.fromkeys(hints, is_true), "class": "reads"}
+    spec = spec_of_tool("desk", tool)
+    declared = Tool(spec.name, *declaration(spec))
+    assert (spec.tool_class, spec.undo, judged_class(declared)) == (None, "", "undeclared")
+    assert labels_of("desk", tool)["readOnlyHint"] == str(is_true).lower()
 
 
 def test_servers_do_not_learn_of_tasks():
