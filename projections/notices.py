@@ -19,7 +19,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from ayes.ledger.call import Call
-from ayes.ledger.descriptions import author_of, describe_chain, mode_words
+from ayes.ledger.descriptions import author_of, describe_chain, describe_undoing, mode_words
 from ayes.ledger.validity import void_runs
 from ayes.schemas import events as e
 from ayes.schemas import strict_json
@@ -177,6 +177,9 @@ def _asking_lines(call: Call) -> list[str]:
     lines = [f"agent:     {_short(wish.agent)}"] if wish.agent else []
     if wish.requester:
         lines.append(f"requester: {_short(wish.requester)}")
+    if call.undoing is not None:
+        said = describe_undoing(call.undoing, call.undo_until)
+        lines.append(f"class:     {_short(said, _MAX_REASON)}")
     if asking is None:
         return lines
     if asking.chain:

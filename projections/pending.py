@@ -27,7 +27,7 @@ from ayes.projections.fold import Key, ProjectedRow, Projection
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest
 from ayes.schemas.errors import BadId, TooLarge
-from ayes.schemas.events import Link, Mode, Quorum
+from ayes.schemas.events import Link, Mode, Quorum, Undoing
 from ayes.schemas.people import is_excluded
 from ayes.schemas.quorums import is_among
 from ayes.schemas.slots import CallRef, Slot
@@ -77,6 +77,8 @@ class Entry(Struct, frozen=True):
     mode: Mode | UnsetType = UNSET
     #: The people who may confirm their own request; absent if there are none.
     own: tuple[str, ...] | UnsetType = UNSET
+    #: Absent if nothing is known of it.
+    undoing: Undoing | UnsetType = UNSET
 
     @property
     def ref(self) -> CallRef:
@@ -169,6 +171,7 @@ def entry(call: Call) -> Entry | None:
         chain=asking.chain or UNSET,
         mode=UNSET if asking.mode == "four_eyes" else asking.mode,
         own=asking.own or UNSET,
+        undoing=asking.undoing or UNSET,
     )
 
 

@@ -19,6 +19,7 @@ from ayes.interfaces.api.counts import HeaderCounts
 from ayes.interfaces.api.identity import Role, Visit, Visitor
 from ayes.interfaces.api.problems import status_of
 from ayes.interfaces.console.display.texts import text_of
+from ayes.ledger.descriptions import class_words, describe_undoing
 from ayes.schemas.errors import ApprovalsError
 from ayes.schemas.slots import ORGANISATION
 from ayes.schemas.times import duration
@@ -178,3 +179,5 @@ _templates.env.globals["text_of"] = text_of
 _templates.env.filters["visible"] = visible
 _templates.env.filters["duration"] = duration
 _templates.env.filters["flags"] = flags
+_templates.env.filters["undoing"] = describe_undoing
+_templates.env.filters["class_words"] = class_words

@@ -42,6 +42,8 @@ class CallAbove(Struct, frozen=True):
     tool: str
     #: The agent that made the call.
     agent: str
+    #: Of its tool; None: no policy spoke of classes.
+    tool_class: e.JudgedClass | None = msgspec.field(name="class")
 
 
 class ModelResult(Struct, frozen=True):
@@ -97,6 +99,10 @@ class CallState(Struct, frozen=True, kw_only=True):
     expires_at: datetime | None = None
     #: Until when the approval lets the call start; None: for ever, or it is not approved.
     valid_until: datetime | None = None
+    #: Its class, and how it can be undone; None: its tool declares nothing of it.
+    undoing: e.Undoing | None = None
+    #: Until when; None: no end is known, or it has not returned.
+    undo_until: datetime | None = None
     #: Of a call that has ended or will not run: a recorded result, an answer, or why it did not
     #: run.
     result: ModelResult | None = None
@@ -140,6 +146,8 @@ def call_state(call: Call, stands: Tally | None = None) -> CallState:
         grants=getattr(decision, "grants", ()),
         reason=getattr(decision, "reason", ""),
         valid_until=call.valid_until,
+        undoing=call.undoing,
+        undo_until=call.undo_until,
         result=ModelResult(words(ended.text), ended.is_error, held_in_content(ended.text))
         if ended
         else None,
@@ -184,6 +192,8 @@ class PendingCall(Struct, frozen=True):
     asked_as_well: tuple[str, ...]
     #: The calls in whose runs it is asked, the outermost first.
     chain: tuple[CallAbove, ...]
+    #: As in `CallState`.
+    undoing: e.Undoing | None
     #: The position of the approval request in the log.
     seq: int
     #: Whether the visitor was asked, or a person who delegated to them, and has not voted.
@@ -201,6 +211,7 @@ def pending_call(entry: Entry, *, mine: bool, voted: bool, confirms: bool) -> Pe
         call=str(entry.ref),
         also=_quorums_shown((*entry.also, *entry.besides)),
         chain=_above(entry.chain or ()),
+        undoing=entry.undoing or None,
         mine=mine and not voted,
         voted=voted,
         may_confirm=mine and not voted and confirms,
@@ -209,7 +220,7 @@ def pending_call(entry: Entry, *, mine: bool, voted: bool, confirms: bool) -> Pe
 
 
 def _above(chain: Iterable[e.Link]) -> tuple[CallAbove, ...]:
-    return tuple(CallAbove(one.call, one.tool, one.agent) for one in chain)
+    return tuple(copied(CallAbove, one) for one in chain)
 
 
 class Question(Struct, frozen=True):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from ayes.ledger.descriptions import describe_chain, describe_lapse, mode_words
+from ayes.ledger.descriptions import describe_chain, describe_lapse, describe_undoing, mode_words
 from ayes.ledger.validity import call_of, voids
 from ayes.projections.views.call import SHORT, changes, quorum_words, quorums_of
 from ayes.schemas import events as e
@@ -137,6 +137,11 @@ def _edit(event: e.Event, wish: e.ToolRequested | None) -> str:
     return f", edited: {changes(wish.arguments, event.arguments)} (digest {digest[:SHORT]})"
 
 
+def _class(event: e.ApprovalRequested | e.Approved | e.Denied) -> str:
+    undoing = None if isinstance(event, e.Denied) else event.undoing
+    return f", class: {describe_undoing(undoing)}" if undoing is not None else ""
+
+
 def _what(event: e.Event) -> str:
     """The most important fields of an event, in a line."""
     match event:
@@ -152,7 +157,7 @@ def _what(event: e.Event) -> str:
         case e.ApprovalRequested(rule=rule):
             asks = " and ".join(quorum_words(one) for one in quorums_of(event))
             run = f", in the run of {describe_chain(event.chain)}" if event.chain else ""
-            return f"rule {rule!r} asks {asks}{mode_words(event.mode)}{run}"
+            return f"rule {rule!r} asks {asks}{mode_words(event.mode)}{run}{_class(event)}"
         case e.Escalated(voters=voters):
             return f"nobody decided in time: asks {', '.join(voters)} as well"
         case e.GlassBroken(reviewer=reviewer, reason=reason):
@@ -194,7 +199,7 @@ def _what(event: e.Event) -> str:
             reason = f": {event.reason}" if event.reason else ""
             valid_s = event.valid_for_s if isinstance(event, e.Approved) else None
             valid = "" if valid_s is None else f", valid for {duration(valid_s)}"
-            return f"by {who}, rule {rule!r}{valid}{reason}"
+            return f"by {who}, rule {rule!r}{valid}{_class(event)}{reason}"
         case e.ToolReturned(output=output):
             return _short(words(output))
         case (

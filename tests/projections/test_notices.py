@@ -1,5 +1,7 @@
 """Notices: what people are told about a call, in words."""
 
+from datetime import timedelta
+
 import pytest
 from msgspec.structs import replace
 from stories import REF, START, Story, approval, life, question, request
@@ -51,6 +53,39 @@ def test_a_question_says_what_who_why_until_when_and_what_to_do():
     ):  # fmt: skip
         assert said in told.body
     assert told.body.endswith(f"\n{LINK}")
+
+
+@pytest.mark.parametrize(
+    ("undoing", "said"),
+    [
+        (e.Undoing("reads"), "reads"),
+        (e.Undoing("irreversible"), "irreversible"),
+        (e.Undoing("undeclared"), "not declared, which counts as irreversible"),
+        (e.Undoing("reversible", "charge"), "reversible, with charge"),
+        (e.Undoing("reversible_outside", "charge", 86_400),
+         "reversible outside, with charge, within 1 day after it returned"),
+        (e.Undoing("reversible", "charge\u202e"), r"reversible, with charge\u202e  [hidden"),
+    ],
+)  # fmt: skip
+def test_a_notice_says_how_the_call_can_be_undone(undoing: e.Undoing, said: str):
+    """Nothing, if nothing was declared and no policy speaks of it."""
+    assert f"\nclass:     {said}" in notice(pending(undoing=undoing), "asked").body
+    assert "class:" not in notice(pending(), "asked").body
+
+
+def test_once_it_has_returned_it_is_said_until_when():
+    """Also of a call that nobody was asked about: its approval keeps what was declared."""
+    undoing = e.Undoing("reversible", "charge", 60)
+    facts = dict(life(CALL, WISH, "returned"))
+    asked = {**facts, CALL.gated: replace(facts[CALL.gated], undoing=undoing)}
+    allowed = replace(facts[CALL.decided], ground="policy", undoing=undoing)
+    alone = {slot: fact for slot, fact in facts.items() if slot != CALL.gated}
+    for one in (asked, {**alone, CALL.decided: allowed}):
+        call = call_of(CALL, Story().tell_all(list(one.items())).facts)
+        assert call.undo_until == call.finished.recorded_at + timedelta(seconds=60)
+        said = f"class:     reversible, with charge, until {call.undo_until:%Y-%m-%d %H:%M:%S} UTC"
+        assert said in notice(call, "decided").body
+    assert ended("returned").undo_until is None
 
 
 @pytest.mark.parametrize("occasion", OCCASIONS)

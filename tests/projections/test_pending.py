@@ -106,6 +106,17 @@ def test_all_who_must_agree_are_shown():
     assert (entry.votes_needed, entry.denials_needed, entry.may_break_glass) == (2, 2, ("sam",))
 
 
+def test_what_was_declared_of_undoing_it_is_in_it():
+    """An entry without it has the bytes that it had before."""
+    assert b"undoing" not in pending.encode(pending.entry(call(asked())))
+    undoing = e.Undoing("reversible", "charge", 60)
+    story = Story()
+    story.tell(CALL.requested, request(REFUND))
+    story.tell(CALL.gated, msgspec.structs.replace(question(REFUND), undoing=undoing))
+    entry = pending.entry(call(story))
+    assert pending.decode(pending.encode(entry)).undoing == undoing
+
+
 def test_an_entry_changes_only_when_more_people_are_asked():
     """Before that it does not expire, only becomes due; then it shows who was asked as well."""
     story = Story()

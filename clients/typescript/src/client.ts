@@ -141,6 +141,15 @@ export interface ModelResult {
   files: HeldFile[];
 }
 
+/** How a call can be undone, as its tool declares it. */
+export interface Undoing {
+  class: "reads" | "reversible" | "reversible_outside" | "irreversible" | "undeclared";
+  /** The tool that undoes it; "": none does, or nobody said. */
+  undo: string;
+  /** For how long after it returned. */
+  undo_within_s: number | null;
+}
+
 /** The state of a call. `arguments` are raw JSON text: those that run, edits included. */
 export interface CallState {
   call: string;
@@ -159,6 +168,10 @@ export interface CallState {
   /** The arguments as requested, if a reviewer changed them; else "". */
   requested_arguments: string;
   valid_until: string | null;
+  /** null: its tool declares nothing of it. */
+  undoing: Undoing | null;
+  /** Until when it can be undone; null: no end is known, or it has not returned. */
+  undo_until: string | null;
   /** Of a call that has ended or will not run. */
   result: ModelResult | null;
 }
@@ -175,6 +188,7 @@ export interface PendingCall {
   agent: string;
   voters: string[];
   votes_needed: number;
+  undoing: Undoing | null;
 }
 
 export interface Request {

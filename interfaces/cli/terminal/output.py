@@ -20,7 +20,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from ayes.ledger.call import Call
-from ayes.ledger.descriptions import describe_chain, mode_words
+from ayes.ledger.descriptions import describe_chain, describe_undoing, mode_words
 from ayes.projections.doubt import CallInDoubt
 from ayes.projections.pending import Entry
 from ayes.projections.views.call import SHORT, changes, quorum_words, quorums_of
@@ -161,6 +161,7 @@ def print_pending(entries: Sequence[Entry], console: Console) -> None:
         why = f"{entry.reason} " if entry.reason else ""
         styled_line(console, (f"    {why}(rule {entry.rule!r} asks {who}{but})", "dim"))
         _print_chain(console, entry.chain or ())
+        _print_undoing(console, entry.undoing or None)
 
 
 def print_in_doubt(found: Sequence[CallInDoubt], console: Console) -> None:
@@ -192,6 +193,7 @@ def print_question(call: Call, console: Console, arguments: str | None = None) -
     _print_chain(console, asking.chain)
     if mode := mode_words(asking.mode):
         styled_line(console, (f"    rule {asking.rule!r}{mode}", "dim"))
+    _print_undoing(console, asking.undoing)
     if arguments is not None:
         digest = call_digest(wish.tool, wish.tool_version, arguments)
         styled_line(console, (f"    edited: {arguments}", "bold"))
@@ -216,6 +218,11 @@ def _print_card(
 def _print_chain(console: Console, chain: Sequence[e.Link]) -> None:
     if chain:
         styled_line(console, (f"    asked in the run of {describe_chain(chain)}", "dim"))
+
+
+def _print_undoing(console: Console, undoing: e.Undoing | None) -> None:
+    if undoing is not None:
+        styled_line(console, (f"    class: {describe_undoing(undoing)}", "dim"))
 
 
 def _readable(arguments: str) -> list[str]:

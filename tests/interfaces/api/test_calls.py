@@ -113,7 +113,7 @@ async def test_what_a_sub_agent_asks_shows_the_calls_above(shop, client):
     await shop.service.append(below.opened, opened)
     await shop.ask(str(below.call("refund-1")))
 
-    chain = [{"call": root, "tool": "delegate", "agent": "desk\u202e"}]
+    chain = [{"call": root, "tool": "delegate", "agent": "desk\u202e", "class": None}]
     [found] = (await listed(client, 1))["calls"]
     assert (found["call"], found["chain"]) == (f"{below}/refund-1", chain)
     record = (await client.get(f"/api/v1/calls/{below}/refund-1")).json()
@@ -123,6 +123,39 @@ async def test_what_a_sub_agent_asks_shows_the_calls_above(shop, client):
     assert f'href="/calls/{root}"' in pages[1]
     assert 'delegate</a> by desk<mark class="hidden-character">U+202E</mark>' in pages[1]
     assert not any("\u202e" in page for page in pages)
+
+
+async def test_how_a_call_can_be_undone_is_shown_wherever_it_is_decided(shop, client):
+    """In the queue and in the record, of the API and as pages; after its return, until when."""
+    undone = {"class": "reversible", "undo": "reopen", "undo_within_s": 3600}
+    spec = {"name": "close", "schema": '{"type":"object"}', **undone}
+    await shop.service.declare("shop", ToolSpec.model_validate(spec))
+    tools = (await client.get("/api/v1/tools/shop")).json()
+    assert [one["class"] for one in tools if one["name"] == "close"] == ["reversible"]
+    ref = CallRef.parse("shop/order-17/close-1")
+    await shop.service.request(ref, "close", {}, requester="rita")
+    await recorded(shop.service, ref.gated.subject)
+    [found] = (await listed(client, 1))["calls"]
+    state = (await client.get(f"/api/v1/calls/{ref}")).json()["state"]
+    assert found["undoing"] == state["undoing"] == undone
+    assert state["undo_until"] is None
+    for path in ("/", f"/calls/{ref}"):
+        page = (await client.get(path)).text
+        assert "reversible, with reopen, within 1 hour after it returned" in page
+    vote = {"verdict": "approve", "digest": found["digest"]}
+    await client.post(f"/api/v1/calls/{ref}/votes", json=vote)
+    await shop.service.decision(ref, timeout_s=60)
+    await shop.service.start(ref)
+    ended = await shop.service.finish(ref, output="closed")
+    until = ended.finished.recorded_at + timedelta(hours=1)
+    state = (await client.get(f"/api/v1/calls/{ref}")).json()["state"]
+    assert datetime.fromisoformat(state["undo_until"]) == until
+    page = (await client.get(f"/calls/{ref}")).text
+    assert f'can be undone until <time datetime="{until.isoformat()}">' in page
+    # A tool that declares nothing is shown as before.
+    await shop.ask(CALL)
+    assert (await client.get(PATH)).json()["state"]["undoing"] is None
+    assert "class:" not in (await client.get(f"/calls/{CALL}")).text
 
 
 async def test_a_call_that_runs_can_be_withdrawn_if_something_was_asked_in_its_run(shop, client):

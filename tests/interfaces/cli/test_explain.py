@@ -16,6 +16,7 @@ from shop import rule
 from stories import Story, request
 from until import recorded
 
+from ayes.interfaces.cli import look
 from ayes.interfaces.cli import policy as command
 from ayes.interfaces.cli.command import Session
 from ayes.ledger.judging.chain import thread_below
@@ -167,13 +168,13 @@ async def test_what_a_sub_agent_asks_is_explained_with_the_calls_above(admin, ga
     assert (told["judged"]["then"], told["by_now"]) == ("invalid", None)
 
 
-async def test_a_call_is_explained_by_its_class(admin, gate, explain):
+async def test_a_call_is_explained_by_its_class(admin, gate, explain, store, capsys):
     """The class by which it is judged, of its own tool or of one above; and what that says now."""
     free = rule("freely", "allow", tools="*")
     lost = rule("lost", "block", 'class = "irreversible"', tools="look")
     await apply(admin, free)
-    look = {"name": "look", "schema": '{"type":"object"}', "class": "reads"}
-    await admin.declare("shop", ToolSpec.model_validate(look))
+    spec = {"name": "look", "schema": '{"type":"object"}', "class": "reads"}
+    await admin.declare("shop", ToolSpec.model_validate(spec))
     await admin.declare("shop", ToolSpec(name="delegate", schema='{"type":"object"}'))
     root = CallRef.parse("shop/order-17/delegate-1")
     await admin.request(root, "delegate", "{}", requester="rita")
@@ -190,6 +191,10 @@ async def test_a_call_is_explained_by_its_class(admin, gate, explain):
     assert (told["class"], told["by_now"]) == ("reads", None)
     told = await explain(above)
     assert (told["class"], told["by_now"]["rule"]) == ("irreversible", "lost")
+    await look.show(str(above), Session(store))
+    shown = capsys.readouterr()
+    assert f"{above} is approved, class: reads" in shown.err
+    assert "by policy, rule 'freely', class: reads" in shown.out
 
 
 async def test_the_next_stage_is_told_and_then_who_was_asked_as_well(admin, gate, explain):

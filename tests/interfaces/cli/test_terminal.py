@@ -155,7 +155,8 @@ def hostile_facts() -> list[Fact]:
         reason=HOSTILE,
         voters=(HOSTILE,),
         excluded=(HOSTILE,),
-        chain=(e.Link(HOSTILE, HOSTILE, HOSTILE), e.Link("acme/t0/c", "delegate", "desk")),
+        chain=(e.Link(HOSTILE, HOSTILE, HOSTILE), e.Link("acme/t0/c", "delegate", "desk", "reads")),
+        undoing=e.Undoing("reversible", HOSTILE, 60),
         by=by,
     )
     story.tell(ref.gated, asking)
@@ -187,9 +188,11 @@ def test_facts_and_cards_are_lines_whatever_they_hold(capsys):
     assert entry
     output.print_pending([entry], output.console(stderr=True))
     card = capsys.readouterr().err
-    assert len(card.splitlines()) == 5
+    assert len(card.splitlines()) == 6
+    assert "class: reversible, with " in card.splitlines()[-1]
+    assert "within 1 minute after it returned" in card.splitlines()[-1]
     [chain] = [line for line in card.splitlines() if "asked in the run of" in line]
-    assert " > acme/t0/c (delegate, by desk)" in chain
+    assert " > acme/t0/c (delegate, by desk, reads)" in chain
     assert_harmless(card)
 
 
