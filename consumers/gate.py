@@ -349,8 +349,11 @@ async def _since_approved(ledger: Ledger, call: Call, facts: Sequence[Fact]) -> 
     """The case of a decided call: with the policies and grants of now if it could still start."""
     if call.status is not Status.APPROVED:
         return Case(call, _NOTHING, None)
-    policies = await ledger.policies(call.ref.workspace)
-    case = Case(attributed(call, origin(call, facts)), policies, None)
+    policies, whence = await ledger.policies(call.ref.workspace), origin(call, facts)
+    case = Case(attributed(call, whence), policies, None)
+    if policies.speak_of_classes:
+        above = await ledger.with_classes((await ledger.with_chain(whence)).chain, policies)
+        case = replace(case, call=classed(case.call, await ledger.tool_of(call), above))
     if not call.approval.grants:
         return case
     decided = call.ref.decided

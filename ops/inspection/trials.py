@@ -7,7 +7,6 @@ as a start without an approval. Nothing is asked of a broker.
 import inspect
 import json
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -16,8 +15,8 @@ from msgspec.structs import replace
 
 from ayes.ledger.call import Call
 from ayes.ledger.judging.budgets import sums_of
-from ayes.ledger.judging.chain import MAX_DEPTH, chain_above
-from ayes.ledger.judging.policies import AppliedPolicy, Origin, Policies
+from ayes.ledger.judging.chain import MAX_DEPTH, Chain, chain_above
+from ayes.ledger.judging.policies import AppliedPolicy, Origin, Policies, classed
 from ayes.ledger.judging.verdict import Case, verdict
 from ayes.ledger.stops import stops_of
 from ayes.ledger.validity import call_of, voids
@@ -27,7 +26,6 @@ from ayes.projections.views.call import call_state
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest
-from ayes.schemas.errors import BadFile
 from ayes.schemas.policy import read_policy
 from ayes.schemas.slots import ORGANISATION, CallRef, Slot, StopRef, ThreadRef
 from ayes.schemas.tools import Tool, ToolSpec, declaration, read_tools
@@ -83,6 +81,7 @@ _ARGUMENTS: Final = '{"amount":5}'
 _REQUESTER: Final = "rita"
 _EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC)
 _ALLOWS: Final = rule("all", 'then = "allow"')
+_LAST: Final = _ALLOWS + rule("last", 'class = "irreversible"\npriority = 1\nthen = "block"')
 
 
 def _log(*recorded: tuple[Slot, e.AnyEvent]) -> list[Fact]:
@@ -125,7 +124,8 @@ def _verdict(
     policy: str, *, tool: Tool | None = _TOOL, arguments: str = _ARGUMENTS, **more: Any
 ) -> e.Approved | e.Denied | e.ApprovalRequested:
     call = call_of(_REF, _log(_requested(arguments=arguments, tool=tool or _TOOL)))
-    return verdict(Case(call, _policies(policy), tool, **more), _EPOCH)
+    case = Case(call, _policies(policy), tool, **more)
+    return verdict(replace(case, call=classed(call, tool, case.origin.chain)), _EPOCH)
 
 
 def _denies(policy: str, **more: Any) -> bool:
@@ -250,18 +250,13 @@ async def _denied_below(depth: int, *, is_started: bool = True) -> bool:
 def _classes() -> bool:
     """A tool declares its class, and another class is another version of it."""
     names = ("reads", "reversible", "reversible_outside", "irreversible")
-    with suppress(BadFile):  # there is no such key
-        return len({_of_class(one).version for one in names}) == len(names)
-    return False
+    return len({_of_class(one).version for one in names}) == len(names)
 
 
 def _by_class() -> bool:
     """A rule can block a class of tools, and a tool without one counts as irreversible."""
-    policy = _ALLOWS + rule("final", 'class = "irreversible"\npriority = 1\nthen = "block"')
-    with suppress(BadFile):
-        last = _denies(policy) and _denies(policy, tool=_of_class("irreversible"))
-        return last and not _denies(policy, tool=_of_class("reads"))
-    return False
+    last = _denies(_LAST) and _denies(_LAST, tool=_of_class("irreversible"))
+    return last and not _denies(_LAST, tool=_of_class("reads"))
 
 
 def _of_class(name: str) -> Tool:
@@ -272,7 +267,8 @@ def _of_class(name: str) -> Tool:
 
 def _chain_by_class() -> bool:
     """A call below others is judged by the highest class among them."""
-    return False
+    above = Chain((e.Link(str(_REF), SPEC.name, tool_class="irreversible"),))
+    return _denies(_LAST, tool=_of_class("reads"), origin=Origin(chain=above))
 
 
 _TRIALS: Final[tuple[Callable[[], bool | Awaitable[bool]], ...]] = (

@@ -7,7 +7,7 @@ import pytest
 from long import IN_MEMORY_FIRST
 from msgspec.structs import replace
 from running import working
-from shop import FIRST, REFUND, SECOND, THIRD, Shop, rule
+from shop import FIRST, REFUND, SCHEMA, SECOND, THIRD, Shop, rule
 
 from ayes.consumers.gate import Gate
 from ayes.consumers.unstarted import Unstarted
@@ -28,6 +28,7 @@ from ayes.schemas.slots import (
     policies,
     policy_slot,
 )
+from ayes.schemas.tools import ToolSpec
 
 pytestmark = IN_MEMORY_FIRST
 FREE, ASK = rule("free", "allow"), rule("money", "ask", 'voters = ["ana", "ben"]')
@@ -74,6 +75,19 @@ async def test_what_a_policy_blocks_now_does_not_start_any_more(shop: Shop, owne
             await lapsed(shop, ELSEWHERE)
         else:
             await shop.ledger.start(ELSEWHERE)
+        await shop.ledger.start(SECOND)
+
+
+async def test_a_policy_ends_what_it_blocks_by_class(shop: Shop):
+    """A tool that declares none counts as irreversible; one that only reads goes on."""
+    last = rule("last", "block", 'class = "irreversible"', "priority = 1", tools="*")
+    look = ToolSpec.model_validate({"name": "look", "schema": SCHEMA, "class": "reads"})
+    async with shop.at_work(rule("free", "allow", tools="*"), "", REFUND, look):
+        await shop.judged(e.Approved)
+        await shop.judged(e.Approved, SECOND, tool="look")
+        await shop.apply(last + rule("free", "allow", tools="*"))
+        assert (await lapsed(shop)).rule == "last"
+        await shop.judged(e.Approved, THIRD, tool="look")
         await shop.ledger.start(SECOND)
 
 

@@ -78,6 +78,8 @@ LEFT = {
     "ApprovalRequested.editor_counts": "a setting of the policy's text",
     "ApprovalRequested.confirm": "a setting of the policy's text",
     "ApprovalRequested.own": "as `ApprovalRequested.excluded`",
+    "ApprovalRequested.undoing": "the class is in the tool's declaration, and rules name it",
+    "Approved.undoing": "as in `ApprovalRequested`",
     "PolicyApplied.proposal": "a call, which has a row of its own",
     "Approved.excluded": "as in `ApprovalRequested`",
     "Approved.may_revoke": "a setting of the policy's text",
@@ -93,6 +95,9 @@ LEFT = {
     "Posted.message": "where people were asked, and no question about approvals",
     "ToolDeclared.description": "long, and no question about approvals",
     "ToolDeclared.schema": "long, and no question about approvals",
+    "ToolDeclared.class": "a setting of the declaration",
+    "ToolDeclared.undo": "a setting of the declaration",
+    "ToolDeclared.undo_within_s": "a setting of the declaration",
     "ToolDeclared.repeatable": "a setting of the declaration",
     "ToolDeclared.governs": "a setting of the declaration",
     "ToolDeclared.secret": "a setting of the declaration",
@@ -415,7 +420,7 @@ def _within(call: Call, facts: list[Fact]) -> Call:
     names = [
         name
         for name in call.__struct_fields__
-        if name not in ("ref", "void", "newer", "last_revocation", "stops", "people")
+        if name not in ("ref", "void", "newer", "last_revocation", "stops", "people", "tool_class")
     ]
     changes = {name: kept(value) for name in names if (value := getattr(call, name))}
     return msgspec.structs.replace(call, **changes)
