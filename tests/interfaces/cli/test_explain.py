@@ -191,9 +191,10 @@ async def test_a_call_is_explained_by_its_class(admin, gate, explain, store, cap
     assert (told["class"], told["by_now"]) == ("reads", None)
     told = await explain(above)
     assert (told["class"], told["by_now"]["rule"]) == ("irreversible", "lost")
+    await until(admin, "lapsed", above)
     await look.show(str(above), Session(store))
     shown = capsys.readouterr()
-    assert f"{above} is approved, class: reads" in shown.err
+    assert f"{above} is lapsed, class: reads" in shown.err
     assert "by policy, rule 'freely', class: reads" in shown.out
 
 
