@@ -133,6 +133,8 @@ class Behind(Gate):
         self.is_first = True
 
     async def load(self, ledger, handed):
+        if isinstance(handed.event, e.PolicyApplied | e.GrantRevoked):
+            return None  # the rival has been handed it
         seen = await super().load(ledger, handed)
         # With a grant it loads twice: first it takes a use of it.
         is_ready = isinstance(seen, Case) and all(one.used for one in seen.grants)
