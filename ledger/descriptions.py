@@ -74,9 +74,9 @@ def mode_words(mode: e.Mode | None) -> str:
 
 def describe_undoing(undoing: e.Undoing, until: datetime | None = None) -> str:
     """The class of a call, how it can be undone, and until when:
-    `reversible, with cancel_order, within 2 hours after it returned`.
+    `reversible, undone with cancel_order, within 2 hours after it returned`.
     """
-    how = f", with {undoing.undo}" if undoing.undo else ""
+    how = f", undone with {undoing.undo}" if undoing.undo else ""
     if until is not None:
         how += f", until {until:%Y-%m-%d %H:%M:%S} UTC"
     elif undoing.undo_within_s is not None:

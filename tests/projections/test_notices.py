@@ -61,10 +61,10 @@ def test_a_question_says_what_who_why_until_when_and_what_to_do():
         (e.Undoing("reads"), "reads"),
         (e.Undoing("irreversible"), "irreversible"),
         (e.Undoing("undeclared"), "not declared, which counts as irreversible"),
-        (e.Undoing("reversible", "charge"), "reversible, with charge"),
+        (e.Undoing("reversible", "charge"), "reversible, undone with charge"),
         (e.Undoing("reversible_outside", "charge", 86_400),
-         "reversible outside, with charge, within 1 day after it returned"),
-        (e.Undoing("reversible", "charge\u202e"), r"reversible, with charge\u202e  [hidden"),
+         "reversible outside, undone with charge, within 1 day after it returned"),
+        (e.Undoing("reversible", "charge\u202e"), r"reversible, undone with charge\u202e  [hidden"),
     ],
 )  # fmt: skip
 def test_a_notice_says_how_the_call_can_be_undone(undoing: e.Undoing, said: str):
@@ -83,7 +83,8 @@ def test_once_it_has_returned_it_is_said_until_when():
     for one in (asked, {**alone, CALL.decided: allowed}):
         call = call_of(CALL, Story().tell_all(list(one.items())).facts)
         assert call.undo_until == call.finished.recorded_at + timedelta(seconds=60)
-        said = f"class:     reversible, with charge, until {call.undo_until:%Y-%m-%d %H:%M:%S} UTC"
+        until = f"until {call.undo_until:%Y-%m-%d %H:%M:%S} UTC"
+        said = f"class:     reversible, undone with charge, {until}"
         assert said in notice(call, "decided").body
     assert ended("returned").undo_until is None
 

@@ -60,7 +60,7 @@ def test_a_question_has_its_words_and_buttons():
 
 def test_a_question_says_how_the_call_can_be_undone():
     _, words, _ = shown(pending(undoing=e.Undoing("reversible", "charge", 7200)))
-    assert "class:     reversible, with charge, within 2 hours after it returned" in words
+    assert "class:     reversible, undone with charge, within 2 hours after it returned" in words
 
 
 @pytest.mark.parametrize(

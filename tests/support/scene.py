@@ -73,6 +73,7 @@ reason = "A cancelled booking is gone."
 name = "commands"
 tools = ["run_shell"]
 then = "ask"
+mode = "requester_confirms"
 break_glass = ["ana"]
 reason = "It runs on the build server."
 """
@@ -101,8 +102,14 @@ TOOLS: Final = (
             amount={"type": "integer", "minimum": 1, "description": "In euros."},
             reason={"type": "string", "enum": ["damaged", "late", "wrong size"], "default": "late"},
         ),
+        **{"class": "reversible_outside", "undo": "reclaim", "undo_within_s": 14 * 86_400.0},
     ),
-    ToolSpec(name="get_order", description="Look an order up.", schema=_schema(order="string")),
+    ToolSpec(
+        name="get_order",
+        description="Look an order up.",
+        schema=_schema(order="string"),
+        **{"class": "reads"},
+    ),
     ToolSpec(
         name="cancel_reservation",
         description="Cancel a booking.",
@@ -144,7 +151,7 @@ PAGES: Final = {
     "record": f"/calls/{EDITED}", "edit": f"/calls/{REFUND}/edit",
     "bulk": f"/bulk?call={SHELL}&call={MAIL}", "doubt": "/doubt", "decided": "/decided",
     "conversations": "/conversations", "conversation": f"/conversations/{CONVERSATION}",
-    "grants": "/grants", "policy": "/policy/shop", "operations": "/operations",
+    "grants": "/grants", "stops": "/stops", "policy": "/policy/shop", "operations": "/operations",
     "sign-in": "/sign-in",
 }  # fmt: skip
 
@@ -256,6 +263,9 @@ class Scene:
         await self.ask(
             CallRef("shop", "order-24", "refund-1"), "refund", {"order": "A-24", "amount": 5}
         )
+        stop = "shop/ana/mails"
+        await ana.stop(stop, reason="Messages went to old addresses.", tools=("send_*",))
+        await ben.resume(stop, reason="The addresses are right again.")
         now = clock.now()
         await ben.delegate(
             "shop/ben/away",

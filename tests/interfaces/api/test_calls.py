@@ -141,7 +141,7 @@ async def test_how_a_call_can_be_undone_is_shown_wherever_it_is_decided(shop, cl
     assert state["undo_until"] is None
     for path in ("/", f"/calls/{ref}"):
         page = (await client.get(path)).text
-        assert "reversible, with reopen, within 1 hour after it returned" in page
+        assert "reversible, undone with reopen, within 1 hour after it returned" in page
     vote = {"verdict": "approve", "digest": found["digest"]}
     await client.post(f"/api/v1/calls/{ref}/votes", json=vote)
     await shop.service.decision(ref, timeout_s=60)

@@ -189,7 +189,7 @@ def test_facts_and_cards_are_lines_whatever_they_hold(capsys):
     output.print_pending([entry], output.console(stderr=True))
     card = capsys.readouterr().err
     assert len(card.splitlines()) == 6
-    assert "class: reversible, with " in card.splitlines()[-1]
+    assert "class: reversible, undone with " in card.splitlines()[-1]
     assert "within 1 minute after it returned" in card.splitlines()[-1]
     [chain] = [line for line in card.splitlines() if "asked in the run of" in line]
     assert " > acme/t0/c (delegate, by desk, reads)" in chain
