@@ -318,7 +318,11 @@ async def _hooked(site: Site, over: asyncio.Event) -> None:
                 return
             use = {"tool_use_id": f"u-{number}-{again}"}
             given = event_of({**about, **use, "hook_event_name": "PreToolUse"})
-            if isinstance(await before(kernel, given), Allow):
+            try:
+                said = await before(kernel, given)
+            except Unavailable:
+                break  # during an election; the command of the hook denies it then
+            if isinstance(said, Allow):
                 site.ran.append((f"hook-{number}", 0))
                 ended = {"hook_event_name": "PostToolUse", "tool_response": "done"}
                 told = event_of({**about, **use, **ended})
