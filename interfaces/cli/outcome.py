@@ -6,7 +6,7 @@ from ayes.interfaces.cli.terminal.output import print_result
 from ayes.ledger import clock
 from ayes.ledger.call import Call
 from ayes.ledger.clients.services import Ledger
-from ayes.ledger.descriptions import describe_decision, describe_stop
+from ayes.ledger.descriptions import describe_decision, describe_lapse, describe_stop
 from ayes.ledger.judging.votes import Tally
 from ayes.ledger.lifecycle import Status
 from ayes.ops.actions.votes import open_tally, seen_by_gate
@@ -50,6 +50,9 @@ def _standing(call: Call, stands: Tally | None) -> str:
             f" The reason: {reason}" if isinstance(call.decided.event, e.Denied) and reason else ""
         )
         decision = describe_decision(call.decided, call.withdrawn)
+        if call.lapsed is not None and isinstance(call.lapsed.event, e.Lapsed):
+            lapsed = describe_lapse(call.lapsed.event).rstrip(".")
+            why = f" It was not started, and has lapsed: {lapsed}."
         return f"{call.ref}: {decision}{f', {edited}' if edited else ''}.{why}"
     if stands is not None:
         waits = "waits" if stands.verdict or call.withdrawn else "waits for people"

@@ -19,6 +19,7 @@ from until import recorded
 from ayes.interfaces.cli import look
 from ayes.interfaces.cli import policy as command
 from ayes.interfaces.cli.command import Session
+from ayes.interfaces.cli.outcome import standing
 from ayes.ledger.judging.chain import thread_below
 from ayes.ledger.judging.explanation import _flaw, explained
 from ayes.ledger.judging.policies import Policies
@@ -192,6 +193,8 @@ async def test_a_call_is_explained_by_its_class(admin, gate, explain, store, cap
     told = await explain(above)
     assert (told["class"], told["by_now"]["rule"]) == ("irreversible", "lost")
     await until(admin, "lapsed", above)
+    ends = "has lapsed: version 2 of the policy blocks it, by rule 'lost'."
+    assert standing(await admin.call(above), None).endswith(ends)
     await look.show(str(above), Session(store))
     shown = capsys.readouterr()
     assert f"{above} is lapsed, class: reads" in shown.err
