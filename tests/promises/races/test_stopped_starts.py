@@ -326,7 +326,7 @@ async def _hooked(site: Site, over: asyncio.Event) -> None:
                 site.ran.append((f"hook-{number}", 0))
                 ended = {"hook_event_name": "PostToolUse", "tool_response": "done"}
                 told = event_of({**about, **use, **ended})
-                await while_away(lambda told=told: after(kernel, told))
+                await _surely(lambda told=told: after(kernel, told))
                 break
 
 
