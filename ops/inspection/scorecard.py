@@ -11,7 +11,6 @@ are in our own words; those that count are in https://github.com/OWASP/AISVS.
 from collections.abc import Callable
 from typing import Final, Literal
 
-import msgspec
 from msgspec import Struct
 
 from ayes.ledger.clients.services import Ledger
@@ -130,7 +129,7 @@ def _budgets(seen: Evidence) -> LineAnswer:
 
 def _classified(seen: Evidence) -> LineAnswer:
     tools = seen.site.tools
-    classed = sum("class" in msgspec.to_builtins(one) for one in tools)
+    classed = sum(one.tool_class is not None for one in tools)
     besides = f"tools here with a class: {classed} of {len(tools)}"
     is_all = bool(tools) and classed == len(tools)
     return seen.judged("yes" if is_all else "partly", "classes", besides=besides)
@@ -138,10 +137,7 @@ def _classified(seen: Evidence) -> LineAnswer:
 
 def _by_class(seen: Evidence) -> LineAnswer:
     policies = seen.site.policies
-    speaking = sum(
-        any("class" in rule.model_dump(by_alias=True, exclude_unset=True) for rule in one.rules)
-        for one in policies
-    )
+    speaking = sum(one.speaks_of_classes for one in policies)
     besides = f"policies here that speak of classes: {speaking} of {len(policies)}"
     return seen.judged("yes" if speaking else "partly", "by_class", besides=besides)
 
