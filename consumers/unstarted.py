@@ -1,8 +1,8 @@
 """The calls that were approved and that nothing has started, found by reading the log.
 
-Most approvals are used within a second, so there is no index of those that are not: it would cost
-two writes for each call. They are looked for when a policy blocks something, rarely. The first time
-the whole log is read, a later time what came since; only calls that are open are kept.
+There is no index of such calls. It would cost two writes for each call, and nearly every approved
+call starts within a second. The log is read instead, when a policy blocks something, which is rare:
+all of it the first time, and later the facts since then. Only open calls are kept.
 """
 
 import asyncio
@@ -70,7 +70,7 @@ class Unstarted:
             self._facts[ref] = [fact]
             return
         if (facts := self._facts.get(ref)) is None:
-            return  # it is settled; or void, since there is no request before it
+            return  # the call is settled, or was never requested
         facts.append(fact)
         if tail[2] == "gated":
             return

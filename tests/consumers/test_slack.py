@@ -312,6 +312,12 @@ async def test_a_command_stops_and_resumes(site, slack):
     assert "sh.op" in await answer("stop sh.op Now.", "U0ANA")
     assert "has ended" in await answer(f"resume {stop.ref}", "U0ANA")
     assert len(await stops()) == 1
+    said = await answer("stop all An incident.", "U0ANA")
+    [_, everywhere] = await stops()
+    assert said.startswith("Everything is stopped")
+    assert (everywhere.ref.workspace, everywhere.ref.giver) == (ORGANISATION, "ana")
+    await answer(f"resume {everywhere.ref}", "U0BEN")
+    assert (await site.fact(everywhere.ref.ended)).event.resumed_by == ("ben",)
 
 
 async def test_a_denial_asks_for_the_reason(site, slack):
