@@ -46,6 +46,15 @@ class People(Struct, frozen=True):
         last = next((one for one in changes if before is None or one.seq < before), None)
         return last if last is not None and isinstance(last.event, e.PersonRemoved) else None
 
+    def workspaces(self, name: str, before: int | None = None) -> tuple[str, ...]:
+        """The workspaces that a person may see and decide in, by the last fact that says so; with
+        `before`, just before that number of the log. Empty: all of them.
+        """
+        for one in reversed(self.changes.get(plain(name), ())):
+            if isinstance(one.event, e.PersonAdded) and (before is None or one.seq < before):
+                return one.event.workspaces
+        return ()
+
     def of(self, name: str, beginning: str = "") -> tuple[str, ...]:
         """The accounts of a person that begin so, in the order in which they were bound."""
         return tuple(

@@ -30,6 +30,8 @@ class Visitor(Struct, frozen=True):
     name: str
     roles: frozenset[Role]
     kind: Literal["session", "token"] = "session"
+    #: The workspaces that they may see and act in; none: all of them.
+    workspaces: tuple[str, ...] = ()
 
     @property
     def person(self) -> str:
@@ -46,6 +48,10 @@ class Visitor(Struct, frozen=True):
         """
         role = next(one for one in (Role.SERVICE, *Role) if one in self.roles)
         return self.name if role is Role.SERVICE else f"{role} {self.name}"
+
+    def may_see(self, workspace: str) -> bool:
+        """Whether a workspace is theirs. That it exists is not told to anybody else."""
+        return not self.workspaces or workspace in self.workspaces
 
     def require(self, *roles: Role) -> None:
         """Refuse a visitor who has none of these roles.

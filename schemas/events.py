@@ -769,6 +769,8 @@ class PersonAdded(Event, frozen=True, tag="PersonAdded"):
     """The name stands for a person from here on, to whom no account is bound yet."""
 
     reason: str = ""
+    #: The workspaces that the person may see and decide in; none: all of them.
+    workspaces: tuple[str, ...] = ()
 
 
 class PersonRemoved(Event, frozen=True, tag="PersonRemoved"):
