@@ -33,6 +33,12 @@ class Login(Struct, frozen=True):
     #: A file with the certificates (PEM) of the authorities that may sign the servers'; empty: the
     #: system's.
     ca: str = ""
+    #: The seed of the key (nkeys) that signs on in place of a password; empty: there is none.
+    seed: str = ""
+    #: Empty: the user has the name of its role.
+    role: str = ""
+    #: The workspaces that it may read and write; none: all of them.
+    workspaces: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """Omit the password, since this ends up in logs."""
@@ -41,6 +47,11 @@ class Login(Struct, frozen=True):
     @property
     def servers(self) -> list[str]:
         return self.url.split(",")
+
+    @property
+    def scope(self) -> str:
+        """The workspaces as a token of subjects; empty: all of them."""
+        return "+".join(self.workspaces)
 
     @property
     def is_tls(self) -> bool:
