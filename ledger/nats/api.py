@@ -21,6 +21,7 @@ import msgspec
 import nats.errors
 from msgspec import MsgspecError, Struct
 
+from ayes.ledger.nats import scopes
 from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.protocol import (
     NatsMessage,
@@ -125,6 +126,9 @@ class Api:
         self._client = connection.client
         self.probe = connection.probe
         self._prefix = f"{connection.inbox}.api"
+        login = connection.login
+        #: The beginning of requests to the JetStream API.
+        self.jetstream = scopes.prefix(login.user, login.scope) if login.scope else "$JS.API"
         self._waiting: dict[bytes, tuple[Fits, asyncio.Future[NatsReply]]] = {}
         self._streams: dict[bytes, tuple[Answers, asyncio.Future[NatsReply]]] = {}
         #: The waiting requests by subject, so that a denial finds them.
@@ -205,7 +209,7 @@ class Api:
         """Return the JetStream API's answer to a request.
 
         Args:
-            subject: without `$JS.API.`.
+            subject: without the prefix `$JS.API`.
             body: sent as JSON; None for an empty request.
             repeat: as for `ask`.
             patience_s: by default `PATIENCE_S`.
@@ -221,7 +225,8 @@ class Api:
         patience_s = patience_s or PATIENCE_S
         until, pauses = asyncio.get_running_loop().time() + patience_s, PAUSES.pauses()
         while True:
-            reply = await self.ask(f"$JS.API.{subject}", raw, patience_s, repeat=repeat, fits=fits)
+            asked = f"{self.jetstream}.{subject}"
+            reply = await self.ask(asked, raw, patience_s, repeat=repeat, fits=fits)
             answer: dict[str, Any] = msgspec.json.decode(reply.data)
             if (error := answer.get("error")) is None:
                 return answer

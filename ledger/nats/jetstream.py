@@ -46,7 +46,7 @@ from ayes.ledger.log import (
     SlotTaken,
     Unconfirmed,
 )
-from ayes.ledger.nats import streams
+from ayes.ledger.nats import scopes, streams
 from ayes.ledger.nats.api import PASSING, Ack, Api, ApiError, NatsReply, by_leader
 from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Store
@@ -68,7 +68,17 @@ from ayes.schemas.errors import (
     Unavailable,
 )
 from ayes.schemas.logs import get_logger
-from ayes.schemas.slots import BUDGET, POLICY, ROOT, STOP, CallRef, Slot, matches, subject_text
+from ayes.schemas.slots import (
+    BUDGET,
+    ORGANISATION,
+    POLICY,
+    ROOT,
+    STOP,
+    CallRef,
+    Slot,
+    matches,
+    subject_text,
+)
 
 _log: Final = get_logger("ayes.ledger.nats.jetstream")
 
@@ -254,6 +264,9 @@ class JetStream:
         except ApiError as problem:
             if problem.code == 404:
                 return None
+            if problem.code == 403:
+                named = str(which.get("last_by_subj") or which.get("next_by_subj") or which)
+                raise BrokerRefused(self._not_ours((named,))) from None
             raise
         message: dict[str, Any] = answer["message"]
         return message
@@ -321,10 +334,12 @@ class JetStream:
         return tuple([_fact(one) for one in await self._every(subscriptions.LEDGER, subjects)])
 
     async def read_few(self, *subjects: str) -> list[log.RawMessage] | None:
-        return await self._few(subscriptions.LEDGER, subjects)
+        return await self._few(subscriptions.LEDGER, self._ours(subjects))
 
     async def _every(self, stream: str, subjects: tuple[str, ...]) -> list[log.RawMessage]:
         """Every message on the subjects, in the order of the stream."""
+        if not (subjects := self._ours(subjects)):
+            return []
         found = await self._few(stream, subjects)
         if found is None:
             found = [raw for one in subjects for raw in await self._in_pages(stream, one)]
@@ -376,7 +391,18 @@ class JetStream:
     async def scan(
         self, start: int, subjects: str = f"{ROOT}.>", stream: str = subscriptions.LEDGER
     ) -> AsyncGenerator[list[log.RawMessage]]:
-        """The messages from that number to the end, in pages; unlike `raw` without a consumer."""
+        """The messages from that number to the end, in pages; unlike `raw` without a consumer.
+
+        A login with some workspaces only reads them one after the other.
+        """
+        for part in self._ours((subjects,)):
+            async with aclosing(self._scan(start, part, stream)) as pages:
+                async for page in pages:
+                    yield page
+
+    async def _scan(
+        self, start: int, subjects: str, stream: str
+    ) -> AsyncGenerator[list[log.RawMessage]]:
         seq = start
         until = time.monotonic() + _CATCH_UP_S
         while True:
@@ -409,13 +435,38 @@ class JetStream:
     ) -> tuple[list[log.RawMessage], NatsReply]:
         body = ({"seq": seq} if seq else {}) | which | {"batch": _PAGE}
         found, last = await self.api.collect(
-            f"$JS.API.DIRECT.GET.{stream}",
+            f"{self.api.jetstream}.DIRECT.GET.{stream}",
             msgspec.json.encode(body),
             functools.partial(_DirectGet, stream, subjects, seq),
         )
+        if last.status == b"403":
+            raise BrokerRefused(self._not_ours(subjects))
         if last.status not in {b"204", b"404", b"413"}:
             raise BrokerAway(f"the broker cannot read {body}: {last.headers}.")
         return found.messages, last
+
+    def _ours(self, subjects: tuple[str, ...]) -> tuple[str, ...]:
+        """These patterns, or the parts of them that this login may read.
+
+        What the organisation says of people is left out, and judged by the gate.
+
+        Raises:
+            BrokerRefused: they are of other workspaces.
+        """
+        if not (own := self.connection.login.workspaces):
+            return subjects
+        parts = {one: scopes.within(one, own) for one in subjects}
+        for one, found in parts.items():
+            if not found and not one.startswith(f"{ROOT}.{ORGANISATION}."):
+                raise BrokerRefused(self._not_ours((one,)))
+        return tuple(dict.fromkeys(part for found in parts.values() for part in found))
+
+    def _not_ours(self, subjects: tuple[str, ...]) -> str:
+        login = self.connection.login
+        return (
+            f"{login.user} may read the workspaces {', '.join(login.workspaces)} alone, and not "
+            f"{', '.join(subjects)[:200]}."
+        )
 
     async def _ledger(self) -> dict[str, Any]:
         stream = await streams.info(self.api, f"STREAM.INFO.{subscriptions.LEDGER}")
@@ -479,7 +530,9 @@ class JetStream:
     async def _follow(
         self, subjects: tuple[str, ...], start: int | datetime, *, until_end: bool
     ) -> AsyncGenerator[list[log.RawMessage]]:
-        if isinstance(start, int) and self.connection.login.user == subscriptions.OPERATOR:
+        login = self.connection.login
+        may_not_consume = (login.role or login.user) == subscriptions.OPERATOR and not login.scope
+        if isinstance(start, int) and may_not_consume:
             found = self._poll(subjects, start, until_end=until_end)
         else:
             found = self.messages(subscriptions.LEDGER, subjects, start, until_end=until_end)
@@ -517,6 +570,8 @@ class JetStream:
     ) -> AsyncGenerator[list[log.RawMessage]]:
         """The messages of any stream, in order; parameters as of `follow`."""
         inbox = self.connection.inbox
+        if self.connection.login.scope:
+            subjects = self._ours(subjects or (f"{ROOT}.>",))
         return follow(self.api, stream, subjects, inbox=inbox, start=start, until_end=until_end)
 
     # ------------------------------------------------------------------------------------ consumers
@@ -707,7 +762,8 @@ class JetStream:
     def file_place(self, digest: str) -> str:
         hour = int(clock.now().timestamp()) // 3600
         secret = hmac.digest(self._secret, f"{digest} {hour}".encode(), "sha256").hex()
-        return f"{self.connection.login.user or 'service'}.{secret[:32]}"
+        login = self.connection.login
+        return f"{login.role or login.user or 'service'}.{secret[:32]}"
 
     async def keep_piece(self, subject: str, piece: bytes) -> bool:
         try:

@@ -119,7 +119,7 @@ class KeyValue:
         async with aclosing(self._jetstream.scan(1, f"{self._prefix}>", self._stream)) as pages:
             async for page in pages:
                 found.update(self._entries(page))
-                position = page[-1].seq + 1
+                position = max(position, page[-1].seq + 1)
         return {key: one for key, one in found.items() if one.value}, position
 
     async def _since(self, position: int, begun: datetime) -> AsyncGenerator[log.Change]:

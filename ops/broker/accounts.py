@@ -1,7 +1,7 @@
 """Permissions: one login per role, and the subjects that the broker allows it.
 
 The kind of a fact and the name of the reviewer are in the subject, so the broker itself ensures
-that a model cannot decide and that Ana cannot vote as Ben. Four things that are easy to get wrong,
+that a model cannot decide and that Ana cannot vote as Ben. Five things that are easy to get wrong,
 all measured on 2.15:
 
 * **Each role is an account of its own**, and imports from `LEDGER`, the account that holds the
@@ -19,6 +19,9 @@ all measured on 2.15:
 * **Wildcards match whole tokens**, so `ledger.*.*.opened` would also match
   `ledger.<workspace>._policy.opened`. The workspace's own subjects are denied to roles that may not
   write them.
+* **A login that has some workspaces only** may ask the JetStream API for nothing, since what is
+  read is in the request's body. All such logins are in the account `scoped`, which imports by
+  wildcards alone, and ask the service of reads.py (decision 0070).
 * **A role that may create an ephemeral consumer can change a durable one**, by its name in the
   request's body, which no permission checks. But a consumer's start time cannot be changed, and the
   server refuses a request with another one. So each durable can have a random start time in the
@@ -46,6 +49,7 @@ import msgspec
 from msgspec import Struct
 
 from ayes.ledger.clients.services import CHANNEL, RENEWED
+from ayes.ledger.nats import scopes
 from ayes.ledger.nats.streams import PENDING, RUNNING, STORED
 from ayes.ledger.subscriptions import DURABLES, LEDGER, OPERATOR, PARKED, TIMERS, Durable
 from ayes.schemas.errors import BadInput
@@ -87,6 +91,12 @@ REVIEWER: Final = "reviewer-"
 PEOPLE: Final = "people"
 #: The account and the login of the service that answers it.
 CALLOUT: Final = "callout"
+#: The account of all logins that have some workspaces only.
+SCOPED: Final = "scoped"
+#: The login of the service that reads for them (reads.py), in the account that holds the streams.
+READS: Final = "reads"
+#: The roles that a login with some workspaces only may have, beside that of a reviewer.
+SCOPED_ROLES: Final = ("service", "operator", "observer")
 
 #: The kinds that belong to the workspace, and to none of its threads.
 _RESERVED: Final = (POLICY, TOOL, GRANT, DELEGATION, BUDGET, STOP, PERSON, LOG)
@@ -186,9 +196,9 @@ OTHER_SUBJECTS: Final[dict[str, tuple[str, ...]]] = {
 }
 
 
-def slots_of(role: str) -> tuple[str, ...]:
-    """The subjects of the facts that a role may record, with wildcards; the role of a reviewer is
-    `reviewer-` and the name.
+def slots_of(role: str, workspaces: tuple[str, ...] = ("*",)) -> tuple[str, ...]:
+    """The subjects of the facts that a role may record in these workspaces, with wildcards; the
+    role of a reviewer is `reviewer-` and the name.
     """
     kind, me = (REVIEWER, role.removeprefix(REVIEWER)) if role.startswith(REVIEWER) else (role, "")
     tokens = {"#": "*", "%": "*", _ME: me}
@@ -197,7 +207,7 @@ def slots_of(role: str) -> tuple[str, ...]:
         for shape, roles in WRITERS.items()
         if kind in roles
         for thread in [() if shape[0].startswith("_") else ("*",)]
-        for where in [ORGANISATION if shape[0] in {PERSON, LOG} else "*"]
+        for where in ((ORGANISATION,) if shape[0] in {PERSON, LOG} else workspaces)
     )
 
 
@@ -255,6 +265,8 @@ _EXPORTS: Final = """\
 #: a name, and the endpoint.
 API_SERVICE: Final = "approvals"
 _REQUESTS: Final = f"{API_SERVICE}.*.*.*"
+#: With the workspaces of a login that has some only, before the endpoint.
+_SCOPED_REQUESTS: Final = f"{API_SERVICE}.*.*.*.*"
 #: Discovery (ADR-32): a request is answered by every service.
 _DISCOVERY: Final = "$SRV.>"
 #: Each server answers with its time, and with statistics about the account that asks, which imports
@@ -283,15 +295,22 @@ class Permissions(Struct, frozen=True):
 
 
 def permissions(
-    role: str, durables: Iterable[Durable] = tuple(DURABLES.values()), inbox: str = ""
+    role: str,
+    durables: Iterable[Durable] = tuple(DURABLES.values()),
+    inbox: str = "",
+    *,
+    login: str = "",
+    workspaces: tuple[str, ...] = (),
 ) -> Permissions:
     """The permissions of `role`.
 
     Args:
         inbox: the token of the connection's own inbox; empty: every inbox of the role.
+        login: the name of the login, by which it asks services; empty: whatever name it likes.
+        workspaces: those that it may read and write, and no other; none: all of them.
 
     Raises:
-        BadInput: there is no such role.
+        BadInput: there is no such role, or none with some workspaces only.
         BadId: it is not a valid name of a reviewer.
     """
     if role.startswith(REVIEWER):
@@ -300,10 +319,43 @@ def permissions(
         raise BadInput(
             f"there is no role {role!r}. There are {', '.join((*ROLES, f'{REVIEWER}NAME'))}."
         )
-    return _permissions(role, tuple(durables), inbox)
+    if workspaces:
+        return _scoped(role, inbox, login or role, workspaces)
+    return _permissions(role, tuple(durables), inbox, login)
 
 
-def _permissions(role: str, durables: tuple[Durable, ...], inbox: str = "") -> Permissions:
+def _scoped(role: str, inbox: str, login: str, workspaces: tuple[str, ...]) -> Permissions:
+    """The permissions of a login that has some workspaces only. It may ask the JetStream API for
+    nothing, and the service of reads.py in the name of these workspaces.
+    """
+    is_person = role.startswith(REVIEWER)
+    if not is_person and role not in SCOPED_ROLES:
+        raise BadInput(
+            f"the role {role} is for all workspaces. With some only there are "
+            f"{', '.join((*SCOPED_ROLES, 'reviewer'))}."
+        )
+    scope = "+".join(token("workspace", one) for one in workspaces)
+    facts = slots_of(role, workspaces)
+    kinds = {fact.split(".")[2] for fact in facts}
+    kind, name = (REVIEWER[:-1], role.removeprefix(REVIEWER)) if is_person else (role, login)
+    publish = [*facts, f"{scopes.prefix(login, scope)}.>"]
+    publish += [f"$JS.FC.{stream}.>" for stream in (LEDGER, PENDING, RUNNING)]
+    for one in workspaces:
+        publish += [f"{FILES}.{one}.{role}.*.*"] if role in STORING else []
+        publish += [f"$KV.running.{RENEWED}{one}.>"] if role == "service" else []
+    return Permissions(
+        tuple(publish),
+        (f"_INBOX.{login}.{inbox}.>" if inbox else f"_INBOX.{login}.>",
+         *(f"live.{one}.>" for one in workspaces)),
+        tuple(f"{ROOT}.{one}.{kind}.>" for one in workspaces for kind in _RESERVED
+              if kind not in kinds),
+        asked=(f"{API_SERVICE}.{kind}.{name}.{scope}.*",),
+    )  # fmt: skip
+
+
+def _permissions(
+    role: str, durables: tuple[Durable, ...], inbox: str = "", login: str = ""
+) -> Permissions:
     others = [subject for subject, roles in OTHER_SUBJECTS.items() if role in roles]
     facts = (*slots_of(role), *(subject for subject in others if subject.startswith(f"{ROOT}.")))
     reading = [one for one in READING if role != OPERATOR or one not in _CONSUMING]
@@ -330,16 +382,17 @@ def _permissions(role: str, durables: tuple[Durable, ...], inbox: str = "") -> P
         tuple(publish),
         tuple(subscribe),
         tuple(denied),
-        asked=_asked(role),
+        asked=_asked(role, login),
         answered=_answered() if role == API else (),
     )
 
 
-def _asked(role: str) -> tuple[str, ...]:
-    """The subjects on which a role may ask services."""
+def _asked(role: str, login: str = "") -> tuple[str, ...]:
+    """The subjects on which a role may ask services; a login of its own only in its own name."""
     if role.startswith(REVIEWER):
         return (f"{API_SERVICE}.reviewer.{role.removeprefix(REVIEWER)}.*",)
-    asked = [f"{API_SERVICE}.{role}.*.*"] if role in ("service", *_DISCOVERING) else []
+    name = login if login != role else ""
+    asked = [f"{API_SERVICE}.{role}.{name or '*'}.*"] if role in ("service", *_DISCOVERING) else []
     if role == OPERATOR:
         asked.append(PING)
     return (*asked, _DISCOVERY) if role in _DISCOVERING else tuple(asked)
@@ -349,7 +402,7 @@ def _answered() -> tuple[str, ...]:
     """The subjects on which the API is asked."""
     verbs = [f"$SRV.{verb}" for verb in ("PING", "INFO", "STATS")]
     whose = ("", f".{API_SERVICE}", f".{API_SERVICE}.*")
-    return (_REQUESTS, *(f"{verb}{one}" for verb in verbs for one in whose))
+    return (_REQUESTS, _SCOPED_REQUESTS, *(f"{verb}{one}" for verb in verbs for one in whose))
 
 
 class Callout(Struct, frozen=True):
@@ -370,7 +423,7 @@ def accounts_config(passwords: Mapping[str, str], callout: Callout | None = None
     listed = [
         role
         for role in sorted(passwords)
-        if role not in (ADMIN, SYSTEM) and not (callout and role.startswith(REVIEWER))
+        if role not in (ADMIN, SYSTEM, READS) and not (callout and role.startswith(REVIEWER))
     ]
     roles = "".join(
         _role_account(
@@ -389,7 +442,7 @@ def accounts_config(passwords: Mapping[str, str], callout: Callout | None = None
         "# Written by ayes; ops/broker/accounts.py says who may do what, and why it looks like "
         "this.\n"
         f"system_account: {SYSTEM}\n"
-        f"{_authorization(callout, (PEOPLE, *listed)) if callout else ''}"
+        f"{_authorization(callout, (PEOPLE, SCOPED, *listed)) if callout else ''}"
         "accounts {\n"
         f"  {SYSTEM} {{users: [{{user: {SYSTEM}, password: {_quoted(passwords[SYSTEM])}, "
         'permissions: {publish: ["$SYS.REQ.SERVER.*.RELOAD", "$SYS.REQ.SERVER.*.HEALTHZ", '
@@ -397,13 +450,55 @@ def accounts_config(passwords: Mapping[str, str], callout: Callout | None = None
         f'subscribe: ["_INBOX.{SYSTEM}.>"]}}}}]}}\n'
         f"  {LEDGER} {{\n"
         f"    jetstream: {{max_streams: {MAX_STREAMS}, max_consumers: {MAX_CONSUMERS}}}\n"
-        f"    users: [{{user: {ADMIN}, password: {_quoted(passwords[ADMIN])}}}]\n"
+        f"    users: [{{user: {ADMIN}, password: {_quoted(passwords[ADMIN])}}}\n"
+        f"{_reads(passwords)}    ]\n"
         f"    exports: [\n{_EXPORTS}\n    ]\n"
-        f"{_imports([('stream', MODEL, LIVE)] if MODEL in passwords else [])}"
+        f"{_imports([*([('stream', MODEL, LIVE)] if MODEL in passwords else []), _ASKED_TO_READ])}"
         "  }\n"
+        f"{_scoped_account(passwords)}"
         f"{roles}"
         "}\n"
     )
+
+
+#: What scoped logins ask comes as a stream, so that the service sees their own reply subjects.
+_READS: Final = "reads.>"
+_ASKED_TO_READ: Final = ("stream", SCOPED, _READS)
+
+
+def _scoped_account(accounts: Container[str]) -> str:
+    """What all scoped logins import together, by wildcards alone; each has its own permissions."""
+    imports = [
+        *(
+            ("service", LEDGER, subject)
+            for subject in (f"{ROOT}.>", f"{FILES}.>", f"$KV.running.{RENEWED}>", "$JS.FC.>")
+        ),
+        ("stream", LEDGER, "_INBOX.*.>"),
+        *([("stream", MODEL, LIVE)] if MODEL in accounts else []),
+        *([("service", API, _SCOPED_REQUESTS)] if API in accounts else []),
+    ]
+    return (
+        f"  {SCOPED} {{\n{_imports(imports)}"
+        f"    exports: [{{stream: {_quoted(_READS)}, accounts: [{LEDGER}]}}]\n  }}\n"
+    )
+
+
+def _reads(passwords: Mapping[str, str]) -> str:
+    """The user of the service that reads for scoped logins."""
+    if READS not in passwords:
+        return ""
+    asked = ("DIRECT.GET", "STREAM.MSG.GET", "STREAM.INFO")
+    followed = (f"$JS.API.CONSUMER.CREATE.{one}" for one in (LEDGER, PENDING, RUNNING))
+    may = Permissions(
+        (
+            *(f"$JS.API.{one}.{stream}" for one in asked
+              for stream in (LEDGER, PENDING, RUNNING, STORED)),
+            *(subject for one in followed for subject in (one, f"{one}.>")),
+            "_INBOX.>",
+        ),
+        (_READS, f"_INBOX.{READS}.>"),
+    )  # fmt: skip
+    return f"      {_user(READS, passwords[READS], may)}\n"
 
 
 def _authorization(callout: Callout, accounts: tuple[str, ...]) -> str:
@@ -467,7 +562,8 @@ def _imports(imports: Iterable[tuple[str, str, str]]) -> str:
 def _offered(role: str) -> str:
     if role == API:
         discovery = f'{{service: "{_DISCOVERY}", response_type: stream, response_threshold: "5s"}}'
-        offered = [f"{{service: {_quoted(_REQUESTS)}}}", discovery]
+        requests = (f"{{service: {_quoted(one)}}}" for one in (_REQUESTS, _SCOPED_REQUESTS))
+        offered = [*requests, discovery]
     elif role == MODEL:
         offered = [f"{{stream: {_quoted(LIVE)}}}"]
     else:

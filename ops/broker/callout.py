@@ -38,6 +38,7 @@ from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Login, Store
 from ayes.ledger.nats.protocol import settled
 from ayes.ops.broker.accounts import ANSWERS_FOR_S, PEOPLE, REVIEWER, permissions
+from ayes.ops.broker.reads import Reads
 from ayes.schemas.errors import ApprovalsError, BadInput
 from ayes.schemas.ids import new_id
 from ayes.schemas.logs import get_logger
@@ -107,12 +108,15 @@ class Issuer:
 
 
 @asynccontextmanager
-async def answering(store: Store, issuer: Issuer, login: Login) -> AsyncGenerator[None]:
-    """Answer the broker's questions about logins for as long as the block lasts.
+async def answering(
+    store: Store, issuer: Issuer, login: Login, reads: Login
+) -> AsyncGenerator[None]:
+    """Answer the broker's questions about logins, and what scoped ones read (reads.py), for as long
+    as the block lasts.
 
     In a thread of its own, so that nobody waits to sign on while this event loop is busy.
     """
-    loop, connection = asyncio.new_event_loop(), Connection(login)
+    loop, connection, reading = asyncio.new_event_loop(), Connection(login), Reads(reads)
     thread = threading.Thread(target=loop.run_forever, name="callout", daemon=True)
     thread.start()
 
@@ -121,8 +125,10 @@ async def answering(store: Store, issuer: Issuer, login: Login) -> AsyncGenerato
 
     try:
         await there(_answer(connection, store, issuer))
+        await there(reading.open())
         yield
     finally:
+        await there(reading.close())
         await there(connection.close())
         loop.call_soon_threadsafe(loop.stop)
         await asyncio.to_thread(thread.join)

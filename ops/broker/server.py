@@ -38,6 +38,7 @@ from ayes.ledger.nats.streams import OLDEST_SERVER, version_text
 from ayes.ops.broker.accounts import (
     ADMIN,
     CALLOUT,
+    READS,
     REVIEWER,
     ROLES,
     SYSTEM,
@@ -217,7 +218,8 @@ class EmbeddedServer:
         await self._run()
         self.url = f"nats://{HOST}:{port}"
         service = Login(self.url, CALLOUT, callout.password)
-        await self._logins.enter_async_context(answering(self.store, issuer, service))
+        reads = Login(self.url, READS, known[READS])
+        await self._logins.enter_async_context(answering(self.store, issuer, service, reads))
 
     async def _run(self) -> None:
         self._ended_for = ""
@@ -512,7 +514,9 @@ async def alone(path: Path) -> AsyncGenerator[None]:
 
 def passwords(known: dict[str, str], also: Sequence[str] = ()) -> dict[str, str]:
     """The known passwords, and new ones for roles without."""
-    return {role: secrets.token_urlsafe(32) for role in (ADMIN, SYSTEM, *ROLES, *also)} | known
+    return {
+        role: secrets.token_urlsafe(32) for role in (ADMIN, SYSTEM, READS, *ROLES, *also)
+    } | known
 
 
 def free_ports(*wanted: int) -> list[int]:

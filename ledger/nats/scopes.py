@@ -1,0 +1,63 @@
+"""What a login that has some workspaces only may read, as patterns of subjects.
+
+The broker refuses such a login the whole JetStream API: what a request reads is in its body, which
+no permission checks. It asks the service of `ayes.ops.broker.reads` in the same words instead, at
+subjects that name the login and its workspaces. This is the rule of that service, and what clients
+narrow their questions with.
+"""
+
+from collections.abc import Iterable
+
+from ayes.schemas.slots import FILES, ORGANISATION, POLICY, ROOT, STOP
+
+#: The kinds of entries in the bucket `running` that are about a call.
+_ABOUT_CALLS = ("", "_renewed.", "_void.")
+
+
+def prefix(login: str, scope: str) -> str:
+    """The prefix of a scoped login's requests, in place of `$JS.API`."""
+    return f"reads.{login}.{scope}"
+
+
+def readable(workspaces: Iterable[str]) -> tuple[str, ...]:
+    """The subjects that may be read in these workspaces. The organisation's policy and its stops
+    hold in all of them; its people are nobody else's concern.
+    """
+    return (
+        *(
+            subject
+            for one in workspaces
+            for subject in (
+                f"{ROOT}.{one}.>",
+                f"{FILES}.{one}.>",
+                f"$KV.pending.{one}.>",
+                *(f"$KV.running.{kind}{one}.>" for kind in _ABOUT_CALLS),
+            )
+        ),
+        f"{ROOT}.{ORGANISATION}.{POLICY}.>",
+        f"{ROOT}.{ORGANISATION}.{STOP}.>",
+    )
+
+
+def within(pattern: str, workspaces: Iterable[str]) -> tuple[str, ...]:
+    """The parts of a pattern of subjects that may be read; the pattern itself if all of it may."""
+    found = (_common(pattern, one) for one in readable(workspaces))
+    return tuple(dict.fromkeys(one for one in found if one is not None))
+
+
+def _common(pattern: str, other: str) -> str | None:
+    """The pattern of the subjects that match both; None if there are none.
+
+    Where one of two ends with `>`, the rest is that of the other, as long as it has a rest.
+    """
+    first, second, common = pattern.split("."), other.split("."), list[str]()
+    for place in range(max(len(first), len(second))):
+        here = [words[place] if place < len(words) else "" for words in (first, second)]
+        if ">" in here:
+            rest = (second if here[0] == ">" else first)[place:]
+            return ".".join((*common, *rest)) if rest else None
+        one, another = here
+        if (one != another and "*" not in here) or "" in here:
+            return None
+        common.append(another if one == "*" else one)
+    return ".".join(common)
