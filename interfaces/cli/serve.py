@@ -1,4 +1,4 @@
-"""The command that lets agents of other protocols ask through the ledger."""
+"""The commands that serve those who do not read the log themselves."""
 
 from importlib.util import find_spec
 from typing import Annotated, Final
@@ -7,6 +7,10 @@ from ayes.interfaces.cli.command import Session, command, commands
 from ayes.interfaces.cli.options import BehindTlsOption, SettingsOption, http_address, option
 from ayes.interfaces.cli.settings import needed, place_of, settings_of
 from ayes.interfaces.cli.terminal.output import print_message
+from ayes.ledger.nats.credentials import Store
+from ayes.ops.broker.accounts import READS
+from ayes.ops.broker.reads import Reads
+from ayes.ops.workers import until_signalled
 from ayes.schemas.errors import BadInput
 
 app: Final = commands()
@@ -16,7 +20,7 @@ INSTALL: Final = "pip install 'ayes[web]'"
 
 @app.callback()
 def serve() -> None:
-    """Let agents of other protocols ask through the ledger."""
+    """Serve agents of other protocols, and logins with some workspaces only."""
 
 
 @command(app, examples="ayes serve aap --settings ayes.toml --http 127.0.0.1:8810")
@@ -43,3 +47,15 @@ async def aap(
         app = application(said, ledger, instances)
         print_message(f"The provider serves http://{host}:{port} until Ctrl-C.")
         await http_server.server(app, has_signals=True, host=host, port=port).serve()
+
+
+@command(app, examples="ayes serve reads --store /etc/ayes")
+async def reads(*, session: Session) -> None:
+    """Read for logins with some workspaces only, beside a broker that `up` does not run."""
+    serving = Reads(Store.login_for(READS, store=session.store, url=session.url))
+    await serving.open()
+    try:
+        said = "Logins with some workspaces may read until Ctrl-C."
+        await until_signalled(ready=lambda: print_message(said))
+    finally:
+        await serving.close()

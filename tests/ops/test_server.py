@@ -145,7 +145,7 @@ async def test_a_store_is_private(store):
         }  # fmt: skip
         assert {mode(file) for file in files} == {0o600}
         passwords = store.read().passwords
-        assert set(passwords) == {"admin", "system", *ROLES}
+        assert set(passwords) == {"admin", "system", "reads", *ROLES}
         assert len(set(passwords.values())) == len(passwords)
         assert min(map(len, passwords.values())) >= 40
         assert 'sync_interval: "always"' in (store.path / "server.conf").read_text()
