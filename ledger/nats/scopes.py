@@ -6,12 +6,13 @@ subjects that name the login and its workspaces. This is the rule of that servic
 narrow their questions with.
 """
 
-from collections.abc import Iterable
+import functools
+from typing import Final
 
 from ayes.schemas.slots import FILES, ORGANISATION, POLICY, ROOT, STOP
 
 #: The kinds of entries in the bucket `running` that are about a call.
-_ABOUT_CALLS = ("", "_renewed.", "_void.")
+_ABOUT_CALLS: Final = ("", "_renewed.", "_void.")
 
 
 def prefix(login: str, scope: str) -> str:
@@ -19,30 +20,38 @@ def prefix(login: str, scope: str) -> str:
     return f"reads.{login}.{scope}"
 
 
-def readable(workspaces: Iterable[str]) -> tuple[str, ...]:
-    """The subjects that may be read in these workspaces. The organisation's policy and its stops
-    hold in all of them; its people are nobody else's concern.
+@functools.lru_cache(maxsize=1024)
+def _places(workspaces: tuple[str, ...]) -> tuple[str, ...]:
+    """How the subjects begin that may be read in these workspaces. The organisation's policy and
+    its stops hold in all of them; its people are nobody else's concern.
     """
     return (
         *(
-            subject
+            place
             for one in workspaces
-            for subject in (
-                f"{ROOT}.{one}.>",
-                f"{FILES}.{one}.>",
-                f"$KV.pending.{one}.>",
-                *(f"$KV.running.{kind}{one}.>" for kind in _ABOUT_CALLS),
+            for place in (
+                f"{ROOT}.{one}.",
+                f"{FILES}.{one}.",
+                f"$KV.pending.{one}.",
+                *(f"$KV.running.{kind}{one}." for kind in _ABOUT_CALLS),
             )
         ),
-        f"{ROOT}.{ORGANISATION}.{POLICY}.>",
-        f"{ROOT}.{ORGANISATION}.{STOP}.>",
+        f"{ROOT}.{ORGANISATION}.{POLICY}.",
+        f"{ROOT}.{ORGANISATION}.{STOP}.",
     )
 
 
-def within(pattern: str, workspaces: Iterable[str]) -> tuple[str, ...]:
+def is_within(pattern: str, workspaces: tuple[str, ...]) -> bool:
+    """Whether all subjects that match a pattern may be read."""
+    return pattern.startswith(_places(workspaces))
+
+
+def within(pattern: str, workspaces: tuple[str, ...]) -> tuple[str, ...]:
     """The parts of a pattern of subjects that may be read; the pattern itself if all of it may."""
-    found = (_common(pattern, one) for one in readable(workspaces))
-    return tuple(dict.fromkeys(one for one in found if one is not None))
+    if is_within(pattern, workspaces):
+        return (pattern,)
+    found = (_common(pattern, f"{one}>") for one in _places(workspaces))
+    return tuple(one for one in found if one is not None)
 
 
 def _common(pattern: str, other: str) -> str | None:

@@ -30,7 +30,7 @@ from ayes.ledger.nats.api import PATIENCE_S, Api
 from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Login
 from ayes.ledger.nats.protocol import NatsMessage, frame, settled, subscription_number, write
-from ayes.ledger.nats.scopes import within
+from ayes.ledger.nats.scopes import is_within
 from ayes.ledger.nats.streams import PENDING, READER_GONE_S, RUNNING, STORED
 from ayes.ledger.subscriptions import LEDGER
 from ayes.schemas.errors import Unavailable
@@ -164,7 +164,7 @@ def _check(subjects: tuple[str, ...], workspaces: tuple[str, ...]) -> None:
     if not subjects:
         raise Refused("the request names no subjects")
     for one in subjects:
-        if not _is_subject(one) or within(one, workspaces) != (one,):
+        if not (_is_subject(one) and is_within(one, workspaces)):
             raise Refused(f"a subject is not only of the workspaces {', '.join(workspaces)}")
 
 
@@ -179,7 +179,7 @@ def _of_leader(stream: str, get: _Get, workspaces: tuple[str, ...]) -> Request:
     def answer(found: dict[str, Any]) -> dict[str, Any]:
         # By its number alone a message may be anybody's.
         subject = found.get("message", {}).get("subject", "")
-        if subject and within(subject, workspaces) != (subject,):
+        if subject and not is_within(subject, workspaces):
             error = Refused("no message found", 404, 10037).error
             return {"type": f"{_TYPE}stream_msg_get_response", "error": error}
         return found
