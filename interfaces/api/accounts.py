@@ -32,7 +32,7 @@ class Code(ApiModel):
 async def bind(sent: Code, visit: Reviewing) -> Account:
     """Bind an account to the visitor, who votes with it from then on. Repeating it is safe."""
     found = offered(sent.code, visit)
-    await (await visit.reviewer()).bind(found.account)
+    await (await visit.reviewer()).bind(found.account, visit.backend.reading)
     return found
 
 
@@ -58,7 +58,7 @@ async def admit(backend: Backend, visitor: Visitor, issuer: str, subject: str) -
     people = await backend.reading.people()
     theirs = people.of(name, f"{OPENID}{issuer}#")
     if not theirs and Role.REVIEWER in visitor.roles:
-        people = await (await backend.reviewer(name)).bind(account)
+        people = await (await backend.reviewer(name)).bind(account, backend.reading)
         theirs = people.of(name, f"{OPENID}{issuer}#")
     if people.is_removed(name):
         raise NotAllowed(f"{name} was removed. An operator can change that: ayes people add {name}")

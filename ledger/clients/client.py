@@ -485,12 +485,19 @@ class LedgerClient:
         await self.log.last_seq()
         return people_of(await self.reading.read(PEOPLE))
 
-    async def record_person(self, slot: Callable[[int], Slot], event: e.Event) -> People:
-        """Record a fact about a person in the next slot of its series; the people after it."""
-        taken, number = {fact.slot for fact in await self.reading.read(PEOPLE)}, 1
+    async def record_person(
+        self, slot: Callable[[int], Slot], event: e.Event, seen: "LedgerClient | None" = None
+    ) -> People:
+        """Record a fact about a person in the next slot of its series; the people after it.
+
+        Args:
+            seen: who reads, if these credentials may not.
+        """
+        seen = seen or self
+        taken, number = {fact.slot for fact in await seen.reading.read(PEOPLE)}, 1
         while slot(number) in taken or await self.try_append(slot(number), event) is not None:
             number += 1
-        return people_of(await self.read(PEOPLE, must_include=slot(number)))
+        return people_of(await seen.read(PEOPLE, must_include=slot(number)))
 
     async def with_usage(
         self, sums: Sequence[Sum], call: Call, *, must_include: Slot, is_exact: bool = False

@@ -543,20 +543,23 @@ class Reviewer:
 
     # ------------------------------------------------------------------------------------ accounts
 
-    async def bind(self, account: str) -> People:
+    async def bind(self, account: str, seen: LedgerClient | None = None) -> People:
         """Record that an account elsewhere is this reviewer's own. Repeating it is safe.
 
         Args:
             account: `slack:<team>/<user>`, or `openid:<issuer>#<subject>`.
+            seen: who reads whose accounts there are, if the reviewer may not.
 
         Raises:
             NotAllowed: it is another person's, or the reviewer was removed.
             TooLarge: it has over `MAX_REASON` characters.
         """
         check_size("the account", account, MAX_REASON)
-        people, event = await self._ledger.people(), e.AccountBound(account=account)
+        event = e.AccountBound(account=account)
+        people = await (seen or self._ledger).people()
         if account not in people.accounts and not people.is_removed(self.name):
-            people = await self._ledger.record_person(partial(account_slot, self.name), event)
+            slot = partial(account_slot, self.name)
+            people = await self._ledger.record_person(slot, event, seen)
         if people.is_removed(self.name):
             raise NotAllowed(f"{self.name} was removed, and can bind no account.")
         if (whose := people.accounts.get(account)) != self.name:

@@ -448,16 +448,18 @@ class JetStream:
     def _ours(self, subjects: tuple[str, ...]) -> tuple[str, ...]:
         """These patterns, or the parts of them that this login may read.
 
-        What the organisation says of people is left out, and judged by the gate.
+        What the organisation says of all people is left out: the gate judges by it.
 
         Raises:
             BrokerRefused: they are of other workspaces.
         """
         if not (own := self.connection.login.workspaces):
             return subjects
-        parts = {one: scopes.within(one, own) for one in subjects}
+        user = self.connection.login.user
+        parts = {one: scopes.within(one, own, user) for one in subjects}
+        of_people = f"{ROOT}.{ORGANISATION}."
         for one, found in parts.items():
-            if not found and not one.startswith(f"{ROOT}.{ORGANISATION}."):
+            if not found and not (one.startswith(of_people) and one.endswith(("*", ">"))):
                 raise BrokerRefused(self._not_ours((one,)))
         return tuple(dict.fromkeys(part for found in parts.values() for part in found))
 

@@ -9,8 +9,10 @@ narrow their questions with.
 import functools
 from typing import Final
 
-from ayes.schemas.slots import FILES, ORGANISATION, POLICY, ROOT, STOP
+from ayes.schemas.slots import FILES, ORGANISATION, PERSON, POLICY, ROOT, STOP
 
+#: How the logins of people begin.
+_PERSON: Final = "reviewer-"
 #: The kinds of entries in the bucket `running` that are about a call.
 _ABOUT_CALLS: Final = ("", "_renewed.", "_void.")
 
@@ -21,11 +23,13 @@ def prefix(login: str, scope: str) -> str:
 
 
 @functools.lru_cache(maxsize=1024)
-def _places(workspaces: tuple[str, ...]) -> tuple[str, ...]:
+def _places(workspaces: tuple[str, ...], login: str) -> tuple[str, ...]:
     """How the subjects begin that may be read in these workspaces. The organisation's policy and
-    its stops hold in all of them; its people are nobody else's concern.
+    its stops hold in all of them; of its people a person may read what is about themselves.
     """
+    me = login.removeprefix(_PERSON)
     return (
+        *([f"{ROOT}.{ORGANISATION}.{PERSON}.{me}."] if me != login else []),
         *(
             place
             for one in workspaces
@@ -41,16 +45,16 @@ def _places(workspaces: tuple[str, ...]) -> tuple[str, ...]:
     )
 
 
-def is_within(pattern: str, workspaces: tuple[str, ...]) -> bool:
-    """Whether all subjects that match a pattern may be read."""
-    return pattern.startswith(_places(workspaces))
+def is_within(pattern: str, workspaces: tuple[str, ...], login: str) -> bool:
+    """Whether all subjects that match a pattern may be read by a login with these workspaces."""
+    return pattern.startswith(_places(workspaces, login))
 
 
-def within(pattern: str, workspaces: tuple[str, ...]) -> tuple[str, ...]:
+def within(pattern: str, workspaces: tuple[str, ...], login: str) -> tuple[str, ...]:
     """The parts of a pattern of subjects that may be read; the pattern itself if all of it may."""
-    if is_within(pattern, workspaces):
+    if is_within(pattern, workspaces, login):
         return (pattern,)
-    found = (_common(pattern, f"{one}>") for one in _places(workspaces))
+    found = (_common(pattern, f"{one}>") for one in _places(workspaces, login))
     return tuple(one for one in found if one is not None)
 
 

@@ -135,15 +135,15 @@ def passed_on(asked: str, body: bytes, login: str, workspaces: tuple[str, ...]) 
         match asked.split("."):
             case ["DIRECT", "GET", stream, *named] if stream in READ:
                 get = _Get(last_by_subj=".".join(named)) if named else _decoded(body, _Get)
-                _check(get.subjects, workspaces)
+                _check(get.subjects, workspaces, login)
                 return Request(f"$JS.API.DIRECT.GET.{stream}", msgspec.json.encode(get))
             case ["STREAM", "MSG", "GET", stream] if stream in READ:
                 get = _decoded(body, _Get)
-                return _of_leader(stream, get, workspaces)
+                return _of_leader(stream, get, workspaces, login)
             case ["STREAM", "INFO", stream] if stream in READ:
                 info = _decoded(body or b"{}", _Info)
                 if info.subjects_filter:
-                    _check((info.subjects_filter,), workspaces)
+                    _check((info.subjects_filter,), workspaces, login)
                 return Request(f"$JS.API.STREAM.INFO.{stream}", msgspec.json.encode(info), _shown)
             case ["CONSUMER", "CREATE", stream, *named] if stream in FOLLOWED:
                 create = _decoded(body, _Create)
@@ -160,11 +160,11 @@ def _decoded[T](body: bytes, kind: type[T]) -> T:
     return msgspec.json.decode(body, type=kind)
 
 
-def _check(subjects: tuple[str, ...], workspaces: tuple[str, ...]) -> None:
+def _check(subjects: tuple[str, ...], workspaces: tuple[str, ...], login: str) -> None:
     if not subjects:
         raise Refused("the request names no subjects")
     for one in subjects:
-        if not (_is_subject(one) and is_within(one, workspaces)):
+        if not (_is_subject(one) and is_within(one, workspaces, login)):
             raise Refused(f"a subject is not only of the workspaces {', '.join(workspaces)}")
 
 
@@ -172,14 +172,14 @@ def _is_subject(text: str) -> bool:
     return text.isascii() and text.isprintable() and " " not in text
 
 
-def _of_leader(stream: str, get: _Get, workspaces: tuple[str, ...]) -> Request:
+def _of_leader(stream: str, get: _Get, workspaces: tuple[str, ...], login: str) -> Request:
     if get.subjects:
-        _check(get.subjects, workspaces)
+        _check(get.subjects, workspaces, login)
 
     def answer(found: dict[str, Any]) -> dict[str, Any]:
         # By its number alone a message may be anybody's.
         subject = found.get("message", {}).get("subject", "")
-        if subject and not is_within(subject, workspaces):
+        if subject and not is_within(subject, workspaces, login):
             error = Refused("no message found", 404, 10037).error
             return {"type": f"{_TYPE}stream_msg_get_response", "error": error}
         return found
@@ -198,7 +198,7 @@ def _follow(
     stream: str, named: list[str], create: _Create, login: str, workspaces: tuple[str, ...]
 ) -> Request:
     config = create.config
-    _check(config.filter_subjects or (config.filter_subject,), workspaces)
+    _check(config.filter_subjects or (config.filter_subject,), workspaces, login)
     if not is_own_inbox(config.deliver_subject, login) or config.ack_policy != "none":
         raise Refused(f"a consumer delivers to _INBOX.{login}.> and has no acknowledgements")
     config.name, config.mem_storage, config.num_replicas = (*named, "")[0], True, 1
