@@ -779,6 +779,27 @@ class PersonRemoved(Event, frozen=True, tag="PersonRemoved"):
     reason: str = ""
 
 
+class LoginAdded(Event, frozen=True, tag="LoginAdded"):
+    """A program or a person signs on with this key from here on, and with no earlier one of that
+    name. The subject has the name of the login.
+    """
+
+    #: `service`, `executor`, `model`, `operator`, `observer`, or `reviewer-` and a name.
+    role: str
+    #: The public key, in the form of nkeys.
+    key: str
+    ends_at: Annotated[datetime, Meta(tz=True)]
+    #: The workspaces that it may read and write; none: all of them.
+    workspaces: tuple[str, ...] = ()
+    reason: str = ""
+
+
+class LoginRevoked(Event, frozen=True, tag="LoginRevoked"):
+    """The login's key is refused from here on."""
+
+    reason: str = ""
+
+
 class Stopped(Event, frozen=True, tag="Stopped"):
     """Nothing that this covers starts from here on, until it ends. The subject names the person.
 
@@ -850,7 +871,8 @@ type AnyEvent = (
     | ToolStarted | Revoked | Lapsed | Declined | ToolReturned | ToolFailed | ToolRefused | InDoubt
     | Notified | Posted | Reconciled | PolicyApplied | ToolDeclared | Granted | GrantRevoked
     | GrantUsed | BudgetUsed | Delegated | DelegationEnded
-    | AccountBound | PersonAdded | PersonRemoved | Stopped | Resumed | StopEnded | LogAccepted
+    | AccountBound | PersonAdded | PersonRemoved | LoginAdded | LoginRevoked
+    | Stopped | Resumed | StopEnded | LogAccepted
 )  # fmt: skip
 
 TYPES: Final[dict[str, type[Event]]] = {

@@ -10,6 +10,7 @@
     ledger._organisation._policy.<version>    the policy that holds in every workspace
     ledger._organisation._stop.<giver>.<name>...   a stop of all workspaces
     ledger._organisation._person.<name>.<n>|account.<n>
+    ledger._organisation._login.<name>.<n>
     ledger._organisation._log.<n>             the log was accepted as it was
 
 The tail says what the slot is for. `FILLED_BY` lists all slots and the facts that may fill each.
@@ -38,6 +39,8 @@ BUDGET: Final = "_budget"
 STOP: Final = "_stop"
 #: People and their accounts, which are the same in every workspace: the organisation's only.
 PERSON: Final = "_person"
+#: Logins with a name and a key: the organisation's only.
+LOGIN: Final = "_login"
 #: What is known of the log itself: the organisation's only.
 LOG: Final = "_log"
 #: The token of the slots in which a client claims and finishes the calls that it runs itself.
@@ -103,6 +106,7 @@ FILLED_BY: Final[dict[tuple[str, ...], tuple[type[e.Event], ...]]] = {
     # A person's own word, and the organisation's.
     (PERSON, "*", "account", "#"): (e.AccountBound,),
     (PERSON, "*", "#"): (e.PersonAdded, e.PersonRemoved),
+    (LOGIN, "*", "#"): (e.LoginAdded, e.LoginRevoked),
     (LOG, "#"): (e.LogAccepted,),
 }
 
@@ -497,6 +501,11 @@ def person_slot(name: str, number: int) -> Slot:
 def account_slot(name: str, number: int) -> Slot:
     """The slot of a person's account; each has the next number."""
     return Slot(ORGANISATION, "", (PERSON, token("reviewer", name), "account", str(number)))
+
+
+def login_slot(name: str, number: int) -> Slot:
+    """The slot of a login's beginning or end; each has the next number."""
+    return Slot(ORGANISATION, "", (LOGIN, token("login", name), str(number)))
 
 
 def matches(pattern: str, subject: str) -> bool:

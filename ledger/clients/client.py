@@ -494,10 +494,25 @@ class LedgerClient:
             seen: who reads, if these credentials may not.
         """
         seen = seen or self
-        taken, number = {fact.slot for fact in await seen.reading.read(PEOPLE)}, 1
+        recorded = await self.record_next(PEOPLE, slot, event, seen)
+        return people_of(await seen.read(PEOPLE, must_include=recorded))
+
+    async def record_next(
+        self,
+        series: str,
+        slot: Callable[[int], Slot],
+        event: e.Event,
+        seen: "LedgerClient | None" = None,
+    ) -> Slot:
+        """Record a fact in the first free slot of those that `series` matches; returns the slot.
+
+        Args:
+            seen: as of `record_person`.
+        """
+        taken, number = {fact.slot for fact in await (seen or self).reading.read(series)}, 1
         while slot(number) in taken or await self.try_append(slot(number), event) is not None:
             number += 1
-        return people_of(await seen.read(PEOPLE, must_include=slot(number)))
+        return slot(number)
 
     async def with_usage(
         self, sums: Sequence[Sum], call: Call, *, must_include: Slot, is_exact: bool = False

@@ -61,6 +61,7 @@ from ayes.schemas.slots import (
     FILES,
     GRANT,
     LOG,
+    LOGIN,
     ORGANISATION,
     PERSON,
     POLICY,
@@ -99,7 +100,7 @@ READS: Final = "reads"
 SCOPED_ROLES: Final = ("service", "operator", "observer")
 
 #: The kinds that belong to the workspace, and to none of its threads.
-_RESERVED: Final = (POLICY, TOOL, GRANT, DELEGATION, BUDGET, STOP, PERSON, LOG)
+_RESERVED: Final = (POLICY, TOOL, GRANT, DELEGATION, BUDGET, STOP, PERSON, LOGIN, LOG)
 _ORGANISATIONS: Final = f"{ROOT}.{ORGANISATION}.>"
 
 #: The name of the login's reviewer, in a slot.
@@ -151,6 +152,7 @@ WRITERS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     # An account by which somebody votes is bound by that person alone (decision 0054).
     (PERSON, _ME, "account", "#"): (REVIEWER,),
     (PERSON, "*", "#"): ("organisation",),
+    (LOGIN, "*", "#"): ("organisation",),
     (LOG, "#"): ("organisation",),
 }
 
@@ -207,7 +209,7 @@ def slots_of(role: str, workspaces: tuple[str, ...] = ("*",)) -> tuple[str, ...]
         for shape, roles in WRITERS.items()
         if kind in roles
         for thread in [() if shape[0].startswith("_") else ("*",)]
-        for where in ((ORGANISATION,) if shape[0] in {PERSON, LOG} else workspaces)
+        for where in ((ORGANISATION,) if shape[0] in {PERSON, LOGIN, LOG} else workspaces)
     )
 
 

@@ -49,6 +49,7 @@ from ayes.schemas.slots import (
     DELEGATION,
     GRANT,
     LOG,
+    LOGIN,
     ORGANISATION,
     PERSON,
     POLICY,
@@ -82,6 +83,7 @@ LONG_LIVED: Final = tuple(
         f"{DELEGATION}.>",
         f"{STOP}.>",
         f"{PERSON}.>",
+        f"{LOGIN}.>",
         f"{LOG}.*",
     )
 )

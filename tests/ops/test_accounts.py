@@ -135,6 +135,7 @@ WRITERS = {
 PERSONS = {
     "_log.1": {"organisation"},
     "_person.x1.1": {"organisation"},
+    "_login.x1.1": {"organisation"},
     "_person.ana.account.1": {"reviewer-ana"},
     "_person.ben.account.1": {"reviewer-ben"},
 }

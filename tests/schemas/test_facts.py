@@ -21,6 +21,7 @@ from ayes.schemas.slots import (
     FILLED_BY,
     GRANT,
     LOG,
+    LOGIN,
     ORGANISATION,
     PERSON,
     POLICY,
@@ -255,9 +256,8 @@ def tail(shape):
 @pytest.mark.parametrize("shape", FILLED_BY)
 def test_every_slot_round_trips(shape):
     """Each place in the ledger is one subject, and the subject says which place it is (B24)."""
-    thread = (
-        "" if shape[0] in {POLICY, TOOL, GRANT, DELEGATION, BUDGET, STOP, PERSON, LOG} else "th-1"
-    )
+    own = {POLICY, TOOL, GRANT, DELEGATION, BUDGET, STOP, PERSON, LOGIN, LOG}
+    thread = "" if shape[0] in own else "th-1"
     slot = Slot("acme", thread, tail(shape))
     assert Slot.parse(slot.subject) == slot
     assert Slot.parse(slot.subject).subject == slot.subject
