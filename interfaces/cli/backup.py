@@ -1,7 +1,6 @@
 """Commands that write the log into a file, and restore it."""
 
 import asyncio
-import os
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -9,7 +8,7 @@ import msgspec
 
 from ayes.interfaces.cli.command import Session, command, commands
 from ayes.interfaces.cli.options import argument, option
-from ayes.ledger.nats.credentials import Store
+from ayes.ledger.nats.credentials import Store, broker_elsewhere
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ops.audit.backup import Seal, back_up, checked, put_beside
 from ayes.ops.audit.backup import restore as restore_from
@@ -90,7 +89,7 @@ async def restore(
 
 def _store(session: Session) -> Store | None:
     """The store on this machine that belongs to the ledger; None if only its URL is known."""
-    is_elsewhere = session.url or os.environ.get("AYES_URL")
+    is_elsewhere = session.url or broker_elsewhere()
     return None if is_elsewhere and not session.store else Store(session.store)
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, NamedTuple
 import typer
 
 from ayes.interfaces.cli import completion
+from ayes.ledger.nats.credentials import broker_elsewhere
 from ayes.schemas.errors import BadInput
 
 
@@ -43,14 +44,16 @@ def _url(ctx: typer.Context, text: str | None) -> str | None:
     if text == "":  # it would mean the local store
         raise typer.BadParameter("it is empty. Name a broker, or leave the option out.")
     store, url = (ctx.get_parameter_source(name) for name in ("store", "url"))
-    if store and url and (store.name, url.name) == ("COMMANDLINE", "ENVIRONMENT"):
-        return None  # a store that is named overrides $AYES_URL, as in `Ledger.connect`
-    return text
+    if url and url.name == "COMMANDLINE":
+        return text
+    if store and store.name == "COMMANDLINE":
+        return None  # a store that is named overrides the environment, as in `Ledger.connect`
+    return broker_elsewhere()
 
 
 _URL_HELP: Final = (
     "A broker that runs elsewhere, as nats://user:password@host:port; of a cluster, several "
-    "servers, comma-separated."
+    "servers, comma-separated. Or the file of a login, such as ./billing.login."
 )
 
 StoreOption = Annotated[

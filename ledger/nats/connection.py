@@ -20,6 +20,7 @@ import nats.errors
 from nats.aio.client import Client
 
 from ayes.ledger.nats.credentials import Login
+from ayes.ledger.nats.keys import Key
 from ayes.ledger.nats.protocol import NoTls, close_client, discard_unsent, replace_parts
 from ayes.schemas.errors import BrokerAway, BrokerRefused
 from ayes.schemas.logs import get_logger
@@ -51,11 +52,15 @@ class Connection:
         self.login = login
         self.client = Client()
         #: The receivers of messages, by the number of the subscription.
-        self._parser = replace_parts(self.client, needs_tls=login.is_tls)
+        self._key = Key(seed=login.seed) if login.seed else None
+        key = self._key.public if self._key else ""
+        self._parser = replace_parts(self.client, needs_tls=login.is_tls, key=key)
         self.straight = self._parser.straight
         #: Nobody can guess it, and on the broker of `up` nobody else may hear it (decision 0053).
         self._own = secrets.token_urlsafe(12)
-        self.inbox = ".".join(("_INBOX", *([login.user] if login.user else ()), self._own))
+        # An account imports the inboxes of its role; those of logins with workspaces have one.
+        user = login.user if login.workspaces else login.role or login.user
+        self.inbox = ".".join(("_INBOX", *([user] if user else ()), self._own))
         self._on_denied: list[OnDenied] = []
         self._is_connecting = False
         self._is_open = False
@@ -74,12 +79,14 @@ class Connection:
         """Connect to any of the servers.
 
         Raises:
-            BadInput: the CA's file cannot be read.
+            BadInput: the CA's file cannot be read; or a password or a key would go to another
+                machine without TLS.
             BrokerAway: none of the servers answered within `timeout_s`.
             BrokerRefused: one answered, and does not accept these credentials, or cannot show a
                 certificate that is valid.
         """
         login = self.login
+        login.check_line()
         tls = login.tls() if login.is_tls or login.ca else None
         self._is_connecting = True
         try:
@@ -88,6 +95,7 @@ class Connection:
                     login.servers,
                     user=login.user or None,
                     password=login.password or None,
+                    signature_cb=self._key.answer if self._key else None,
                     tls=tls,
                     name=f"{name} inbox={self._own}",
                     inbox_prefix=self.inbox.encode(),
@@ -161,12 +169,14 @@ class Connection:
             listener(denied["subject"])
 
     def _give_up_later(self) -> None:
-        """Close a person's connection that the broker refuses to restore: they were removed."""
+        """Close the connection of a person or a key that the broker refuses to restore: they were
+        removed, or it was revoked.
+        """
         now = asyncio.get_running_loop().time()
         self._refused_at = self._refused_at or now
-        is_person = self.login.user.startswith("reviewer-")
-        if is_person and now - self._refused_at > REFUSED_S and self._closing is None:
-            _log.warning("the broker accepts a person no more", user=self.login.user)
+        may_end = self._key or self.login.user.startswith("reviewer-")
+        if may_end and now - self._refused_at > REFUSED_S and self._closing is None:
+            _log.warning("the broker accepts a login no more", user=self.login.user)
             self._is_open = False
             self._closing = asyncio.create_task(self.client.close())
 
@@ -177,6 +187,11 @@ class Connection:
         """
         url, user = self.login.url, self.login.user or "nobody"
         if "authorization" in str(problem).lower():
+            if self._key:
+                raise BrokerRefused(
+                    f"the broker at {url} does not accept the key of the login {user!r}. It has "
+                    "ended, was revoked or got another key: see `ayes auth list` at the broker."
+                ) from None
             raise BrokerRefused(
                 f"the broker at {url} does not accept the credentials of {user!r}. Give the store "
                 "that it runs from (--store), or a URL with user and password."

@@ -2,13 +2,16 @@
 
 A store is a directory that a broker runs from. Its `address.json`, which only the owner can read,
 has the URL while the broker runs, and a password for each user name. A broker that runs elsewhere
-is named by its URL.
+is named by its URL, or by the file of a login, which has all of it, with a key in place of a
+password.
 """
 
 import errno
+import ipaddress
 import os
 import ssl
 import stat
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -30,8 +33,8 @@ class Login(Struct, frozen=True):
     url: str
     user: str = ""
     password: str = ""
-    #: A file with the certificates (PEM) of the authorities that may sign the servers'; empty: the
-    #: system's.
+    #: The certificates (PEM) of the authorities that may sign the servers', or a file with them;
+    #: empty: the system's.
     ca: str = ""
     #: The seed of the key (nkeys) that signs on in place of a password; empty: there is none.
     seed: str = ""
@@ -64,24 +67,46 @@ class Login(Struct, frozen=True):
         Raises:
             BadInput: the file of certificates cannot be read.
         """
+        is_text = self.ca.startswith(_PEM)
         try:
-            return ssl.create_default_context(cafile=self.ca or None)
+            return ssl.create_default_context(
+                cafile=None if is_text else self.ca or None, cadata=self.ca if is_text else None
+            )
         except OSError as problem:
             raise BadInput(
                 f"{self.ca} is not a file of certificates (PEM): {problem}. Name the broker's CA "
                 "file in AYES_CA."
             ) from None
 
+    def check_line(self) -> None:
+        """Refuse to send a password, or what proves a key, to another machine without TLS.
+
+        Raises:
+            BadInput: the URL begins with `nats://`, and has a host that is not this one.
+        """
+        if self.is_tls or not (self.password or self.seed):
+            return
+        if far := [one for one in self.servers if not _is_here(urlsplit(one).hostname or "")]:
+            raise BadInput(
+                f"{far[0]} is on another machine, and nothing that signs on is sent there without "
+                "TLS. Let the server have a certificate, and begin the URL with tls://; AYES_CA "
+                "names the file of its CA."
+            )
+
     @classmethod
     def parse(cls, url: str) -> "Login":
-        """Read `nats://user:password@host:port`, or the URLs of several servers, comma-separated.
+        """Read `nats://user:password@host:port`, or the URLs of several servers, comma-separated;
+        or a login's file, whose path begins with `/`, `./`, `../` or `~/`.
 
         As with the nats CLI, scheme and credentials may be given once: `nats://a:b@h1,h2:4333`. The
         login's own URL is without user and password.
 
         Raises:
-            BadInput: they are not such URLs, or have different credentials.
+            BadInput: they are not such URLs, or have different credentials; there is no such file.
+            BadFile: the file is no login's.
         """
+        if url.startswith(("/", "./", "../", "~/")):
+            return LoginFile.read(Path(url).expanduser()).login
         first, *others = (one.strip() for one in url.split(","))
         scheme = first.partition("://")[0] if "://" in first else "nats"
         servers = [_server(one, scheme) for one in (first, *others)]
@@ -99,6 +124,59 @@ class Login(Struct, frozen=True):
             )
         user, password = logins.pop() if logins else ("", "")
         return cls(",".join(address for address, _, _ in servers), user, password)
+
+
+class LoginFile(Struct, frozen=True):
+    """The content of a login's file: all that a program needs to sign on, on any machine."""
+
+    url: str
+    name: str
+    role: str
+    seed: str
+    ends_at: datetime
+    workspaces: tuple[str, ...] = ()
+    #: The certificates themselves, as of `Login.ca`.
+    ca: str = ""
+
+    @property
+    def login(self) -> Login:
+        return Login(self.url, self.name, "", self.ca, self.seed, self.role, self.workspaces)
+
+    @classmethod
+    def read(cls, file: Path) -> "LoginFile":
+        """Read one.
+
+        Raises:
+            BadInput: it cannot be read.
+            BadFile: it is not a login's.
+        """
+        try:
+            return msgspec.json.decode(file.read_bytes(), type=cls)
+        except OSError as problem:
+            raise BadInput(
+                f"the login's file {file} cannot be read: {problem.strerror}. `ayes auth add` "
+                "writes one."
+            ) from None
+        except msgspec.MsgspecError as problem:
+            raise BadFile(str(file), "", f"not the file of a login: {problem}") from None
+
+
+#: How certificates begin that stand in place of a file.
+_PEM: Final = "-----BEGIN "
+
+
+def _is_here(host: str) -> bool:
+    """Whether what is sent to a host stays on this machine."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def broker_elsewhere() -> str | None:
+    """The broker that the environment names: a login's file in `$AYES_LOGIN`, else `$AYES_URL`."""
+    file = os.environ.get("AYES_LOGIN")
+    return str(Path(file).expanduser().absolute()) if file else os.environ.get("AYES_URL")
 
 
 def _server(url: str, scheme: str) -> tuple[str, str, str]:
@@ -121,6 +199,18 @@ def _server(url: str, scheme: str) -> tuple[str, str, str]:
     )
 
 
+class Registered(Struct, frozen=True):
+    """A login with a key, as the broker knows it."""
+
+    role: str
+    #: The public key.
+    key: str
+    ends_at: datetime
+    added_at: datetime
+    #: As `Login.workspaces`.
+    workspaces: tuple[str, ...] = ()
+
+
 class Address(Struct, frozen=True):
     """The content of `address.json`."""
 
@@ -134,6 +224,15 @@ class Address(Struct, frozen=True):
     ca: str = ""
     #: Reviewers who get no account by themselves any more.
     removed: tuple[str, ...] = ()
+    #: The logins with keys, by name.
+    logins: dict[str, Registered] = {}
+    #: The workspaces of the reviewers who have not all of them, by user name.
+    scopes: dict[str, tuple[str, ...]] = {}
+
+    def living_logins(self) -> dict[str, Registered]:
+        """The logins with keys that have not ended."""
+        now = datetime.now(UTC)
+        return {name: one for name, one in self.logins.items() if one.ends_at > now}
 
 
 class Store:
@@ -151,17 +250,26 @@ class Store:
     ) -> Login:
         """The login for the broker at `url`; without one, for `role` at the broker of `store`.
 
-        With neither, `$AYES_URL` names the broker if it is set. `$AYES_CA` is the `ca` of a URL.
+        With neither, `$AYES_LOGIN` or `$AYES_URL` names the broker if it is set. `$AYES_CA` is the
+        `ca` of a URL.
 
         Raises:
-            BadInput: the URL is not valid.
+            BadInput: the URL is not valid, or it is the file of a login with another role.
             BrokerAway: no broker runs from the store.
             BrokerRefused: the store has no such role.
         """
-        url = url or (None if store else os.environ.get("AYES_URL"))
+        url = url or (None if store else broker_elsewhere())
         if not url:
             return cls(store).login(role)
-        return structs.replace(Login.parse(url), ca=os.environ.get("AYES_CA", ""))
+        login = Login.parse(url)
+        if not login.role:
+            return structs.replace(login, ca=os.environ.get("AYES_CA", ""))
+        if role not in (login.role, "observer"):  # all may read
+            raise BadInput(
+                f"the login {login.user!r} in {url} has the role {login.role!r}, and this needs "
+                f"{role!r}. Take a login's file with that role."
+            )
+        return login
 
     def login(self, role: str) -> Login:
         """The login for `role` at the broker that runs from here.
@@ -183,7 +291,8 @@ class Store:
                 "the broker's machine."
             )
         ca = str(self.path / address.ca) if address.ca else ""
-        return Login(address.url, role, address.passwords[role], ca)
+        scope = address.scopes.get(role, ())
+        return Login(address.url, role, address.passwords[role], ca, workspaces=scope)
 
     def has_login(self, role: str) -> bool:
         """Whether it has the password of a role. With that of `admin` it is the broker's own store,

@@ -51,6 +51,7 @@ PRIVATE: Final[dict[type, dict[str, str]]] = {
         "_flush_queue": "whether a flush is under way",
         "_flush_pending": "asks for one",
         "_server_info": "the server's id, and whether it is a node of a cluster",
+        "_public_nkey": "the key that signs on; nats-py takes a seed with the package nkeys only",
     },
     Subscription: {"_id": "the number by which the broker names a subscription"},
     TcpTransport: {"_io_writer": "the stream that is aborted"},
@@ -200,8 +201,13 @@ class Transport(TcpTransport):
         """
 
 
-def replace_parts(client: Client, *, needs_tls: bool) -> Parser:
-    """Use our parser and transport on a connection that is not open yet; returns the parser."""
+def replace_parts(client: Client, *, needs_tls: bool, key: str = "") -> Parser:
+    """Use our parser and transport on a connection that is not open yet; returns the parser.
+
+    Args:
+        key: the public key that it signs on with.
+    """
+    client._public_nkey = key or None  # noqa: SLF001
     parser = client._ps = Parser(client)  # noqa: SLF001
     client._transport = Transport(needs_tls=needs_tls)  # noqa: SLF001
     return parser

@@ -42,7 +42,9 @@ can make it write anything.
 The two functions that matter to the broker are pure: `permissions` and `accounts_config`.
 """
 
+from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -50,10 +52,12 @@ from msgspec import Struct
 
 from ayes.ledger.clients.services import CHANNEL, RENEWED
 from ayes.ledger.nats import scopes
+from ayes.ledger.nats.credentials import Registered
 from ayes.ledger.nats.streams import PENDING, RUNNING, STORED
 from ayes.ledger.subscriptions import DURABLES, LEDGER, OPERATOR, PARKED, TIMERS, Durable
 from ayes.schemas.errors import BadInput
 from ayes.schemas.ids import token
+from ayes.schemas.people import plain
 from ayes.schemas.slots import (
     BUDGET,
     CLIENT,
@@ -412,34 +416,38 @@ class Callout(Struct, frozen=True):
 
     #: The public key of the account that signs its answers.
     issuer: str
-    password: str
+    #: The public key that it signs on with. With a user who has one, the server sends each client
+    #: the number that a key has to sign.
+    key: str
 
 
-def accounts_config(passwords: Mapping[str, str], callout: Callout | None = None) -> str:
+def accounts_config(
+    passwords: Mapping[str, str],
+    callout: Callout | None = None,
+    logins: Mapping[str, Registered] = MappingProxyType({}),
+    of_people: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+) -> str:
     """The accounts block of a nats-server configuration, for the roles that have a password.
 
     Args:
         callout: the service that is asked about all other logins than admin and system. People
             then share an account; without it each of them has one.
+        logins: those with keys, by name; not needed with a callout.
+        of_people: as `Address.scopes`; likewise.
     """
-    listed = [
-        role
-        for role in sorted(passwords)
-        if role not in (ADMIN, SYSTEM, READS) and not (callout and role.startswith(REVIEWER))
-    ]
+    if callout:
+        names = passwords.keys() - {ADMIN, SYSTEM, READS}
+        users = {role: list[str]() for role in names if not role.startswith(REVIEWER)}
+    else:
+        users = _users(passwords, logins, of_people)
+    scoped = _scoped_account(passwords, users.pop(SCOPED, []))
+    listed = sorted(users)
     roles = "".join(
-        _role_account(
-            role,
-            permissions(role),
-            "" if callout else _user(role, passwords[role], permissions(role)),
-            passwords,
-        )
-        for role in listed
+        _role_account(role, permissions(role), ", ".join(users[role]), passwords) for role in listed
     )
     if callout:
         people = _role_account(PEOPLE, _everybody(), "", passwords)
-        service = f"{{user: {CALLOUT}, password: {_quoted(callout.password)}}}"
-        roles += f"{people}  {CALLOUT} {{users: [{service}]}}\n"
+        roles += f"{people}  {CALLOUT} {{users: [{{nkey: {callout.key}}}]}}\n"
     return (
         "# Written by ayes; ops/broker/accounts.py says who may do what, and why it looks like "
         "this.\n"
@@ -457,7 +465,7 @@ def accounts_config(passwords: Mapping[str, str], callout: Callout | None = None
         f"    exports: [\n{_EXPORTS}\n    ]\n"
         f"{_imports([*([('stream', MODEL, LIVE)] if MODEL in passwords else []), _ASKED_TO_READ])}"
         "  }\n"
-        f"{_scoped_account(passwords)}"
+        f"{scoped}"
         f"{roles}"
         "}\n"
     )
@@ -468,7 +476,7 @@ _READS: Final = "reads.>"
 _ASKED_TO_READ: Final = ("stream", SCOPED, _READS)
 
 
-def _scoped_account(accounts: Container[str]) -> str:
+def _scoped_account(accounts: Container[str], users: Iterable[str]) -> str:
     """What all scoped logins import together, by wildcards alone; each has its own permissions."""
     imports = [
         *(
@@ -480,7 +488,7 @@ def _scoped_account(accounts: Container[str]) -> str:
         *([("service", API, _SCOPED_REQUESTS)] if API in accounts else []),
     ]
     return (
-        f"  {SCOPED} {{\n{_imports(imports)}"
+        f"  {SCOPED} {{\n    users: [{', '.join(users)}]\n{_imports(imports)}"
         f"    exports: [{{stream: {_quoted(_READS)}, accounts: [{LEDGER}]}}]\n  }}\n"
     )
 
@@ -500,7 +508,30 @@ def _reads(passwords: Mapping[str, str]) -> str:
         ),
         (_READS, f"_INBOX.{READS}.>"),
     )  # fmt: skip
-    return f"      {_user(READS, passwords[READS], may)}\n"
+    return f"      {_user(_with_password(READS, passwords), may)}\n"
+
+
+def _users(
+    passwords: Mapping[str, str],
+    logins: Mapping[str, Registered],
+    of_people: Mapping[str, tuple[str, ...]],
+) -> dict[str, list[str]]:
+    """The users of each account, as a server lists them that asks nobody."""
+    users: defaultdict[str, list[str]] = defaultdict(list)
+
+    def add(name: str, role: str, workspaces: tuple[str, ...], who: str) -> None:
+        may = permissions(role, login=name, workspaces=workspaces)
+        users[account_of(role, workspaces)].append(_user(who, may))
+
+    for role in sorted(passwords.keys() - {ADMIN, SYSTEM, READS}):
+        add(role, role, of_people.get(plain(role), ()), _with_password(role, passwords))
+    for name, one in sorted(logins.items()):
+        add(name, one.role, one.workspaces, f"nkey: {one.key}")
+    return users
+
+
+def _with_password(user: str, passwords: Mapping[str, str]) -> str:
+    return f"user: {user}, password: {_quoted(passwords[user])}"
 
 
 def _authorization(callout: Callout, accounts: tuple[str, ...]) -> str:
@@ -510,8 +541,8 @@ def _authorization(callout: Callout, accounts: tuple[str, ...]) -> str:
     return (
         "authorization {\n"
         "  timeout: 5\n"
-        f"  auth_callout {{issuer: {callout.issuer}, account: {CALLOUT}, auth_users: [{CALLOUT}], "
-        f"allowed_accounts: {_quoted(accounts)}}}\n"
+        f"  auth_callout {{issuer: {callout.issuer}, account: {CALLOUT}, "
+        f"auth_users: [{callout.key}], allowed_accounts: {_quoted(accounts)}}}\n"
         "}\n"
     )
 
@@ -524,10 +555,17 @@ def _everybody() -> Permissions:
     return msgspec.structs.replace(may, subscribe=("_INBOX.*.>", LIVE))
 
 
-def _user(role: str, password: str, may: Permissions) -> str:
+def account_of(role: str, workspaces: tuple[str, ...], *, callout: bool = False) -> str:
+    """The account of a login. Where the broker asks about logins, all people have one."""
+    if workspaces:
+        return SCOPED
+    return PEOPLE if callout and role.startswith(REVIEWER) else role
+
+
+def _user(who: str, may: Permissions) -> str:
     publish, subscribe = (*may.publish, *may.asked), (*may.subscribe, *may.answered)
     return (
-        f"{{user: {role}, password: {_quoted(password)}, permissions: {{\n"
+        f"{{{who}, permissions: {{\n"
         f"      publish: {{allow: {_quoted(publish)}, deny: {_quoted(may.denied)}}}\n"
         f"      subscribe: {{allow: {_quoted(subscribe)}}}\n"
         f"{_ONE_ANSWER if may.answered else ''}"

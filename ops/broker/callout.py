@@ -9,6 +9,9 @@ a reload of the broker's accounts (decision 0029). It answers with a token: the 
       | $SYS.REQ.USER.AUTH  {user_nkey, user, pass, name} --> |
       | <-----  token for user_nkey: account, permissions      |
 
+A login with a name of its own (`ayes auth`) has a key in place of a password: the question has the
+public key, the random number that the server sent, and the client's signature of it.
+
 **Each connection has an inbox of its own** (decision 0053). A client chooses an unguessable token
 and names it at the end of the connection's name, `inbox=TOKEN`. It may subscribe to
 `_INBOX.<user>.TOKEN.>` and to no other inbox. One that names none gets `_INBOX.<user>._.>`.
@@ -20,14 +23,14 @@ nothing, so nobody else sees a request or can answer one.
 
 import asyncio
 import base64
-import binascii
 import hmac
 import re
 import threading
 import time
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -35,9 +38,10 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from ayes.ledger.nats.connection import Connection
-from ayes.ledger.nats.credentials import Login, Store
+from ayes.ledger.nats.credentials import Address, Login, Store
+from ayes.ledger.nats.keys import ACCOUNT, Key, has_signed
 from ayes.ledger.nats.protocol import settled
-from ayes.ops.broker.accounts import ANSWERS_FOR_S, PEOPLE, REVIEWER, permissions
+from ayes.ops.broker.accounts import ANSWERS_FOR_S, REVIEWER, account_of, permissions
 from ayes.ops.broker.reads import Reads
 from ayes.schemas.errors import ApprovalsError, BadInput
 from ayes.schemas.ids import new_id
@@ -45,10 +49,7 @@ from ayes.schemas.logs import get_logger
 
 _log: Final = get_logger("ayes.ops.broker.callout")
 _SUBJECT: Final = "$SYS.REQ.USER.AUTH"
-#: The first byte of an account's public key (nkeys: `PrefixByteAccount`), which makes it begin with
-#: "A".
-_ACCOUNT: Final = b"\0"
-#: How long a person's connection lasts before it has to sign on again, in seconds.
+#: How long the connection of a person or a key lasts before it has to sign on again, in seconds.
 LASTS_S: Final = 900.0
 #: How a connection's name ends that names its inbox.
 _NAMED: Final = re.compile(r"\binbox=([A-Za-z0-9_-]{16,64})\Z")
@@ -59,8 +60,16 @@ _BACK_S: Final = 0.01
 class _ConnectOptions(Struct):
     user: str = ""
     password: str = msgspec.field(default="", name="pass")
+    #: The public key that signs on, and its signature.
+    nkey: str = ""
+    sig: str = ""
     #: The name of the connection.
     name: str = ""
+
+
+class _ClientInfo(Struct):
+    #: The random number that the server sent.
+    nonce: str = ""
 
 
 class _ServerId(Struct):
@@ -71,6 +80,7 @@ class _Question(Struct):
     server_id: _ServerId
     user_nkey: str
     connect_opts: _ConnectOptions
+    client_info: _ClientInfo = msgspec.field(default_factory=_ClientInfo)
 
 
 class _AuthRequest(Struct):
@@ -81,17 +91,16 @@ class Issuer:
     """A key pair that signs tokens, as an account of NATS."""
 
     def __init__(self) -> None:
-        try:
-            from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-        except ImportError:
-            raise BadInput(
-                "a broker of its own needs the package cryptography: `pip install ayes[dev]`."
-            ) from None
-        self._key = Ed25519PrivateKey.generate()
-        self.public = _nkey(self._key.public_key().public_bytes_raw())
+        self._key = Key(ACCOUNT)
+        self.public = self._key.public
 
     def token(
-        self, subject: str, audience: str, nats: dict[str, Any], lasts_s: float | None = None
+        self,
+        subject: str,
+        audience: str,
+        nats: dict[str, Any],
+        name: str = "",
+        lasts_s: float | None = None,
     ) -> str:
         """A signed token (jwt v2 of nats-io)."""
         header = {"typ": "JWT", "alg": "ed25519-nkey"}
@@ -101,6 +110,7 @@ class Issuer:
             "iss": self.public,
             "sub": subject,
             "aud": audience,
+            "name": name,
             "nats": nats | {"version": 2},
         } | ({} if lasts_s is None else {"exp": int(time.time() + lasts_s)})
         signed = f"{_base64(msgspec.json.encode(header))}.{_base64(msgspec.json.encode(claims))}"
@@ -151,22 +161,60 @@ def answer_to(request: bytes, store: Store, issuer: Issuer) -> str:
     """The answer to one question: a token for the login, or the reason why there is none."""
     question = _claims(request).nats
     asked = question.connect_opts
-    name = asked.user
     try:
-        known = store.read().passwords.get(name, "")
-        if not known or not hmac.compare_digest(known.encode(), asked.password.encode()):
-            raise BadInput("unknown user or wrong password")
+        address = store.read()
+        if asked.nkey:
+            who = _by_key(address, asked, question.client_info.nonce)
+        else:
+            who = _by_password(address, asked)
         inbox = named[1] if (named := _NAMED.search(asked.name)) else "_"
-        answer = {"jwt": _user_token(issuer, question.user_nkey, name, inbox)}
+        answer = {"jwt": _user_token(issuer, question.user_nkey, who, inbox)}
     except ApprovalsError as problem:
-        _log.info("a login was refused", user=name[:80], reason=str(problem))
+        user = (asked.nkey or asked.user)[:80]
+        _log.info("a login was refused", user=user, reason=str(problem))
         answer = {"error": str(problem)}
     body = answer | {"type": "authorization_response"}
     return issuer.token(question.user_nkey, question.server_id.id, body)
 
 
-def _user_token(issuer: Issuer, user_nkey: str, role: str, inbox: str) -> str:
-    may = permissions(role, inbox=inbox)
+class _User(NamedTuple):
+    """Somebody who may sign on."""
+
+    name: str
+    role: str
+    workspaces: tuple[str, ...]
+    #: After how long they have to do it again; None: never.
+    lasts_s: float | None
+
+
+def _by_password(address: Address, asked: _ConnectOptions) -> _User:
+    name, known = asked.user, address.passwords.get(asked.user, "")
+    if not known or not hmac.compare_digest(known.encode(), asked.password.encode()):
+        raise BadInput("unknown user or wrong password")
+    lasts_s = LASTS_S if name.startswith(REVIEWER) else None
+    return _User(name, name, address.scopes.get(name, ()), lasts_s)
+
+
+def _by_key(address: Address, asked: _ConnectOptions, nonce: str) -> _User:
+    found = [(name, one) for name, one in address.logins.items() if one.key == asked.nkey]
+    if not found or not has_signed(asked.nkey, nonce, asked.sig):
+        raise BadInput("unknown key or wrong signature")
+    [(name, login)] = found
+    left_s = (login.ends_at - datetime.now(UTC)).total_seconds()
+    if left_s <= 0:
+        raise BadInput(f"the login {name} ended at {login.ends_at:%Y-%m-%d %H:%M} UTC")
+    if (scope := address.scopes.get(login.role)) and not within(login.workspaces, scope):
+        raise BadInput(f"the login {name} has workspaces that are not those of {login.role}")
+    return _User(name, login.role, login.workspaces, min(LASTS_S, left_s))
+
+
+def within(workspaces: tuple[str, ...], scope: tuple[str, ...]) -> bool:
+    """Whether workspaces (none: all of them) are among those of a scope."""
+    return bool(workspaces) and set(workspaces) <= set(scope)
+
+
+def _user_token(issuer: Issuer, user_nkey: str, who: _User, inbox: str) -> str:
+    may = permissions(who.role, inbox=inbox, login=who.name, workspaces=who.workspaces)
     body: dict[str, Any] = {
         "type": "user",
         "pub": {"allow": (*may.publish, *may.asked), "deny": may.denied},
@@ -178,22 +226,14 @@ def _user_token(issuer: Issuer, user_nkey: str, role: str, inbox: str) -> str:
     }
     if may.answered:
         body["resp"] = {"max": 1, "ttl": ANSWERS_FOR_S * 1_000_000_000}
-    if role.startswith(REVIEWER):
-        return issuer.token(user_nkey, PEOPLE, body, LASTS_S)
-    return issuer.token(user_nkey, role, body)
+    account = account_of(who.role, who.workspaces, callout=True)
+    return issuer.token(user_nkey, account, body, who.name, who.lasts_s)
 
 
 def _claims(token: bytes) -> _AuthRequest:
     payload = token.split(b".")[1]
     raw = base64.urlsafe_b64decode(payload + b"=" * (-len(payload) % 4))
     return msgspec.json.decode(raw, type=_AuthRequest)
-
-
-def _nkey(public: bytes) -> str:
-    """An account's public key as text: prefix, key and CRC-16/XMODEM, in base 32 (nkeys)."""
-    raw = _ACCOUNT + public
-    checked = raw + binascii.crc_hqx(raw, 0).to_bytes(2, "little")
-    return base64.b32encode(checked).decode().rstrip("=")
 
 
 def _base64(raw: bytes) -> str:

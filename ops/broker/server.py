@@ -34,6 +34,7 @@ from typing import Final, Self
 import msgspec
 
 from ayes.ledger.nats.credentials import ADDRESS, Login, Store, open_own
+from ayes.ledger.nats.keys import Key
 from ayes.ledger.nats.streams import OLDEST_SERVER, version_text
 from ayes.ops.broker.accounts import (
     ADMIN,
@@ -201,7 +202,9 @@ class EmbeddedServer:
         self.store.write_private("server.conf", self._config(port).encode())
         if self.more:
             # The nodes of a cluster have one list of accounts, which is known when they start.
-            accounts = accounts_config(address.passwords)
+            accounts = accounts_config(
+                address.passwords, logins=address.living_logins(), of_people=address.scopes
+            )
             self.store.write_private("accounts.conf", accounts.encode())
             await self._run()
             self.url = f"tls://{HOST}:{port}"
@@ -211,13 +214,13 @@ class EmbeddedServer:
         _log.debug("broker started", url=self.url, store=str(self.store.path), pid=self.pid)
 
     async def _run_with_callout(self, known: dict[str, str], port: int) -> None:
-        issuer = Issuer()
-        callout = Callout(issuer.public, secrets.token_urlsafe(32))
+        issuer, key = Issuer(), Key()
+        callout = Callout(issuer.public, key.public)
         accounts = accounts_config(known, callout=callout)
         self.store.write_private("accounts.conf", accounts.encode())
         await self._run()
         self.url = f"nats://{HOST}:{port}"
-        service = Login(self.url, CALLOUT, callout.password)
+        service = Login(self.url, CALLOUT, seed=key.seed)
         reads = Login(self.url, READS, known[READS])
         await self._logins.enter_async_context(answering(self.store, issuer, service, reads))
 

@@ -65,7 +65,8 @@ def write_files(store: Store, hosts: Sequence[str], people: Sequence[str] = ()) 
     for role in roles:
         permissions(role)
     adopt(store)
-    known = passwords(store.read().passwords, roles)
+    before = store.read()
+    known = passwords(before.passwords, roles)
     authority = authority_of(store)
     nodes = [Node(f"n{number}", host, PORT, ROUTE_PORT) for number, host in enumerate(hosts, 1)]
     for node in nodes:
@@ -74,12 +75,13 @@ def write_files(store: Store, hosts: Sequence[str], people: Sequence[str] = ()) 
         folder.write_private(AUTHORITY, authority.certificate)
         folder.write_private(CERTIFICATE, own.certificate)
         folder.write_private(KEY, own.key)
-        folder.write_private("accounts.conf", accounts_config(known).encode())
+        accounts = accounts_config(known, logins=before.living_logins(), of_people=before.scopes)
+        folder.write_private("accounts.conf", accounts.encode())
         folder.write_private("nats.conf", _config(node, nodes).encode())
         folder.write_private("ayes-nats.service", SYSTEMD.encode())
         folder.write_private("compose.yaml", _COMPOSE.encode())
     url = ",".join(f"tls://{node.address}" for node in nodes)
-    address = Address(url=url, passwords=known, port=PORT, ca=AUTHORITY)
+    address = structs.replace(before, url=url, passwords=known, port=PORT, ca=AUTHORITY)
     _write_logins(store, address, authority.certificate)
     store.write(address)
     return nodes
@@ -104,7 +106,7 @@ def _write_logins(store: Store, address: Address, authority: bytes) -> None:
             for role, password in address.passwords.items()
             if role in roles or role.startswith(REVIEWER)
         }
-        copy.write(structs.replace(address, passwords=own))
+        copy.write(structs.replace(address, passwords=own, logins={}))
 
 
 def _folder(store: Store, name: str) -> Store:

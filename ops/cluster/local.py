@@ -20,7 +20,7 @@ from typing import Final, Self
 
 import msgspec
 
-from ayes.ledger.nats.credentials import Address, Store
+from ayes.ledger.nats.credentials import Store
 from ayes.ops.broker.accounts import REVIEWER, permissions
 from ayes.ops.broker.server import HOST, EmbeddedServer, adopt, free_ports, passwords, take
 from ayes.ops.broker.setup import declare_streams
@@ -108,7 +108,9 @@ class LocalCluster:
                     return
 
     async def _start(self) -> None:
-        address = Address(passwords=passwords(self.store.read().passwords, self._roles))
+        before = self.store.read()
+        known = passwords(before.passwords, self._roles)
+        address = msgspec.structs.replace(before, url="", passwords=known)
         authority = authority_of(self.store)
         stores = [Store(self.store.path / f"n{number}") for number in range(1, self.size + 1)]
         nodes = _placed(stores)

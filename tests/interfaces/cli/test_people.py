@@ -6,7 +6,6 @@ of it.
 """
 
 import asyncio
-import json
 import signal
 import time
 from datetime import UTC, datetime, timedelta
@@ -460,8 +459,7 @@ def test_the_organisations_policy_holds_in_every_workspace(shop, within, tmp_pat
 
 def _before_callouts(known, callout):
     """Accounts that list their users, beside the one that is only needed to connect."""
-    password = json.dumps(callout.password)  # one that begins with a digit is a number without
-    service = f"callout {{users: [{{user: callout, password: {password}}}]}}\n"
+    service = f"callout {{users: [{{nkey: {callout.key}}}]}}\n"
     return accounts_config(known).replace("accounts {\n", f"accounts {{\n  {service}")
 
 
