@@ -42,6 +42,7 @@ _CHAPTERS: Final[dict[str, dict[str, _Entry]]] = {
         "console": _Entry("console", "Serve the web console and the HTTP API beside a broker."),
         "monitor": _Entry("monitor", "Serve probes, and metrics for Prometheus."),
         "people": _Entry("people", "List, add and remove people.", is_group=True),
+        "auth": _Entry("auth", "Let programs sign on at the broker.", is_group=True),
         "token": _Entry("token", "Let programs use the HTTP API.", is_group=True),
         "webhooks": _Entry("webhooks", "Send facts to programs elsewhere.", is_group=True),
         "mcp": _Entry("mcp", "Let people decide about calls of MCP tools.", is_group=True),

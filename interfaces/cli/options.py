@@ -9,6 +9,7 @@ import typer
 from ayes.interfaces.cli import completion
 from ayes.ledger.nats.credentials import broker_elsewhere
 from ayes.schemas.errors import BadInput
+from ayes.schemas.ids import token
 
 
 def option(*said: str, **more: Any) -> Any:
@@ -113,6 +114,9 @@ CallArgument = Annotated[
 #: A call that is decided already, which the queue does not know and the shell cannot complete.
 DecidedCallArgument = Annotated[str, argument("CALL", "workspace/thread/call")]
 ThreadArgument = Annotated[str, argument("THREAD", "workspace/thread")]
+WorkspacesOption = Annotated[
+    str | None, option("--workspaces", "WS,WS", "Only these, comma-separated; '*': all of them.")
+]
 AsOption = Annotated[str, option("--as", "NAME", "The reviewer: you.", envvar="AYES_AS")]
 PersonOption = Annotated[
     str,
@@ -202,6 +206,13 @@ type TypedOption = Annotated[
 ]
 
 
+#: What is left to do where the broker does not ask about logins; what holds until then follows.
+LISTED: Final = (
+    "This broker lists its logins: write accounts.conf of each server anew (`ayes cluster files`; "
+    "a local cluster: start it again) and reload them. Until then "
+)
+
+
 class Confirmation(NamedTuple):
     """How a vote is confirmed without a question at the terminal."""
 
@@ -250,6 +261,18 @@ def http_address(option: str, text: str) -> tuple[str, int]:
     if not (separator and host and port.isascii() and port.isdigit() and int(port) < 65536):
         raise BadInput(f"{option} {text!r} is not an address. Write it as in 127.0.0.1:8808.")
     return host.strip("[]"), int(port)
+
+
+def workspaces_of(text: str | None) -> tuple[str, ...] | None:
+    """Workspaces, each once and in the order in which they stand in subjects; none: all of them;
+    None if the option is not given.
+
+    Raises:
+        BadId: one is not the name of a workspace.
+    """
+    if text is None or text == "*":
+        return None if text is None else ()
+    return tuple(sorted({token("workspace", one.strip()) for one in text.split(",")}))
 
 
 def read_labels(given: Sequence[str]) -> dict[str, str]:

@@ -4,7 +4,15 @@ import time
 from typing import Annotated, Final
 
 from ayes.interfaces.cli.command import Session, command, commands
-from ayes.interfaces.cli.options import AsOption, LinkKeyOption, WhyOption, argument
+from ayes.interfaces.cli.options import (
+    LISTED,
+    AsOption,
+    LinkKeyOption,
+    WhyOption,
+    WorkspacesOption,
+    argument,
+    workspaces_of,
+)
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.link_key import link_key as key_of_links
 from ayes.ledger.people import People
@@ -38,21 +46,38 @@ async def show_people(session: Session) -> None:
 def _row(known: People, name: str) -> tuple[dict[str, object], str]:
     accounts, removed = known.of(name), known.is_removed(name)
     words = "removed" if removed else ", ".join(accounts) or "no account bound"
-    return {"name": name, "removed": removed, "accounts": accounts}, f"{name}  {words}"
+    theirs = known.workspaces(name)
+    where = f"  in {', '.join(theirs)}" if theirs and not removed else ""
+    row = {"name": name, "removed": removed, "accounts": accounts, "workspaces": theirs}
+    return row, f"{name}  {words}{where}"
 
 
-@command(app)
-async def add(name: NameArgument, reason: WhyOption = "", *, session: Session) -> None:
-    """Let a person sign on, also one who was removed, of whose former accounts none is theirs."""
+@command(app, examples="ayes people add ana --workspaces shop,desk")
+async def add(
+    name: NameArgument,
+    workspaces: WorkspacesOption = None,
+    reason: WhyOption = "",
+    *,
+    session: Session,
+) -> None:
+    """Let a person sign on, also one who was removed, of whose former accounts none is theirs.
+    Other workspaces than before free their accounts and end what they have open.
+    """
     store = _store(session)
-    await people.admit(store, name)
-    await ensure_account(store, f"{REVIEWER}{name}")
     async with session.connect("observer") as ledger:
         known = await ledger.people()
-    if known.is_removed(name):
-        known = await people.say(store, name, e.PersonAdded(reason=reason))
+    wanted = workspaces_of(workspaces)
+    if wanted is None:
+        wanted = known.workspaces(name)
+    is_done = await people.limit(store, name, wanted)
+    await people.admit(store, name)
+    await ensure_account(store, f"{REVIEWER}{name}")
+    if known.is_removed(name) or known.workspaces(name) != wanted:
+        known = await people.say(store, name, e.PersonAdded(reason=reason, workspaces=wanted))
     row, words = _row(known, name)
-    session.print(row, f"{words}: may sign on.")
+    session.print(
+        row, f"{words}: may sign on.", *(() if is_done else [f"{LISTED}their login is as it was."])
+    )
 
 
 @command(app, examples="ayes people remove ana --reason 'Has left.'")
@@ -62,9 +87,7 @@ async def remove(name: NameArgument, reason: WhyOption = "", *, session: Session
     rest = (
         "Connections, sessions, tokens and accounts have ended."
         if is_done
-        else "This broker lists its users: write accounts.conf of each server without "
-        f"{REVIEWER}{name} (`ayes cluster files`; a local cluster: start it again) and reload "
-        "them. Until then the old password is accepted, and what it records lets nothing run."
+        else f"{LISTED}the old password is accepted, and what it records lets nothing run."
     )
     session.print({"name": name, "ended": is_done}, f"{name} is removed. {rest}")
 
@@ -72,7 +95,10 @@ async def remove(name: NameArgument, reason: WhyOption = "", *, session: Session
 @command(app)
 async def release(name: NameArgument, reason: WhyOption = "", *, session: Session) -> None:
     """Free the accounts that a person has bound, which can be bound anew. Sessions end."""
-    known = await people.say(_store(session), name, e.PersonAdded(reason=reason))
+    store = _store(session)
+    async with session.connect("observer") as ledger:
+        theirs = (await ledger.people()).workspaces(name)
+    known = await people.say(store, name, e.PersonAdded(reason=reason, workspaces=theirs))
     session.print(_row(known, name)[0], f"The accounts of {name} are free.")
 
 

@@ -22,6 +22,7 @@ from platformdirs import user_data_path
 
 from ayes.schemas.errors import BadFile, BadInput, BrokerAway, BrokerRefused
 from ayes.schemas.files import write_atomically
+from ayes.schemas.people import plain
 
 ADDRESS: Final = "address.json"
 
@@ -226,8 +227,12 @@ class Address(Struct, frozen=True):
     removed: tuple[str, ...] = ()
     #: The logins with keys, by name.
     logins: dict[str, Registered] = {}
-    #: The workspaces of the reviewers who have not all of them, by user name.
+    #: The workspaces of the reviewers who have not all, by user name in the form of `plain`.
     scopes: dict[str, tuple[str, ...]] = {}
+
+    def scope(self, role: str) -> tuple[str, ...]:
+        """The workspaces of a reviewer; none: all of them."""
+        return self.scopes.get(plain(role), ())
 
     def living_logins(self) -> dict[str, Registered]:
         """The logins with keys that have not ended."""
@@ -291,7 +296,7 @@ class Store:
                 "the broker's machine."
             )
         ca = str(self.path / address.ca) if address.ca else ""
-        scope = address.scopes.get(role, ())
+        scope = address.scope(role)
         return Login(address.url, role, address.passwords[role], ca, workspaces=scope)
 
     def has_login(self, role: str) -> bool:

@@ -4,32 +4,26 @@ A removal takes the password, ends open connections, and records the fact by whi
 workers elsewhere learn of it. Doing it again does what is left.
 """
 
-import asyncio
-import json
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from ayes.ledger.clients.services import Ledger
-from ayes.ledger.nats.api import Api
-from ayes.ledger.nats.connection import CONNECT_S, Connection
-from ayes.ledger.nats.credentials import Login, Store
-from ayes.ledger.nats.protocol import server_id
+from ayes.ledger.nats.credentials import Address, Store
 from ayes.ledger.people import People
-from ayes.ops.broker.accounts import ADMIN, REVIEWER, SYSTEM
+from ayes.ops.actions import logins
+from ayes.ops.broker.accounts import REVIEWER, SYSTEM
+from ayes.ops.broker.open_connections import end_connections
 from ayes.ops.broker.server import alone
 from ayes.ops.tokens import AccessFile
 from ayes.schemas import events as e
-from ayes.schemas.errors import BadInput, BrokerRefused
 from ayes.schemas.ids import token
 from ayes.schemas.people import plain
 from ayes.schemas.slots import person_slot
 
 #: The role that says who is a person.
 _ROLE: Final = "organisation"
-#: Connections of one person that are ended with one request.
-_MAX_CONNECTIONS: Final = 1024
 
 
 async def say(store: Store, name: str, event: e.PersonAdded | e.PersonRemoved) -> People:
@@ -57,55 +51,45 @@ async def remove(store: Store, name: str, reason: str) -> bool:
     """
     async with alone(_own(store, name).path):
         address = store.read()
-        theirs = {one for one in address.passwords if plain(one) == plain(f"{REVIEWER}{name}")}
-        left = {one: word for one, word in address.passwords.items() if one not in theirs}
+        keys = logins.of_person(address, name)
+        left = {one: word for one, word in address.passwords.items() if not _is(one, name)}
         removed = tuple(dict.fromkeys((*address.removed, name)))
-        store.write(msgspec.structs.replace(address, passwords=left, removed=removed))
+        others = {one: login for one, login in address.logins.items() if one not in keys}
+        store.write(
+            msgspec.structs.replace(address, passwords=left, removed=removed, logins=others)
+        )
     AccessFile(store).end_all(name)
     await say(store, name, e.PersonRemoved(reason=reason))
-    accounts = store.path / "accounts.conf"
-    if not accounts.exists() or "auth_callout" not in accounts.read_text():
+    for one in keys:
+        await logins.say(store, one, e.LoginRevoked(reason=f"{name} was removed."))
+    return await _end(store, address, name)
+
+
+async def limit(store: Store, name: str, workspaces: tuple[str, ...]) -> bool:
+    """Let a person see and decide in these workspaces only (none: in all of them). What they have
+    open ends, so that it begins anew with these. Returns as of `remove`.
+    """
+    async with alone(_own(store, name).path):
+        address = store.read()
+        others = {one: scope for one, scope in address.scopes.items() if not _is(one, name)}
+        theirs = {plain(f"{REVIEWER}{name}"): workspaces} if workspaces else {}
+        store.write(msgspec.structs.replace(address, scopes=others | theirs))
+    return address.scope(f"{REVIEWER}{name}") == workspaces or await _end(store, address, name)
+
+
+async def _end(store: Store, address: Address, name: str) -> bool:
+    """End the connections that a person had by this address, if the broker asks about logins."""
+    if not logins.asks(store):
         return False
-    await _disconnect(store.login(SYSTEM), theirs or {f"{REVIEWER}{name}"})
+    users = {one for one in address.passwords if _is(one, name)} or {f"{REVIEWER}{name}"}
+    await end_connections(store.login(SYSTEM), {*users, *logins.of_person(address, name)})
     return True
 
 
-async def _disconnect(login: Login, users: set[str]) -> None:
-    """End the connections of these users, also those whose login is under way."""
-    connection = Connection(login)
-    await connection.open(name="ayes people")
-    try:
-        api = Api(connection)
-        await api.start()
-        server = f"$SYS.REQ.SERVER.{server_id(connection.client)}"
-
-        async def ask(what: str, body: dict[str, Any]) -> dict[str, Any]:
-            answer = await api.ask(f"{server}.{what}", json.dumps(body).encode(), CONNECT_S)
-            found: dict[str, Any] = json.loads(answer.data)
-            return found.get("data") or {}
-
-        clock = asyncio.get_running_loop()
-        until = clock.time() + CONNECT_S
-        while clock.time() < until:
-            for user in users:
-                found = await ask("CONNZ", {"auth": True, "user": user, "limit": _MAX_CONNECTIONS})
-                for one in found.get("connections") or ():
-                    await ask("KICK", {"cid": one["cid"]})
-            await asyncio.sleep(CONNECT_S / 10)
-    except BrokerRefused:
-        raise BrokerRefused(
-            "an earlier version of ayes started the broker, so open connections last until it is "
-            "restarted. Stop that `ayes up` and start it again; nothing is lost."
-        ) from None
-    finally:
-        await connection.close()
+def _is(role: str, name: str) -> bool:
+    return plain(role) == plain(f"{REVIEWER}{name}")
 
 
 def _own(store: Store, name: str) -> Store:
     token("reviewer", name)
-    if not store.has_login(ADMIN):
-        raise BadInput(
-            f"{store.path} is not the store of the broker itself. Run this where the broker's "
-            "store is; consoles and workers elsewhere learn of it by themselves."
-        )
-    return store
+    return logins.own(store)

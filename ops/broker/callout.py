@@ -192,7 +192,7 @@ def _by_password(address: Address, asked: _ConnectOptions) -> _User:
     if not known or not hmac.compare_digest(known.encode(), asked.password.encode()):
         raise BadInput("unknown user or wrong password")
     lasts_s = LASTS_S if name.startswith(REVIEWER) else None
-    return _User(name, name, address.scopes.get(name, ()), lasts_s)
+    return _User(name, name, address.scope(name), lasts_s)
 
 
 def _by_key(address: Address, asked: _ConnectOptions, nonce: str) -> _User:
@@ -203,7 +203,7 @@ def _by_key(address: Address, asked: _ConnectOptions, nonce: str) -> _User:
     left_s = (login.ends_at - datetime.now(UTC)).total_seconds()
     if left_s <= 0:
         raise BadInput(f"the login {name} ended at {login.ends_at:%Y-%m-%d %H:%M} UTC")
-    if (scope := address.scopes.get(login.role)) and not within(login.workspaces, scope):
+    if (scope := address.scope(login.role)) and not within(login.workspaces, scope):
         raise BadInput(f"the login {name} has workspaces that are not those of {login.role}")
     return _User(name, login.role, login.workspaces, min(LASTS_S, left_s))
 
