@@ -114,7 +114,8 @@ async def test_a_person_who_was_removed_votes_no_more(shop, client):
     assert (await shop.service.people()).accounts == {}
     for words in (["add", "ana"], ["list"]):
         back = await asyncio.to_thread(approvals, "people", *words, "--json", "--store", store.path)
-        assert back.one == {"name": "ana", "removed": False, "accounts": []}, back.err
+        row = {"name": "ana", "removed": False, "accounts": [], "workspaces": []}
+        assert back.one == row, back.err
     await until(lambda: not shop.app.state.backend.people.is_removed("ana"))
     await (await shop.app.state.backend.reviewer("ana")).approve(ref)
     assert [vote.slot.tail[3] for vote in (await shop.service.known_call(ref)).votes] == ["ana"]
