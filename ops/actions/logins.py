@@ -20,6 +20,7 @@ from ayes.ops.broker.accounts import (
     CALLOUT,
     MODEL,
     PEOPLE,
+    READS,
     REVIEWER,
     ROLES,
     SCOPED,
@@ -39,7 +40,7 @@ from ayes.schemas.slots import LOGIN, ORGANISATION, ROOT, login_slot
 OF_LOGINS: Final = ("service", "executor", MODEL, OPERATOR, "observer")
 #: The role that records which logins there are.
 _ROLE: Final = "organisation"
-_TAKEN: Final = {*ROLES, ADMIN, SYSTEM, PEOPLE, CALLOUT, SCOPED}
+_TAKEN: Final = {*ROLES, ADMIN, SYSTEM, PEOPLE, CALLOUT, SCOPED, READS}
 
 
 async def add(store: Store, name: str, new: Registered, reason: str) -> LoginFile:
@@ -127,7 +128,7 @@ def own(store: Store) -> Store:
 async def _register(
     store: Store, address: Address, name: str, new: Registered, reason: str
 ) -> LoginFile:
-    permissions(new.role)
+    permissions(new.role, login=name, workspaces=new.workspaces)
     removed = {plain(f"{REVIEWER}{one}") for one in address.removed}
     if plain(new.role) in removed:
         who = new.role.removeprefix(REVIEWER)

@@ -41,10 +41,14 @@ def listed(passwords, callout=None):
     """The accounts as of a broker that lists its users."""
     text = accounts_config(passwords, callout=callout).replace('"people","scoped"', '"people"')
     users = "".join(
-        _user(name, f"word-of-{name}", permissions(role, login=name, workspaces=where)) + "\n"
+        _user(
+            f'user: {name}, password: "word-of-{name}"',
+            permissions(role, login=name, workspaces=where),
+        )
+        + "\n"
         for name, (role, where) in LOGINS.items()
     )
-    return text.replace("  scoped {\n", f"  scoped {{\n    users: [\n{users}]\n", 1)
+    return text.replace("  scoped {\n    users: []\n", f"  scoped {{\n    users: [\n{users}]\n", 1)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -303,6 +303,25 @@ async def test_the_list_says_who_is_connected(broker):
 # -------------------------------------------------------------------------------------- workspaces
 
 
+async def test_a_login_with_workspaces_reads_and_writes_in_these(broker):
+    """By its file, of a program and of a person. The broker denies it every other workspace."""
+    file = await added(broker, "billing", "--role", "service", "--workspaces", "shop,desk")
+    assert LoginFile.read(file).workspaces == ("desk", "shop")
+    async with Ledger.connect(url=str(file), role="service", name="billing") as desk:
+        tool = await desk.declare("shop", PAY)
+        ref = ThreadRef("shop", "t").call("c")
+        await desk.request(ref, tool, "{}", requester="ben")
+        with pytest.raises(BrokerRefused):
+            await desk.declare("bank", PAY)
+    await ayes(broker, "people", "add", "ana", "--workspaces", "shop")
+    async with Ledger.connect(broker.store.path, role="reviewer-ana") as hers:
+        assert (await hers.known_call(ref)).wish.tool == "pay"
+    words = ("--role", "reviewer", "--person", "ana", "--workspaces", "shop")
+    file = await added(broker, "ana-laptop", *words)
+    async with Ledger.connect(url=str(file), role="reviewer-ana") as hers:
+        assert (await hers.known_call(ref)).wish.tool == "pay"
+
+
 async def test_a_login_with_workspaces_is_answered_with_them(broker, monkeypatch):
     """The callout asks for the permissions of that login and of no other workspace, and so for a
     person with a password. A person's key has workspaces of that person, or is refused.
@@ -365,7 +384,7 @@ async def test_a_person_gets_other_workspaces(broker):
     await connection.open(name="ana", timeout_s=60)
     row = (await ayes(broker, "people", "add", "ana", "--workspaces", "shop,desk", "--json")).one
     assert row["workspaces"] == ["desk", "shop"]
-    await until(lambda: not connection.client.is_connected)
+    await until(lambda: connection.client.stats["reconnects"] > 0)
     await connection.close()
     assert store.login("reviewer-ana").workspaces == ("desk", "shop")
     for words in (["release", "ana"], ["add", "Ana"], ["list"]):
@@ -396,6 +415,8 @@ BAD_INPUT = [
     ("add x --role service --workspaces a.b", "workspace 'a.b' cannot be used"),
     ("add x --role service --workspaces ,", "workspace '' cannot be used"),
     ("add x --role service --expires 400d", "--expires '400d' is too long: 366d at most."),
+    ("add x --role executor --workspaces shop", "the role executor is for all workspaces."),
+    ("add reads --role service", "'reads' is the name of a role."),
     ("add known --role service --out new", "there is a login 'known' already. `ayes auth rotate"),
     ("add Known --role service --out new", "there is a login 'known' already."),
     ("add x --role service --out known.login", "known.login is there already. Name another file"),
