@@ -107,6 +107,10 @@ class LocalCluster:
                 else:
                     return
 
+    def _stopped(self) -> None:
+        # People and logins may have come and gone meanwhile.
+        self.store.write(msgspec.structs.replace(self.store.read(), url=""))
+
     async def _start(self) -> None:
         before = self.store.read()
         known = passwords(before.passwords, self._roles)
@@ -128,7 +132,7 @@ class LocalCluster:
             for server in self.nodes:
                 starting.create_task(self._stack.enter_async_context(server))
         address = msgspec.structs.replace(address, port=nodes[0].port, ca=AUTHORITY)
-        self._stack.callback(self.store.write, address)
+        self._stack.callback(self._stopped)
         url = ",".join(server.url for server in self.nodes)
         self.store.write(msgspec.structs.replace(address, url=url))
 

@@ -27,6 +27,7 @@ from ayes.ledger.nats.keys import Key, has_signed
 from ayes.ops.broker import callout
 from ayes.ops.broker.accounts import SCOPED
 from ayes.ops.broker.server import EmbeddedServer
+from ayes.ops.cluster.local import LocalCluster
 from ayes.schemas import events as e
 from ayes.schemas.errors import BadFile, BadInput, BrokerRefused
 from ayes.schemas.slots import ThreadRef
@@ -477,3 +478,62 @@ def test_nothing_that_signs_on_leaves_this_machine_without_tls(login, is_refused
         return
     with pytest.raises(BadInput, match=r"is on another machine, .* begin the URL with tls://"):
         login.check_line()
+
+
+# --------------------------------------------------------------------- where the broker lists users
+
+
+async def test_a_cluster_lists_its_logins(tmp_path):
+    """By their public keys, from its next start on: the command says so. The file has the CA's
+    certificate in it. Revoking it takes the key out of the list.
+    """
+    path = tmp_path / "cluster"
+    file, scoped = tmp_path / "billing.login", tmp_path / "ana.login"
+
+    async def ayes(*words: object, code: int = 0) -> Ended:
+        ended = await asyncio.to_thread(approvals, *words, store=path)
+        assert ended.code == code, ended.err
+        return ended
+
+    async with LocalCluster(path, sync="2m") as cluster:
+        await cluster.declare()
+        made = await ayes("auth", "add", "billing", "--role", "service", "--out", file)
+        assert "This broker lists its logins: write accounts.conf of each server anew" in made.err
+        assert "Until then this key is refused." in made.err
+        words = ("--role", "reviewer", "--person", "ana", "--workspaces", "shop", "--out", scoped)
+        await ayes("auth", "add", "ana-laptop", *words)
+        login = LoginFile.read(file)
+        assert login.url.startswith("tls://")
+        assert login.ca.startswith("-----BEGIN CERTIFICATE-----")
+        await refused(file)
+    async with LocalCluster(path, sync="2m"):
+        file.write_bytes(_moved(file, path))
+        for one in sorted(path.glob("n*/accounts.conf")):
+            assert f"nkey: {Key(seed=login.seed).public}" in one.read_text()
+            assert login.seed not in one.read_text()
+        async with Ledger.connect(url=str(file), role="service", timeout_s=60) as desk:
+            await desk.declare("shop", PAY)
+            listed = (await ayes("auth", "list", "--json")).lines
+            assert [(one["name"], one["connections"]) for one in listed] == [
+                ("ana-laptop", 0),
+                ("billing", 1),
+            ]
+        connection = Connection(LoginFile.read(_written(scoped, _moved(scoped, path))).login)
+        await connection.open(name="scoped", timeout_s=60)
+        await connection.close()
+        gone = await ayes("auth", "revoke", "billing", "--reason", "Copied.")
+        assert "Until then the key is accepted." in gone.err
+    async with LocalCluster(path, sync="2m"):
+        file.write_bytes(_moved(file, path))
+        await refused(file)
+
+
+def _moved(file: Path, store: Path) -> bytes:
+    """A login's file with the address of now: nodes on one machine may get other ports."""
+    made = LoginFile.read(file)
+    return msgspec.json.encode(msgspec.structs.replace(made, url=Store(store).read().url))
+
+
+def _written(file: Path, content: bytes) -> Path:
+    file.write_bytes(content)
+    return file
