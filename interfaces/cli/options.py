@@ -53,7 +53,7 @@ def _url(ctx: typer.Context, text: str | None) -> str | None:
 
 
 _URL_HELP: Final = (
-    "A broker that runs elsewhere, as nats://user:password@host:port; of a cluster, several "
+    "A broker that runs elsewhere, as tls://user:password@host:port; of a cluster, several "
     "servers, comma-separated. Or the file of a login, such as ./billing.login."
 )
 

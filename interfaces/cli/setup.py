@@ -42,8 +42,8 @@ OPTIONAL: Final = [
 @command(
     app,
     examples="""
-    ayes setup --url nats://admin:PASSWORD@nats.example:4222 --replicas 3 --with executor
-    ayes setup --url nats://admin:PASSWORD@nats.example:4222 --upgrade
+    ayes setup --url tls://admin:PASSWORD@nats.example:4222 --replicas 3 --with executor
+    ayes setup --url tls://admin:PASSWORD@nats.example:4222 --upgrade
     """,
 )
 async def setup(

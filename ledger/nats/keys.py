@@ -30,7 +30,7 @@ class Key:
         except ImportError:
             raise BadInput(
                 "a broker of its own, and a login with a key, need the package cryptography: "
-                "`pip install ayes[dev]`."
+                "`pip install cryptography`."
             ) from None
         head = bytes([_SEED | kind >> 5, (kind & 31) << 3])
         raw = _decoded(seed) if seed else head + Ed25519PrivateKey.generate().private_bytes_raw()

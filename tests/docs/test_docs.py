@@ -24,6 +24,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -734,6 +735,21 @@ async def test_a_server_of_ones_own_works(tmp_path):
                 await until(lambda: is_gated(ledger, "shop/order-17/refund-1"))
             await does("approve", "shop/order-17/refund-1", "--as", "ana", role="reviewer-ana")
             await does("status", role="operator")
+        # A login with a key, in the store of a broker elsewhere.
+        address = {"url": f"nats://127.0.0.1:{port}", "passwords": passwords}
+        (tmp_path / "address.json").write_text(json.dumps(address))
+        add = ["ayes", "auth", "add", "billing", "--role", "service", "--store", "."]
+        for words in (add, [*own, "ana"]):
+            code, out, err = await run(words, tmp_path, environment)
+            assert code == 0, out + err
+        server.send_signal(signal.SIGHUP)
+        file = str(tmp_path / "billing.login")
+        async with asyncio.timeout(60):
+            while True:
+                with suppress(errors.BrokerRefused):
+                    async with Ledger.connect(url=file) as ledger:
+                        await ledger.declare("shop", spec_of(refund))
+                    break
     finally:
         server.terminate()
         server.wait()
