@@ -136,7 +136,10 @@ def _written(session: StoreSession, store: Store, file: Path, made: LoginFile) -
 
 
 def _file(name: str, out: Path | None) -> Path:
-    return out or Path(f"{token('login', name)}.login")
+    file = out or Path(f"{token('login', name)}.login")
+    if not file.parent.is_dir():
+        raise BadInput(f"there is no directory {file.parent} for {file.name}. Make it first.")
+    return file
 
 
 def _end(expires: str) -> datetime:

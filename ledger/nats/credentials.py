@@ -74,8 +74,9 @@ class Login(Struct, frozen=True):
                 cafile=None if is_text else self.ca or None, cadata=self.ca if is_text else None
             )
         except OSError as problem:
+            file = "`ca` of the login's file" if is_text else self.ca
             raise BadInput(
-                f"{self.ca} is not a file of certificates (PEM): {problem}. Name the broker's CA "
+                f"{file} is not a file of certificates (PEM): {problem}. Name the broker's CA "
                 "file in AYES_CA."
             ) from None
 

@@ -38,6 +38,11 @@ class _Connection(Struct):
         log = self.ledger.log
         return isinstance(log, JetStream) and log.connection.closed.is_set()
 
+    @property
+    def workspaces(self) -> tuple[str, ...]:
+        log = self.ledger.log
+        return log.connection.login.workspaces if isinstance(log, JetStream) else ()
+
     def used(self) -> Ledger:
         if (task := asyncio.current_task()) is not None and task not in self.users:
             self.users.add(task)
@@ -82,7 +87,10 @@ class Logins:
         """A connection of this role, as this author."""
         async with self._opening:
             found = self._open.pop((role, name), None)
-            if found is not None and found.is_closed:  # the broker refuses them, or did
+            if found is not None and (
+                found.is_closed  # the broker refuses them, or did
+                or found.workspaces != self._store.read().scope(role)
+            ):
                 await found.stack.aclose()
                 found = None
             if found is None:

@@ -26,6 +26,7 @@ from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.keys import Key, has_signed
 from ayes.ops.broker import callout
 from ayes.ops.broker.accounts import SCOPED
+from ayes.ops.broker.logins import Logins
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.cluster.local import LocalCluster
 from ayes.schemas import events as e
@@ -388,6 +389,12 @@ async def test_a_person_gets_other_workspaces(broker):
     await until(lambda: connection.client.stats["reconnects"] > 0)
     await connection.close()
     assert store.login("reviewer-ana").workspaces == ("desk", "shop")
+    async with Logins.of(store) as pool:
+        before = await pool.as_reviewer("ana")
+        assert await pool.as_reviewer("ana") is before
+        await ayes(broker, "people", "add", "ana", "--workspaces", "shop")
+        assert (await pool.as_reviewer("ana")).log.connection.login.workspaces == ("shop",)
+        await ayes(broker, "people", "add", "ana", "--workspaces", "desk,shop")
     for words in (["release", "ana"], ["add", "Ana"], ["list"]):
         await ayes(broker, "people", *words)
         async with Ledger.connect(store.path, role="observer") as ledger:
@@ -421,6 +428,7 @@ BAD_INPUT = [
     ("add known --role service --out new", "there is a login 'known' already. `ayes auth rotate"),
     ("add Known --role service --out new", "there is a login 'known' already."),
     ("add x --role service --out known.login", "known.login is there already. Name another file"),
+    ("add x --role service --out no/x.login", "there is no directory no for x.login."),
     ("rotate x", "there is no login 'x'. There are: known."),
     ("revoke x", "there is no login 'x'. There are: known."),
 ]
@@ -471,13 +479,13 @@ def test_a_file_that_is_no_login_is_said_to_be_none(tmp_path):
         (Login("tls://nats.example:4222", "service", "p"), False),
     ],
 )
-def test_nothing_that_signs_on_leaves_this_machine_without_tls(login, is_refused):
+async def test_nothing_that_signs_on_leaves_this_machine_without_tls(login, is_refused):
     """Refused before anything is sent; who shows nothing may connect."""
     if not is_refused:
         login.check_line()
         return
     with pytest.raises(BadInput, match=r"is on another machine, .* begin the URL with tls://"):
-        login.check_line()
+        await Connection(login).open(name="far")
 
 
 # --------------------------------------------------------------------- where the broker lists users
