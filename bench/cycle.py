@@ -23,9 +23,10 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -164,6 +165,10 @@ def _percentile(waits: list[float], part: float) -> float:
 # --------------------------------------------------------------------------------------------- ours
 
 
+#: Clients of one store that come after others have new conversations.
+_THREADS: Final = itertools.count()
+
+
 class Clients:
     """A service and a reviewer that follow the log."""
 
@@ -171,17 +176,23 @@ class Clients:
         self.service = service
         self.reviewer = reviewer
         self._awaited: dict[Slot, asyncio.Future[Fact]] = {}
-        self._threads = itertools.count()
 
     @classmethod
     @asynccontextmanager
-    async def at(cls, store: Path) -> AsyncGenerator["Clients"]:
-        """Both clients, with a policy that asks the reviewer about everything."""
+    async def at(
+        cls, store: Path, logins: Mapping[str, str] = MappingProxyType({})
+    ) -> AsyncGenerator["Clients"]:
+        """Both clients, with a policy that asks the reviewer about everything.
+
+        Args:
+            logins: the files of their logins, by role; by default the store's own.
+        """
+        asker, voter = "service", f"reviewer-{REVIEWER}"
         async with Ledger.connect(store, role="operator") as operator:
             await apply_policy(operator, WORKSPACE, POLICY, "policy.toml")
         async with (
-            Ledger.connect(store, name="desk") as service,
-            Ledger.connect(store, role=f"reviewer-{REVIEWER}") as reviewer,
+            Ledger.connect(store, url=logins.get(asker), role=asker, name="desk") as service,
+            Ledger.connect(store, url=logins.get(voter), role=voter) as reviewer,
         ):
             clients = cls(service, reviewer)
             listening = asyncio.create_task(clients.listen(await service.log.last_seq() + 1))
@@ -236,7 +247,7 @@ class Clients:
     def _calls(self, count: int, at_once: int) -> Iterator[CallRef]:
         """Calls of `at_once` conversations at a time, each of twenty calls."""
         for first in range(0, count, at_once * logs.TURNS):
-            threads = [ThreadRef(WORKSPACE, f"t{next(self._threads)}") for _ in range(at_once)]
+            threads = [ThreadRef(WORKSPACE, f"t{next(_THREADS)}") for _ in range(at_once)]
             places = itertools.product(range(1, logs.TURNS + 1), threads)
             for turn, thread in itertools.islice(places, count - first):
                 yield thread.call(f"c{turn}")

@@ -26,6 +26,7 @@ from bench import (
     pending,
     policy,
     replay,
+    scoped,
     start,
     traces,
 )
@@ -53,6 +54,7 @@ NAMED: Final = {
     adapters.WORKLOAD: adapters.measure,
     traces.WORKLOAD: traces.measure,
     following.WORKLOAD: following.measure,
+    scoped.WORKLOAD: scoped.measure,
 }
 
 
