@@ -15,18 +15,8 @@ from ayes.ledger.clients.services import Ledger
 from ayes.ledger.nats.credentials import Address, LoginFile, Registered, Store
 from ayes.ledger.nats.keys import Key
 from ayes.ledger.subscriptions import OPERATOR
-from ayes.ops.broker.accounts import (
-    ADMIN,
-    CALLOUT,
-    MODEL,
-    PEOPLE,
-    READS,
-    REVIEWER,
-    ROLES,
-    SCOPED,
-    SYSTEM,
-    permissions,
-)
+from ayes.ops.broker import accounts
+from ayes.ops.broker.accounts import ADMIN, MODEL, REVIEWER, ROLES, SYSTEM, permissions
 from ayes.ops.broker.callout import within
 from ayes.ops.broker.open_connections import count_connections, end_connections
 from ayes.ops.broker.server import alone
@@ -40,7 +30,10 @@ from ayes.schemas.slots import LOGIN, ORGANISATION, ROOT, login_slot
 OF_LOGINS: Final = ("service", "executor", MODEL, OPERATOR, "observer")
 #: The role that records which logins there are.
 _ROLE: Final = "organisation"
-_TAKEN: Final = {*ROLES, ADMIN, SYSTEM, PEOPLE, CALLOUT, SCOPED, READS}
+_TAKEN: Final = {
+    *(*ROLES, ADMIN, SYSTEM),
+    *(accounts.PEOPLE, accounts.CALLOUT, accounts.SCOPED, accounts.READS),
+}
 
 
 async def add(store: Store, name: str, new: Registered, reason: str) -> LoginFile:
@@ -111,8 +104,8 @@ def of_person(address: Address, name: str) -> dict[str, Registered]:
 
 def asks(store: Store) -> bool:
     """Whether the broker asks about each login; otherwise it lists them in its configuration."""
-    accounts = store.path / "accounts.conf"
-    return accounts.exists() and "auth_callout" in accounts.read_text()
+    config = store.path / "accounts.conf"
+    return config.exists() and "auth_callout" in config.read_text()
 
 
 def own(store: Store) -> Store:
