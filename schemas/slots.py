@@ -4,7 +4,7 @@
     ledger.<workspace>._policy.<version>      the workspace's own slots
     ledger.<workspace>._tool.<tool>.<version>
     ledger.<workspace>._grant.<giver>.<name>.given|revoked|revoked.<reviewer>|used.<n>
-    ledger.<workspace>._delegation.<giver>.<name>.given|ended
+    ledger.<workspace>._delegation.<giver>.<name>.given|ended|absent|absent.ended
     ledger.<workspace>._budget.<name>.<sum>.<n>
     ledger.<workspace>._stop.<giver>.<name>.given|resumed.<reviewer>|ended
     ledger._organisation._policy.<version>    the policy that holds in every workspace
@@ -98,6 +98,9 @@ FILLED_BY: Final[dict[tuple[str, ...], tuple[type[e.Event], ...]]] = {
     (GRANT, "*", "*", "used", "#"): (e.GrantUsed,),
     (DELEGATION, "*", "*", "given"): (e.Delegated,),
     (DELEGATION, "*", "*", "ended"): (e.DelegationEnded,),
+    # The same by the giver's calendar. The giver may end either.
+    (DELEGATION, "*", "*", "absent"): (e.Delegated,),
+    (DELEGATION, "*", "*", "absent", "ended"): (e.DelegationEnded,),
     # The budget's name, and a digest of which of its sums.
     (BUDGET, "*", "*", "#"): (e.BudgetUsed,),
     (STOP, "*", "*", "given"): (e.Stopped,),
@@ -419,6 +422,16 @@ class DelegationRef(_GivenRef, frozen=True):
     @property
     def ended(self) -> Slot:
         return self._slot("ended")
+
+    @property
+    def absent(self) -> Slot:
+        """Where the giver's calendar delegates, instead of the giver in `given`."""
+        return self._slot("absent")
+
+    @property
+    def absent_ended(self) -> Slot:
+        """Where the calendar ends that."""
+        return self._slot("absent", "ended")
 
 
 class StopRef(_GivenRef, frozen=True):

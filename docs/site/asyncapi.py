@@ -70,6 +70,8 @@ _NAMES: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     (GRANT, "*", "*", "used", "#"): ("giver", "grant", "number"),
     (DELEGATION, "*", "*", "given"): ("reviewer", "delegation"),
     (DELEGATION, "*", "*", "ended"): ("reviewer", "delegation"),
+    (DELEGATION, "*", "*", "absent"): ("giver", "delegation"),
+    (DELEGATION, "*", "*", "absent", "ended"): ("giver", "delegation"),
     (BUDGET, "*", "*", "#"): ("budget", "sum", "number"),
     (STOP, "*", "*", "given"): ("reviewer", "stop"),
     (STOP, "*", "*", "resumed", "*"): ("giver", "stop", "reviewer"),

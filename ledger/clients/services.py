@@ -63,6 +63,8 @@ RENEW_AFTER_S: Final = LEASE_S / 3
 RENEWED: Final = "_renewed."
 #: The beginning of the keys there that say which channel of notices fails, and why.
 CHANNEL: Final = "_channel."
+#: The same of the calendars of absences.
+CALENDAR: Final = "_calendar."
 _ROLES: Final = ("user", "system", "note")
 
 

@@ -7,6 +7,7 @@ give in Ana's name. Their state at a moment is derived from the facts:
   recorded until its end, for a number of uses. Each use is a fact in its own slot, so two gates
   cannot both spend the last one.
 * A delegation lets another person vote in the giver's place, until its time is over or it is ended.
+  The giver's calendar may give one too, in a slot of its own (docs/decisions/0069).
 
 Neither counts if its giver had been removed by then, so they are read together with the removals.
 """
@@ -92,6 +93,11 @@ class Delegation(Struct, frozen=True):
     ended: Fact | None = None
 
     @property
+    def by_calendar(self) -> bool:
+        """Whether the giver's calendar gave it."""
+        return self.given.slot == self.ref.absent
+
+    @property
     def delegated(self) -> e.Delegated:
         assert isinstance(self.given.event, e.Delegated)
         return self.given.event
@@ -134,12 +140,14 @@ def delegations_of(facts: Iterable[Fact]) -> tuple[Delegation, ...]:
     facts = tuple(facts)
     found, people = [], people_of(facts)
     for places in _by_name(facts, DELEGATION):
-        given = places.get("given")
-        if given is not None and isinstance(given.event, e.Delegated):
-            _, giver, name, _ = given.slot.tail
-            ref = DelegationRef(given.slot.workspace, giver, name)
-            ended = people.removal(giver, given.seq) or places.get("ended")
-            found.append(Delegation(ref, given, ended))
+        for place, ends in (("given", ("ended",)), ("absent", ("ended", "absent.ended"))):
+            given = places.get(place)
+            if given is not None and isinstance(given.event, e.Delegated):
+                _, giver, name, _ = given.slot.tail
+                ref = DelegationRef(given.slot.workspace, giver, name)
+                ended = [places[one] for one in ends if one in places]
+                first = min(ended, key=attrgetter("seq"), default=None)
+                found.append(Delegation(ref, given, people.removal(giver, given.seq) or first))
     return tuple(sorted(found, key=lambda one: one.given.seq))
 
 

@@ -50,7 +50,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from ayes.ledger.clients.services import CHANNEL, RENEWED
+from ayes.ledger.clients.services import CALENDAR, CHANNEL, RENEWED
 from ayes.ledger.nats import scopes
 from ayes.ledger.nats.credentials import Registered
 from ayes.ledger.nats.streams import PENDING, RUNNING, STORED
@@ -87,7 +87,7 @@ ADMIN: Final = "admin"
 #: healthy and who is connected; it is in another account than the streams.
 SYSTEM: Final = "system"
 #: The roles of workers and programs. People vote as `reviewer-<name>`.
-WORKERS: Final = ("gate", "model", "executor", "queue", "webhooks", "notifier", "slack")
+WORKERS: Final = ("gate", "model", "executor", "queue", "webhooks", "notifier", "slack", "absence")
 #: Answers requests to the API over NATS.
 API: Final = "api"
 ROLES: Final = (*WORKERS, "service", "operator", "organisation", "observer", API)
@@ -148,6 +148,8 @@ WRITERS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     (GRANT, "*", "*", "used", "#"): ("gate",),
     (DELEGATION, _ME, "*", "given"): (REVIEWER,),
     (DELEGATION, _ME, "*", "ended"): (REVIEWER,),
+    (DELEGATION, "*", "*", "absent"): ("absence",),
+    (DELEGATION, "*", "*", "absent", "ended"): ("absence",),
     (BUDGET, "*", "*", "#"): ("gate",),
     # Everybody's stop counts at once; the gate ends those of people without the right.
     (STOP, _ME, "*", "given"): (REVIEWER,),
@@ -182,6 +184,8 @@ OTHER_SUBJECTS: Final[dict[str, tuple[str, ...]]] = {
     f"$KV.running.{RENEWED}>": ("service",),
     # What is wrong with the channels of notices.
     f"$KV.running.{CHANNEL}>": ("notifier",),
+    # What is wrong with the calendars of absences.
+    f"$KV.running.{CALENDAR}>": ("absence",),
     # What was seen of the log, and how far it was read since.
     f"$KV.running.{LOG}.>": ("gate",),
     # The live text of replies; nothing stores it.

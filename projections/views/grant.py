@@ -106,10 +106,11 @@ def delegation_state(delegation: Delegation, now: datetime) -> DelegationState:
 def delegation_words(delegation: Delegation, now: datetime) -> str:
     given = delegation.delegated
     tools = "" if given.tools == ("*",) else f"  {', '.join(given.tools)}"
+    by = "  by the calendar" if delegation.by_calendar else ""
     period = f"{given.starts_at:%Y-%m-%d %H:%M:%S} to {given.ends_at:%Y-%m-%d %H:%M:%S} UTC"
     return (
         f"{delegation.ref}  {_delegation_standing(delegation, now)}  "
-        f"{given.to} for {delegation.ref.giver}, {period}{tools}"
+        f"{given.to} for {delegation.ref.giver}, {period}{tools}{by}"
     )
 
 

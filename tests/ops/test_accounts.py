@@ -123,6 +123,7 @@ _WRITTEN_BY = {
     "model": ("{}.turn.1.asked.1", "{}.turn.1.replied"),
     "notifier": ("{}.call.x1.notified.x1.x1", "{}.call.x1.notified.room.x1.x1"),
     "slack": ("{}.call.x1.posted.x1",),
+    "absence": ("_delegation.x1.x1.absent", "_delegation.x1.x1.absent.ended"),
     "operator": ("_policy.1",),
     **{person: _of(person) for person in PEOPLE},
 }
@@ -287,6 +288,7 @@ ONLY = {
     "$KV.running.shop.t1.1-0": {"queue"},
     "$KV.running._renewed.shop.t1.1-0": {"queue", "service"},
     "$KV.running._channel.mail": {"queue", "notifier"},
+    "$KV.running._calendar.ana": {"queue", "absence"},
     "timer.set.shop.t1.1-0": {"gate"},
     "timer.due.shop.t1.1-0": set(),
     "parked.gate.gate.7": {"gate"},

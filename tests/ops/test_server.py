@@ -212,7 +212,7 @@ async def test_an_unknown_role_is_refused(store):
     """A role without an account is refused, and the ones there are named."""
     async with EmbeddedServer(store.path) as server:
         with pytest.raises(
-            BrokerRefused, match="no account 'reviewer-ana', only admin, api, executor, gate"
+            BrokerRefused, match="no account 'reviewer-ana', only absence, admin, api"
         ):
             store.login("reviewer-ana")
         with pytest.raises(BadInput, match="no role 'boss'"):

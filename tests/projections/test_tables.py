@@ -643,6 +643,10 @@ def told() -> list[Fact]:
         word = e.Delegated(to="ben", starts_at=START, ends_at=START + day, reason="away")
         story.tell(DelegationRef("acme", "ana", name).given, word)
     story.tell(DelegationRef("acme", "ana", "d2").ended, e.DelegationEnded())
+    for name in ("a1", "a2", "a3"):  # by the calendar
+        story.tell(DelegationRef("acme", "ana", name).absent, word)
+    story.tell(DelegationRef("acme", "ana", "a2").absent_ended, e.DelegationEnded())
+    story.tell(DelegationRef("acme", "ana", "a3").ended, e.DelegationEnded())
     story.tell(Slot.parse("ledger.beta.t1.said.m1"), e.Said(role="user", text="elsewhere"))
     return story.facts
 
@@ -739,7 +743,7 @@ def test_delegations_are_what_the_gate_takes_them_for(db, told):
     """Whose vote is in whose hands, from when to when."""
     found = rows(db, "SELECT * FROM delegations ORDER BY given_at")
     given = delegations_of(fact for fact in told if fact.slot.tail[0] == "_delegation")
-    assert len(found) == len(given) == 2
+    assert len(found) == len(given) == 5
     for row, one in zip(found, given, strict=True):
         assert row == {
             "workspace": "acme",

@@ -295,6 +295,9 @@ def test_every_fact_has_a_place():
         (GrantRef("acme", "ana", "g1").used(2), "ledger.acme._grant.ana.g1.used.2"),
         (DelegationRef("acme", "ana", "d1").given, "ledger.acme._delegation.ana.d1.given"),
         (DelegationRef("acme", "ana", "d1").ended, "ledger.acme._delegation.ana.d1.ended"),
+        (DelegationRef("acme", "ana", "d1").absent, "ledger.acme._delegation.ana.d1.absent"),
+        (DelegationRef("acme", "ana", "d1").absent_ended,
+         "ledger.acme._delegation.ana.d1.absent.ended"),
         (tool_slot("acme", "refund", "3f1c"), "ledger.acme._tool.refund.3f1c"),
     ],
 )  # fmt: skip

@@ -27,6 +27,7 @@ ROLES = (
     "operator",
     "notifier",
     "slack",
+    "absence",
     *(f"reviewer-{name}" for name in REVIEWERS),
 )
 

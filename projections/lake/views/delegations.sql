@@ -7,6 +7,9 @@ SELECT given.workspace, string_split(given.which, '.')[1] AS giver,
 FROM events AS given
 LEFT JOIN events AS other
     ON other.type = 'DelegationEnded' AND other.workspace = given.workspace
-    AND other.which = array_to_string(string_split(given.which, '.')[:2], '.') || '.ended'
+    AND other.which IN (
+        array_to_string(string_split(given.which, '.')[:2], '.') || '.ended',
+        given.which || '.ended'
+    )
 WHERE given.type = 'Delegated'
 GROUP BY ALL

@@ -92,9 +92,10 @@ def _seats(call: Call) -> list[tuple[list[str], int]]:
 def _is_delegated(log: Log, call: Call, vote: Record, voter: str, principal: str) -> bool:
     head = f"ledger.{call.workspace}._delegation.{principal}."
     for subject, [given, *_] in log.by_subject.items():
-        if not (subject.startswith(head) and subject.endswith(".given")) or given.seq > vote.seq:
+        theirs = subject.startswith(head) and subject.endswith((".given", ".absent"))
+        if not theirs or given.seq > vote.seq:
             continue
-        ended = log.at(subject.replace(".given", ".ended"))
+        ends = (log.at(f"{one}.ended") for one in (subject, subject.rpartition(".")[0]))
         starts, ends = (
             datetime.fromisoformat(given.event[name]) for name in ("starts_at", "ends_at")
         )
@@ -102,7 +103,7 @@ def _is_delegated(log: Log, call: Call, vote: Record, voter: str, principal: str
             given.event["to"] == voter
             and starts <= vote.at < ends
             and is_among(call.wish.get("tool", ""), given.event.get("tools", ["*"]))
-            and (ended is None or ended.seq > vote.seq)
+            and all(ended is None or ended.seq > vote.seq for ended in ends)
         ):
             return True
     return False
