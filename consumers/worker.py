@@ -170,7 +170,8 @@ class Worker[S, W]:
         self._replica = None if reaction.replaces else replica
         self._room = asyncio.Semaphore(concurrency)
         self._lease_s = min(
-            DURABLES[durable].ack_wait_s(ack_wait_s) for durable in reaction.durables
+            (DURABLES[durable].ack_wait_s(ack_wait_s) for durable in reaction.durables),
+            default=ack_wait_s,
         )
         self._drain_s = drain_s
         self._stopping = asyncio.Event()

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ayes.consumers.absence.worker import Absence, Absences
 from ayes.consumers.delegator import Delegator, SubAgent
 from ayes.consumers.doubt import keep_index
 from ayes.consumers.executor import Executor
@@ -48,7 +49,7 @@ _log: Final = get_logger("ayes.ops.workers")
 #: The kinds of workers; most are also the role whose credentials they use.
 KINDS: Final[tuple[str, ...]] = ("gate", "queue", "model", "executor")
 #: Those that run only where they are configured.
-OPTIONAL_KINDS: Final[tuple[str, ...]] = ("webhooks", "notifier", "slack", "delegator")
+OPTIONAL_KINDS: Final[tuple[str, ...]] = ("webhooks", "notifier", "slack", "delegator", "absence")
 #: The roles of the kinds that have none of their own.
 _ROLES: Final = {"delegator": "service"}
 
@@ -71,6 +72,7 @@ def reactions(
     slack: "SlackQuestions | None" = None,
     webhooks: EndpointFile | None = None,
     agents: Mapping[str, SubAgent] | None = None,
+    absences: Mapping[str, Absence] | None = None,
 ) -> list[tuple[str, Reaction[Any, Any]]]:
     """The role and the reactions of each kind.
 
@@ -98,6 +100,8 @@ def reactions(
                 return [Webhooks(webhooks, Sender())]
             case "delegator" if agents is not None:
                 return [Delegator(agents)]
+            case "absence" if absences is not None:
+                return [Absences(absences)]
             case _:
                 raise KeyError(kind)
 
@@ -160,6 +164,8 @@ async def working(
                 beside["listening to Slack"] = _clicks(reaction, ledger, logins).listen
             if role == "queue":
                 beside["index"] = partial(keep_index, ledger)
+            if isinstance(reaction, Absences):
+                beside["calendars"] = partial(reaction.keep, ledger)
             if isinstance(reaction, Webhooks):
                 beside["webhooks"] = partial(reaction.send, ledger, replica)
             for what, run in beside.items():

@@ -88,7 +88,7 @@ def _checked_zone(name: str) -> str:
 type Contact = Annotated[str, AfterValidator(_checked_contact)]
 type Contacts = Annotated[tuple[Contact, ...], Field(strict=False, min_length=1)]
 type _TimeOfDay = Annotated[str, AfterValidator(_checked_time)]
-type _Zone = Annotated[str, AfterValidator(_checked_zone)]
+type Zone = Annotated[str, AfterValidator(_checked_zone)]
 type _Names = Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
 #: At most a year.
 type _Seconds = Annotated[float, Field(gt=0, le=31_622_400, allow_inf_nan=False)]
@@ -99,7 +99,7 @@ class Quiet(TomlModel):
 
     begins: _TimeOfDay = Field(alias="from")
     ends: _TimeOfDay = Field(alias="to")
-    timezone: _Zone = "UTC"
+    timezone: Zone = "UTC"
 
     @model_validator(mode="after")
     def _is_a_part_of_the_day(self) -> "Quiet":

@@ -37,7 +37,7 @@ NAME: Final = "ayes.toml"
 #: Of a bearer token: as many characters as 32 hexadecimal digits.
 _MIN_TOKEN: Final = 32
 _ENVIRONMENT: Final = "env:"
-_FILE: Final = "file:"
+FILE: Final = "file:"
 
 
 class _Reading:
@@ -76,21 +76,27 @@ class Sections(TomlModel):
 def _filled(value: str, info: ValidationInfo) -> str:
     if not isinstance(reading := info.context, _Reading):
         return value  # not of a file
-    is_elsewhere = value.startswith((_ENVIRONMENT, _FILE))
+    is_elsewhere = value.startswith((_ENVIRONMENT, FILE))
     reading.has_secrets |= not is_elsewhere
     if not reading.is_wanted:
         raise PydanticCustomError(NOT_WANTED, "not looked up")
     if not is_elsewhere:
         return value
-    if value.startswith(_FILE):
+    if value.startswith(FILE):
         try:
-            return read_text(reading.folder / value.removeprefix(_FILE)).strip()
+            return read_text(reading.folder / value.removeprefix(FILE)).strip()
         except BadFile as problem:
             raise ValueError(str(problem)) from None
     variable = value.removeprefix(_ENVIRONMENT)
     if not (found := reading.environment.get(variable)):
         raise ValueError(f"the variable {variable} is not set.")
     return found
+
+
+def _placed(value: str, info: ValidationInfo) -> str:
+    if value.startswith(FILE) and isinstance(reading := info.context, _Reading):
+        return f"{FILE}{reading.folder / value.removeprefix(FILE)}"
+    return _filled(value, info)
 
 
 def _is_long(token: str, info: ValidationInfo) -> str:
@@ -123,6 +129,8 @@ def lasting(least_s: float, most_s: float, sentence: str) -> AfterValidator:
 type Names = Annotated[tuple[str, ...], Field(strict=False)]
 #: A secret of a settings file.
 type Secret = Annotated[str, AfterValidator(_filled)]
+#: A secret whose file, if it is in one, is read anew each time: `file:` and the path.
+type FreshSecret = Annotated[str, AfterValidator(_placed)]
 #: A bearer token: in a settings file one that nobody can guess.
 type Token = Annotated[str, AfterValidator(_filled), AfterValidator(_is_long)]
 

@@ -205,7 +205,7 @@ class Notifier:
         """
 
         async def on_change(channel: str, why: str) -> None:
-            await note_channel(ledger, channel, why)
+            await note_failing(ledger, CHANNEL + channel, why)
 
         problems = []
         for contact in contacts:
@@ -260,15 +260,15 @@ class _Digest:
         return await self._send(digest(listed)), len(listed)
 
 
-async def note_channel(ledger: Ledger, channel: str, why: str) -> None:
-    """Say in the bucket `running` that a channel fails, and why, or that it works."""
+async def note_failing(ledger: Ledger, key: str, why: str) -> None:
+    """Say in the bucket `running` that a channel or calendar fails, and why, or that it works."""
     try:
         if why:
             value = msgspec.json.encode({"why": why, "since": await ledger.log.clock()})
-            await ledger.log.running.overwrite(CHANNEL + channel, value)
+            await ledger.log.running.overwrite(key, value)
         else:
-            value, revision = await ledger.log.running.get(CHANNEL + channel)
+            value, revision = await ledger.log.running.get(key)
             if value:
-                await ledger.log.running.delete(CHANNEL + channel, revision)
+                await ledger.log.running.delete(key, revision)
     except Unavailable as problem:
-        _log.warning("the state of a channel is not noted", channel=channel, problem=str(problem))
+        _log.warning("what fails is not noted", key=key, problem=str(problem))

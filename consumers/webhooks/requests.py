@@ -1,4 +1,5 @@
-"""The HTTP requests to endpoints of webhooks: signed, and only to where they may go.
+"""The HTTP requests to endpoints of webhooks: signed, and only to where they may go. Calendars are
+read by them too (consumers/absence).
 
 A URL may name anything, so these hold for each request:
 
@@ -6,7 +7,7 @@ A URL may name anything, so these hold for each request:
   such an address is connected to: a name cannot resolve to another one in between. The TLS
   certificate is verified for the name in the URL.
 * Redirects are not followed, and proxies of the environment are not used.
-* A request takes `timeout_s` in all, and little of the answer is read.
+* A request takes `timeout_s` in all, and a bounded part of the answer is read.
 
 With a proxy of the endpoint's own, the proxy resolves the name, and decides what it connects to.
 """
@@ -55,8 +56,9 @@ class HttpAnswer(Struct, frozen=True):
     #: The time until which the receiver asks to be left alone.
     retry_after_s: float = 0.0
     took_s: float = 0.0
-    #: The beginning of the answer.
+    #: The beginning of the answer, and whether more of it came.
     text: str = ""
+    is_cut: bool = False
     allowed_origin: str = ""
 
     @property
@@ -105,7 +107,7 @@ class Sender:
         It must answer with a header that names this ledger, or any. `OPTIONS` has no effect on a
         receiver that knows nothing of this.
         """
-        answer = await self._request(endpoint, "OPTIONS", {}, b"")
+        answer = await self._request(endpoint, "OPTIONS", {_ORIGIN: endpoint.origin}, b"")
         if answer.why or answer.allowed_origin in {endpoint.origin, "*"}:
             return answer
         why = f"it does not agree: its answer to OPTIONS has no {_ALLOWED}: {endpoint.origin}"
@@ -123,6 +125,7 @@ class Sender:
             for secret in endpoint.secrets(now)
         )
         headers = {
+            _ORIGIN: endpoint.origin,
             "Content-Type": f"{media_type}; charset=utf-8",
             "webhook-id": webhook_id,
             "webhook-timestamp": str(int(now.timestamp())),
@@ -130,13 +133,21 @@ class Sender:
         }
         return await self._request(endpoint, "POST", headers, event.encode())
 
+    async def get(self, endpoint: Endpoint, most: int) -> HttpAnswer:
+        """Read what is there, this many bytes at most."""
+        return await self._request(endpoint, "GET", {}, b"", most)
+
     async def _request(
-        self, endpoint: Endpoint, method: str, headers: dict[str, str], content: bytes
+        self,
+        endpoint: Endpoint,
+        method: str,
+        headers: dict[str, str],
+        content: bytes,
+        most: int = _MAX_BYTES,
     ) -> HttpAnswer:
         loop = asyncio.get_running_loop()
         begun = loop.time()
         headers = headers | {
-            _ORIGIN: endpoint.origin,
             "User-Agent": f"ayes/{__version__}",
             "Accept-Encoding": "identity",
             # A connection is of one name, and is not reused for another one at the same address.
@@ -144,7 +155,7 @@ class Sender:
         }
         try:
             async with asyncio.timeout(endpoint.timeout_s):
-                answer = await self._connected(endpoint, method, headers, content)
+                answer = await self._connected(endpoint, method, headers, content, most)
         except TimeoutError:
             answer = HttpAnswer(why=f"no answer within {endpoint.timeout_s:g} s")
         except _NotPermitted as why:
@@ -154,12 +165,12 @@ class Sender:
         return replace(answer, took_s=loop.time() - begun)
 
     async def _connected(
-        self, endpoint: Endpoint, method: str, headers: dict[str, str], content: bytes
+        self, endpoint: Endpoint, method: str, headers: dict[str, str], content: bytes, most: int
     ) -> HttpAnswer:
         """Send the request to the first address of the host that can be connected to."""
         url = self._httpx.URL(endpoint.url)
         if endpoint.proxy:
-            return await self._send(endpoint, method, url, headers, content, {})
+            return await self._send(endpoint, method, url, headers, content, most, {})
         host = url.raw_host.decode("ascii")
         headers = headers | {"Host": url.netloc.decode("ascii")}
         addresses = await self._permitted(endpoint, url.scheme, host, url.port)
@@ -168,7 +179,7 @@ class Sender:
             more: dict[str, Any] = {"sni_hostname": host, "timeout": {"connect": timeout_s}}
             to = url.copy_with(host=address)
             try:
-                return await self._send(endpoint, method, to, headers, content, more)
+                return await self._send(endpoint, method, to, headers, content, most, more)
             except (self._httpx.ConnectError, self._httpx.ConnectTimeout):
                 if address == addresses[-1]:
                     raise
@@ -201,6 +212,7 @@ class Sender:
         url: "httpx.URL",
         headers: Mapping[str, str],
         content: bytes,
+        most: int,
         extensions: dict[str, Any],
     ) -> HttpAnswer:
         transport = self._httpx.AsyncHTTPTransport(
@@ -212,16 +224,17 @@ class Sender:
                 method, url, headers=headers, content=content, extensions=extensions
             ) as response,
         ):
-            text = b""
+            text = bytearray()
             async for part in response.aiter_raw():
                 text += part
-                if len(text) >= _MAX_BYTES:
+                if len(text) > most:
                     break
         return HttpAnswer(
             response.status_code,
             _why(response.status_code, response.headers.get("location", "")),
             _retry_after_s(response.headers.get("retry-after", ""), self._now()),
-            text=text[:_MAX_BYTES].decode(errors="replace"),
+            text=text[:most].decode(errors="replace"),
+            is_cut=len(text) > most,
             allowed_origin=response.headers.get(_ALLOWED, "").strip(),
         )
 

@@ -30,7 +30,8 @@ app: Final = commands()
 #: What `status --json` prints.
 _STATUS: Final = (
     "url", "facts", "last_seq", "bytes", "head_age_s", "pending", "in_doubt", "void_runs",
-    "stopped", "consumers", "streams", "free_bytes", "channels", "alarms", "parked", "webhooks",
+    "stopped", "consumers", "streams", "free_bytes", "channels", "calendars", "alarms", "parked",
+    "webhooks",
 )  # fmt: skip
 
 
@@ -108,6 +109,9 @@ def _print_status(found: Look) -> None:
     for failing in found.channels or ():
         since = f"{failing.since:%Y-%m-%d %H:%M:%S} UTC"
         print_line(f"channel {failing.channel} fails since {since}: {failing.why}")
+    for unread in found.calendars or ():
+        since = f"{unread.since:%Y-%m-%d %H:%M:%S} UTC"
+        print_line(f"the calendar of {unread.channel} is not read since {since}: {unread.why}")
     if found.in_doubt:
         print_line(f"in doubt: {listed(found.in_doubt)}")
     for stop in found.stopped or ():

@@ -56,7 +56,12 @@ if TYPE_CHECKING:
 app: Final = commands()
 
 #: The sections that workers need.
-SECTIONS: Final = {"notifier": "notices", "slack": "slack", "delegator": "sub_agents"}
+SECTIONS: Final = {
+    "notifier": "notices",
+    "slack": "slack",
+    "delegator": "sub_agents",
+    "absence": "absence",
+}
 
 
 @command(app)
@@ -119,6 +124,7 @@ async def work(
                 slack=asking,
                 webhooks=endpoints,
                 agents=agents,
+                absences=said.absence,
             )
             own = Store(store) if url is None and Store(store).has_login("admin") else None
             declare = None

@@ -5,6 +5,7 @@ Below the command line each part is given the value of its section. docs/setting
 
 from pathlib import Path
 
+from ayes.consumers.absence.worker import AbsenceByPerson
 from ayes.consumers.delegator import SubAgents
 from ayes.consumers.notices.channels import ChannelsByName
 from ayes.interfaces.aap.settings import ProviderSettings
@@ -29,6 +30,7 @@ class Settings(Sections):
     notices: ChannelsByName | None = None
     slack: SlackSettings | None = None
     sub_agents: SubAgents | None = None
+    absence: AbsenceByPerson | None = None
     mcp: GatewaySettings | None = None
     aap: ProviderSettings | None = None
 

@@ -142,6 +142,7 @@ async def up(
             slack=asking,
             webhooks=endpoints,
             agents=agents,
+            absences=said.absence,
         )
 
         declare = partial(declare_streams, own.store, ack_wait_s=ack_wait_s, also=durables(started))

@@ -26,7 +26,7 @@ from ayes.consumers import doubt
 from ayes.consumers.webhooks import endpoints
 from ayes.consumers.webhooks.endpoints import EndpointFile, EndpointStatus
 from ayes.ledger import clock
-from ayes.ledger.clients.services import CHANNEL, Ledger
+from ayes.ledger.clients.services import CALENDAR, CHANNEL, Ledger
 from ayes.ledger.descriptions import describe_stop
 from ayes.ledger.log import Parked
 from ayes.ledger.nats.credentials import Store
@@ -73,9 +73,9 @@ class Wanted(NamedTuple):
 
 
 class FailingChannel(Struct, frozen=True):
-    """A channel of notices whose last try failed."""
+    """A channel of notices whose last try failed, or a calendar that cannot be read."""
 
-    #: The name of the channel.
+    #: The name of the channel, or whose calendar it is.
     channel: str
     since: datetime
     #: What went wrong.
@@ -131,6 +131,8 @@ class Look(Struct, frozen=True, kw_only=True):
     void_facts: Sequence[str] | None = ()
     #: The channels of notices that fail.
     channels: list[FailingChannel] | None = None
+    #: The calendars of absences that cannot be read.
+    calendars: list[FailingChannel] | None = None
     #: The endpoints of the file of webhooks on this machine.
     webhooks: list[EndpointStatus] = []
     #: How the log differs from its witness, as far as a quick look shows; empty if it does not.
@@ -228,10 +230,11 @@ async def overview(
     if webhooks is None and store is not None:
         webhooks = EndpointFile(store.path / endpoints.NAME)
     ledger, unread = Ledger.on(log, OPERATOR), dict[str, str]()
-    count, runs, channels, shared = await asyncio.gather(
+    count, runs, channels, calendars, shared = await asyncio.gather(
         _readable(unread, "pending", pending() if pending else _pending(log)),
         _readable(unread, "void_runs", doubt.void_runs(ledger)),
         _readable(unread, "channels", failing_channels(ledger)),
+        _readable(unread, "calendars", failing_channels(ledger, CALENDAR)),
         _shared(log, store, found),
     )
     return replace(
@@ -241,6 +244,7 @@ async def overview(
         pending=count,
         void_runs=runs,
         channels=channels,
+        calendars=calendars,
         webhooks=webhooks.statuses() if webhooks else [],
         unlike=await (unlike() if unlike else unlike_witness(log, place)),
     )
@@ -312,16 +316,18 @@ async def _pending(log: JetStream) -> int:
     return len(await log.pending.entries())
 
 
-async def failing_channels(ledger: Ledger) -> list[FailingChannel]:
-    """The channels through which the notifier reached nobody when it last tried, by name."""
+async def failing_channels(ledger: Ledger, beginning: str = CHANNEL) -> list[FailingChannel]:
+    """The channels through which the notifier reached nobody when it last tried, by name; or the
+    calendars, whose keys have another beginning.
+    """
     found = []
     for key, entry in sorted((await ledger.log.running.written()).items()):
-        if key.startswith(CHANNEL):
+        if key.startswith(beginning):
             try:
                 said = msgspec.json.decode(entry.value, type=_Said)
             except (msgspec.MsgspecError, UnicodeError, RecursionError):
                 said = _Said("an entry of another version", entry.at)
-            found.append(FailingChannel(key.removeprefix(CHANNEL), said.since, said.why))
+            found.append(FailingChannel(key.removeprefix(beginning), said.since, said.why))
     return found
 
 

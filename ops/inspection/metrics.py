@@ -184,6 +184,8 @@ def _of_status(status: Look) -> Iterator[Value]:
     yield "ayes_failing_targets", ("webhook",), failing
     if status.channels is not None:
         yield "ayes_failing_targets", ("channel",), len(status.channels)
+    if status.calendars is not None:
+        yield "ayes_failing_targets", ("calendar",), len(status.calendars)
     yield "ayes_nodes_away", (), len({node for one in status.streams for node in one.away})
     if status.in_doubt is not None:
         yield "ayes_calls_in_doubt", (), len(status.in_doubt)

@@ -280,6 +280,7 @@ def settings_of_block(block: Block, folder: Path) -> Settings:
     known = {name: f"{name} of {'x' * 32}" for name in named}
     known |= dict.fromkeys(("MAIL_URL", "NTFY_URL"), "json://shop.example/{address}")
     known |= {"SLACK_APP_TOKEN": "xapp-1", "SLACK_BOT_TOKEN": "xoxb-1"}
+    known["ANA_CALENDAR"] = "https://calendar.example/ana.ics"
     return read_settings(Settings, settings_file(folder, block.text), Settings.model_fields, known)
 
 

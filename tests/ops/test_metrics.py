@@ -51,6 +51,7 @@ STATUS = Look(
         Copies("TIMERS", "c", "n1", 3, (Replica("n2", away=True), Replica("n3", away=False))),
     ],
     channels=[FailingChannel("mail", NOW, "nobody answers"), FailingChannel("ntfy", NOW, "404")],
+    calendars=[FailingChannel("ana", NOW, "it answered 404")],
     parked=[
         Parked("gate", 3, "ledger.a.b.said.m", "it cannot be read", 5, NOW),
         Parked("no\nconsumer", 4, "x", "written by somebody", 1, NOW),
@@ -122,6 +123,7 @@ def test_the_values_are_what_was_seen():
     assert found["ayes_calls_with_void_runs", ()] == 1
     assert found["ayes_failing_targets", (("kind", "webhook"),)] == 1
     assert found["ayes_failing_targets", (("kind", "channel"),)] == 2
+    assert found["ayes_failing_targets", (("kind", "calendar"),)] == 1
     assert found["ayes_consumer_waiting_deliveries", (("consumer", "closer"),)] == 3
     parked = {labels[0][1]: n for (name, labels), n in found.items() if "parked" in name}
     assert {name: n for name, n in parked.items() if n} == {"gate": 1, "(other)": 1}

@@ -44,6 +44,7 @@ class Receiver:
     def __init__(self) -> None:
         self.requests: list[Request] = []
         self.answer: Callable[[Request], Reply] = lambda _request: (204, {})
+        self.body = b""
         self.agrees = True
         self.port = 0
         self.connections = 0
@@ -109,9 +110,9 @@ class Receiver:
             await reader.read()  # until the client gives up
             return
         status, headers = reply
-        lines = [f"HTTP/1.1 {status} X", "content-length: 0", "connection: close"]
+        lines = [f"HTTP/1.1 {status} X", f"content-length: {len(self.body)}", "connection: close"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
-        writer.write(("\r\n".join(lines) + "\r\n\r\n").encode())
+        writer.write(("\r\n".join(lines) + "\r\n\r\n").encode() + self.body)
         await writer.drain()
 
     def _reply(self, request: Request) -> Reply:

@@ -412,7 +412,8 @@ def test_up_reads_each_of_its_files_once(tmp_path, within):
     files = {
         "policy": NEVER,
         "settings": '[notices.mail]\nurl = "json://localhost:1/{address}"\n'
-        '[sub_agents.research]\nagent = "r"\nmodel = "test:test"\n',
+        '[sub_agents.research]\nagent = "r"\nmodel = "test:test"\n'
+        '[absence.ana]\ncalendar = "file:none"\nto = "ben"\n',
     }
     options = " ".join(f'--{name} <(printf %s "${name}")' for name in files)
     store = tmp_path / "store"
@@ -428,7 +429,7 @@ def test_up_reads_each_of_its_files_once(tmp_path, within):
             assert process.stdout
             ready = process.stdout.readline()
             assert ready, process.stderr and process.stderr.read()
-            assert {"notifier", "delegator"} <= set(json.loads(ready)["workers"])
+            assert {"notifier", "delegator", "absence"} <= set(json.loads(ready)["workers"])
             assert shown(within, store, "-w", "shop") == NEVER
         finally:
             process.terminate()

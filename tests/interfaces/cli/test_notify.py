@@ -10,8 +10,8 @@ from program import approvals, up
 from sections import settings_file
 from shop import rule
 
-from ayes.consumers.notices.notifier import note_channel
-from ayes.ledger.clients.services import Ledger
+from ayes.consumers.notices.notifier import note_failing
+from ayes.ledger.clients.services import CALENDAR, CHANNEL, Ledger
 from ayes.schemas.tools import ToolSpec
 
 POLICY = '[contacts]\nana = ["web:ana"]\nben = ["dead:ben"]\n[[notify]]\non = ["asked"]\n' + rule(
@@ -82,19 +82,27 @@ def test_up_tells_people_and_status_shows_a_channel_that_fails(store, web):
     assert approvals("pending", "--in-doubt", "--json", store=store).lines == []
 
 
-def test_a_channel_that_works_again_is_not_shown(store):
-    """What the notifier noted is taken back; and nobody else may write it."""
+@pytest.mark.parametrize(
+    ("role", "key", "kind", "words"),
+    [
+        ("notifier", f"{CHANNEL}mail", "channels", "channel mail fails since 20"),
+        ("absence", f"{CALENDAR}mail", "calendars", "the calendar of mail is not read since 20"),
+    ],
+)
+def test_what_works_again_is_not_shown(store, role, key, kind, words):
+    """What the notifier noted of a channel is taken back; so of calendars by whoever reads them."""
 
     async def note(why: str) -> None:
-        async with Ledger.connect(store, role="notifier") as ledger:
-            await note_channel(ledger, "mail", why)
+        async with Ledger.connect(store, role=role) as ledger:
+            await note_failing(ledger, key, why)
 
     def shown() -> list[str]:
-        found = approvals("status", "--json", store=store).one["channels"]
+        found = approvals("status", "--json", store=store).one[kind]
         return [one["channel"] for one in found]
 
     asyncio.run(note("it refused"))
     assert "mail" in shown()
+    assert words in approvals("status", store=store).out
     asyncio.run(note(""))
     assert "mail" not in shown()
 
