@@ -8,8 +8,10 @@ from enum import StrEnum
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from ayes.schemas.errors import NotAllowed
+from ayes.ledger.people import People
+from ayes.schemas.errors import BrokerAway, NotAllowed
 
 
 class Role(StrEnum):
@@ -52,6 +54,40 @@ class Visitor(Struct, frozen=True):
     def may_see(self, workspace: str) -> bool:
         """Whether a workspace is theirs. That it exists is not told to anybody else."""
         return not self.workspaces or workspace in self.workspaces
+
+    def within(self, workspaces: tuple[str, ...]) -> "Visitor | None":
+        """The same visitor in those of their workspaces that are among these (none: all are). None
+        if that leaves no workspace: a visitor without any would see all of them.
+        """
+        if not (self.workspaces and workspaces):
+            return replace(self, workspaces=self.workspaces or workspaces)
+        both = tuple(one for one in self.workspaces if one in workspaces)
+        return replace(self, workspaces=both) if both else None
+
+    def as_person(self, people: People | None) -> "Visitor | None":
+        """The same visitor in the workspaces of the person who they are, if they are one; None if
+        that leaves no workspace.
+
+        Raises:
+            BrokerAway: it is not known yet who is a person.
+        """
+        if not self.person:
+            return self
+        if people is None:
+            raise BrokerAway("it is not known yet who is a person. Try again in a moment.")
+        return self.within(people.workspaces(self.person))
+
+    def require_all(self) -> None:
+        """Refuse a visitor who may see some workspaces only.
+
+        Raises:
+            NotAllowed: they are one.
+        """
+        if self.workspaces:
+            raise NotAllowed(
+                f"{self.name} may not see this: it is about all workspaces, and theirs are "
+                f"{', '.join(self.workspaces)}."
+            )
 
     def require(self, *roles: Role) -> None:
         """Refuse a visitor who has none of these roles.

@@ -11,12 +11,14 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Final, Self
+from weakref import WeakKeyDictionary
 
 from fastapi import Depends, Request
 
 from ayes.consumers.pending_view import PendingView
 from ayes.consumers.supervision import keep_running
 from ayes.interfaces.api.feed import Feed
+from ayes.interfaces.api.scope import ScopedLog, scoped
 from ayes.ledger.clients.reviewers import Reviewer
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.nats.credentials import Store
@@ -69,6 +71,8 @@ class Backend:
         self._place = place_of(store.path, None)
         self._unlike = Fresh(partial(unlike_witness, jetstream(reading), self._place), for_s=60)
         self._logins = logins
+        #: The connections as those see them who may see some workspaces only, by these.
+        self._scoped: WeakKeyDictionary[Ledger, dict[tuple[str, ...], Ledger]] = WeakKeyDictionary()
         #: As far as they are known; None: not at all.
         self.people: People | None = None
         self._on_removed: OnRemoved | None = None
@@ -156,6 +160,15 @@ class Backend:
         """A connection that may apply policies, as this author."""
         return await self._logins.connection("operator", name)
 
+    def scoped(self, ledger: Ledger, workspaces: tuple[str, ...]) -> Ledger:
+        """As of `scope.scoped`; the same each time, with all that it has cached."""
+        if not workspaces:
+            return ledger
+        known = self._scoped.setdefault(ledger, {})
+        if workspaces not in known:
+            known[workspaces] = scoped(ledger, workspaces)
+        return known[workspaces]
+
     async def service(self, name: str) -> Ledger:
         """A connection that may request and run calls, as this author."""
         return await self._logins.connection("service", name)
@@ -201,6 +214,11 @@ def jetstream(ledger: Ledger) -> JetStream:
     """The connection below one of the console's ledgers."""
     assert isinstance(ledger.log, JetStream), "the console connects to brokers only"
     return ledger.log
+
+
+def log_of(ledger: Ledger) -> JetStream | ScopedLog:
+    """The log of one of the console's ledgers, which can be read in parts."""
+    return ledger.log if isinstance(ledger.log, ScopedLog) else jetstream(ledger)
 
 
 def _backend(request: Request) -> Backend:

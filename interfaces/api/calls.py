@@ -73,16 +73,14 @@ async def calls(
             found = DecidedFilter(
                 chosen.workspace, chosen.thread, chosen.tool, chosen.rule, status=became
             )
-            return await decided.page(
-                visit.backend, found, chosen.order, chosen.after, chosen.limit
-            )
+            return await decided.page(visit, found, chosen.order, chosen.after, chosen.limit)
 
 
 async def waiting(chosen: CallQuery, visit: Reading) -> Waiting:
     """The pending calls."""
     ledger = visit.reading
     mine = await mine_of(ledger, visit.visitor)
-    page = visit.backend.waiting.page(
+    page = visit.waiting.page(
         chosen.limit,
         _MAX_BYTES,
         chosen.chosen,

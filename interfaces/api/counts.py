@@ -9,10 +9,10 @@ from msgspec import Struct
 
 from ayes.consumers.doubt import in_doubt
 from ayes.interfaces.api import calls
-from ayes.interfaces.api.backend import Backend
 from ayes.interfaces.api.base import ApiRouter
 from ayes.interfaces.api.identity import Reading
 from ayes.interfaces.api.queries import CallQuery
+from ayes.ledger.clients.services import Ledger
 from ayes.ops.actions.stops import stops_in
 from ayes.schemas.slots import ORGANISATION, POLICY, ROOT
 
@@ -45,7 +45,7 @@ class _Read(NamedTuple):
     workspaces: tuple[str, ...]
 
 
-_read: Final[WeakKeyDictionary[Backend, dict[str, _Read]]] = WeakKeyDictionary()
+_read: Final[WeakKeyDictionary[Ledger, dict[str, _Read]]] = WeakKeyDictionary()
 
 
 @router.get("/counts")
@@ -53,7 +53,7 @@ async def counts(visit: Reading, workspace: str = "") -> HeaderCounts:
     """How many calls wait, how many of them the visitor may decide, and how many are in doubt."""
     every = await calls.waiting(CallQuery(workspace=workspace, limit=1), visit)
     mine = await calls.waiting(CallQuery(workspace=workspace, limit=1, mine=True), visit)
-    slower = await _slower(visit.backend, workspace)
+    slower = await _slower(visit.reading, workspace)
     stops, now = await stops_in(visit.reading, workspace), await visit.reading.log.clock()
     holding = [one for one in stops if one.holds(now)]
     ends = [one.ends_at for one in holding if one.ends_at is not None]
@@ -67,11 +67,11 @@ async def counts(visit: Reading, workspace: str = "") -> HeaderCounts:
     )
 
 
-async def _slower(backend: Backend, workspace: str) -> _Read:
-    now, kept = time.monotonic(), _read.setdefault(backend, {})
+async def _slower(reading: Ledger, workspace: str) -> _Read:
+    now, kept = time.monotonic(), _read.setdefault(reading, {})
     if workspace not in kept or now - kept[workspace].at_s >= _KEPT_S:
-        policies = await backend.reading.read(f"{ROOT}.*.{POLICY}.*")
+        policies = await reading.read(f"{ROOT}.*.{POLICY}.*")
         names = {one.slot.workspace for one in policies} - {"", ORGANISATION}
-        doubts = await in_doubt(backend.reading, workspace)
+        doubts = await in_doubt(reading, workspace)
         kept[workspace] = _Read(now, len(doubts), tuple(sorted(names)))
     return kept[workspace]

@@ -9,9 +9,8 @@ from fastapi import Depends, Query
 from fastapi.responses import StreamingResponse
 from msgspec import Struct
 
-from ayes.interfaces.api.backend import Backend
 from ayes.interfaces.api.base import ApiRouter
-from ayes.interfaces.api.identity import Reading
+from ayes.interfaces.api.identity import Reading, Visit
 from ayes.interfaces.api.queries import read_cursor
 from ayes.interfaces.api.search import DecidedFilter, DecisionKind, Order, search
 from ayes.projections.views.call import DecidedCall
@@ -47,7 +46,7 @@ async def decided(
     limit: Annotated[int, Query(ge=1, le=200)] = _PAGE,
 ) -> DecidedPage:
     """Search the decided calls, by when they were decided."""
-    return await page(visit.backend, chosen, order, after, limit)
+    return await page(visit, chosen, order, after, limit)
 
 
 class JsonLines(StreamingResponse):
@@ -59,13 +58,13 @@ async def export(visit: Reading, chosen: Filtered, order: Order = "newest") -> J
     """All decided calls that a search finds, each as a line of JSON. If the stream breaks off
     without its end, some are missing.
     """
-    first = await page(visit.backend, chosen, order, limit=_STEP)
+    first = await page(visit, chosen, order, limit=_STEP)
     headers = {"Content-Disposition": 'attachment; filename="decided.jsonl"'}
-    return JsonLines(_lines(visit.backend, chosen, order, first), headers=headers)
+    return JsonLines(_lines(visit, chosen, order, first), headers=headers)
 
 
 async def page(
-    backend: Backend,
+    visit: Visit,
     chosen: DecidedFilter,
     order: Order = "newest",
     after: str = "",
@@ -73,7 +72,7 @@ async def page(
 ) -> DecidedPage:
     """A page of the decided calls that the filter selects."""
     position = int(read_cursor(_CURSOR, after)[0]) if after else None
-    found = await search(backend.reading, backend.lake, chosen, order, position, limit)
+    found = await search(visit.reading, visit.lake, chosen, order, position, limit)
     return DecidedPage(
         calls=found.calls,
         next=None if found.next is None else str(found.next),
@@ -81,10 +80,10 @@ async def page(
 
 
 async def _lines(
-    backend: Backend, chosen: DecidedFilter, order: Order, found: DecidedPage
+    visit: Visit, chosen: DecidedFilter, order: Order, found: DecidedPage
 ) -> AsyncGenerator[bytes]:
     while True:
         yield msgspec.json.Encoder().encode_lines(found.calls)
         if found.next is None:
             return
-        found = await page(backend, chosen, order, found.next, _STEP)
+        found = await page(visit, chosen, order, found.next, _STEP)

@@ -12,7 +12,6 @@ from fastapi.sse import format_sse_event
 from ayes.interfaces.api.base import ApiRouter
 from ayes.interfaces.api.feed import (
     EventFilter,
-    Feed,
     FeedEvent,
     Heartbeat,
     ListChanged,
@@ -60,12 +59,12 @@ async def events(
     """
     chosen = EventFilter(workspace, thread, call=call)
     position = after if last_event_id is None else last_event_id
-    return EventStream(_encoded(visit.backend.feed, chosen, position), headers=STREAMING)
+    return EventStream(_encoded(visit.events(chosen, position)), headers=STREAMING)
 
 
-async def _encoded(feed: Feed, chosen: EventFilter, after: int | None) -> AsyncGenerator[bytes]:
+async def _encoded(events: AsyncGenerator[list[Sent]]) -> AsyncGenerator[bytes]:
     yield format_sse_event(retry=_RETRY_MS)
-    async with aclosing(feed.events(chosen, after)) as sent:
+    async with aclosing(events) as sent:
         async for together in sent:
             yield b"".join(map(_sse, together))
 

@@ -1,24 +1,33 @@
 """Who makes a request, as the parameter of handlers."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Annotated, NamedTuple
 
 from fastapi import Depends, Request
 
 from ayes.interfaces.api.backend import Backend
+from ayes.interfaces.api.feed import EventFilter, Sent
+from ayes.interfaces.api.scope import ScopedPending, scoped, scoped_events
 from ayes.ledger.clients.reviewers import Reviewer
 from ayes.ledger.clients.services import Ledger
 from ayes.ops.visitors import Role, Visitor
+from ayes.projections.pending import PendingIndex
 
 __all__ = ["Operating", "Reading", "Reviewing", "Role", "Serving", "Visit", "Visitor"]
 
 
 class Visit(NamedTuple):
-    """A request of a visitor, and the connections to the broker on which it is handled."""
+    """A request of a visitor, and the connections to the broker on which it is handled.
+
+    On these there is nothing of workspaces that the visitor may not see (scope.py).
+    """
 
     request: Request
     #: Whom the security middleware has found.
     visitor: Visitor
+    #: What is in it of the ledger is of all workspaces: handlers take it from here, or from `site`.
     backend: Backend
 
     @property
@@ -28,23 +37,62 @@ class Visit(NamedTuple):
     @property
     def reading(self) -> Ledger:
         """Reads. Every visitor may."""
-        return self.backend.reading
+        return self._seen(self.backend.reading)
+
+    @property
+    def lake(self) -> Path:
+        """Where the lake is, if there is one. It only says which calls to look at."""
+        return self.backend.lake
+
+    @property
+    def waiting(self) -> PendingIndex | ScopedPending:
+        """The pending calls, kept up to date; errors as of `Backend.waiting`."""
+        found, workspaces = self.backend.waiting, self.visitor.workspaces
+        return ScopedPending(found, workspaces) if workspaces else found
+
+    def events(self, chosen: EventFilter, after: int | None) -> AsyncGenerator[list[Sent]]:
+        """As of `Feed.events`."""
+        events, workspaces = self.backend.feed.events(chosen, after), self.visitor.workspaces
+        return scoped_events(events, workspaces, self._waiting) if workspaces else events
+
+    @property
+    def site(self) -> Backend:
+        """What is about the site as a whole.
+
+        Raises:
+            NotAllowed: the visitor may see some workspaces only.
+        """
+        self.visitor.require_all()
+        return self.backend
+
+    @asynccontextmanager
+    async def alone(self, name: str) -> AsyncGenerator[Ledger]:
+        """A connection of its own that reads, for another event loop."""
+        place = self.backend.store.path
+        async with Ledger.connect(place, role="observer", name=name) as ledger:
+            yield scoped(ledger, self.visitor.workspaces)
 
     async def service(self) -> Ledger:
         """A connection that may request and run calls, in the visitor's name."""
-        return await self.backend.service(self.visitor.author)
+        return self._seen(await self.backend.service(self.visitor.author))
 
     async def operator(self) -> Ledger:
         """A connection that may apply policies, in the visitor's name."""
-        return await self.backend.operator(self.visitor.name)
+        return self._seen(await self.backend.operator(self.visitor.name))
 
     async def as_reviewer(self) -> Ledger:
         """A connection on the visitor's own credentials."""
-        return await self.backend.as_reviewer(self.visitor.name)
+        return self._seen(await self.backend.as_reviewer(self.visitor.name))
 
     async def reviewer(self) -> Reviewer:
         """The methods of the visitor as a reviewer, with their own credentials."""
-        return await self.backend.reviewer(self.visitor.name)
+        return (await self.as_reviewer()).reviewer(self.visitor.name)
+
+    def _seen(self, ledger: Ledger) -> Ledger:
+        return self.backend.scoped(ledger, self.visitor.workspaces)
+
+    def _waiting(self) -> ScopedPending:
+        return ScopedPending(self.backend.waiting, self.visitor.workspaces)
 
 
 async def _visit(request: Request) -> Visit:

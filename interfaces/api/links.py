@@ -27,7 +27,7 @@ async def linked(token: str, visit: Reading) -> LinkedCall:
     Another person's link, one that has ended and one that never was have the same answer.
     """
     key, name = visit.backend.link_key, visit.visitor.person
-    waiting = ((entry.ref, entry.digest) for entry in visit.backend.waiting.oldest())
+    waiting = ((entry.ref, entry.digest) for entry in visit.waiting.oldest())
     found = find_call(key, name, token, waiting)
     # The list is only a copy, and follows the log by some milliseconds.
     if found is None or not _waits(await visit.reading.call(found), key, name, token):

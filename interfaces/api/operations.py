@@ -115,8 +115,8 @@ class Operations(Struct, frozen=True):
 @router.get("/operations")
 async def operations(visit: Reading) -> Operations:
     """The state of the broker, as `ayes status` shows it, at most some seconds old."""
-    found = await visit.backend.status()
-    oldest = next(iter(visit.backend.waiting.oldest(1)), None) if found.pending else None
+    found = await visit.site.status()
+    oldest = next(iter(visit.site.waiting.oldest(1)), None) if found.pending else None
     return copied(
         Operations,
         found,
@@ -157,7 +157,7 @@ async def parked(
     limit: Annotated[int, Query(ge=1, le=1000)] = 200,
 ) -> ParkedList:
     """What consumers gave up on; with `all` also what was settled or dropped since."""
-    operator = await visit.backend.operator(CONSOLE)
+    operator = await visit.site.operator(CONSOLE)
     found = [one for one in await operator.log.parked(whole=whole) if one.number > after]
     following = found[limit - 1].number if len(found) > limit else None
     return ParkedList(parked=[_parked(one) for one in found[:limit]], next=following)
@@ -166,7 +166,7 @@ async def parked(
 @router.get("/operations/parked/{number}")
 async def parked_one(number: int, visit: Reading) -> ParkedFact:
     """One parked delivery, with the payload of its fact."""
-    one, fact = await with_fact(await visit.backend.operator(CONSOLE), number)
+    one, fact = await with_fact(await visit.site.operator(CONSOLE), number)
     found = fact_json(fact) if fact else {}
     return ParkedFact(
         parked=_parked(one),
@@ -191,7 +191,7 @@ class Dropped(ParkedFilter):
 @router.post("/operations/parked/retry")
 async def retry(chosen: ParkedFilter, visit: Operating) -> ParkedList:
     """Have their consumers handle them again. All are checked before the first is marked."""
-    operator = await visit.operator()
+    operator = await visit.site.operator(visit.name)
     return ParkedList(
         parked=[_parked(one) async for one in marked(operator, "retry", chosen.numbers)]
     )
@@ -200,6 +200,6 @@ async def retry(chosen: ParkedFilter, visit: Operating) -> ParkedList:
 @router.post("/operations/parked/drop")
 async def drop(chosen: Dropped, visit: Operating) -> ParkedList:
     """Take them off the list, once somebody has seen them. Their facts stay in the log."""
-    operator = await visit.operator()
+    operator = await visit.site.operator(visit.name)
     found = marked(operator, "drop", chosen.numbers, chosen.reason)
     return ParkedList(parked=[_parked(one) async for one in found])

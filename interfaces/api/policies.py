@@ -6,9 +6,8 @@ from typing import Annotated, Final
 from msgspec import Struct
 from pydantic import Field
 
-from ayes.interfaces.api.backend import Backend
 from ayes.interfaces.api.base import ApiModel, ApiRouter
-from ayes.interfaces.api.identity import Operating, Reading
+from ayes.interfaces.api.identity import Operating, Reading, Visit
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.judging import policy_proposals
 from ayes.ledger.judging.in_force import VoidVersion
@@ -177,7 +176,7 @@ async def attempt(workspace: str, candidate: Candidate, visit: Reading) -> Trial
     )
     refusal = f"{visit.name} is trying a policy already. Wait for its result."
     async with visit.backend.busy.once(("trial", visit.name), refusal):
-        report, unreadable = await in_thread(lambda: _backtest(visit.backend, workspace, candidate))
+        report, unreadable = await in_thread(lambda: _backtest(visit, workspace, candidate))
     return copied(
         Trial,
         report,
@@ -195,11 +194,11 @@ def _owner(workspace: str) -> str:
 
 
 async def _backtest(
-    backend: Backend, workspace: str, candidate: Candidate
+    visit: Visit, workspace: str, candidate: Candidate
 ) -> tuple[backtest.Report, int]:
     """A backtest on a connection of its own: this runs in another event loop."""
     policy, organisation = read_policy(candidate.text, _SOURCE), workspace == ORGANISATION
-    async with Ledger.connect(backend.store.path, role="observer", name="trial") as ledger:
+    async with visit.alone("trial") as ledger:
         return await backtest.backtest_ledger(
             ledger,
             policy,

@@ -20,14 +20,14 @@ from typing import Annotated, Final, Literal, NamedTuple
 from fastapi import Query
 from pydantic import AfterValidator, BeforeValidator
 
-from ayes.interfaces.api.backend import jetstream
+from ayes.interfaces.api.backend import log_of
+from ayes.interfaces.api.scope import ScopedLog
 from ayes.interfaces.api.windows import newest_first, oldest_first
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.validity import call_of
 from ayes.ops.lake.catalog import connect
-from ayes.ops.lake.sync import log_of
 from ayes.ops.lake.writer import read_manifest
 from ayes.projections.call_filter import CallFilter
 from ayes.projections.views.call import DecidedCall, decided_call
@@ -94,10 +94,13 @@ class DecidedFilter(CallFilter, frozen=True):
             workspace, thread = ref.workspace, ref.thread
         return f"{ROOT}.{workspace}.{thread}.call.*.decided"
 
-    def condition(self) -> tuple[str, list[object]]:
-        """A condition on `calls` in the lake that holds for all it selects, and its parameters."""
+    def condition(self, within: Collection[str] = ()) -> tuple[str, list[object]]:
+        """A condition on `calls` in the lake that holds for all it selects in these workspaces
+        (none: all), and its parameters.
+        """
         where, values = ["decided_seq IS NOT NULL"], list[object]()
         for sql, value in (
+            ("list_contains(?, workspace)", [*within]),
             ("workspace = ?", self.workspace),
             ("workspace || '/' || thread = ?", self.thread),
             # GLOB has more patterns than these.
@@ -176,7 +179,8 @@ async def _candidates(
     ledger: Ledger, lake: Path, chosen: DecidedFilter, order: Order, after: int | None
 ) -> AsyncGenerator[_Candidates]:
     """Calls that the filter may select, in order: those in the lake, and those after it."""
-    log = jetstream(ledger)
+    log = log_of(ledger)
+    within = log.workspaces if isinstance(log, ScopedLog) else ()
     end = await log.last_seq() + 1
     begin = 1 if chosen.since is None else await _first(log, chosen.since, end)
     end = end if chosen.until is None else await _first(log, chosen.until, end)
@@ -186,7 +190,7 @@ async def _candidates(
         begin = max(begin, after + 1)
     middle = min(max(begin, await _end_of(lake, ledger) + 1), end)
     parts = (
-        _in_lake(lake, chosen, order, begin, middle),
+        _in_lake(lake, chosen.condition(within), order, begin, middle),
         _in_log(log, chosen, order, middle, end),
     )
     for part in parts if order == "oldest" else reversed(parts):
@@ -195,7 +199,7 @@ async def _candidates(
                 yield some
 
 
-async def _first(log: JetStream, at: datetime, end: int) -> int:
+async def _first(log: JetStream | ScopedLog, at: datetime, end: int) -> int:
     """The sequence of the first fact that was recorded at this time or later, or `end`."""
     low, high = 1, end
     while low < high:
@@ -206,7 +210,7 @@ async def _first(log: JetStream, at: datetime, end: int) -> int:
 
 
 async def _in_log(
-    log: JetStream, chosen: DecidedFilter, order: Order, begin: int, end: int
+    log: JetStream | ScopedLog, chosen: DecidedFilter, order: Order, begin: int, end: int
 ) -> AsyncGenerator[_Candidates]:
     if begin >= end:
         return
@@ -225,14 +229,14 @@ async def _end_of(lake: Path, ledger: Ledger) -> int:
         manifest = await asyncio.to_thread(read_manifest, lake)
     except BadInput:
         return 0
-    return manifest.until if manifest.log == await log_of(ledger) else 0
+    return manifest.until if manifest.log == await ledger.log.identity() else 0
 
 
 async def _in_lake(
-    lake: Path, chosen: DecidedFilter, order: Order, begin: int, end: int
+    lake: Path, condition: tuple[str, list[object]], order: Order, begin: int, end: int
 ) -> AsyncGenerator[_Candidates]:
     while begin < end:
-        rows = await asyncio.to_thread(_query, lake, chosen, order, begin, end)
+        rows = await asyncio.to_thread(_query, lake, condition, order, begin, end)
         if not rows:
             return
         until = rows[-1][0]
@@ -241,9 +245,9 @@ async def _in_lake(
 
 
 def _query(
-    lake: Path, chosen: DecidedFilter, order: Order, begin: int, end: int
+    lake: Path, condition: tuple[str, list[object]], order: Order, begin: int, end: int
 ) -> list[tuple[int, CallRef]]:
-    where, values = chosen.condition()
+    where, values = condition
     with connect(lake) as rows:
         found = rows(
             f"""SELECT decided_seq, workspace, thread, call FROM calls

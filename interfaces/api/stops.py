@@ -9,7 +9,6 @@ from pydantic import Field
 from ayes.interfaces.api.base import ApiModel, ApiRouter, example
 from ayes.interfaces.api.identity import Reading, Reviewing, Visit
 from ayes.interfaces.api.queries import Limit, page_of
-from ayes.ledger.clients.services import Ledger
 from ayes.ledger.stops import known_stop
 from ayes.ops.actions.stops import account, check_limits, resume_stop, stop_ref, stops_in
 from ayes.ops.single_flight import in_thread
@@ -59,8 +58,7 @@ async def found(visit: Reading, ref: Named) -> StopAccount:
     """
 
     async def looked() -> StopAccount:  # on a connection of its own, in another event loop
-        place = visit.backend.store.path
-        async with Ledger.connect(place, role="observer", name="account") as ledger:
+        async with visit.alone("account") as ledger:
             return await account(ledger, known_stop(ref, await ledger.read(ref)))
 
     refusal = f"{visit.name} is asking for what a stop covered already. Wait for the answer."

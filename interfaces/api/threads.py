@@ -15,11 +15,12 @@ from msgspec import Struct
 
 from ayes.consumers.live import current_turn, follow_reply
 from ayes.consumers.model import with_bytes
-from ayes.interfaces.api.backend import jetstream
+from ayes.interfaces.api.backend import log_of
 from ayes.interfaces.api.base import ApiModel, ApiRouter
 from ayes.interfaces.api.content import GivenContent, as_recorded
 from ayes.interfaces.api.events import STREAMING, EventStream
 from ayes.interfaces.api.identity import Reading, Serving, Visit
+from ayes.interfaces.api.scope import ScopedLog
 from ayes.interfaces.api.windows import newest_first
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.files import fetch
@@ -102,7 +103,7 @@ async def threads(
 
     Reads the log backwards, and only a part of it for each page: some 20,000 facts at most.
     """
-    log = jetstream(visit.reading)
+    log = log_of(visit.reading)
     place = token("workspace", workspace) if workspace else "*"
     subjects = f"{ROOT}.{place}.*.>"
     end = before or await log.last_seq() + 1
@@ -111,7 +112,7 @@ async def threads(
 
 
 async def _newest(
-    log: JetStream, subjects: str, end: int, limit: int, *, is_first: bool
+    log: JetStream | ScopedLog, subjects: str, end: int, limit: int, *, is_first: bool
 ) -> tuple[dict[ThreadRef, Fact], int]:
     """Up to `limit` threads whose last fact is before `end`, and the place to go on from."""
     found: dict[ThreadRef, Fact] = {}
@@ -142,7 +143,7 @@ async def _listed(visit: Visit, found: Mapping[ThreadRef, Fact]) -> list[ListedT
     said = await asyncio.gather(
         *(ledger.log.latest(f"{ROOT}.{ref.workspace}.{ref.thread}.said.*") for ref in found)
     )
-    waiting = Counter((one.workspace, one.thread) for one in visit.backend.waiting.oldest())
+    waiting = Counter((one.workspace, one.thread) for one in visit.waiting.oldest())
     return [
         ListedThread(
             thread=str(ref),

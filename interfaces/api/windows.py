@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Final, NamedTuple
 
+from ayes.interfaces.api.scope import ScopedLog
 from ayes.ledger.log import RawMessage
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.schemas.codec import Fact, fact_of
@@ -29,7 +30,7 @@ class Window(NamedTuple):
 
 
 async def newest_first(
-    log: JetStream, subjects: str, begin: int, end: int
+    log: JetStream | ScopedLog, subjects: str, begin: int, end: int
 ) -> AsyncGenerator[Window]:
     """The facts on these subjects from sequence `begin` to just before `end`."""
     width = _WIDTH
@@ -46,7 +47,7 @@ async def newest_first(
 
 
 async def oldest_first(
-    log: JetStream, subjects: str, begin: int, end: int
+    log: JetStream | ScopedLog, subjects: str, begin: int, end: int
 ) -> AsyncGenerator[Window]:
     """As `newest_first`, in the order of the log."""
     async with aclosing(log.scan(begin, subjects)) as pages:
@@ -57,7 +58,9 @@ async def oldest_first(
                 return
 
 
-async def _read(log: JetStream, subjects: str, begin: int, end: int) -> list[RawMessage]:
+async def _read(
+    log: JetStream | ScopedLog, subjects: str, begin: int, end: int
+) -> list[RawMessage]:
     """The messages of one window, or somewhat more than `_MANY`."""
     found: list[RawMessage] = []
     async with aclosing(log.scan(begin, subjects)) as pages:

@@ -212,6 +212,10 @@ class LedgerClient:
         other.reading = source
         return other
 
+    def on_log(self, log: EventLog) -> Self:
+        """The same author on another log."""
+        return type(self)(log, self.author, now=self.now, new_id=self._new_id)
+
     # ------------------------------------------------------------------------------------ appending
 
     async def append(

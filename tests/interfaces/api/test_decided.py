@@ -13,6 +13,7 @@ from stories import life
 from ayes.interfaces.api import search as searching
 from ayes.interfaces.api import windows
 from ayes.interfaces.api.decided import page
+from ayes.interfaces.api.scope import scoped
 from ayes.interfaces.api.search import DecidedFilter
 from ayes.ledger.clients.services import Ledger
 from ayes.ops.lake.sync import log_of
@@ -126,6 +127,17 @@ SEARCHES = {
     "requester": (DecidedFilter(requester="cai"), lambda call: call.wish.requester == "cai"),
     "nothing": (DecidedFilter(tool="refund", requester="nobody"), lambda _: False),
 }
+
+
+async def test_a_visitor_of_a_workspace_finds_what_was_decided_there(past, backend):
+    """Others' decisions are not counted, take no place on a page, and end no search early."""
+    seen = SimpleNamespace(reading=scoped(past.ledger, ("bank",)), lake=backend.lake)
+    every = await known(past.ledger)
+    own = [str(one.ref) for one in every if one.ref.workspace == "bank"]
+    assert 0 < len(own) < len(every)
+    for order, expected in ("oldest", own), ("newest", own[::-1]):
+        assert [one.call for one in await pages(seen, DecidedFilter(), order)] == expected
+    assert await pages(seen, DecidedFilter(thread="shop/t1")) == []
 
 
 @pytest.mark.parametrize("name", sampled(SEARCHES, "all", "tool", "by", "nothing"))
