@@ -11,7 +11,8 @@ One middleware, so that no page or resource can be added without it. In this ord
   would not do. A token is never sent by itself, and needs none of this;
 * refuses bodies that are too long, before they are read;
 * adds the security headers to every response, also to those for errors;
-* ends streams and long polls with their session, and with the console.
+* ends streams and long polls with their session, with the console, and once their visitor may see
+  other workspaces than when they began.
 """
 
 import asyncio
@@ -31,9 +32,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ayes.interfaces.access.http_server import LOOPBACK
 from ayes.interfaces.access.openid import OpenIdProvider
 from ayes.interfaces.access.sessions import BEGUN, LONGEST_S, WRONG, Attempts, Sessions
-from ayes.interfaces.api.problems import respond
+from ayes.interfaces.api.problems import respond, status_of
+from ayes.ledger.people import People
 from ayes.ops.tokens import AccessFile
 from ayes.ops.visitors import Visitor
+from ayes.schemas.errors import ApprovalsError
 from ayes.schemas.logs import get_logger
 
 _log: Final = get_logger("ayes.interfaces.access.security")
@@ -81,8 +84,12 @@ class Security:
         self.hosts = LOOPBACK | {parts.hostname}
         # Cookies do not distinguish the ports of a machine, so the name does.
         self.cookie = "__Host-ayes" if self.is_https else f"ayes-{parts.port or 80}"
+        #: Who is a person, and the workspaces of each; None: nobody knows yet.
+        self.people: Callable[[], People | None] = People
         #: Done when the console ends.
         self.ending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        #: Done when somebody may not be whom they were, and then another one.
+        self.changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def end(self) -> None:
         """Break off the streams and long polls that are open."""
@@ -90,9 +97,13 @@ class Security:
             self.ending.set_result(None)
 
     def end_visits(self, name: str, before: datetime) -> None:
-        """End what a person has begun who was removed or released then: sessions, tokens, links."""
+        """End what a person has begun who was removed, or added anew, then: sessions, tokens, links
+        and streams.
+        """
         self.sessions.end_all(name, before.timestamp())
         self.access.end_all(name, before)
+        self.changed.set_result(None)
+        self.changed = asyncio.get_running_loop().create_future()
 
     def sign_in(self, request: Request, response: Response, visitor: Visitor) -> None:
         """Begin a session in place of the one before, and have the browser keep its secret."""
@@ -116,11 +127,17 @@ class Security:
         )
 
     def visitor_of(self, request: Request, *, use: bool = True) -> Visitor | None:
-        """Who makes this request; None: nobody who is known."""
+        """Who makes this request; None: nobody who is known, or who may see anything.
+
+        Raises:
+            BrokerAway: it is not known yet who is a person.
+        """
         if (authorization := request.headers.get("authorization")) is not None:
             scheme, _, secret = authorization.partition(" ")
-            return self.access.visitor_of(secret.strip()) if scheme.lower() == "bearer" else None
-        return self.sessions.find(request.cookies.get(self.cookie, ""), use=use)
+            found = self.access.visitor_of(secret.strip()) if scheme.lower() == "bearer" else None
+        else:
+            found = self.sessions.find(request.cookies.get(self.cookie, ""), use=use)
+        return found and found.as_person(self.people())
 
     def is_foreign(self, request: Request) -> bool:
         """Whether a page that is not ours made the browser send this."""
@@ -185,6 +202,9 @@ class Guard:
             return self._admit(request)
         except HTTPException as refusal:
             return self._shown(request, _problem(HTTPStatus(refusal.status_code), refusal.detail))
+        except ApprovalsError as problem:
+            request.state.visitor = None
+            return self._shown(request, _problem(status_of(problem), str(problem)))
 
     def _admit(self, request: Request) -> Response | None:
         """Find the visitor; the answer sends those who are not known to sign in.
@@ -225,9 +245,12 @@ class Guard:
         running = asyncio.ensure_future(self._app(scope, exchange.receive, exchange.send))
         exchange.running = running
         try:
-            await asyncio.wait(
-                {running, self._security.ending}, return_when=asyncio.FIRST_COMPLETED
-            )
+            while True:
+                ends = {running, self._security.ending, self._security.changed}
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+                is_over = running.done() or self._security.ending.done()
+                if is_over or not exchange.is_signed_in():
+                    break
         finally:
             running.cancel()  # nothing, once it is done
         await asyncio.wait({running})
@@ -263,7 +286,7 @@ class _Exchange:
             self._add_headers(MutableHeaders(scope=message))
         elif not message.get("more_body", False):
             self._completed = True
-        elif self.running is not None and not self._is_signed_in():
+        elif self.running is not None and not self.is_signed_in():
             self.running.cancel()
             return
         await self._send(message)
@@ -273,12 +296,12 @@ class _Exchange:
         if not self.started:
             headers = {"Retry-After": "1"}
             status = HTTPStatus.SERVICE_UNAVAILABLE
-            ending = respond("Unavailable", status, "the console is ending.", 1, headers)
+            ending = respond("Unavailable", status, _BROKEN_OFF, 1, headers)
             await ending(self._request.scope, self._receive, self.send)
         elif not self._completed:
             await self.send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    def _is_signed_in(self) -> bool:
+    def is_signed_in(self) -> bool:
         """Whether the visitor of a stream still is who they were when it began."""
         known = self._request.state.visitor
         return known is None or self._security.visitor_of(self._request, use=False) == known
@@ -313,6 +336,7 @@ _SOMEBODY_ELSE: Final = (
     "{reader} opened this page, and {visitor} is signed in now, so nothing was done. Reload it."
 )
 _FAILED: Final = "the console failed at this request. Its log says why."
+_BROKEN_OFF: Final = "the console is ending, or what you may see has changed meanwhile. Ask again."
 _TOO_LONG: Final = f"the request is too long: {MAX_BYTES >> 20} MiB at most."
 _WHO: Final = (
     "nobody is signed in. Send `Authorization: Bearer` with a token that `ayes token add` has "

@@ -1,6 +1,7 @@
 """The HTTP API over NATS: a service with the API's own handlers (ADR-32).
 
     subject   approvals.<role>.<name>.<endpoint>         such as approvals.reviewer.ana.decide
+              approvals.<role>.<name>.<scope>.<endpoint>
     request   {"call": "shop/order-17/refund-7", ...}    and the fields of the HTTP operation
     answer    the body of the HTTP response
 
@@ -10,6 +11,9 @@ The rules:
   their own name (`ops/broker/accounts.py`); the visitor is read from the subject, never from a
   payload. The names of all others are their own word: they make nobody a person (`Visitor.person`),
   and a service's is the author of what it records.
+* **It also says where.** A login that may see some workspaces only may publish with these alone as
+  its scope, joined by `+`, and the visitor has these. A person's own count too
+  (`Visitor.as_person`).
 * **One meaning.** A request is given to the handler of the HTTP operation, so both ways have the
   same checks, limits, answers and errors. An error is the problem (RFC 9457), with its status and
   sentence in the headers of ADR-32.
@@ -39,7 +43,7 @@ from ayes.ledger.nats.micro_service import one_line, registered
 from ayes.ops.broker.accounts import API_SERVICE
 from ayes.ops.visitors import Role, Visitor
 from ayes.schemas import json_schema
-from ayes.schemas.errors import BadInput
+from ayes.schemas.errors import ApprovalsError, BadInput, NotAllowed
 from ayes.schemas.ids import token
 from ayes.schemas.logs import get_logger
 from ayes.schemas.slots import CallRef, StopRef, ThreadRef
@@ -128,16 +132,17 @@ async def answering(
     try:
         async with registered(client, API_SERVICE, description) as service:
             for name, described in offered.items():
-                await service.add_endpoint(
-                    name=name,
-                    subject=f"{API_SERVICE}.*.*.{name}",
-                    handler=handler.begin,
-                    metadata={
-                        "description": described.description,
-                        "request_schema": json.dumps(described.request),
-                        "response_schema": json.dumps(described.response),
-                    },
-                )
+                for asker in ("*.*", "*.*.*"):
+                    await service.add_endpoint(
+                        name=name,
+                        subject=f"{API_SERVICE}.{asker}.{name}",
+                        handler=handler.begin,
+                        metadata={
+                            "description": described.description,
+                            "request_schema": json.dumps(described.request),
+                            "response_schema": json.dumps(described.response),
+                        },
+                    )
             yield
     finally:
         # Once no request comes any more, or the last ones would never be answered.
@@ -151,12 +156,12 @@ class _Handler:
         self._client = client
         self._api = api
         self._tasks: set[asyncio.Task[None]] = set()
-        self._held = Counter[tuple[str, str, bool]]()
+        self._held = Counter[tuple[str, str, str, bool]]()
 
     async def begin(self, request: Request) -> None:
-        _service, role, name, endpoint = request.subject.split(".")
+        _service, role, name, *scope, endpoint = request.subject.split(".")
         # A login has its places, under whatever names it asks; only a person's name is vouched for.
-        holder = role, name if role == Role.REVIEWER else "", endpoint == "wait"
+        holder = role, name if role == Role.REVIEWER else "", "".join(scope), endpoint == "wait"
         if self._held[holder] >= _MAX_AT_ONCE:
             busy = "too many requests at once. Nothing was recorded; try again in a moment."
             await self._respond(request, _failure(HTTPStatus.SERVICE_UNAVAILABLE, busy, 75))
@@ -224,12 +229,19 @@ async def answer_to(api: FastAPI, subject: str, payload: bytes, trace: str = "")
         trace: the `traceparent` of the request (W3C Trace Context).
     """
     try:
-        _service, role, name, endpoint = subject.split(".")
-        visitor = Visitor(token("visitor", name), frozenset({_ROLES[role]}), "token")
+        _service, role, name, *named, endpoint = subject.split(".")
+        workspaces = [token("workspace", one) for each in named for one in each.split("+")]
+        roles = frozenset({_ROLES[role]})
+        login = Visitor(token("visitor", name), roles, "token", tuple(workspaces))
+        visitor = login.as_person(api.state.backend.people)
+        if visitor is None:
+            raise NotAllowed(
+                f"{name} belongs to none of these workspaces: {', '.join(workspaces)}."
+            )
         scope, body = _http(ENDPOINTS[endpoint], _fields(payload), visitor, trace)
     except KeyError as unknown:
         return _failure(HTTPStatus.NOT_FOUND, f"there is no {unknown} at {subject}.", 2)
-    except BadInput as problem:
+    except ApprovalsError as problem:
         found = problem_of(problem)
         return HttpReply(found.status, msgspec.json.encode(found))
     return await _called(api, scope, body)

@@ -52,6 +52,7 @@ def application(backend: Backend, security: Security) -> FastAPI:
     """The application on open connections: the API and the pages, behind the guard."""
     app = _of(_with_pages(), backend)
     app.state.security = security
+    security.people = lambda: backend.people
     app.add_middleware(Guard, security=security, shown=shown)
     return app
 
