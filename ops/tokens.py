@@ -9,7 +9,7 @@ import hashlib
 import os
 import re
 import secrets
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from getpass import getuser
@@ -49,6 +49,8 @@ class ApiToken(Struct, frozen=True):
     role: Role
     created_at: datetime
     expires_at: datetime
+    #: Those that it may see and act in; none: all of them.
+    workspaces: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
@@ -57,7 +59,7 @@ class ApiToken(Struct, frozen=True):
 
     @property
     def visitor(self) -> Visitor:
-        return Visitor(self.name, frozenset({self.role}), "token")
+        return Visitor(self.name, frozenset({self.role}), "token", self.workspaces)
 
 
 class SignInLink(Struct, frozen=True):
@@ -113,14 +115,20 @@ class AccessFile(PrivateFile[Access]):
         super().__init__(store.path / FILE, Access(), "API tokens", hint=hint)
         self.store, self._now = store, now
 
-    def add_token(self, name: str, role: Role, lasts: timedelta) -> tuple[str, ApiToken]:
+    def add_token(
+        self, name: str, role: Role, lasts: timedelta, workspaces: Iterable[str] = ()
+    ) -> tuple[str, ApiToken]:
         """A new token, whose secret is nowhere but in what this returns.
 
+        Args:
+            workspaces: that it may see and act in; none: all of them.
+
         Raises:
-            BadId: the name cannot be a reviewer's or an author's.
+            BadId: the name cannot be a reviewer's or an author's, or that of a workspace.
         """
         secret, now = PREFIX + new_secret(), self._now()
-        made = ApiToken(hash_of(secret), token("name", name), role, now, now + lasts)
+        scope = tuple(token("workspace", one) for one in workspaces)
+        made = ApiToken(hash_of(secret), token("name", name), role, now, now + lasts, scope)
 
         def added(access: Access) -> Access:
             lasting = (one for one in access.tokens if now < one.expires_at)

@@ -20,7 +20,7 @@ from ayes.schemas.errors import ApprovalsError, BadId, NotAllowed, Unavailable
 from ayes.schemas.ids import token
 from ayes.schemas.logs import get_logger
 from ayes.schemas.settings import Names, Secret
-from ayes.schemas.toml_files import TomlModel, mistake
+from ayes.schemas.toml_files import TomlModel, checked_token, mistake
 
 _log: Final = get_logger("ayes.interfaces.access.openid")
 
@@ -37,6 +37,10 @@ _ALGORITHMS: Final = frozenset(
 ) | {"EdDSA", "Ed25519"}
 
 
+#: In the settings: everybody who can sign in, or all workspaces.
+EVERY: Final = "*"
+
+
 class Groups(TomlModel):
     """The groups whose members have a role; `*` is everybody who can sign in."""
 
@@ -48,7 +52,7 @@ class Groups(TomlModel):
         return frozenset(
             role
             for role in (Role.REVIEWER, Role.OPERATOR, Role.AUDITOR)
-            if not (groups | {"*"}).isdisjoint(getattr(self, role))
+            if not (groups | {EVERY}).isdisjoint(getattr(self, role))
         )
 
 
@@ -65,6 +69,9 @@ class OpenIdSettings(TomlModel):
     reviewer_claim: str = "sub"
     groups_claim: str = "groups"
     roles: Groups
+    #: The groups whose members may see a workspace, by its name, or all of them, by `*`; the group
+    #: `*` is everybody. None: all people may see all workspaces.
+    workspaces: dict[str, Names] | None = None
 
     @field_validator("issuer")
     @classmethod
@@ -73,6 +80,27 @@ class OpenIdSettings(TomlModel):
         if parts.scheme == "https" or parts.hostname in {"localhost", "127.0.0.1", "::1"}:
             return issuer
         raise mistake(f"issuer is {issuer!r}. It must begin with https://.")
+
+    @field_validator("workspaces")
+    @classmethod
+    def _workspaces_are_named(cls, found: dict[str, Names] | None) -> dict[str, Names] | None:
+        if found is not None and not any(found.values()):
+            raise mistake("nobody may see any workspace. Write such as shop = ['shop-desk'].")
+        for one in found or ():
+            if one != EVERY:
+                checked_token("workspace", one)
+        return found
+
+    def workspaces_of(self, groups: frozenset[str]) -> tuple[str, ...] | None:
+        """The workspaces that members of these groups may see (none: all); None: not any."""
+        if self.workspaces is None:
+            return ()
+        named = [
+            one
+            for one, whose in self.workspaces.items()
+            if not (groups | {EVERY}).isdisjoint(whose)
+        ]
+        return () if EVERY in named else tuple(named) or None
 
     @model_validator(mode="after")
     def _complete(self) -> "OpenIdSettings":
@@ -214,7 +242,8 @@ def visitor_of(claims: Mapping[str, Any], settings: OpenIdSettings) -> Visitor:
     """The visitor of whom a provider says this.
 
     Raises:
-        NotAllowed: no claim names them as a reviewer, or none of their groups has a role.
+        NotAllowed: no claim names them as a reviewer, or none of their groups has a role, or a
+            workspace.
     """
     name = claims.get(settings.reviewer_claim)
     try:
@@ -227,11 +256,12 @@ def visitor_of(claims: Mapping[str, Any], settings: OpenIdSettings) -> Visitor:
         ) from None
     groups = claims.get(settings.groups_claim) or []
     listed = [groups] if isinstance(groups, str) else groups
-    named = frozenset(one for one in listed if isinstance(one, str) and one != "*")
+    named = frozenset(one for one in listed if isinstance(one, str) and one != EVERY)
     roles = settings.roles.roles_of(named)
-    if not roles:
+    workspaces = settings.workspaces_of(named)
+    if not roles or workspaces is None:
         raise NotAllowed(
             f"{name} is in none of the groups that may use this console. An administrator of "
             f"{settings.issuer} can change that."
         )
-    return Visitor(str(name), roles)
+    return Visitor(str(name), roles, workspaces=workspaces)

@@ -51,11 +51,17 @@ async def admit(backend: Backend, visitor: Visitor, issuer: str, subject: str) -
     """Let in a person who has signed in at a provider; the first time binds the name to them.
 
     Raises:
-        NotAllowed: the name is another account's there, the account is another person's here, or
-            the person was removed.
+        NotAllowed: the name is another account's there, the account is another person's here, the
+            person was removed, or may see no workspace.
     """
     account, name = f"{OPENID}{issuer}#{subject}", visitor.name
     people = await backend.reading.people()
+    if visitor.as_person(people) is None:
+        named = ", ".join(visitor.workspaces)
+        raise NotAllowed(
+            f"{issuer} lets {name} see {named}, and {name} belongs to other workspaces here, "
+            "so nobody is signed in. An operator can change that."
+        )
     theirs = people.of(name, f"{OPENID}{issuer}#")
     if not theirs and Role.REVIEWER in visitor.roles:
         people = await (await backend.reviewer(name)).bind(account, backend.reading)

@@ -25,6 +25,7 @@ _LONGEST_S: Final = 366 * 86400.0
     examples="""
     ayes token add billing --role service
     ayes token add ana --role reviewer --expires 8h
+    ayes token add shop-desk --role service --workspaces shop,returns
     """,
 )
 async def add(
@@ -41,6 +42,10 @@ async def add(
         ),
     ],
     expires: Annotated[str, option("--expires", "DURATION", "After 366d at most.")] = "90d",
+    workspaces: Annotated[
+        str | None,
+        option("--workspaces", "A,B", "What it may see and act in; by default, all workspaces."),
+    ] = None,
     *,
     session: StoreSession,
 ) -> None:
@@ -50,7 +55,9 @@ async def add(
     lasts_s = parse_duration("--expires", expires, least=1, most=_LONGEST_S)
     place = Store(session.store)
     adopt(place)
-    secret, made = AccessFile(place).add_token(name, Role(role), timedelta(seconds=lasts_s))
+    scope = () if workspaces is None else workspaces.split(",")
+    lasts = timedelta(seconds=lasts_s)
+    secret, made = AccessFile(place).add_token(name, Role(role), lasts, scope)
     if not session.json:
         print_line(secret)
     session.print(
@@ -79,11 +86,12 @@ async def revoke(
     session.print(_row(revoked), f"Revoked: {_words(revoked)}.")
 
 
-def _row(one: ApiToken) -> dict[str, str]:
+def _row(one: ApiToken) -> dict[str, object]:
     return {
         "id": one.id,
         "name": one.name,
         "role": one.role,
+        "workspaces": one.workspaces,
         "created_at": one.created_at.isoformat(),
         "expires_at": one.expires_at.isoformat(),
     }
@@ -91,4 +99,6 @@ def _row(one: ApiToken) -> dict[str, str]:
 
 def _words(one: ApiToken) -> str:
     ends = "expired" if one.expires_at <= datetime.now(UTC) else "expires"
-    return f"{one.id}  {one.name} as {one.role}, {ends} {one.expires_at:%Y-%m-%d %H:%M} UTC"
+    within = f" in {', '.join(one.workspaces)}" if one.workspaces else ""
+    until = f"{one.expires_at:%Y-%m-%d %H:%M} UTC"
+    return f"{one.id}  {one.name} as {one.role}{within}, {ends} {until}"

@@ -94,7 +94,11 @@ def framed(request: Request, name: str, visitor: Visitor | None, **values: Any) 
         "to_do": getattr(request.state, "counts", HeaderCounts()),
         "seq": getattr(request.state, "seq", None),
         "is_live": request.method == "GET",
-        "places": [place._replace(path=_within(place.path, workspace)) for place in PLACES],
+        "places": [
+            place._replace(path=_within(place.path, workspace))
+            for place in PLACES
+            if place.name != "operations" or not (visitor and visitor.workspaces)
+        ],
         "workspace_path": lambda one: _elsewhere(request, one),
     }
     return _templates.TemplateResponse(request, name, frame | values)

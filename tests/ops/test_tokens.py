@@ -1,5 +1,6 @@
 """API tokens and links in the file of a store."""
 
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -39,6 +40,18 @@ def test_a_token_is_a_visitor_until_it_expires(access, clock):
     assert made.expires_at == clock.now + DAY
     clock.now += DAY
     assert access.visitor_of(secret) is None
+
+
+def test_a_token_of_some_workspaces_is_a_visitor_in_these(access):
+    """One of an older version, without the field, is for all; a name that is none is refused."""
+    secret, _ = access.add_token("desk", Role.SERVICE, DAY, ["shop", "bank"])
+    assert access.visitor_of(secret).workspaces == ("shop", "bank")
+    for wrong in ([""], ["*"], ["_organisation"], ["shop,bank"]):
+        with pytest.raises(BadId, match="workspace"):
+            access.add_token("desk", Role.SERVICE, DAY, wrong)
+    file = access.store.path / "console.json"
+    file.write_text(re.sub(r',\s*"workspaces":\s*\[\s*"shop",\s*"bank"\s*\]', "", file.read_text()))
+    assert access.visitor_of(secret).workspaces == ()
 
 
 def test_the_file_has_no_secrets_and_is_private(access):

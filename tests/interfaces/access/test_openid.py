@@ -191,6 +191,33 @@ async def test_a_link_is_no_way_in(console):
         assert answer.status_code == 403
 
 
+async def test_somebody_without_a_workspace_is_not_signed_in(tmp_path, issuer):
+    """B74: whom the provider's groups let see other workspaces than theirs here sees none, which is
+    never taken for all.
+    """
+    (tmp_path / "secret").write_text("of the client\n")
+    text = (
+        SETTINGS.format(issuer=issuer) + '[openid.workspaces]\nshop = ["leads"]\nbank = ["sre"]\n'
+    )
+    sign_in_at = section("openid", tmp_path, text)
+    async with EmbeddedServer(tmp_path / "store") as server:
+        await declare_streams(server.store.path)
+        await people.say(server.store, "ben", e.PersonAdded(workspaces=("bank",)))
+        async with serving(server.store, "ana", port=0, sign_in=sign_in_at) as served:
+            for who, said in (
+                ("eva", "eva is in none of the groups"),
+                ("ben", "lets ben see shop, and ben belongs to other workspaces here"),
+                ("ana", ""),
+            ):
+                async with browser() as client:
+                    page = await sign_in(client, served.url, who)
+                    assert page.status_code == (403 if said else 200)
+                    assert said in page.text
+                    home = await client.get(served.url)
+                    assert home.status_code == (303 if said else 200)
+                    assert said or "Your workspaces" in home.text
+
+
 # --------------------------------------------------------------------------- what is not believed
 
 
@@ -277,6 +304,30 @@ async def test_groups_give_roles(claims, roles):
         assert visitor_of(claims, settings).roles == roles
 
 
+@pytest.mark.parametrize(
+    ("sees", "groups", "workspaces"),
+    [
+        (None, ["leads"], ()),
+        ({"shop": ("leads",), "bank": ("sre", "leads")}, ["leads"], ("shop", "bank")),
+        ({"shop": ("support",), "bank": ("*",)}, ["leads"], ("bank",)),
+        ({"shop": ("leads",), "*": ("sre",)}, ["leads", "sre"], ()),
+        ({"shop": ("support",)}, ["leads"], None),
+        ({"shop": ("support",), "bank": ()}, ["leads", "*"], None),
+    ],
+)
+async def test_groups_give_workspaces(sees, groups, workspaces):
+    """Whoever may see none may not come in: of no workspace all would be made."""
+    settings = OpenIdSettings(
+        issuer="https://login.example", client_id="ayes", roles=ROLES, workspaces=sees
+    )
+    claims = {"sub": "ana", "groups": groups}
+    if workspaces is None:
+        with pytest.raises(NotAllowed, match="ana is in none of the groups"):
+            visitor_of(claims, settings)
+    else:
+        assert visitor_of(claims, settings).workspaces == workspaces
+
+
 @pytest.mark.parametrize("name", [None, 5, "", "_ana", "ana.b", "ana@example.com", "a" * 65])
 async def test_a_name_must_be_a_reviewers(name):
     settings = OpenIdSettings(issuer="https://login.example", client_id="ayes", roles=ROLES)
@@ -302,6 +353,12 @@ async def test_the_name_is_the_subject_unless_another_claim_is_asked_for(tmp_pat
         ("file:secret", "file:nothing", "'client_secret': .*nothing: cannot be read"),
         ("file:secret", "env:NOT_SET", "NOT_SET is not set"),
         ('["leads"]', '"leads"', r"line 9, \[openid.roles\]: .*should be a list"),
+        ("[openid.roles]", "[openid.workspaces]\n[openid.roles]", "may see any workspace"),
+        (
+            "[openid.roles]",
+            '[openid.workspaces]\n"a.b" = ["leads"]\n[openid.roles]',
+            "workspace 'a.b' cannot be used",
+        ),
     ],
 )
 async def test_a_mistake_in_the_settings_is_explained(tmp_path, before, after, said):

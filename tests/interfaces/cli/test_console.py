@@ -104,6 +104,13 @@ def test_a_token_is_made_shown_once_and_revoked(served):
     assert approvals("token", "revoke", row["id"], store=store).code == 0
     assert answer(secret).status_code == 401
     assert "There are no tokens." in approvals("token", "list", store=store).err
+    words = ("token", "add", "desk", "--role", "operator", "--workspaces", "shop,returns")
+    ended = approvals(*words, store=store)
+    assert "desk as operator in shop, returns, expires" in ended.err
+    headers = {"authorization": f"Bearer {ended.out.strip()}"}
+    refused = httpx.get(f"{url}/api/v1/operations", headers=headers, trust_env=False, timeout=60)
+    assert refused.status_code == 403
+    assert "theirs are shop, returns" in refused.json()["detail"]
 
 
 def test_up_can_leave_it_out(tmp_path):
@@ -125,6 +132,7 @@ def test_up_can_leave_it_out(tmp_path):
         ("token add a.b --role service", "name 'a.b' cannot be used"),
         ("token add desk --role service --expires soon", "is not a valid duration"),
         ("token add desk --role service --expires 367d", "is too long: 366d at most"),
+        ("token add desk --role service --workspaces shop,", "workspace '' cannot be used"),
         ("token revoke x", "there is no token 'x'. `ayes token list`"),
     ],
 )
