@@ -69,7 +69,7 @@ class Site:
                 [role] = visitor.roles
                 lasts = timedelta(days=1)
                 self._secrets[visitor], _ = self.security.access.add_token(
-                    visitor.name, role, lasts
+                    visitor.name, role, lasts, visitor.workspaces
                 )
         return self._secrets[visitor]
 
