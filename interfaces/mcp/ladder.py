@@ -143,7 +143,7 @@ class Ladder:
         if "call" in state:
             # The boundary has checked that it is the state of this very request.
             replies = Replies(params.get("inputResponses"), state.get("server"))
-            ref = CallRef.parse(state["call"])
+            ref = self._own(CallRef.parse(state["call"]))
             return _Sought(ref, state, replies if state.get("asked") else None)
         if (offered := await self._offered(client, name)) is None:
             return None
@@ -323,9 +323,16 @@ class Ladder:
 
     def _unsealed(self, kind: str, client: Client, token: object) -> CallRef:
         try:
-            return unsealed(self._codec, kind, client.requester, token)
+            ref = unsealed(self._codec, kind, client.requester, token)
         except (BadSeal, ApprovalsError):
             raise _bad_id() from None
+        return self._own(ref)
+
+    def _own(self, ref: CallRef) -> CallRef:
+        """Refuse a call of another workspace, whose gateway may have the same key."""
+        if ref.workspace != self._workspace:
+            raise _bad_id()
+        return ref
 
     async def _task(self, client: Client, params: Json) -> tuple[Call, str]:
         given = params.get("taskId")

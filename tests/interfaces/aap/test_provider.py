@@ -262,6 +262,24 @@ async def test_nobody_reads_or_consumes_anothers_request(world: World):
     assert (await other.create(BODY, "k")).id != made.id
 
 
+async def test_a_provider_of_another_workspace_has_no_such_request(world: World):
+    """B74: an agent of the same name, with the same token, reads and consumes nothing of it."""
+    made = await world.client().create(BODY | {"tool": "search"}, "k")
+    elsewhere = SETTINGS.model_copy(update={"workspace": "bank"})
+    async with serving(application(elsewhere, world.shop.ledger)) as url:
+        other = AsyncClient(url.removesuffix("/mcp"), TOKEN)
+        for asking in (
+            lambda: other.get(made.id),
+            lambda: other.consume(made.id, "k"),
+            lambda: other.cancel(made.id),
+            lambda: other.report_outcome(made.id, "succeeded"),
+        ):
+            with pytest.raises(NotFound):
+                await asking()
+        await other.aclose()
+    assert (await world.call(made.id)).status is Status.APPROVED
+
+
 async def test_a_key_is_for_one_request(world: World):
     """Other arguments, another tool, context or timeout under the same key are refused."""
     client = world.client()

@@ -271,6 +271,32 @@ async def test_after_the_last_round_a_finished_result_says_how_to_come_back(
 
 
 @A_SHORT_HOLD
+async def test_a_gateway_of_another_workspace_has_no_such_call(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    """B74: not with its id, nor with the id of its task, though the key and the requester are the
+    same: it would show and run what another workspace approved.
+    """
+    asked = {"name": "refund", "arguments": {"order": "A-18"}}
+    task = (await _json_rpc(world.url, "tools/call", asked))["result"]["taskId"]
+    monkeypatch.setattr(ladder_module, "ROUNDS", 1)
+    async with client(world.url) as agent:
+        pending = await agent.call_tool("refund", {"order": "A-17"})
+    for call in await world.calls():
+        await world.ana.approve(call.ref)
+    server = shop_server(world.journal)
+    file = settings(server, hold="60s").model_copy(update={"workspace": "bank"})
+    async with gateway(world.shop.ledger, file) as (_, url):
+        async with client(url) as agent:
+            with pytest.raises(MCPError, match="there is no such call of yours"):
+                await agent.call_tool(WAIT, {"id": pending.meta["ayes/pending"]["id"]})
+        for method in "tasks/get", "tasks/cancel":
+            answer = await _json_rpc(url, method, {"taskId": task})
+            assert answer["error"]["code"] == -32602
+    assert world.ran == []
+
+
+@A_SHORT_HOLD
 async def test_an_older_client_gets_the_pending_result_after_one_wait(world: World):
     """It has no rounds. The same call again, while it waits, is the same call (I1)."""
     async with client(world.url, mode="legacy") as agent:
