@@ -308,7 +308,10 @@ def _endpoint(name: str, endpoint: EndpointSchema) -> dict[str, Any]:
                 "description": "The role of the login",
                 "enum": ["service", "reviewer", "operator", "observer"],
             },
-            "name": {"description": f"The reviewer, or the author of what is recorded: {_ID}"},
+            "name": {
+                "description": f"The reviewer, or the author of what is recorded: {_ID}. A login "
+                "of some workspaces adds a dot and these, joined by +"
+            },
         },
         "messages": {f"api_{name}_request": {"$ref": f"#/components/messages/api_{name}_request"}},
     }
