@@ -16,6 +16,7 @@ from nats.aio.client import Client
 from ayes.interfaces.api import nats as service
 from ayes.interfaces.api.nats import ENDPOINTS
 from ayes.ledger.clients.services import Ledger
+from ayes.ops.broker import accounts
 from ayes.ops.broker.server import ensure_account
 from ayes.schemas.events import Author
 from ayes.schemas.slots import CallRef
@@ -106,6 +107,36 @@ async def test_a_whole_approval_is_requests_and_replies(shop: Site):
         assert [one["reviewer"] for one in shown["votes"]] == ["ana"]
         [author] = {fact["by"] for fact in shown["facts"] if fact["event"]["type"] == "ToolStarted"}
         assert "billing" in author
+
+
+async def test_a_login_of_some_workspaces_asks_with_these(tmp_path, monkeypatch):
+    """B74: the broker lets it name no others, and it is answered as if there were none."""
+    scoped = "approvals.service.desk.bank+till"
+    monkeypatch.setattr(
+        accounts, "_asked", lambda role: (f"{scoped}.*",) if role == "service" else ()
+    )
+    async with site(tmp_path) as shop, plain(shop, "service") as desk:
+        await shop.ask("shop/order-1/refund-1")
+        show = {"call": "shop/order-1/refund-1"}
+        found = await asked(desk, f"{scoped}.show", **show)
+        assert (found["status"], found["detail"]) == (
+            404,
+            "shop/order-1/refund-1 was never requested. `ayes pending` lists what waits.",
+        )
+        assert (await asked(desk, f"{scoped}.pending"))["waiting"] == 0
+        said = {"thread": "bank/t1", "text": "Hello.", "message": "m1"}
+        assert (await asked(desk, f"{scoped}.say", **said))["seq"]
+        refused = await asked(desk, f"{scoped}.say", **said | {"thread": "shop/t1"})
+        assert refused["status"] == 403
+        for other in ("approvals.service.desk", "approvals.service.desk.shop"):
+            inbox = desk.new_inbox()
+            answers = await desk.subscribe(inbox)
+            await desk.publish(f"{other}.show", json.dumps(show).encode(), reply=inbox)
+            await desk.flush()
+            with pytest.raises(nats.errors.TimeoutError):
+                await answers.next_msg(timeout=0.2)
+            assert desk.denied, other
+            desk.denied.clear()
 
 
 async def test_a_stop_over_nats(shop: Site):

@@ -9,6 +9,8 @@ from console_client import POLICY, REFUND, listed
 from test_events import online, stream  # noqa: F401 - a fixture
 from until import until
 
+from ayes.interfaces.api.nats import answer_to
+from ayes.interfaces.console.application import api
 from ayes.ops.actions import people
 from ayes.ops.visitors import Role, Visitor
 from ayes.schemas import events as e
@@ -116,6 +118,22 @@ async def test_a_person_whose_workspaces_change_sees_others_from_the_next_reques
     assert [await sees(both), await sees(one)] == [["bank"], 401]
     two.visitor = Visitor("ana", frozenset({Role.SERVICE}), "token")
     assert (await online.get("/api/v1/policies")).json() == ["bank", "shop"]  # a name of its own
+    for scope, status in ("", 404), ("bank.", 404), ("bank+shop.", 404), ("shop.", 403):
+        subject = f"approvals.reviewer.ana.{scope}show"
+        answer = await answer_to(api(backend), subject, b'{"call": "shop/order-1/refund-1"}')
+        assert answer.status == status, scope
+
+
+async def test_nobody_is_let_in_before_it_is_known_who_is_a_person(two, client):
+    """Their workspaces are not known either. A program's are those of its token."""
+    two.app.state.backend.people = None
+    for visitor, status in (ANA, 503), (BEN, 503), (EVE, 200):
+        two.visitor = visitor
+        answer = await client.get("/api/v1/counts")
+        assert answer.status_code == status, answer.text
+    for login, status in ("reviewer.ana", 503), ("observer.eve", 200):
+        answer = await answer_to(api(two.app.state.backend), f"approvals.{login}.stops", b"{}")
+        assert answer.status == status
 
 
 @pytest.mark.parametrize(
