@@ -8,6 +8,7 @@ The facts of the organisation are everybody's: its policy and its stops hold in 
 votes rest on who is a person. Numbers of facts are those of the whole log.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from datetime import datetime
@@ -140,10 +141,11 @@ class ScopedLog:
                 for one in self._within(subjects)
             }
             while True:
-                for source, left in [*pages.items()]:
-                    pages[source] = left or await anext(source, [])
-                    if not pages[source]:
-                        del pages[source]
+                read = [source for source, left in pages.items() if not left]
+                pages |= zip(
+                    read, await asyncio.gather(*(anext(one, []) for one in read)), strict=True
+                )
+                pages = {source: page for source, page in pages.items() if page}
                 if not pages:
                     return
                 until = min(page[-1].seq for page in pages.values())

@@ -13,7 +13,7 @@ from console_client import site
 from pages import blocks
 from paths import ROOT
 
-from ayes.interfaces.console.application import application
+from ayes.interfaces.console.application import api
 from ayes.interfaces.console.serving import serving
 from ayes.schemas.slots import CallRef
 
@@ -26,7 +26,7 @@ Generated from the OpenAPI document, which has the fields of each.
 
 def operations() -> str:
     """The operations of the API by resource, each with the first sentence of its description."""
-    document = application(None, None).openapi()
+    document = api().openapi()
     tables: dict[str, list[str]] = {}
     for path, methods in document["paths"].items():
         for method, operation in methods.items():

@@ -129,15 +129,23 @@ SEARCHES = {
 }
 
 
-async def test_a_visitor_of_a_workspace_finds_what_was_decided_there(past, backend):
-    """Others' decisions are not counted, take no place on a page, and end no search early."""
-    seen = SimpleNamespace(reading=scoped(past.ledger, ("bank",)), lake=backend.lake)
+@pytest.mark.parametrize("scope", [("bank",), ("shop", "bank", "till")])
+async def test_a_visitor_finds_what_was_decided_in_their_workspaces(
+    past, backend, scope, monkeypatch
+):
+    """Others' decisions are not counted, take no place on a page, and end no search early. Those of
+    several workspaces stand in the order of the log.
+    """
+    monkeypatch.setattr("ayes.ledger.nats.jetstream._PAGE", 5)
+    seen = SimpleNamespace(reading=scoped(past.ledger, scope), lake=backend.lake)
     every = await known(past.ledger)
-    own = [str(one.ref) for one in every if one.ref.workspace == "bank"]
-    assert 0 < len(own) < len(every)
+    own = [str(one.ref) for one in every if one.ref.workspace in scope]
+    assert own
+    assert (len(own) == len(every)) == (len(scope) > 1)
     for order, expected in ("oldest", own), ("newest", own[::-1]):
         assert [one.call for one in await pages(seen, DecidedFilter(), order)] == expected
-    assert await pages(seen, DecidedFilter(thread="shop/t1")) == []
+    if "shop" not in scope:
+        assert await pages(seen, DecidedFilter(thread="shop/t1")) == []
 
 
 @pytest.mark.parametrize("name", sampled(SEARCHES, "all", "tool", "by", "nothing"))
