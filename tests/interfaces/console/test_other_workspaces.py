@@ -207,6 +207,7 @@ async def _fill(two):
             f"{OTHER}/zoe/to-{to}", to, starts_at=now, ends_at=now + timedelta(days=1), reason=MARK
         )
     await zoe.stop(f"{OTHER}/zoe/s1", reason=f"A {MARK}.", tools=(f"{MARK}*",))
+    await zoe.stop(f"{ORGANISATION}/zoe/s1", reason="Everybody reads it.", tools=("none",))
     await service.request(f"{OWN}/order-1/refund-1", "refund", '{"order":"A-1","amount":1}')
     await until(lambda: len(backend.waiting) == 3)
 
@@ -304,6 +305,7 @@ async def test_another_workspace_is_as_one_that_never_was(two, visitor):
             for path, status, said in of_all:
                 asks = f"{route}: {path}"
                 assert status < 500, asks
+                assert status == 403 or "resume" not in path, asks
                 assert MARK not in said or MARK in str(BODIES.get(route)), asks
     assert await two.service.read(*elsewhere) == before
 
@@ -361,6 +363,19 @@ async def test_nor_is_it_told_over_nats(two, login):
             assert what == "" or found[0][0] in (403, 404, 422), subject
             assert MARK not in found[0][1], subject
     assert await two.service.read(*elsewhere) == before
+
+
+async def test_pages_offer_no_more_than_there_is(two):
+    """No other workspace to choose, no page of the whole site, no stop of all workspaces."""
+    two.visitor = VISITORS[0]
+    async with two.client() as client:
+        page = (await client.get("/stops")).text
+        assert "Your workspaces" in page
+        assert f"{ORGANISATION}/zoe/s1" in page
+        assert "All workspaces</option>" not in page
+        assert 'href="/operations' not in page
+        assert f"/stops/{ORGANISATION}/zoe/s1/resume" not in page
+        assert "/resume" not in (await client.get(f"/stops/{ORGANISATION}/zoe/s1")).text
 
 
 async def test_a_scope_over_nats_is_one_of_names():
