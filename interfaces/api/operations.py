@@ -104,6 +104,8 @@ class Operations(Struct, frozen=True):
     free_bytes: int | None
     #: The channels of notices that fail; None if they cannot be read.
     channels: list[FailingChannel] | None
+    #: The calendars of absences that cannot be read; likewise.
+    calendars: list[FailingChannel] | None
     #: One sentence each.
     alarms: list[str]
     #: What consumers gave up on.

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 
 import jsonschema
 import nats
@@ -16,7 +17,9 @@ from nats.aio.client import Client
 from ayes.interfaces.api import nats as service
 from ayes.interfaces.api.nats import ENDPOINTS
 from ayes.ledger.clients.services import Ledger
-from ayes.ops.broker import accounts
+from ayes.ledger.nats.credentials import Registered
+from ayes.ledger.nats.keys import Key
+from ayes.ops.actions import logins
 from ayes.ops.broker.server import ensure_account
 from ayes.schemas.events import Author
 from ayes.schemas.slots import CallRef
@@ -52,6 +55,33 @@ async def plain(shop: Site, role: str) -> AsyncIterator[Client]:
         user=login.user,
         password=login.password,
         inbox_prefix=f"_INBOX.{role}._".encode(),
+        error_cb=on_error,
+    )
+    client.denied = denied
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+@asynccontextmanager
+async def with_a_key(
+    shop: Site, name: str, workspaces: tuple[str, ...], role: str = "service"
+) -> AsyncIterator[Client]:
+    """The same with a login of its own."""
+    now = datetime.now(UTC)
+    new = Registered(role, "", now + timedelta(hours=1), now, workspaces)
+    file = await logins.add(shop.server.store, name, new, "for a test")
+    key, denied, client = Key(seed=file.seed), list[Exception](), Client()
+
+    async def on_error(problem: Exception) -> None:
+        denied.append(problem)
+
+    client._public_nkey = key.public  # nats-py itself takes a seed only
+    await client.connect(
+        file.url,
+        signature_cb=key.answer,
+        inbox_prefix=f"_INBOX.{name}._".encode(),
         error_cb=on_error,
     )
     client.denied = denied
@@ -109,13 +139,10 @@ async def test_a_whole_approval_is_requests_and_replies(shop: Site):
         assert "billing" in author
 
 
-async def test_a_login_of_some_workspaces_asks_with_these(tmp_path, monkeypatch):
+async def test_a_login_of_some_workspaces_asks_with_these(shop: Site):
     """B74: the broker lets it name no others, and it is answered as if there were none."""
     scoped = "approvals.service.desk.bank+till"
-    monkeypatch.setattr(
-        accounts, "_asked", lambda role: (f"{scoped}.*",) if role == "service" else ()
-    )
-    async with site(tmp_path) as shop, plain(shop, "service") as desk:
+    async with with_a_key(shop, "desk", ("bank", "till")) as desk:
         await shop.ask("shop/order-1/refund-1")
         show = {"call": "shop/order-1/refund-1"}
         found = await asked(desk, f"{scoped}.show", **show)
