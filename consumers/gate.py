@@ -90,7 +90,7 @@ from ayes.ledger.judging.policies import (
     thread_usage,
     wished,
 )
-from ayes.ledger.judging.stopping import ending
+from ayes.ledger.judging.stopping import ending, people_to_read
 from ayes.ledger.judging.verdict import (
     Case,
     beyond,
@@ -102,6 +102,7 @@ from ayes.ledger.judging.verdict import (
 )
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import Delivered, TimerFired
+from ayes.ledger.objections import votes_rest_on
 from ayes.ledger.people import people_of
 from ayes.ledger.stops import Stop, stops_of
 from ayes.ledger.validity import call_of
@@ -312,7 +313,7 @@ class Gate:
         # A removal, or a delegation, was recorded before the vote that it is about.
         rests_on = (grants(workspace), delegations(workspace))
         subjects = rests_on if any(map(_needs_grants, call.votes)) else ()
-        given = await ledger.read(*subjects, REMOVALS, latest, must_include=latest)
+        given = await ledger.read(*subjects, *votes_rest_on(call), latest, must_include=latest)
         call = replace(call, people=people_of(given))
         return replace(case, call=call, grants=grants_of(given), delegations=delegations_of(given))
 
@@ -321,10 +322,11 @@ async def _stopping(ledger: Ledger, handed: Fact) -> Stopping | None:
     """The stop that a fact is about, by the policies and people of now."""
     slot = handed.slot
     ref = StopRef(slot.workspace, *slot.tail[1:3])
-    facts = await ledger.read(ref, REMOVALS, must_include=slot)
+    facts = await ledger.read(ref, must_include=slot)
     if not (found := stops_of(facts)):
         return None
     policies = await ledger.policies(slot.workspace)
+    facts = await ledger.read(*people_to_read(policies, found[0]), slot, must_include=slot)
     return Stopping(found[0], ending(found[0], policies, people_of(facts)))
 
 

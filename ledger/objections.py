@@ -13,10 +13,13 @@ from msgspec import Struct
 
 from ayes.ledger.call import Call
 from ayes.ledger.descriptions import describe
+from ayes.ledger.people import readings_for
 from ayes.schemas import events as e
 from ayes.schemas.errors import AlreadyFilled, DeadlinePassed, NotAllowed, NotOpen, Refused
+from ayes.schemas.ids import is_token
 from ayes.schemas.people import is_excluded, person
-from ayes.schemas.quorums import is_among
+from ayes.schemas.quorums import is_among, is_group
+from ayes.schemas.slots import REMOVALS
 
 type VoteFlaw = Literal[
     "not_asked",
@@ -97,7 +100,7 @@ def objection(
         return Objection("decided", principal)
     if call.deadline is not None and at >= call.deadline:
         return Objection("deadline", principal)
-    if (found := objection_to_voter(call, vote, reviewer, seq)) is not None:
+    if (found := objection_to_voter(call, vote, reviewer, at, seq)) is not None:
         return found
     # Nothing runs on a denial or an answer: it counts, whatever else it holds.
     if vote.verdict in ("approve", "break_glass") and unused(vote):
@@ -113,6 +116,28 @@ def objection(
     return None
 
 
+def asks_groups(call: Call) -> bool:
+    """Whether groups of a provider are among those who may vote or break the glass."""
+    return any(map(is_group, may_ever_vote(call)))
+
+
+def may_ever_vote(call: Call) -> tuple[str, ...]:
+    """Everybody who was asked, or may break the glass: names, patterns and groups."""
+    asking = call.approval_request
+    return (*call.voters(), *asking.may_break_glass) if asking is not None else ()
+
+
+def votes_rest_on(call: Call) -> tuple[str, ...]:
+    """What to read about people to count the votes."""
+    votes = [
+        (name, vote.recorded_at)
+        for vote in call.votes
+        for name in (vote.slot.tail[3], getattr(vote.event, "on_behalf_of", ""))
+        if is_token(name)
+    ]
+    return readings_for(may_ever_vote(call), votes) or (REMOVALS,)
+
+
 def unused(vote: e.Voted) -> str:
     """A clause about the first instruction of a vote that its verdict does not use; else empty.
 
@@ -125,11 +150,12 @@ def unused(vote: e.Voted) -> str:
 
 
 def objection_to_voter(
-    call: Call, vote: e.Voted, reviewer: str, before: int | None = None
+    call: Call, vote: e.Voted, reviewer: str, at: datetime, before: int | None = None
 ) -> Objection | None:
     """Return why this person may not cast such a vote. Being excluded beats being asked.
 
     Args:
+        at: when it was recorded, or now.
         before: judge it as of just before that number of the log.
     """
     asking, principal = call.approval_request, vote.on_behalf_of or reviewer
@@ -144,11 +170,11 @@ def objection_to_voter(
         if call.people.is_removed(name, before):
             return Objection("removed", name)
     if vote.verdict != "break_glass":
-        is_asked = is_among(principal, call.voters(before))
+        is_asked = call.people.is_among(principal, call.voters(before), at, before)
     elif principal != reviewer:
         return Objection("glass_for_another", principal)
     else:
-        is_asked = is_among(reviewer, asking.may_break_glass)
+        is_asked = call.people.is_among(reviewer, asking.may_break_glass, at, before)
     return None if is_asked else Objection("stranger", principal)
 
 
@@ -198,9 +224,12 @@ def refused_vote(call: Call, vote: e.Voted, reviewer: str, now: datetime) -> Ref
         case _:
             is_glass = vote.verdict == "break_glass"
             named = "may break the glass for" if is_glass else "may vote on"
-            asked = ", ".join(asking.may_break_glass if is_glass else call.voters()) or "nobody"
+            voters = asking.may_break_glass if is_glass else call.voters()
+            asked = ", ".join(voters) or "nobody"
+            why = f" {call.people.groups_words(who, now)}" if any(map(is_group, voters)) else ""
             return NotAllowed(
                 f"{who} is none of those who {named} {call.ref}. Rule {asking.rule!r} asks {asked}."
+                f"{why}"
             )
 
 
@@ -250,6 +279,8 @@ def may_reconcile(call: Call, reviewer: str) -> bool:
     asking = call.approval_request
     named = (asking or call.approval).may_reconcile
     who = named or (call.voters() if asking else ("*",))
+    if any(map(is_group, who)):  # of a group those whose votes counted
+        who = (*who, *call.approval.voters, *call.approval.on_behalf_of.values())
     return is_among(reviewer, who) and not is_excluded(reviewer, _excluded(call), _people(call))
 
 

@@ -22,6 +22,7 @@ from ayes.ledger.descriptions import (
 from ayes.ledger.lifecycle import EVENTS_BY_PLACE, MAY_FOLLOW, Status
 from ayes.ledger.objections import (
     VOID_VOTE,
+    asks_groups,
     may_reconcile,
     may_revoke,
     objection,
@@ -221,6 +222,8 @@ def _void_vote(call: Call, fact: Fact, vote: e.Voted) -> str | None:
     found = objection(call, vote, reviewer, fact.recorded_at, seq=fact.seq)
     if found is None:
         return None
+    if found.flaw == "stranger" and call.people.readings is None and asks_groups(call):
+        return None  # the count of the votes says whether it counts
     if found.flaw == "removed":
         return f"{found.person} was removed before it"
     return VOID_VOTE.get(found.flaw, f"{vote.on_behalf_of or reviewer} may not cast it")
@@ -388,6 +391,6 @@ def refusal(call: Call, slot: Slot, event: e.Event, now: datetime) -> Refused | 
 _DECIDING: Final = frozenset({"gated", "vote", "escalated", "announced", "withdrawn", "decided"})
 
 
-def may_vote(call: Call, vote: e.Voted, reviewer: str, before: int | None = None) -> bool:
+def may_vote(call: Call, vote: e.Voted, reviewer: str, at: datetime) -> bool:
     """Whether this person, or the one in whose place they vote, was asked and is not excluded."""
-    return objection_to_voter(call, vote, reviewer, before) is None
+    return objection_to_voter(call, vote, reviewer, at) is None

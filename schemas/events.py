@@ -445,6 +445,21 @@ class Voted(Event, frozen=True, tag="Voted"):
     signature: str = ""
 
 
+class Membership(Struct, frozen=True):
+    """By what a vote counted as that of a member of groups."""
+
+    #: Whose vote it is.
+    person: str
+    #: Those that were asked, without `group:`.
+    groups: tuple[str, ...]
+    #: Who named the groups.
+    issuer: str
+    #: The account there.
+    subject: str
+    #: When they were named.
+    read_at: Annotated[datetime, Meta(tz=True)]
+
+
 class Approved(Event, frozen=True, tag="Approved"):
     """Exactly these bytes may run."""
 
@@ -477,6 +492,8 @@ class Approved(Event, frozen=True, tag="Approved"):
     mode: Mode = "four_eyes"
     #: If nobody was asked: as in `ApprovalRequested`.
     undoing: Undoing | None = None
+    #: Of the voters who counted as members of groups of a provider.
+    memberships: tuple[Membership, ...] = ()
 
 
 class Denied(Event, frozen=True, tag="Denied"):
@@ -800,6 +817,23 @@ class LoginRevoked(Event, frozen=True, tag="LoginRevoked"):
     reason: str = ""
 
 
+class GroupsRead(Event, frozen=True, tag="GroupsRead"):
+    """What a provider of sign-ins said of a person's groups. The subject names the person."""
+
+    #: The provider.
+    issuer: str
+    #: The account there, which the person has bound.
+    subject: str
+    #: All that were named.
+    groups: tuple[str, ...]
+    #: When.
+    read_at: Annotated[datetime, Meta(tz=True)]
+    #: Votes that are recorded later do not count by it.
+    until: Annotated[datetime, Meta(tz=True)]
+    #: Why nothing was said of groups, so that there are none; empty: they were named.
+    problem: str = ""
+
+
 class Stopped(Event, frozen=True, tag="Stopped"):
     """Nothing that this covers starts from here on, until it ends. The subject names the person.
 
@@ -871,7 +905,7 @@ type AnyEvent = (
     | ToolStarted | Revoked | Lapsed | Declined | ToolReturned | ToolFailed | ToolRefused | InDoubt
     | Notified | Posted | Reconciled | PolicyApplied | ToolDeclared | Granted | GrantRevoked
     | GrantUsed | BudgetUsed | Delegated | DelegationEnded
-    | AccountBound | PersonAdded | PersonRemoved | LoginAdded | LoginRevoked
+    | AccountBound | PersonAdded | PersonRemoved | GroupsRead | LoginAdded | LoginRevoked
     | Stopped | Resumed | StopEnded | LogAccepted
 )  # fmt: skip
 

@@ -37,7 +37,8 @@
     shadow = false                              # true: no effect; its verdict is recorded
     reason = "It changes a booking."
     # With ask only:
-    voters = ["ana", "ops-*"]                   # names, patterns, groups; absent: everybody
+    voters = ["ana", "ops-*"]                   # names, patterns, groups; absent: everybody;
+                                                # "group:leads": a group of the provider
     mode = "four_eyes"                          # requester_confirms: the requester may vote too
     votes_needed = 1
     denials_needed = 1
@@ -119,7 +120,15 @@ from ayes.schemas.events import (
 from ayes.schemas.ids import is_token, token
 from ayes.schemas.limits import cited
 from ayes.schemas.people import plain
-from ayes.schemas.quorums import everybody, is_among, is_plain, lacking, needed
+from ayes.schemas.quorums import (
+    GROUP,
+    everybody,
+    is_among,
+    is_group,
+    is_plain,
+    lacking,
+    needed,
+)
 from ayes.schemas.routes import DEFAULT_ROOM, Contact, Contacts, Route, check_routing
 from ayes.schemas.toml_files import (
     Interval,
@@ -177,10 +186,19 @@ type ToolPatterns = Annotated[tuple[ToolPattern, ...], Field(strict=False, min_l
 
 
 def _checked_voter(voter: str) -> str:
+    if is_group(voter):
+        name = voter.removeprefix(GROUP)
+        if not name or name != name.strip() or not name.isprintable() or not is_plain(name):
+            raise ValueError(
+                f"{voter!r} names no group. Write its name at the provider after {GROUP}, without "
+                "wildcards: members of other groups would be among them."
+            )
+        return voter
     return f"@{_checked(voter[1:])}" if voter.startswith("@") else _checked(voter)
 
 
-#: Who may vote: names, patterns, and groups of the file as `@group`.
+#: Who may vote: names, patterns, groups of the file as `@group`, and groups of the provider at
+#: which people sign in as `group:name`.
 type Voter = Annotated[str, AfterValidator(_checked_voter)]
 type Voters = Annotated[tuple[Voter, ...], Field(strict=False, min_length=1)]
 type Count = Annotated[int, Field(ge=1, le=1000)]
@@ -529,8 +547,14 @@ class Policy(TomlModel):
     def _everybody_is_known(self) -> "Policy":
         for agent, owners in self.owners.items():
             self._known(owners, "owners", agent)
+            # Whoever is not known to be a member would not be kept from voting.
+            _no_groups(owners, "owners", agent)
         self._known(self.may_revoke, "may_revoke")
         self._known(self.may_reconcile, "may_reconcile")
+        # What these people record is part of a call's status, which every reader makes of the facts
+        # about the call alone.
+        _no_groups(self.may_revoke, "may_revoke")
+        _no_groups(self.may_reconcile, "may_reconcile")
         self._known(self.may_stop, "may_stop")
         self._known(self.may_resume, "may_resume")
         for index, rule in enumerate(self.rules):
@@ -676,6 +700,11 @@ class Policy(TomlModel):
                 index,
                 "denials_needed",
             )
+
+
+def _no_groups(voters: Iterable[str], *place: str) -> None:
+    if named := next(filter(is_group, voters), None):
+        raise mistake(f"{named!r} may not be here: name people, or write it among voters.", *place)
 
 
 NO_RULE_NAME: Final = "no rule"

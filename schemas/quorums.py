@@ -8,6 +8,7 @@ augmenting paths).
 
 from collections.abc import Collection, Iterable, Sequence
 from fnmatch import fnmatchcase
+from typing import Final
 
 from ayes.schemas.events import Quorum
 
@@ -72,6 +73,15 @@ def is_among(person: str, voters: Iterable[str]) -> bool:
     return any(person == voter or fnmatchcase(person, voter) for voter in voters)
 
 
+#: How voters begin that are groups of the provider at which people sign in.
+GROUP: Final = "group:"
+
+
 def is_plain(pattern: str) -> bool:
-    """Is it one name, without wildcards?"""
-    return "*" not in pattern and "?" not in pattern
+    """Is it one name: without wildcards, and no group, of which nobody knows all members?"""
+    return "*" not in pattern and "?" not in pattern and not is_group(pattern)
+
+
+def is_group(voter: str) -> bool:
+    """Is it a group of the provider?"""
+    return voter.startswith(GROUP)

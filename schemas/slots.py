@@ -9,7 +9,7 @@
     ledger.<workspace>._stop.<giver>.<name>.given|resumed.<reviewer>|ended
     ledger._organisation._policy.<version>    the policy that holds in every workspace
     ledger._organisation._stop.<giver>.<name>...   a stop of all workspaces
-    ledger._organisation._person.<name>.<n>|account.<n>
+    ledger._organisation._person.<name>.<n>|account.<n>|groups.<day>.<n>
     ledger._organisation._login.<name>.<n>
     ledger._organisation._log.<n>             the log was accepted as it was
 
@@ -20,6 +20,7 @@ own.
 
 import functools
 import hashlib
+from datetime import datetime
 from typing import ClassVar, Final, Self
 
 from msgspec import Struct
@@ -110,6 +111,8 @@ FILLED_BY: Final[dict[tuple[str, ...], tuple[type[e.Event], ...]]] = {
     (PERSON, "*", "account", "#"): (e.AccountBound,),
     (PERSON, "*", "#"): (e.PersonAdded, e.PersonRemoved),
     (LOGIN, "*", "#"): (e.LoginAdded, e.LoginRevoked),
+    # What a provider said; of each day a series of its own, since readers need the last ones only.
+    (PERSON, "*", "groups", "#", "#"): (e.GroupsRead,),
     (LOG, "#"): (e.LogAccepted,),
 }
 
@@ -500,10 +503,12 @@ def stops(workspace: str) -> tuple[str, ...]:
     return (own, *(() if workspace == ORGANISATION else (f"{ROOT}.{ORGANISATION}.{STOP}.>",)))
 
 
-#: The wildcard over all facts about people and their accounts.
-PEOPLE: Final = f"{ROOT}.{ORGANISATION}.{PERSON}.>"
-#: The same without their accounts: the additions and removals.
+#: The wildcard over the additions and removals of people.
 REMOVALS: Final = f"{ROOT}.{ORGANISATION}.{PERSON}.*.*"
+#: The wildcards over these and people's accounts.
+PEOPLE: Final = (REMOVALS, f"{ROOT}.{ORGANISATION}.{PERSON}.*.account.*")
+#: The wildcard over what providers said of groups.
+GROUPS: Final = f"{ROOT}.{ORGANISATION}.{PERSON}.*.groups.*.*"
 
 
 def person_slot(name: str, number: int) -> Slot:
@@ -519,6 +524,19 @@ def account_slot(name: str, number: int) -> Slot:
 def login_slot(name: str, number: int) -> Slot:
     """The slot of a login's beginning or end; each has the next number."""
     return Slot(ORGANISATION, "", (LOGIN, token("login", name), str(number)))
+
+
+def groups_slot(name: str, day: datetime, number: int) -> Slot:
+    """The slot of what was said of a person's groups that day (UTC), under their name in the form
+    of `plain`.
+    """
+    tail = (PERSON, token("reviewer", name.casefold()), "groups", f"{day:%Y%m%d}", str(number))
+    return Slot(ORGANISATION, "", tail)
+
+
+def groups_of_day(name: str, day: datetime) -> str:
+    """The wildcard over what was said of a person's groups that day."""
+    return groups_slot(name, day, 1).subject.removesuffix("1") + "*"
 
 
 def matches(pattern: str, subject: str) -> bool:

@@ -79,6 +79,7 @@ _NAMES: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     (PERSON, "*", "account", "#"): ("reviewer", "number"),
     (PERSON, "*", "#"): ("person", "number"),
     (LOGIN, "*", "#"): ("login", "number"),
+    (PERSON, "*", "groups", "#", "#"): ("person", "day", "number"),
     (LOG, "#"): ("number",),
 }
 _ID: Final = "1 to 64 characters of A-Z a-z 0-9 _ -, the first no _"

@@ -184,7 +184,7 @@ class Backend:
         """Follow who is a person, and end all that somebody has here who was removed."""
         while True:
             seen = await self.reading.log.last_seq()
-            facts = await self.reading.read(PEOPLE)
+            facts = await self.reading.read(*PEOPLE)
             self.people = people_of(facts)
             for fact in facts:
                 is_end = isinstance(fact.event, PersonAdded | PersonRemoved)
@@ -192,7 +192,7 @@ class Backend:
                     self._on_removed(fact.slot.tail[1], fact.recorded_at)
             for name in self.people.removed:
                 await self._logins.drop(name)
-            async with aclosing(self.reading.watch(seen + 1, PEOPLE)) as news:
+            async with aclosing(self.reading.watch(seen + 1, *PEOPLE)) as news:
                 await anext(news)
 
     async def _keep_list(self) -> None:

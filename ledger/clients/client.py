@@ -9,7 +9,7 @@ one slot the broker accepts one; the other gets `SlotTaken` with the fact that w
 import asyncio
 import copy
 import functools
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from itertools import batched
@@ -59,8 +59,9 @@ from ayes.ledger.log import (
     Unconfirmed,
 )
 from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.objections import asks_groups, votes_rest_on
 from ayes.ledger.patience import while_away
-from ayes.ledger.people import People, people_of
+from ayes.ledger.people import People, people_of, readings_for
 from ayes.ledger.validity import call_of, refusal
 from ayes.schemas import events as e
 from ayes.schemas import ids
@@ -84,6 +85,7 @@ from ayes.schemas.errors import (
     UnknownTool,
 )
 from ayes.schemas.logs import get_logger
+from ayes.schemas.quorums import GROUP
 from ayes.schemas.slots import (
     ORGANISATION,
     PEOPLE,
@@ -484,10 +486,16 @@ class LedgerClient:
         """All delegations of a workspace, past ones included, oldest first."""
         return delegations_of(await self.reading.read(delegations(workspace), REMOVALS))
 
-    async def people(self) -> People:
-        """The people and their accounts, as of the leader's last fact."""
+    async def people(self, *names: str) -> People:
+        """The people and their accounts, as of the leader's last fact; and what was last said of
+        the groups of these.
+        """
         await self.log.last_seq()
-        return people_of(await self.reading.read(PEOPLE))
+        return people_of(await self.reading.read(*PEOPLE, *self._readings(names)))
+
+    def _readings(self, names: Iterable[str]) -> tuple[str, ...]:
+        now = self.now()
+        return readings_for((GROUP,), ((name, now) for name in names)) if names else ()
 
     async def record_person(
         self, slot: Callable[[int], Slot], event: e.Event, seen: "LedgerClient | None" = None
@@ -499,21 +507,21 @@ class LedgerClient:
         """
         seen = seen or self
         recorded = await self.record_next(PEOPLE, slot, event, seen)
-        return people_of(await seen.read(PEOPLE, must_include=recorded))
+        return people_of(await seen.read(*PEOPLE, must_include=recorded))
 
     async def record_next(
         self,
-        series: str,
+        series: tuple[str, ...],
         slot: Callable[[int], Slot],
         event: e.Event,
         seen: "LedgerClient | None" = None,
     ) -> Slot:
-        """Record a fact in the first free slot of those that `series` matches; returns the slot.
+        """Record a fact in the first free slot of those that `series` match; returns the slot.
 
         Args:
             seen: as of `record_person`.
         """
-        taken, number = {fact.slot for fact in await (seen or self).reading.read(series)}, 1
+        taken, number = {fact.slot for fact in await (seen or self).reading.read(*series)}, 1
         while slot(number) in taken or await self.try_append(slot(number), event) is not None:
             number += 1
         return slot(number)
@@ -560,9 +568,16 @@ class LedgerClient:
             call = await self.with_class(call, policies, tool)
         return tally(call, policies, tool, given)
 
-    async def with_given(self, call: Call) -> tuple[Call, tuple[Delegation, ...]]:
-        """The call with who was removed, and the delegations: its votes rest on both."""
-        facts = await self.reading.read(delegations(call.ref.workspace), REMOVALS)
+    async def with_given(self, call: Call, *names: str) -> tuple[Call, tuple[Delegation, ...]]:
+        """The call with who was removed and in which groups its voters are, and the delegations:
+        its votes rest on all of it.
+
+        Args:
+            names: others whose groups matter now, if it asks any.
+        """
+        given = delegations(call.ref.workspace)
+        more = self._readings(names) if asks_groups(call) else ()
+        facts = await self.reading.read(given, *dict.fromkeys((*votes_rest_on(call), *more)))
         return replace(call, people=people_of(facts)), delegations_of(facts)
 
     async def with_origin(self, call: Call) -> Call:

@@ -31,7 +31,7 @@ from ayes.ledger.judging.policies import Policies, is_possible, of_edit
 from ayes.ledger.judging.stopping import may, resumes_needed
 from ayes.ledger.judging.votes import is_edit
 from ayes.ledger.log import EventLog
-from ayes.ledger.objections import unused
+from ayes.ledger.objections import asks_groups, unused
 from ayes.ledger.people import People
 from ayes.ledger.stops import Stop, known_stop, stops_of
 from ayes.ledger.validity import evolve, may_vote
@@ -42,6 +42,7 @@ from ayes.schemas.content import words
 from ayes.schemas.errors import AlreadyFilled, BadArguments, BadInput, NotAllowed, NotOpen
 from ayes.schemas.limits import MAX_INTERVAL_S, MAX_REASON, MAX_TEXT
 from ayes.schemas.limits import check as check_size
+from ayes.schemas.quorums import is_group
 from ayes.schemas.slots import (
     ORGANISATION,
     REMOVALS,
@@ -160,6 +161,10 @@ class Reviewer:
         Raises:
             Refused: as of `vote`.
         """
+        if asks_groups(call):
+            given = await self._ledger.delegations(call.ref.workspace)
+            givers = [one.ref.giver for one in given if one.delegated.to == self.name]
+            call, _ = await self._ledger.with_given(call, self.name, *givers)
         principal = vote.on_behalf_of or await self._principal(call, vote)
         voted = msgspec.structs.replace(vote, on_behalf_of=principal)
         await self._ledger.check(call, call.ref.vote(self.name), voted)
@@ -172,12 +177,12 @@ class Reviewer:
     async def _principal(self, call: Call, vote: e.Voted) -> str:
         """For a reviewer who was not asked: a person who was, and delegated to them; else empty."""
         asked = call.approval_request
-        if vote.verdict == "break_glass" or asked is None or may_vote(call, vote, self.name):
-            return ""
         now = self._ledger.now()
+        if vote.verdict == "break_glass" or asked is None or may_vote(call, vote, self.name, now):
+            return ""
         for one in await self._ledger.delegations(call.ref.workspace):
             behalf = msgspec.structs.replace(vote, on_behalf_of=one.ref.giver)
-            if one.holds(self.name, call.wish.tool, now) and may_vote(call, behalf, self.name):
+            if one.holds(self.name, call.wish.tool, now) and may_vote(call, behalf, self.name, now):
                 return one.ref.giver
         return ""
 
@@ -533,11 +538,14 @@ class Reviewer:
 
     async def _check_right(self, ref: StopRef, key: str, what: str) -> Policies:
         policies = await self._ledger.policies(ref.workspace)
-        if not may(policies, await self._ledger.people(), self.name, key):
+        people, now = await self._ledger.people(self.name), self._ledger.now()
+        if not may(policies, people, self.name, key, now):
             where = "all workspaces" if ref.workspace == ORGANISATION else ref.workspace
+            by_group = any(map(is_group, policies.people(key)))
+            why = f" {people.groups_words(self.name, now)}" if by_group else ""
             raise NotAllowed(
                 f"{self.name} may not {what} {where}: {key} in the policy names others, or the "
-                "name was removed. Nothing was recorded."
+                f"name was removed.{why} Nothing was recorded."
             )
         return policies
 

@@ -1,21 +1,39 @@
 """Who may stop and who may resume, and whether a stop ends: what the gate applies to stops."""
 
+from datetime import datetime
+
 from ayes.ledger.judging.policies import Policies
-from ayes.ledger.people import People
+from ayes.ledger.people import People, readings_for
 from ayes.ledger.stops import Stop
 from ayes.schemas import events as e
-from ayes.schemas.quorums import is_among
-from ayes.schemas.slots import ORGANISATION
+from ayes.schemas.slots import ORGANISATION, REMOVALS
 
 
-def may(policies: Policies, people: People, person: str, key: str) -> bool:
+def may(
+    policies: Policies,
+    people: People,
+    person: str,
+    key: str,
+    at: datetime,
+    before: int | None = None,
+) -> bool:
     """Whether a person may stop (`may_stop`) or resume (`may_resume`).
 
     Args:
         policies: of the workspace; for the whole organisation, its own alone.
+        at: when they said so, or now; `before` is the number of that in the log.
     """
     named = policies.people(key)
-    return not people.is_removed(person) and (not named or is_among(person, named))
+    is_named = not named or people.is_among(person, named, at, before)
+    return is_named and not people.is_removed(person)
+
+
+def people_to_read(policies: Policies, stop: Stop) -> tuple[str, ...]:
+    """What to read about people to know who may."""
+    voters = [voter for key in ("may_stop", "may_resume") for voter in policies.people(key)]
+    facts = ((stop.ref.giver, stop.given), *((one.slot.tail[4], one) for one in stop.resumed))
+    said = ((name, fact.recorded_at) for name, fact in facts)
+    return readings_for(voters, said) or (REMOVALS,)
 
 
 def resumes_needed(policies: Policies) -> int:
@@ -31,7 +49,8 @@ def ending(stop: Stop, policies: Policies, people: People) -> e.StopEnded | None
     """
     if stop.ended is not None:
         return None
-    if not may(policies, people, stop.ref.giver, "may_stop"):
+    given = stop.given
+    if not may(policies, people, stop.ref.giver, "may_stop", given.recorded_at, given.seq):
         where = "all workspaces" if stop.ref.workspace == ORGANISATION else stop.ref.workspace
         return e.StopEnded(reason=f"{stop.ref.giver} may not stop {where}.")
     if missing(stop, policies, people):
@@ -47,5 +66,9 @@ def missing(stop: Stop, policies: Policies, people: People) -> int:
 
 
 def _counted(stop: Stop, policies: Policies, people: People) -> tuple[str, ...]:
-    names = dict.fromkeys(fact.slot.tail[4] for fact in stop.resumed)
-    return tuple(one for one in names if may(policies, people, one, "may_resume"))
+    names = (
+        fact.slot.tail[4]
+        for fact in stop.resumed
+        if may(policies, people, fact.slot.tail[4], "may_resume", fact.recorded_at, fact.seq)
+    )
+    return tuple(dict.fromkeys(names))

@@ -39,7 +39,7 @@ from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest
 from ayes.schemas.limits import MAX_REASON, cut
 from ayes.schemas.people import is_excluded, person, plain
-from ayes.schemas.quorums import filled, met
+from ayes.schemas.quorums import filled, is_group, met
 from ayes.schemas.tools import Tool
 
 
@@ -450,7 +450,9 @@ def _may_ever_act(asking: e.ApprovalRequested) -> set[str]:
     quorums = [one.voters for quorums in asked(asking) for one in quorums]
     stages = [one.voters for one in asking.stages]
     more = (asking.may_break_glass, asking.may_revoke, asking.may_reconcile)
-    return {voter for voters in (*quorums, *stages, *more) for voter in voters}
+    every = {voter for voters in (*quorums, *stages, *more) for voter in voters}
+    # Any account may belong to a member.
+    return every | ({"*"} if any(map(is_group, every)) else set())
 
 
 def _again(denied: Fact) -> str:

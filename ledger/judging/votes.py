@@ -13,8 +13,9 @@ request allows it: somebody else must approve exactly the same arguments. The ca
 breaks the glass decides alone.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 from typing import Final, NamedTuple
 
 from msgspec import Struct
@@ -23,18 +24,20 @@ from msgspec.structs import replace
 from ayes.ledger.call import Call
 from ayes.ledger.judging.grants import Delegation, delegated
 from ayes.ledger.judging.policies import Policies, of_edit
-from ayes.ledger.objections import Objection, objection
+from ayes.ledger.objections import Objection, may_ever_vote, objection
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest
 from ayes.schemas.events import Quorum, Stage
 from ayes.schemas.limits import MAX_REASON, MAX_TEXT, cut, fits
 from ayes.schemas.people import NO_ACCOUNTS, Accounts, by_person, is_excluded, person
-from ayes.schemas.quorums import filled, is_among, is_plain, lacking, met, needed
+from ayes.schemas.quorums import GROUP, filled, is_among, is_plain, lacking, met, needed
 from ayes.schemas.tools import Tool
 
 #: Sets of quorums; each of them must be met, by the same votes.
 type Required = tuple[tuple[Quorum, ...], ...]
+#: By group of the provider, its members.
+type Members = Mapping[str, tuple[str, ...]]
 #: The additional quorums for edited arguments; None if they may not run.
 type _Edited = Callable[[str], Required | None]
 #: Whether the delegation behind a delegate's vote is valid.
@@ -50,6 +53,8 @@ class Tally(Struct, frozen=True):
     verdict: e.Approved | e.Denied | e.Answered | None
     #: The people who hold the position with the most votes.
     people: tuple[str, ...] = ()
+    #: By group of the provider, the people whose votes count as those of its members.
+    members: dict[str, tuple[str, ...]] = {}
     #: Edited arguments that only their editor has approved, with the editor.
     edits: dict[str, str] = {}
 
@@ -64,6 +69,8 @@ class CastVote(Struct, frozen=True):
     seq: int
     #: Why it does not count; None if it does.
     objection: Objection | None = None
+    #: If it counts by groups that were asked.
+    membership: e.Membership | None = None
 
 
 def _as_asked(_arguments: str) -> Required:
@@ -123,13 +130,21 @@ def count_votes(
             vote does not count.
         delegated: whether the delegation behind a delegate's vote is valid.
     """
+    assert call.approval_request, f"{call.ref} was never put to people"
+    cast = counted(call, delegated)
+    members = _members(cast)
+    found = _count(with_members(call, members), cast, edited, members)
+    return replace(found, members=members)
+
+
+def _count(call: Call, cast: Sequence[CastVote], edited: _Edited, members: Members) -> Tally:
     asking = call.approval_request
-    assert asking, f"{call.ref} was never put to people"
+    assert asking
     agreeing: dict[_Position, list[CastVote]] = {}
     denying: list[CastVote] = []
     spent: set[str] = set()
     most = _stands([(one, (), ()) for one in asked(asking)], ())
-    ballots = {ballot.seq: ballot for ballot in counted(call, delegated)}
+    ballots = {ballot.seq: ballot for ballot in cast}
     edits: dict[str, str] = {}
     for fact in call.votes:
         if call.deadline is not None and fact.recorded_at >= call.deadline:
@@ -154,7 +169,7 @@ def count_votes(
                     agreed.append(ballot)
                     counting = _agreeing(asking, position, agreed)
                     people, anywhere = [one.person for one in counting], _anywhere(call, counting)
-                    required = (*asked(asking), *more)
+                    required = (*asked(asking), *(_joined(one, members) for one in more))
                     if not people:
                         assert position.content is not None
                         edits[position.content] = ballot.person
@@ -197,8 +212,10 @@ def can_help(
     for principal in dict.fromkeys((reviewer, *givers)):
         behalf = "" if principal == reviewer else principal
         vote = e.Voted(verdict="approve", digest=asking.digest, on_behalf_of=behalf)
+        groups = call.people.groups(principal, at)
+        members = _members(ballots) | dict.fromkeys(groups, (principal,))
         if objection(call, vote, reviewer, at, spent=spent) is None and _adds(
-            call, principal, ballots
+            with_members(call, members), principal, ballots
         ):
             return True
     return False
@@ -287,9 +304,61 @@ def _cast(call: Call, delegated: _Delegated) -> Iterable[CastVote]:
             spent=spent,
             delegated=principal == reviewer or delegated(fact),
         )
+        membership = None
         if why is None:
             spent |= {person(principal, accounts), person(reviewer, accounts)}
-        yield CastVote(reviewer, principal, vote, fact.seq, why)
+            membership = _membership(call, principal, fact)
+        yield CastVote(reviewer, principal, vote, fact.seq, why, membership)
+
+
+def _membership(call: Call, principal: str, vote: Fact) -> e.Membership | None:
+    """The groups by which a vote may count; None if none of this person's was asked."""
+    own = call.people.groups(principal, vote.recorded_at, vote.seq).intersection(
+        may_ever_vote(call)
+    )
+    read = call.people.reading(principal, vote.seq)
+    if not own or read is None:
+        return None
+    groups = tuple(sorted(one.removeprefix(GROUP) for one in own))
+    return e.Membership(principal, groups, read.issuer, read.subject, read.read_at)
+
+
+def _members(cast: Iterable[CastVote]) -> Members:
+    found: dict[str, tuple[str, ...]] = {}
+    for one in cast:
+        for group in one.membership.groups if one.membership is not None else ():
+            found[GROUP + group] = (*found.get(GROUP + group, ()), one.person)
+    return found
+
+
+def with_members(call: Call, members: Members) -> Call:
+    """The call as if these members of groups had been asked by name, beside their groups."""
+    if not members or call.gated is None or call.approval_request is None:
+        return call
+    asking = call.approval_request
+    own, *also = _joined((Quorum(asking.voters), *asking.also), members)
+    asking = replace(
+        asking,
+        voters=own.voters,
+        also=tuple(also),
+        besides=_joined(asking.besides, members),
+    )
+    escalated = [
+        replace(one, event=replace(one.event, voters=_joined_voters(one.event.voters, members)))
+        if isinstance(one.event, e.Escalated)
+        else one
+        for one in call.escalated
+    ]
+    return replace(call, gated=replace(call.gated, event=asking), escalated=tuple(escalated))
+
+
+def _joined(quorums: Iterable[Quorum], members: Members) -> tuple[Quorum, ...]:
+    return tuple(replace(one, voters=_joined_voters(one.voters, members)) for one in quorums)
+
+
+def _joined_voters(voters: Iterable[str], members: Members) -> tuple[str, ...]:
+    named = ((voter, *members.get(voter, ())) for voter in voters)
+    return tuple(dict.fromkeys(chain.from_iterable(named)))
 
 
 def _more(call: Call, vote: e.Voted, edited: _Edited) -> Required | None:
@@ -452,6 +521,7 @@ def _approved(
         mode="requester_confirms"
         if any(is_excluded(one.reviewer, asking.own, asking.people) for one in ballots)
         else "four_eyes",
+        memberships=tuple(one.membership for one in ballots if one.membership is not None),
     )
 
 

@@ -12,8 +12,9 @@ from typing import Final
 from ayes.consumers.doubt import claimed
 from ayes.ledger.call import Call
 from ayes.ledger.clients.services import Ledger
-from ayes.ledger.judging.stopping import missing
+from ayes.ledger.judging.stopping import missing, people_to_read
 from ayes.ledger.lifecycle import Status
+from ayes.ledger.people import people_of
 from ayes.ledger.stops import Stop, stops_of
 from ayes.ledger.validity import call_of
 from ayes.ops.actions.grants import check_patterns
@@ -74,7 +75,8 @@ async def resume_stop(ledger: Ledger, stop: StopRef, name: str, reason: str) -> 
     """
     found = await ledger.reviewer(name).resume(stop, reason=reason)
     policies = await ledger.policies(stop.workspace)
-    needed = missing(found, policies, await ledger.people())
+    people = people_of(await ledger.read(*people_to_read(policies, found)))
+    needed = missing(found, policies, people)
     if not needed:
         with suppress(TimeoutError):
             async with (

@@ -159,6 +159,8 @@ WRITERS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     (PERSON, _ME, "account", "#"): (REVIEWER,),
     (PERSON, "*", "#"): ("organisation",),
     (LOGIN, "*", "#"): ("organisation",),
+    # Nobody says of themselves in which groups they are.
+    (PERSON, "*", "groups", "#", "#"): (API,),
     (LOG, "#"): ("organisation",),
 }
 
@@ -386,7 +388,7 @@ def _permissions(
         theirs = [fact for fact in facts if not fact.startswith(f"{every}{STOP}.")]
         denied += [fact.replace(every, f"{ROOT}.{ORGANISATION}.", 1) for fact in theirs]
         denied = [one for one in denied if one not in facts]
-    elif role != "organisation":
+    elif role not in ("organisation", API):  # what the API may record is in one kind of slot
         denied.append(_ORGANISATIONS)
     return Permissions(
         tuple(publish),

@@ -27,7 +27,7 @@ from ayes.schemas.digest import call_digest
 from ayes.schemas.errors import BadFact
 from ayes.schemas.ids import is_token
 from ayes.schemas.people import is_excluded
-from ayes.schemas.quorums import is_among
+from ayes.schemas.quorums import is_among, is_group
 from ayes.schemas.slots import CLIENT, ORGANISATION, STOP
 from ayes.schemas.times import after, earliest
 
@@ -326,7 +326,7 @@ class _Story:
                 _may_vote(reviewer, asking.voters, asking.excluded)
                 if not asking.people
                 else _is_name(reviewer)
-                and is_among(reviewer, asking.voters)
+                and _is_asked(reviewer, asking.voters)
                 and not is_excluded(reviewer, asking.excluded, asking.people)
             )
         )
@@ -379,7 +379,14 @@ def _plain(raws: Sequence[RawMessage]) -> tuple[list[Judgement], _Story | None] 
 
 @functools.lru_cache(maxsize=8192)
 def _may_vote(reviewer: str, voters: tuple[str, ...], excluded: tuple[str, ...]) -> bool:
-    return _is_name(reviewer) and is_among(reviewer, voters) and not is_excluded(reviewer, excluded)
+    return (
+        _is_name(reviewer) and _is_asked(reviewer, voters) and not is_excluded(reviewer, excluded)
+    )
+
+
+def _is_asked(reviewer: str, voters: tuple[str, ...]) -> bool:
+    # Who is in a group is not judged here (`validity.voids`).
+    return is_among(reviewer, voters) or any(map(is_group, voters))
 
 
 @functools.lru_cache(maxsize=8192)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from stories import REF, START, Story, question, request
 
 from ayes.ledger.call import Call
-from ayes.ledger.judging.votes import Tally, asked, count_votes, counted
+from ayes.ledger.judging.votes import Tally, asked, can_help, count_votes, counted
 from ayes.ledger.people import people_of
 from ayes.ledger.validity import call_of, voids
 from ayes.schemas import events as e
@@ -19,7 +19,7 @@ from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest
 from ayes.schemas.events import Quorum, Stage
 from ayes.schemas.quorums import filled, met
-from ayes.schemas.slots import person_slot
+from ayes.schemas.slots import account_slot, groups_slot, person_slot
 
 CALL = REF.wish(1, 0)
 WISH = e.Wish(tool="refund", arguments='{"order":"A-17"}')
@@ -380,6 +380,140 @@ def test_no_vote_counts_that_is_recorded_after_its_person_was_removed(who, said,
     call = replace(call_of(CALL, facts), people=people)
     assert [one.why for one in voids(call)] == ([why] if why else [])
     assert (count_votes(call, delegated=lambda _: True).verdict is None) is bool(why)
+
+
+ISSUER = "https://login.example"
+ANA = e.AccountBound(account=f"openid:{ISSUER}#1")
+
+
+def read(*groups: str, subject: str = "1", at: float = 0, lasts: float = 900, problem: str = ""):
+    """What a provider said of somebody's groups, so many seconds before or after `START`."""
+    read_at = START + timedelta(seconds=at)
+    until = read_at + timedelta(seconds=lasts)
+    return e.GroupsRead(ISSUER, subject, groups, read_at, until, problem)
+
+
+def known(*facts: tuple[int, str, e.Event]):
+    """The people by these facts, each with its number in the log and the name in its slot."""
+    return people_of(
+        Fact(seq, START, _slot_about(name, seq, event), event) for seq, name, event in facts
+    )
+
+
+def _slot_about(name: str, seq: int, event: e.Event):
+    match event:
+        case e.GroupsRead():
+            return groups_slot(name, event.read_at, seq)
+        case e.AccountBound():
+            return account_slot(name, seq)
+        case _:
+            return person_slot(name, seq)
+
+
+#: What was recorded before, between and after the question (2) and the vote (10) of ana, who was
+#: asked as a member of finance; and whether her vote counts.
+MEMBERS = [
+    ("nothing is known", [], "ana", False),
+    ("named", [(1, "ana", ANA), (3, "ana", read("finance", "leads"))], "ana", True),
+    ("named before the question", [(1, "ana", ANA), (1, "ana", read("finance"))], "ana", True),
+    ("another group", [(1, "ana", ANA), (3, "ana", read("financiers"))], "ana", False),
+    ("in other letters", [(1, "ana", ANA), (3, "ana", read("Finance"))], "ana", False),
+    ("in another spelling", [(1, "Ana", ANA), (3, "ana", read("finance"))], "ANA", True),
+    ("removed between", [(1, "ana", ANA), (3, "ana", read("finance")), (4, "ana", read())], "ana",
+     False),
+    ("removed after", [(1, "ana", ANA), (3, "ana", read("finance")), (11, "ana", read())], "ana",
+     True),
+    ("added after", [(1, "ana", ANA), (11, "ana", read("finance"))], "ana", False),
+    ("claim missing", [(1, "ana", ANA), (3, "ana", read("finance")),
+                       (4, "ana", read(problem="no claim"))], "ana", False),
+    ("too long ago", [(1, "ana", ANA), (3, "ana", read("finance", at=-901))], "ana", False),
+    ("at its end", [(1, "ana", ANA), (3, "ana", read("finance", at=-900))], "ana", False),
+    ("just before it", [(1, "ana", ANA), (3, "ana", read("finance", at=-899))], "ana", True),
+    ("longer than a day", [(1, "ana", ANA), (3, "ana", read("finance", at=-86400, lasts=1e6))],
+     "ana", False),
+    ("of nobody's account", [(3, "ana", read("finance"))], "ana", False),
+    ("of another's account", [(1, "eva", ANA), (3, "ana", read("finance"))], "ana", False),
+    ("of another account", [(1, "ana", ANA), (3, "ana", read("finance", subject="2"))], "ana",
+     False),
+    ("one account, two names", [(1, "ana", ANA), (2, "eva", ANA), (3, "eva", read("finance"))],
+     "eva", False),
+    ("of another name", [(1, "ana", ANA), (3, "ana", read("finance"))], "eva", False),
+    ("released since", [(1, "ana", ANA), (3, "ana", read("finance")), (4, "ana", BACK)], "ana",
+     False),
+    ("released after", [(1, "ana", ANA), (3, "ana", read("finance")), (11, "ana", BACK)], "ana",
+     True),
+    ("removed as a person", [(1, "ana", ANA), (3, "ana", read("finance")), (4, "ana", GONE)], "ana",
+     False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("facts", "who", "counts"), [pytest.param(*row, id=name) for name, *row in MEMBERS]
+)
+@pytest.mark.parametrize("said", [YES, vote("break_glass", reason="fire")], ids=["yes", "glass"])
+def test_a_vote_counts_for_a_group_by_what_its_provider_said_last(facts, who, counts, said):
+    """Before the vote, in the order of the log, of the account that its person has bound."""
+    asking = replace(
+        question(WISH), voters=("group:finance",), may_break_glass=("zoe", "group:finance")
+    )
+    told = [(1, CALL.requested, ASKED), (2, CALL.gated, asking), (10, CALL.vote(who), said)]
+    call = call_of(CALL, [Fact(seq, START, slot, event) for seq, slot, event in told])
+    assert voids(call) == ()  # of the call's facts alone nobody can say
+    call = replace(call, people=known(*facts))
+    verdict = count_votes(call).verdict
+    assert (verdict is not None) is counts
+    assert len(voids(call)) == (not counts)
+    if verdict is not None:
+        read_at = next(one.read_at for _, _, one in facts if isinstance(one, e.GroupsRead))
+        assert verdict.memberships == (e.Membership(who, ("finance",), ISSUER, "1", read_at),)
+
+
+def test_members_fill_the_seats_of_their_groups_and_each_fills_one():
+    """Also of a group that an escalation adds, which counts wherever a vote is lacking."""
+    both = [(1, "ana", ANA), (2, "ana", read("finance", "leads"))]
+    ben = [(3, "ben", e.AccountBound(account=f"openid:{ISSUER}#2")),
+           (3, "ben", read("leads", subject="2"))]  # fmt: skip
+    asking = {"voters": ("group:finance",), "also": (Quorum(("group:leads", "lea")),)}
+
+    def counted_by(*steps, **more):
+        call = told(asking | more, *steps)
+        return count_votes(replace(call, people=known(*both, *ben)))
+
+    assert counted_by(("ana", YES)).verdict is None
+    assert counted_by(("ana", YES), ("eva", YES)).verdict is None
+    assert counted_by(("ben", YES), ("lea", YES)).verdict is None
+    found = counted_by(("ana", YES), ("lea", YES)).verdict
+    assert [one.person for one in found.memberships] == ["ana"]
+    found = counted_by(("ana", YES), ("ben", YES))
+    assert isinstance(found.verdict, e.Approved)
+    assert found.members == {"group:finance": ("ana",), "group:leads": ("ana", "ben")}
+    late = e.Escalated(voters=("group:leads",))
+    nobody = {"on_timeout": "escalate", "voters": ("eva",), "also": ()}
+    assert isinstance(counted_by(late, ("ben", YES), **nobody).verdict, e.Approved)
+    assert counted_by(late, ("kim", YES), **nobody).verdict is None
+
+
+def test_two_accounts_of_a_member_are_one_voter():
+    """The organisation says that benjamin is ben, and both names are read as members."""
+    ben = [(1, "ben", ANA), (2, "ben", read("finance")),
+           (3, "benjamin", e.AccountBound(account=f"openid:{ISSUER}#2")),
+           (3, "benjamin", read("finance", subject="2"))]  # fmt: skip
+    asking = {"voters": ("group:finance",), "votes_needed": 2, "people": {"benjamin": "ben"}}
+    call = told(asking, ("ben", YES), ("benjamin", YES))
+    assert count_votes(replace(call, people=known(*ben))).verdict is None
+    call = told(asking | {"people": {}}, ("ben", YES), ("benjamin", YES))
+    assert count_votes(replace(call, people=known(*ben))).verdict is not None
+
+
+def test_who_can_help_by_a_group_that_was_read_long_ago_is_told():
+    asking = {"voters": ("group:finance",)}
+    people = known((1, "ana", ANA), (2, "ana", read("finance", at=-86400)), (3, "ana", read()))
+    for groups, helps in ((people, False), (replace(people, forgives=True), False)):
+        assert can_help(replace(told(asking), people=groups), "ana", START) is helps
+    people = known((1, "ana", ANA), (2, "ana", read("finance", at=-86400)),
+                   (3, "ana", read(problem="away")))  # fmt: skip
+    for groups, helps in ((people, False), (replace(people, forgives=True), True)):
+        assert can_help(replace(told(asking), people=groups), "ana", START) is helps
 
 
 OWN = {

@@ -138,7 +138,7 @@ async def test_a_login_that_ends_is_repeated_and_loses_nothing(tmp_path, monkeyp
                 await ana.bind(f"slack:T1/U{number}")
                 await asyncio.sleep(0.01)
         async with Ledger.connect(server.store.path, role="observer") as observer:
-            facts = await observer.read(PEOPLE)
+            facts = await observer.read(*PEOPLE)
             accounts = [fact.event.account for fact in facts]
             assert len({*accounts}) == number
             assert (
