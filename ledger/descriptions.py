@@ -72,6 +72,13 @@ def mode_words(mode: e.Mode | None) -> str:
     return " (requester confirms)" if mode == "requester_confirms" else ""
 
 
+def membership_words(one: e.Membership) -> str:
+    """What stands behind the voters about one of them who counted by groups of a provider."""
+    groups = ", ".join(one.groups)
+    at = f"{one.read_at:%Y-%m-%d %H:%M:%S} UTC"
+    return f", {one.person} of {groups} as {one.issuer} said of {one.subject} at {at}"
+
+
 def describe_undoing(undoing: e.Undoing, until: datetime | None = None) -> str:
     """The class of a call, how it can be undone, and until when:
     `reversible, undone with cancel_order, within 2 hours after it returned`.

@@ -9,7 +9,7 @@ Entries are ordered by their approval requests, oldest first, and never change p
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import islice
@@ -97,14 +97,16 @@ class Entry(Struct, frozen=True):
             f"entry: look at `ayes show {self.ref}`, and do not decide by this entry"
         )
 
-    def asks(self, reviewer: str) -> bool:
-        """Whether this person was asked and is not excluded.
+    def asks(self, reviewer: str, groups: Collection[str] = ()) -> bool:
+        """Whether this person was asked, by name or as a member of these groups (`group:name`), and
+        is not excluded.
 
         An entry does not have the policy's table of accounts, so a person of several accounts may
         be judged wrongly here; `objections.objection_to_voter` is not.
         """
         quorums = tuple(one.voters for one in (*self.also, *self.besides))
-        asked = _is_asked(reviewer, (self.voters, *quorums, self.asked_as_well))
+        voters = (self.voters, *quorums, self.asked_as_well)
+        asked = any(_is_asked(one, voters) for one in (reviewer, *groups))
         return asked and not self.excludes(reviewer)
 
     def excludes(self, reviewer: str) -> bool:

@@ -31,7 +31,7 @@ from ayes.ledger.validity import void_runs
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.people import is_excluded, person, plain
-from ayes.schemas.quorums import is_among, is_plain
+from ayes.schemas.quorums import is_plain
 from ayes.schemas.routes import DEFAULT_ROOM, Route
 from ayes.schemas.slots import Slot
 from ayes.schemas.times import after, earliest
@@ -247,18 +247,18 @@ def _is_told(seen: Situation, occasion: _Occasion, route: Route, name: str) -> b
         case "escalated":
             tool, voters = call.wish.tool, _voters_of(call, occasion.stage)
             givers = [one.ref.giver for one in seen.delegations if one.holds(name, tool, seen.now)]
-            is_new = any(is_among(one, voters) for one in (name, *givers))
+            is_new = any(call.people.is_among(one, voters, seen.now) for one in (name, *givers))
             return is_new and seen.can_help(name)
         case "decided" | "expired":
             return ("requester" in route.outcome_to and seen.is_requester(name)) or (
                 "asked" in route.outcome_to and name in _asked_without_vote(call)
             )
         case "broken-glass":
-            return _hears_of_glass(call, name)
+            return _hears_of_glass(seen, name)
         case "in-doubt":
             return may_reconcile(call, name)
         case "void":
-            return seen.is_requester(name) or is_among(name, call.voters())
+            return seen.is_requester(name) or call.people.is_among(name, call.voters(), seen.now)
 
 
 def _voters_of(call: Call, stage: int) -> tuple[str, ...]:
@@ -293,13 +293,14 @@ def _asked_without_vote(call: Call) -> set[str]:
     return {name for name in asked if plain(name) not in voted}
 
 
-def _hears_of_glass(call: Call, name: str) -> bool:
+def _hears_of_glass(seen: Situation, name: str) -> bool:
+    call = seen.call
     asking = call.approval_request
     broken = call.announced.event if call.announced else None
     if asking is None or not isinstance(broken, e.GlassBroken):
         return False
     is_breaker = person(name, asking.people) == person(broken.reviewer, asking.people)
-    asked = is_among(name, (*call.voters(), *asking.may_break_glass))
+    asked = call.people.is_among(name, (*call.voters(), *asking.may_break_glass), seen.now)
     return asked and not is_breaker and not is_excluded(name, asking.excluded, asking.people)
 
 

@@ -37,6 +37,7 @@ from ayes.consumers.notices.channels import Channels, NotSent
 from ayes.ledger.call import Call
 from ayes.ledger.clients.services import CHANNEL, Ledger
 from ayes.ledger.log import Delivered
+from ayes.ledger.objections import asks_groups
 from ayes.ledger.validity import call_of
 from ayes.projections.notices import DigestEntry, Notice, digest, notice
 from ayes.projections.recipients import Notification, Situation, is_needed, messages, nobody
@@ -44,7 +45,7 @@ from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import Unavailable
 from ayes.schemas.logs import get_logger
-from ayes.schemas.quorums import is_among
+from ayes.schemas.slots import GROUPS
 
 _log: Final = get_logger("ayes.consumers.notices.notifier")
 
@@ -100,6 +101,22 @@ class Outstanding(Struct, frozen=True):
     next_s: float | None = None
 
 
+class Readings:
+    """What providers said last of everybody's groups, however long ago."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, Fact] = {}
+        self._next = 1
+
+    async def last(self, ledger: Ledger) -> tuple[Fact, ...]:
+        """Up to now: only what is new is read."""
+        async for fact in ledger.replay(self._next, GROUPS):
+            self._next = fact.seq + 1
+            if isinstance(fact.event, e.GroupsRead) and not fact.event.problem:
+                self._last[fact.slot.tail[1]] = fact
+        return tuple(self._last.values())
+
+
 class Notifier:
     """Sends what is due at once, or with `later` the rest."""
 
@@ -116,6 +133,7 @@ class Notifier:
         self._channels = channels
         self._link_to = link_to
         self._later = later
+        self._readings = Readings()
         #: When its first delivery came, on the broker's clock.
         self._began: datetime | None = None
         #: Digests that are being gathered, by recipient.
@@ -136,7 +154,9 @@ class Notifier:
         if call.requested is None or call.newer:
             return None  # nobody may act on it; a newer notifier will
         call = await ledger.with_origin(call)
-        call, delegations = await ledger.with_given(call)
+        readings = await self._readings.last(ledger) if asks_groups(call) else ()
+        call, delegations = await ledger.with_given(call, readings=readings)
+        call = replace(call, people=replace(call.people, forgives=True))
         now = await ledger.log.clock()
         self._began = self._began or now
         is_old = (self._began - handed.recorded_at).total_seconds() > _BACKLOG_S
@@ -170,6 +190,7 @@ class Notifier:
     async def execute(self, ledger: Ledger, work: Sending) -> Append | None:
         message, ref = work.message, work.seen.call.ref
         call = await ledger.with_origin(call_of(ref, await ledger.read(ref)))
+        call = replace(call, people=work.seen.call.people)
         seen = replace(work.seen, call=call, now=await ledger.log.clock())
         if call.requested is None or not is_needed(seen, message):
             return None
@@ -193,7 +214,8 @@ class Notifier:
             message.occasion,
             secret=work.secret,
             link=link,
-            may_break_glass=asking is not None and is_among(message.to, asking.may_break_glass),
+            may_break_glass=asking is not None
+            and call.people.is_among(message.to, asking.may_break_glass, work.seen.now),
         )
         return await self._send_first(ledger, message.contacts, told), 1
 

@@ -5,21 +5,23 @@ its user: which settings are allowed, that an answer belongs to the browser that
 claims make somebody a reviewer. An answer that is not exactly as it should be signs nobody in.
 """
 
+import asyncio
 import time
 from collections.abc import Awaitable, Mapping
 from hmac import compare_digest
-from typing import Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from msgspec import Struct
 from pydantic import field_validator, model_validator
 
+from ayes.ledger.people import LONGEST
 from ayes.ops.tokens import hash_of, new_secret
 from ayes.ops.visitors import Role, Visitor
 from ayes.schemas.errors import ApprovalsError, BadId, NotAllowed, Unavailable
 from ayes.schemas.ids import token
 from ayes.schemas.logs import get_logger
-from ayes.schemas.settings import Names, Secret
+from ayes.schemas.settings import Names, Secret, lasting
 from ayes.schemas.toml_files import TomlModel, checked_token, mistake
 
 _log: Final = get_logger("ayes.interfaces.access.openid")
@@ -31,6 +33,8 @@ LASTS_S: Final = 600.0
 _PATIENCE_S: Final = 10.0
 #: Beyond so many people who are signing in, the first must begin again.
 _MAX_SIGNING_IN: Final = 20_000
+#: Characters of the names of somebody's groups together.
+_MAX_GROUPS: Final = 100_000
 #: Signatures with a key that only the provider has; `none` and shared secrets are not among them.
 _ALGORITHMS: Final = frozenset(
     f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384, 512)
@@ -68,6 +72,10 @@ class OpenIdSettings(TomlModel):
     #: The claim with the reviewer's name. The subject is never given to anybody else.
     reviewer_claim: str = "sub"
     groups_claim: str = "groups"
+    #: For how long what it said of groups counts for votes through other doors than the console.
+    groups_last: Annotated[
+        str, lasting(60, LONGEST.total_seconds(), "a time of 1m to 1d. Write it as in 15m or 1h.")
+    ] = "15m"
     roles: Groups
     #: The groups whose members may see a workspace, by its name, or all of them, by `*`; the group
     #: `*` is everybody. None: all people may see all workspaces.
@@ -109,6 +117,39 @@ class OpenIdSettings(TomlModel):
         if not any(self.roles.model_dump().values()):
             raise mistake("nobody has a role. Write such as reviewer = ['leads'].", "roles")
         return self
+
+
+class Said(NamedTuple):
+    """What a provider says of somebody's groups."""
+
+    groups: tuple[str, ...]
+    #: Why it says nothing; empty if it does.
+    problem: str = ""
+
+
+class Account:
+    """An account at the provider, and the tokens with which it answers us about it."""
+
+    def __init__(self, subject: str, tokens: Mapping[str, Any]) -> None:
+        self.subject = subject
+        self.tokens = tokens
+        #: A refresh token may be good for one use.
+        self.asking = asyncio.Lock()
+
+    @property
+    def access(self) -> dict[str, Any]:
+        """The access token, without what lets the client renew it by itself."""
+        return {name: self.tokens[name] for name in ("access_token", "token_type")}
+
+
+class SignedIn(NamedTuple):
+    """Somebody who has come back from the provider."""
+
+    visitor: Visitor
+    account: Account
+    said: Said
+    #: The page that they want to see.
+    following: str
 
 
 class _Begun(Struct, frozen=True):
@@ -165,9 +206,8 @@ class OpenIdProvider:
         )
         return asked["url"], secret
 
-    async def finish(self, secret: str, answer: Mapping[str, str]) -> tuple[Visitor, str, str]:
-        """Who has come back from the provider with this answer, the subject that they are there,
-        and the page that they want to see.
+    async def finish(self, secret: str, answer: Mapping[str, str]) -> SignedIn:
+        """Who has come back from the provider with this answer.
 
         Args:
             secret: that which `begin` gave to their browser.
@@ -192,11 +232,38 @@ class OpenIdProvider:
         if "code" not in answer:
             why = answer.get("error", "without a reason")
             raise NotAllowed(f"{issuer} has not signed you in: {why}. Begin again, or ask there.")
-        claims = await self._talk(self._claims(begun, answer["code"]))
-        return visitor_of(claims, self.settings), str(claims["sub"]), begun.following
+        claims, tokens = await self._talk(self._claims(begun, answer["code"]))
+        account = Account(str(claims["sub"]), tokens)
+        said = groups_in(claims, self.settings)
+        return SignedIn(visitor_of(claims, self.settings), account, said, begun.following)
 
-    async def _claims(self, begun: _Begun, code: str) -> Mapping[str, Any]:
-        """What the provider says about the person, verified."""
+    async def groups_of(self, account: Account) -> Said:
+        """What the provider says now of the groups of an account."""
+        try:
+            async with account.asking:
+                claims = await self._talk(self._userinfo(account))
+        except Unavailable as problem:
+            return Said((), str(problem).partition(". ")[0])
+        if claims.get("sub") != account.subject:  # OpenID Connect Core 1.0, section 5.3.2
+            return Said((), f"{self.settings.issuer} answered about somebody else")
+        return groups_in(claims, self.settings)
+
+    async def _userinfo(self, account: Account) -> Mapping[str, Any]:
+        where = (await self._client.load_server_metadata())["userinfo_endpoint"]
+        answer = await self._client.get(where, token=account.access)
+        if answer.is_client_error and (renewing := account.tokens.get("refresh_token")):
+            renewed = await self._client.fetch_access_token(
+                grant_type="refresh_token", refresh_token=renewing
+            )
+            account.tokens = {**account.tokens, **renewed}
+            answer = await self._client.get(where, token=account.access)
+        answer.raise_for_status()
+        return dict(answer.json())
+
+    async def _claims(
+        self, begun: _Begun, code: str
+    ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """What the provider says about the person, verified; and the tokens."""
         given = await self._client.fetch_access_token(
             self._redirect_uri, code=code, code_verifier=begun.code_verifier
         )
@@ -208,11 +275,11 @@ class OpenIdProvider:
         }
         known = await self._client.parse_id_token(given, begun.nonce, claims_options=wanted)
         if {self.settings.reviewer_claim, self.settings.groups_claim} <= known.keys():
-            return dict(known)
+            return dict(known), given
         more = await self._client.userinfo(token=given)
         if more["sub"] != known["sub"]:  # OpenID Connect Core 1.0, section 5.3.2
             raise Unavailable(f"{self.settings.issuer} answered about somebody else.")
-        return {**more, **known}
+        return {**more, **known}, given
 
     async def _discover(self) -> None:
         found = await self._client.load_server_metadata()
@@ -231,11 +298,23 @@ class OpenIdProvider:
         except ApprovalsError:
             raise
         except Exception as problem:  # noqa: BLE001 - three libraries, each with its errors
-            _log.warning("signing in failed", issuer=self.settings.issuer, exc_info=True)
+            _log.warning("asking the provider failed", issuer=self.settings.issuer, exc_info=True)
             raise Unavailable(
                 f"{self.settings.issuer} does not answer as it should "
                 f"({type(problem).__name__}). Try again; the console's log has the details."
             ) from None
+
+
+def groups_in(claims: Mapping[str, Any], settings: OpenIdSettings) -> Said:
+    """What the claims about somebody say of their groups."""
+    claim = claims.get(settings.groups_claim)
+    listed = [claim] if isinstance(claim, str) else claim
+    if not isinstance(listed, list):
+        return Said((), f"{settings.issuer} sent no claim {settings.groups_claim!r}")
+    named = tuple(sorted({one for one in listed if isinstance(one, str)}))
+    if len("".join(named)) > _MAX_GROUPS:
+        return Said((), f"{settings.issuer} named more groups than a fact can hold")
+    return Said(named)
 
 
 def visitor_of(claims: Mapping[str, Any], settings: OpenIdSettings) -> Visitor:
@@ -254,11 +333,8 @@ def visitor_of(claims: Mapping[str, Any], settings: OpenIdSettings) -> Visitor:
             "reviewer's name: 1 to 64 characters of A-Z a-z 0-9 _ -. An administrator can change "
             "it there, or name another claim as `reviewer_claim`."
         ) from None
-    groups = claims.get(settings.groups_claim) or []
-    listed = [groups] if isinstance(groups, str) else groups
-    named = frozenset(one for one in listed if isinstance(one, str) and one != EVERY)
-    roles = settings.roles.roles_of(named)
-    workspaces = settings.workspaces_of(named)
+    named = frozenset(groups_in(claims, settings).groups) - {EVERY}
+    roles, workspaces = settings.roles.roles_of(named), settings.workspaces_of(named)
     if not roles or workspaces is None:
         raise NotAllowed(
             f"{name} is in none of the groups that may use this console. An administrator of "

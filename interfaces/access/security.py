@@ -30,7 +30,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ayes.interfaces.access.http_server import LOOPBACK
-from ayes.interfaces.access.openid import OpenIdProvider
+from ayes.interfaces.access.openid import Account, OpenIdProvider
 from ayes.interfaces.access.sessions import BEGUN, LONGEST_S, WRONG, Attempts, Sessions
 from ayes.interfaces.api.problems import respond, status_of
 from ayes.ledger.people import People
@@ -105,10 +105,22 @@ class Security:
         self.changed.set_result(None)
         self.changed = asyncio.get_running_loop().create_future()
 
-    def sign_in(self, request: Request, response: Response, visitor: Visitor) -> None:
+    def sign_in(
+        self,
+        request: Request,
+        response: Response,
+        visitor: Visitor,
+        account: Account | None = None,
+    ) -> None:
         """Begin a session in place of the one before, and have the browser keep its secret."""
         self.sessions.end(request.cookies.get(self.cookie, ""))
-        self.set_cookie(response, self.cookie, self.sessions.begin(visitor), LONGEST_S)
+        self.set_cookie(response, self.cookie, self.sessions.begin(visitor, account), LONGEST_S)
+
+    def account_of(self, request: Request) -> Account | None:
+        """The account at the provider of whoever makes this request; None if they have none."""
+        if "authorization" in request.headers:
+            return None
+        return self.sessions.account(request.cookies.get(self.cookie, ""))
 
     def sign_out(self, request: Request, response: Response) -> None:
         self.sessions.end(request.cookies.get(self.cookie, ""))

@@ -13,6 +13,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from ayes.interfaces.access.openid import Account
 from ayes.ops.tokens import hash_of, new_secret
 from ayes.ops.visitors import Visitor
 from ayes.schemas.addresses import client_of
@@ -39,6 +40,8 @@ class _Session(Struct):
     visitor: Visitor
     begun_at: float
     used_at: float
+    #: Of somebody who has signed in at a provider.
+    account: Account | None
 
 
 class Sessions:
@@ -47,14 +50,14 @@ class Sessions:
         #: By the hash of the secret, in the order in which they began.
         self._open: dict[str, _Session] = {}
 
-    def begin(self, visitor: Visitor) -> str:
+    def begin(self, visitor: Visitor, account: Account | None = None) -> str:
         """Begin a session, and return its secret."""
         secret, now = new_secret(), self._clock()
         while self._open and (
             len(self._open) >= _MAX_SESSIONS or self._oldest_began() < now - LONGEST_S
         ):
             del self._open[next(iter(self._open))]
-        self._open[hash_of(secret)] = _Session(visitor, now, now)
+        self._open[hash_of(secret)] = _Session(visitor, now, now, account)
         return secret
 
     def find(self, secret: str, *, use: bool = True) -> Visitor | None:
@@ -73,6 +76,11 @@ class Sessions:
         if use:
             found.used_at = now
         return found.visitor
+
+    def account(self, secret: str) -> Account | None:
+        """The account at the provider of whoever has this session; None if there is none."""
+        found = self._open.get(hash_of(secret))
+        return found.account if found is not None else None
 
     def end(self, secret: str) -> None:
         self._open.pop(hash_of(secret), None)

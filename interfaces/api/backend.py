@@ -173,6 +173,10 @@ class Backend:
         """A connection that may request and run calls, as this author."""
         return await self._logins.connection("service", name)
 
+    async def recording(self) -> Ledger:
+        """A connection that may record what providers say of groups."""
+        return await self._logins.connection("api", CONSOLE)
+
     async def _status(self) -> Look:
         async def pending() -> int:
             return len(self.waiting)

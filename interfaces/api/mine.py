@@ -3,10 +3,14 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from ayes.interfaces.api.identity import Role, Visitor
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.judging.grants import delegations_of
+from ayes.ledger.people import people_of, readings_for
 from ayes.projections.pending import Entry
+from ayes.schemas.quorums import GROUP
 from ayes.schemas.slots import DELEGATION, REMOVALS, ROOT, CallRef
 
 #: Whether a pending call is for the visitor to decide.
@@ -20,14 +24,20 @@ async def mine_of(ledger: Ledger, visitor: Visitor) -> Mine:
     if Role.REVIEWER not in visitor.roles:
         return lambda _entry: False
     name, now = visitor.name, ledger.now()
-    every = delegations_of(await ledger.read(_DELEGATIONS, REMOVALS))
-    given = [one for one in every if one.delegated.to == name]
+    own = readings_for((GROUP,), [(name, now)])
+    facts = await ledger.read(_DELEGATIONS, REMOVALS, *own)
+    given = [one for one in delegations_of(facts) if one.delegated.to == name]
+    if names := dict.fromkeys(one.ref.giver for one in given):
+        facts = await ledger.read(*readings_for((GROUP,), [(one, now) for one in (name, *names)]))
+    # Whose groups were read long ago is asked to sign in again.
+    people = replace(people_of(facts), forgives=True)
+    groups = {one: people.groups(one, now) for one in (name, *names)}
 
     def mine(entry: Entry) -> bool:
-        return entry.asks(name) or any(
+        return entry.asks(name, groups[name]) or any(
             one.ref.workspace == entry.workspace
             and one.holds(name, entry.tool, now)
-            and entry.asks(one.ref.giver)
+            and entry.asks(one.ref.giver, groups[one.ref.giver])
             and not entry.excludes(name)
             for one in given
         )

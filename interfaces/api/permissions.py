@@ -58,13 +58,17 @@ async def permissions(
     async def as_reviewer(check: Callable[[], Awaitable[object]]) -> str:
         return await _refusal(lambda: _required(visitor, check))
 
-    may_vote = await as_reviewer(lambda: reviewer.check_vote(call, vote))
+    # Of somebody with a session they are read before the vote.
+    forgives = visitor.kind == "session"
+    may_vote = await as_reviewer(lambda: reviewer.check_vote(call, vote, forgives=forgives))
     refusals: dict[Action, str] = {
         "approve": may_vote,
         "deny": may_vote,
         "answer": may_vote,
         "edit": may_vote,
-        "break_glass": await as_reviewer(lambda: reviewer.check_vote(call, glass)),
+        "break_glass": await as_reviewer(
+            lambda: reviewer.check_vote(call, glass, forgives=forgives)
+        ),
         "revoke": await as_reviewer(
             lambda: ledger.check(call, ref.revoked_by(name), e.Revoked(reviewer=name))
         ),

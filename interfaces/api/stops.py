@@ -7,6 +7,7 @@ from msgspec import Struct
 from pydantic import Field
 
 from ayes.interfaces.api.base import ApiModel, ApiRouter, example
+from ayes.interfaces.api.groups import read_for_stops
 from ayes.interfaces.api.identity import Reading, Reviewing, Visit
 from ayes.interfaces.api.queries import Limit, page_of
 from ayes.ledger.stops import known_stop
@@ -98,6 +99,7 @@ class NewStop(ApiModel):
 async def stop(new: NewStop, visit: Reviewing) -> StopState:
     """Stop: from now on nothing starts that it covers. A tool that runs already goes on."""
     check_limits(new.agents, new.tools, new.requesters)
+    await read_for_stops(visit, new.workspace)
     ref = stop_ref(new.workspace, visit.name, new.name)
     said = new.model_dump(exclude={"workspace", "name"})
     given = await (await visit.reviewer()).stop(ref, **said)
@@ -111,6 +113,7 @@ class Reason(ApiModel):
 @router.post("/stops/{workspace}/{giver}/{name}/resume")
 async def resume(visit: Reviewing, ref: Named, why: Reason) -> StopState:
     """Say that a stop should end. It ends once enough people who may have said so."""
+    await read_for_stops(visit, ref.workspace)
     ledger = await visit.as_reviewer()
     resumed, _ = await resume_stop(ledger, ref, visit.name, why.reason)
     return stop_state(resumed, await ledger.log.clock())

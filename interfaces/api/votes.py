@@ -7,6 +7,7 @@ from msgspec import Struct
 from pydantic import AfterValidator, Field
 
 from ayes.interfaces.api.base import ApiModel, ApiRouter, example
+from ayes.interfaces.api.groups import read_for_votes
 from ayes.interfaces.api.identity import Reviewing, Visit
 from ayes.interfaces.api.problems import Problem, problem_of
 from ayes.interfaces.api.queries import Named
@@ -53,6 +54,7 @@ class NewVote(ApiModel):
 @router.post("/calls/{workspace}/{thread}/{call}/votes")
 async def vote(ref: Named, vote: NewVote, visit: Reviewing) -> CallState:
     """Vote on a call, in the visitor's own name. The same vote again is refused and harmless."""
+    await read_for_votes(visit, ref)
     return await _vote(ref, vote, visit, await visit.reviewer())
 
 
@@ -100,6 +102,7 @@ class VoteResult(Struct, frozen=True):
 @router.post("/votes")
 async def vote_on_several(votes: Votes, visit: Reviewing) -> list[VoteResult]:
     """Cast the same vote on up to 50 calls: one vote for each, one result for each."""
+    await read_for_votes(visit, *(CallRef.parse(shown.call) for shown in votes.calls))
     reviewer = await visit.reviewer()
     return await asyncio.gather(*(_one(shown, votes, visit, reviewer) for shown in votes.calls))
 

@@ -61,7 +61,7 @@ from ayes.ledger.log import (
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.objections import asks_groups, votes_rest_on
 from ayes.ledger.patience import while_away
-from ayes.ledger.people import People, people_of, readings_for
+from ayes.ledger.people import OPENID, People, people_of, readings_for
 from ayes.ledger.validity import call_of, refusal
 from ayes.schemas import events as e
 from ayes.schemas import ids
@@ -85,6 +85,7 @@ from ayes.schemas.errors import (
     UnknownTool,
 )
 from ayes.schemas.logs import get_logger
+from ayes.schemas.people import plain
 from ayes.schemas.quorums import GROUP
 from ayes.schemas.slots import (
     ORGANISATION,
@@ -103,6 +104,7 @@ from ayes.schemas.slots import (
     declarations,
     delegations,
     grants,
+    groups_slot,
     policies,
     stops,
     tool_slot,
@@ -526,6 +528,25 @@ class LedgerClient:
             number += 1
         return slot(number)
 
+    async def record_groups(self, name: str, read: e.GroupsRead) -> None:
+        """Record what a provider says of a person's groups, if the account is theirs; unless more
+        recent words are recorded, or the same ones that count for half of their time yet.
+        """
+        people = await self.people(name)
+        whose = people.accounts.get(f"{OPENID}{read.issuer}#{read.subject}", "")
+        if plain(whose) != plain(name):
+            return
+        if (last := people.reading(name)) is not None:
+            is_same = same_content(replace(last, read_at=read.read_at, until=read.until), read)
+            half = last.read_at + (last.until - last.read_at) / 2
+            if read.read_at < (half if is_same else last.read_at):
+                return
+        number = 1
+        while (
+            await self.try_append(groups_slot(plain(name), read.read_at, number), read) is not None
+        ):
+            number += 1
+
     async def with_usage(
         self, sums: Sequence[Sum], call: Call, *, must_include: Slot, is_exact: bool = False
     ) -> tuple[Sum, ...]:
@@ -568,17 +589,22 @@ class LedgerClient:
             call = await self.with_class(call, policies, tool)
         return tally(call, policies, tool, given)
 
-    async def with_given(self, call: Call, *names: str) -> tuple[Call, tuple[Delegation, ...]]:
+    async def with_given(
+        self, call: Call, *names: str, readings: Iterable[Fact] = ()
+    ) -> tuple[Call, tuple[Delegation, ...]]:
         """The call with who was removed and in which groups its voters are, and the delegations:
         its votes rest on all of it.
 
         Args:
             names: others whose groups matter now, if it asks any.
+            readings: what else is known of groups.
         """
         given = delegations(call.ref.workspace)
         more = self._readings(names) if asks_groups(call) else ()
         facts = await self.reading.read(given, *dict.fromkeys((*votes_rest_on(call), *more)))
-        return replace(call, people=people_of(facts)), delegations_of(facts)
+        every = {fact.seq: fact for fact in (*facts, *readings)}
+        people = people_of(every[seq] for seq in sorted(every))
+        return replace(call, people=people), delegations_of(facts)
 
     async def with_origin(self, call: Call) -> Call:
         """The call with the requester, agent and labels that its request leaves to its thread."""

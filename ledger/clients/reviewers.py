@@ -155,8 +155,12 @@ class Reviewer:
             await self._ledger.append_exclusive(ref.vote(self.name), voted)
         return await self._ledger.call(ref, must_include=ref.vote(self.name))
 
-    async def check_vote(self, call: Call, vote: e.Voted) -> e.Voted:
+    async def check_vote(self, call: Call, vote: e.Voted, *, forgives: bool = False) -> e.Voted:
         """Refuse a vote that could not count; its edit aside. Returns it as it is to be recorded.
+
+        Args:
+            forgives: whether groups that were read long ago count, since they are read anew before
+                the vote.
 
         Raises:
             Refused: as of `vote`.
@@ -165,6 +169,8 @@ class Reviewer:
             given = await self._ledger.delegations(call.ref.workspace)
             givers = [one.ref.giver for one in given if one.delegated.to == self.name]
             call, _ = await self._ledger.with_given(call, self.name, *givers)
+            people = msgspec.structs.replace(call.people, forgives=forgives)
+            call = msgspec.structs.replace(call, people=people)
         principal = vote.on_behalf_of or await self._principal(call, vote)
         voted = msgspec.structs.replace(vote, on_behalf_of=principal)
         await self._ledger.check(call, call.ref.vote(self.name), voted)

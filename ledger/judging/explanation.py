@@ -19,7 +19,17 @@ from ayes.ledger.judging.chain import Chain
 from ayes.ledger.judging.grants import Delegation
 from ayes.ledger.judging.policies import AppliedPolicy, Origin, Policies, classed
 from ayes.ledger.judging.verdict import Case, verdict
-from ayes.ledger.judging.votes import CastVote, Tally, asked, cast_votes, tally
+from ayes.ledger.judging.votes import (
+    NO_MEMBERS,
+    CastVote,
+    Members,
+    Tally,
+    asked,
+    cast_votes,
+    joined,
+    tally,
+    with_members,
+)
 from ayes.ledger.objections import VoteFlaw
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
@@ -234,8 +244,12 @@ def _judged(
     people = stands.people if stands is not None else ()
     if isinstance(decision, e.Approved | e.Answered):
         people = tuple(decision.on_behalf_of.get(one, one) for one in decision.voters)
-    anywhere = {one.person for one in ballots if is_among(one.person, call.escalated_to(one.seq))}
-    return _explained_verdict(call.approval_request, call.wish, people, anywhere)
+    members = stands.members if stands is not None else {}
+    joined_by = with_members(call, members)
+    anywhere = {
+        one.person for one in ballots if is_among(one.person, joined_by.escalated_to(one.seq))
+    }
+    return _explained_verdict(call.approval_request, call.wish, people, anywhere, members)
 
 
 def _explained_verdict(
@@ -243,6 +257,7 @@ def _explained_verdict(
     wish: e.ToolRequested,
     people: Sequence[str] = (),
     anywhere: Collection[str] = (),
+    members: Members = NO_MEMBERS,
 ) -> ExplainedVerdict:
     match event:
         case e.ApprovalRequested():
@@ -255,7 +270,7 @@ def _explained_verdict(
         policy_version=event.policy_version,
         organisation=event.organisation,
         reason=event.reason,
-        asks=_explained_request(event, wish, people, anywhere)
+        asks=_explained_request(event, wish, people, anywhere, members)
         if isinstance(event, e.ApprovalRequested)
         else None,
         shadows=event.shadows,
@@ -267,11 +282,14 @@ def _explained_request(
     wish: e.ToolRequested,
     people: Sequence[str],
     anywhere: Collection[str],
+    members: Members,
 ) -> ExplainedRequest:
     seats = [
         tuple(
             Seat(one.voters, one.votes_needed, tuple(sit), one.votes_needed - len(sit), one.name)
-            for one, sit in zip(quorums, seated(quorums, people, anywhere), strict=True)
+            for one, sit in zip(
+                quorums, seated(joined(quorums, members), people, anywhere), strict=True
+            )
         )
         for quorums in asked(asking)
     ]

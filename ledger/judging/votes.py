@@ -16,6 +16,7 @@ breaks the glass decides alone.
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import chain
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from msgspec import Struct
@@ -38,6 +39,7 @@ from ayes.schemas.tools import Tool
 type Required = tuple[tuple[Quorum, ...], ...]
 #: By group of the provider, its members.
 type Members = Mapping[str, tuple[str, ...]]
+NO_MEMBERS: Final[Members] = MappingProxyType({})
 #: The additional quorums for edited arguments; None if they may not run.
 type _Edited = Callable[[str], Required | None]
 #: Whether the delegation behind a delegate's vote is valid.
@@ -169,7 +171,7 @@ def _count(call: Call, cast: Sequence[CastVote], edited: _Edited, members: Membe
                     agreed.append(ballot)
                     counting = _agreeing(asking, position, agreed)
                     people, anywhere = [one.person for one in counting], _anywhere(call, counting)
-                    required = (*asked(asking), *(_joined(one, members) for one in more))
+                    required = (*asked(asking), *(joined(one, members) for one in more))
                     if not people:
                         assert position.content is not None
                         edits[position.content] = ballot.person
@@ -336,12 +338,12 @@ def with_members(call: Call, members: Members) -> Call:
     if not members or call.gated is None or call.approval_request is None:
         return call
     asking = call.approval_request
-    own, *also = _joined((Quorum(asking.voters), *asking.also), members)
+    own, *also = joined((Quorum(asking.voters), *asking.also), members)
     asking = replace(
         asking,
         voters=own.voters,
         also=tuple(also),
-        besides=_joined(asking.besides, members),
+        besides=joined(asking.besides, members),
     )
     escalated = [
         replace(one, event=replace(one.event, voters=_joined_voters(one.event.voters, members)))
@@ -352,7 +354,8 @@ def with_members(call: Call, members: Members) -> Call:
     return replace(call, gated=replace(call.gated, event=asking), escalated=tuple(escalated))
 
 
-def _joined(quorums: Iterable[Quorum], members: Members) -> tuple[Quorum, ...]:
+def joined(quorums: Iterable[Quorum], members: Members) -> tuple[Quorum, ...]:
+    """These quorums with the members of their groups beside the groups."""
     return tuple(replace(one, voters=_joined_voters(one.voters, members)) for one in quorums)
 
 

@@ -155,7 +155,7 @@ async def _end(store: Store, users: set[str]) -> None:
 
 async def say(store: Store, name: str, event: e.LoginAdded | e.LoginRevoked) -> None:
     async with Ledger.connect(store.path, role=_ROLE) as ledger:
-        await ledger.record_next(_facts(name), partial(login_slot, name), event)
+        await ledger.record_next((_facts(name),), partial(login_slot, name), event)
 
 
 async def _is_recorded(store: Store, name: str) -> bool:

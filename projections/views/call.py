@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from ayes.ledger.call import Call, mode_of
 from ayes.ledger.descriptions import mode_words
-from ayes.ledger.judging.votes import Tally, asked
+from ayes.ledger.judging.votes import Tally, asked, with_members
 from ayes.ledger.validity import voids
 from ayes.projections.history import told
 from ayes.projections.pending import Entry
@@ -79,6 +79,8 @@ class CallState(Struct, frozen=True, kw_only=True):
     #: The grants that the decision used, as `giver/grant`.
     grants: tuple[str, ...]
     reason: str
+    #: By which groups of a provider some of them counted, and who named these, of whom and when.
+    memberships: tuple[e.Membership, ...] = ()
     #: Whether it was approved with other arguments than those requested.
     edited: bool = False
     #: If it was: the requested arguments.
@@ -145,6 +147,7 @@ def call_state(call: Call, stands: Tally | None = None) -> CallState:
         mode=asking.mode if asking and not decision else mode_of(decision),
         grants=getattr(decision, "grants", ()),
         reason=getattr(decision, "reason", ""),
+        memberships=getattr(decision, "memberships", ()),
         valid_until=call.valid_until,
         undoing=call.undoing,
         undo_until=call.undo_until,
@@ -464,6 +467,7 @@ def _edit_words(call: Call, arguments: str, editor: str) -> str:
 
 def missing(call: Call, stands: Tally) -> tuple[e.Quorum, ...]:
     """The quorums that are still incomplete, each with the voters it may be completed by."""
+    call = with_members(call, stands.members)
     asking = call.approval_request
     assert asking, "only a call that people were asked about lacks votes"
     people = set(stands.people)

@@ -8,7 +8,13 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from ayes.ledger.descriptions import describe_chain, describe_lapse, describe_undoing, mode_words
+from ayes.ledger.descriptions import (
+    describe_chain,
+    describe_lapse,
+    describe_undoing,
+    membership_words,
+    mode_words,
+)
 from ayes.ledger.validity import call_of, voids
 from ayes.projections.views.call import SHORT, changes, quorum_words, quorums_of
 from ayes.schemas import events as e
@@ -196,10 +202,14 @@ def _what(event: e.Event) -> str:
             if ground in {"grant", "broken_glass"}:
                 who += f" ({ground.replace('_', ' ')})"
             who += mode_words(getattr(event, "mode", None))
+            who += "".join(map(membership_words, getattr(event, "memberships", ())))
             reason = f": {event.reason}" if event.reason else ""
             valid_s = event.valid_for_s if isinstance(event, e.Approved) else None
             valid = "" if valid_s is None else f", valid for {duration(valid_s)}"
             return f"by {who}, rule {rule!r}{valid}{_class(event)}{reason}"
+        case e.GroupsRead(issuer=issuer, groups=groups, until=until, problem=problem):
+            said = problem or f"{issuer} named {', '.join(groups) or 'no group'}"
+            return f"{_short(said)}, until {until:%Y-%m-%d %H:%M:%S} UTC"
         case e.ToolReturned(output=output):
             return _short(words(output))
         case (

@@ -379,7 +379,7 @@ def test_an_entry_asks_whom_the_call_asks(reviewer, voters, excluded, also, late
         story.tell(CALL.escalated(1), e.Escalated(voters=tuple(later)))
     entry = pending.entry(call(story))
     vote = e.Voted(verdict="approve", digest=asking.digest)
-    assert entry.asks(reviewer) is may_vote(call(story), vote, reviewer)
+    assert entry.asks(reviewer) is may_vote(call(story), vote, reviewer, START)
 
 
 def test_a_page_goes_on_behind_what_is_gone():

@@ -1,5 +1,6 @@
 """Signing in, with a link that works once or with OpenID Connect; and signing out."""
 
+from contextlib import suppress
 from http import HTTPStatus
 from ipaddress import ip_address
 from typing import Annotated, Final
@@ -10,7 +11,7 @@ from fastapi.responses import Response
 from ayes.interfaces.access.openid import CALLBACK, LASTS_S
 from ayes.interfaces.access.security import Security, lead_on, local
 from ayes.interfaces.access.sessions import Attempts
-from ayes.interfaces.api import accounts
+from ayes.interfaces.api import accounts, groups
 from ayes.interfaces.api.backend import InBackend
 from ayes.interfaces.api.problems import status_of
 from ayes.interfaces.console.pages.forms import to
@@ -95,15 +96,18 @@ async def callback(request: Request, security: InSecurity, backend: InBackend) -
         return to("/sign-in")
     response: Response
     try:
-        visitor, subject, following = await security.provider.finish(
+        one = await security.provider.finish(
             request.cookies.get(_begun(security), ""), request.query_params
         )
-        await accounts.admit(backend, visitor, security.provider.settings.issuer, subject)
+        settings = security.provider.settings
+        await accounts.admit(backend, one.visitor, settings.issuer, one.account.subject)
+        with suppress(ApprovalsError):  # they are told when they vote
+            await groups.record(backend, one.visitor.name, one.account, one.said, settings)
     except ApprovalsError as problem:
         response = _page(request, security, status_of(problem), problem=str(problem))
     else:
-        response = lead_on(following)
-        security.sign_in(request, response, visitor)
+        response = lead_on(one.following)
+        security.sign_in(request, response, one.visitor, one.account)
     security.set_cookie(response, _begun(security), "", 0, lax=True)
     return response
 

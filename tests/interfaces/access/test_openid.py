@@ -235,8 +235,9 @@ async def answered(issuer):
 
 async def test_an_answer_is_believed_once(issuer):
     async with answered(issuer) as (provider, secret, answer):
-        visitor, subject, following = await provider.finish(secret, answer)
-        assert (visitor.name, subject, following) == ("ana", "ana", "/")
+        one = await provider.finish(secret, answer)
+        assert (one.visitor.name, one.account.subject, one.following) == ("ana", "ana", "/")
+        assert one.said == (("leads", "sre"), "")
         with pytest.raises(NotAllowed):
             await provider.finish(secret, answer)
 

@@ -1,0 +1,234 @@
+"""Votes for groups of the provider: what it says is read before each vote in the console."""
+
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from urllib.parse import quote
+
+import httpx
+import pytest
+import pytest_asyncio
+from console_client import URL, site
+from oidc_provider_mock import User, run_server_in_thread
+from until import recorded
+
+from ayes.interfaces.access.openid import OpenIdProvider, OpenIdSettings
+from ayes.ledger.clients.services import Ledger
+from ayes.ops.actions import people
+from ayes.ops.broker.server import ensure_account
+from ayes.schemas import events as e
+from ayes.schemas.errors import BrokerRefused, NotAllowed
+from ayes.schemas.slots import GROUPS, CallRef, StopRef, groups_slot
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+POLICY = """
+may_stop = ["group:oncall"]
+
+[[rule]]
+name = "large refunds"
+tools = ["refund"]
+then = "ask"
+voters = ["group:finance", "lea"]
+"""
+ROLES = {"reviewer": ("*",)}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shop(tmp_path_factory):
+    async with site(tmp_path_factory.mktemp("groups"), POLICY) as made:
+        yield made
+
+
+class Provider:
+    """A provider at which somebody's groups change."""
+
+    def __init__(self, issuer: str) -> None:
+        self.issuer = issuer
+
+    def put(self, who: str, **claims: object) -> None:
+        httpx.put(f"{self.issuer}/users/{quote(who)}", json=claims).raise_for_status()
+
+    def forget_tokens(self, who: str) -> None:
+        httpx.post(f"{self.issuer}/users/{quote(who)}/revoke-tokens").raise_for_status()
+
+
+@pytest.fixture
+def provider():
+    with run_server_in_thread(user_claims=[User(sub="nobody")]) as server:
+        yield Provider(f"http://localhost:{server.server_port}")
+
+
+@asynccontextmanager
+async def signed_in(shop, provider, who, **settings):
+    """The browser of somebody who has signed in at the console."""
+    shop.security.provider = OpenIdProvider(
+        OpenIdSettings(issuer=provider.issuer, client_id="ayes", roles=ROLES, **settings), URL
+    )
+    transport = httpx.ASGITransport(app=shop.app)
+    headers = {"origin": URL}
+    async with (
+        httpx.AsyncClient(transport=transport, base_url=URL, headers=headers) as console,
+        httpx.AsyncClient(trust_env=False) as there,
+    ):
+        asked = await console.get("/sign-in/start")
+        back = await there.post(asked.headers["location"], data={"sub": who})
+        answer = await console.get(back.headers["location"])
+        assert answer.status_code == 200, answer.text
+        yield console
+    shop.security.provider = None
+
+
+async def vote(shop, console, call):
+    """The answer to a vote on a new call, which is as it was when it was counted."""
+    digest = await shop.ask(call)
+    return await console.post(
+        f"/api/v1/calls/{call}/votes", json={"verdict": "approve", "digest": digest}
+    )
+
+
+async def readings(shop, name):
+    return [fact for fact in await shop.service.read(GROUPS) if fact.slot.tail[1] == name]
+
+
+async def test_the_vote_of_a_member_counts_with_what_was_read(shop, provider):
+    """And the approval says who named the groups, of which account, and when."""
+    provider.put("ana", groups=["finance", "leads"])
+    async with signed_in(shop, provider, "ana") as console:
+        answer = await vote(shop, console, "shop/g1/c1")
+        assert answer.json()["status"] == "approved", answer.text
+        [shown] = answer.json()["memberships"]
+        assert (shown["person"], shown["groups"]) == ("ana", ["finance"])
+        assert (shown["issuer"], shown["subject"]) == (provider.issuer, "ana")
+        [fact] = await readings(shop, "ana")
+        assert fact.event.groups == ("finance", "leads")
+        assert fact.event.by.kind == "api"
+        assert datetime.fromisoformat(shown["read_at"]) == fact.event.read_at
+        # The same again is recorded once.
+        assert (await vote(shop, console, "shop/g1/c2")).json()["status"] == "approved"
+        assert len(await readings(shop, "ana")) == 1
+
+
+async def test_a_removal_at_the_provider_acts_on_the_next_vote(shop, provider):
+    provider.put("ben", groups=["finance"])
+    async with signed_in(shop, provider, "ben") as console:
+        assert (await vote(shop, console, "shop/g2/c1")).json()["status"] == "approved"
+        provider.put("ben", groups=["guests"])
+        answer = await vote(shop, console, "shop/g2/c2")
+        assert answer.status_code == 403
+        assert f"asks group:finance, lea. {provider.issuer} named guests" in answer.text
+        provider.put("ben", groups=["finance"])
+        assert (await vote(shop, console, "shop/g2/c3")).json()["status"] == "approved"
+        assert [one.event.groups for one in await readings(shop, "ben")] == [
+            ("finance",), ("guests",), ("finance",),
+        ]  # fmt: skip
+
+
+async def missing(provider, _shop):
+    provider.put("cai", name="cai")
+    return "sent no claim 'groups'"
+
+
+async def malformed(provider, _shop):
+    provider.put("cai", groups={"finance": True})
+    return "sent no claim 'groups'"
+
+
+async def away(_provider, shop):
+    shop.security.provider._client.server_metadata["userinfo_endpoint"] = "http://localhost:1/"
+    return "does not answer as it should"
+
+
+async def forgotten(provider, _shop):
+    provider.forget_tokens("cai")
+    return "does not answer as it should"
+
+
+async def another(provider, shop):
+    asked = shop.security.provider
+    provider.put("kai", groups=["finance"])
+    async with signed_in(shop, provider, "kai"):
+        account_of(shop, "cai").tokens = account_of(shop, "kai").tokens
+    shop.security.provider = asked
+    return "answered about somebody else"
+
+
+def account_of(shop, subject):
+    accounts = [one.account for one in shop.security.sessions._open.values() if one.account]
+    return [one for one in accounts if one.subject == subject][-1]
+
+
+@pytest.mark.parametrize("fault", [missing, malformed, away, forgotten, another])
+async def test_where_the_provider_says_nothing_no_vote_for_a_group_counts(shop, provider, fault):
+    """Although it said something before that would count still; and the person is told why."""
+    provider.put("cai", groups=["finance"])
+    call = f"shop/g3/{fault.__name__}"
+    async with signed_in(shop, provider, "cai") as console:
+        await shop.service.people()
+        said = await fault(provider, shop)
+        answer = await vote(shop, console, call)
+        assert answer.status_code == 403
+        assert said in answer.text
+        ref = CallRef.parse(call)
+        assert await shop.service.read(ref.vote("cai")) == ()
+        async with Ledger.connect(shop.server.store.path, role="reviewer-cai") as own:
+            with pytest.raises(NotAllowed, match=said):
+                await own.reviewer("cai").approve(call)
+    await release(shop, "cai")
+
+
+async def release(shop, name):
+    """The name is free for the account of another provider."""
+    await people.say(shop.server.store, name, e.PersonAdded())
+
+
+async def test_an_access_token_is_renewed(shop, provider):
+    """By the refresh token, where the provider has given one."""
+    provider.put("dee", groups=["finance"])
+    async with signed_in(shop, provider, "dee") as console:
+        account = account_of(shop, "dee")
+        account.tokens = {**account.tokens, "access_token": "ended"}
+        assert (await vote(shop, console, "shop/g4/c1")).json()["status"] == "approved"
+        assert account.tokens["access_token"] != "ended"
+
+
+async def test_the_vote_at_another_door_counts_for_as_long_as_what_was_read(shop, provider):
+    """A program with the person's own credentials, which no provider knows."""
+    provider.put("eva", groups=["finance"])
+    await ensure_account(shop.server.store.path, "reviewer-eva")
+    async with Ledger.connect(shop.server.store.path, role="reviewer-eva") as own:
+        await shop.ask("shop/g5/c1")
+        with pytest.raises(NotAllowed, match="has not been read: sign in to the console"):
+            await own.reviewer("eva").approve("shop/g5/c1")
+        async with signed_in(shop, provider, "eva"):
+            pass
+        await own.reviewer("eva").approve("shop/g5/c1")
+        [decided] = await recorded(shop.service, CallRef.parse("shop/g5/c1").decided.subject)
+        assert isinstance(decided.event, e.Approved)
+        assert decided.event.memberships[0].person == "eva"
+
+
+async def test_only_the_consoles_login_says_who_is_in_a_group(shop):
+    """Not the voter, not a service and not another person, with a client of their own."""
+    now = datetime.now(UTC)
+    forged = e.GroupsRead("https://evil", "fay", ("finance",), now, now)
+    store = shop.server.store.path
+    for name in ("reviewer-fay", "reviewer-ana"):
+        await ensure_account(store, name)
+    for role in ("reviewer-fay", "reviewer-ana", "service", "operator", "organisation", "gate"):
+        async with Ledger.connect(store, role=role) as ledger:
+            with pytest.raises(BrokerRefused):
+                await ledger.append(groups_slot("fay", now, 1), forged)
+
+
+async def test_a_member_may_stop(shop, provider):
+    """`may_stop` names a group: a member who was read lately, and nobody else."""
+    provider.put("gus", groups=["oncall"])
+    provider.put("hal", groups=["finance"])
+    for who, may in (("hal", False), ("gus", True)):
+        async with signed_in(shop, provider, who) as console:
+            stop = {"workspace": "shop", "reason": "Wrong account.", "name": "s1", "for_s": 1}
+            answer = await console.post("/api/v1/stops", json=stop)
+            assert answer.status_code == (200 if may else 403), answer.text
+            assert may or "may_stop in the policy names others" in answer.text
+    given = StopRef("shop", "gus", "s1").given
+    assert len(await shop.service.read(given)) == 1
