@@ -150,6 +150,17 @@ export interface Undoing {
   undo_within_s: number | null;
 }
 
+/** By what a vote counted as that of a member of groups. */
+export interface Membership {
+  /** Whose vote it is. */
+  person: string;
+  groups: string[];
+  /** Who named the groups, of which account there, and when. */
+  issuer: string;
+  subject: string;
+  read_at: string;
+}
+
 /** The state of a call. `arguments` are raw JSON text: those that run, edits included. */
 export interface CallState {
   call: string;
@@ -164,6 +175,8 @@ export interface CallState {
   voters: string[];
   ground: string;
   reason: string;
+  /** By which groups of a provider some of the voters counted. */
+  memberships: Membership[];
   edited: boolean;
   /** The arguments as requested, if a reviewer changed them; else "". */
   requested_arguments: string;
