@@ -253,7 +253,9 @@ class OpenIdProvider:
         answer = await self._client.get(where, token=account.access)
         if answer.is_client_error and (renewing := account.tokens.get("refresh_token")):
             renewed = await self._client.fetch_access_token(
-                grant_type="refresh_token", refresh_token=renewing
+                grant_type="refresh_token",
+                refresh_token=renewing,
+                scope="",  # what it gave, and perhaps not all that we had asked for
             )
             account.tokens = {**account.tokens, **renewed}
             answer = await self._client.get(where, token=account.access)

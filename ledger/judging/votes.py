@@ -214,8 +214,9 @@ def can_help(
     for principal in dict.fromkeys((reviewer, *givers)):
         behalf = "" if principal == reviewer else principal
         vote = e.Voted(verdict="approve", digest=asking.digest, on_behalf_of=behalf)
-        groups = call.people.groups(principal, at)
-        members = _members(ballots) | dict.fromkeys(groups, (principal,))
+        members = _members(ballots)
+        for group in call.people.groups(principal, at):
+            members[group] = (*members.get(group, ()), principal)
         if objection(call, vote, reviewer, at, spent=spent) is None and _adds(
             with_members(call, members), principal, ballots
         ):
@@ -325,7 +326,7 @@ def _membership(call: Call, principal: str, vote: Fact) -> e.Membership | None:
     return e.Membership(principal, groups, read.issuer, read.subject, read.read_at)
 
 
-def _members(cast: Iterable[CastVote]) -> Members:
+def _members(cast: Iterable[CastVote]) -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     for one in cast:
         for group in one.membership.groups if one.membership is not None else ():

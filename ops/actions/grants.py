@@ -125,7 +125,9 @@ async def _vote_too(ledger: Ledger, call: Call | None, name: str, reason: str) -
     ):
         return None
     vote = e.Voted(verdict="approve", digest=call.approval_request.digest)
-    if not may_vote(call, vote, name) or any(one.slot.tail[3] == name for one in call.votes):
+    call, _ = await ledger.with_given(call, name)
+    has_voted = any(one.slot.tail[3] == name for one in call.votes)
+    if has_voted or not may_vote(call, vote, name, ledger.now()):
         return None
     try:
         await ledger.reviewer(name).approve(call.ref, reason=reason)

@@ -505,6 +505,16 @@ def test_two_accounts_of_a_member_are_one_voter():
     assert count_votes(replace(call, people=known(*ben))).verdict is not None
 
 
+def test_nothing_is_needed_of_a_member_whose_group_has_decided():
+    ben = e.AccountBound(account=f"openid:{ISSUER}#2")
+    people = known((1, "ana", ANA), (1, "ana", read("finance")),
+                   (1, "ben", ben), (2, "ben", read("finance", subject="2")))  # fmt: skip
+    asking = {"voters": ("group:finance",), "also": (Quorum(("lea",)),)}
+    for said, helps in ((), True), ((("ben", YES),), False):
+        call = replace(told(asking, *said), people=people)
+        assert can_help(call, "ana", START) is helps
+
+
 def test_who_can_help_by_a_group_that_was_read_long_ago_is_told():
     asking = {"voters": ("group:finance",)}
     people = known((1, "ana", ANA), (2, "ana", read("finance", at=-86400)), (3, "ana", read()))

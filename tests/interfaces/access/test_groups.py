@@ -2,18 +2,16 @@
 
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from urllib.parse import quote
 
 import httpx
 import pytest
 import pytest_asyncio
 from console_client import URL, site
-from oidc_provider_mock import User, run_server_in_thread
+from openid_providers import PROVIDERS, SECRET
 from until import recorded
 
 from ayes.interfaces.access.openid import OpenIdProvider, OpenIdSettings
 from ayes.ledger.clients.services import Ledger
-from ayes.ops.actions import people
 from ayes.ops.broker.server import ensure_account
 from ayes.schemas import events as e
 from ayes.schemas.errors import BrokerRefused, NotAllowed
@@ -33,46 +31,37 @@ voters = ["group:finance", "lea"]
 ROLES = {"reviewer": ("*",)}
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shop(tmp_path_factory):
-    async with site(tmp_path_factory.mktemp("groups"), POLICY) as made:
+@pytest.fixture(scope="module", params=PROVIDERS)
+def provider(request):
+    with request.param() as made:
         yield made
 
 
-class Provider:
-    """A provider at which somebody's groups change."""
-
-    def __init__(self, issuer: str) -> None:
-        self.issuer = issuer
-
-    def put(self, who: str, **claims: object) -> None:
-        httpx.put(f"{self.issuer}/users/{quote(who)}", json=claims).raise_for_status()
-
-    def forget_tokens(self, who: str) -> None:
-        httpx.post(f"{self.issuer}/users/{quote(who)}/revoke-tokens").raise_for_status()
-
-
-@pytest.fixture
-def provider():
-    with run_server_in_thread(user_claims=[User(sub="nobody")]) as server:
-        yield Provider(f"http://localhost:{server.server_port}")
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shop(tmp_path_factory, provider):
+    async with site(tmp_path_factory.mktemp("groups"), POLICY) as made:
+        yield made
 
 
 @asynccontextmanager
 async def signed_in(shop, provider, who, **settings):
     """The browser of somebody who has signed in at the console."""
     shop.security.provider = OpenIdProvider(
-        OpenIdSettings(issuer=provider.issuer, client_id="ayes", roles=ROLES, **settings), URL
+        OpenIdSettings(
+            issuer=provider.issuer,
+            client_id="ayes",
+            client_secret=SECRET,
+            scopes=("openid", "profile", "groups"),
+            roles=ROLES,
+            **settings,
+        ),
+        URL,
     )
     transport = httpx.ASGITransport(app=shop.app)
     headers = {"origin": URL}
-    async with (
-        httpx.AsyncClient(transport=transport, base_url=URL, headers=headers) as console,
-        httpx.AsyncClient(trust_env=False) as there,
-    ):
+    async with httpx.AsyncClient(transport=transport, base_url=URL, headers=headers) as console:
         asked = await console.get("/sign-in/start")
-        back = await there.post(asked.headers["location"], data={"sub": who})
-        answer = await console.get(back.headers["location"])
+        answer = await console.get(await provider.sign_in(asked.headers["location"], who))
         assert answer.status_code == 200, answer.text
         yield console
     shop.security.provider = None
@@ -173,12 +162,6 @@ async def test_where_the_provider_says_nothing_no_vote_for_a_group_counts(shop, 
         async with Ledger.connect(shop.server.store.path, role="reviewer-cai") as own:
             with pytest.raises(NotAllowed, match=said):
                 await own.reviewer("cai").approve(call)
-    await release(shop, "cai")
-
-
-async def release(shop, name):
-    """The name is free for the account of another provider."""
-    await people.say(shop.server.store, name, e.PersonAdded())
 
 
 async def test_an_access_token_is_renewed(shop, provider):
