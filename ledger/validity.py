@@ -391,6 +391,8 @@ def refusal(call: Call, slot: Slot, event: e.Event, now: datetime) -> Refused | 
 _DECIDING: Final = frozenset({"gated", "vote", "escalated", "announced", "withdrawn", "decided"})
 
 
-def may_vote(call: Call, vote: e.Voted, reviewer: str, at: datetime) -> bool:
+def may_vote(
+    call: Call, vote: e.Voted, reviewer: str, at: datetime, before: int | None = None
+) -> bool:
     """Whether this person, or the one in whose place they vote, was asked and is not excluded."""
-    return objection_to_voter(call, vote, reviewer, at) is None
+    return objection_to_voter(call, vote, reviewer, at, before) is None

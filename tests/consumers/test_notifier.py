@@ -4,7 +4,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -30,7 +30,7 @@ from ayes.schemas import events as e
 from ayes.schemas.backoff import Backoff
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import BadFile
-from ayes.schemas.slots import ROOT, CallRef
+from ayes.schemas.slots import ROOT, CallRef, account_slot, groups_slot
 from ayes.schemas.tools import ToolSpec
 
 pytestmark = IN_MEMORY_FIRST
@@ -184,6 +184,26 @@ async def test_those_whom_a_void_run_wrongs_are_told(shop, port, inboxes, tmp_pa
     assert mail.subject == "A run of refund counts for nothing: shop/t1/c1"
     assert "void:      claim.1 by " in mail.body
     assert "the call was not decided before it" in mail.body
+
+
+async def test_members_of_a_group_are_told_although_they_were_read_long_ago(
+    shop, port, inboxes, tmp_path
+):
+    """They sign in again to vote. Whoever was read as no member since is not told."""
+    await shop.open(CONTACTS + rule("money", "ask", 'voters = ["group:finance"]'))
+    now = datetime.now(UTC)
+    for name, said in (("ana", [["finance"]]), ("ben", [["finance"], ["guests"]]), ("rita", [])):
+        account = e.AccountBound(account=f"openid:https://login.example#{name}")
+        await shop.ledger.append(account_slot(name, 1), account)
+        for days, groups in zip((40, 30), said, strict=False):
+            at = now - timedelta(days=days)
+            read = e.GroupsRead("https://login.example", name, tuple(groups), at, at)
+            await shop.ledger.append(groups_slot(name, at, 1), read)
+    await shop.request(requester="zoe")
+    async with shop.gates(), notifiers(port, inboxes.channels(tmp_path)):
+        assert await told(shop, 1) == {"ana asked"}
+        await shop.request(SECOND, requester="zoe")
+        assert await told(shop, 1, SECOND) == {"ana asked"}
 
 
 async def test_a_secret_stays_here(shop: Shop, port: EventLog, inboxes: Inboxes, tmp_path: Path):

@@ -598,14 +598,18 @@ def test_who_may_vote_depends_on_when():
     """As it was before a fact of the log: whoever is asked only later is not asked then (B40)."""
     call = told(*STAGED, MORE, LAST)
     asked = {
-        seq: [name for name in ("ben", "lea", "max", "ops-7") if may_vote(call, VOTE, name, seq)]
+        seq: [
+            name
+            for name in ("ben", "lea", "max", "ops-7")
+            if may_vote(call, VOTE, name, START, seq)
+        ]
         for seq in (3, 4, 5)
     }
     assert asked == {3: ["ben"], 4: ["ben", "lea"], 5: ["ben", "lea", "max", "ops-7"]}
-    assert may_vote(call, VOTE, "ops-7")
-    assert may_vote(call, behalf("lea"), "zoe")
-    assert not may_vote(call, behalf("lea"), "zoe", 3)
-    assert not may_vote(told(STAGED[0]), VOTE, "ben")
+    assert may_vote(call, VOTE, "ops-7", START)
+    assert may_vote(call, behalf("lea"), "zoe", START)
+    assert not may_vote(call, behalf("lea"), "zoe", START, 3)
+    assert not may_vote(told(STAGED[0]), VOTE, "ben", START)
 
 
 # ------------------------------------------------------------------------------ until when, and who

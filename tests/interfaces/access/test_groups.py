@@ -2,17 +2,19 @@
 
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from functools import partial
 
 import httpx
 import pytest
 import pytest_asyncio
 from console_client import URL, site
 from openid_providers import PROVIDERS, SECRET
-from until import recorded
+from until import recorded, until
 
 from ayes.interfaces.access.openid import OpenIdProvider, OpenIdSettings
 from ayes.ledger.clients.services import Ledger
 from ayes.ops.broker.server import ensure_account
+from ayes.projections.views.fact import fact_row
 from ayes.schemas import events as e
 from ayes.schemas.errors import BrokerRefused, NotAllowed
 from ayes.schemas.slots import GROUPS, CallRef, StopRef, groups_slot
@@ -92,6 +94,13 @@ async def test_the_vote_of_a_member_counts_with_what_was_read(shop, provider):
         assert fact.event.groups == ("finance", "leads")
         assert fact.event.by.kind == "api"
         assert datetime.fromisoformat(shown["read_at"]) == fact.event.read_at
+        page = await console.get("/calls/shop/g1/c1")
+        assert f"finance, as {provider.issuer} said of ana" in page.text
+        [decided] = await shop.service.read(CallRef.parse("shop/g1/c1").decided)
+        assert (
+            f"ana of finance as {provider.issuer} said of ana at"
+            in fact_row(decided, full=True).what
+        )
         # The same again is recorded once.
         assert (await vote(shop, console, "shop/g1/c2")).json()["status"] == "approved"
         assert len(await readings(shop, "ana")) == 1
@@ -188,6 +197,67 @@ async def test_the_vote_at_another_door_counts_for_as_long_as_what_was_read(shop
         [decided] = await recorded(shop.service, CallRef.parse("shop/g5/c1").decided.subject)
         assert isinstance(decided.event, e.Approved)
         assert decided.event.memberships[0].person == "eva"
+
+
+async def test_a_question_is_a_members_also_if_they_were_read_long_ago(shop, provider):
+    """It is in their list, and they may vote, since they are read anew then."""
+    call = "shop/g6/c1"
+    digest = await shop.ask(call)
+    for who, groups, is_theirs in (("ida", "finance", True), ("jim", "guests", False)):
+        provider.put(who, groups=[groups])
+        async with signed_in(shop, provider, who) as console:
+            async with Ledger.connect(shop.server.store.path, role="api") as api:
+                now = api.now()
+                old = e.GroupsRead(provider.issuer, who, (groups,), now, now)
+                await api.append(groups_slot(who, now, 7), old)
+
+            async def listed(more):
+                page = (await console.get(f"/api/v1/calls?status=pending{more}")).json()
+                return call in [one["call"] for one in page["calls"]]
+
+            await until(partial(listed, ""))
+            assert await listed("&mine=true") is is_theirs
+            record = (await console.get(f"/api/v1/calls/{call}")).json()
+            [refusal] = [one["refusal"] for one in record["may"] if one["action"] == "approve"]
+            assert (not refusal) is is_theirs
+            assert is_theirs or f"{provider.issuer} named guests for jim" in refusal
+    async with signed_in(shop, provider, "ida") as console:
+        answer = await console.post(
+            f"/api/v1/calls/{call}/votes", json={"verdict": "approve", "digest": digest}
+        )
+        assert answer.json()["status"] == "approved", answer.text
+
+
+async def test_a_name_and_an_account_take_no_group_with_them(shop, provider):
+    """Two subjects with one name, and one subject with two: nobody signs in, nothing is read."""
+    claim = {"reviewer_claim": "preferred_username"}
+    provider.put("7f", preferred_username="kim", groups=["finance"])
+    provider.put("8a", preferred_username="kim", groups=["finance"])
+    async with signed_in(shop, provider, "7f", **claim) as console:
+        assert (await vote(shop, console, "shop/g7/c1")).json()["status"] == "approved"
+    for who, called, said in (
+        ("8a", "kim", "another account there was kim before"),
+        ("7f", "kimberly", "who bound it first"),
+    ):
+        provider.put(who, preferred_username=called, groups=["finance"])
+        with pytest.raises(AssertionError, match=said):
+            async with signed_in(shop, provider, who, **claim):
+                pass
+    [read] = await readings(shop, "kim")
+    assert read.event.subject == "7f"
+    assert await readings(shop, "kimberly") == []
+
+
+async def test_several_votes_at_once_take_one_reading(shop, provider):
+    provider.put("lou", groups=["finance"])
+    calls = [f"shop/g8/c{number}" for number in range(3)]
+    shown = [{"call": one, "digest": await shop.ask(one)} for one in calls]
+    async with signed_in(shop, provider, "lou") as console:
+        provider.put("lou", groups=["finance", "leads"])
+        votes = {"verdict": "approve", "calls": shown}
+        results = (await console.post("/api/v1/votes", json=votes)).json()
+    assert [one["state"]["status"] for one in results] == ["approved"] * 3
+    assert len(await readings(shop, "lou")) == 2
 
 
 async def test_only_the_consoles_login_says_who_is_in_a_group(shop):

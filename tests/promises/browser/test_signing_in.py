@@ -2,12 +2,16 @@
 
 from contextlib import asynccontextmanager
 
+import httpx
 import pytest
 from browser import opened, person
 from oidc_provider_mock import User, run_server_in_thread
 from playwright.async_api import expect
 
 from ayes.interfaces.access.openid import OpenIdProvider, OpenIdSettings
+from ayes.ledger.clients.services import Ledger
+from ayes.schemas.policy import applied
+from ayes.schemas.slots import policy_slot
 
 ELSEWHERE = "http://elsewhere.example/"
 
@@ -66,6 +70,31 @@ async def signing_in_at(issuer, security):
     security.provider = OpenIdProvider(settings, security.url)
     yield
     security.provider = None
+
+
+async def test_a_member_of_a_group_votes(browser, shop, issuer):
+    """Whose groups are read before the vote; the page of the call shows who named them."""
+    async with Ledger.connect(shop.server.store.path, role="operator") as operator:
+        rule = '[[rule]]\nname = "money"\ntools = ["*"]\nthen = "ask"\nvoters = ["group:leads"]\n'
+        await operator.append(policy_slot("shop", 2), applied(rule))
+    await shop.ask("shop/order-1/refund-1")
+    async with signing_in_at(issuer, shop.security):
+        context = await opened(browser, shop)
+        page = await context.new_page()
+        await page.goto("/sign-in/start?next=/calls/shop/order-1/refund-1")
+        await page.get_by_role("button", name="Authorize as ben").click()
+        await expect(page).to_have_url(f"{shop.security.url}/calls/shop/order-1/refund-1")
+        await page.locator("article.call[data-ready] [data-key=a]").click()
+        decision = page.get_by_role("region", name="The decision")
+        await expect(decision).to_contain_text("Approved by ben")
+        await expect(decision).to_contain_text(f"leads, as {issuer} said of ben")
+        async with httpx.AsyncClient(trust_env=False) as client:
+            await client.put(f"{issuer}/users/ben", json={"groups": ["guests"]})
+        await shop.ask("shop/order-1/refund-2")
+        await page.goto("/calls/shop/order-1/refund-2")
+        await page.locator("article.call[data-ready] [data-key=a]").click()
+        await expect(page.get_by_text(f"{issuer} named guests for ben").first).to_be_visible()
+        await context.close()
 
 
 async def test_a_provider_on_another_site_signs_in(browser, shop, issuer):
