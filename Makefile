@@ -90,7 +90,8 @@ sim: setup       ## SEEDS=1000 simulated worlds of CALLS=200 on a hostile broker
 conformance: setup ## what needs more than the locked environment: reference libraries in JavaScript, Go, an environment for each framework; says what it skips
 	@.ci/go || echo "Go is not installed: the test of examples/go skips" >&2
 	@CONFORMANCE=1 .ci/tests -m "" -n 2 --timeout 600 tests/projections/test_ai_sdk.py tests/projections/test_ai_sdk_ui.py \
-	  tests/docs/test_schemas.py tests/promises/contract tests/adapters/test_frameworks.py
+	  tests/docs/test_schemas.py tests/interfaces/access/test_openid.py tests/interfaces/access/test_groups.py \
+	  tests/promises/contract tests/adapters/test_frameworks.py
 
 properties: setup ## 20,000 examples of each property of the rules that void facts (half an hour), 1,000 of every other one
 	@$(BIN)/pytest tests/ledger/test_validity.py -n 2 --timeout 0 --hypothesis-profile=properties

@@ -7,7 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 import pytest_asyncio
-from oidc_provider_mock import User, run_server_in_thread
+from openid_providers import PROVIDERS, SECRET
 from sections import section
 from until import until
 
@@ -48,30 +48,36 @@ auditor = ["*"]
 """
 #: The store of each console, by its URL.
 stores = {}
+#: Where people sign in at it.
+providers = {}
 ROLES = {"reviewer": ("leads",), "operator": ("sre",)}
 
 
+@pytest.fixture(scope="module", params=PROVIDERS)
+def provider(request):
+    with request.param() as made:
+        for name, (called, groups) in PEOPLE.items():
+            made.put(name, preferred_username=called, groups=groups)
+        yield made
+
+
 @pytest.fixture(scope="module")
-def issuer():
-    users = [
-        User(sub=name, claims={"preferred_username": called, "groups": groups})
-        for name, (called, groups) in PEOPLE.items()
-    ]
-    with run_server_in_thread(user_claims=users, require_nonce=True) as server:
-        yield f"http://localhost:{server.server_port}"
+def issuer(provider):
+    return provider.issuer
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def console(tmp_path_factory, issuer):
+async def console(tmp_path_factory, provider):
     """The URL of a console where people sign in at that provider."""
     folder = tmp_path_factory.mktemp("openid")
-    (folder / "secret").write_text("of the client\n")
-    sign_in = section("openid", folder, SETTINGS.format(issuer=issuer))
+    (folder / "secret").write_text(f"{SECRET}\n")
+    sign_in = section("openid", folder, SETTINGS.format(issuer=provider.issuer))
     async with EmbeddedServer(folder / "store") as server:
         await declare_streams(server.store.path)
         async with serving(server.store, "ana", port=0, sign_in=sign_in) as served:
             assert served.link == ""
             stores[served.url] = server.store
+            providers[served.url] = provider
             yield served.url
 
 
@@ -92,8 +98,8 @@ async def sent_there(client, console):
 
 async def sign_in(client, console, who, **form):
     """The console's answer to somebody who comes back from the provider."""
-    there = await client.post(await sent_there(client, console), data={"sub": who} | form)
-    return await client.get(there.headers["location"])
+    asked = await sent_there(client, console)
+    return await client.get(await providers[console].sign_in(asked, who, **form))
 
 
 async def test_somebody_signs_in(console, issuer):
@@ -171,8 +177,7 @@ async def test_a_person_who_was_removed_is_signed_out(console):
 async def test_an_answer_belongs_to_the_browser_that_asked(console):
     """A foreign answer, which would sign a victim in as the attacker, and the same one again."""
     async with browser() as attacker, browser() as victim:
-        there = await attacker.post(await sent_there(attacker, console), data={"sub": "ana"})
-        back = there.headers["location"]
+        back = await providers[console].sign_in(await sent_there(attacker, console), "ana")
         await sent_there(victim, console)
         for client in (victim, victim):
             page = await client.get(back)
@@ -222,46 +227,50 @@ async def test_somebody_without_a_workspace_is_not_signed_in(tmp_path, issuer):
 
 
 @asynccontextmanager
-async def answered(issuer):
+async def answered(elsewhere):
     """A provider of which somebody has an answer, as `ana`: its secret and the answer."""
-    settings = OpenIdSettings(issuer=issuer, client_id="ayes", roles=ROLES)
+    settings = OpenIdSettings(
+        issuer=elsewhere.issuer,
+        client_id="ayes",
+        client_secret=SECRET,
+        scopes=("openid", "groups"),
+        roles=ROLES,
+    )
     provider = OpenIdProvider(settings, "http://127.0.0.1:8420")
     url, secret = await provider.begin("/")
-    async with browser() as client:
-        there = await client.post(url, data={"sub": "ana"})
-    query = parse_qs(urlsplit(there.headers["location"]).query)
+    query = parse_qs(urlsplit(await elsewhere.sign_in(url, "ana")).query)
     yield provider, secret, {name: value for name, [value] in query.items()}
 
 
-async def test_an_answer_is_believed_once(issuer):
-    async with answered(issuer) as (provider, secret, answer):
-        one = await provider.finish(secret, answer)
+async def test_an_answer_is_believed_once(provider):
+    async with answered(provider) as (asked, secret, answer):
+        one = await asked.finish(secret, answer)
         assert (one.visitor.name, one.account.subject, one.following) == ("ana", "ana", "/")
         assert one.said == (("leads", "sre"), "")
         with pytest.raises(NotAllowed):
-            await provider.finish(secret, answer)
+            await asked.finish(secret, answer)
 
 
 @pytest.mark.parametrize("change", [{"state": "another"}, {"state": ""}, {"iss": "http://evil"}])
-async def test_another_answer_is_not_believed(issuer, change):
-    async with answered(issuer) as (provider, secret, answer):
+async def test_another_answer_is_not_believed(provider, change):
+    async with answered(provider) as (asked, secret, answer):
         with pytest.raises(NotAllowed):
-            await provider.finish(secret, answer | change)
+            await asked.finish(secret, answer | change)
 
 
-async def test_an_answer_to_somebody_else_is_not_believed(issuer):
+async def test_an_answer_to_somebody_else_is_not_believed(provider):
     """The nonce, and whom an ID token is for."""
-    async with answered(issuer) as (provider, secret, answer):
-        [(key, begun)] = provider._begun.items()
-        provider._begun[key] = type(begun)(
+    async with answered(provider) as (asked, secret, answer):
+        [(key, begun)] = asked._begun.items()
+        asked._begun[key] = type(begun)(
             begun.state, "another", begun.code_verifier, begun.following, begun.at
         )
         with pytest.raises(Unavailable, match="InvalidClaimError"):
-            await provider.finish(secret, answer)
-    async with answered(issuer) as (provider, secret, answer):
-        provider.settings = provider.settings.model_copy(update={"client_id": "another"})
+            await asked.finish(secret, answer)
+    async with answered(provider) as (asked, secret, answer):
+        asked.settings = asked.settings.model_copy(update={"client_id": "another"})
         with pytest.raises(Unavailable, match="InvalidClaimError"):
-            await provider.finish(secret, answer)
+            await asked.finish(secret, answer)
 
 
 async def test_a_provider_that_is_away_is_reported():
