@@ -22,7 +22,7 @@ from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.people import plain
 from ayes.schemas.quorums import GROUP, is_among, is_group
-from ayes.schemas.slots import PEOPLE, PERSON, groups_of_day
+from ayes.schemas.slots import PEOPLE, PERSON, groups_slot
 
 #: How accounts at OpenID Connect providers begin; the issuer, `#` and the subject follow.
 OPENID: Final = "openid:"
@@ -159,7 +159,7 @@ def readings_for(voters: Iterable[str], votes: Iterable[tuple[str, datetime]]) -
     if not any(map(is_group, voters)):
         return ()
     days = (
-        groups_of_day(plain(name), at - timedelta(days=back))
+        groups_slot(plain(name), at - timedelta(days=back), 1).subject.removesuffix("1") + "*"
         for name, at in votes
         for back in (1, 0)
     )

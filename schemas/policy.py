@@ -120,15 +120,7 @@ from ayes.schemas.events import (
 from ayes.schemas.ids import is_token, token
 from ayes.schemas.limits import cited
 from ayes.schemas.people import plain
-from ayes.schemas.quorums import (
-    GROUP,
-    everybody,
-    is_among,
-    is_group,
-    is_plain,
-    lacking,
-    needed,
-)
+from ayes.schemas.quorums import GROUP, everybody, is_among, is_group, is_plain, lacking, needed
 from ayes.schemas.routes import DEFAULT_ROOM, Contact, Contacts, Route, check_routing
 from ayes.schemas.toml_files import (
     Interval,

@@ -534,11 +534,6 @@ def groups_slot(name: str, day: datetime, number: int) -> Slot:
     return Slot(ORGANISATION, "", tail)
 
 
-def groups_of_day(name: str, day: datetime) -> str:
-    """The wildcard over what was said of a person's groups that day."""
-    return groups_slot(name, day, 1).subject.removesuffix("1") + "*"
-
-
 def matches(pattern: str, subject: str) -> bool:
     """Whether a NATS subject matches a pattern with `*` (one token) and `>` (the rest)."""
     wanted, tokens = pattern.split("."), subject.split(".")

@@ -106,11 +106,7 @@ class Security:
         self.changed = asyncio.get_running_loop().create_future()
 
     def sign_in(
-        self,
-        request: Request,
-        response: Response,
-        visitor: Visitor,
-        account: Account | None = None,
+        self, request: Request, response: Response, visitor: Visitor, account: Account | None = None
     ) -> None:
         """Begin a session in place of the one before, and have the browser keep its secret."""
         self.sessions.end(request.cookies.get(self.cookie, ""))

@@ -70,8 +70,8 @@ _DEPOSED_S: Final = 20.0
 #: The entries of the bucket `running`, which only the gate may write.
 SEEN: Final = f"{LOG}.seen"
 READING: Final = f"{LOG}.reading"
-#: The facts that are read at each start. Uses of grants and budgets are as many as calls: they are
-#: read in the background, and counted whenever they are read.
+#: The facts that are read at each start. Uses of grants, budgets and what was said of groups are as
+#: many as calls: they are read in the background, and counted whenever they are read.
 LONG_LIVED: Final = tuple(
     f"{ROOT}.*.{kind}"
     for kind in (
@@ -82,7 +82,8 @@ LONG_LIVED: Final = tuple(
         f"{GRANT}.*.*.revoked.*",
         f"{DELEGATION}.>",
         f"{STOP}.>",
-        f"{PERSON}.>",
+        f"{PERSON}.*.*",
+        f"{PERSON}.*.account.*",
         f"{LOGIN}.>",
         f"{LOG}.*",
     )

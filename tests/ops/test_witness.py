@@ -37,7 +37,16 @@ from ayes.ops.inspection import watching, witness
 from ayes.schemas import events as e
 from ayes.schemas.errors import Unavailable
 from ayes.schemas.policy import applied
-from ayes.schemas.slots import BUDGET, FILLED_BY, GRANT, ROOT, ThreadRef, matches, policy_slot
+from ayes.schemas.slots import (
+    BUDGET,
+    FILLED_BY,
+    GRANT,
+    PERSON,
+    ROOT,
+    ThreadRef,
+    matches,
+    policy_slot,
+)
 
 THREAD = ThreadRef("shop", "t1")
 FACTS = 41
@@ -461,11 +470,11 @@ def test_a_policy_that_rotted_starts_no_worker(damaged: Path, index: bool):
 
 
 def test_whatever_lives_long_is_read_at_each_start():
-    """All that is no thread's is: policies, tools, people, stops, with their ends. Uses of grants
-    and budgets are as many as calls.
+    """All that is no thread's is: policies, tools, people, stops, with their ends. Uses of grants,
+    budgets and what was said of groups are as many as calls.
     """
     once = {slot for slot in FILLED_BY if slot[0].startswith("_") and slot[0] != BUDGET}
-    once -= {(GRANT, "*", "*", "used", "#")}
+    once -= {(GRANT, "*", "*", "used", "#"), (PERSON, "*", "groups", "#", "#")}
     for slot in once:
         subject = f"{ROOT}.shop.{'.'.join(slot)}".translate(dict.fromkeys(b"*#%", "1"))
         assert any(matches(pattern, subject) for pattern in witness.LONG_LIVED), subject

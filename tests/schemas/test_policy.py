@@ -455,6 +455,12 @@ def test_airline_example_asks_before_changes():
         ('[groups]\n"a b" = ["x"]', ["line 2", "group 'a b' cannot be used", "Rename it"]),
         ('[groups]\n\n_x = ["x"]', ["line 3", "group '_x' cannot be used"]),
         ('[groups]\n"" = ["x"]', ["line 2", "group '' cannot be used"]),
+        *((rule(*ASK, f"voters = ['group:{name}']"), ["line 5", f"'group:{name}' names no group"])
+          for name in ("", " finance", "fin*", "?")),
+        ('[owners]\nx = ["group:finance"]\n', ["line 2", "'group:finance' may not be here"]),
+        ('may_revoke = ["ana", "group:finance"]', ["line 1", "'group:finance' may not be here"]),
+        ('may_reconcile = ["group:finance"]', ["line 1", "'group:finance' may not be here"]),
+        ('[groups]\nsec = ["group:finance"]', ["line 2", "'group:finance' is not a valid pattern"]),
         ('[groups]\nops = ["x"]\nsec = ["@ops"]',
          ["line 3", "'@ops' is not a valid pattern", "only be among voters"]),
         ("[groups]\nops = []", ["line 2", "'ops' is empty"]),

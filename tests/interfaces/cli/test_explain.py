@@ -27,11 +27,12 @@ from ayes.ledger.judging.votes import CastVote, counted
 from ayes.ledger.objections import Objection, VoteFlaw
 from ayes.ledger.validity import call_of
 from ayes.ops.workers import reactions, working
+from ayes.projections.views.call import vote_words
 from ayes.schemas import events as e
 from ayes.schemas.digest import text_digest
-from ayes.schemas.errors import BadSlot, UnknownCall
+from ayes.schemas.errors import BadSlot, NotAllowed, UnknownCall
 from ayes.schemas.policy import read_policy
-from ayes.schemas.slots import ORGANISATION, CallRef, policies, policy_slot
+from ayes.schemas.slots import ORGANISATION, CallRef, account_slot, policies, policy_slot
 from ayes.schemas.tools import Tool, ToolSpec
 
 CALL = CallRef.parse("shop/order-17/refund-1")
@@ -123,6 +124,42 @@ async def test_it_says_who_agrees_who_is_missing_and_who_does_not_count(admin, g
     ]
     assert told["expires_at"] is not None
     assert (told["decision"], told["by_now"], told["next_stage"]) == (None, None, None)
+
+
+async def test_who_sits_for_a_group_is_explained_and_who_votes_for_none(admin, gate, explain):
+    """The members who voted beside the group; a stranger's vote with what is known of them."""
+    policy = rule(
+        "money",
+        "ask",
+        'voters = ["group:finance", "lea"]',
+        "votes_needed = 2",
+        'also = [{voters = ["group:Board"]}]',
+        'break_glass = ["group:oncall"]',
+    )
+    await apply(admin, f'may_stop = ["group:oncall"]\nmay_resume = ["group:oncall"]\n{policy}')
+    await requested(admin)
+    known = await until(admin, "gated")
+    now = admin.now()
+    for name, groups in (("ana", ("finance", "Board")), ("ben", ("finance",)), ("zoe", ("x",))):
+        issuer, later = "https://login.example", now + timedelta(minutes=15)
+        account = e.AccountBound(account=f"openid:{issuer}#{name}")
+        await admin.append(account_slot(name, 1), account)
+        read = e.GroupsRead(issuer, name, groups, now, later)
+        await admin.record_groups(name, read)
+    for name in ("ben", "ana"):
+        await admin.reviewer(name).approve(CALL)
+    with pytest.raises(NotAllowed, match=r"asks group:finance, lea, group:Board\. https://login"):
+        await admin.reviewer("zoe").approve(CALL)
+    vote = e.Voted(verdict="approve", digest=known.approval_request.digest)
+    await admin.try_append(CALL.vote("zoe"), vote)
+    told = await explain()
+    seats = [(one["voters"], one["missing"]) for one in told["judged"]["asks"]["quorums"]]
+    assert seats == [(["group:finance", "lea"], 0), (["group:Board"], 1)]
+    assert [one["flaw"] for one in told["votes"]] == ["", "", "zoe was not asked"]
+    assert told["by_now"] is None
+    call = await admin.call(CALL)
+    words = vote_words(call, await admin.tally(call))
+    assert words == "2 of 3 approvals (ben, ana). Missing: one of group:Board."
 
 
 async def test_a_vote_that_does_not_count_is_shown_with_why(admin, gate, explain):
