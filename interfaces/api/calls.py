@@ -79,7 +79,7 @@ async def calls(
 async def waiting(chosen: CallQuery, visit: Reading) -> Waiting:
     """The pending calls."""
     ledger = visit.reading
-    mine = await mine_of(ledger, visit.visitor)
+    mine = await mine_of(visit)
     page = visit.waiting.page(
         chosen.limit,
         _MAX_BYTES,

@@ -44,11 +44,16 @@ async def _read(visit: Visit, voters: Iterable[str]) -> None:
 
 def _account(visit: Visit) -> Account | None:
     """The account at the provider with which the visitor has signed in; None: with none."""
-    security = getattr(visit.request.app.state, "security", None)  # not of requests over NATS
-    if security is None or security.provider is None or Role.REVIEWER not in visit.visitor.roles:
+    if not has_provider(visit) or Role.REVIEWER not in visit.visitor.roles:
         return None
-    found: Account | None = security.account_of(visit.request)
+    found: Account | None = visit.request.app.state.security.account_of(visit.request)
     return found
+
+
+def has_provider(visit: Visit) -> bool:
+    """Whether people sign in at a provider here."""
+    security = getattr(visit.request.app.state, "security", None)  # not of requests over NATS
+    return security is not None and security.provider is not None
 
 
 async def record(

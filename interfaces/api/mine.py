@@ -5,12 +5,12 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from ayes.interfaces.api.identity import Role, Visitor
+from ayes.interfaces.api.groups import has_provider
+from ayes.interfaces.api.identity import Role, Visit, Visitor
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.judging.grants import delegations_of
-from ayes.ledger.people import people_of, readings_for
+from ayes.ledger.people import People
 from ayes.projections.pending import Entry
-from ayes.schemas.quorums import GROUP
 from ayes.schemas.slots import DELEGATION, REMOVALS, ROOT, CallRef
 
 #: Whether a pending call is for the visitor to decide.
@@ -19,19 +19,18 @@ type Mine = Callable[[Entry], bool]
 _DELEGATIONS: Final = f"{ROOT}.*.{DELEGATION}.>"
 
 
-async def mine_of(ledger: Ledger, visitor: Visitor) -> Mine:
+async def mine_of(visit: Visit) -> Mine:
     """The pending calls that the visitor was asked about, whether they have voted or not."""
+    ledger, visitor = visit.reading, visit.visitor
     if Role.REVIEWER not in visitor.roles:
         return lambda _entry: False
     name, now = visitor.name, ledger.now()
-    own = readings_for((GROUP,), [(name, now)])
-    facts = await ledger.read(_DELEGATIONS, REMOVALS, *own)
-    given = [one for one in delegations_of(facts) if one.delegated.to == name]
-    if names := dict.fromkeys(one.ref.giver for one in given):
-        facts = await ledger.read(*readings_for((GROUP,), [(one, now) for one in (name, *names)]))
-    # Whose groups were read long ago is asked to sign in again.
-    people = replace(people_of(facts), forgives=True)
-    groups = {one: people.groups(one, now) for one in (name, *names)}
+    every = delegations_of(await ledger.read(_DELEGATIONS, REMOVALS))
+    given = [one for one in every if one.delegated.to == name]
+    names, people = (name, *(one.ref.giver for one in given)), People()
+    if has_provider(visit):  # whose groups were read long ago is asked to sign in again
+        people = replace(await ledger.people(*names), forgives=True)
+    groups = {one: people.groups(one, now) for one in names}
 
     def mine(entry: Entry) -> bool:
         return entry.asks(name, groups[name]) or any(

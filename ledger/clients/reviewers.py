@@ -544,10 +544,10 @@ class Reviewer:
 
     async def _check_right(self, ref: StopRef, key: str, what: str) -> Policies:
         policies = await self._ledger.policies(ref.workspace)
-        people, now = await self._ledger.people(self.name), self._ledger.now()
+        by_group, now = any(map(is_group, policies.people(key))), self._ledger.now()
+        people = await self._ledger.people(*([self.name] if by_group else []))
         if not may(policies, people, self.name, key, now):
             where = "all workspaces" if ref.workspace == ORGANISATION else ref.workspace
-            by_group = any(map(is_group, policies.people(key)))
             why = f" {people.groups_words(self.name, now)}" if by_group else ""
             raise NotAllowed(
                 f"{self.name} may not {what} {where}: {key} in the policy names others, or the "

@@ -316,9 +316,8 @@ def _cast(call: Call, delegated: _Delegated) -> Iterable[CastVote]:
 
 def _membership(call: Call, principal: str, vote: Fact) -> e.Membership | None:
     """The groups by which a vote may count; None if none of this person's was asked."""
-    own = call.people.groups(principal, vote.recorded_at, vote.seq).intersection(
-        may_ever_vote(call)
-    )
+    own = call.people.groups(principal, vote.recorded_at, vote.seq)
+    own = own.intersection(may_ever_vote(call)) if own else own
     read = call.people.reading(principal, vote.seq)
     if not own or read is None:
         return None
