@@ -199,6 +199,33 @@ async def test_the_vote_at_another_door_counts_for_as_long_as_what_was_read(shop
         assert decided.event.memberships[0].person == "eva"
 
 
+async def test_a_vote_that_nobody_checked_does_not_count(shop, provider):
+    """A client of one's own votes as it likes: without a reading, and when the last one has ended.
+    The gate counts neither, and the vote of somebody who was asked by name alone decides.
+    """
+    store, account = shop.server.store.path, f"openid:{provider.issuer}#mia"
+    for name in ("mia", "lea"):
+        await ensure_account(store, f"reviewer-{name}")
+    async with (
+        Ledger.connect(store, role="reviewer-mia") as mia,
+        Ledger.connect(store, role="reviewer-lea") as lea,
+        Ledger.connect(store, role="api") as api,
+    ):
+        for number, said in enumerate(("has not been read", "which is too long ago")):
+            ref = CallRef.parse(f"shop/g9/c{number}")
+            digest = await shop.ask(str(ref))
+            with pytest.raises(NotAllowed, match=said):
+                await mia.reviewer("mia").approve(ref)
+            assert await mia.try_append(ref.vote("mia"), e.Voted("approve", digest)) is None
+            await lea.reviewer("lea").approve(ref)
+            [decided] = await recorded(shop.service, ref.decided.subject)
+            assert (decided.event.voters, decided.event.memberships) == (("lea",), ())
+            await mia.reviewer("mia").bind(account)
+            now = api.now()
+            ended = e.GroupsRead(provider.issuer, "mia", ("finance",), now, now)
+            await api.record_groups("mia", ended)
+
+
 async def test_a_question_is_a_members_also_if_they_were_read_long_ago(shop, provider):
     """It is in their list, and they may vote, since they are read anew then."""
     call = "shop/g6/c1"
