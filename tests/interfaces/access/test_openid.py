@@ -196,19 +196,19 @@ async def test_a_link_is_no_way_in(console):
         assert answer.status_code == 403
 
 
-async def test_somebody_without_a_workspace_is_not_signed_in(tmp_path, issuer):
+async def test_somebody_without_a_workspace_is_not_signed_in(tmp_path, provider):
     """B74: whom the provider's groups let see other workspaces than theirs here sees none, which is
     never taken for all.
     """
-    (tmp_path / "secret").write_text("of the client\n")
-    text = (
-        SETTINGS.format(issuer=issuer) + '[openid.workspaces]\nshop = ["leads"]\nbank = ["sre"]\n'
-    )
+    (tmp_path / "secret").write_text(f"{SECRET}\n")
+    within = '[openid.workspaces]\nshop = ["leads"]\nbank = ["sre"]\n'
+    text = SETTINGS.format(issuer=provider.issuer) + within
     sign_in_at = section("openid", tmp_path, text)
     async with EmbeddedServer(tmp_path / "store") as server:
         await declare_streams(server.store.path)
         await people.say(server.store, "ben", e.PersonAdded(workspaces=("bank",)))
         async with serving(server.store, "ana", port=0, sign_in=sign_in_at) as served:
+            providers[served.url] = provider
             for who, said in (
                 ("eva", "eva is in none of the groups"),
                 ("ben", "lets ben see shop, and ben belongs to other workspaces here"),
