@@ -27,6 +27,7 @@ type VoteFlaw = Literal[
     "deadline",
     "excluded",
     "removed",
+    "elsewhere",
     "stranger",
     "glass_for_another",
     "unused",
@@ -60,7 +61,8 @@ class Objection(Struct, frozen=True):
     """Why a vote does not count."""
 
     flaw: VoteFlaw
-    #: The person who is excluded or removed; for other flaws the person whose vote it would be.
+    #: The person who is excluded, removed or of other workspaces; for other flaws the person whose
+    #: vote it would be.
     person: str
 
 
@@ -77,8 +79,8 @@ def objection(
     """Return the first reason why a vote does not count; None if it counts.
 
     1. people were not asked before it, the call was decided before it, or the deadline had passed;
-    2. the reviewer, or the person in whose place they vote, is excluded, was removed before it, or
-       was not asked;
+    2. the reviewer, or the person in whose place they vote, is excluded, was removed before it, is
+       of other workspaces, or was not asked;
     3. it would let the call run and holds an instruction that its verdict does not use, or breaks
        the glass without a reason;
     4. that person did not delegate the vote to the reviewer;
@@ -167,8 +169,9 @@ def objection_to_voter(
     for name in dict.fromkeys((reviewer, principal)):
         if is_excluded(name, excluded, asking.people):
             return Objection("excluded", name)
-        if call.people.is_removed(name, before):
-            return Objection("removed", name)
+        if (bar := call.people.bar(name, call.ref.workspace, before)) is not None:
+            is_removal = isinstance(bar.event, e.PersonRemoved)
+            return Objection("removed" if is_removal else "elsewhere", name)
     if vote.verdict != "break_glass":
         is_asked = call.people.is_among(principal, call.voters(before), at, before)
     elif principal != reviewer:
@@ -206,6 +209,8 @@ def refused_vote(call: Call, vote: e.Voted, reviewer: str, now: datetime) -> Ref
             return NotAllowed(_excluded_text(call, who, f"does not count{how}"))
         case "removed":
             return NotAllowed(f"{who} was removed, so no vote of theirs counts.")
+        case "elsewhere":
+            return NotAllowed(f"{who} is not of {call.ref.workspace}, so no vote of theirs counts.")
         case "glass_for_another":
             never = "nobody may break the glass in another's place"
             return NotAllowed(f"{never}. {reviewer} may do it only in their own.")

@@ -5,8 +5,9 @@ person's own credentials. In the order of the log the first one who binds an acc
 the organisation says that the name stands for nobody, or for somebody else, from there on. What a
 workspace says counts for nothing here.
 
-Nothing runs on what is recorded in the name of a removed person: votes, grants and delegations do
-not count. So it does not matter that a broker still accepts the old password.
+Nothing runs on what is recorded in the name of a removed person, or of one in a workspace that is
+not theirs: votes, grants and delegations do not count. So it does not matter that a broker still
+accepts the old password, or lets a person of some workspaces record in all.
 
 Who is in a group of a provider is what it said last, of the account there that the person has
 bound, for as long as that lasts (docs/decisions/0068). Nobody is in a group otherwise.
@@ -53,13 +54,21 @@ class People(Struct, frozen=True):
 
     def is_removed(self, name: str, before: int | None = None) -> bool:
         """Whether a name stands for nobody; with `before`, just before that number of the log."""
-        return self.removal(name, before) is not None
+        last = self._last(name, before)
+        return last is not None and isinstance(last.event, e.PersonRemoved)
 
-    def removal(self, name: str, before: int | None = None) -> Fact | None:
-        """The fact by which a name stands for nobody; None if it stands for somebody."""
-        changes = reversed(self.changes.get(plain(name), ()))
-        last = next((one for one in changes if before is None or one.seq < before), None)
-        return last if last is not None and isinstance(last.event, e.PersonRemoved) else None
+    def bar(self, name: str, workspace: str, before: int | None = None) -> Fact | None:
+        """The fact by which a name may decide nothing in a workspace: its removal, or its addition
+        to others; None if it may. With `before`, just before that number of the log.
+        """
+        last = self._last(name, before)
+        match last and last.event:
+            case e.PersonRemoved():
+                return last
+            case e.PersonAdded(workspaces=only) if only and workspace not in only:
+                return last
+            case _:
+                return None
 
     def workspaces(self, name: str, before: int | None = None) -> tuple[str, ...]:
         """The workspaces that a person may see and decide in, by the last fact that says so; with
@@ -69,6 +78,10 @@ class People(Struct, frozen=True):
             if isinstance(one.event, e.PersonAdded) and (before is None or one.seq < before):
                 return one.event.workspaces
         return ()
+
+    def _last(self, name: str, before: int | None = None) -> Fact | None:
+        changes = reversed(self.changes.get(plain(name), ()))
+        return next((one for one in changes if before is None or one.seq < before), None)
 
     def reading(self, name: str, before: int | None = None) -> e.GroupsRead | None:
         """What was said last of the groups of a person, whether or not it still counts.

@@ -226,6 +226,8 @@ def _void_vote(call: Call, fact: Fact, vote: e.Voted) -> str | None:
         return None  # the count of the votes says whether it counts
     if found.flaw == "removed":
         return f"{found.person} was removed before it"
+    if found.flaw == "elsewhere":
+        return f"{found.person} was not of {call.ref.workspace} then"
     return VOID_VOTE.get(found.flaw, f"{vote.on_behalf_of or reviewer} may not cast it")
 
 

@@ -546,12 +546,12 @@ class Reviewer:
         policies = await self._ledger.policies(ref.workspace)
         by_group, now = any(map(is_group, policies.people(key))), self._ledger.now()
         people = await self._ledger.people(*([self.name] if by_group else []))
-        if not may(policies, people, self.name, key, now):
+        if not may(policies, people, self.name, key, ref.workspace, now):
             where = "all workspaces" if ref.workspace == ORGANISATION else ref.workspace
             why = f" {people.groups_words(self.name, now)}" if by_group else ""
             raise NotAllowed(
                 f"{self.name} may not {what} {where}: {key} in the policy names others, or the "
-                f"name was removed.{why} Nothing was recorded."
+                f"name was removed or is of other workspaces.{why} Nothing was recorded."
             )
         return policies
 

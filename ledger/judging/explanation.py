@@ -352,6 +352,8 @@ def _flaw(call: Call, cast: CastVote) -> str:
             return f"{who} {_why_excluded(who, call.wish, asking)}{only}"
         case "removed":
             return f"{who} was removed before it"
+        case "elsewhere":
+            return f"{who} was not of {call.ref.workspace} then"
         case "stranger" if cast.vote.verdict != "break_glass":
             return f"{who} was not asked"
         case "stranger" | "glass_for_another":

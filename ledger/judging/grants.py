@@ -9,7 +9,8 @@ give in Ana's name. Their state at a moment is derived from the facts:
 * A delegation lets another person vote in the giver's place, until its time is over or it is ended.
   The giver's calendar may give one too, in a slot of its own (docs/decisions/0069).
 
-Neither counts if its giver had been removed by then, so they are read together with the removals.
+Neither counts if its giver had been removed by then, or the workspace was not theirs. So they are
+read together with the removals.
 """
 
 import json
@@ -44,7 +45,7 @@ class Grant(Struct, frozen=True):
 
     ref: GrantRef
     given: Fact
-    #: Also a removal of its giver that came before it.
+    #: Also a removal of its giver, or an addition to other workspaces, that came before it.
     revoked: Fact | None = None
     #: By number.
     used: tuple[Fact, ...] = ()
@@ -89,7 +90,7 @@ class Delegation(Struct, frozen=True):
 
     ref: DelegationRef
     given: Fact
-    #: Also a removal of its giver that came before it.
+    #: Also a removal of its giver, or an addition to other workspaces, that came before it.
     ended: Fact | None = None
 
     @property
@@ -131,7 +132,9 @@ def grants_of(facts: Iterable[Fact]) -> tuple[Grant, ...]:
                 fact for place, fact in places.items() if place.partition(".")[0] == "revoked"
             ]
             first = min(revoked, key=attrgetter("seq"), default=None)
-            found.append(Grant(ref, given, people.removal(giver, given.seq) or first, used))
+            found.append(
+                Grant(ref, given, people.bar(giver, ref.workspace, given.seq) or first, used)
+            )
     return tuple(sorted(found, key=lambda one: one.given.seq))
 
 
@@ -147,7 +150,8 @@ def delegations_of(facts: Iterable[Fact]) -> tuple[Delegation, ...]:
                 ref = DelegationRef(given.slot.workspace, giver, name)
                 ended = [places[one] for one in ends if one in places]
                 first = min(ended, key=attrgetter("seq"), default=None)
-                found.append(Delegation(ref, given, people.removal(giver, given.seq) or first))
+                bar = people.bar(giver, ref.workspace, given.seq)
+                found.append(Delegation(ref, given, bar or first))
     return tuple(sorted(found, key=lambda one: one.given.seq))
 
 

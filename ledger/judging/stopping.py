@@ -14,10 +14,11 @@ def may(
     people: People,
     person: str,
     key: str,
+    workspace: str,
     at: datetime,
     before: int | None = None,
 ) -> bool:
-    """Whether a person may stop (`may_stop`) or resume (`may_resume`).
+    """Whether a person may stop (`may_stop`) or resume (`may_resume`) in a workspace.
 
     Args:
         policies: of the workspace; for the whole organisation, its own alone.
@@ -25,7 +26,7 @@ def may(
     """
     named = policies.people(key)
     is_named = not named or people.is_among(person, named, at, before)
-    return is_named and not people.is_removed(person)
+    return is_named and people.bar(person, workspace) is None
 
 
 def people_to_read(policies: Policies, stop: Stop) -> tuple[str, ...]:
@@ -49,8 +50,8 @@ def ending(stop: Stop, policies: Policies, people: People) -> e.StopEnded | None
     """
     if stop.ended is not None:
         return None
-    given = stop.given
-    if not may(policies, people, stop.ref.giver, "may_stop", given.recorded_at, given.seq):
+    given, where = stop.given, stop.ref.workspace
+    if not may(policies, people, stop.ref.giver, "may_stop", where, given.recorded_at, given.seq):
         where = "all workspaces" if stop.ref.workspace == ORGANISATION else stop.ref.workspace
         return e.StopEnded(reason=f"{stop.ref.giver} may not stop {where}.")
     if missing(stop, policies, people):
@@ -66,9 +67,10 @@ def missing(stop: Stop, policies: Policies, people: People) -> int:
 
 
 def _counted(stop: Stop, policies: Policies, people: People) -> tuple[str, ...]:
+    where = stop.ref.workspace
     names = (
         fact.slot.tail[4]
         for fact in stop.resumed
-        if may(policies, people, fact.slot.tail[4], "may_resume", fact.recorded_at, fact.seq)
+        if may(policies, people, fact.slot.tail[4], "may_resume", where, fact.recorded_at, fact.seq)
     )
     return tuple(dict.fromkeys(names))

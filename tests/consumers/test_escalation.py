@@ -408,12 +408,23 @@ async def test_a_word_that_was_ended_gives_no_vote(shop: Shop):
 
 @pytest.mark.log("memory", "jetstream")
 @pytest.mark.parametrize("is_given_before", [True, False])
-async def test_a_removed_person_has_no_word_to_give(shop: Shop, is_given_before: bool):
-    """Neither does Ben vote for Ana on what she said before she was removed, nor after it (B40)."""
+@pytest.mark.parametrize(
+    ("bar", "why"),
+    [
+        (e.PersonRemoved(), "ana was removed before it"),
+        (e.PersonAdded(workspaces=("hr",)), "ana was not of shop then"),
+    ],
+)
+async def test_who_may_decide_nothing_here_has_no_word_to_give(
+    shop: Shop, bar: e.Event, why: str, is_given_before: bool
+):
+    """Neither does Ben vote for Ana on what she said before she was removed, or became a person of
+    other workspaces, nor after it (B40).
+    """
     await shop.open(asking(voters='"ana", "cy"'))
     if is_given_before:
         await delegate(shop)
-    await shop.ledger.record_person(partial(person_slot, "ana"), e.PersonRemoved())
+    await shop.ledger.record_person(partial(person_slot, "ana"), bar)
     if not is_given_before:
         await delegate(shop)
     async with shop.gates():
@@ -423,8 +434,8 @@ async def test_a_removed_person_has_no_word_to_give(shop: Shop, is_given_before:
         await shop.ledger.reviewer("cy").vote(FIRST, Ballot("deny"))
         assert (await shop.decided(e.Denied)).voters == ("cy",)
     assert [one.flaw for one in (await explanation(shop.ledger, FIRST)).votes] == [
-        "ana was removed before it",
-        "ana was removed before it",
+        why,
+        why,
         "",
     ]
 

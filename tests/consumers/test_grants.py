@@ -116,13 +116,15 @@ async def test_a_revoked_grant_covers_nothing_more(shop: Shop):
     assert (await shop.ledger.call(FIRST)).status is Status.RUNNING
 
 
-async def test_a_grant_that_a_removed_person_gives_covers_nothing(shop: Shop):
-    """By any program with the old password. One given before the removal stays, until it is
-    revoked; one given after the name was added again counts (B40, I6).
+@pytest.mark.parametrize("bar", [e.PersonRemoved(), e.PersonAdded(workspaces=("hr",))])
+async def test_a_grant_of_who_may_decide_nothing_here_covers_nothing(shop: Shop, bar: e.Event):
+    """A removed person's, by any program with the old password, and one of other workspaces. One
+    given before stays, until it is revoked; one given after the name was added again counts (B40,
+    I6).
     """
     ana, told = shop.ledger.reviewer("ana"), shop.ledger.record_person
     await ana.grant(ANAS, "refund", for_s=60)
-    await told(partial(person_slot, "ana"), e.PersonRemoved())
+    await told(partial(person_slot, "ana"), bar)
     with pytest.raises(AlreadyFilled, match="it is revoked"):
         await ana.grant("shop/ana/late", "refund", for_s=60)
     async with shop.gates():

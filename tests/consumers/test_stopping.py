@@ -3,6 +3,7 @@
 from collections import Counter
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from long import IN_MEMORY_FIRST
@@ -20,7 +21,7 @@ from ayes.ledger.lifecycle import Status
 from ayes.ledger.subscriptions import DURABLES
 from ayes.schemas import events as e
 from ayes.schemas.errors import AlreadyFilled, BadInput, NotAllowed, NotOpen
-from ayes.schemas.slots import ORGANISATION, GrantRef, StopRef, ThreadRef
+from ayes.schemas.slots import ORGANISATION, GrantRef, StopRef, ThreadRef, person_slot
 from ayes.schemas.tools import ToolSpec
 
 # What is tested here is the workers'; what it rests on is the contract of the log, in test_log.py.
@@ -260,6 +261,27 @@ async def test_who_may_not_is_ended_by_the_gate(shop):
             await shop.ledger.append(real.resumed_by(name), e.Resumed())
         await shop.ask(SECOND)  # the gate has seen these by then
         assert await shop.ledger.read(real.ended) == ()
+
+
+@pytest.mark.log("memory", "jetstream")
+async def test_who_is_of_other_workspaces_stops_nothing_here(shop):
+    """Nor all workspaces; nobody is named in the policy, so all others may (B40)."""
+    for name in ("ana", "ben"):
+        one_of_hr = e.PersonAdded(workspaces=("hr",))
+        await shop.ledger.record_person(partial(person_slot, name), one_of_hr)
+    async with shop.at_work(ASK):
+        for where, named in (("shop", "shop"), (ORGANISATION, "all workspaces")):
+            with pytest.raises(NotAllowed, match="or is of other workspaces"):
+                await shop.ledger.reviewer("ana").stop(StopRef(where, "ana", "s1"), reason="No.")
+            forged = StopRef(where, "ana", "s2")
+            await shop.ledger.append(forged.given, e.Stopped(reason="Mine."))
+            ended = (await shop.until(forged.ended)).event
+            assert ended.reason == f"ana may not stop {named}."
+        real = StopRef("shop", "oncall", "s1")
+        await shop.ledger.reviewer("oncall").stop(real, reason="A wrong account.")
+        await shop.ledger.append(real.resumed_by("ben"), e.Resumed())
+        await shop.ledger.reviewer("cy").resume(real)
+        assert (await shop.until(real.ended)).event.resumed_by == ("cy",)
 
 
 @pytest.mark.parametrize(

@@ -346,6 +346,8 @@ def test_a_person_has_said_it_by_any_of_their_accounts(who, said):
 
 
 GONE, BACK = e.PersonRemoved(), e.PersonAdded()
+#: Of the call's workspace alone, of it and others, and of others.
+HERE, MORE, THERE = (e.PersonAdded(workspaces=one) for one in (("acme",), ("hr", "acme"), ("hr",)))
 
 
 @pytest.mark.parametrize(
@@ -362,9 +364,21 @@ GONE, BACK = e.PersonRemoved(), e.PersonAdded()
         ("ana", YES, {("ana", 2): GONE, ("ana", 3): BACK}, ""),
         ("ana", YES, {("ana", 5): GONE}, ""),
         ("ana", YES, {("ben", 3): GONE}, ""),
+        ("ana", YES, {("ana", 3): THERE}, "ana was not of acme then"),
+        ("Ana", vote("break_glass", reason="fire"), {("ana", 3): THERE},
+         "Ana was not of acme then"),
+        ("ana", NO, {("ana", 3): THERE}, "ana was not of acme then"),
+        ("zoe", vote(on_behalf_of="ana"), {("zoe", 3): THERE}, "zoe was not of acme then"),
+        ("zoe", vote(on_behalf_of="ana"), {("ana", 3): THERE}, "ana was not of acme then"),
+        ("ana", YES, {("ana", 2): HERE, ("ana", 3): THERE}, "ana was not of acme then"),
+        ("ana", YES, {("ana", 2): THERE, ("ana", 3): GONE}, "ana was removed before it"),
+        ("ana", YES, {("ana", 2): THERE, ("ana", 3): MORE}, ""),
+        ("ana", YES, {("ana", 2): THERE, ("ana", 3): BACK}, ""),
+        ("ana", YES, {("ana", 3): HERE}, ""),
+        ("ana", YES, {("ana", 5): THERE}, ""),
     ],
 )  # fmt: skip
-def test_no_vote_counts_that_is_recorded_after_its_person_was_removed(who, said, changes, why):
+def test_no_vote_counts_of_who_was_removed_or_is_of_other_workspaces(who, said, changes, why):
     """By the order of the log: earlier votes count, and later ones until the name is added again,
     whoever still knows the password (B40).
     """
