@@ -95,7 +95,9 @@ class Webhooks:
         assert isinstance(handed, Fact), "the webhooks receive facts only"
         standings = self._file.standings.read()
         agreeing = [one for one in self._file.read().endpoints.values() if one.verified_at]
-        lacking = [one for one in agreeing if handed.seq in standings.of(one.name).parked]
+        parked = [one for one in agreeing if handed.seq in standings.of(one.name).parked]
+        # Also that of an endpoint which was removed meanwhile, and whose name is another one's.
+        lacking = [one for one in parked if one.wants(handed)]
         # It is nobody's alone if a newer program wrote it, or it was parked long ago.
         lacking = lacking or [one for one in agreeing if one.receives(handed)]
         return Outgoing(handed, await why_void(ledger, handed), tuple(lacking))

@@ -17,15 +17,32 @@ from program import started
 from receivers import Receiver, endpoint, receiving
 from until import until
 
-from ayes.consumers.webhooks.endpoints import EndpointFile
+from ayes.consumers.webhooks.endpoints import EndpointFile, check
 from ayes.consumers.webhooks.requests import Sender
 from ayes.consumers.webhooks.worker import Webhooks, replay
 from ayes.consumers.worker import Worker
 from ayes.ledger import clock
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import Mark, Parked
-from ayes.schemas.events import ModelReplied, Said, ToolStarted
-from ayes.schemas.slots import CallRef, ThreadRef
+from ayes.schemas.errors import BadId
+from ayes.schemas.events import (
+    AccountBound,
+    ModelReplied,
+    PersonAdded,
+    Said,
+    Stopped,
+    ToolStarted,
+)
+from ayes.schemas.policy import applied
+from ayes.schemas.slots import (
+    ORGANISATION,
+    CallRef,
+    StopRef,
+    ThreadRef,
+    account_slot,
+    person_slot,
+    policy_slot,
+)
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -152,6 +169,39 @@ async def test_an_endpoint_is_sent_what_it_asked_for(broker, admin, file, worksp
         assert sorted(all_.types) == ["ModelReplied", "Said", "Said"]
         assert some.types == ["ModelReplied"]
         assert none.requests == []
+
+
+async def test_what_is_the_organisations_goes_to_endpoints_of_all_workspaces(
+    broker, admin, file, workspace
+):
+    """People, policies and stops of the organisation are nobody's who was promised one workspace;
+    neither live, nor by a replay, nor with a type that they have (I7).
+    """
+    start = await admin.log.last_seq() + 1
+    of_all = {
+        person_slot("ana", 1): PersonAdded(),
+        account_slot("ana", 1): AccountBound(account="slack:T/U"),
+        policy_slot(ORGANISATION, 1): applied(""),
+        StopRef(ORGANISATION, "ana", "s1").given: Stopped(reason="An incident."),
+    }
+    async with receiving() as all_, receiving() as some, receiving() as typed:
+        one = endpoint(all_, "all")
+        file.add(one)
+        file.verify("all", clock.now())
+        added(file, some, workspace, "some")
+        added(file, typed, workspace, "typed", types=("PersonAdded", "Stopped", "PolicyApplied"))
+        async with at_work(broker, file):
+            for slot, event in of_all.items():
+                assert await admin.try_append(slot, event) is None
+            await said(admin, workspace, "m1")
+            await all_.until(lambda: len(all_.posts) == len(of_all) + 1)
+            await some.until(lambda: some.posts)
+        replayed = replay(admin, Sender(), file.named("some"), start, None, ())
+        assert [one.fact.event.text async for one in replayed] == ["m1"]
+        assert some.types == ["Said", "Said"]
+        assert typed.posts == []
+        with pytest.raises(BadId):
+            check(endpoint(some, "sly", workspaces=(ORGANISATION,)))
 
 
 async def test_a_void_fact_says_so(broker, admin, file, workspace):
