@@ -8,7 +8,8 @@
     void                         the requester and everybody who was asked: a start or result of
                                  their call counts for nothing
 
-Only people in [contacts] are told; patterns of voters are matched with them. A person without a
+Only people in [contacts] are told, and only of their workspaces; patterns of voters are matched
+with them. A person without a
 contact hears of a question through the room `default`, and so does the site if nobody at all is
 told. Which route counts, and when a notice is due, rests on the policies in force when the fact was
 recorded: so every worker answers the same. Addresses are the newest.
@@ -79,7 +80,7 @@ class _Address(NamedTuple):
 class Situation(Struct, frozen=True):
     """A call, and what says who can help with it now."""
 
-    #: With requester, agent and labels of its thread.
+    #: With requester, agent and labels of its thread, and with the people (`with_given`).
     call: Call
     #: Those in force now.
     policies: Policies
@@ -99,6 +100,12 @@ class Situation(Struct, frozen=True):
         who = person(name, accounts)
         own = [account for account, whose in accounts.items() if whose == who]
         return any(can_help(self.call, one, self.now, self.delegations) for one in (name, *own))
+
+    def is_theirs(self, name: str) -> bool:
+        """Whether they were not removed, and the workspace is theirs."""
+        people, where = self.call.people, self.call.ref.workspace
+        who = (name, person(name, self.accounts))
+        return all(people.bar(one, where) is None for one in who)
 
     def is_requester(self, name: str) -> bool:
         requester, accounts = self.call.wish.requester, self.accounts
@@ -232,7 +239,7 @@ def _people(seen: Situation, occasion: _Occasion, route: Route) -> list[_Address
         usable = tuple(
             one for one in contacts if not route.via or one.partition(":")[0] in route.via
         )
-        if usable and _is_told(seen, occasion, route, name):
+        if usable and seen.is_theirs(name) and _is_told(seen, occasion, route, name):
             found.append(_Address(name, usable))
     return found
 

@@ -230,7 +230,7 @@ class SlackClicks:
         """The reviewer whose account this is, by their own word or by the organisation's policy.
 
         Raises:
-            NotAllowed: nobody's, or that of different people.
+            NotAllowed: nobody's, or that of different people, or of one of other workspaces.
         """
         team, whose = user.get("team_id", ""), user["id"]
         accounts = [f"{PREFIX}{team}/{whose}"]
@@ -246,6 +246,10 @@ class SlackClicks:
                 f"Your Slack account {accounts[0]} belongs {problem}, so nothing was recorded. "
                 f"{self._questions.how_to_bind(accounts[0])}. The link lasts ten minutes."
             )
+        if people.bar(*names, workspace) is not None:
+            # Whether there is such a workspace is not told.
+            where = "all workspaces" if workspace == ORGANISATION else workspace
+            raise NotAllowed(f"{where} is not yours to decide in, so nothing was recorded.")
         return names.popitem()[1]
 
 

@@ -9,7 +9,7 @@ from ayes.interfaces.api.groups import has_provider
 from ayes.interfaces.api.identity import Role, Visit, Visitor
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.judging.grants import delegations_of
-from ayes.ledger.people import People
+from ayes.ledger.people import people_of
 from ayes.projections.pending import Entry
 from ayes.schemas.slots import DELEGATION, REMOVALS, ROOT, CallRef
 
@@ -25,17 +25,20 @@ async def mine_of(visit: Visit) -> Mine:
     if Role.REVIEWER not in visitor.roles:
         return lambda _entry: False
     name, now = visitor.name, ledger.now()
-    every = delegations_of(await ledger.read(_DELEGATIONS, REMOVALS))
-    given = [one for one in every if one.delegated.to == name]
-    names, people = (name, *(one.ref.giver for one in given)), People()
+    facts = await ledger.read(_DELEGATIONS, REMOVALS)
+    given = [one for one in delegations_of(facts) if one.delegated.to == name]
+    names, people = (name, *(one.ref.giver for one in given)), people_of(facts)
     if has_provider(visit):  # whose groups were read long ago is asked to sign in again
         people = replace(await ledger.people(*names), forgives=True)
     groups = {one: people.groups(one, now) for one in names}
 
     def mine(entry: Entry) -> bool:
+        if people.bar(name, entry.workspace) is not None:
+            return False
         return entry.asks(name, groups[name]) or any(
             one.ref.workspace == entry.workspace
             and one.holds(name, entry.tool, now)
+            and people.bar(one.ref.giver, entry.workspace) is None
             and entry.asks(one.ref.giver, groups[one.ref.giver])
             and not entry.excludes(name)
             for one in given

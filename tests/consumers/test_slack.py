@@ -7,6 +7,7 @@ import logging
 import re
 import time
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 import pytest_asyncio
@@ -21,13 +22,22 @@ from ayes.consumers.slack.questions import SlackQuestions
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.stops import stops_of
 from ayes.ops.broker.logins import Logins
+from ayes.ops.broker.server import ensure_account
 from ayes.ops.workers import reactions, working
 from ayes.projections.slack_messages import APPROVE, DENY, OPEN
 from ayes.schemas import events as e
 from ayes.schemas.errors import NotAllowed
 from ayes.schemas.links import BIND_LASTS_S, account_of
 from ayes.schemas.policy import applied
-from ayes.schemas.slots import ORGANISATION, ROOT, STOP, CallRef, account_slot, policy_slot
+from ayes.schemas.slots import (
+    ORGANISATION,
+    ROOT,
+    STOP,
+    CallRef,
+    account_slot,
+    person_slot,
+    policy_slot,
+)
 from ayes.schemas.tools import ToolSpec
 
 KEY = bytes(range(32))
@@ -492,6 +502,24 @@ async def test_an_account_votes_for_the_person_who_bound_it(site, slack):
     async with Ledger.connect(site.store, role="reviewer-cai") as raw:
         await raw.append(account_slot("cai", 1), e.AccountBound(account=account))
     assert (await site.service.people()).accounts[account] == "ben"
+
+
+async def test_a_person_of_other_workspaces_is_told_nothing(site, slack):
+    """B40, I7: a click, a stop and a resumption have one answer, whether there is such a place."""
+    await ensure_account(site.store, "reviewer-hal")
+    async with Ledger.connect(site.store, role="organisation") as above:
+        one_of_hr = e.PersonAdded(workspaces=("hr",))
+        await above.record_person(partial(person_slot, "hal"), one_of_hr)
+    await (await site.logins.reviewer("hal")).bind(f"slack:{TEAM}/U0HAL")
+    ref, message = await site.ask("not-hals")
+    for action in (APPROVE, DENY):
+        await slack.click(message, action, "U0HAL")
+    for words in ("stop shop x", "stop nowhere x", "resume shop/ana/x", "stop all x"):
+        await slack.command(words, "U0HAL")
+    await slack.until(lambda: len(slack.whispers) == 6)
+    places = {text.partition(" is not yours to decide in, so ")[0] for *_, text in slack.whispers}
+    assert places == {"shop", "nowhere", "all workspaces"}
+    assert (slack.views, await site.votes(ref)) == ([], [])
 
 
 async def test_an_account_that_two_people_have_is_nobodys(site, slack):

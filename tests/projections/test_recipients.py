@@ -9,6 +9,7 @@ from stories import REF, START, Story, question, request
 from ayes.ledger.call import Call
 from ayes.ledger.judging.grants import delegations_of
 from ayes.ledger.judging.policies import AppliedPolicy, Policies
+from ayes.ledger.people import People, people_of
 from ayes.ledger.validity import call_of
 from ayes.projections.recipients import MAX_LATE_S, Notification, Situation, is_needed, messages
 from ayes.schemas import events as e
@@ -17,7 +18,7 @@ from ayes.schemas.errors import BadFile
 from ayes.schemas.events import Quorum, Stage
 from ayes.schemas.policy import read_policy
 from ayes.schemas.routes import Quiet
-from ayes.schemas.slots import DelegationRef
+from ayes.schemas.slots import DelegationRef, person_slot
 
 CALL = REF.wish(1, 0)
 WISH = e.Wish(tool="refund", arguments='{"order":"A-17"}')
@@ -45,7 +46,7 @@ class Told(Story):
 
     def __init__(self, *, at: datetime = START, **asking: object) -> None:
         super().__init__()
-        self.begins = at
+        self.begins, self.people = at, People()
         wish = replace(request(WISH), agent="desk-1", labels={"channel": "chat"})
         self.put(CALL.requested, wish)
         self.put(CALL.gated, replace(question(WISH), **{"voters": ("ana", "ben")} | asking))
@@ -64,9 +65,15 @@ class Told(Story):
         self.put(CALL.decided, event)
         return self
 
+    def of_hr(self, *names: str) -> "Told":
+        """These people are of another workspace."""
+        one = e.PersonAdded(workspaces=("hr",))
+        self.people = people_of(Fact(0, START, person_slot(name, 1), one) for name in names)
+        return self
+
     @property
     def call(self) -> Call:
-        return call_of(CALL, self.facts)
+        return replace(call_of(CALL, self.facts), people=self.people)
 
     def found(
         self, text: str, organisation: str = "", *, of: int = -1, after=SOON, given=()
@@ -223,6 +230,21 @@ def test_an_expiry_is_told_to_the_requester():
     """It is an occasion of its own, since nobody decided."""
     expired = Told().decide(e.Expired(rule="money", policy_version=1, after_s=60))
     assert brief(expired.found(CONTACTS)) == {"rita expired mail"}
+
+
+def test_nobody_is_told_of_a_workspace_that_is_not_theirs():
+    """Not of a question, by their own name or another, nor of what they asked for (I7)."""
+    anybody = Told(voters=("*",)).of_hr("ana")
+    assert brief(anybody.found(CONTACTS)) == {"ben asked push", "olga asked mail"}
+    # As if they had been removed: the question waits, and the default room hears of it.
+    nobody_here = Told().of_hr("ana", "ben")
+    assert brief(nobody_here.found(CONTACTS + DEFAULT)) == {"#default asked chat"}
+    expired = Told(may_break_glass=("olga",)).of_hr("rita", "olga")
+    expired.put(CALL.decided, e.Expired(rule="money", policy_version=1, after_s=60))
+    assert brief(expired.found(CONTACTS)) == set()
+    broken = Told(may_break_glass=("olga",)).of_hr("ana")
+    broken.put(CALL.announced, e.GlassBroken(reviewer="olga", reason="fire"))
+    assert brief(broken.found(CONTACTS)) == {"ben broken-glass push"}
 
 
 def test_of_calls_that_nobody_was_asked_about_nobody_is_told():

@@ -1,6 +1,7 @@
 """Lists of calls, and the record of one, over HTTP."""
 
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import msgspec
 import pytest
@@ -9,8 +10,10 @@ from shop import rule
 from until import recorded
 
 from ayes.interfaces.api.identity import Role, Visitor
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.judging.chain import thread_below
-from ayes.schemas.slots import CallRef
+from ayes.schemas import events as e
+from ayes.schemas.slots import CallRef, person_slot
 from ayes.schemas.tools import ToolSpec
 
 CALL = "shop/order-17/refund-1"
@@ -189,6 +192,16 @@ async def test_a_delegate_finds_what_is_theirs(shop, client):
     hour = timedelta(hours=1)
     await lea.delegate("shop/lea/away", "ana", starts_at=now - hour, ends_at=now + hour)
     assert names((await client.get(f"{PENDING}&mine=true")).json()) == ["refund-1"]
+
+    async with Ledger.connect(shop.server.store.path, role="organisation") as organisation:
+        told, one_of_hr = organisation.record_person, e.PersonAdded(workspaces=("hr",))
+        await told(partial(person_slot, "lea"), one_of_hr)  # her voice is not one here
+        assert names((await client.get(f"{PENDING}&mine=true")).json()) == []
+        await told(partial(person_slot, "lea"), e.PersonAdded())
+        assert names((await client.get(f"{PENDING}&mine=true")).json()) == ["refund-1"]
+        await told(partial(person_slot, "ana"), one_of_hr)
+        shop.visitor = Visitor("ana", frozenset({Role.REVIEWER}))  # her session has ended
+        assert names((await client.get(f"{PENDING}&mine=true")).json()) == []
 
 
 @pytest.mark.parametrize("shop", [POLICY_OF_TWO], indirect=True, ids=["two votes"])
