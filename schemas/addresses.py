@@ -1,4 +1,4 @@
-"""Which IP addresses a request may go to that somebody else's URL asks for.
+"""Which IP addresses a request may go to that somebody else's URL asks for; and where we listen.
 
 A URL is not trusted to lead outside: it may name the machine itself, its network, or the service
 with the credentials of a virtual machine. So an address is public only if it is known to be: all
@@ -7,6 +7,11 @@ that is not listed here as public or private is `special`, and nothing is ever s
 
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Final, Literal
+
+from ayes.schemas.errors import BadInput
+
+#: The hosts by which a machine reaches itself alone.
+LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
 type Reach = Literal["public", "private", "special"]
 
@@ -33,6 +38,21 @@ _UNICAST_6: Final = IPv6Network("2000::/3")
 _SPECIAL_6: Final = tuple(map(IPv6Network, ("2002::/16", "2001::/32", "2001:20::/28", "3fff::/20")))
 #: How a host without IPv4 reaches an IPv4 address (RFC 6052).
 _NAT64: Final = IPv6Network("64:ff9b::/96")
+
+
+def check_reach(option: str, host: str, *, has_tls: bool, how: str) -> None:
+    """Refuse to listen where others can reach it and read what is sent on the way.
+
+    Args:
+        has_tls: whether the operator says that a proxy with TLS stands before it.
+        how: how they say that.
+    """
+    if host not in LOOPBACK and not has_tls:
+        raise BadInput(
+            f"{option} {host} can be reached from elsewhere, and this speaks plain HTTP: what is "
+            f"sent could be read on the way. Put a proxy with TLS before it and say {how}, or "
+            "listen on 127.0.0.1."
+        )
 
 
 def client_of(address: str) -> str:

@@ -18,27 +18,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ayes.schemas.addresses import client_of
-from ayes.schemas.errors import BadInput
 
 #: The whole of a request, from the connection on or from its first byte.
 REQUEST_S: Final = 60.0
 MAX_OPEN: Final = 2_000
-LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
-
-
-def check_reach(option: str, host: str, *, has_tls: bool, how: str) -> None:
-    """Refuse to listen where others can reach it and read what is sent on the way.
-
-    Args:
-        has_tls: whether the operator says that a proxy with TLS stands before it.
-        how: how they say that.
-    """
-    if host not in LOOPBACK and not has_tls:
-        raise BadInput(
-            f"{option} {host} can be reached from elsewhere, and this speaks plain HTTP: what is "
-            f"sent could be read on the way. Put a proxy with TLS before it and say {how}, or "
-            "listen on 127.0.0.1."
-        )
 
 
 class _Bounded(H11Protocol):

@@ -29,13 +29,13 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ayes.interfaces.access.http_server import LOOPBACK
 from ayes.interfaces.access.openid import Account, OpenIdProvider
 from ayes.interfaces.access.sessions import BEGUN, LONGEST_S, WRONG, Attempts, Sessions
 from ayes.interfaces.api.problems import respond, status_of
 from ayes.ledger.people import People
 from ayes.ops.tokens import AccessFile
 from ayes.ops.visitors import Visitor
+from ayes.schemas.addresses import LOOPBACK
 from ayes.schemas.errors import ApprovalsError
 from ayes.schemas.logs import get_logger
 

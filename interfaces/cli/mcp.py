@@ -16,6 +16,7 @@ from ayes.interfaces.cli.terminal.output import print_message
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.link_key import link_key as key_of_links
 from ayes.ops.broker.processes import die_with_parent
+from ayes.schemas.addresses import LOOPBACK, check_reach
 from ayes.schemas.errors import BadInput
 
 app: Final = commands()
@@ -63,8 +64,8 @@ async def gateway(
     if http:
         from ayes.interfaces.access import http_server
 
-        http_server.check_reach("--http", host, has_tls=behind_tls, how="--behind-tls")
-        if host not in http_server.LOOPBACK and not said.clients:
+        check_reach("--http", host, has_tls=behind_tls, how="--behind-tls")
+        if host not in LOOPBACK and not said.clients:
             raise BadInput(
                 f"--http {http} can be reached from elsewhere, and there is no [[mcp.client]] with "
                 "a token in the settings. Add one, or listen on 127.0.0.1."

@@ -11,6 +11,7 @@ from ayes.ledger.nats.credentials import Store
 from ayes.ops.broker.accounts import READS
 from ayes.ops.broker.reads import Reads
 from ayes.ops.workers import until_signalled
+from ayes.schemas.addresses import check_reach
 from ayes.schemas.errors import BadInput
 
 app: Final = commands()
@@ -41,7 +42,7 @@ async def aap(
     from ayes.interfaces.aap.routes import application
     from ayes.interfaces.access import http_server
 
-    http_server.check_reach("--http", host, has_tls=behind_tls, how="--behind-tls")
+    check_reach("--http", host, has_tls=behind_tls, how="--behind-tls")
 
     async with session.connect("service") as ledger, opened(said, ledger, made) as instances:
         app = application(said, ledger, instances)

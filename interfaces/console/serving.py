@@ -19,6 +19,7 @@ from ayes.interfaces.console.application import console
 from ayes.ledger.nats.credentials import Store
 from ayes.ops.tokens import AccessFile
 from ayes.ops.workers import gone
+from ayes.schemas.addresses import LOOPBACK, check_reach
 from ayes.schemas.errors import BadInput
 
 #: The port of the first console on a machine; another one takes any that is free, and keeps it.
@@ -100,18 +101,18 @@ def _check_reach(host: str, public_url: str, sign_in: OpenIdSettings | None) -> 
         )
     if parts.path.strip("/") or parts.query:
         raise BadInput(f"[console] url {public_url!r} has a path. The console needs its own host.")
-    if parts.scheme == "http" and parts.hostname not in http_server.LOOPBACK:
+    if parts.scheme == "http" and parts.hostname not in LOOPBACK:
         raise BadInput(
             f"[console] url {public_url!r} is without TLS, so sessions could be stolen on the way. "
             "Put a proxy with TLS before it, and write https://."
         )
-    http_server.check_reach(
+    check_reach(
         "--host",
         host,
         has_tls=bool(public_url),
         how="[console] url, where people open it, in the settings",
     )
-    if sign_in is None and (public_url or host not in http_server.LOOPBACK):
+    if sign_in is None and (public_url or host not in LOOPBACK):
         raise BadInput(
             "other machines could reach this console, and a link signs in only on this one. Say "
             "in [openid] of the settings how people sign in, or leave out --host and [console] url."

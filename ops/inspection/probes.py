@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from ayes.ops.inspection.checks import Wanted
 from ayes.ops.inspection.metrics import exposition
 from ayes.ops.inspection.monitor import Monitor
+from ayes.schemas.addresses import check_reach
 from ayes.schemas.errors import BadInput
 
 INSTALL: Final = "pip install 'ayes[metrics]'"
@@ -32,11 +33,11 @@ class ListenAddress(NamedTuple):
     port: int
 
     @classmethod
-    def parse(cls, option: str, text: str) -> "ListenAddress":
+    def parse(cls, option: str, text: str, *, has_tls: bool = False) -> "ListenAddress":
         """Read `HOST:PORT`, or a port alone, which means this machine only.
 
         Raises:
-            BadInput: it is not that.
+            BadInput: it is not that, or others could reach it without TLS.
         """
         host, colon, port = text.rpartition(":")
         is_port = port.isascii() and port.isdecimal() and int(port) < 1 << 16
@@ -44,7 +45,9 @@ class ListenAddress(NamedTuple):
             raise BadInput(
                 f"{option} {text!r} is not HOST:PORT or a port. It looks like 127.0.0.1:{PORT}."
             )
-        return cls(host.strip("[]") or _HOST, int(port))
+        address = cls(host.strip("[]") or _HOST, int(port))
+        check_reach(option, address.host, has_tls=has_tls, how="`ayes monitor --behind-tls`")
+        return address
 
 
 class ProbeAnswer(NamedTuple):

@@ -354,8 +354,13 @@ async def test_a_client_that_is_slow_or_sends_too_much_is_cut_off(tmp_path, monk
     ],
 )
 def test_an_address_is_host_and_port(text, address):
-    """A port alone is of this machine only."""
-    assert ListenAddress.parse("--listen", text) == address
+    """A port alone is of this machine only. What others reach needs a proxy with TLS before it."""
+    assert ListenAddress.parse("--listen", text, has_tls=True) == address
+    if address[0] == "0.0.0.0":
+        with pytest.raises(BadInput, match=r"read on the way.*`ayes monitor --behind-tls`"):
+            ListenAddress.parse("--listen", text)
+    else:
+        assert ListenAddress.parse("--listen", text) == address
 
 
 @pytest.mark.parametrize("text", ["", "host", ":80", "host:", "host:http", "host:65536", "h:-1"])

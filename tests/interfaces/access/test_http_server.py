@@ -8,6 +8,7 @@ import pytest
 from starlette.responses import PlainTextResponse
 
 from ayes.interfaces.access import http_server
+from ayes.schemas.addresses import check_reach
 from ayes.schemas.errors import BadInput
 
 HEAD = b"GET / HTTP/1.1\r\nHost: a\r\n"
@@ -108,6 +109,6 @@ async def test_a_request_with_two_lengths_is_refused():
 def test_what_others_reach_needs_tls(host):
     """B75: tokens are not sent in clear. One function decides it for every listener."""
     with pytest.raises(BadInput, match=r"could be read on the way.*--behind-tls"):
-        http_server.check_reach("--http", host, has_tls=False, how="--behind-tls")
-    http_server.check_reach("--http", host, has_tls=True, how="--behind-tls")
-    http_server.check_reach("--http", "127.0.0.1", has_tls=False, how="--behind-tls")
+        check_reach("--http", host, has_tls=False, how="--behind-tls")
+    check_reach("--http", host, has_tls=True, how="--behind-tls")
+    check_reach("--http", "127.0.0.1", has_tls=False, how="--behind-tls")
