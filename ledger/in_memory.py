@@ -156,10 +156,16 @@ class Memory:
                 if wanted:
                     yield wanted
 
-    async def raw(self, start: int, *, until_end: bool) -> AsyncGenerator[list[RawMessage]]:
+    async def raw(
+        self, start: int, subjects: tuple[str, ...] = (), *, until_end: bool
+    ) -> AsyncGenerator[list[RawMessage]]:
         async with aclosing(self._new(until_end=until_end)) as ranges:
             async for new in ranges:
-                if wanted := [raw for raw in self._raw[new] if raw.seq >= start]:
+                if wanted := [
+                    raw
+                    for raw in self._raw[new]
+                    if raw.seq >= start and (not subjects or _any(subjects, raw.subject))
+                ]:
                     yield wanted
 
     async def _new(self, *, until_end: bool) -> AsyncGenerator[slice]:
@@ -337,8 +343,10 @@ class Lagging:
                 self._advance(batch[-1].seq)
                 yield batch
 
-    async def raw(self, start: int, *, until_end: bool) -> AsyncGenerator[list[RawMessage]]:
-        async with aclosing(self.log.raw(start, until_end=until_end)) as batches:
+    async def raw(
+        self, start: int, subjects: tuple[str, ...] = (), *, until_end: bool
+    ) -> AsyncGenerator[list[RawMessage]]:
+        async with aclosing(self.log.raw(start, subjects, until_end=until_end)) as batches:
             async for batch in batches:
                 self._advance(batch[-1].seq)
                 yield batch

@@ -405,7 +405,9 @@ class EventLog(FactReader, Deliveries, Buckets, Files, Live, Protocol):
         """The time on the broker's clock, which `recorded_at` uses."""
         ...
 
-    def raw(self, start: int, *, until_end: bool) -> AsyncGenerator[list[RawMessage]]:
+    def raw(
+        self, start: int, subjects: tuple[str, ...] = (), *, until_end: bool
+    ) -> AsyncGenerator[list[RawMessage]]:
         """As `follow`, from that number on, without decoding."""
         ...
 

@@ -229,7 +229,8 @@ async def _end_of(lake: Path, ledger: Ledger) -> int:
         manifest = await asyncio.to_thread(read_manifest, lake)
     except BadInput:
         return 0
-    return manifest.until if manifest.log == await ledger.log.identity() else 0
+    is_whole = not manifest.workspaces and manifest.log == await ledger.log.identity()
+    return manifest.until if is_whole else 0
 
 
 async def _in_lake(

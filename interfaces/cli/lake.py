@@ -12,8 +12,15 @@ from ayes.interfaces.cli.terminal.output import print_json, print_line, print_me
 from ayes.interfaces.cli.terminal.progress import bar
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.nats.credentials import ADDRESS, Store
+from ayes.ledger.nats.jetstream import JetStream
 from ayes.ops.broker.server import EmbeddedServer, is_running
-from ayes.ops.lake.sync import BATCH, default_directory, log_of, until_end_or_signal
+from ayes.ops.lake.sync import (
+    BATCH,
+    default_directory,
+    log_of,
+    subjects_of,
+    until_end_or_signal,
+)
 from ayes.ops.lake.writer import (
     LakeWriter,
     Manifest,
@@ -23,6 +30,7 @@ from ayes.ops.lake.writer import (
     read_manifest,
 )
 from ayes.schemas.errors import BadInput, Unavailable
+from ayes.schemas.ids import token
 
 app: Final = commands()
 
@@ -37,18 +45,35 @@ _MAX_REPORTED: Final = 5
 async def sync(
     to: ToOption = None,
     follow: Annotated[bool, option("--follow", "Continue with new facts, until Ctrl-C.")] = False,
+    workspaces: Annotated[
+        str,
+        option(
+            "--workspaces",
+            "NAMES",
+            "Only their facts, and the organisation's policies and stops; comma-separated. By "
+            "default those of the login, or all.",
+        ),
+    ] = "",
     *,
     session: Session,
 ) -> int:
     """Bring the tables up to the log, of a running broker or of a store without one."""
     store, url, json = session
+    one_by_one = workspaces.split(",") if workspaces else ()
+    named = tuple(sorted({token("workspace", one.strip()) for one in one_by_one}))
+    if named and to is None:
+        raise BadInput(
+            "a lake of some workspaces is in a directory of its own, since the console reads the "
+            "store's. Name one with --to."
+        )
     async with _connected(store, url) as ledger:
+        named = named or tuple(sorted(_own(ledger)))
         directory = to or default_directory(store)
         lake = directory / "lake"
-        log = await log_of(ledger)
+        log = await log_of(ledger, named)
         begun = time.monotonic()
-        with LakeWriter.open(directory, log) as archive:
-            before, end = archive.until, await ledger.log.last_seq()
+        with LakeWriter.open(directory, log, named) as archive:
+            before, end, had = archive.until, await ledger.log.last_seq(), archive.facts
             if end < before:
                 raise BadInput(
                     f"the archive in {directory} has facts up to {before:,}, and the log ends at "
@@ -70,13 +95,13 @@ async def sync(
                 with suppress(Unavailable):
                     archive.publish()
                 raise
-            until = archive.publish()
+            until, facts = archive.publish(), archive.facts - had
         spent = time.monotonic() - begun
-    facts = until - before
     found = {"lake": str(lake), "until": until, "facts": facts, "seconds": round(spent, 3)}
+    what = f"what the log has of {', '.join(named)}" if named else "the log"
     session.print(
-        found,
-        f"{facts:,} new facts in {spent:.1f} s: the lake in {lake} has the log up to {until:,}",
+        found | ({"workspaces": named} if named else {}),
+        f"{facts:,} new facts in {spent:.1f} s: the lake in {lake} has {what} up to {until:,}",
     )
     if not whole and not follow:
         print_message("Stopped. Start it again to continue.")
@@ -84,6 +109,12 @@ async def sync(
     if not json:
         print_message('Next: ayes sql "SELECT tool, verdict, count(*) FROM calls GROUP BY ALL"')
     return 0
+
+
+def _own(ledger: Ledger) -> tuple[str, ...]:
+    """The workspaces of the login; none: all."""
+    assert isinstance(ledger.log, JetStream), "it is connected to a broker"
+    return ledger.log.connection.login.workspaces
 
 
 @asynccontextmanager
@@ -103,13 +134,21 @@ async def _connected(store: Path | None, url: str | None) -> AsyncGenerator[Ledg
 
 @command(app)
 async def verify(to: ToOption = None, *, session: Session) -> int:
-    """Check that every file is unchanged, and every row is what the log has. Exit 1 if not."""
+    """Check that every file is unchanged, and every row is what the log has. Exit 1 if not.
+
+    A lake of some workspaces shows nothing about the rest of the log.
+    """
     store, url, json = session
     lake = (to or default_directory(store)) / "lake"
     manifest = read_manifest(lake)
     problems = _of_files(lake, manifest)
     async with _connected(store, url) as ledger:
-        log = await log_of(ledger)
+        if (own := _own(ledger)) and not {*own}.issuperset(manifest.workspaces or ("*",)):
+            raise BadInput(
+                f"this login reads {', '.join(own)} alone, and the lake in {lake} has more. Verify "
+                "it with a login that reads all of that."
+            )
+        log = await log_of(ledger, manifest.workspaces)
         if manifest.until and manifest.log not in {"", log}:
             problems.append(
                 f"the lake is of another log ({manifest.log}) than the one that runs ({log})"
@@ -118,15 +157,23 @@ async def verify(to: ToOption = None, *, session: Session) -> int:
             problems += await _of_rows(ledger, lake, manifest)
     if json:
         files = len(manifest.segments) + 1
-        print_json({"until": manifest.until, "files": files, "problems": problems})
+        some = {"workspaces": manifest.workspaces} if manifest.workspaces else {}
+        print_json({"until": manifest.until, "files": files, "problems": problems} | some)
     else:
         for problem in problems:
             print_line(f"differs: {problem}")
         if not problems:
+            some = ", ".join(manifest.workspaces)
+            what = f"what the log has of {some}" if some else "the log"
             print_line(
-                f"verified: {len(manifest.segments) + 1:,} files, and their events are the log up "
+                f"verified: {len(manifest.segments) + 1:,} files, and their events are {what} up "
                 f"to {manifest.until:,}"
             )
+            if some:
+                print_message(
+                    "It has no other facts. So it does not show that the log is whole, nor what a "
+                    "witness or a backup says of it: a digest is over all facts."
+                )
     return 1 if problems else 0
 
 
@@ -156,7 +203,8 @@ async def _of_rows(ledger: Ledger, lake: Path, manifest: Manifest) -> list[str]:
         )
         rows = _one_by_one(db)
         row = next(rows, None)
-        async with aclosing(ledger.log.raw(1, until_end=True)) as batches:
+        subjects = subjects_of(manifest.workspaces)
+        async with aclosing(ledger.log.raw(1, subjects, until_end=True)) as batches:
             async for batch in batches:
                 for one in batch:
                     if one.seq > manifest.until or len(found) >= _MAX_REPORTED:

@@ -526,8 +526,10 @@ class JetStream:
             async for batch in batches:
                 yield [_fact(one) for one in batch]
 
-    def raw(self, start: int, *, until_end: bool) -> AsyncGenerator[list[log.RawMessage]]:
-        return self._follow((), start, until_end=until_end)
+    def raw(
+        self, start: int, subjects: tuple[str, ...] = (), *, until_end: bool
+    ) -> AsyncGenerator[list[log.RawMessage]]:
+        return self._follow(subjects, start, until_end=until_end)
 
     async def _follow(
         self, subjects: tuple[str, ...], start: int | datetime, *, until_end: bool

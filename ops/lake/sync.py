@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Final
 
 from ayes.ledger.clients.services import Ledger
-from ayes.ledger.log import RawMessage
+from ayes.ledger.log import RawMessage, identity_of
 from ayes.ledger.nats.credentials import Store
-from ayes.ops.lake.writer import LakeWriter
+from ayes.ledger.nats.scopes import within
+from ayes.ops.lake.writer import LakeWriter, microseconds
 from ayes.ops.workers import until_signalled
+from ayes.schemas.slots import ROOT
 
 #: Facts and bytes of one transaction; and the bytes that may wait to be written.
 BATCH: Final = 30_000
@@ -29,9 +31,22 @@ PUBLISH_S: Final = 0.6
 _LOOK_S: Final = 0.05
 
 
-async def log_of(ledger: Ledger) -> str:
-    """The identity of the log; empty before its first fact."""
-    return await ledger.log.identity()
+async def log_of(ledger: Ledger, workspaces: tuple[str, ...] = ()) -> str:
+    """The identity of the log, or of what these workspaces have of it: who reads nothing else does
+    not know the log's first fact. Empty before the first one.
+    """
+    if not workspaces:
+        return await ledger.log.identity()
+    async with aclosing(ledger.log.raw(1, subjects_of(workspaces), until_end=True)) as batches:
+        async for first, *_ in batches:
+            at_ns = microseconds(first.recorded_at) * 1000
+            return identity_of(first.seq, at_ns, first.subject.encode(), first.data)
+    return ""
+
+
+def subjects_of(workspaces: tuple[str, ...]) -> tuple[str, ...]:
+    """The subjects of the facts in a lake of these workspaces; none for all."""
+    return within(f"{ROOT}.>", workspaces) if workspaces else ()
 
 
 def default_directory(store: Path | None) -> Path:
@@ -93,7 +108,7 @@ async def write(
     waiting = _Waiting()
     before = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_S)
-    reading = asyncio.create_task(_read(ledger, archive.until + 1, waiting, until_end=not follow))
+    reading = asyncio.create_task(_read(ledger, archive, waiting, until_end=not follow))
     published = time.monotonic()
     try:
         while waiting or not reading.done():
@@ -128,8 +143,9 @@ async def _in_thread[**P, T](work: Callable[P, T], *args: P.args, **kwargs: P.kw
         raise
 
 
-async def _read(ledger: Ledger, start: int, waiting: _Waiting, *, until_end: bool) -> None:
-    async with aclosing(ledger.log.raw(start, until_end=until_end)) as batches:
+async def _read(ledger: Ledger, archive: LakeWriter, waiting: _Waiting, *, until_end: bool) -> None:
+    start, subjects = archive.until + 1, subjects_of(archive.workspaces)
+    async with aclosing(ledger.log.raw(start, subjects, until_end=until_end)) as batches:
         async for batch in batches:
             waiting.put(batch)
             while waiting.bytes > _WAITING_BYTES:  # noqa: ASYNC110 - another thread empties it

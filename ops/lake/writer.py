@@ -83,6 +83,9 @@ class Manifest(Struct, frozen=True):
     segments: tuple[Segment, ...]
     #: The calls that are open at that fact.
     open: Segment
+    #: The workspaces whose facts are in it, with the organisation's policies and stops; none: all
+    #: facts.
+    workspaces: tuple[str, ...] = ()
 
 
 class LakeWriter:
@@ -93,17 +96,20 @@ class LakeWriter:
         self.log = log
         self._db = db
         self._judge = Judge()
+        #: Those whose facts it has; none: all facts.
+        self.workspaces: tuple[str, ...] = ()
 
     @classmethod
     @contextmanager
-    def open(cls, directory: Path, log: str) -> Generator[Self]:
+    def open(cls, directory: Path, log: str, workspaces: tuple[str, ...] = ()) -> Generator[Self]:
         """Open the archive of this log, or create one.
 
         Args:
             log: its identity.
+            workspaces: those whose facts it has; none: all.
 
         Raises:
-            BadInput: the archive is of another log, or of another version.
+            BadInput: the archive is of another log, version or set of workspaces.
             Unavailable: another process has it open, or its working file is broken.
         """
         import duckdb
@@ -118,7 +124,7 @@ class LakeWriter:
                 directory.mkdir(parents=True, exist_ok=True)
                 archive = cls(directory, duckdb.connect(str(path), config=dict(_SETTINGS)), log)
                 path.chmod(0o600)
-                archive._begin()
+                archive._begin(workspaces)
             except (duckdb.Error, OSError) as problem:
                 raise _cannot_open(path, problem) from None
             yield archive
@@ -136,6 +142,11 @@ class LakeWriter:
     def until(self) -> int:
         """The last fact in the archive, or 0."""
         return int(self._one("SELECT seq FROM checkpoint"))
+
+    @property
+    def facts(self) -> int:
+        """The number of facts in the archive."""
+        return self.fresh + sum(one.rows for one in self.segments if one.table == "events")
 
     @property
     def fresh(self) -> int:
@@ -271,7 +282,7 @@ class LakeWriter:
 
     # ----------------------------------------------------------------------------- the working file
 
-    def _begin(self) -> None:
+    def _begin(self, workspaces: tuple[str, ...]) -> None:
         with self._transaction():
             self._db.execute(f"CREATE TABLE IF NOT EXISTS fresh ({tables.RAW})")
             # The events of open calls.
@@ -291,16 +302,25 @@ class LakeWriter:
                 "CREATE TABLE IF NOT EXISTS checkpoint "
                 "(seq UBIGINT, log VARCHAR, version INTEGER, shown_in VARCHAR)"
             )
+            self._db.execute(
+                "ALTER TABLE checkpoint ADD COLUMN IF NOT EXISTS workspaces VARCHAR DEFAULT ''"
+            )
             if not self._one("SELECT count(*) FROM checkpoint"):
-                self._db.execute(
-                    "INSERT INTO checkpoint VALUES (0, ?, ?, NULL)", [self.log, tables.VERSION]
-                )
+                begun = [self.log, tables.VERSION, " ".join(workspaces)]
+                self._db.execute("INSERT INTO checkpoint VALUES (0, ?, ?, NULL, ?)", begun)
         log, version = self._db.execute("SELECT log, version FROM checkpoint").fetchall()[0]
         if version != tables.VERSION:
             raise BadInput(
                 f"the archive in {self.directory} is of version {version}, and this program "
                 f"writes version {tables.VERSION}. Sync into a new directory: all of it is in the "
                 "log."
+            )
+        self.workspaces = tuple(self._one("SELECT workspaces FROM checkpoint").split())
+        if workspaces != self.workspaces:
+            has = f"the workspaces {','.join(self.workspaces)}" if self.workspaces else "all"
+            raise BadInput(
+                f"the archive in {self.directory} was begun for {has}. Name the same ones, or sync "
+                "into another directory."
             )
         if not log or not self.until:  # begun before the first fact, so that it has no identity yet
             self._db.execute("UPDATE checkpoint SET log = ?", [self.log])
@@ -310,6 +330,7 @@ class LakeWriter:
                 f"({log}, not {self.log}). Sync this one into a directory of its own; if the other "
                 "log is gone, the archive is the only copy of it."
             )
+        self.workspaces = tuple(self._one("SELECT workspaces FROM checkpoint").split())
         self._judge = self._new_judge()
         self._check_lake()
         self._sweep(KEEP_S)
@@ -421,7 +442,9 @@ class LakeWriter:
 
     def _manifest(self) -> Manifest:
         (open_calls,) = (one for one in self._listed() if one.table not in _TABLES)
-        return Manifest(tables.VERSION, self.log, open_calls.last, self.segments, open_calls)
+        return Manifest(
+            tables.VERSION, self.log, open_calls.last, self.segments, open_calls, self.workspaces
+        )
 
     def _is_published(self) -> bool:
         """Whether catalog and manifest are up to date, which an interruption may have prevented."""

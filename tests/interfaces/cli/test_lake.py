@@ -29,6 +29,15 @@ from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.lake.writer import microseconds, read_manifest
 from ayes.projections.formats.conversation import read_conversations
 from ayes.schemas import events as e
+from ayes.schemas.policy import applied
+from ayes.schemas.slots import (
+    ORGANISATION,
+    CallRef,
+    StopRef,
+    account_slot,
+    person_slot,
+    policy_slot,
+)
 from bench.logs import mixed
 
 WISH = e.Wish(tool="refund", arguments="{}")
@@ -264,6 +273,72 @@ def test_synced_twice_nothing_is_new(broker):
     )
     assert asked(Path(more["lake"]), "SELECT count(*) FROM calls") == [(3,)]
     assert verified(broker).code == 0
+
+
+def test_a_lake_of_some_workspaces_has_only_their_facts(broker, archive):
+    """And of the organisation its policies and stops. It goes on as it was begun, and says what it
+    does not show (I7, I9).
+    """
+    there = CallRef("hr", "t1", "c1")
+    record(
+        broker,
+        *life(there, WISH, "denied"),
+        (policy_slot("hr", 1), applied("")),
+        (policy_slot(ORGANISATION, 1), applied("")),
+        (StopRef(ORGANISATION, "ana", "s1").given, e.Stopped(reason="An incident.")),
+        (person_slot("ana", 1), e.PersonAdded(workspaces=("hr",))),
+        (account_slot("ana", 1), e.AccountBound(account="slack:T/U")),
+    )
+    told = synced(broker, "--to", archive, "--workspaces", "hr, it")
+    theirs = len(life(there, WISH, "denied")) + 3
+    assert (told["facts"], told["workspaces"]) == (theirs, ["hr", "it"])
+    lake = archive / "lake"
+    assert asked(lake, "SELECT DISTINCT workspace FROM events ORDER BY 1") == [
+        ("_organisation",), ("hr",)
+    ]  # fmt: skip
+    assert asked(lake, "SELECT call, verdict FROM calls") == [("c1", "Denied")]
+    query = ("sql", "SELECT count(*) AS n FROM events", "--json")
+    assert approvals(*query, "--to", archive, store=broker).one == {"n": theirs}
+    # What came since, and nothing else.
+    record(
+        broker,
+        *life(REF.wish(2, 0), WISH, "denied"),
+        *life(CallRef("hr", "t1", "c2"), WISH, "denied"),
+    )
+    again = synced(broker, "--to", archive, "--workspaces", "it,hr")
+    assert (again["facts"], again["workspaces"]) == (theirs - 3, ["hr", "it"])
+    checked = verified(broker, "--to", archive)
+    assert (checked.code, checked.one["workspaces"]) == (0, ["hr", "it"])
+    said = approvals("lake", "verify", "--to", archive, store=broker)
+    assert "their events are what the log has of hr, it up to" in said.out
+    assert "does not show that the log is whole" in said.err
+    for options, why in (
+        (("--to", archive, "--workspaces", "hr"), "was begun for the workspaces hr,it"),
+        (("--to", archive), "was begun for the workspaces hr,it"),
+        (("--workspaces", "hr"), "Name one with --to"),
+        (("--to", archive, "--workspaces", "_organisation"), "'_organisation'"),
+    ):
+        ended = approvals("lake", "sync", "--json", *options, store=broker)
+        assert (ended.code, why in ended.problem["message"]) == (2, True), ended.err
+    # One of all of them has the rest, and is not made less.
+    whole = synced(broker, "--to", archive / "whole")
+    assert whole["facts"] == whole["until"] == last_seq(broker)
+    ended = approvals(
+        *("lake", "sync", "--json", "--to", archive / "whole", "--workspaces", "hr"), store=broker
+    )
+    assert "was begun for all" in ended.problem["message"]
+
+
+def test_a_lake_is_verified_as_of_the_workspaces_that_it_names(kept, archive):
+    """Whoever writes others into the manifest makes another lake of it."""
+    synced(kept, "--to", archive, "--workspaces", REF.workspace)
+    manifest = archive / "lake" / "manifest.json"
+    text = manifest.read_text()
+    manifest.write_text(text.replace(f'"{REF.workspace}"', '"hr"'))
+    found = verified(kept, "--to", archive)
+    assert (found.code, "is of another log" in found.one["problems"][0]) == (1, True)
+    manifest.write_text(text)
+    assert verified(kept, "--to", archive).code == 0
 
 
 def test_a_store_that_nobody_has_open_is_opened_for_it(tmp_path):

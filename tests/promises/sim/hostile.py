@@ -306,8 +306,10 @@ class Connection(Lagging):
                 await self._received()
                 yield batch
 
-    async def raw(self, start: int, *, until_end: bool) -> AsyncGenerator[list[RawMessage]]:
-        async with aclosing(super().raw(start, until_end=until_end)) as batches:
+    async def raw(
+        self, start: int, subjects: tuple[str, ...] = (), *, until_end: bool
+    ) -> AsyncGenerator[list[RawMessage]]:
+        async with aclosing(super().raw(start, subjects, until_end=until_end)) as batches:
             async for batch in batches:
                 await self._received()
                 yield batch
