@@ -52,6 +52,9 @@ check: setup     ## lint, types and folder order (a minute and a half; seconds w
 bench: setup     ## measure ours and its floor, in under 10 minutes; ONLY=cycle for one workload, FACTS=1000000, PEERS=DIR for other systems
 	@BENCH_DATE=$${BENCH_DATE:-$$(date +%F)} $(BIN)/python -m bench $(ONLY) $(if $(FACTS),--facts $(FACTS)) $(if $(PEERS),--peers $(PEERS)) $(if $(JSON),--json)
 
+floods: setup    ## what one login at full speed leaves the others; ONLY=facts for one flood, SECONDS=30 each
+	@$(BIN)/python -m bench.floods $(ONLY) --seconds $(or $(SECONDS),30)
+
 growth: setup    ## how cost grows with the log and with processes; FACTS=10000,100000, JSON=1
 	@BENCH_DATE=$${BENCH_DATE:-$$(date +%F)} $(BIN)/python -m bench.growth $(if $(FACTS),--facts $(FACTS)) $(if $(JSON),--json)
 

@@ -27,7 +27,7 @@ import hmac
 import re
 import threading
 import time
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
@@ -42,6 +42,7 @@ from ayes.ledger.nats.credentials import Address, Login, Store
 from ayes.ledger.nats.keys import ACCOUNT, Key, has_signed
 from ayes.ledger.nats.protocol import settled
 from ayes.ops.broker.accounts import ANSWERS_FOR_S, REVIEWER, account_of, permissions
+from ayes.ops.broker.floods import Floods
 from ayes.ops.broker.reads import Reads
 from ayes.schemas.errors import ApprovalsError, BadInput
 from ayes.schemas.ids import new_id
@@ -119,10 +120,10 @@ class Issuer:
 
 @asynccontextmanager
 async def answering(
-    store: Store, issuer: Issuer, login: Login, reads: Login
+    store: Store, issuer: Issuer, login: Login, reads: Login, floods: Floods
 ) -> AsyncGenerator[None]:
-    """Answer the broker's questions about logins, and what scoped ones read (reads.py), for as long
-    as the block lasts.
+    """Answer the broker's questions about logins, and what scoped ones read (reads.py), and end
+    floods (floods.py), for as long as the block lasts.
 
     In a thread of its own, so that nobody waits to sign on while this event loop is busy.
     """
@@ -134,10 +135,12 @@ async def answering(
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
 
     try:
-        await there(_answer(connection, store, issuer))
+        await there(_answer(connection, store, issuer, floods))
         await there(reading.open())
+        await there(floods.open())
         yield
     finally:
+        await there(floods.close())
         await there(reading.close())
         await there(connection.close())
         loop.call_soon_threadsafe(loop.stop)
@@ -145,20 +148,26 @@ async def answering(
         loop.close()
 
 
-async def _answer(connection: Connection, store: Store, issuer: Issuer) -> None:
+async def _answer(connection: Connection, store: Store, issuer: Issuer, floods: Floods) -> None:
     await connection.open(name="ayes callout")
     client: Client = connection.client
     client.options["reconnect_time_wait"] = _BACK_S
 
     async def answer(message: Msg) -> None:
-        await message.respond(answer_to(message.data, store, issuer).encode())
+        await message.respond(answer_to(message.data, store, issuer, floods.check).encode())
 
     await client.subscribe(_SUBJECT, cb=answer)
     await settled(client)
 
 
-def answer_to(request: bytes, store: Store, issuer: Issuer) -> str:
-    """The answer to one question: a token for the login, or the reason why there is none."""
+def answer_to(
+    request: bytes, store: Store, issuer: Issuer, check: Callable[[str], None] = lambda _: None
+) -> str:
+    """The answer to one question: a token for the login, or the reason why there is none.
+
+    Args:
+        check: raises if a login that is known may not sign on for now.
+    """
     question = _claims(request).nats
     asked = question.connect_opts
     try:
@@ -167,6 +176,7 @@ def answer_to(request: bytes, store: Store, issuer: Issuer) -> str:
             who = _by_key(address, asked, question.client_info.nonce)
         else:
             who = _by_password(address, asked)
+        check(who.name)
         inbox = named[1] if (named := _NAMED.search(asked.name)) else "_"
         answer = {"jwt": _user_token(issuer, question.user_nkey, who, inbox)}
     except ApprovalsError as problem:

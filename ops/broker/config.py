@@ -8,6 +8,9 @@ from typing import Final
 #: How many batches may be open, and for how long (security review, M2). One idle client can use up
 #: nats-server's default of 50 for ten seconds; ours are sent whole, so each ends at once.
 _BATCHES: Final = 'max_inflight_per_stream: 1000, max_inflight_total: 1000, timeout: "5s"'
+#: Messages that wait to be taken into a stream. Further ones are refused, and clients try again.
+#: With nats-server's default of 10,000 everybody waits for 20 s more once a flood has ended.
+_WAITING: Final = 1000
 #: Bytes of a message; facts and pieces of files are smaller.
 _MAX_PAYLOAD: Final = 1 << 20
 
@@ -28,6 +31,7 @@ def server_config(name: str, listen: str, jetstream: PurePath, *, sync: str = "a
         f"  store_dir: {quoted(str(jetstream))}\n"
         f"  sync_interval: {quoted(sync)}\n"
         f"  limits {{batch {{{_BATCHES}}}}}\n"
+        f"  max_buffered_msgs: {_WAITING}\n"
         "}\n"
         'include "accounts.conf"\n'
     )

@@ -49,6 +49,7 @@ from ayes.ops.broker.accounts import (
 )
 from ayes.ops.broker.callout import Issuer, answering
 from ayes.ops.broker.config import quoted, server_config
+from ayes.ops.broker.floods import Floods
 from ayes.ops.broker.processes import die_with_parent, resident_bytes
 from ayes.schemas.errors import BadInput, BrokerAway, BrokerRefused, StoreHeld
 from ayes.schemas.logs import get_logger
@@ -222,7 +223,10 @@ class EmbeddedServer:
         self.url = f"nats://{HOST}:{port}"
         service = Login(self.url, CALLOUT, seed=key.seed)
         reads = Login(self.url, READS, known[READS])
-        await self._logins.enter_async_context(answering(self.store, issuer, service, reads))
+        admin, system = (Login(self.url, one, known[one]) for one in (ADMIN, SYSTEM))
+        floods = Floods(admin, system)
+        opened = answering(self.store, issuer, service, reads, floods)
+        await self._logins.enter_async_context(opened)
 
     async def _run(self) -> None:
         self._ended_for = ""

@@ -1,0 +1,159 @@
+"""Ends the connections of a login that floods the broker, so that it leaves the others their share.
+
+nats-server has no rates. What a login publishes waits in one queue with what all others publish, so
+one that does not wait for answers keeps everybody waiting for as long as it likes. A client that
+waits for them, as ours do, sends less when they come late: what is under way is its rate times the
+time that an answer takes (Little's law), and it bounds that.
+
+* Twice a second the broker is sent a message that waits as all facts do, and that it refuses.
+* If the refusal takes long, each login is counted for a moment: what its connections send together.
+  One that must have more under way than all our programs together loses its connections, and may
+  not sign on for a pause that doubles each time.
+
+Those who serve everybody are left alone, since ending them would do what the flood does. On a
+cluster, and a server that lists its users, nobody can keep a login from coming back.
+"""
+
+import asyncio
+import json
+import math
+import time
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+import nats.errors
+
+from ayes.ledger.nats.api import Api
+from ayes.ledger.nats.connection import Connection
+from ayes.ledger.nats.credentials import Login
+from ayes.ledger.nats.protocol import server_id
+from ayes.ops.broker.accounts import ADMIN, API, CALLOUT, READS, SYSTEM
+from ayes.schemas.errors import ApprovalsError, BadInput
+from ayes.schemas.logs import get_logger
+from ayes.schemas.slots import LOG, ORGANISATION, ROOT
+
+_log: Final = get_logger("ayes.ops.broker.floods")
+
+#: The logins that serve everybody.
+_SERVING: Final = frozenset({ADMIN, API, CALLOUT, READS, SYSTEM, "gate", "queue"})
+#: How often the broker is tried, from when on an answer takes long, and how long it is awaited.
+_LOOK_S: Final = 0.5
+_LONG_S: Final = 0.05
+_LATEST_S: Final = 1.5
+#: How long logins are counted; and what one may have under way. A worker has 2,048 deliveries, with
+#: some requests for each, and a program that stores files a megabyte.
+_COUNT_S: Final = 0.5
+MOST_MESSAGES: Final = 20_000
+MOST_BYTES: Final = 16_000_000
+#: The first pause, the longest, and how long after one a flood is the first again.
+PAUSE_S: Final = 30.0
+_MAX_PAUSE_S: Final = 600.0
+_FORGET_S: Final = 3600.0
+_MAX_CONNECTIONS: Final = 1024
+
+
+class Floods:
+    """The logins that may not sign on for now, from `open` to `close`.
+
+    Args:
+        admin: publishes what is refused.
+        system: may ask the server who is connected, and end connections.
+    """
+
+    def __init__(self, admin: Login, system: Login) -> None:
+        self._admin, self._system = Connection(admin), Connection(system)
+        #: By login: until when it may not sign on, and for how long that was.
+        self._pauses: dict[str, tuple[float, float]] = {}
+        self._watching: asyncio.Task[None] | None = None
+
+    def check(self, login: str) -> None:
+        """Refuse a login that has a pause.
+
+        Raises:
+            BadInput: it flooded the broker.
+        """
+        left = self._pauses.get(login, (0.0, 0.0))[0] - time.monotonic()
+        if left > 0:
+            raise BadInput(
+                f"{login} sent so much that the broker was late for all others, and may sign on in "
+                f"{math.ceil(left)} s"
+            )
+
+    async def open(self) -> None:
+        """Begin to watch the broker."""
+        for one in (self._admin, self._system):
+            await one.open(name="ayes floods")
+        self._watching = asyncio.create_task(self._watch())
+
+    async def close(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait((self._watching,))
+        for one in (self._admin, self._system):
+            await one.close()
+
+    async def _watch(self) -> None:
+        admin, system = Api(self._admin), Api(self._system)
+        await admin.start()
+        await system.start()
+        while True:
+            with suppress(ApprovalsError, nats.errors.Error, TimeoutError):  # it is away
+                await self._look(admin, system)
+            await asyncio.sleep(_LOOK_S)
+
+    async def _look(self, admin: Api, system: Api) -> None:
+        if (late_s := await self._takes(admin)) < _LONG_S:
+            return
+        before, begun = await self._sent(system), time.monotonic()
+        await asyncio.sleep(_COUNT_S)
+        # Twice, since a disk may have been slow once.
+        late_s = min(late_s, await self._takes(admin))
+        now, took_s = await self._sent(system), time.monotonic() - begun
+        messages, size = Counter[str](), Counter[str]()
+        for cid, (login, sent, in_bytes) in now.items():
+            _, sent_before, bytes_before = before.get(cid, ("", 0, 0))
+            messages[login] += sent - sent_before
+            size[login] += in_bytes - bytes_before
+        for login in messages.keys() - _SERVING:
+            under_way = [round(one[login] / took_s * late_s) for one in (messages, size)]
+            if under_way[0] > MOST_MESSAGES or under_way[1] > MOST_BYTES:
+                self._pause(login)
+                _log.error(
+                    "a login floods the broker, and is ended",
+                    login=login, messages=under_way[0], bytes=under_way[1], late_s=round(late_s, 3),
+                )  # fmt: skip
+                for cid in [cid for cid, one in now.items() if one[0] == login]:
+                    await self._ask(system, "KICK", {"cid": cid})
+
+    async def _takes(self, api: Api) -> float:
+        """How long a message waits that goes where facts go, in seconds; `_LATEST_S` at most."""
+        begun = time.monotonic()
+        subject = f"{ROOT}.{ORGANISATION}.{LOG}.0"
+        answer = await api.send(subject, b"", {"Nats-Expected-Stream": "none"})
+        await asyncio.wait((answer,), timeout=_LATEST_S)
+        answer.cancel()
+        return time.monotonic() - begun
+
+    def _pause(self, login: str) -> None:
+        now = time.monotonic()
+        until, lasted = self._pauses.get(login, (0.0, 0.0))
+        again = until + _FORGET_S > now
+        pause_s = min(max(PAUSE_S, 2 * lasted if again else 0.0), _MAX_PAUSE_S)
+        self._pauses[login] = now + pause_s, pause_s
+
+    async def _sent(self, api: Api) -> dict[int, tuple[str, int, int]]:
+        """By connection, also closed ones: its login, and the messages and bytes that it sent."""
+        asked = {"auth": True, "state": 2, "sort": "start", "limit": _MAX_CONNECTIONS}
+        found = await self._ask(api, "CONNZ", asked)
+        return {
+            one["cid"]: (one.get("authorized_user", ""), one["in_msgs"], one["in_bytes"])
+            for one in found.get("connections") or ()
+        }
+
+    async def _ask(self, api: Api, what: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        subject = f"$SYS.REQ.SERVER.{server_id(self._system.client)}.{what}"
+        answer = await api.ask(subject, json.dumps(body).encode())
+        found: dict[str, Any] = json.loads(answer.data)
+        return found.get("data") or {}
