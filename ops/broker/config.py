@@ -11,6 +11,8 @@ _BATCHES: Final = 'max_inflight_per_stream: 1000, max_inflight_total: 1000, time
 #: Messages that wait to be taken into a stream. Further ones are refused, and clients try again.
 #: With nats-server's default of 10,000 everybody waits for 20 s more once a flood has ended.
 _WAITING: Final = 1000
+#: Questions to the JetStream API that wait; beyond that all of them are dropped, and asked again.
+_ASKED: Final = 2000
 #: Bytes of a message; facts and pieces of files are smaller.
 _MAX_PAYLOAD: Final = 1 << 20
 
@@ -32,6 +34,7 @@ def server_config(name: str, listen: str, jetstream: PurePath, *, sync: str = "a
         f"  sync_interval: {quoted(sync)}\n"
         f"  limits {{batch {{{_BATCHES}}}}}\n"
         f"  max_buffered_msgs: {_WAITING}\n"
+        f"  request_queue_limit: {_ASKED}\n"
         "}\n"
         'include "accounts.conf"\n'
     )

@@ -5,8 +5,9 @@ one that does not wait for answers keeps everybody waiting for as long as it lik
 waits for them, as ours do, sends less when they come late: what is under way is its rate times the
 time that an answer takes (Little's law), and it bounds that.
 
-* Twice a second the broker is sent a message that waits as all facts do, and that it refuses.
-* If the refusal takes long, each login is counted for a moment: what its connections send together.
+* Twice a second the broker is sent a message that waits as all facts do, and that it refuses, and
+  a question that waits as all of the JetStream API do.
+* If an answer takes long, each login is counted for a moment: what its connections send together.
   One that must have more under way than all our programs together loses its connections, and may
   not sign on for a pause that doubles each time.
 
@@ -19,9 +20,8 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 import nats.errors
 
@@ -29,7 +29,9 @@ from ayes.ledger.nats.api import Api
 from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Login
 from ayes.ledger.nats.protocol import server_id
+from ayes.ledger.subscriptions import LEDGER
 from ayes.ops.broker.accounts import ADMIN, API, CALLOUT, READS, SYSTEM
+from ayes.ops.broker.open_connections import end_connections
 from ayes.schemas.errors import ApprovalsError, BadInput
 from ayes.schemas.logs import get_logger
 from ayes.schemas.slots import LOG, ORGANISATION, ROOT
@@ -45,7 +47,7 @@ _LATEST_S: Final = 1.5
 #: How long logins are counted; and what one may have under way. A worker has 2,048 deliveries, with
 #: some requests for each, and a program that stores files a megabyte.
 _COUNT_S: Final = 0.5
-MOST_MESSAGES: Final = 20_000
+MOST_MESSAGES: Final = 15_000
 MOST_BYTES: Final = 16_000_000
 #: The first pause, the longest, and how long after one a flood is the first again.
 PAUSE_S: Final = 30.0
@@ -124,16 +126,21 @@ class Floods:
                     "a login floods the broker, and is ended",
                     login=login, messages=under_way[0], bytes=under_way[1], late_s=round(late_s, 3),
                 )  # fmt: skip
-                for cid in [cid for cid, one in now.items() if one[0] == login]:
-                    await self._ask(system, "KICK", {"cid": cid})
+                await end_connections(self._system.login, {login})
 
     async def _takes(self, api: Api) -> float:
-        """How long a message waits that goes where facts go, in seconds; `_LATEST_S` at most."""
+        """How long a message waits that goes where facts go, or a question to the JetStream API
+        where all go, in seconds; `_LATEST_S` at most.
+        """
         begun = time.monotonic()
-        subject = f"{ROOT}.{ORGANISATION}.{LOG}.0"
-        answer = await api.send(subject, b"", {"Nats-Expected-Stream": "none"})
-        await asyncio.wait((answer,), timeout=_LATEST_S)
-        answer.cancel()
+        fact, nowhere = f"{ROOT}.{ORGANISATION}.{LOG}.0", {"Nats-Expected-Stream": "none"}
+        answers = [
+            await api.send(fact, b"", nowhere),
+            await api.send(f"$JS.API.STREAM.INFO.{LEDGER}", b""),
+        ]
+        await asyncio.wait(answers, timeout=_LATEST_S)
+        for answer in answers:
+            answer.cancel()
         return time.monotonic() - begun
 
     def _pause(self, login: str) -> None:
@@ -144,16 +151,12 @@ class Floods:
         self._pauses[login] = now + pause_s, pause_s
 
     async def _sent(self, api: Api) -> dict[int, tuple[str, int, int]]:
-        """By connection, also closed ones: its login, and the messages and bytes that it sent."""
-        asked = {"auth": True, "state": 2, "sort": "start", "limit": _MAX_CONNECTIONS}
-        found = await self._ask(api, "CONNZ", asked)
+        """By connection, of those that sent most: its login, and its messages and bytes."""
+        asked = {"auth": True, "sort": "bytes_from", "limit": _MAX_CONNECTIONS}
+        subject = f"$SYS.REQ.SERVER.{server_id(self._system.client)}.CONNZ"
+        answer = await api.ask(subject, json.dumps(asked).encode())
+        found = (json.loads(answer.data).get("data") or {}).get("connections")
         return {
             one["cid"]: (one.get("authorized_user", ""), one["in_msgs"], one["in_bytes"])
-            for one in found.get("connections") or ()
+            for one in found or ()
         }
-
-    async def _ask(self, api: Api, what: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        subject = f"$SYS.REQ.SERVER.{server_id(self._system.client)}.{what}"
-        answer = await api.ask(subject, json.dumps(body).encode())
-        found: dict[str, Any] = json.loads(answer.data)
-        return found.get("data") or {}

@@ -46,7 +46,7 @@ async def log_of(ledger: Ledger, workspaces: tuple[str, ...] = ()) -> str:
 
 def subjects_of(workspaces: tuple[str, ...]) -> tuple[str, ...]:
     """The subjects of the facts in a lake of these workspaces; none for all."""
-    return within(f"{ROOT}.>", workspaces) if workspaces else ()
+    return within(f"{ROOT}.>", workspaces, "") if workspaces else ()
 
 
 def default_directory(store: Path | None) -> Path:

@@ -329,6 +329,30 @@ def test_a_lake_of_some_workspaces_has_only_their_facts(broker, archive):
     assert "was begun for all" in ended.problem["message"]
 
 
+def test_a_login_of_some_workspaces_makes_a_lake_of_its_own(broker, archive, tmp_path):
+    """And verifies and asks it with that login alone; it has nothing to say of another one (I9)."""
+    there = life(CallRef("hr", "t1", "c1"), WISH, "denied")
+    record(broker, *there)
+    whole = tmp_path / "whole"
+    synced(broker, "--to", whole)
+    file = tmp_path / "hr.login"
+    added = ("hr-lake", "--role", "observer", "--workspaces", "hr", "--out", file)
+    assert approvals("auth", "add", *added, store=broker).code == 0
+
+    def ayes(*words: object):
+        return approvals(*words, "--json", "--url", file, timeout_s=110)
+
+    told = ayes("lake", "sync", "--to", archive).one
+    assert (told["facts"], told["workspaces"]) == (len(there), ["hr"])
+    assert asked(archive / "lake", "SELECT DISTINCT workspace FROM events") == [("hr",)]
+    assert ayes("lake", "verify", "--to", archive).code == 0
+    assert ayes("lake", "sync", "--to", archive).one["facts"] == 0
+    beyond = ayes("lake", "verify", "--to", whole)
+    assert (beyond.code, "reads hr alone" in beyond.problem["message"]) == (2, True)
+    others = ayes("lake", "sync", "--to", tmp_path / "no", "--workspaces", REF.workspace)
+    assert "may read the workspaces hr alone" in others.problem["message"]
+
+
 def test_a_lake_is_verified_as_of_the_workspaces_that_it_names(kept, archive):
     """Whoever writes others into the manifest makes another lake of it."""
     synced(kept, "--to", archive, "--workspaces", REF.workspace)
