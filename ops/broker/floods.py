@@ -38,8 +38,8 @@ from ayes.schemas.slots import LOG, ORGANISATION, ROOT
 
 _log: Final = get_logger("ayes.ops.broker.floods")
 
-#: The logins that serve everybody.
-_SERVING: Final = frozenset({ADMIN, API, CALLOUT, READS, SYSTEM, "gate", "queue"})
+#: The logins that serve everybody; and none, as of a connection that signs on just now.
+_SERVING: Final = frozenset({"", ADMIN, API, CALLOUT, READS, SYSTEM, "gate", "queue"})
 #: How often the broker is tried, from when on an answer takes long, and how long it is awaited.
 _LOOK_S: Final = 0.5
 _LONG_S: Final = 0.05
