@@ -123,8 +123,10 @@ async def honest(clients: Clients, seconds: float, calls: Iterator[CallRef]) -> 
     await asyncio.gather(*(one_after_another() for _ in range(AT_ONCE)))
     ordered = sorted(took)
     ended = len(took) - lost
-    part = [ordered[min(len(ordered) - 1, int(one * len(ordered)))] * 1000 for one in (0.5, 0.99)]
-    return Honest(ended / seconds, *part, repeated, lost)
+    p50, p99 = (
+        ordered[min(len(ordered) - 1, int(one * len(ordered)))] * 1000 for one in (0.5, 0.99)
+    )
+    return Honest(ended / seconds, p50, p99, repeated, lost)
 
 
 @asynccontextmanager

@@ -246,11 +246,12 @@ class SlackClicks:
                 f"Your Slack account {accounts[0]} belongs {problem}, so nothing was recorded. "
                 f"{self._questions.how_to_bind(accounts[0])}. The link lasts ten minutes."
             )
-        if people.bar(*names, workspace) is not None:
+        name = names.popitem()[1]
+        if people.bar(name, workspace) is not None:
             # Whether there is such a workspace is not told.
             where = "all workspaces" if workspace == ORGANISATION else workspace
             raise NotAllowed(f"{where} is not yours to decide in, so nothing was recorded.")
-        return names.popitem()[1]
+        return name
 
 
 async def _sentence(act: Callable[[], Awaitable[str]], user: dict[str, Any]) -> str:

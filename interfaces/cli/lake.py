@@ -163,13 +163,13 @@ async def verify(to: ToOption = None, *, session: Session) -> int:
         for problem in problems:
             print_line(f"differs: {problem}")
         if not problems:
-            some = ", ".join(manifest.workspaces)
-            what = f"what the log has of {some}" if some else "the log"
+            theirs = ", ".join(manifest.workspaces)
+            what = f"what the log has of {theirs}" if theirs else "the log"
             print_line(
                 f"verified: {len(manifest.segments) + 1:,} files, and their events are {what} up "
                 f"to {manifest.until:,}"
             )
-            if some:
+            if theirs:
                 print_message(
                     "It has no other facts. So it does not show that the log is whole, nor what a "
                     "witness or a backup says of it: a digest is over all facts."
