@@ -38,7 +38,8 @@ class People(Struct, frozen=True):
 
     #: By account: the reviewer who bound it.
     accounts: dict[str, str] = {}
-    #: By name in the form of `plain`: the additions and removals, in the order of the log.
+    #: By name in the form of `plain`: the additions, removals and changes of workspaces, in the
+    #: order of the log.
     changes: dict[str, tuple[Fact, ...]] = {}
     #: By name in that form: what providers said of the groups of an account that was theirs, in the
     #: order of the log. None: nobody has read it.
@@ -58,24 +59,24 @@ class People(Struct, frozen=True):
         return last is not None and isinstance(last.event, e.PersonRemoved)
 
     def bar(self, name: str, workspace: str, before: int | None = None) -> Fact | None:
-        """The fact by which a name may decide nothing in a workspace: its removal, or its addition
-        to others; None if it may. With `before`, just before that number of the log.
+        """The fact by which a name may decide nothing in a workspace: its removal, or what gives it
+        others; None if it may. With `before`, just before that number of the log.
         """
         last = self._last(name, before)
         match last and last.event:
             case e.PersonRemoved():
                 return last
-            case e.PersonAdded(workspaces=only) if only and workspace not in only:
-                return last
+            case e.PersonAdded(workspaces=only) | e.WorkspacesSet(workspaces=only):
+                return last if only and workspace not in only else None
             case _:
                 return None
 
-    def workspaces(self, name: str, before: int | None = None) -> tuple[str, ...]:
-        """The workspaces that a person may see and decide in, by the last fact that says so; with
-        `before`, just before that number of the log. Empty: all of them.
+    def workspaces(self, name: str) -> tuple[str, ...]:
+        """The workspaces that a person may see and decide in, by the last fact that says so; none:
+        all of them.
         """
         for one in reversed(self.changes.get(plain(name), ())):
-            if isinstance(one.event, e.PersonAdded) and (before is None or one.seq < before):
+            if isinstance(one.event, e.PersonAdded | e.WorkspacesSet):
                 return one.event.workspaces
         return ()
 
@@ -98,6 +99,7 @@ class People(Struct, frozen=True):
                 is_theirs = not any(
                     one.seq < change.seq and (before is None or change.seq < before)
                     for change in changes
+                    if not isinstance(change.event, e.WorkspacesSet)
                 )
                 return one.event if is_theirs else None
         return None
@@ -161,6 +163,8 @@ def people_of(facts: Iterable[Fact]) -> People:
                 accounts = {
                     one: whose for one, whose in accounts.items() if plain(whose) != plain(name)
                 }
+                changes[plain(name)] = (*changes.get(plain(name), ()), fact)
+            case e.WorkspacesSet() if not People(changes=changes).is_removed(name):
                 changes[plain(name)] = (*changes.get(plain(name), ()), fact)
     return People(accounts, changes, readings)
 

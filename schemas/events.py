@@ -790,6 +790,16 @@ class PersonAdded(Event, frozen=True, tag="PersonAdded"):
     workspaces: tuple[str, ...] = ()
 
 
+class WorkspacesSet(Event, frozen=True, tag="WorkspacesSet"):
+    """The workspaces that a person may see and decide in from here on. The accounts that they have
+    bound stay theirs. The subject names the person.
+    """
+
+    #: None: all of them.
+    workspaces: tuple[str, ...]
+    reason: str = ""
+
+
 class PersonRemoved(Event, frozen=True, tag="PersonRemoved"):
     """The name stands for nobody from here on, and no account is bound to it any more."""
 
@@ -905,7 +915,8 @@ type AnyEvent = (
     | ToolStarted | Revoked | Lapsed | Declined | ToolReturned | ToolFailed | ToolRefused | InDoubt
     | Notified | Posted | Reconciled | PolicyApplied | ToolDeclared | Granted | GrantRevoked
     | GrantUsed | BudgetUsed | Delegated | DelegationEnded
-    | AccountBound | PersonAdded | PersonRemoved | GroupsRead | LoginAdded | LoginRevoked
+    | AccountBound | PersonAdded | WorkspacesSet | PersonRemoved | GroupsRead
+    | LoginAdded | LoginRevoked
     | Stopped | Resumed | StopEnded | LogAccepted
 )  # fmt: skip
 

@@ -109,7 +109,7 @@ FILLED_BY: Final[dict[tuple[str, ...], tuple[type[e.Event], ...]]] = {
     (STOP, "*", "*", "ended"): (e.StopEnded,),
     # A person's own word, and the organisation's.
     (PERSON, "*", "account", "#"): (e.AccountBound,),
-    (PERSON, "*", "#"): (e.PersonAdded, e.PersonRemoved),
+    (PERSON, "*", "#"): (e.PersonAdded, e.WorkspacesSet, e.PersonRemoved),
     (LOGIN, "*", "#"): (e.LoginAdded, e.LoginRevoked),
     # What a provider said; of each day a series of its own, since readers need the last ones only.
     (PERSON, "*", "groups", "#", "#"): (e.GroupsRead,),

@@ -61,7 +61,7 @@ async def add(
     session: Session,
 ) -> None:
     """Let a person sign on, also one who was removed, of whose former accounts none is theirs.
-    Other workspaces than before free their accounts and end what they have open.
+    Other workspaces than before end what they have open.
     """
     store = _store(session)
     async with session.connect("observer") as ledger:
@@ -72,8 +72,10 @@ async def add(
     is_done = await people.limit(store, name, wanted)
     await people.admit(store, name)
     await ensure_account(store, f"{REVIEWER}{name}")
-    if known.is_removed(name) or known.workspaces(name) != wanted:
+    if known.is_removed(name):
         known = await people.say(store, name, e.PersonAdded(reason=reason, workspaces=wanted))
+    elif known.workspaces(name) != wanted:
+        known = await people.say(store, name, e.WorkspacesSet(wanted, reason))
     row, words = _row(known, name)
     session.print(
         row, f"{words}: may sign on.", *(() if is_done else [f"{LISTED}their login is as it was."])

@@ -26,8 +26,10 @@ from ayes.schemas.slots import person_slot
 _ROLE: Final = "organisation"
 
 
-async def say(store: Store, name: str, event: e.PersonAdded | e.PersonRemoved) -> People:
-    """Record that a name stands for a person, or for nobody, from here on."""
+async def say(
+    store: Store, name: str, event: e.PersonAdded | e.WorkspacesSet | e.PersonRemoved
+) -> People:
+    """Record that a name stands for a person, where, or for nobody, from here on."""
     async with Ledger.connect(store.path, role=_ROLE) as ledger:
         return await ledger.record_person(partial(person_slot, name), event)
 

@@ -348,6 +348,7 @@ def test_a_person_has_said_it_by_any_of_their_accounts(who, said):
 GONE, BACK = e.PersonRemoved(), e.PersonAdded()
 #: Of the call's workspace alone, of it and others, and of others.
 HERE, MORE, THERE = (e.PersonAdded(workspaces=one) for one in (("acme",), ("hr", "acme"), ("hr",)))
+KEPT, SENT = (e.WorkspacesSet(one) for one in (("acme",), ("hr",)))
 
 
 @pytest.mark.parametrize(
@@ -376,6 +377,10 @@ HERE, MORE, THERE = (e.PersonAdded(workspaces=one) for one in (("acme",), ("hr",
         ("ana", YES, {("ana", 2): THERE, ("ana", 3): BACK}, ""),
         ("ana", YES, {("ana", 3): HERE}, ""),
         ("ana", YES, {("ana", 5): THERE}, ""),
+        ("ana", YES, {("ana", 3): SENT}, "ana was not of acme then"),
+        ("ana", YES, {("ana", 2): THERE, ("ana", 3): KEPT}, ""),
+        ("ana", YES, {("ana", 2): GONE, ("ana", 3): KEPT}, "ana was removed before it"),
+        ("ana", YES, {("ana", 5): SENT}, ""),
     ],
 )  # fmt: skip
 def test_no_vote_counts_of_who_was_removed_or_is_of_other_workspaces(who, said, changes, why):
@@ -412,6 +417,15 @@ def known(*facts: tuple[int, str, e.Event]):
     return people_of(
         Fact(seq, START, _slot_about(name, seq, event), event) for seq, name, event in facts
     )
+
+
+def test_other_workspaces_leave_a_person_their_accounts_and_groups():
+    """They are the same person, unlike after an addition or a removal (B40)."""
+    said = [(1, "ana", ANA), (2, "ana", read("finance"))]
+    for after, is_kept in ((SENT, True), (THERE, False), (GONE, False)):
+        people = known(*said, (3, "ana", after))
+        assert people.of("ana") == ((ANA.account,) if is_kept else ())
+        assert people.groups("ana", START) == ({"group:finance"} if is_kept else set())
 
 
 def _slot_about(name: str, seq: int, event: e.Event):

@@ -111,6 +111,7 @@ LEFT = {
     "LoginAdded.key": "of programs, not of calls; in the payload",
     "LoginAdded.workspaces": "of programs, not of calls; in the payload",
     "PersonAdded.workspaces": "of people, not of calls; in the payload",
+    "WorkspacesSet.workspaces": "of people, not of calls; in the payload",
     "GroupsRead.issuer": "of people, not of calls; in the payload",
     "GroupsRead.subject": "of people, not of calls; in the payload",
     "GroupsRead.groups": "of people, not of calls; in the payload",
