@@ -11,18 +11,29 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx
 import nats.errors
 import pytest
 import pytest_asyncio
 from brokers import running
 from cluster import cluster
+from fastapi import FastAPI
 from long import sampled
 from nats.aio.client import Client
+from program import approvals
 from shop import rule
-from slack_stand_in import APP_TOKEN, BOT_TOKEN, CHANNEL, SlackStandIn, slack_stand_in
+from slack_stand_in import (
+    APP_TOKEN,
+    BOT_TOKEN,
+    CHANNEL,
+    TEAM,
+    SlackStandIn,
+    slack_stand_in,
+)
 from until import recorded
 
 from ayes.consumers.slack.api import SlackApi
@@ -43,22 +54,32 @@ from ayes.schemas import events as e
 from ayes.schemas.codec import Fact, encode
 from ayes.schemas.errors import NotAllowed
 from ayes.schemas.policy import applied
-from ayes.schemas.slots import ORGANISATION, CallRef, DelegationRef, GrantRef, Slot, policy_slot
+from ayes.schemas.slots import (
+    ORGANISATION,
+    CallRef,
+    DelegationRef,
+    GrantRef,
+    Slot,
+    person_slot,
+    policy_slot,
+)
 from ayes.schemas.tools import ToolSpec
 
 #: On the loop that the brokers of this file live in.
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 TRIES = int(os.environ.get("FORGED", "2"))
-NAMES = ("ana", "ben", "cy", "dan", "kim", "rita")
+NAMES = ("ana", "ben", "cy", "dan", "kim", "rita", "tess")
 POLICY = (
     rule("payments", "ask", 'voters = ["ana", "ben"]', "votes_needed = 2",
          f'ask_in = ["slack:{CHANNEL}"]', tools="pay")
-    + rule("refunds", "ask", 'voters = ["ana", "ben", "cy"]', "votes_needed = 2")
+    + rule("refunds", "ask", 'voters = ["ana", "ben", "cy", "tess"]', "votes_needed = 2",
+           f'ask_in = ["slack:{CHANNEL}"]')
     + rule("small ones", "ask", 'voters = ["ana"]', tools="tip")
 )  # fmt: skip
 CLAIMED = '[people]\nana = ["slack:U0EVIL1"]\nben = ["slack:U0EVIL2"]\n# {number}\n'
 ISSUER = "https://provider.example"
+URL = "http://127.0.0.1:8420"
 
 
 class Bank:
@@ -68,6 +89,7 @@ class Bank:
         self.store = store
         self.slack = slack
         self._stack = stack
+        self.app = FastAPI()
         self._ledgers: dict[str, Ledger] = {}
 
     async def ledger(self, role: str) -> Ledger:
@@ -143,7 +165,7 @@ async def bank(request: Any, tmp_path_factory: Any) -> AsyncIterator[Bank]:
         chat = SlackQuestions(SlackApi(BOT_TOKEN, APP_TOKEN, slack.url), bytes(32), lambda: "")
         started = [*reactions(["gate", "queue"]), ("slack", chat)]
         await enter(working(started, store=store.path))
-        await enter(console(Security(AccessFile(store), "http://127.0.0.1:8420")))
+        bank.app = await enter(console(Security(AccessFile(store), URL)))
         await slack.until(lambda: slack.sockets)
         yield bank
 
@@ -252,3 +274,79 @@ async def test_a_name_at_a_provider_is_whose_it_was_first(bank: Bank):
             assert sorted(found) == [False, True]
             assert await both(other, one) == found
             await people.say(bank.store, "kim", e.PersonAdded())
+
+
+# -------------------------------------------------------------------------------- through each door
+
+
+class Tess:
+    """All that somebody has to decide with, as long as it is hers: a session, a token, logins, an
+    account in Slack.
+    """
+
+    def __init__(self, bank: Bank) -> None:
+        self.bank = bank
+        self.security: Security = bank.app.state.security
+        visitor = Visitor("tess", frozenset({Role.REVIEWER}))
+        self.session = self.security.sessions.begin(visitor)
+        lasts = timedelta(hours=1)
+        self.token, _ = self.security.access.add_token("tess", Role.REVIEWER, lasts)
+
+    async def vote(self, door: str, ref: CallRef, digest: str) -> None:
+        """Try to approve a call by this door, whatever it answers."""
+        said = {"verdict": "approve", "digest": digest}
+        match door:
+            case "a page":
+                cookie = {"cookie": f"{self.security.cookie}={self.session}", "origin": URL}
+                await self._post(f"/calls/{ref}/vote", headers=cookie, data=said)
+            case "the API":
+                bearer = {"authorization": f"Bearer {self.token}"}
+                await self._post(f"/api/v1/calls/{ref}/votes", headers=bearer, json=said)
+            case "the API over NATS":
+                async with raw(self.bank.store, "reviewer-tess") as client:
+                    asked = {"call": str(ref)} | said
+                    await answered(client, "approvals.reviewer.tess.decide", asked)
+            case "a fact":
+                vote = e.Voted(verdict="approve", digest=digest)
+                await self.bank.forge("reviewer-tess", ref.vote("tess"), vote)
+            case "the terminal":
+                words = ("approve", ref, "--as", "tess", "--digest", digest)
+                await asyncio.to_thread(approvals, *words, store=self.bank.store.path)
+            case "Slack":
+                await self.bank.slack.click(await self.bank.message(ref), APPROVE, "U0TESS")
+
+    async def _post(self, path: str, **request: Any) -> None:
+        transport = httpx.ASGITransport(app=self.bank.app)
+        async with httpx.AsyncClient(transport=transport, base_url=URL) as client:
+            await client.post(path, **request)
+
+
+DOORS = ("a page", "the API", "the API over NATS", "a fact", "the terminal", "Slack")
+
+
+@pytest.mark.parametrize("how", ["removed", "of other workspaces", "allowed"])
+@pytest.mark.parametrize("door", sampled(DOORS, "a page", "a fact", "Slack"))
+async def test_through_no_door_decides_who_may_not(bank: Bank, door: str, how: str):
+    """With what she had before; the others decide. It is a door, if she may (B40, B74, I7)."""
+    above, login = await bank.ledger("organisation"), await bank.ledger("reviewer-tess")
+    tess_slot = partial(person_slot, "tess")
+    for number in range(TRIES):
+        ref = await bank.asked("refund", f"{door}-{how}-{number}")
+        digest = (await login.known_call(ref)).wish.digest
+        await login.reviewer("tess").bind(f"slack:{TEAM}/U0TESS")
+        tess = Tess(bank)
+        if how == "removed":
+            await above.record_person(tess_slot, e.PersonRemoved())
+        elif how == "of other workspaces":
+            await above.record_person(tess_slot, e.WorkspacesSet(("till",)))
+        await tess.vote(door, ref, digest)
+        if how == "allowed":
+            await bank.first(ref.vote("tess"))
+        voters = ("tess", "ben") if how == "allowed" else ("ben", "cy")
+        for voter in voters:
+            if voter != "tess":
+                await (await bank.ledger(f"reviewer-{voter}")).reviewer(voter).approve(ref)
+        decided = (await bank.first(ref.decided)).event
+        assert isinstance(decided, e.Approved)
+        assert decided.voters == voters
+        await above.record_person(tess_slot, e.PersonAdded())
