@@ -54,6 +54,8 @@ PAUSE_S: Final = 30.0
 _MAX_PAUSE_S: Final = 600.0
 _FORGET_S: Final = 3600.0
 _MAX_CONNECTIONS: Final = 1024
+#: How long the broker may take until it lets this in.
+_SIGN_ON_S: Final = 60.0
 
 
 class Floods:
@@ -68,6 +70,7 @@ class Floods:
         self._admin, self._system = Connection(admin), Connection(system)
         #: By login: until when it may not sign on, and for how long that was.
         self._pauses: dict[str, tuple[float, float]] = {}
+        self._opened: list[Connection] = []
         self._watching: asyncio.Task[None] | None = None
 
     def check(self, login: str) -> None:
@@ -85,18 +88,24 @@ class Floods:
 
     async def open(self) -> None:
         """Begin to watch the broker."""
-        for one in (self._admin, self._system):
-            await one.open(name="ayes floods")
         self._watching = asyncio.create_task(self._watch())
 
     async def close(self) -> None:
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.wait((self._watching,))
-        for one in (self._admin, self._system):
+        for one in self._opened:
             await one.close()
 
     async def _watch(self) -> None:
+        await asyncio.sleep(_LOOK_S)
+        try:
+            for one in (self._admin, self._system):
+                self._opened.append(one)
+                await one.open(name="ayes floods", timeout_s=_SIGN_ON_S)
+        except ApprovalsError as problem:
+            _log.error("floods are not noticed until the next start", problem=str(problem))
+            return
         admin, system = Api(self._admin), Api(self._system)
         await admin.start()
         await system.start()

@@ -4,6 +4,7 @@
 honest calls end while the flood goes on.
 """
 
+import asyncio
 import itertools
 
 import pytest
@@ -20,7 +21,7 @@ from bench.cycle import REVIEWER, WORKSPACE, Clients, at_work
 from bench.floods import flooding, honest
 
 
-@pytest.mark.parametrize("name", sampled(["facts", "large facts", "files"], "large facts"))
+@pytest.mark.parametrize("name", sampled(["facts", "large facts", "files"]))
 async def test_a_flood_is_ended_and_others_go_on(tmp_path, name):
     """Its login may not sign on for a while, and nobody else's is ended."""
     store = tmp_path / "store"
@@ -42,6 +43,29 @@ async def test_a_flood_is_ended_and_others_go_on(tmp_path, name):
                 found = await honest(clients, 1.0, calls)
             assert found.rate > 0
             assert (found.repeated, found.lost) == (0, 0)
+
+
+async def test_who_sends_most_is_ended(tmp_path, monkeypatch):
+    """With small bounds, so that little is a flood: it is refused for a while, and nobody else."""
+    bounds = {"_LOOK_S": 0.05, "_COUNT_S": 0.1, "_LONG_S": 0.0, "MOST_MESSAGES": 20}
+    for name, bound in bounds.items():
+        monkeypatch.setattr(f"ayes.ops.broker.floods.{name}", bound)
+    async with (
+        broker(tmp_path / "store", LATER) as server,
+        Ledger.connect(server.store.path, role="service") as quiet,
+        Ledger.connect(server.store.path, role="model") as loud,
+    ):
+        client = loud.log.connection.client
+        ended = client.stats["reconnects"]
+        while client.is_connected and client.stats["reconnects"] == ended:
+            for _ in range(200):
+                await client.publish("live.shop.t1.1", b"x")
+            await asyncio.sleep(0)
+        with pytest.raises(BrokerRefused):
+            async with Ledger.connect(server.store.path, role="model"):
+                pass
+        assert await quiet.log.last_seq() == 0
+        assert quiet.log.connection.client.stats["reconnects"] == 0
 
 
 def test_a_pause_doubles(monkeypatch):

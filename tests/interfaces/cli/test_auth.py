@@ -115,9 +115,8 @@ async def test_a_program_signs_on_with_its_file(broker, tmp_path):
     async with Ledger.connect(url=str(file), role="service") as desk:
         await desk.declare("shop", PAY)
     request = ("request", "shop/t/one", "pay", "{}", "--json")
-    for variables in ({"AYES_LOGIN": str(file)}, {"AYES_LOGIN": file.name}):
-        ended = await asyncio.to_thread(approvals, *request, cwd=tmp_path, **variables)
-        assert ended.code == 8, ended.err
+    ended = await asyncio.to_thread(approvals, *request, cwd=tmp_path, AYES_LOGIN=file.name)
+    assert ended.code == 8, ended.err
     ended = await asyncio.to_thread(approvals, *request, "--url", "./billing.login", cwd=tmp_path)
     assert ended.code == 8, ended.err
     ended = await asyncio.to_thread(approvals, "show", "shop/t/one", AYES_LOGIN=str(file))
