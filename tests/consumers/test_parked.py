@@ -440,9 +440,9 @@ async def test_one_role_cannot_push_out_what_another_parked(store, monkeypatch, 
         for number in range(3):
             await client.publish(f"parked.model.model.large-{number}", b"x" * 1_000_000)
         for number in range(3 * MAX_PARKED):
-            await client.publish(f"parked.model.model.{number}", valid)
-            if number % 500 == 0:  # the stream's queue refuses what is over 1,000
-                await model.log.last_seq()
+            publish = client.publish if number % 500 else client.request
+            # Now and then its answer is awaited: the stream's queue refuses what is over 1,000.
+            await publish(f"parked.model.model.{number}", valid)
         await client.flush(240)
         [used] = [
             one
