@@ -136,6 +136,8 @@ def passed_on(asked: str, body: bytes, login: str, workspaces: tuple[str, ...]) 
             case ["DIRECT", "GET", stream, *named] if stream in READ:
                 get = _Get(last_by_subj=".".join(named)) if named else _decoded(body, _Get)
                 _check(get.subjects, workspaces, login)
+                if (get.seq or get.start_time) and not get.next_by_subj:
+                    raise Refused("a place in the stream goes with `next_by_subj` only", 400)
                 return Request(f"$JS.API.DIRECT.GET.{stream}", msgspec.json.encode(get))
             case ["STREAM", "MSG", "GET", stream] if stream in READ:
                 get = _decoded(body, _Get)

@@ -186,6 +186,9 @@ def gets():
         yield f'{{"next_by_subj":"{OWN}","next_by_subj":{json.dumps(one)},"batch":9}}'
         yield f'{{"next_by_subj":{json.dumps(one)},"batch":9,"next_by_subj":"{OWN}"}}'
     for seq in range(1, 30):
+        yield {"seq": seq, "last_by_subj": f"ledger.{OURS}._policy.1"}
+        yield {"seq": seq, "multi_last": [OWN]}
+        yield {"seq": seq, "multi_last": [OWN], "batch": 100}
         yield {"seq": seq}
         yield {"seq": seq, "batch": 100}
         yield {"seq": seq, "next_by_subj": ""}
