@@ -78,7 +78,7 @@ async def main() -> None:
             pass
         await reviewing
         if decision["state"]["status"] != "approved":
-            raise SystemExit(f"{CALL} is {decision['state']['status']}")
+            raise SystemExit(f"{CALL} is {decision['state']['outcome']}")
         # Only whoever is answered without an error runs the tool, with these arguments.
         claimed = await billing.ask("claim", call=CALL, claim=str(uuid.uuid4()))
         order = json.loads(claimed["arguments"])

@@ -20,7 +20,7 @@ async def main(call: str) -> None:
             result = await ledger.run(call, refund)
             print(getattr(result, "output", result))  # a failure is printed whole
         else:
-            print(f"{call} is {decided.status}")
+            print(f"{call}: {decided.outcome}")
 
 
 try:

@@ -76,11 +76,21 @@ class Call(Struct, frozen=True):
     @property
     def status(self) -> Status:
         """The status that the furthest fact leads to, by the table."""
+        furthest = self.reconciled or self.finished
+        return LEADS_TO[type(furthest.event)] if furthest else self._status_before_the_end
+
+    @property
+    def outcome(self) -> Status:
+        """The status as people read it: of a call that never ran also why, such as `denied`, when
+        the model has been told so (`refused`).
+        """
+        return self._status_before_the_end if self.status is Status.REFUSED else self.status
+
+    @property
+    def _status_before_the_end(self) -> Status:
         furthest = (
-            self.reconciled
-            or self.finished
             # A start, a revocation and a lapse exclude each other: the later ones are void.
-            or (self.claims[-1] if self.claims else self.revoked or self.lapsed)
+            (self.claims[-1] if self.claims else self.revoked or self.lapsed)
             or self.decided
             or self.gated
             or self.requested

@@ -57,6 +57,14 @@ _EFFECTS: Final[dict[type[e.Event], str]] = {
     e.Withdrawn: "withdrawn",
 }
 
+#: The outcomes (`Call.outcome`) that a call has, where it is others.
+_ENDED: Final = frozenset({"returned", "failed", "expired", "lapsed"})
+
+
+def outcome_words(outcome: str) -> str:
+    """What became of a call, after its name: `is denied`, `has returned`."""
+    return f"{'has' if outcome in _ENDED else 'is'} {outcome.replace('_', ' ')}"
+
 
 def describe_chain(chain: Iterable[e.Link]) -> str:
     """The calls in whose runs something is asked: `shop/t1/c1 (delegate, by desk, reads) > ...`."""

@@ -259,6 +259,8 @@ class Proposal(Struct, frozen=True):
     #: The number of the version that it would be.
     version: int
     status: str
+    #: As in `CallState`.
+    outcome: str
     requester: str
     requested_at: datetime
 
@@ -277,6 +279,7 @@ async def proposals(workspace: str, visit: Reading) -> list[Proposal]:
             proposal=str(call.ref),
             version=following,
             status=str(call.status),
+            outcome=str(call.outcome),
             requester=call.wish.requester,
             requested_at=call.requested.recorded_at,
         )

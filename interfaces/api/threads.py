@@ -32,7 +32,7 @@ from ayes.projections.live import Discarded, Ended, Fragment
 from ayes.projections.thread import Thread, thread_of
 from ayes.projections.views import thread as views
 from ayes.projections.views.content import held_file
-from ayes.projections.views.fact import fact_row, own
+from ayes.projections.views.fact import fact_row, fact_sentence, own
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.content import decoded, files_in, words
@@ -149,8 +149,8 @@ async def _listed(visit: Visit, found: Mapping[ThreadRef, Fact]) -> list[ListedT
             thread=str(ref),
             requester=getattr(by_thread.get(ref), "requester", ""),
             said=_last_words(message)[:_SHORT],
-            latest=(row := fact_row(fact)).kind,
-            latest_words=row.what,
+            latest=fact_row(fact).kind,
+            latest_words=fact_sentence(fact),
             active_at=fact.recorded_at,
             seq=fact.seq,
             waiting=waiting[ref.workspace, ref.thread],

@@ -26,7 +26,7 @@ from ayes.interfaces.cli.terminal.output import (
     print_text,
 )
 from ayes.ledger.clients.services import Ledger
-from ayes.ledger.descriptions import describe_undoing
+from ayes.ledger.descriptions import describe_undoing, outcome_words
 from ayes.ledger.validity import may_be_void
 from ayes.projections.formats import FORMATS, format_named
 from ayes.projections.history import history as history_of
@@ -51,7 +51,7 @@ async def show(call: CallArgument, session: Session) -> None:
     async with session.connect("observer") as ledger:
         known = await ledger.known_call(ref)
         facts = await ledger.read(ref)
-    title = f"{ref} is {known.status.replace('_', ' ')}"
+    title = f"{ref} {outcome_words(known.outcome)}"
     if known.undoing is not None:
         title += f", class: {describe_undoing(known.undoing, known.undo_until)}"
     _print(facts, title, json=session.json)

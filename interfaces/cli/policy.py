@@ -23,7 +23,7 @@ from ayes.interfaces.cli.terminal.output import print_data, print_json, print_li
 from ayes.interfaces.cli.terminal.prompt import text_or_stdin
 from ayes.interfaces.cli.terminal.tables import print_table
 from ayes.ledger.clients.services import Ledger
-from ayes.ledger.descriptions import class_words
+from ayes.ledger.descriptions import class_words, outcome_words
 from ayes.ledger.judging.budgets import sums_of
 from ayes.ledger.judging.explanation import (
     Explained,
@@ -39,6 +39,7 @@ from ayes.ledger.validity import call_of
 from ayes.ops.audit import backtest as trying
 from ayes.ops.audit.backtest import Counts, Report
 from ayes.ops.broker.setup import check_policy
+from ayes.projections.views.call import quorum_words
 from ayes.schemas import events as e
 from ayes.schemas.digest import call_digest
 from ayes.schemas.errors import BadInput, UnknownCall
@@ -137,7 +138,9 @@ def _in_short(policy: Policy, rule: Rule) -> str:
 
 
 def _who(policy: Policy, rule: Rule) -> str:
-    return " and ".join(_of(one.votes_needed, one.voters, one.name) for one in policy.quorums(rule))
+    return ", and ".join(
+        _of(one.votes_needed, one.voters, one.name) for one in policy.quorums(rule)
+    )
 
 
 def _shared(policy: Policy) -> list[tuple[str, str]]:
@@ -315,7 +318,7 @@ type _Line = tuple[str, str]
 
 
 def _lines(one: Explained) -> list[_Line]:
-    lines = [("", f"{one.call} is {one.status.replace('_', ' ')}: {one.tool} {one.arguments}")]
+    lines = [("", f"{one.call} {outcome_words(one.outcome)}: {one.tool} {one.arguments}")]
     if one.judged is None:
         lines.append(("judged", "not yet, by any gate"))
     else:
@@ -379,9 +382,8 @@ def _needs(seat: Seat, *, agreeing: bool) -> str:
 
 
 def _of(votes_needed: int, voters: Sequence[str], name: str = "") -> str:
-    people = "anybody" if tuple(voters) == ("*",) else ", ".join(voters)
     called = f" ({name})" if "@" in name else ""
-    return f"{votes_needed} of {people}{called}"
+    return f"{quorum_words(e.Quorum(tuple(voters), votes_needed))}{called}"
 
 
 def _time(asks: ExplainedRequest) -> str:

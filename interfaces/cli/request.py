@@ -15,6 +15,7 @@ from ayes.interfaces.cli.options import (
 )
 from ayes.interfaces.cli.outcome import exit_code, report, report_end
 from ayes.interfaces.cli.terminal.prompt import text_or_stdin
+from ayes.ledger.descriptions import outcome_words
 from ayes.schemas import events as e
 from ayes.schemas.durations import parse_duration
 from ayes.schemas.errors import BadInput
@@ -134,7 +135,7 @@ async def finish(
         known = await (
             ledger.finish(ref, error=error) if output is None else ledger.finish(ref, output=output)
         )
-        await report(ledger, known, f"{call} has {known.status}.", json=session.json)
+        await report(ledger, known, f"{call} {outcome_words(known.outcome)}.", json=session.json)
 
 
 @command(app, examples="ayes wait shop/order-17/refund-1 --timeout 15m && ./refund.sh")

@@ -127,6 +127,8 @@ class Explained(Struct, frozen=True):
 
     call: str
     status: str
+    #: As `Call.outcome`.
+    outcome: str
     tool: str
     arguments: str
     requester: str
@@ -194,6 +196,7 @@ def explained(
     return Explained(
         call=str(call.ref),
         status=str(call.status),
+        outcome=str(call.outcome),
         tool=wish.tool,
         arguments=wish.arguments,
         requester=wish.requester,

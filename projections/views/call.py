@@ -19,7 +19,7 @@ from ayes.projections.views.copied import copied
 from ayes.schemas import events as e
 from ayes.schemas.content import words
 from ayes.schemas.people import is_excluded
-from ayes.schemas.quorums import is_among, seated
+from ayes.schemas.quorums import everybody, is_among, seated
 from ayes.schemas.visible import visible
 
 _fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -60,6 +60,8 @@ class CallState(Struct, frozen=True, kw_only=True):
 
     call: str
     status: str
+    #: The same, but of a call that never ran always why, such as `denied`, and never `refused`.
+    outcome: str
     tool: str
     #: Those that run: the approved ones, if a reviewer changed them.
     arguments: str
@@ -135,6 +137,7 @@ def call_state(call: Call, stands: Tally | None = None) -> CallState:
     return CallState(
         call=str(call.ref),
         status=str(call.status),
+        outcome=str(call.outcome),
         tool=wish.tool,
         arguments=call.arguments,
         digest=call.digest,
@@ -327,6 +330,8 @@ class EarlierCall(Struct, frozen=True):
     #: Those that ran, or would have.
     arguments: str
     status: str
+    #: As in `CallState`.
+    outcome: str
     #: The kind of its decision, such as `Denied`; None: it is not decided.
     decision: str | None
     #: Who voted for its decision.
@@ -355,6 +360,8 @@ class DecidedCall(Struct, frozen=True):
     verdict: str
     #: What became of it since.
     status: str
+    #: As in `CallState`.
+    outcome: str
     #: The rule that decided, or by which people were asked.
     rule: str
     ground: str
@@ -387,6 +394,7 @@ def decided_call(call: Call) -> DecidedCall:
         edited=is_edited(call),
         verdict=type(decision).__name__.lower(),
         status=call.status,
+        outcome=call.outcome,
         rule=rule_of(call),
         ground=getattr(decision, "ground", ""),
         mode=mode_of(decision),
@@ -445,7 +453,7 @@ def _value(raw: msgspec.Raw | None) -> str:
 def vote_words(call: Call, stands: Tally) -> str:
     """The state of the vote on an open call: who agrees, and who is missing."""
     agree = f" ({', '.join(stands.people)})" if stands.people else ""
-    lacking = " and ".join(quorum_words(one) for one in missing(call, stands))
+    lacking = ", and ".join(quorum_words(one) for one in missing(call, stands))
     said = f"{stands.approvals} of {stands.needed} approvals{agree}."
     if stands.verdict is not None or call.withdrawn is not None:
         return f"{said} That is decided, but no gate has recorded it yet: see ayes status."
@@ -500,6 +508,13 @@ def quorums_of(asking: e.ApprovalRequested | Entry) -> tuple[e.Quorum, ...]:
 
 
 def quorum_words(quorum: e.Quorum) -> str:
-    needed = "one" if quorum.votes_needed == 1 else str(quorum.votes_needed)
-    voters = "anybody" if quorum.voters == ("*",) else ", ".join(quorum.voters) or "nobody"
-    return f"{needed} of {voters}"
+    """Who must agree: `anybody`, `ana`, `one of ana and ben`, `2 of ana, ben and ops-*`."""
+    voters, needed = quorum.voters, quorum.votes_needed
+    if not voters:
+        return f"{'one' if needed == 1 else needed} more, and nobody is left to ask"
+    if voters == ("*",):
+        return "anybody" if needed == 1 else f"any {needed} people"
+    named = " and ".join(filter(None, (", ".join(voters[:-1]), voters[-1])))
+    if len(voters) == needed and everybody((quorum,)) is not None:
+        return named
+    return f"{'one' if needed == 1 else needed} of {named}"

@@ -3,12 +3,13 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Struct
 
 from ayes.ledger.descriptions import (
+    author_of,
     describe_chain,
     describe_lapse,
     describe_undoing,
@@ -21,6 +22,7 @@ from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.content import described, words
 from ayes.schemas.digest import call_digest
+from ayes.schemas.policy import NO_RULE_NAME
 from ayes.schemas.slots import STOP, CallRef
 from ayes.schemas.times import duration
 
@@ -76,6 +78,45 @@ def fact_row(fact: Fact, *, full: bool = False, wishes: Wishes | None = None) ->
     place = fact.slot.subject if full else ".".join(fact.slot.tail)
     time = f"{fact.recorded_at:%Y-%m-%d %H:%M:%S.%f}"[:-3]
     return FactRow(fact.seq, time, place, kind or "?", who, what)
+
+
+#: What happened, before the fields of the fact. What is not here begins with its kind.
+_OPENINGS: Final = {
+    "ThreadOpened": "Opened",
+    "Said": "",
+    "ModelAsked": "The model is asked:",
+    "ModelReplied": "The model:",
+    "ModelFailed": "The model failed:",
+    "ToolRequested": "Asked for",
+    "ApprovalRequested": "People are asked:",
+    "Escalated": "",
+    "GlassBroken": "The glass was broken:",
+    "Voted": "Vote of {by}:",
+    "Approved": "Approved",
+    "Denied": "Denied",
+    "Answered": "Answered by {by}:",
+    "Expired": "Expired: nobody decided in time",
+    "Withdrawn": "Withdrawn:",
+    "Superseded": "Superseded by a later message",
+    "ToolStarted": "Started:",
+    "Revoked": "The approval was taken back by {by}:",
+    "Lapsed": "The approval lapsed:",
+    "Declined": "It cannot start:",
+    "ToolReturned": "Returned:",
+    "ToolFailed": "Failed:",
+    "ToolRefused": "The model is told:",
+    "InDoubt": "In doubt:",
+    "Notified": "A notice was sent",
+    "Posted": "Asked in a chat:",
+    "Reconciled": "Reconciled by {by}:",
+}
+
+
+def fact_sentence(fact: Fact) -> str:
+    """A fact of a conversation as a person would tell it, without the name of its kind."""
+    row = fact_row(fact)
+    opening = _OPENINGS.get(row.kind, f"{row.kind}:").format(by=author_of(fact))
+    return f"{opening} {row.what}".strip(": ")
 
 
 class RecordedFact(Struct, frozen=True, kw_only=True):
@@ -161,9 +202,10 @@ def _what(event: e.Event) -> str:
         case e.ToolRequested(tool=tool, arguments=arguments):
             return f"{tool} {_short(arguments)}"
         case e.ApprovalRequested(rule=rule):
-            asks = " and ".join(quorum_words(one) for one in quorums_of(event))
+            asks = ", and ".join(quorum_words(one) for one in quorums_of(event))
             run = f", in the run of {describe_chain(event.chain)}" if event.chain else ""
-            return f"rule {rule!r} asks {asks}{mode_words(event.mode)}{run}{_class(event)}"
+            rules = "no rule fits: it asks" if rule == NO_RULE_NAME else f"rule {rule!r} asks"
+            return f"{rules} {asks}{mode_words(event.mode)}{run}{_class(event)}"
         case e.Escalated(voters=voters):
             return f"nobody decided in time: asks {', '.join(voters)} as well"
         case e.GlassBroken(reviewer=reviewer, reason=reason):

@@ -11,7 +11,7 @@ from ayes.projections import timeline
 from ayes.projections.history import outcome
 from ayes.projections.thread import Turn, is_settled
 from ayes.projections.views.content import HeldFile, held_in
-from ayes.projections.views.fact import fact_row
+from ayes.projections.views.fact import fact_row, fact_sentence
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.content import spoken, words
@@ -62,7 +62,7 @@ class Step(Struct, frozen=True):
     #: The kind of the fact.
     fact: str
     by: str
-    #: Its most important fields.
+    #: What happened, in a sentence.
     words: str
     void: str
 
@@ -77,6 +77,8 @@ class ThreadCycle(_Item, frozen=True, tag="call"):
     #: What runs instead; None if no reviewer changed it.
     edited: str | None
     status: str
+    #: As in `CallState`.
+    outcome: str
     #: Who decided, how and when; empty while it is open.
     decided: str
     #: What the model reads as the result; None while there is none.
@@ -145,6 +147,7 @@ def _cycle(item: timeline.Cycle) -> ThreadCycle:
         arguments=wish.arguments,
         edited=decision.arguments if isinstance(decision, e.Approved) else None,
         status=str(call.status),
+        outcome=str(call.outcome),
         decided=describe_decision(call.decided, call.withdrawn) if call.decided else "",
         result=words(end.text) if end else None,
         is_error=end.is_error if end else False,
@@ -163,5 +166,10 @@ def _as_wish(call: Call) -> e.Wish:
 def _step(fact: Fact, void: str) -> Step:
     row = fact_row(fact)
     return Step(
-        seq=row.seq, at=fact.recorded_at, fact=row.kind, by=row.by, words=row.what, void=void
+        seq=row.seq,
+        at=fact.recorded_at,
+        fact=row.kind,
+        by=row.by,
+        words=fact_sentence(fact),
+        void=void,
     )

@@ -182,11 +182,12 @@ def test_each_ending_is_its_own(ending: str):
     assert call.status is status
     if ending in DECISIONS:
         before = told(*life(CALL, WISH, ending)[:-1])
-        assert before.status == {
+        word = {
             "denied by policy": "denied",
             "invalid": "denied",
             "answered_with_error": "answered",
         }.get(ending, ending)
+        assert before.status == before.outcome == call.outcome == word
 
 
 # ---------------------------------------------------------------------------------------- the facts

@@ -165,6 +165,8 @@ export interface Membership {
 export interface CallState {
   call: string;
   status: string;
+  /** The same, but of a call that never ran always why, such as `denied`, and never `refused`. */
+  outcome: string;
   tool: string;
   arguments: string;
   digest: string;

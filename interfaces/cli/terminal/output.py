@@ -152,7 +152,7 @@ def print_pending(entries: Sequence[Entry], console: Console) -> None:
         _print_card(console, entry.ref, entry.tool, asked, entry.digest, entry.arguments)
         if problem := entry.flaw:
             styled_line(console, (f"    [{problem}]", "bold red"))
-        who = " and ".join(quorum_words(one) for one in quorums_of(entry))
+        who = ", and ".join(quorum_words(one) for one in quorums_of(entry))
         if entry.asked_as_well:
             who += f", and by now {', '.join(entry.asked_as_well)} as well"
         but = f", but not {', '.join(entry.excluded)}" if entry.excluded else ""

@@ -60,6 +60,13 @@ async def test_a_list_is_of_one_workspace_and_says_what_was_last(shop, client):
     [one] = (await client.get("/api/v1/threads?workspace=shop")).json()["threads"]
     assert one["thread"] == "shop/order-17"
     assert (one["latest"], len(one["said"])) == ("Said", 200)
+    assert one["latest_words"].startswith("user: Hurry")
+    await shop.ask("shop/order-18/refund-1")
+    [newest, _] = (await client.get("/api/v1/threads?workspace=shop")).json()["threads"]
+    assert (newest["latest"], newest["latest_words"]) == (
+        "ApprovalRequested",
+        "People are asked: rule 'large refunds' asks anybody",
+    )
     assert (await listed(client, "?workspace=bank"))[0] == ["bank/t1"]
     assert (await listed(client, "?workspace=none"))[0] == []
     assert (await client.get("/api/v1/threads?workspace=a.b")).status_code == 422
@@ -122,6 +129,8 @@ async def test_a_conversation_is_its_messages_turns_and_folded_calls(shop, clien
         "ToolRequested", "ApprovalRequested", "Voted", "Voted", "Approved", "ToolStarted",
         "ToolReturned",
     ]  # fmt: skip
+    openings = [step["words"].partition(" ")[0] for step in call["steps"]]
+    assert openings == ["Asked", "People", "Vote", "Vote", "Approved", "Started:", "Returned:"]
     assert found["stopped_at"] is None
     last = (await client.get(f"{THREAD}?limit=1")).json()
     assert ([one["kind"] for one in last["items"]], last["previous"]) == (["message"], 3)

@@ -234,7 +234,7 @@ async def test_a_call_is_explained_by_its_class(admin, gate, explain, store, cap
     assert standing(await admin.call(above), None).endswith(ends)
     await look.show(str(above), Session(store))
     shown = capsys.readouterr()
-    assert f"{above} is lapsed, class: reads" in shown.err
+    assert f"{above} has lapsed, class: reads" in shown.err
     assert "by policy, rule 'freely', class: reads" in shown.out
 
 
@@ -469,8 +469,8 @@ async def test_people_read_lines_in_which_nothing_is_hidden(admin, gate, store):
         "rule        'money' of the workspace's policy, version 1, asks people: It moves money.",
     ]
     for line in (
-        "must agree  2 of ana, ben, cy: ana; 1 missing",
-        "must agree  1 of sam, cy (@security): nobody yet; 1 missing",
+        "must agree  2 of ana, ben and cy: ana; 1 missing",
+        "must agree  one of sam and cy (@security): nobody yet; 1 missing",
         "deny        2 must deny it",
         "not         rita, who asked for it",
         "emergency   any of olga alone, with a reason",

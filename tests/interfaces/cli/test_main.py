@@ -530,7 +530,7 @@ def test_a_call_from_wish_to_decision_in_words(shop, call):
     """The same for people: tables and histories on stdout, sentences on stderr."""
     asked = approvals("request", call, "pay", FIVE, "--requester", "rita", store=shop)
     assert (asked.code, asked.out) == (8, "")
-    assert asked.err == f"{call} waits for people: 0 of 1 approvals. Missing: one of ana, ben.\n"
+    assert asked.err == f"{call} waits for people: 0 of 1 approvals. Missing: one of ana and ben.\n"
     waiting = approvals("pending", "-w", "shop", store=shop)
     assert waiting.code == 0
     assert str(call) in waiting.out

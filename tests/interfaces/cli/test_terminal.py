@@ -205,11 +205,11 @@ def test_a_confirmation_by_the_requester_is_said_everywhere(capsys):
     story.tell(ref.gated, msgspec.structs.replace(question(wish), **own))
     call = call_of(ref, tuple(story.facts))
     output.print_pending([pending.entry(call)], output.console())
-    assert "asks one of anybody; rita may confirm it)" in capsys.readouterr().out
+    assert "asks anybody; rita may confirm it)" in capsys.readouterr().out
     output.print_question(call, output.console())
     assert "rule 'money' (requester confirms)" in capsys.readouterr().out
     stands = count_votes(call)
-    assert "Missing: one of anybody (requester confirms)." in standing(call, stands)
+    assert "Missing: anybody (requester confirms)." in standing(call, stands)
     assert call_state(call, stands).mode == "requester_confirms"
     story.tell(ref.vote("rita"), e.Voted(verdict="approve", digest=request(wish).digest))
     decided = count_votes(call_of(ref, tuple(story.facts))).verdict
@@ -219,7 +219,7 @@ def test_a_confirmation_by_the_requester_is_said_everywhere(capsys):
     assert call_state(call).mode == decided_call(call).mode == "requester_confirms"
     output.print_facts(story.facts, output.console())
     shown = capsys.readouterr().out
-    assert "rule 'money' asks one of anybody (requester confirms)" in shown
+    assert "rule 'money' asks anybody (requester confirms)" in shown
     assert "by rita (requester confirms), rule 'money'" in shown
 
 
