@@ -316,11 +316,13 @@ def test_each_metric_is_of_use():
 
 
 def test_alerts_say_what_to_do():
-    """Each has a severity, a summary and a description, and a name of its own."""
+    """Each has a severity, a summary and a description, a name and a part of the runbook."""
     [group] = yaml.safe_load((PROMETHEUS / "alerts.yaml").read_text())["groups"]
     for rule in group["rules"]:
         assert rule["labels"]["severity"] in {"critical", "warning"}
-        assert set(rule["annotations"]) == {"summary", "description"}
+        assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
+        place = rule["annotations"]["runbook_url"].partition("docs/runbook.md#")[2]
+        assert place == rule["alert"].lower()
     names = [rule["alert"] for rule in group["rules"]]
     assert len(set(names)) == len(names)
 
