@@ -59,7 +59,8 @@ def fail(why: str) -> int:
 
 def stage(target: Path) -> set[str]:
     """Copy each page and what it links to; returns the names of the pages in the navigation."""
-    waiting = [ROOT / name for name in ("README.md", "CHANGELOG.md", "SECURITY.md")]
+    names = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+    waiting = [ROOT / name for name in names]
     waiting += sorted((ROOT / "docs").rglob("*.md"))
     pages = {staged(page).as_posix() for page in waiting}
     done = set()

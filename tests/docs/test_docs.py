@@ -61,6 +61,7 @@ PAGES = [
     README,
     *sorted((ROOT / "docs").rglob("*.md")),
     ROOT / "CHANGELOG.md",
+    ROOT / "CONTRIBUTING.md",
     ROOT / "SECURITY.md",
 ]
 #: For operators, by what they are about to do.
@@ -181,6 +182,12 @@ def test_links_lead_somewhere(page):
     """Every link to a file of ours leads to one."""
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
         assert "://" in target or (page.parent / target).exists(), target
+
+
+def test_the_files_that_contributors_are_told_of_exist():
+    told = re.findall(r"`([a-z_]+/[\w/.]+)`", (ROOT / "CONTRIBUTING.md").read_text())
+    assert len(told) > 20
+    assert [name for name in told if not (ROOT / name).exists()] == []
 
 
 # ---------------------------------------------------------------- tables that the code knows better
@@ -499,8 +506,11 @@ async def follow(
 
     names: dict[str, Any] = {"ledger": ledger, "__name__": "docs"}
     database = duckdb.connect()
-    for block in blocks(page, "python", "sh", "sql"):
+    for block in blocks(page, "python", "sh", "sql", "toml"):
         match block.language:
+            case "toml":
+                if named := re.match(r"# (\w+\.toml)\n", block.text):
+                    (here / named[1]).write_text(block.text)
             case "python":
                 await run_python(block, here, environment, names)
             case "sql":
@@ -546,7 +556,11 @@ asyncio.run(main())
 
 @pytest.mark.parametrize(
     "name",
-    sampled(["reviewers.md", *OPERATORS, "cluster.md", "upgrading.md"], "stopping.md"),
+    sampled(
+        ["reviewers.md", *OPERATORS, "cluster.md", "upgrading.md", "first-week.md", "install.md"],
+        "stopping.md",
+        "install.md",
+    ),
 )
 async def test_the_page_works(shop, name):
     """Each command of the page does what the page says."""
@@ -619,7 +633,7 @@ async def test_the_readme_works(tmp_path):
         assert [fact["event"]["type"] for fact in await seen] == kinds
         # Started again, it finds that all is done.
         code, out, err = await run([sys.executable, "examples/service.py"], here, environment)
-        assert (code, out.strip()) == (0, f"{call} is returned"), err
+        assert (code, out.strip()) == (0, f"{call}: returned"), err
 
 
 async def waits_for_people(call: str, environment: dict[str, str]) -> bool:
