@@ -218,7 +218,7 @@ async def test_a_refusal_is_marked(shop, client):
     [reply] = (await client.get("/api/v1/threads/shop/order-17")).json()["items"]
     assert (reply["refused"], reply["texts"]) == (True, ["I cannot help with that."])
     page = (await client.get("/conversations/shop/order-17")).text
-    assert '<span class="badge">refused</span>' in page
+    assert '<span class="badge">refusal</span>' in page
 
 
 def test_what_cannot_be_a_file_has_no_link():
