@@ -198,7 +198,7 @@ ArchiveOption = Annotated[
 ]
 
 
-type TypedOption = Annotated[
+TypedOption = Annotated[
     str,
     option(
         "--typed", "TOOL", 'Do not ask; the name of the tool, where a rule has confirm = "typed".'

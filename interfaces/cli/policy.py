@@ -349,8 +349,9 @@ def _lines(one: Explained) -> list[_Line]:
 def _vote(vote: Vote) -> str:
     whose = f"{vote.reviewer} for {vote.on_behalf_of}" if vote.on_behalf_of else vote.reviewer
     reason = f", {vote.reason}" if vote.reason else ""
+    other = "" if vote.arguments is None else f" with other arguments, {vote.arguments}"
     flaw = f" (does not count: {vote.flaw})" if vote.flaw else ""
-    return f"{whose}: {vote.verdict.replace('_', ' ')}{reason}{flaw}"
+    return f"{whose}: {vote.verdict.replace('_', ' ')}{other}{reason}{flaw}"
 
 
 def _verdict_lines(word: ExplainedVerdict, origin: str, *, agreeing: bool = False) -> list[_Line]:

@@ -94,6 +94,8 @@ class Vote(Struct, frozen=True):
     on_behalf_of: str
     verdict: str
     reason: str
+    #: The arguments that it is about, if they are not the requested ones.
+    arguments: str | None
     #: Why it does not count; empty if it does.
     flaw: str
 
@@ -341,7 +343,14 @@ def _bare(question: ExplainedRequest) -> ExplainedRequest:
 
 def _vote(call: Call, cast: CastVote) -> Vote:
     vote = cast.vote
-    return Vote(cast.reviewer, vote.on_behalf_of, vote.verdict, vote.reason, _flaw(call, cast))
+    return Vote(
+        cast.reviewer,
+        vote.on_behalf_of,
+        vote.verdict,
+        vote.reason,
+        vote.arguments,
+        _flaw(call, cast),
+    )
 
 
 def _flaw(call: Call, cast: CastVote) -> str:

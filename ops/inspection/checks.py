@@ -480,6 +480,20 @@ def _workers(look: Look) -> Iterator[str]:
             yield f"{one.name}: {one.problem}"
 
 
+def _at_work(look: Look) -> str:
+    working = {one.role for one in look.consumers if one.listening}
+    idle = [role for role in ESSENTIAL if role not in working]
+    said = f"nothing waits for {' and '.join(idle)}, and none is at work"
+    return said if idle else f"{' and '.join(ESSENTIAL)} are at work"
+
+
+def _fullest(look: Look) -> str:
+    fullest = max(look.room, key=lambda one: one.taken / one.most, default=None)
+    if fullest is None:
+        return "no stream has a limit"
+    return f"{fullest.taken / fullest.most:.0%} at most: {fullest} (all of them: page Operations)"
+
+
 def _log_exists(look: Look) -> Iterator[str]:
     if not look.has_log:
         yield f"there is no stream {LEDGER} here. `ayes up` or `ayes setup` creates it."
@@ -589,11 +603,8 @@ CHECKS: Final[dict[str, tuple[Judge, str | Callable[[Look], str]]]] = {
     ),
     "streams and consumers": (lambda look: look.drift, "as declared"),
     "readers": (lambda look: [_joined(look.readers)], "every consumer is a declared one"),
-    "workers": (_workers, "gate and queue run, or have nothing to do"),
-    "room": (
-        lambda look: [str(one) for one in look.room if one.is_alarming],
-        lambda look: "; ".join(map(str, look.room)),
-    ),
+    "workers": (_workers, _at_work),
+    "room": (lambda look: [str(one) for one in look.room if one.is_alarming], _fullest),
     "writes": (lambda look: [look.health.why], _free),
     "batches": (_batches, "the broker accepts them"),
     "log": (lambda look: look.witnessed[0], lambda look: look.witnessed[1]),

@@ -69,6 +69,8 @@ OPERATORS = (
     "running.md", "settings.md", "people.md", "policies.md", "telling.md", "watching.md",
     "stopping.md", "recovering.md",
 )  # fmt: skip
+#: For who begins, or meets a problem.
+BEGINNERS = ("install.md", "first-week.md", "testing.md", "runbook.md")
 #: Those that somebody follows from top to bottom.
 STORIES = [
     README,
@@ -557,7 +559,7 @@ asyncio.run(main())
 @pytest.mark.parametrize(
     "name",
     sampled(
-        ["reviewers.md", *OPERATORS, "cluster.md", "upgrading.md", "first-week.md", "install.md"],
+        ["reviewers.md", *OPERATORS, "cluster.md", "upgrading.md", *BEGINNERS],
         "stopping.md",
         "install.md",
     ),

@@ -15,7 +15,7 @@ from ayes.interfaces.cli.command import Session
 from ayes.ledger import clock
 from ayes.ledger.log import Parked
 from ayes.ledger.nats.credentials import Store
-from ayes.ledger.nats.streams import DURABLES, LEDGER, PARKED, PENDING
+from ayes.ledger.nats.streams import DURABLES, LEDGER, PARKED, PENDING, Use
 from ayes.ops.inspection import progress
 from ayes.ops.inspection.checks import (
     ALARMS,
@@ -100,6 +100,22 @@ def test_what_cannot_be_read_is_said_once():
     assert (alone.ok, alone.detail) == (False, "policies and tools cannot be read: no answer")
     [beside] = examined(replace(unread, drift=["a stream"]), ["policies and tools"])
     assert (beside.ok, beside.detail) == (True, "cannot be read, see above")
+
+
+def test_what_is_well_is_said_in_few_words():
+    """Whether gate and queue are at work, or nothing waits for them; and the fullest stream."""
+    used = (Use("LEDGER", "bytes", 30, 1000), Use("TIMERS", "consumers", 50, 1000))
+    gate = progress.ConsumerStatus("gate", listening=True)
+    queue = progress.ConsumerStatus("queue", listening=True)
+    look = Look(room=used, consumers=(gate, queue))
+    workers, room = examined(look, ["workers", "room"])
+    assert (workers.ok, workers.detail) == (True, "gate and queue are at work")
+    assert room.detail.startswith("5% at most: TIMERS holds 50 of 1,000 consumers")
+    [workers] = examined(replace(look, consumers=(gate,)), ["workers"])
+    assert (workers.ok, workers.detail) == (
+        True,
+        "nothing waits for queue, and none is at work",
+    )
 
 
 async def test_a_fresh_store_is_well(store, doctor):

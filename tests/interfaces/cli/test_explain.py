@@ -21,7 +21,7 @@ from ayes.interfaces.cli import policy as command
 from ayes.interfaces.cli.command import Session
 from ayes.interfaces.cli.outcome import standing
 from ayes.ledger.judging.chain import thread_below
-from ayes.ledger.judging.explanation import _flaw, explained
+from ayes.ledger.judging.explanation import Vote, _flaw, explained
 from ayes.ledger.judging.policies import Policies
 from ayes.ledger.judging.votes import CastVote, counted
 from ayes.ledger.objections import Objection, VoteFlaw
@@ -495,6 +495,12 @@ async def test_what_is_no_call_is_refused(explain):
     """Three parts it has."""
     with pytest.raises(BadSlot):
         await explain("shop/t1")
+
+
+def test_a_vote_for_other_arguments_says_so():
+    """Not as if it were about the requested ones."""
+    said = command._vote(Vote("ana", "", "approve", "too much", '{"amount":48}', ""))
+    assert said == 'ana: approve with other arguments, {"amount":48}, too much'
 
 
 # -------------------------------------------------------------------------------- votes that do not
