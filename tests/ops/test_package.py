@@ -59,7 +59,7 @@ def test_the_wheel_holds_one_package(wheel: Path):
     tops = {name.split("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"ayes"}
     assert {f"ayes/{folder}/__init__.py" for folder in FOLDERS} <= set(names)
-    assert {"ayes/py.typed", "ayes/interfaces/api/asyncapi.json"} <= set(names)
+    assert {"ayes/py.typed", "ayes/testing.py", "ayes/interfaces/api/asyncapi.json"} <= set(names)
     queries = {f"ayes/projections/lake/saved_queries/{name}.sql" for name in QUESTIONS}
     assert queries <= set(names)
     assert not [
