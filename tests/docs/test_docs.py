@@ -52,7 +52,7 @@ from ayes.ops.broker.setup import apply_policy
 from ayes.schemas import errors, slots
 from ayes.schemas.errors import Refused
 from ayes.schemas.events import InDoubt, ToolStarted
-from ayes.schemas.policy import read_policy
+from ayes.schemas.policy import Budget, Policy, Rule, read_policy
 from ayes.schemas.settings import read_settings
 from ayes.schemas.slots import CallRef
 
@@ -310,6 +310,16 @@ def test_the_page_of_settings_has_all_sections_and_keys(tmp_path):
 
     shown(settings_of_block(block, tmp_path))
     assert {kind: keys for kind, keys in lacking.items() if keys} == {}
+
+
+@pytest.mark.parametrize("kind", [Policy, Rule, Budget], ids=lambda kind: kind.__name__)
+def test_every_key_of_a_policy_is_explained(kind):
+    """In a table, or as a section."""
+    told = (ROOT / "docs" / "policies.md").read_text() + (
+        ROOT / "docs" / "reviewers.md"
+    ).read_text()
+    keys = {field.alias or name for name, field in kind.model_fields.items()}
+    assert [key for key in sorted(keys) if f"`{key}`" not in told and f"[{key}]" not in told] == []
 
 
 def test_policies_and_scripts_can_be_read(tmp_path):
