@@ -88,13 +88,21 @@ class Ask(Struct, frozen=True):
 
 
 class ModelWorker:
-    """Asks the models it has, by provider: the part of the thread's `model` before the colon."""
+    """Asks the models it has, by provider: the part of the thread's `model` before the colon.
+
+    Args:
+        login: that of a worker with some workspaces. It answers only threads whose `model` is
+            `LOGIN/provider:name`, and no other worker does.
+    """
 
     replaces = False
 
-    def __init__(self, models: Mapping[str, Model], *, durable: str = "model") -> None:
+    def __init__(
+        self, models: Mapping[str, Model], *, durable: str = "model", login: str = ""
+    ) -> None:
         self.durables = (durable,)
-        self._models = dict(models)
+        self._before = f"{login}/" if login else ""
+        self._models = {f"{self._before}{provider}": one for provider, one in models.items()}
 
     async def load(self, ledger: Ledger, handed: Delivered) -> Thread:
         assert isinstance(handed, Fact)
@@ -134,8 +142,10 @@ class ModelWorker:
                 for one in opened.tools
             ]
             sent = await with_bytes(ledger, work.thread, entries)
-            question = ModelRequest(work.thread, work.turn, opened.model, sent, tuple(tools))
-            async with _replying(ledger, self._models, question, work) as replying:
+            name = opened.model.removeprefix(self._before)
+            question = ModelRequest(work.thread, work.turn, name, sent, tuple(tools))
+            model = self._models[_provider(opened.model)]
+            async with _replying(ledger, model, question, work) as replying:
                 reply = await tracing.asking(opened.model, work.thread, replying)
             replied = await with_files_kept(
                 ledger.log,
@@ -196,12 +206,11 @@ async def with_bytes(
 
 @asynccontextmanager
 async def _replying(
-    ledger: Ledger, models: Mapping[str, Model], question: ModelRequest, work: Ask
+    ledger: Ledger, model: Model, question: ModelRequest, work: Ask
 ) -> AsyncGenerator[Coroutine[Any, Any, ModelReply]]:
     """The model's work on its reply; followers receive its text if the model streams it, and else
     that it is being asked.
     """
-    model = models[_provider(question.model)]
     async with LiveReply.of(ledger, work.thread, work.turn, work.attempt) as live:
         if isinstance(model, StreamingModel):
             yield model.stream(question, live.publish)

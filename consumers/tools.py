@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.patience import while_away
@@ -151,6 +152,14 @@ class Tools(Mapping[str, Registered]):
         return tuple(
             [await _declared(ledger, workspace, tool.spec, until) for tool in self._tools.values()]
         )
+
+    def of(self, group: str) -> "Tools":
+        """The same tools, as those of another group of executors (`run_by`)."""
+        found = Tools()
+        for name, one in self._tools.items():
+            spec = one.spec.model_copy(update={"run_by": group})
+            found._tools[name] = replace(one, spec=spec)
+        return found
 
     def __getitem__(self, name: str) -> Registered:
         return self._tools[name]

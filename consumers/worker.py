@@ -69,7 +69,7 @@ from ayes.ledger.log import (
     Unconfirmed,
 )
 from ayes.ledger.replica import ReadReplica
-from ayes.ledger.subscriptions import ACK_WAIT_S, DURABLES, LEDGER
+from ayes.ledger.subscriptions import ACK_WAIT_S, DURABLES, LEDGER, kind_of
 from ayes.ledger.tool_runner import not_recorded
 from ayes.schemas.backoff import Backoff
 from ayes.schemas.codec import Fact, fact_of
@@ -529,7 +529,7 @@ class Worker[S, W]:
 
     async def _original(self, parked: Parked) -> Delivered:
         """The fact or timer that was parked, as it was delivered."""
-        consumer = DURABLES[parked.consumer]
+        consumer = DURABLES[kind_of(parked.consumer)]
         if consumer.stream != LEDGER:
             return TimerFired(CallRef.parse(parked.subject), parked.seq, parked.parked_at)
         raw = await self._ledger.log.at(parked.seq)

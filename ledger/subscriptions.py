@@ -7,6 +7,7 @@ from this table alone.
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ayes.schemas.slots import CLIENT, GRANT, POLICY, ROOT, STOP
 
@@ -54,6 +55,8 @@ class Durable(Struct, frozen=True):
     #: many are in hand at a time, since each is delivered again whenever their worker dies, and
     #: where deliveries wait by being handed on.
     max_deliveries: int = 0
+    #: Those of the login whose own this is; none: all of them, for all logins of the role.
+    workspaces: tuple[str, ...] = ()
 
     def ack_wait_s(self, chosen_s: float = ACK_WAIT_S) -> float:
         """How long a delivery may be silent, in seconds.
@@ -76,12 +79,30 @@ class Durable(Struct, frozen=True):
             optional=self.optional,
             slow=self.slow,
             max_deliveries=self.max_deliveries,
+            workspaces=self.workspaces,
         )
+
+    def of(self, login: str, workspaces: tuple[str, ...]) -> "Durable":
+        """The login's own subscription of this kind, if it has some workspaces only; else this."""
+        if not workspaces:
+            return self
+        if self.name != self.origin:
+            return DURABLES[self.origin].of(login, workspaces).again
+        subjects = tuple(
+            one.replace(".*.", f".{where}.", 1) for one in self.subjects for where in workspaces
+        )
+        name = f"{login}@{self.name}"
+        return replace(self, name=name, subjects=subjects, optional=True, workspaces=workspaces)
 
     @property
     def origin(self) -> str:
         """The subscription whose parked deliveries this one has; its own name if it has none."""
         return self.name.removesuffix("-parked")
+
+
+def kind_of(name: str) -> str:
+    """The kind of a subscription, by which `DURABLES` has it: `executor` for `shop@executor`."""
+    return name.rpartition("@")[2]
 
 
 def parked_place(word: str) -> str:

@@ -73,10 +73,15 @@ def reactions(
     webhooks: EndpointFile | None = None,
     agents: Mapping[str, SubAgent] | None = None,
     absences: Mapping[str, Absence] | None = None,
+    login: str = "",
 ) -> list[tuple[str, Reaction[Any, Any]]]:
     """The role and the reactions of each kind.
 
     An executor without tools closes calls that never run, and leaves approved ones to others.
+
+    Args:
+        login: that of an executor or a model with some workspaces, which runs its own tools, and
+            answers its own threads, alone.
     """
 
     def of(kind: str) -> list[Reaction[Any, Any]]:
@@ -86,11 +91,11 @@ def reactions(
             case "queue":
                 return [PendingProjector()]
             case "model":
-                return [ModelWorker(models or _providers())]
+                return [ModelWorker(models or _providers(), login=login)]
             case "executor" if tools is not None:
-                return [Executor(tools)]
+                return [Executor(tools, group=login or "executor")]
             case "executor":
-                return [Executor({}, group="", durable="closer")]
+                return [Executor({}, group="", durable="executor" if login else "closer")]
             case "notifier" if notifying is not None:
                 channels, link_to = notifying
                 return [Notifier(channels, link_to=link_to, later=later) for later in (False, True)]
@@ -142,7 +147,8 @@ async def working(
             log = await stack.enter_async_context(connecting)
             log.declare = declare
             ledger = Ledger.on(log, role)
-            if replica is None and not reaction.replaces:
+            is_whole = not log.connection.login.workspaces
+            if replica is None and is_whole and not reaction.replaces:
                 # Every role may read everything, so one replica serves all.
                 replica = ReadReplica(log, each=each)
                 # Without it the broker is read instead, so only a log that lost its end ends it.

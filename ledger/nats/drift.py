@@ -25,7 +25,7 @@ from ayes.ledger.nats.streams import (
     kept,
     streams,
 )
-from ayes.ledger.subscriptions import DURABLES, PARKED, Durable
+from ayes.ledger.subscriptions import PARKED, Durable
 from ayes.schemas.errors import BrokerRefused
 from ayes.schemas.logs import get_logger
 
@@ -98,7 +98,7 @@ def differences(
         live = stream["config"]
         replicas = replicas or live["num_replicas"]
         found += _settings(name, "", declared | {"num_replicas": replicas}, live)
-    for durable in DURABLES.values():
+    for durable in broker.durables.values():
         consumer = broker.consumers[durable.name]
         if consumer is not None:
             found += _of_consumer(durable, consumer)
@@ -123,7 +123,7 @@ async def upgrade(requests: Api, plan: Iterable[Drift]) -> None:
         if settings.pop(_PAUSE, "") is None:
             await requests.call(f"CONSUMER.PAUSE.{stream}.{consumer}", {})
         if consumer and settings:
-            await change_consumer(requests, DURABLES[consumer], settings)
+            await change_consumer(requests, f"{stream}.{consumer}", settings)
         elif settings:
             await change_stream(requests, stream, settings)
 
@@ -140,7 +140,7 @@ async def check_own(requests: Api, durable: Durable) -> None:
         if durable.stream == PARKED:
             _log.warning(f"{missing}, so nothing parked is retried: `ayes setup` creates it")
             return
-        option = f" --with {durable.name}" if durable.optional else ""
+        option = f" --with {durable.name}" if durable.optional and not durable.workspaces else ""
         raise BrokerRefused(f"{missing}. As an administrator run `ayes setup{option}` first.")
     for one in _of_consumer(durable, consumer):
         is_enough = one.key == "filter_subjects" and set(one.declared) <= set(one.live)

@@ -497,7 +497,8 @@ class JetStream:
         return log.identity_of(message["seq"], at_ns, subject, data)
 
     async def progress(self, durable: str) -> log.Progress | None:
-        consumer = await streams.info(self.api, f"CONSUMER.INFO.{subscriptions.LEDGER}.{durable}")
+        name = self._own(durable).name
+        consumer = await streams.info(self.api, f"CONSUMER.INFO.{subscriptions.LEDGER}.{name}")
         if consumer is None:
             return None
         return log.Progress(
@@ -580,9 +581,14 @@ class JetStream:
 
     # ------------------------------------------------------------------------------------ consumers
 
+    def _own(self, durable: str) -> subscriptions.Durable:
+        """The subscription that workers of a kind have with this login."""
+        login = self.connection.login
+        return subscriptions.DURABLES[durable].of(login.user, login.workspaces)
+
     @asynccontextmanager
     async def deliveries(self, durable: str) -> AsyncGenerator[AsyncIterator[log.Delivery]]:
-        consumer = subscriptions.DURABLES[durable]
+        consumer = self._own(durable)
         await check_own(self.api, consumer)
         arrived: deque[NatsMessage] = deque()
         something = asyncio.Event()
@@ -652,8 +658,9 @@ class JetStream:
         await self.api.call(f"STREAM.PURGE.{subscriptions.TIMERS}", {"filter": _timer("set", call)})
 
     async def park(self, parked: log.Parked) -> bool:
-        role = subscriptions.DURABLES[parked.consumer].role
-        place = f"parked.{role}.{parked.consumer}."
+        own = self._own(subscriptions.kind_of(parked.consumer))
+        parked = structs.replace(parked, consumer=own.name)
+        place = f"parked.{own.role}.{own.name}."
         if parked.number:
             headers = {REPLACES: str(parked.number)}
             return await self.replace(place + parked.word, _entry(parked), headers)
@@ -691,7 +698,7 @@ class JetStream:
         return standing.number if is_dropped else None
 
     async def parked(self, consumer: str = "*", *, whole: bool = False) -> list[log.Parked]:
-        subjects = "parked.>" if consumer == "*" else f"parked.*.{consumer}.*"
+        subjects = "parked.>" if consumer == "*" else f"parked.*.{self._own(consumer).name}.*"
         found = [_parked(one) for one in await self._every(subscriptions.PARKED, (subjects,))]
         marks = {one.number: one for one in found if isinstance(one, log.Mark)}
         every = (
@@ -923,7 +930,7 @@ def _parked(raw: log.RawMessage) -> log.Parked | log.Mark:
         case ["parked", subscriptions.OPERATOR, name, place]:
             kind: type[log.Parked | log.Mark] = log.Mark
         case ["parked", role, name, place] if (
-            known := subscriptions.DURABLES.get(name)
+            known := subscriptions.DURABLES.get(subscriptions.kind_of(name))
         ) and known.role == role:
             kind = log.Parked
         case _:

@@ -9,12 +9,15 @@ narrow their questions with.
 import functools
 from typing import Final
 
+from ayes.ledger.subscriptions import OPERATOR
 from ayes.schemas.slots import FILES, ORGANISATION, PERSON, POLICY, ROOT, STOP
 
 #: How the logins of people begin.
 _PERSON: Final = "reviewer-"
 #: The kinds of entries in the bucket `running` that are about a call.
 _ABOUT_CALLS: Final = ("", "_renewed.", "_void.")
+#: The roles of workers, which are also the kinds of their subscriptions.
+WORKERS: Final = ("executor", "model")
 
 
 def prefix(login: str, scope: str) -> str:
@@ -25,7 +28,8 @@ def prefix(login: str, scope: str) -> str:
 @functools.lru_cache(maxsize=1024)
 def _places(workspaces: tuple[str, ...], login: str) -> tuple[str, ...]:
     """How the subjects begin that may be read in these workspaces. The organisation's policy and
-    its stops hold in all of them; of its people a person may read what is about themselves.
+    its stops hold in all of them; of its people a person may read what is about themselves, and of
+    parked deliveries a worker its own.
     """
     me = login.removeprefix(_PERSON)
     return (
@@ -42,6 +46,7 @@ def _places(workspaces: tuple[str, ...], login: str) -> tuple[str, ...]:
         ),
         f"{ROOT}.{ORGANISATION}.{POLICY}.",
         f"{ROOT}.{ORGANISATION}.{STOP}.",
+        *(f"parked.{role}.{login}@{kind}." for kind in WORKERS for role in ("*", kind, OPERATOR)),
     )
 
 

@@ -6,7 +6,7 @@ wider than declared (`_missing_bounds`); `drift.py` reports all differences, and
 
 import asyncio
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -41,6 +41,12 @@ _LEVEL_KEY: Final = "ayes-level"
 #: In the metadata of `LEDGER`: the optional durables that were created here, separated by commas.
 #: One of them that is missing was deleted.
 _KEPT_KEY: Final = "ayes-consumers"
+#: The beginning of the keys there that name the durables of logins with some workspaces; their
+#: values are these.
+_OWN_KEY: Final = "ayes-consumer-"
+
+#: The account of all logins that have some workspaces only.
+SCOPED: Final = "scoped"
 
 #: The oldest nats-server that is tested. Earlier ones lose facts, or the time at which a stream was
 #: created, in ways that this program met (docs/decisions/0055).
@@ -183,6 +189,12 @@ def bucket_stream(name: str) -> str:
     return f"KV_{name}"
 
 
+def of_all(stream: dict[str, Any]) -> dict[str, Any]:
+    """The metadata of a stream without what it says of logins."""
+    metadata = stream["config"].get("metadata") or {}
+    return {key: value for key, value in metadata.items() if not key.startswith(_OWN_KEY)}
+
+
 def level_of(stream: dict[str, Any]) -> str:
     """The level of the log, by the description of its stream."""
     return str((stream["config"].get("metadata") or {}).get(_LEVEL_KEY, "1"))
@@ -242,7 +254,8 @@ async def ensure_empty(requests: Api, name: str, description: str) -> None:
 
 def deliver_subject(durable: Durable) -> str:
     """Where the broker pushes the deliveries of a durable consumer."""
-    return f"deliver.{durable.role}.{durable.name}"
+    whose = SCOPED if durable.workspaces else durable.role
+    return f"deliver.{whose}.{durable.name}"
 
 
 def consumer_config(durable: Durable, ack_wait_s: float = ACK_WAIT_S) -> dict[str, Any]:
@@ -330,17 +343,21 @@ async def ensure_consumers(
     wanted = before | {DURABLES[one].origin for one in also if DURABLES[one].optional}
     if wanted != before:
         await _keep(requests, wanted)
-    for durable in DURABLES.values():
-        if durable.optional and durable.origin not in wanted:
+    for durable in declared(ledger).values():
+        if not durable.workspaces and durable.optional and durable.origin not in wanted:
             continue
-        what = f"CONSUMER.{{}}.{durable.stream}.{durable.name}"
-        config = consumer_config(durable, ack_wait_s) | (
-            {"opt_start_time": _seal()} if _is_sealed(durable) else {}
-        )
-        await _ensure(
-            requests, what, {"stream_name": durable.stream, "config": config, "action": "create"}
-        )
-        await _subscribe_to_more(requests, what, durable)
+        await _ensure_consumer(requests, durable, ack_wait_s)
+
+
+async def _ensure_consumer(requests: Api, durable: Durable, ack_wait_s: float) -> None:
+    what = f"CONSUMER.{{}}.{durable.stream}.{durable.name}"
+    config = consumer_config(durable, ack_wait_s) | (
+        {"opt_start_time": _seal()} if _is_sealed(durable) else {}
+    )
+    await _ensure(
+        requests, what, {"stream_name": durable.stream, "config": config, "action": "create"}
+    )
+    await _subscribe_to_more(requests, what, durable)
 
 
 def kept(ledger: dict[str, Any] | None) -> frozenset[str]:
@@ -350,26 +367,75 @@ def kept(ledger: dict[str, Any] | None) -> frozenset[str]:
     return frozenset(one for one in names if one in DURABLES and DURABLES[one].optional)
 
 
+def declared(ledger: dict[str, Any] | None) -> dict[str, Durable]:
+    """All durables by name, also those of logins, by the description of `LEDGER`."""
+    found = dict(DURABLES)
+    for key, scope in ((ledger["config"].get("metadata") or {}) if ledger else {}).items():
+        login, _, kind = key.removeprefix(_OWN_KEY).rpartition("@")
+        if key.startswith(_OWN_KEY) and kind in DURABLES:
+            own = DURABLES[kind].of(login, tuple(scope.split("+")))
+            found |= {one.name: one for one in (own, own.again)}
+    return found
+
+
 def is_needed(durable: Durable, kept_here: Collection[str]) -> bool:
     """Whether the absence of this durable is a fault."""
-    return not durable.optional or durable.origin in kept_here
+    return not durable.optional or bool(durable.workspaces) or durable.origin in kept_here
+
+
+async def employ(requests: Api, durable: Durable) -> None:
+    """Create the durable of a login, and room for what it parks, in place of one of before.
+
+    Raises:
+        BrokerRefused: the broker does not allow it, or has no room.
+    """
+    await dismiss(requests, durable.name)
+    await _give_room(requests, _ROOM_FOR_PARKED)
+    await _note(requests, {f"{_OWN_KEY}{durable.name}": "+".join(durable.workspaces)})
+    for one in (durable, durable.again):
+        await _ensure_consumer(requests, one, ACK_WAIT_S)
 
 
 async def dismiss(requests: Api, name: str) -> None:
-    """Delete an optional durable, and the one for its parked deliveries, for good.
+    """Delete an optional durable, and the one for its parked deliveries, for good; that of a login
+    with what it parked, since another login may get the name.
 
     Raises:
         BrokerRefused: the broker does not allow it.
     """
-    await _keep(requests, kept(await info(requests, f"STREAM.INFO.{LEDGER}")) - {name})
-    for one in (DURABLES[name], DURABLES[name].again):
-        await requests.ask(f"$JS.API.CONSUMER.DELETE.{one.stream}.{one.name}", b"")
+    ledger = await info(requests, f"STREAM.INFO.{LEDGER}")
+    if name in DURABLES:
+        await _keep(requests, kept(ledger) - {name})
+    for stream, one in ((LEDGER, name), (PARKED, f"{name}-parked")):
+        await requests.ask(f"$JS.API.CONSUMER.DELETE.{stream}.{one}", b"")
+    if name not in DURABLES:
+        await requests.call(f"STREAM.PURGE.{PARKED}", {"filter": f"parked.*.{name}.*"})
+        if name in declared(ledger):
+            await _note(requests, {}, without=f"{_OWN_KEY}{name}")
+            await _give_room(requests, -_ROOM_FOR_PARKED)
 
 
 async def _keep(requests: Api, names: Collection[str]) -> None:
+    await _note(requests, {_KEPT_KEY: ",".join(sorted(names))})
+
+
+async def _note(requests: Api, what: dict[str, str], without: str = "") -> None:
+    """Change the metadata of `LEDGER`."""
     config = (await requests.call(f"STREAM.INFO.{LEDGER}", repeat=True))["config"]
-    metadata = (config.get("metadata") or {}) | {_KEPT_KEY: ",".join(sorted(names))}
+    metadata = (config.get("metadata") or {}) | what
+    metadata.pop(without, None)
     await change_stream(requests, LEDGER, {"metadata": metadata})
+
+
+#: The most bytes that a durable's worker and the operator may park together.
+_ROOM_FOR_PARKED: Final = 2 * MAX_PARKED * PARKED_BYTES
+
+
+async def _give_room(requests: Api, more: int) -> None:
+    config = (await requests.call(f"STREAM.INFO.{PARKED}", repeat=True))["config"]
+    if _is_bounded(config, "max_bytes"):
+        most = max(LEAST_BYTES, config["max_bytes"] + more)
+        await change_stream(requests, PARKED, {"max_bytes": most})
 
 
 async def _create(
@@ -422,21 +488,25 @@ async def _subscribe_to_more(requests: Api, what: str, durable: Durable) -> None
     """
     there = await info(requests, what.format("INFO"))
     if there is not None and not set(durable.subjects) <= set(filter_of(there["config"])):
-        await change_consumer(requests, durable, {"filter_subjects": list(durable.subjects)})
+        place = f"{durable.stream}.{durable.name}"
+        await change_consumer(requests, place, {"filter_subjects": list(durable.subjects)})
 
 
-async def change_consumer(requests: Api, durable: Durable, changes: dict[str, Any]) -> None:
+async def change_consumer(requests: Api, place: str, changes: dict[str, Any]) -> None:
     """Change some settings of an existing consumer; its position and start time stay.
+
+    Args:
+        place: its stream and its name.
 
     Raises:
         BrokerRefused: the broker does not allow it.
     """
-    place = f"{durable.stream}.{durable.name}"
+    stream, _, name = place.partition(".")
     config = (await requests.call(f"CONSUMER.INFO.{place}", repeat=True))["config"] | changes
     if "filter_subjects" in changes:  # instead of the name for a single one
         config.pop("filter_subject", None)
-    body = {"stream_name": durable.stream, "config": config, "action": "update"}
-    await _change(requests, f"CONSUMER.CREATE.{place}", body, f"consumer {durable.name}")
+    body = {"stream_name": stream, "config": config, "action": "update"}
+    await _change(requests, f"CONSUMER.CREATE.{place}", body, f"consumer {name}")
 
 
 async def change_stream(requests: Api, name: str, changes: dict[str, Any]) -> None:
@@ -548,6 +618,8 @@ class Described(NamedTuple):
 
     streams: dict[str, dict[str, Any] | None]
     consumers: dict[str, dict[str, Any] | None]
+    #: All that are declared, whether they were asked about or not.
+    durables: dict[str, Durable]
 
     @property
     def ledger(self) -> dict[str, Any] | None:
@@ -557,7 +629,7 @@ class Described(NamedTuple):
 async def described(
     requests: Api,
     names: Collection[str] | None = None,
-    durables: Collection[str] = DURABLES.keys(),
+    is_asked: Callable[[Durable], bool] = lambda _: True,
 ) -> Described:
     """What the broker says of these streams (None: all that are declared) and consumers.
 
@@ -565,8 +637,14 @@ async def described(
         BrokerAway: it does not answer, or a stream has no leader, so no node can say.
     """
     each = {name: f"STREAM.INFO.{name}" for name in names or streams()}
-    of = {name: f"CONSUMER.INFO.{DURABLES[name].stream}.{name}" for name in durables}
-    return Described(*await asyncio.gather(_infos(requests, each), _infos(requests, of)))
+    found = await _infos(requests, each)
+    durables = declared(found.get(LEDGER))
+    of = {
+        name: f"CONSUMER.INFO.{one.stream}.{name}"
+        for name, one in durables.items()
+        if is_asked(one)
+    }
+    return Described(found, await _infos(requests, of), durables)
 
 
 async def _infos(requests: Api, subjects: dict[str, str]) -> dict[str, dict[str, Any] | None]:
@@ -627,17 +705,20 @@ class Undeclared(Struct, frozen=True):
 
 async def undeclared(requests: Api) -> list[Undeclared]:
     """The undeclared consumers that outlive their readers for too long."""
+    known = declared(await info(requests, f"STREAM.INFO.{LEDGER}"))
     return [
         one
         for stream in streams()
         for config in await _consumers(requests, stream)
-        if (one := _undeclared(stream, config)) is not None
+        if (one := _undeclared(stream, config, known)) is not None
     ]
 
 
-def _undeclared(stream: str, config: dict[str, Any]) -> Undeclared | None:
+def _undeclared(
+    stream: str, config: dict[str, Any], known: dict[str, Durable]
+) -> Undeclared | None:
     name = config.get("durable_name") or config["name"]
-    if (known := DURABLES.get(name)) is not None and known.stream == stream:
+    if name in known and known[name].stream == stream:
         return None
     after_s = config.get("inactive_threshold", 0) / _SECOND_NS
     durable = "durable_name" in config

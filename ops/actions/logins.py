@@ -13,8 +13,11 @@ from msgspec.structs import replace
 
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.nats.credentials import Address, LoginFile, Registered, Store
+from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.keys import Key
-from ayes.ledger.subscriptions import OPERATOR
+from ayes.ledger.nats.scopes import WORKERS
+from ayes.ledger.nats.streams import declared, dismiss, employ, info
+from ayes.ledger.subscriptions import DURABLES, LEDGER, OPERATOR
 from ayes.ops.broker import accounts
 from ayes.ops.broker.accounts import ADMIN, MODEL, REVIEWER, ROLES, SYSTEM, permissions
 from ayes.ops.broker.callout import within
@@ -24,7 +27,7 @@ from ayes.schemas import events as e
 from ayes.schemas.errors import BadInput
 from ayes.schemas.ids import token
 from ayes.schemas.people import plain
-from ayes.schemas.slots import LOGIN, ORGANISATION, ROOT, login_slot
+from ayes.schemas.slots import CLIENT, LOGIN, ORGANISATION, ROOT, login_slot
 
 #: The roles that a login may have, beside those of reviewers.
 OF_LOGINS: Final = ("service", "executor", MODEL, OPERATOR, "observer")
@@ -57,6 +60,12 @@ async def add(store: Store, name: str, new: Registered, reason: str) -> LoginFil
                 f"there is a login {taken[0]!r} already. `ayes auth rotate {taken[0]}` gives it a "
                 "new key."
             )
+        permissions(new.role, login=name, workspaces=new.workspaces)
+        if new.workspaces and new.role in WORKERS:
+            if plain(name) == CLIENT:
+                raise BadInput(f"tools of {name!r} are run by services. Name the login otherwise.")
+            async with JetStream.connect(store.path, role=ADMIN) as log:
+                await employ(log.api, DURABLES[new.role].of(name, new.workspaces))
         return await _register(store, address, name, new, reason)
 
 
@@ -83,7 +92,17 @@ async def revoke(store: Store, name: str, reason: str) -> None:
     try:
         await _end(store, {name, *([gone.key] if gone else ())})
     finally:
+        await _retire(store, name)
         await say(store, name, e.LoginRevoked(reason))
+
+
+async def _retire(store: Store, name: str) -> None:
+    """Delete the subscription that a login had for itself."""
+    async with JetStream.connect(store.path, role=ADMIN) as log:
+        known = declared(await info(log.api, f"STREAM.INFO.{LEDGER}"))
+        for role in WORKERS:
+            if (own := f"{name}@{role}") in known:
+                await dismiss(log.api, own)
 
 
 async def connections(store: Store) -> dict[str, int]:

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import Mark, Parked, RawMessage
-from ayes.ledger.subscriptions import DURABLES, LEDGER
+from ayes.ledger.subscriptions import DURABLES, LEDGER, kind_of
 from ayes.schemas.errors import BadInput
 
 
@@ -51,7 +51,8 @@ async def with_fact(ledger: Ledger, number: int) -> tuple[Parked, RawMessage | N
         BadInput: there is no such number.
     """
     [one] = await numbered(ledger, [number])
-    is_fact = one.consumer in DURABLES and DURABLES[one.consumer].stream == LEDGER
+    known = DURABLES.get(kind_of(one.consumer))
+    is_fact = known is not None and known.stream == LEDGER
     return one, await ledger.log.at(one.seq) if is_fact else None
 
 

@@ -41,7 +41,7 @@ from ayes.ledger.nats.credentials import Store, open_own
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.protocol import NatsMessage
 from ayes.ledger.nats.streams import STORED
-from ayes.ledger.subscriptions import DURABLES, LEDGER
+from ayes.ledger.subscriptions import LEDGER
 from ayes.ops import tokens
 from ayes.ops.audit.digest import next_digest
 from ayes.schemas import settings
@@ -312,7 +312,8 @@ async def _room_for(log: JetStream, name: str, stream: Stream) -> dict[str, Any]
 
 async def _at_work(log: JetStream) -> list[str]:
     """The durable consumers of the log that a worker listens to."""
-    names = [one.name for one in DURABLES.values() if one.stream == LEDGER]
+    known = streams.declared(await streams.info(log.api, f"STREAM.INFO.{LEDGER}"))
+    names = [one.name for one in known.values() if one.stream == LEDGER]
     found = [await streams.info(log.api, f"CONSUMER.INFO.{LEDGER}.{name}") for name in names]
     return [one["name"] for one in found if one and one.get("push_bound")]
 

@@ -53,7 +53,7 @@ from msgspec import Struct
 from ayes.ledger.clients.services import CALENDAR, CHANNEL, RENEWED
 from ayes.ledger.nats import scopes
 from ayes.ledger.nats.credentials import Registered
-from ayes.ledger.nats.streams import PENDING, RUNNING, STORED
+from ayes.ledger.nats.streams import PENDING, RUNNING, SCOPED, STORED, deliver_subject
 from ayes.ledger.subscriptions import DURABLES, LEDGER, OPERATOR, PARKED, TIMERS, Durable
 from ayes.schemas.errors import BadInput
 from ayes.schemas.ids import token
@@ -96,12 +96,10 @@ REVIEWER: Final = "reviewer-"
 PEOPLE: Final = "people"
 #: The account and the login of the service that answers it.
 CALLOUT: Final = "callout"
-#: The account of all logins that have some workspaces only.
-SCOPED: Final = "scoped"
 #: The login of the service that reads for them (reads.py), in the account that holds the streams.
 READS: Final = "reads"
 #: The roles that a login with some workspaces only may have, beside that of a reviewer.
-SCOPED_ROLES: Final = ("service", "operator", "observer")
+SCOPED_ROLES: Final = ("service", *scopes.WORKERS, "operator", "observer")
 
 #: The kinds that belong to the workspace, and to none of its threads.
 _RESERVED: Final = (POLICY, TOOL, GRANT, DELEGATION, BUDGET, STOP, PERSON, LOGIN, LOG)
@@ -197,7 +195,8 @@ OTHER_SUBJECTS: Final[dict[str, tuple[str, ...]]] = {
     # Deadlines: set, and cancelled by purging their subject.
     "timer.set.>": ("gate",),
     f"$JS.API.STREAM.PURGE.{TIMERS}": ("gate",),
-    **{f"parked.{OPERATOR}.{name}.*": ("operator",) for name in _CONSUMERS},
+    # Of all consumers, since each worker with some workspaces has one.
+    f"parked.{OPERATOR}.*.*": ("operator",),
     # To drop an entry that belongs to no consumer.
     f"$JS.API.STREAM.MSG.DELETE.{PARKED}": ("operator",),
     # A worker reads its own parked deliveries to retry them.
@@ -355,10 +354,16 @@ def _scoped(role: str, inbox: str, login: str, workspaces: tuple[str, ...]) -> P
     for one in workspaces:
         publish += [f"{FILES}.{one}.{role}.*.*"] if role in STORING else []
         publish += [f"$KV.running.{RENEWED}{one}.>"] if role == "service" else []
+        publish += [f"live.{one}.>"] if role == MODEL else []
+    own = DURABLES[role].of(login, workspaces) if role in scopes.WORKERS else None
+    if own is not None:
+        publish.append(f"parked.{role}.{own.name}.*")
+        publish += [f"$JS.ACK.{two.stream}.{two.name}.>" for two in (own, own.again)]
     return Permissions(
         tuple(publish),
         (f"_INBOX.{login}.{inbox}.>" if inbox else f"_INBOX.{login}.>",
-         *(f"live.{one}.>" for one in workspaces)),
+         *(f"live.{one}.>" for one in workspaces),
+         *((deliver_subject(two) for two in (own, own.again)) if own else ())),
         tuple(f"{ROOT}.{one}.{kind}.>" for one in workspaces for kind in _RESERVED
               if kind not in kinds),
         asked=(f"{API_SERVICE}.{kind}.{name}.{scope}.*",),
@@ -484,12 +489,10 @@ _ASKED_TO_READ: Final = ("stream", SCOPED, _READS)
 
 def _scoped_account(accounts: Container[str], users: Iterable[str]) -> str:
     """What all scoped logins import together, by wildcards alone; each has its own permissions."""
+    written = (f"{ROOT}.>", f"{FILES}.>", f"$KV.running.{RENEWED}>", "parked.>")
     imports = [
-        *(
-            ("service", LEDGER, subject)
-            for subject in (f"{ROOT}.>", f"{FILES}.>", f"$KV.running.{RENEWED}>", "$JS.FC.>")
-        ),
-        ("stream", LEDGER, "_INBOX.*.>"),
+        *(("service", LEDGER, subject) for subject in (*written, "$JS.FC.>", "$JS.ACK.>")),
+        *(("stream", LEDGER, one) for one in ("_INBOX.*.>", f"deliver.{SCOPED}.>")),
         *([("stream", MODEL, LIVE)] if MODEL in accounts else []),
         *([("service", API, _SCOPED_REQUESTS)] if API in accounts else []),
     ]
@@ -508,7 +511,8 @@ def _reads(passwords: Mapping[str, str]) -> str:
     may = Permissions(
         (
             *(f"$JS.API.{one}.{stream}" for one in asked
-              for stream in (LEDGER, PENDING, RUNNING, STORED)),
+              for stream in (LEDGER, PENDING, RUNNING, STORED, PARKED)),
+            *(f"$JS.API.CONSUMER.INFO.{stream}.*" for stream in (LEDGER, PARKED)),
             *(subject for one in followed for subject in (one, f"{one}.>")),
             "_INBOX.>",
         ),

@@ -31,16 +31,18 @@ from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Login
 from ayes.ledger.nats.protocol import NatsMessage, frame, settled, subscription_number, write
 from ayes.ledger.nats.scopes import is_within
-from ayes.ledger.nats.streams import PENDING, READER_GONE_S, RUNNING, STORED
-from ayes.ledger.subscriptions import LEDGER
+from ayes.ledger.nats.streams import PENDING, READER_GONE_S, RUNNING, STORED, of_all
+from ayes.ledger.subscriptions import DURABLES, LEDGER, PARKED, kind_of
 from ayes.schemas.errors import Unavailable
 from ayes.schemas.logs import get_logger
 from ayes.schemas.slots import matches
 
 _log: Final = get_logger("ayes.ops.broker.reads")
 #: The streams that scoped logins may read, and those that they may follow.
-READ: Final = (LEDGER, PENDING, RUNNING, STORED)
+READ: Final = (LEDGER, PENDING, RUNNING, STORED, PARKED)
 FOLLOWED: Final = (LEDGER, PENDING, RUNNING)
+#: The streams with durables of such logins.
+QUEUED: Final = (LEDGER, PARKED)
 #: Requests of one login that are in hand at once.
 _AT_ONCE: Final = 256
 _TYPE: Final = "io.nats.jetstream.api.v1."
@@ -147,6 +149,8 @@ def passed_on(asked: str, body: bytes, login: str, workspaces: tuple[str, ...]) 
                 if info.subjects_filter:
                     _check((info.subjects_filter,), workspaces, login)
                 return Request(f"$JS.API.STREAM.INFO.{stream}", msgspec.json.encode(info), _shown)
+            case ["CONSUMER", "INFO", stream, name] if stream in QUEUED and _is_own(name, login):
+                return Request(f"$JS.API.CONSUMER.INFO.{stream}.{name}", b"", _without_start)
             case ["CONSUMER", "CREATE", stream, *named] if stream in FOLLOWED:
                 create = _decoded(body, _Create)
                 return _follow(stream, named, create, login, workspaces)
@@ -193,7 +197,21 @@ def _shown(found: dict[str, Any]) -> dict[str, Any]:
     """The description of a stream without what it says of the others: how much they have."""
     state = found.get("state", {})
     kept = {name: state[name] for name in ("last_seq", "subjects") if name in state}
-    return found | {"state": kept} if state else found
+    if not state:
+        return found
+    return found | {"state": kept, "config": found["config"] | {"metadata": of_all(found)}}
+
+
+def _is_own(durable: str, login: str) -> bool:
+    """Whether a durable is that of this login, or for what it parked."""
+    return durable in {f"{login}@{kind}" for kind in DURABLES}
+
+
+def _without_start(found: dict[str, Any]) -> dict[str, Any]:
+    """The description of a consumer without the time by which it could be changed."""
+    config = found.get("config", {})
+    kept = {key: value for key, value in config.items() if key != "opt_start_time"}
+    return found | {"config": kept} if config else found
 
 
 def _follow(
@@ -203,6 +221,8 @@ def _follow(
     _check(config.filter_subjects or (config.filter_subject,), workspaces, login)
     if not is_own_inbox(config.deliver_subject, login) or config.ack_policy != "none":
         raise Refused(f"a consumer delivers to _INBOX.{login}.> and has no acknowledgements")
+    if kind_of((*named, "")[0]) in DURABLES:
+        raise Refused("the consumers of workers have this name")
     config.name, config.mem_storage, config.num_replicas = (*named, "")[0], True, 1
     config.inactive_threshold = min(config.inactive_threshold or _GONE_NS, _GONE_NS)
     body = msgspec.json.encode(_Create(stream, config, "create"))

@@ -44,7 +44,7 @@ from ayes.ledger.nats.streams import (
     uses,
     version_text,
 )
-from ayes.ledger.subscriptions import DURABLES, LEDGER, MAX_PARKED, OPERATOR, PARKED
+from ayes.ledger.subscriptions import LEDGER, MAX_PARKED, OPERATOR, PARKED, Durable
 from ayes.ops.actions.stops import stops_in
 from ayes.ops.audit.verify import rebuild
 from ayes.ops.inspection import witness
@@ -168,14 +168,17 @@ async def glance(log: JetStream, wanted: Wanted | None = None) -> Look:
     if wanted is None:
         found = await described(log.api)
     else:
-        names = [
-            name
-            for name, durable in DURABLES.items()
-            if durable.stream != PARKED and (not wanted.roles or durable.role in wanted.roles)
-        ]
-        found = await described(log.api, (LEDGER,), names)
+
+        def is_asked(durable: Durable) -> bool:
+            is_wanted = not wanted.roles or durable.role in wanted.roles
+            return is_wanted and durable.stream != PARKED
+
+        found = await described(log.api, (LEDGER,), is_asked)
     check_level(found.ledger)
-    each = (progress(log, *one, kept(found.ledger)) for one in found.consumers.items())
+    each = (
+        progress(log, found.durables[name], consumer, kept(found.ledger))
+        for name, consumer in found.consumers.items()
+    )
     return replace(
         _of_log(found.ledger),
         wanted=wanted or Wanted(),
@@ -307,7 +310,7 @@ async def _readable[T](unread: dict[str, str], field: str, reading: Awaitable[T]
 
 def _is_shown(one: ConsumerStatus) -> bool:
     """Those that are needed; those for parked deliveries only if something is to be retried."""
-    if DURABLES[one.name].stream == PARKED:
+    if one.kind.stream == PARKED:
         return bool(one.waiting or one.in_hand)
     return one.is_shown
 
@@ -464,19 +467,20 @@ def _skew(look: Look) -> str:
 
 
 def _workers(look: Look) -> Iterator[str]:
-    """Whether the consumers of the gate and the queue are served.
+    """Whether the consumers of the gate and the queue are served, and those of single logins.
 
     No call is decided without these two. Models and executors are not needed everywhere: services
     may call their models and run their tools themselves.
     """
     for one in look.consumers:
-        if one.role not in ESSENTIAL or DURABLES[one.name].stream == PARKED or not one.problem:
+        if not (one.login or one.role in ESSENTIAL) or one.kind.stream == PARKED:
             continue
         if one.waiting and not one.listening:
             waits = "waits" if one.waiting == 1 else "wait"
             remedy = f"start it with `ayes work {one.role}`"
+            remedy += f" and the login {one.login}" if one.login else ""
             yield f"{one.name}: {one.waiting:,} {waits} and nobody listens; {remedy}"
-        else:
+        elif one.problem:
             yield f"{one.name}: {one.problem}"
 
 
@@ -509,9 +513,9 @@ def _durables(look: Look) -> Iterator[str]:
 
 
 def _roles(look: Look) -> Iterator[str]:
-    working = {one.role for one in look.consumers if one.listening}
+    working = {one.role for one in look.consumers if one.listening and not one.login}
     for one in look.consumers:
-        if not one.listening and not DURABLES[one.name].optional:
+        if not one.listening and not one.kind.optional:
             working.discard(one.role)
     for role in look.wanted.roles or ESSENTIAL:
         if role not in working:
@@ -532,7 +536,7 @@ def _stalls(look: Look) -> Iterator[str]:
 def _backlogs(look: Look) -> Iterator[str]:
     most = look.wanted.most_waiting
     for one in look.consumers:
-        if one.listening and not DURABLES[one.name].slow and one.waiting > most:
+        if one.listening and not one.kind.slow and one.waiting > most:
             yield (
                 f"the workers of {one.name} are behind: {one.waiting:,} deliveries wait, and "
                 f"{most:,} may. They catch up by themselves; if it lasts, look at `ayes status`."

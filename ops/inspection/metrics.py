@@ -193,7 +193,8 @@ def _of_status(status: Look) -> Iterator[Value]:
         yield "ayes_stops_in_force", (), len(status.stopped)
     if status.void_runs is not None:
         yield "ayes_calls_with_void_runs", (), len(status.void_runs)
-    parked = Counter(dict.fromkeys(_CONSUMERS, 0))
+    own = (one.name for one in status.consumers if one.login and one.kind.stream != PARKED)
+    parked = Counter(dict.fromkeys((*_CONSUMERS, *own), 0))
     # Anybody with a worker's login can write an entry, with any name in it.
     parked.update(one.consumer if one.consumer in parked else OTHER for one in status.parked)
     for consumer, count in parked.items():

@@ -10,7 +10,7 @@ from msgspec import Struct
 from ayes.ledger.nats.drift import paused_until
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import is_needed
-from ayes.ledger.subscriptions import DURABLES, TIMERS, Durable
+from ayes.ledger.subscriptions import DURABLES, TIMERS, Durable, kind_of
 
 #: Work that waits for longer while nothing is done is a stall. Less than five seconds, so that
 #: whoever looks each second sees it within five.
@@ -45,12 +45,21 @@ class ConsumerStatus(Struct, frozen=True):
     quiet_s: float = 0.0
     #: Its oldest work waits for longer than `STALLED_S`, and nothing was done meanwhile.
     frozen: bool = False
-    #: Whether a worker listens, or ever received something.
+    #: Whether a worker listens, or ever received something, or it was made for a login.
     used: bool = False
 
     @property
+    def kind(self) -> Durable:
+        return DURABLES[kind_of(self.name)]
+
+    @property
+    def login(self) -> str:
+        """The login whose own it is; empty: it is for all logins of the role."""
+        return self.name.rpartition("@")[0]
+
+    @property
     def role(self) -> str:
-        return DURABLES[self.name].role
+        return self.kind.role
 
     @property
     def is_missing(self) -> bool:
@@ -59,7 +68,7 @@ class ConsumerStatus(Struct, frozen=True):
     @property
     def is_shown(self) -> bool:
         """Whether it says something about this installation."""
-        return self.used or self.is_missing or not DURABLES[self.name].optional
+        return self.used or self.is_missing or not self.kind.optional
 
     @property
     def problem(self) -> str:
@@ -69,13 +78,13 @@ class ConsumerStatus(Struct, frozen=True):
         if self.paused_until:
             return f"paused until {self.paused_until}"
         if self.waiting and not self.listening:
-            is_needed = self.used or DURABLES[self.name].role in ESSENTIAL
+            is_needed = self.used or self.role in ESSENTIAL
             return "nobody listens" if is_needed else "not used"
         return f"frozen: nothing was done for {self.quiet_s:,.0f} s" if self.frozen else ""
 
 
 async def progress(
-    log: JetStream, name: str, consumer: dict[str, Any] | None, kept: Collection[str]
+    log: JetStream, durable: Durable, consumer: dict[str, Any] | None, kept: Collection[str]
 ) -> ConsumerStatus:
     """How far a consumer is.
 
@@ -86,13 +95,12 @@ async def progress(
     Raises:
         Unavailable: the broker cannot say.
     """
-    durable = DURABLES[name]
     if consumer is None:
-        return ConsumerStatus(name, needed=is_needed(durable, kept))
+        return ConsumerStatus(durable.name, needed=is_needed(durable, kept))
     listening = consumer.get("push_bound", False)
-    used = listening or consumer["delivered"]["consumer_seq"] > 0
+    used = listening or consumer["delivered"]["consumer_seq"] > 0 or bool(durable.workspaces)
     return ConsumerStatus(
-        name,
+        durable.name,
         exists=True,
         needed=is_needed(durable, kept),
         paused_until=paused_until(consumer),

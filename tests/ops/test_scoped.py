@@ -21,7 +21,10 @@ from until import until
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.files import keep
 from ayes.ledger.nats.credentials import Address, Registered, Store
+from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.keys import Key
+from ayes.ledger.nats.streams import employ
+from ayes.ledger.subscriptions import DURABLES
 from ayes.ops.broker.reads import Reads
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import apply_policy, declare_streams
@@ -35,7 +38,7 @@ WORD = THEIRS.encode()
 #: The logins of both tenants, one that has both, and what they are.
 LOGINS = {
     f"{role}-{where}": (role, tuple(where.split("-")))
-    for role in ("service", "operator", "observer")
+    for role in ("service", "operator", "observer", "executor", "model")
     for where in (OURS, THEIRS, f"{OURS}-{THEIRS}")
 } | {"ana": ("reviewer-ana", (OURS,)), "ben": ("reviewer-ben", (THEIRS,))}
 KEYS = {name: Key() for name in LOGINS}
@@ -69,6 +72,10 @@ async def server(request, tmp_path_factory):
             reads = Reads(store.login("reads"))
             await reads.open()
             stack.push_async_callback(reads.close)
+        async with JetStream.connect(store.path, role="admin") as log:
+            for name, (role, where) in LOGINS.items():
+                if role in ("executor", "model"):
+                    await employ(log.api, DURABLES[role].of(name, where))
         for where in (OURS, THEIRS):
             await filled(store, where)
         yield store
@@ -224,6 +231,9 @@ def consumers(login):
         for more in (
             {"durable_name": "gate"},
             {"name": "gate"},
+            {"durable_name": f"{login}@executor"},
+            {"name": f"{login}@executor"},
+            {"name": f"executor-{THEIRS}@executor"},
             {"deliver_subject": "_INBOX.observer-zirkon._.d"},
             {"deliver_subject": f"ledger.{OURS}.t1.opened"},
             {"deliver_subject": f"ledger.{THEIRS}.t1.opened"},
@@ -239,9 +249,13 @@ REST = (
     *("INFO", "STREAM.NAMES", "STREAM.LIST", "STREAM.CREATE.{}", "STREAM.UPDATE.{}"),
     *("STREAM.DELETE.{}", "STREAM.PURGE.{}", "STREAM.MSG.DELETE.{}", "STREAM.SNAPSHOT.{}"),
     *("STREAM.RESTORE.{}", "STREAM.PEER.REMOVE.{}", "STREAM.LEADER.STEPDOWN.{}"),
-    *("CONSUMER.NAMES.{}", "CONSUMER.LIST.{}", "CONSUMER.INFO.{}.gate", "CONSUMER.DELETE.{}.gate"),
-    *("CONSUMER.MSG.NEXT.{}.gate", "CONSUMER.PAUSE.{}.gate", "CONSUMER.LEADER.STEPDOWN.{}.gate"),
-    *("CONSUMER.UNPIN.{}.gate", "CONSUMER.DURABLE.CREATE.{}.gate", "CONSUMER.RESET.{}.gate"),
+    *("CONSUMER.NAMES.{}", "CONSUMER.LIST.{}"),
+    *(
+        f"CONSUMER.{verb}.{{}}.{name}"
+        for verb in ("INFO", "DELETE", "MSG.NEXT", "PAUSE", "LEADER.STEPDOWN", "UNPIN")
+        for name in ("gate", f"executor-{THEIRS}@executor", f"model-{THEIRS}@model-parked")
+    ),
+    *("CONSUMER.DURABLE.CREATE.{}.gate", "CONSUMER.RESET.{}.gate"),
     *("META.LEADER.STEPDOWN", "SERVER.REMOVE", "ACCOUNT.PURGE.LEDGER"),
     f"DIRECT.GET.{{}}.ledger.{THEIRS}._policy.1",
     f"DIRECT.GET.{{}}.$KV.pending.{THEIRS}.thread-{THEIRS}.call-{THEIRS}",
@@ -292,7 +306,7 @@ def questions(login):
 
 
 @shared
-@pytest.mark.parametrize("login", sampled(TENANTS, f"service-{OURS}", "ana"))
+@pytest.mark.parametrize("login", sampled(TENANTS, f"service-{OURS}", f"executor-{OURS}", "ana"))
 async def test_nothing_of_another_tenant_is_answered(server, login):
     """Whatever it asks the JetStream API for, by whatever prefix (B34, I9)."""
     async with tenant(server, login) as who:
@@ -329,6 +343,8 @@ HEARD = (
     ),
     *("_INBOX.>", "_INBOX.*.>", f"_INBOX.service-{THEIRS}.>", "_INBOX.ben.>"),
     *("$KV.>", "file.>", "timer.>", "parked.>", "deliver.>", "deliver.executor.executor"),
+    *("deliver.scoped.>", f"deliver.scoped.executor-{THEIRS}@executor", "$JS.ACK.>"),
+    *(f"deliver.scoped.executor-{OURS}-{THEIRS}@executor", "deliver.scoped.*"),
     *("reads.>", f"reads.service-{THEIRS}.>", "approvals.>", "$SRV.>", "$SYS.>", "$JS.>", "_R_.>"),
 )
 
@@ -376,6 +392,17 @@ def _places(where):
         *(f"$KV.running.{kind}{where}.t.c" for kind in ("", "_renewed.", "_void.")),
         *(f"$KV.pending.{where}.t.c", f"timer.set.{where}.t.c", f"live.{where}.t.1"),
         *(f"file.{where}.{role}.secret.1" for role in ("service", "executor", "model", "operator")),
+        *(one for role in ("executor", "model") for one in _of_worker(role, where)),
+    )
+
+
+def _of_worker(role, where):
+    """What a worker parks, and how it acknowledges."""
+    name = f"{role}-{where}@{role}"
+    return (
+        f"parked.{role}.{name}.1",
+        f"$JS.ACK.LEDGER.{name}.1.1.1.1.1",
+        f"$JS.ACK.PARKED.{name}-parked.1.1.1.1.1",
     )
 
 
@@ -385,6 +412,8 @@ SITE = (
     *("ledger._organisation._person.ana.1", "ledger._organisation._person.ben.account.1"),
     *("ledger._organisation._stop.ana.x1.given", "ledger._organisation._login.x.1"),
     *("parked.gate.gate.1", "parked.operator.gate.1", "$JS.ACK.LEDGER.gate.1.1.1.1.1"),
+    *("parked.executor.executor.1", f"parked.operator.executor-{OURS}@executor.1"),
+    *("$JS.ACK.LEDGER.executor.1.1.1.1.1", "$JS.ACK.PARKED.model-parked.1.1.1.1.1"),
     *("$KV.running._upto", "$KV.running._channel.mail", "$SYS.REQ.USER.AUTH", "deliver.gate.gate"),
     *("approvals.service.desk.request", "approvals.reviewer.ben.decide", "$SRV.PING"),
     *(f"approvals.reviewer.ben.{THEIRS}.decide", f"approvals.service.x.{THEIRS}.request"),
@@ -400,6 +429,16 @@ MAY = {
         f"$KV.running._renewed.{OURS}.t.c",
     },
     f"operator-{OURS}": {f"ledger.{OURS}._policy.7"},
+    f"executor-{OURS}": {
+        *(f"ledger.{OURS}.new.call.x1.{one}" for one in ("claim.1", "finished", "late.1")),
+        *(f"ledger.{OURS}._tool.x.1", f"file.{OURS}.executor.secret.1"),
+        *_of_worker("executor", OURS),
+    },
+    f"model-{OURS}": {
+        *(f"ledger.{OURS}.new.turn.1.{one}" for one in ("asked.1", "replied")),
+        *(f"live.{OURS}.t.1", f"file.{OURS}.model.secret.1"),
+        *_of_worker("model", OURS),
+    },
     f"observer-{OURS}": set(),
     "ana": {
         *(f"ledger.{OURS}.new.call.x1.{one}.ana" for one in ("vote", "revoked", "reconciled")),
