@@ -698,6 +698,8 @@ class JetStream:
         return standing.number if is_dropped else None
 
     async def parked(self, consumer: str = "*", *, whole: bool = False) -> list[log.Parked]:
+        if consumer == "*" and self.connection.login.workspaces:
+            raise BrokerRefused(self._not_ours(("parked.>",)))
         subjects = "parked.>" if consumer == "*" else f"parked.*.{self._own(consumer).name}.*"
         found = [_parked(one) for one in await self._every(subscriptions.PARKED, (subjects,))]
         marks = {one.number: one for one in found if isinstance(one, log.Mark)}

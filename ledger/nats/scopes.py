@@ -16,8 +16,8 @@ from ayes.schemas.slots import FILES, ORGANISATION, PERSON, POLICY, ROOT, STOP
 _PERSON: Final = "reviewer-"
 #: The kinds of entries in the bucket `running` that are about a call.
 _ABOUT_CALLS: Final = ("", "_renewed.", "_void.")
-#: The roles of workers, which are also the kinds of their subscriptions.
-WORKERS: Final = ("executor", "model")
+#: The roles whose logins follow a durable of their own; its kind has the same name.
+FOLLOWING: Final = ("executor", "model")
 
 
 def prefix(login: str, scope: str) -> str:
@@ -46,7 +46,7 @@ def _places(workspaces: tuple[str, ...], login: str) -> tuple[str, ...]:
         ),
         f"{ROOT}.{ORGANISATION}.{POLICY}.",
         f"{ROOT}.{ORGANISATION}.{STOP}.",
-        *(f"parked.{role}.{login}@{kind}." for kind in WORKERS for role in ("*", kind, OPERATOR)),
+        *(f"parked.{role}.{login}@{kind}." for kind in FOLLOWING for role in ("*", kind, OPERATOR)),
     )
 
 

@@ -189,10 +189,11 @@ def bucket_stream(name: str) -> str:
     return f"KV_{name}"
 
 
-def of_all(stream: dict[str, Any]) -> dict[str, Any]:
-    """The metadata of a stream without what it says of logins."""
-    metadata = stream["config"].get("metadata") or {}
-    return {key: value for key, value in metadata.items() if not key.startswith(_OWN_KEY)}
+def of_all(config: dict[str, Any]) -> dict[str, Any]:
+    """The configuration of a stream without what tells which logins there are, and how many."""
+    metadata = config.get("metadata") or {}
+    kept = {key: value for key, value in metadata.items() if not key.startswith(_OWN_KEY)}
+    return {key: value for key, value in config.items() if key != "max_bytes"} | {"metadata": kept}
 
 
 def level_of(stream: dict[str, Any]) -> str:

@@ -15,9 +15,9 @@ from ayes.ledger.clients.services import Ledger
 from ayes.ledger.nats.credentials import Address, LoginFile, Registered, Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.keys import Key
-from ayes.ledger.nats.scopes import WORKERS
-from ayes.ledger.nats.streams import declared, dismiss, employ, info
-from ayes.ledger.subscriptions import DURABLES, LEDGER, OPERATOR
+from ayes.ledger.nats.scopes import FOLLOWING
+from ayes.ledger.nats.streams import dismiss, employ
+from ayes.ledger.subscriptions import DURABLES, OPERATOR
 from ayes.ops.broker import accounts
 from ayes.ops.broker.accounts import ADMIN, MODEL, REVIEWER, ROLES, SYSTEM, permissions
 from ayes.ops.broker.callout import within
@@ -61,7 +61,7 @@ async def add(store: Store, name: str, new: Registered, reason: str) -> LoginFil
                 "new key."
             )
         permissions(new.role, login=name, workspaces=new.workspaces)
-        if new.workspaces and new.role in WORKERS:
+        if new.workspaces and new.role in FOLLOWING:
             if plain(name) == CLIENT:
                 raise BadInput(f"tools of {name!r} are run by services. Name the login otherwise.")
             async with JetStream.connect(store.path, role=ADMIN) as log:
@@ -99,10 +99,8 @@ async def revoke(store: Store, name: str, reason: str) -> None:
 async def _retire(store: Store, name: str) -> None:
     """Delete the subscription that a login had for itself."""
     async with JetStream.connect(store.path, role=ADMIN) as log:
-        known = declared(await info(log.api, f"STREAM.INFO.{LEDGER}"))
-        for role in WORKERS:
-            if (own := f"{name}@{role}") in known:
-                await dismiss(log.api, own)
+        for role in FOLLOWING:
+            await dismiss(log.api, f"{name}@{role}")
 
 
 async def connections(store: Store) -> dict[str, int]:

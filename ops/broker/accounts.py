@@ -31,7 +31,7 @@ all measured on 2.15:
 
 The live text of replies is not stored. The models' account exports its subject, and all others,
 `LEDGER` too, import it from there: a server does not export messages that an account received
-through a service import.
+through a service import. The roles import that of models with some workspaces from `scoped`.
 
 The account of the API over NATS (interfaces/api/nats.py) exports a service, and those who may ask
 it import it, each with the subjects that name its login. `LEDGER` does not: a role that may create
@@ -99,7 +99,7 @@ CALLOUT: Final = "callout"
 #: The login of the service that reads for them (reads.py), in the account that holds the streams.
 READS: Final = "reads"
 #: The roles that a login with some workspaces only may have, beside that of a reviewer.
-SCOPED_ROLES: Final = ("service", *scopes.WORKERS, "operator", "observer")
+SCOPED_ROLES: Final = ("service", *scopes.FOLLOWING, "operator", "observer")
 
 #: The kinds that belong to the workspace, and to none of its threads.
 _RESERVED: Final = (POLICY, TOOL, GRANT, DELEGATION, BUDGET, STOP, PERSON, LOGIN, LOG)
@@ -355,7 +355,7 @@ def _scoped(role: str, inbox: str, login: str, workspaces: tuple[str, ...]) -> P
         publish += [f"{FILES}.{one}.{role}.*.*"] if role in STORING else []
         publish += [f"$KV.running.{RENEWED}{one}.>"] if role == "service" else []
         publish += [f"live.{one}.>"] if role == MODEL else []
-    own = DURABLES[role].of(login, workspaces) if role in scopes.WORKERS else None
+    own = DURABLES[role].of(login, workspaces) if role in scopes.FOLLOWING else None
     if own is not None:
         publish.append(f"parked.{role}.{own.name}.*")
         publish += [f"$JS.ACK.{two.stream}.{two.name}.>" for two in (own, own.again)]
@@ -366,7 +366,7 @@ def _scoped(role: str, inbox: str, login: str, workspaces: tuple[str, ...]) -> P
          *((deliver_subject(two) for two in (own, own.again)) if own else ())),
         tuple(f"{ROOT}.{one}.{kind}.>" for one in workspaces for kind in _RESERVED
               if kind not in kinds),
-        asked=(f"{API_SERVICE}.{kind}.{name}.{scope}.*",),
+        asked=() if own else (f"{API_SERVICE}.{kind}.{name}.{scope}.*",),
     )  # fmt: skip
 
 
@@ -498,7 +498,8 @@ def _scoped_account(accounts: Container[str], users: Iterable[str]) -> str:
     ]
     return (
         f"  {SCOPED} {{\n    users: [{', '.join(users)}]\n{_imports(imports)}"
-        f"    exports: [{{stream: {_quoted(_READS)}, accounts: [{LEDGER}]}}]\n  }}\n"
+        f"    exports: [{{stream: {_quoted(_READS)}, accounts: [{LEDGER}]}}, "
+        f"{{stream: {_quoted(LIVE)}}}]\n  }}\n"
     )
 
 
@@ -591,6 +592,7 @@ def _role_account(name: str, may: Permissions, user: str, accounts: Container[st
             for subject in may.subscribe
             if subject != LIVE or MODEL in accounts
         ),
+        *(("stream", SCOPED, subject) for subject in may.subscribe if subject == LIVE),
         *(
             ("service", API, subject)
             for subject in may.asked

@@ -199,7 +199,7 @@ def _shown(found: dict[str, Any]) -> dict[str, Any]:
     kept = {name: state[name] for name in ("last_seq", "subjects") if name in state}
     if not state:
         return found
-    return found | {"state": kept, "config": found["config"] | {"metadata": of_all(found)}}
+    return found | {"state": kept, "config": of_all(found["config"])}
 
 
 def _is_own(durable: str, login: str) -> bool:

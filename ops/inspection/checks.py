@@ -524,7 +524,8 @@ def _roles(look: Look) -> Iterator[str]:
 
 def _stalls(look: Look) -> Iterator[str]:
     for one in look.consumers:
-        if one.frozen and one.listening:  # one without a worker belongs to another kind of the role
+        # One without a worker belongs to another kind of the role; a login's holds up itself alone.
+        if one.frozen and one.listening and not one.login:
             left = one.waiting + one.in_hand
             deliveries = "1 delivery is" if left == 1 else f"{left:,} deliveries are"
             yield (

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import os
+import re
 import stat
 import time
 from collections.abc import AsyncIterator
@@ -15,10 +16,11 @@ from typing import Any
 import msgspec
 import pytest
 from brokers import running
-from program import AYES, Ended, approvals, environment, killed_at_the_end
+from program import AYES, Ended, approvals, environment, killed_at_the_end, started
 from until import until
 
 from ayes.ledger.clients.services import Ledger
+from ayes.ledger.lifecycle import Status
 from ayes.ledger.nats import connection as connections
 from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Login, LoginFile, Registered, Store
@@ -28,12 +30,15 @@ from ayes.ops.broker import callout
 from ayes.ops.broker.accounts import SCOPED
 from ayes.ops.broker.logins import Logins
 from ayes.ops.broker.server import EmbeddedServer
+from ayes.ops.broker.setup import apply_policy
 from ayes.ops.cluster.local import LocalCluster
+from ayes.ops.workers import reactions, working
 from ayes.schemas import events as e
 from ayes.schemas.errors import BadFile, BadInput, BrokerRefused
 from ayes.schemas.slots import ThreadRef
 from ayes.schemas.tools import ToolSpec
 
+ALLOW = '[[rule]]\nname = "all"\ntools = ["*"]\nthen = "allow"\n'
 PAY = ToolSpec(name="pay", schema='{"type": "object"}')
 
 
@@ -323,6 +328,37 @@ async def test_a_login_with_workspaces_reads_and_writes_in_these(broker):
         assert (await hers.known_call(ref)).wish.tool == "pay"
 
 
+async def test_an_executor_of_one_workspace_runs_its_own_tools(broker):
+    """`work` with its file declares them as its own, in its workspace alone. While it is away they
+    wait, and `status` says so. A revocation ends what it followed.
+    """
+    file = await added(broker, "shop-tools", "--role", "executor", "--workspaces", "shop")
+    words = ("work", "executor", "--tools", "examples.shop_tools:tools", "--json")
+    login, store = {"AYES_LOGIN": str(file)}, broker.store.path
+    ended = await asyncio.to_thread(approvals, *words, "-w", "bank", **login)
+    assert ended.code != 0
+    assert "'shop-tools' may not write ledger.bank._tool.send_letter" in ended.err, ended.err
+    async with (
+        Ledger.connect(store, role="operator") as operator,
+        Ledger.connect(store) as service,
+        working(reactions(["gate"]), store=store),
+    ):
+        await apply_policy(operator, "shop", ALLOW, "a test")
+        with started(*words, "-w", "shop", **login) as worker:
+            assert json.loads(worker.stdout.readline()) == {"workers": ["executor"]}
+            asked = {"customer": "ben"}
+            call = await service.request("shop/t/one", "find_orders", asked, requester="rita")
+            assert call.wish.run_by == "shop-tools"
+            done = await service.until(call.ref, lambda one: one.status is Status.RETURNED, 60)
+            assert done.status is Status.RETURNED
+        call = await service.request("shop/t/two", "find_orders", asked, requester="rita")
+        await service.until(call.ref, lambda one: one.status is Status.APPROVED, 60)
+        shown = (await ayes(broker, "status")).out
+        assert re.search("shop-tools@executor .*nobody listens", shown), shown
+    await ayes(broker, "auth", "revoke", "shop-tools")
+    assert "shop-tools@executor" not in (await ayes(broker, "status")).out
+
+
 async def test_a_login_with_workspaces_is_answered_with_them(broker, monkeypatch):
     """The callout asks for the permissions of that login and of no other workspace, and so for a
     person with a password. A person's key has workspaces of that person, or is refused.
@@ -422,7 +458,8 @@ BAD_INPUT = [
     ("add x --role service --workspaces a.b", "workspace 'a.b' cannot be used"),
     ("add x --role service --workspaces ,", "workspace '' cannot be used"),
     ("add x --role service --expires 400d", "--expires '400d' is too long: 366d at most."),
-    ("add x --role executor --workspaces shop", "the role executor is for all workspaces."),
+    ("add client --role executor --workspaces shop", "tools of 'client' are run by services."),
+    ("add executor --role executor --workspaces shop", "'executor' is the name of a role."),
     ("add reads --role service", "'reads' is the name of a role."),
     ("add known --role service --out new", "there is a login 'known' already. `ayes auth rotate"),
     ("add Known --role service --out new", "there is a login 'known' already."),
