@@ -497,8 +497,7 @@ class JetStream:
         return log.identity_of(message["seq"], at_ns, subject, data)
 
     async def progress(self, durable: str) -> log.Progress | None:
-        name = self._own(durable).name
-        consumer = await streams.info(self.api, f"CONSUMER.INFO.{subscriptions.LEDGER}.{name}")
+        consumer = await streams.info(self.api, f"CONSUMER.INFO.{subscriptions.LEDGER}.{durable}")
         if consumer is None:
             return None
         return log.Progress(

@@ -16,7 +16,7 @@ from ayes.ledger.nats.credentials import Address, LoginFile, Registered, Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.keys import Key
 from ayes.ledger.nats.scopes import FOLLOWING
-from ayes.ledger.nats.streams import dismiss, employ
+from ayes.ledger.nats.streams import SCOPED, dismiss, employ
 from ayes.ledger.subscriptions import DURABLES, OPERATOR
 from ayes.ops.broker import accounts
 from ayes.ops.broker.accounts import ADMIN, MODEL, REVIEWER, ROLES, SYSTEM, permissions
@@ -35,7 +35,7 @@ OF_LOGINS: Final = ("service", "executor", MODEL, OPERATOR, "observer")
 _ROLE: Final = "organisation"
 _TAKEN: Final = {
     *(*ROLES, ADMIN, SYSTEM),
-    *(accounts.PEOPLE, accounts.CALLOUT, accounts.SCOPED, accounts.READS),
+    *(accounts.PEOPLE, accounts.CALLOUT, SCOPED, accounts.READS),
 }
 
 

@@ -106,6 +106,7 @@ async def test_two_tenants_run_their_calls_at_once_and_each_only_its_own(store):
     ):
         calls = []
         for where in PLACES:
+            assert (await consumer(store, f"{where}-tools@executor"))["push_bound"]
             for tool in ("pay", "refund"):
                 ref = CallRef(where, "t", f"c-{tool}")
                 call = await service.request(ref, tool, {"order": where}, requester="rita")

@@ -6,6 +6,7 @@ a raw client, may have that word. The questions are the subjects of the JetStrea
 documentation lists them, each with every body in which somebody else's subject can be named.
 """
 
+import asyncio
 import base64
 import json
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -459,3 +460,26 @@ async def test_nothing_of_another_tenant_is_written(server, login):
             await who.client.publish(subject, b"{}", reply=who.inbox("answer"))
         await who.last()
         assert {one for one in every if not who.denied(one)} == MAY[login]
+
+
+@shared
+@pytest.mark.parametrize(("role", "tail"), [("executor", "call.c.decided"), ("model", "opened")])
+async def test_a_worker_is_delivered_what_is_of_its_workspaces(server, role, tail):
+    """By a durable of its own, which it settles (I9)."""
+    name, taken = f"{role}-{OURS}@{role}", asyncio.Queue()
+    async with (
+        tenant(server, f"{role}-{OURS}") as who,
+        JetStream.connect(server.path, role="admin") as admin,
+    ):
+        await who.client.subscribe(f"deliver.scoped.{name}", name, cb=taken.put)
+        await who.client.flush()
+        for where in (THEIRS, OURS):
+            await admin.connection.client.request(f"ledger.{where}.for-{role}.{tail}", timeout=60)
+        subject = ""
+        while subject != f"ledger.{OURS}.for-{role}.{tail}":
+            delivery = await asyncio.wait_for(taken.get(), 60)
+            subject = delivery.subject
+            assert subject.startswith(f"ledger.{OURS}.")
+            await delivery.ack_sync(timeout=60)
+        found = await admin.api.call(f"CONSUMER.INFO.LEDGER.{name}", repeat=True)
+        assert found["num_pending"] == found["num_ack_pending"] == 0

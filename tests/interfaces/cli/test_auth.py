@@ -26,8 +26,8 @@ from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Login, LoginFile, Registered, Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.keys import Key, has_signed
+from ayes.ledger.nats.streams import SCOPED
 from ayes.ops.broker import callout
-from ayes.ops.broker.accounts import SCOPED
 from ayes.ops.broker.logins import Logins
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import apply_policy
