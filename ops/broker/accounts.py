@@ -21,7 +21,8 @@ all measured on 2.15:
   write them.
 * **A login that has some workspaces only** may ask the JetStream API for nothing, since what is
   read is in the request's body. All such logins are in the account `scoped`, which imports by
-  wildcards alone, and ask the service of reads.py (decision 0070).
+  wildcards alone, and ask the service of reads.py (decision 0070). Executors and models among them
+  have a durable each (decision 0072).
 * **A role that may create an ephemeral consumer can change a durable one**, by its name in the
   request's body, which no permission checks. But a consumer's start time cannot be changed, and the
   server refuses a request with another one. So each durable can have a random start time in the
