@@ -32,7 +32,9 @@ from ayes.ledger.clients.services import CHANNEL
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.protocol import frame
 from ayes.ops.broker.processes import die_with_parent, environment
+from ayes.schemas.codec import encode
 from ayes.schemas.errors import ApprovalsError
+from ayes.schemas.events import ModelReplied, Text, Wish
 from ayes.schemas.slots import CallRef
 from bench.append import LATER, broker
 from bench.cycle import REVIEWER, WORKSPACE, Clients, at_work
@@ -70,8 +72,14 @@ def _asking(**which: object) -> Callable[[str], bytes]:
     return lambda _: body
 
 
+def _wishing(word: str) -> bytes:
+    """A valid reply, which the gate has to look at: it wishes for a call."""
+    return encode(ModelReplied(id=word, parts=(Text("x" * 400), Wish("refund", "{}"))))
+
+
 FLOODS: Final[dict[str, Flood]] = {
     "facts": Flood("model", _reply, _nothing(600)),
+    "replies": Flood("model", _reply, _wishing),
     "large facts": Flood("model", _reply, _nothing(500_000)),
     "files": Flood("model", lambda one: f"file.{FLOOD}.model.{one}.0", _nothing(128 * 1024)),
     "parked": Flood("model", lambda one: f"parked.model.model.{one}", _nothing(4_000)),

@@ -157,7 +157,7 @@ class Stopping(Struct, frozen=True):
 
 
 class Gate:
-    durables = ("gate", "gate-timers")
+    durables = ("gate", "gate-replies", "gate-timers")
     replaces = False
 
     def __init__(self) -> None:

@@ -31,6 +31,7 @@ The rules of this file:
 """
 
 import asyncio
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import groupby
@@ -88,12 +89,15 @@ from ayes.schemas.slots import CallRef, Slot, matches
 
 _log: Final = get_logger("ayes.consumers.worker")
 
-#: Deliveries that one worker works on at a time.
+#: Deliveries of one consumer that a worker works on at a time.
 CONCURRENCY: Final = 64
 #: Failures in this process after which a delivery is parked.
 MAX_TRIES: Final = 5
 #: Deliveries whose failures a worker remembers.
 _MAX_FAILURES: Final = 10_000
+#: Facts that no program can read, of which each worker parks so many of a consumer. Whoever writes
+#: more would take all places of parked deliveries, and then hold up the consumer.
+_MAX_UNREADABLE: Final = 100
 #: Deliveries after which it is parked in any case, since it may kill its worker each time, unless
 #: its consumer allows more (`Durable.max_deliveries`). Handing it on doubles the wait each time, so
 #: that alone does not reach this for days.
@@ -168,7 +172,8 @@ class Worker[S, W]:
         self._ledger = ledger
         self._reaction = reaction
         self._replica = None if reaction.replaces else replica
-        self._room = asyncio.Semaphore(concurrency)
+        #: By consumer, so that none waits behind another's.
+        self._rooms = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(concurrency))
         self._lease_s = min(
             (DURABLES[durable].ack_wait_s(ack_wait_s) for durable in reaction.durables),
             default=ack_wait_s,
@@ -182,6 +187,8 @@ class Worker[S, W]:
         self._tasks: set[asyncio.Task[None]] = set()
         #: Failures in this process, by delivery.
         self._failures: dict[tuple[str, int], int] = {}
+        #: By consumer: facts that no program can read.
+        self._unreadable: Counter[str] = Counter()
 
     def stop(self) -> None:
         """Take no more deliveries, finish those in progress, then return from `run`."""
@@ -281,7 +288,7 @@ class Worker[S, W]:
 
     async def _handle_one(self, place: tuple[str, int], delivery: Delivery) -> None:
         try:
-            async with self._room:
+            async with self._rooms[DURABLES[place[0]].origin]:
                 reason = await self._settle(place, delivery)
         except _Abandoned as why:
             _log.warning("abandoned", why=str(why), tries=delivery.tries)
@@ -343,8 +350,17 @@ class Worker[S, W]:
                 return reason
             case Parked():
                 return ""  # it waits for the operator
+            case Fact(event=Carried(problem=str(problem))) if problem:
+                return self._void(place[0], problem)
             case Fact() | TimerFired() as handed:
                 return await self._settle_fact(handed, delivery, place)
+
+    def _void(self, durable: str, problem: str) -> str:
+        """Why a fact that no program can read is parked; empty if so many are parked already."""
+        self._unreadable[durable] += 1
+        if (count := self._unreadable[durable]) == _MAX_UNREADABLE + 1:
+            _log.error("more facts cannot be read, and are not parked", problem=problem)
+        return problem if count <= _MAX_UNREADABLE else ""
 
     async def _settle_fact(
         self, handed: Delivered, delivery: Delivery, place: tuple[str, int]

@@ -347,6 +347,28 @@ async def test_what_cannot_be_read_is_parked_at_once(port: EventLog, ledger: Led
 
 
 @pytest.mark.log("memory", "jetstream")
+async def test_many_facts_that_cannot_be_read_hold_up_nothing(
+    port: EventLog, ledger: Ledger, monkeypatch
+):
+    """Some are parked for the operator to see. More of them take no more places, and the others of
+    their consumer are handled.
+    """
+    monkeypatch.setattr(worker_module, "_MAX_UNREADABLE", 2)
+    for number in range(5):
+        await port.append(THREAD.call(f"c{number}").requested, b"\xff", "x")
+    await ledger.append(ONE.requested, requested(1))
+    async with working(Worker(ledger, Stumbling(ONE, times=0))):
+        await until(lambda: _stands(ledger, ONE.decided))
+        await until(lambda: _is_acknowledged(port, "gate"))
+    assert len(await port.parked()) == 2
+
+
+async def _is_acknowledged(port: EventLog, durable: str) -> bool:
+    found = await port.progress(durable)
+    return found is not None and not found.waiting and not found.in_hand
+
+
+@pytest.mark.log("memory", "jetstream")
 async def test_what_kills_its_worker_does_not_do_so_for_ever(port, ledger, at_once, monkeypatch):
     """Handed out too often without ever being settled, a delivery is parked untouched."""
     monkeypatch.setattr(worker_module, "MAX_DELIVERIES", 1)

@@ -21,7 +21,7 @@ from bench.cycle import REVIEWER, WORKSPACE, Clients, at_work
 from bench.floods import flooding, honest
 
 
-@pytest.mark.parametrize("name", sampled(["large facts", "files"]))
+@pytest.mark.parametrize("name", sampled(["facts", "replies", "large facts", "files"]))
 async def test_a_flood_is_ended_and_others_go_on(tmp_path, name):
     """Its login may not sign on for a while, and nobody else's is ended."""
     store = tmp_path / "store"

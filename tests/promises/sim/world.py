@@ -401,7 +401,7 @@ class World:
 
     async def _is_at_work(self) -> bool:
         """Whether a worker has a delivery that it has not acknowledged, or is to have one."""
-        for durable in ("gate", "gate-timers", "queue", "model", "executor", "delegator"):
+        for durable in (*Gate.durables, "queue", "model", "executor", "delegator"):
             progress = await self.broker.progress(durable)
             assert progress
             if progress.waiting or progress.in_hand:
