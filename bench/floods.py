@@ -7,7 +7,8 @@ beside a flood, and without one.
 A flood is a process of its own, on the same machine, with raw connections and the credentials of
 one role. It sends what that role may send in a workspace of its own, and waits for no answers.
 Beside it a service requests, people are asked, a reviewer votes and an executor runs the tool, four
-calls at a time, as in `bench/cycle.py`. An honest call that is refused or late is tried again, as
+calls at a time, as in `bench/cycle.py`. Beside `waits` the service also asks the console's process
+over NATS how each call was decided. An honest call that is refused or late is tried again, as
 workers do, and counts from when it was first tried.
 """
 
@@ -20,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -33,9 +34,10 @@ from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.protocol import frame
 from ayes.ops.broker.processes import die_with_parent, environment
 from ayes.schemas.codec import encode
-from ayes.schemas.errors import ApprovalsError
+from ayes.schemas.errors import ApprovalsError, BrokerRefused
 from ayes.schemas.events import ModelReplied, Text, Wish
 from ayes.schemas.slots import CallRef
+from bench import child
 from bench.append import LATER, broker
 from bench.cycle import REVIEWER, WORKSPACE, Clients, at_work
 from bench.results import SYNC
@@ -89,6 +91,11 @@ FLOODS: Final[dict[str, Flood]] = {
         lambda _: "$JS.API.DIRECT.GET.LEDGER",
         _asking(multi_last=[f"ledger.{WORKSPACE}.>"], batch=1000),
     ),
+    "waits": Flood(
+        "observer",
+        lambda _: "approvals.observer.flood.wait",
+        _asking(call=f"{FLOOD}/t/c1", timeout_s=60),
+    ),
     "infos": Flood(
         "observer", lambda _: "$JS.API.STREAM.INFO.LEDGER", _asking(subjects_filter="ledger.>")
     ),
@@ -135,6 +142,18 @@ async def honest(clients: Clients, seconds: float, calls: Iterator[CallRef]) -> 
         ordered[min(len(ordered) - 1, int(one * len(ordered)))] * 1000 for one in (0.5, 0.99)
     )
     return Honest(ended / seconds, p50, p99, repeated, lost)
+
+
+class _Waiting(Clients):
+    """A service that waits as a program in another language does."""
+
+    async def cycle(self, call: CallRef) -> float:
+        waited_s = await super().cycle(call)
+        body = msgspec.json.encode({"call": str(call)})
+        answer = await self.service.log.api.ask("approvals.service.desk.wait", body)  # type: ignore[attr-defined]
+        if answer.headers:
+            raise BrokerRefused(str(answer.headers))
+        return waited_s
 
 
 @asynccontextmanager
@@ -237,7 +256,12 @@ async def measure(name: str, seconds: float, scratch: Path, sync: str = SYNC) ->
     async with broker(store, sync) as server:
         for role in (f"reviewer-{REVIEWER}",):
             await server.ensure_account(role)
-        async with at_work(store), Clients.at(store) as clients:
+        async with AsyncExitStack() as running:
+            await running.enter_async_context(at_work(store))
+            if name == "waits":
+                await running.enter_async_context(child.served("bench.console", store))
+            kind = _Waiting if name == "waits" else Clients
+            clients = await running.enter_async_context(kind.at(store))
             await honest(clients, 1.0, calls)
             before = await honest(clients, seconds, calls)
             begun = time.monotonic()
