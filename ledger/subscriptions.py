@@ -184,8 +184,8 @@ DURABLES: Final[dict[str, Durable]] = {
             ),
         ),
         # Apart, so that no decision waits behind what models write. The order between the two does
-        # not matter: what a reply wishes for is requested, and comes to the gate as a request. Few at
-        # a time, so that they leave the gate's process to the others (docs/decisions/0071).
+        # not matter: what a reply wishes for is requested, and comes to the gate as a request. Few
+        # at a time, so that they leave the gate's process to the others (docs/decisions/0071).
         Durable("gate-replies", "gate", (_REPLIED,), at_once=16),
         Durable("gate-timers", "gate", ("timer.due.>",), stream=TIMERS),
         Durable("queue", "queue", _call("gated", "escalated.*", "decided")),

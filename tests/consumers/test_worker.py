@@ -20,6 +20,7 @@ from until import recorded, until
 from ayes.consumers import worker as worker_module
 from ayes.consumers.effects import Append, Effect
 from ayes.consumers.executor import Executor, Registered
+from ayes.consumers.gate import Gate
 from ayes.consumers.model import ModelReply, ModelRequest, ModelWorker
 from ayes.consumers.worker import MAX_TRIES, Worker
 from ayes.ledger.clients.services import Ledger
@@ -366,6 +367,36 @@ async def test_many_facts_that_cannot_be_read_hold_up_nothing(
 async def _is_acknowledged(port: EventLog, durable: str) -> bool:
     found = await port.progress(durable)
     return found is not None and not found.waiting and not found.in_hand
+
+
+class Replying(Stumbling):
+    """Works on a reply until it may end."""
+
+    durables = Gate.durables
+
+    def __init__(self) -> None:
+        super().__init__(TWO)
+        self.may_end = asyncio.Event()
+
+    async def load(self, ledger: Ledger, handed: Delivered) -> CallRef:
+        if isinstance(handed, Fact) and handed.slot.call_ref is None:
+            await self.may_end.wait()
+            return ONE
+        return await super().load(ledger, handed)
+
+    def decide(self, seen: CallRef, handed: Delivered) -> Sequence[Effect[Never]]:
+        return () if self.may_end.is_set() else super().decide(seen, handed)
+
+
+async def test_no_call_waits_behind_what_a_model_replied(port: EventLog, ledger: Ledger):
+    """Replies come by a consumer of their own, and take none of the room of others."""
+    await ledger.append(THREAD.replied(1), e.ModelReplied(parts=()))
+    await ledger.append(ONE.requested, requested(1))
+    replying = Replying()
+    async with working(Worker(ledger, replying, concurrency=1)):
+        await until(lambda: _stands(ledger, ONE.decided))
+        replying.may_end.set()
+        await until(lambda: _is_acknowledged(port, "gate-replies"))
 
 
 @pytest.mark.log("memory", "jetstream")
