@@ -194,7 +194,8 @@ async def flood(store: Path, name: str) -> None:
         await reader.readline()
         writer.write(b"CONNECT " + msgspec.json.encode(options) + b"\r\nPING\r\n")
         while not (line := await reader.readline()).startswith(b"PONG"):
-            assert not line.startswith(b"-ERR"), line
+            if line.startswith(b"-ERR") or not line:
+                raise ConnectionRefusedError(line)
 
         async def swallow() -> None:
             while data := await reader.read(1 << 20):
