@@ -78,6 +78,7 @@ from ayes.ledger.clients.services import Ledger
 from ayes.ledger.judging.budgets import filled, sums_of, usage_of
 from ayes.ledger.judging.chain import Chain, is_below, withdrawn_above
 from ayes.ledger.judging.grants import covering, delegations_of, grants_of
+from ayes.ledger.judging.on_call import on_call_to_read
 from ayes.ledger.judging.policies import (
     Origin,
     Policies,
@@ -111,6 +112,7 @@ from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import Unavailable
 from ayes.schemas.logs import get_logger
+from ayes.schemas.quorums import is_open
 from ayes.schemas.slots import (
     ORGANISATION,
     REMOVALS,
@@ -297,6 +299,14 @@ class Gate:
         case = Case(call, _NOTHING, None, newer)
         if call.requested is None:
             return case
+        if (stage := call.next_stage) is not None and any(map(is_open, stage.voters)):
+            assert call.gated
+            at = handed.recorded_at if isinstance(handed, Fact) else await ledger.log.clock()
+            latest = _later(call.gated, handed)
+            duty = on_call_to_read(stage.voters, at)
+            on_call = await ledger.read(*duty, latest, must_include=latest)
+            call = replace(call, people=people_of(on_call))
+            case = replace(case, call=call, on_call=on_call)
         if call.approval_request is not None and call.approval_request.chain:
             opened = next(iter(await ledger.read(call.ref.thread_ref.opened)), None)
             case = replace(case, origin=await ledger.with_chain(Origin(opened)))

@@ -349,6 +349,11 @@ class Call(Struct, frozen=True):
             for voter in fact.event.voters
         )
 
+    @property
+    def on_call(self) -> tuple[e.OnCall, ...]:
+        """Who was on call as the stages began that asked them."""
+        return tuple(one for fact in self.escalated for one in getattr(fact.event, "on_call", ()))
+
 
 _seq: Final = attrgetter("seq")
 

@@ -198,3 +198,10 @@ def author_of(fact: Fact) -> str:
             return name
         case _:
             return ""
+
+
+def describe_on_call(one: e.OnCall) -> str:
+    """Who of a schedule was asked when a stage began."""
+    who = ", ".join(one.people) or "nobody"
+    read = f", by its calendar as of {one.read_at:%Y-%m-%d %H:%M:%S} UTC" if one.read_at else ""
+    return f"on call for {one.schedule}: {who}{read}{f'; {one.problem}' if one.problem else ''}"

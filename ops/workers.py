@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ayes.consumers.absence.schedules import Schedule
 from ayes.consumers.absence.worker import Absence, Absences
 from ayes.consumers.delegator import Delegator, SubAgent
 from ayes.consumers.doubt import keep_index
@@ -74,6 +75,7 @@ def reactions(
     agents: Mapping[str, SubAgent] | None = None,
     absences: Mapping[str, Absence] | None = None,
     login: str = "",
+    schedules: Mapping[str, Schedule] | None = None,
 ) -> list[tuple[str, Reaction[Any, Any]]]:
     """The role and the reactions of each kind.
 
@@ -105,8 +107,8 @@ def reactions(
                 return [Webhooks(webhooks, Sender())]
             case "delegator" if agents is not None:
                 return [Delegator(agents)]
-            case "absence" if absences is not None:
-                return [Absences(absences)]
+            case "absence" if absences is not None or schedules is not None:
+                return [Absences(absences or {}, schedules=schedules)]
             case _:
                 raise KeyError(kind)
 

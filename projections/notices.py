@@ -19,7 +19,13 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from ayes.ledger.call import Call
-from ayes.ledger.descriptions import author_of, describe_chain, describe_undoing, mode_words
+from ayes.ledger.descriptions import (
+    author_of,
+    describe_chain,
+    describe_on_call,
+    describe_undoing,
+    mode_words,
+)
 from ayes.ledger.validity import void_runs
 from ayes.schemas import events as e
 from ayes.schemas import strict_json
@@ -187,6 +193,7 @@ def _asking_lines(call: Call) -> list[str]:
     lines.append(f"rule:      {_short(asking.rule)}{mode_words(asking.mode)}")
     if asking.reason:
         lines.append(f"why:       {_short(asking.reason, _MAX_REASON)}")
+    lines += [f"escalated: {_short(describe_on_call(one), _MAX_REASON)}" for one in call.on_call]
     return lines
 
 

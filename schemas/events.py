@@ -405,16 +405,31 @@ class ApprovalRequested(Event, frozen=True, tag="ApprovalRequested"):
     undoing: Undoing | None = None
 
 
+class OnCall(Struct, frozen=True, omit_defaults=True, gc=False):
+    """Who of a schedule is asked when a stage begins."""
+
+    #: Its name in the settings.
+    schedule: str
+    #: Those who are on call then and may vote; they are among the voters.
+    people: tuple[str, ...] = ()
+    #: When the calendar was read that says so; None: nothing was recorded of it.
+    read_at: Annotated[datetime, Meta(tz=True)] | None = None
+    #: Why nobody, or not everybody, who is on call is asked; empty: everybody is.
+    problem: str = ""
+
+
 class Escalated(Event, frozen=True, tag="Escalated"):
     """Nobody decided in time, so more people are asked; they count wherever a vote is lacking.
 
     It has no effect if it is recorded after a decision.
     """
 
-    #: Those who are asked in addition: names, or patterns with `*`.
+    #: Those who are asked in addition: names, or patterns with `*`. Nobody, if nobody is on call.
     voters: tuple[str, ...]
     #: Counted from when the broker recorded this. None: never expires.
     expires_in_s: float | None = None
+    #: By which some of the voters are on call.
+    on_call: tuple[OnCall, ...] = ()
 
 
 class GlassBroken(Event, frozen=True, tag="GlassBroken"):
@@ -844,6 +859,26 @@ class GroupsRead(Event, frozen=True, tag="GroupsRead"):
     problem: str = ""
 
 
+class Shift(Struct, frozen=True, gc=False):
+    """A time in which somebody is on call."""
+
+    #: A reviewer's name.
+    person: str
+    starts_at: Annotated[datetime, Meta(tz=True)]
+    ends_at: Annotated[datetime, Meta(tz=True)]
+
+
+class OnCallRead(Event, frozen=True, tag="OnCallRead"):
+    """Who is on call, by a calendar. The subject names the schedule."""
+
+    #: All between the two times below, in the calendar's full length.
+    shifts: tuple[Shift, ...]
+    #: When it was read.
+    read_at: Annotated[datetime, Meta(tz=True)]
+    #: From then on nobody is on call by it.
+    until: Annotated[datetime, Meta(tz=True)]
+
+
 class Stopped(Event, frozen=True, tag="Stopped"):
     """Nothing that this covers starts from here on, until it ends. The subject names the person.
 
@@ -916,7 +951,7 @@ type AnyEvent = (
     | Notified | Posted | Reconciled | PolicyApplied | ToolDeclared | Granted | GrantRevoked
     | GrantUsed | BudgetUsed | Delegated | DelegationEnded
     | AccountBound | PersonAdded | WorkspacesSet | PersonRemoved | GroupsRead
-    | LoginAdded | LoginRevoked
+    | LoginAdded | LoginRevoked | OnCallRead
     | Stopped | Resumed | StopEnded | LogAccepted
 )  # fmt: skip
 

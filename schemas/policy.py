@@ -48,7 +48,8 @@
     confirm = "typed"                           # whoever approves types the tool's name
     expires_in_s = 3600                         # absent: never
     on_timeout = "escalate"                     # deny | escalate | stay; absent: deny
-    stages = [{voters = ["@leads"], expires_in_s = 3600}]  # with escalate: who is asked in turn
+    stages = [{voters = ["@leads"], expires_in_s = 3600}]  # with escalate: who is asked in turn;
+                                                # "oncall:desk": whoever is on call then
     ask_in = ["slack:C0123ABCD"]                # chat channels that ask too, with buttons
 
     [[budget]]
@@ -120,7 +121,16 @@ from ayes.schemas.events import (
 from ayes.schemas.ids import is_token, token
 from ayes.schemas.limits import cited
 from ayes.schemas.people import plain
-from ayes.schemas.quorums import GROUP, everybody, is_among, is_group, is_plain, lacking, needed
+from ayes.schemas.quorums import (
+    GROUP,
+    ON_CALL,
+    everybody,
+    is_among,
+    is_group,
+    is_plain,
+    lacking,
+    needed,
+)
 from ayes.schemas.routes import DEFAULT_ROOM, Contact, Contacts, Route, check_routing
 from ayes.schemas.toml_files import (
     Interval,
@@ -147,6 +157,8 @@ _MAX_TOOLS: Final = 10_000
 
 
 def _checked(pattern: str) -> str:
+    if pattern.startswith(ON_CALL):
+        raise ValueError(f"{pattern!r} may not be here: write it among the voters of a stage.")
     if not _PATTERN.fullmatch(pattern):
         raise ValueError(
             f"{pattern!r} is not a valid pattern: it may have A-Z a-z 0-9 _ - and the wildcards * "
@@ -189,6 +201,12 @@ def _checked_voter(voter: str) -> str:
     return f"@{_checked(voter[1:])}" if voter.startswith("@") else _checked(voter)
 
 
+def _checked_later(voter: str) -> str:
+    if voter.startswith(ON_CALL):
+        return ON_CALL + checked_token("schedule", voter.removeprefix(ON_CALL))
+    return _checked_voter(voter)
+
+
 #: Who may vote: names, patterns, groups of the file as `@group`, and groups of the provider at
 #: which people sign in as `group:name`.
 type Voter = Annotated[str, AfterValidator(_checked_voter)]
@@ -219,7 +237,11 @@ class Also(TomlModel):
 class Next(TomlModel):
     """People who are asked in addition if nobody has decided in time."""
 
-    voters: Voters
+    #: As `Voters`, and whoever is on call by a schedule of the settings as `oncall:name`.
+    voters: Annotated[
+        tuple[Annotated[str, AfterValidator(_checked_later)], ...],
+        Field(strict=False, min_length=1),
+    ]
     expires_in_s: Interval | None = None
 
 

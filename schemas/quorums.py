@@ -75,11 +75,18 @@ def is_among(person: str, voters: Iterable[str]) -> bool:
 
 #: How voters begin that are groups of the provider at which people sign in.
 GROUP: Final = "group:"
+#: How voters begin of which a stage, when it begins, asks who is on call then.
+ON_CALL: Final = "oncall:"
 
 
 def is_plain(pattern: str) -> bool:
-    """Is it one name: without wildcards, and no group, of which nobody knows all members?"""
-    return "*" not in pattern and "?" not in pattern and not is_group(pattern)
+    """Is it one name: without wildcards, and not of those that stand for others?"""
+    return "*" not in pattern and "?" not in pattern and not is_open(pattern)
+
+
+def is_open(voter: str) -> bool:
+    """Does it stand for people whom nobody can name beforehand: a group, or who is on call?"""
+    return voter.startswith((GROUP, ON_CALL))
 
 
 def is_group(voter: str) -> bool:

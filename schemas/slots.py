@@ -11,6 +11,7 @@
     ledger._organisation._stop.<giver>.<name>...   a stop of all workspaces
     ledger._organisation._person.<name>.<n>|account.<n>|groups.<day>.<n>
     ledger._organisation._login.<name>.<n>
+    ledger._organisation._oncall.<schedule>.<day>.<n>
     ledger._organisation._log.<n>             the log was accepted as it was
 
 The tail says what the slot is for. `FILLED_BY` lists all slots and the facts that may fill each.
@@ -42,8 +43,12 @@ STOP: Final = "_stop"
 PERSON: Final = "_person"
 #: Logins with a name and a key: the organisation's only.
 LOGIN: Final = "_login"
+#: Who is on call, by schedule: the organisation's only.
+ONCALL: Final = "_oncall"
 #: What is known of the log itself: the organisation's only.
 LOG: Final = "_log"
+#: The kinds that the organisation alone has.
+ORGANISATIONS: Final = frozenset({PERSON, LOGIN, ONCALL, LOG})
 #: The token of the slots in which a client claims and finishes the calls that it runs itself.
 CLIENT: Final = "client"
 #: The token of the slots of notices to rooms, which people share.
@@ -113,6 +118,8 @@ FILLED_BY: Final[dict[tuple[str, ...], tuple[type[e.Event], ...]]] = {
     (LOGIN, "*", "#"): (e.LoginAdded, e.LoginRevoked),
     # What a provider said; of each day a series of its own, since readers need the last ones only.
     (PERSON, "*", "groups", "#", "#"): (e.GroupsRead,),
+    # What a calendar said of who is on call, likewise.
+    (ONCALL, "*", "#", "#"): (e.OnCallRead,),
     (LOG, "#"): (e.LogAccepted,),
 }
 
@@ -531,6 +538,12 @@ def groups_slot(name: str, day: datetime, number: int) -> Slot:
     of `plain`.
     """
     tail = (PERSON, token("reviewer", name.casefold()), "groups", f"{day:%Y%m%d}", str(number))
+    return Slot(ORGANISATION, "", tail)
+
+
+def on_call_slot(schedule: str, day: datetime, number: int) -> Slot:
+    """The slot of what was read that day (UTC) of who is on call."""
+    tail = (ONCALL, token("schedule", schedule), f"{day:%Y%m%d}", str(number))
     return Slot(ORGANISATION, "", tail)
 
 

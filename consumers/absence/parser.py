@@ -1,4 +1,4 @@
-"""The absences in an iCalendar file (RFC 5545).
+"""The absences, or all events, in an iCalendar file (RFC 5545).
 
 `calendars.py` runs this as a program, with limits of time and memory: a rule of ten words can have
 more recurrences than any machine has memory. So it imports little.
@@ -23,6 +23,9 @@ _MAX_MEMORY: Final = 1_000_000_000
 class Period(NamedTuple):
     start: datetime
     end: datetime
+    #: Who attends and has not declined, by address, and the summary; of absences nothing.
+    attendees: tuple[str, ...] = ()
+    summary: str = ""
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -30,8 +33,8 @@ class Question(msgspec.Struct, frozen=True):
 
     start: datetime
     end: datetime
-    #: In the summaries of absences, as casefolded text.
-    words: tuple[str, ...]
+    #: In the summaries of absences, as casefolded text. None: every event is asked about.
+    words: tuple[str, ...] | None
     #: Of days and times without a zone, in a calendar that has none.
     time_zone: str = "UTC"
 
@@ -60,17 +63,30 @@ def absences(text: str, asked: Question) -> Iterator[Period]:
     between = asked.start - day, asked.end + day
     for one in recurring_ical_events.of(calendar).between(*between):
         if _is_absence(one, asked.words):
-            found = Period(*(_moment(one[name].dt, zone) for name in ("DTSTART", "DTEND")))
+            start, end = (_moment(one[name].dt, zone) for name in ("DTSTART", "DTEND"))
+            found = Period(start, end, *(_who(one) if asked.words is None else ()))
             if found.start < found.end and found.start < asked.end and asked.start < found.end:
                 yield found
 
 
-def _is_absence(event: Any, words: Sequence[str]) -> bool:
+def _is_absence(event: Any, words: Sequence[str] | None) -> bool:
     if str(event.get("STATUS", "")).upper() == "CANCELLED":
         return False
+    if words is None:
+        return True
     summary = str(event.get("SUMMARY", "")).casefold()
     busy = str(event.get("X-MICROSOFT-CDO-BUSYSTATUS", "")).upper()
     return busy == "OOF" or any(word in summary for word in words)
+
+
+def _who(event: Any) -> tuple[tuple[str, ...], str]:
+    found = event.get("ATTENDEE", [])
+    attendees = tuple(
+        str(one).casefold().removeprefix("mailto:")
+        for one in (found if isinstance(found, list) else [found])
+        if str(one.params.get("PARTSTAT", "")).upper() != "DECLINED"
+    )
+    return attendees, str(event.get("SUMMARY", ""))
 
 
 def _moment(at: date, zone: ZoneInfo) -> datetime:

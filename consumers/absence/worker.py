@@ -1,4 +1,5 @@
-"""The worker `absence`: lets somebody else vote for people whose calendar says that they are away.
+"""The worker `absence`: lets somebody else vote for people whose calendar says that they are away,
+and records who is on call (schedules.py).
 
     an absence in the calendar          ──► a delegation, which ends with it
     not there any more, shorter, longer ──► that one ends, and another one begins
@@ -23,6 +24,12 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from ayes.consumers.absence.calendars import Read, Unreadable, reader
 from ayes.consumers.absence.parser import Period, Question
+from ayes.consumers.absence.schedules import (
+    LASTS,
+    CalendarPlace,
+    Schedule,
+    record_shifts,
+)
 from ayes.consumers.effects import Append, Effect
 from ayes.consumers.notices.notifier import note_failing
 from ayes.ledger.clients.services import CALENDAR, Ledger
@@ -34,10 +41,9 @@ from ayes.schemas.digest import text_digest
 from ayes.schemas.logs import get_logger
 from ayes.schemas.people import plain
 from ayes.schemas.policy import ToolPatterns
-from ayes.schemas.routes import Zone
-from ayes.schemas.settings import FreshSecret, named
+from ayes.schemas.settings import named
 from ayes.schemas.slots import DELEGATION, REMOVALS, ROOT, DelegationRef
-from ayes.schemas.toml_files import TomlModel, checked_token, mistake
+from ayes.schemas.toml_files import checked_token, mistake
 
 _log: Final = get_logger("ayes.consumers.absence.worker")
 
@@ -53,17 +59,9 @@ _AWAY: Final = "Away, by the calendar."
 _NOT_AWAY: Final = "Not away any more, by the calendar."
 
 
-def _is_somewhere(calendar: str) -> str:
-    if not calendar.startswith(("https://", "http://", "webcal://", "file:")):
-        raise ValueError('it is not a URL, such as "https://…". It can be in "env:…" or "file:…".')
-    return calendar
-
-
-class Absence(TomlModel):
+class Absence(CalendarPlace):
     """Where a person's absences are, and who votes for them meanwhile."""
 
-    #: Its URL; or `file:` and a file that has the calendar or its URL.
-    calendar: Annotated[FreshSecret, AfterValidator(_is_somewhere)]
     #: The first of them who is not absent votes.
     to: Annotated[
         tuple[Annotated[str, named("reviewer")], ...],
@@ -78,9 +76,6 @@ class Absence(TomlModel):
         tuple[Annotated[str, named("workspace")], ...], Field(strict=False, min_length=1)
     ] = ("default",)
     tools: ToolPatterns = ("*",)
-    #: Of days and times without a zone, in a calendar that has none.
-    timezone: Zone = "UTC"
-    allow_private: bool = False
 
 
 def _are_of_others(people: dict[str, Absence]) -> dict[str, Absence]:
@@ -121,11 +116,17 @@ class Absences:
     durables: tuple[str, ...] = ()
     replaces = False
 
-    def __init__(self, people: Mapping[str, Absence], read: Read | None = None) -> None:
+    def __init__(
+        self,
+        people: Mapping[str, Absence],
+        read: Read | None = None,
+        schedules: Mapping[str, Schedule] | None = None,
+    ) -> None:
         self._people = people
+        self._schedules = schedules or {}
         self._read = read or reader()
         self._room = asyncio.Semaphore(AT_ONCE)
-        #: By person, what was last noted of the calendar; empty: it can be read.
+        #: By calendar, what was last noted of it; empty: it can be read.
         self._noted: dict[str, str] = {}
 
     async def load(self, ledger: Ledger, handed: Delivered) -> None: ...
@@ -143,6 +144,7 @@ class Absences:
     async def look(self, ledger: Ledger) -> None:
         """Read every calendar, and record what has changed."""
         now = await ledger.log.clock()
+        await asyncio.gather(*(self._look_on_call(ledger, one, now) for one in self._schedules))
         read = await asyncio.gather(*(self._absences(ledger, name, now) for name in self._people))
         found = dict(zip(self._people, read, strict=True))
         facts = await ledger.read(_DELEGATIONS, REMOVALS)
@@ -163,18 +165,34 @@ class Absences:
         self, ledger: Ledger, name: str, now: datetime
     ) -> tuple[Period, ...] | None:
         """The person's absences; None if they are not known."""
-        absence, why, found = self._people[name], "", None
+        absence = self._people[name]
         words = tuple(one.casefold() for one in absence.words)
+        asked = Question(now, now + AHEAD, words, absence.timezone)
+        return await self._events(ledger, name, absence, asked)
+
+    async def _look_on_call(self, ledger: Ledger, name: str, now: datetime) -> None:
+        schedule = self._schedules[name]
+        asked = Question(now, now + LASTS, None, schedule.timezone)
+        found = await self._events(ledger, f"oncall.{name}", schedule, asked)
+        if found is not None:
+            await record_shifts(ledger, name, schedule.shifts(found), now)
+
+    async def _events(
+        self, ledger: Ledger, key: str, place: Absence | Schedule, asked: Question
+    ) -> tuple[Period, ...] | None:
+        """What was asked about a calendar; None if it is not known."""
+        why, found = "", None
         try:
             async with self._room:
-                asked = Question(now, now + AHEAD, words, absence.timezone)
-                found = await self._read(absence.calendar, asked, absence.allow_private)
+                found = await self._read(place.calendar, asked, place.allow_private)
+                why = place.unknown(found) if isinstance(place, Schedule) else ""
         except Unreadable as problem:
             why = str(problem)
-            _log.warning("a calendar cannot be read", person=name, problem=why)
-        if self._noted.get(name) != why:
-            await note_failing(ledger, CALENDAR + name, why)
-            self._noted[name] = why
+        if why:
+            _log.warning("a calendar cannot be read", calendar=key, problem=why)
+        if self._noted.get(key) != why:
+            await note_failing(ledger, CALENDAR + key, why)
+            self._noted[key] = why
         return found
 
     def _wanted(
@@ -195,17 +213,17 @@ class Absences:
                 and workspace in (people.workspaces(one) or (workspace,))
             ]
             for period in periods:
-                for to, (start, end) in in_their_place(period, able, away):
-                    if end > now:
-                        yield _Wanted(workspace, to, start, end, absence.tools)
+                for to, part in in_their_place(period, able, away):
+                    if part.end > now:
+                        yield _Wanted(workspace, to, part.start, part.end, absence.tools)
 
 
 def in_their_place(
     absence: Period, to: Sequence[str], away: Mapping[str, Sequence[Period]]
 ) -> Iterator[tuple[str, Period]]:
     """Who votes during an absence, and when: the first of these who is not away as well."""
-    cuts = {at for one in to for period in away.get(one, ()) for at in period}
-    times = sorted({*absence, *(at for at in cuts if absence.start < at < absence.end)})
+    cuts = {at for one in to for period in away.get(one, ()) for at in period[:2]}
+    times = sorted({*absence[:2], *(at for at in cuts if absence.start < at < absence.end)})
 
     def is_there(name: str, part: tuple[datetime, datetime]) -> bool:
         return not any(one.start < part[1] and part[0] < one.end for one in away.get(name, ()))

@@ -38,7 +38,9 @@ from ayes.schemas.slots import (
     GRANT,
     LOG,
     LOGIN,
+    ONCALL,
     ORGANISATION,
+    ORGANISATIONS,
     PERSON,
     POLICY,
     ROOT,
@@ -80,6 +82,7 @@ _NAMES: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     (PERSON, "*", "#"): ("person", "number"),
     (LOGIN, "*", "#"): ("login", "number"),
     (PERSON, "*", "groups", "#", "#"): ("person", "day", "number"),
+    (ONCALL, "*", "#", "#"): ("schedule", "day", "number"),
     (LOG, "#"): ("number",),
 }
 _ID: Final = "1 to 64 characters of A-Z a-z 0-9 _ -, the first no _"
@@ -196,7 +199,7 @@ def _parameters(shape: tuple[str, ...]) -> list[tuple[str, str]]:
 
 def _slot(shape: tuple[str, ...]) -> dict[str, Any]:
     tokens = _parameters(shape)
-    where = ORGANISATION if shape[0] in {PERSON, LOGIN, LOG} else "{workspace}"
+    where = ORGANISATION if shape[0] in ORGANISATIONS else "{workspace}"
     head = [ROOT, where] + ([] if shape[0].startswith("_") else ["{thread}"])
     address = ".".join([*head, *(f"{{{name}}}" if name else one for one, name in tokens)])
     parameters = {one[1:-1]: {"description": _ID} for one in head if one.startswith("{")}

@@ -328,6 +328,7 @@ def _lines(one: Explained) -> list[_Line]:
     if one.asked_as_well:
         asked = ", ".join(one.asked_as_well)
         lines.append(("as well", f"{asked}, since nobody had decided in time"))
+    lines += [("on call", words.removeprefix("on call ")) for words in one.on_call]
     lines += [("vote", _vote(vote)) for vote in one.votes]
     if (stage := one.next_stage) is not None:
         lines.append(("next", f"{', '.join(stage.voters)} are asked as well at {_at(stage.at)}"))

@@ -5,6 +5,7 @@ import re
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -55,12 +56,12 @@ if TYPE_CHECKING:
 
 app: Final = commands()
 
-#: The sections that workers need.
+#: The sections that workers need: the first, or another one of these.
 SECTIONS: Final = {
-    "notifier": "notices",
-    "slack": "slack",
-    "delegator": "sub_agents",
-    "absence": "absence",
+    "notifier": ("notices",),
+    "slack": ("slack",),
+    "delegator": ("sub_agents",),
+    "absence": ("absence", "oncall"),
 }
 
 
@@ -128,6 +129,7 @@ async def work(
                 agents=agents,
                 absences=said.absence,
                 login=login,
+                schedules=said.oncall,
             )
             own = Store(store) if url is None and Store(store).has_login("admin") else None
             declare = None
@@ -217,10 +219,10 @@ def sections_of(store: Path | None, given: Path | None, kinds: Collection[str]) 
         BadInput: a section that one of them needs is absent.
         BadFile: as of `settings_of`.
     """
-    wanted = {kind: section for kind, section in SECTIONS.items() if kind in kinds}
-    found = settings_of(store, given, "console", *wanted.values())
-    for kind, section in wanted.items():
-        needed(getattr(found, section), section, f"the worker {kind}")
+    wanted = {kind: sections for kind, sections in SECTIONS.items() if kind in kinds}
+    found = settings_of(store, given, "console", *chain(*wanted.values()))
+    for kind, sections in wanted.items():
+        needed(found.first_of(sections), sections[0], f"the worker {kind}")
     return found
 
 

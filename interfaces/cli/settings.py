@@ -3,8 +3,10 @@
 Below the command line each part is given the value of its section. docs/settings.md shows them all.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 
+from ayes.consumers.absence.schedules import OnCallBySchedule
 from ayes.consumers.absence.worker import AbsenceByPerson
 from ayes.consumers.delegator import SubAgents
 from ayes.consumers.notices.channels import ChannelsByName
@@ -31,12 +33,17 @@ class Settings(Sections):
     slack: SlackSettings | None = None
     sub_agents: SubAgents | None = None
     absence: AbsenceByPerson | None = None
+    oncall: OnCallBySchedule | None = None
     mcp: GatewaySettings | None = None
     aap: ProviderSettings | None = None
 
     @property
     def console_url(self) -> str:
         return self.console.url if self.console else ""
+
+    def first_of(self, sections: Iterable[str]) -> object | None:
+        """The first of these sections that is there."""
+        return next((found for one in sections if (found := getattr(self, one))), None)
 
 
 def settings_of(store: Path | None, given: Path | None, *wanted: str) -> Settings:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from functools import partial
+from itertools import chain
 from typing import Annotated, NamedTuple
 
 from ayes.consumers.tools import load
@@ -119,11 +120,11 @@ async def up(
     if chosen == [*KINDS] and is_there(endpoints.path):
         chosen.append("webhooks")
     sign_in = ("openid",) if with_console else ()
-    said = settings_of(store, settings, "console", *sign_in, *SECTIONS.values())
-    for kind, section in SECTIONS.items():
+    said = settings_of(store, settings, "console", *sign_in, *chain(*SECTIONS.values()))
+    for kind, sections in SECTIONS.items():
         if kind in chosen:
-            needed(getattr(said, section), section, f"the worker {kind}")
-        elif getattr(said, section):
+            needed(said.first_of(sections), sections[0], f"the worker {kind}")
+        elif said.first_of(sections):
             chosen.append(kind)
     agents = said.sub_agents
     rules = read_text(policy) if policy is not None else ""
@@ -143,6 +144,7 @@ async def up(
             webhooks=endpoints,
             agents=agents,
             absences=said.absence,
+            schedules=said.oncall,
         )
 
         declare = partial(declare_streams, own.store, ack_wait_s=ack_wait_s, also=durables(started))

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from ayes.ledger.call import Call
-from ayes.ledger.descriptions import describe
+from ayes.ledger.descriptions import describe, describe_on_call
 from ayes.ledger.judging.budgets import Sum
 from ayes.ledger.judging.chain import Chain
 from ayes.ledger.judging.grants import Delegation
@@ -140,6 +140,8 @@ class Explained(Struct, frozen=True):
     votes: tuple[Vote, ...]
     #: People who were asked in addition, since nobody decided in time.
     asked_as_well: tuple[str, ...]
+    #: Who of them was on call, or why nobody was asked who is.
+    on_call: tuple[str, ...]
     next_stage: ExplainedStage | None
     expires_at: datetime | None
     #: The grants used, as `giver/grant`.
@@ -206,6 +208,7 @@ def explained(
         judged=judged,
         votes=tuple(_vote(call, one) for one in votes),
         asked_as_well=call.escalated_to(),
+        on_call=tuple(map(describe_on_call, call.on_call)),
         next_stage=ExplainedStage(stage.voters, call.due)
         if stage is not None and decision is None
         else None,

@@ -22,7 +22,7 @@ from ayes.schemas.digest import call_digest
 from ayes.schemas.events import Quorum, Shadow
 from ayes.schemas.people import by_person, is_excluded, is_mapped, person, plain
 from ayes.schemas.policy import Policy
-from ayes.schemas.quorums import filled, is_among, is_group, is_plain, lacking, needed
+from ayes.schemas.quorums import filled, is_among, is_open, is_plain, lacking, needed
 from ayes.schemas.slots import CLIENT, CallRef, Slot
 from ayes.schemas.tools import Tool, highest_class, judged_class
 
@@ -338,7 +338,7 @@ def is_possible(call: Call, required: Iterable[Sequence[Quorum]]) -> bool:
             one
             for one in named
             if is_plain(one)
-            and (is_among(one, asked) or any(map(is_group, asked)))
+            and (is_among(one, asked) or any(map(is_open, asked)))
             and not is_excluded(one, asking.excluded, asking.people)
         ]
         quorums, able = by_person(wanted, names, asking.people)

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from ayes.ledger.call import Call
 from ayes.ledger.judging.budgets import Sum
 from ayes.ledger.judging.grants import Delegation, Grant, covering
+from ayes.ledger.judging.on_call import begun
 from ayes.ledger.judging.policies import (
     Origin,
     Policies,
@@ -39,7 +40,7 @@ from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest
 from ayes.schemas.limits import MAX_REASON, cut
 from ayes.schemas.people import is_excluded, person, plain
-from ayes.schemas.quorums import filled, is_group, met
+from ayes.schemas.quorums import filled, is_open, met
 from ayes.schemas.tools import Tool
 
 
@@ -69,6 +70,8 @@ class Case(Struct, frozen=True):
     origin: Origin = Origin()
     #: Whether the request names the requester; else `call` has the thread's.
     names_requester: bool = True
+    #: What is recorded of who is on call, if the next stage asks them.
+    on_call: tuple[Fact, ...] = ()
     #: The time of the log when a timer was handled; None: that of the delivered fact.
     now: datetime | None = None
 
@@ -122,7 +125,7 @@ def _decided(case: Case, now: datetime) -> e.Event | None:
     if call.due is None or now < call.due:
         return None
     if (stage := call.next_stage) is not None:
-        return e.Escalated(voters=stage.voters, expires_in_s=stage.expires_in_s)
+        return begun(call, stage, case.on_call, now)
     asking = call.approval_request
     assert asking
     assert call.gated
@@ -451,8 +454,8 @@ def _may_ever_act(asking: e.ApprovalRequested) -> set[str]:
     stages = [one.voters for one in asking.stages]
     more = (asking.may_break_glass, asking.may_revoke, asking.may_reconcile)
     every = {voter for voters in (*quorums, *stages, *more) for voter in voters}
-    # Any account may belong to a member.
-    return every | ({"*"} if any(map(is_group, every)) else set())
+    # Any account may belong to a member, or be on call.
+    return every | ({"*"} if any(map(is_open, every)) else set())
 
 
 def _again(denied: Fact) -> str:

@@ -67,7 +67,9 @@ from ayes.schemas.slots import (
     GRANT,
     LOG,
     LOGIN,
+    ONCALL,
     ORGANISATION,
+    ORGANISATIONS,
     PERSON,
     POLICY,
     ROOM,
@@ -103,7 +105,7 @@ READS: Final = "reads"
 SCOPED_ROLES: Final = ("service", *scopes.FOLLOWING, "operator", "observer")
 
 #: The kinds that belong to the workspace, and to none of its threads.
-_RESERVED: Final = (POLICY, TOOL, GRANT, DELEGATION, BUDGET, STOP, PERSON, LOGIN, LOG)
+_RESERVED: Final = (POLICY, TOOL, GRANT, DELEGATION, BUDGET, STOP, PERSON, LOGIN, ONCALL, LOG)
 _ORGANISATIONS: Final = f"{ROOT}.{ORGANISATION}.>"
 
 #: The name of the login's reviewer, in a slot.
@@ -160,6 +162,7 @@ WRITERS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     (LOGIN, "*", "#"): ("organisation",),
     # Nobody says of themselves in which groups they are.
     (PERSON, "*", "groups", "#", "#"): (API,),
+    (ONCALL, "*", "#", "#"): ("absence",),
     (LOG, "#"): ("organisation",),
 }
 
@@ -219,7 +222,7 @@ def slots_of(role: str, workspaces: tuple[str, ...] = ("*",)) -> tuple[str, ...]
         for shape, roles in WRITERS.items()
         if kind in roles
         for thread in [() if shape[0].startswith("_") else ("*",)]
-        for where in ((ORGANISATION,) if shape[0] in {PERSON, LOGIN, LOG} else workspaces)
+        for where in ((ORGANISATION,) if shape[0] in ORGANISATIONS else workspaces)
     )
 
 
@@ -389,7 +392,8 @@ def _permissions(
             publish.append(f"$JS.API.CONSUMER.INFO.{durable.stream}.{durable.name}")
     kinds = {fact.split(".")[2] for fact in facts}
     denied = [f"{ROOT}.*.{kind}.>" for kind in _RESERVED if kind not in kinds]
-    if STOP in kinds:  # of the organisation's slots those of stops and of their own accounts alone
+    if kinds & {STOP, ONCALL}:  # of the organisation's slots those of stops, of their own accounts
+        # and of who is on call alone
         every = f"{ROOT}.*."
         theirs = [fact for fact in facts if not fact.startswith(f"{every}{STOP}.")]
         denied += [fact.replace(every, f"{ROOT}.{ORGANISATION}.", 1) for fact in theirs]

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from ayes.ledger.call import Call, mode_of
-from ayes.ledger.descriptions import mode_words
+from ayes.ledger.descriptions import describe_on_call, mode_words
 from ayes.ledger.judging.votes import Tally, asked, with_members
 from ayes.ledger.validity import voids
 from ayes.projections.history import told
@@ -259,6 +259,8 @@ class Question(Struct, frozen=True):
     confirm: e.Confirm | None
     #: The people asked later, because nobody decided in time.
     asked_as_well: tuple[str, ...]
+    #: Who of them was on call, or why nobody was asked who is.
+    on_call: tuple[str, ...]
     #: The calls in whose runs it is asked, the outermost first.
     chain: tuple[CallAbove, ...]
     asked_at: datetime
@@ -277,6 +279,7 @@ def question(call: Call) -> Question | None:
         asking,
         also=_quorums_shown((*asking.also, *asking.besides)),
         asked_as_well=call.escalated_to(),
+        on_call=tuple(map(describe_on_call, call.on_call)),
         chain=_above(asking.chain),
         asked_at=call.gated.recorded_at,
         due_at=call.due,

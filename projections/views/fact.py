@@ -12,6 +12,7 @@ from ayes.ledger.descriptions import (
     author_of,
     describe_chain,
     describe_lapse,
+    describe_on_call,
     describe_undoing,
     membership_words,
     mode_words,
@@ -206,8 +207,9 @@ def _what(event: e.Event) -> str:
             run = f", in the run of {describe_chain(event.chain)}" if event.chain else ""
             rules = "no rule fits: it asks" if rule == NO_RULE_NAME else f"rule {rule!r} asks"
             return f"{rules} {asks}{mode_words(event.mode)}{run}{_class(event)}"
-        case e.Escalated(voters=voters):
-            return f"nobody decided in time: asks {', '.join(voters)} as well"
+        case e.Escalated(voters=voters, on_call=on_call):
+            said = "".join(f"; {describe_on_call(one)}" for one in on_call)
+            return f"nobody decided in time: asks {', '.join(voters) or 'nobody'} as well{said}"
         case e.GlassBroken(reviewer=reviewer, reason=reason):
             return f"{reviewer} alone lets it run: {_short(reason)}"
         case e.Notified(channel=channel, together=together):
@@ -252,6 +254,9 @@ def _what(event: e.Event) -> str:
         case e.GroupsRead(issuer=issuer, groups=groups, until=until, problem=problem):
             said = problem or f"{issuer} named {', '.join(groups) or 'no group'}"
             return f"{_short(said)}, until {until:%Y-%m-%d %H:%M:%S} UTC"
+        case e.OnCallRead(shifts=shifts, until=until):
+            who = ", ".join(dict.fromkeys(one.person for one in shifts)) or "nobody"
+            return f"{_short(who)}, until {until:%Y-%m-%d %H:%M:%S} UTC"
         case e.ToolReturned(output=output):
             return _short(words(output))
         case (

@@ -181,7 +181,7 @@ async def test_a_calendar_that_cannot_be_read_changes_nothing(
         assert await calendars.look(ana="no answer within 20 s") == ["ben for ana 0-10"]
     assert await shop.log.last_seq() == count
     [said] = [one for one in logs if one["event"] == "a calendar cannot be read"]
-    assert (said["person"], said["problem"]) == ("ana", "no answer within 20 s")
+    assert (said["calendar"], said["problem"]) == ("ana", "no answer within 20 s")
     [failing] = await failing_channels(shop.ledger, CALENDAR)
     assert (failing.channel, failing.why) == ("ana", "no answer within 20 s")
     assert await failing_channels(shop.ledger) == []

@@ -137,6 +137,7 @@ PERSONS = {
     "_log.1": {"organisation"},
     "_person.x1.1": {"organisation"},
     "_login.x1.1": {"organisation"},
+    "_oncall.x1.20260302.1": {"absence"},
     "_person.x1.groups.20260302.1": {"api"},
     "_person.ana.account.1": {"reviewer-ana"},
     "_person.ben.account.1": {"reviewer-ben"},
