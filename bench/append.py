@@ -18,7 +18,6 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-import nats
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 from nats.js.api import StorageType, StreamConfig
@@ -27,6 +26,7 @@ from nats.js.errors import NotFoundError
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import Recorded
 from ayes.ledger.nats.credentials import Store
+from ayes.ledger.nats.keys import Key
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import declare_streams
 from ayes.schemas.codec import encode
@@ -193,11 +193,12 @@ async def broker(store: Path, sync: str, *also: str) -> AsyncGenerator[EmbeddedS
 async def bare(store: Path) -> AsyncGenerator[tuple[Client, JetStreamContext]]:
     """nats-py for a floor, with its fastest options."""
     login = Store.login_for("admin", store=store)
-    client = await nats.connect(
+    client, key = Client(), Key(seed=login.seed)
+    client._public_nkey = key.public  # noqa: SLF001 - it takes seeds with another package only
+    await client.connect(
         login.url,
-        user=login.user,
-        password=login.password,
-        inbox_prefix=f"_INBOX.{login.user}._",
+        signature_cb=key.answer,
+        inbox_prefix=f"_INBOX.{login.user}._".encode(),
         skip_subject_validation=True,
     )
     try:

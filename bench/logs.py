@@ -15,12 +15,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-import nats
 from msgspec import Struct
 from nats.aio.client import Client
 
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.nats.credentials import Store
+from ayes.ledger.nats.keys import Key
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import declare_streams
 from ayes.schemas import events as e
@@ -187,9 +187,10 @@ def _arguments(call: CallRef) -> str:
 async def plain_client(store: Path) -> AsyncGenerator[Client]:
     """nats-py as it comes, for a floor: nothing of ours between it and the broker."""
     login = Store.login_for("admin", store=store, url=None)
-    client = await nats.connect(
-        login.url, user=login.user, password=login.password, inbox_prefix=f"_INBOX.{login.user}._"
-    )
+    client, key = Client(), Key(seed=login.seed)
+    client._public_nkey = key.public  # noqa: SLF001 - it takes seeds with another package only
+    inbox = f"_INBOX.{login.user}._".encode()
+    await client.connect(login.url, signature_cb=key.answer, inbox_prefix=inbox)
     try:
         yield client
     finally:

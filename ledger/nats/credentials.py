@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Struct, structs
 from platformdirs import user_data_path
 
+from ayes.ledger.nats.keys import is_seed
 from ayes.schemas.errors import BadFile, BadInput, BrokerAway, BrokerRefused
 from ayes.schemas.files import write_atomically
 from ayes.schemas.people import plain
@@ -98,7 +99,8 @@ class Login(Struct, frozen=True):
     @classmethod
     def parse(cls, url: str) -> "Login":
         """Read `nats://user:password@host:port`, or the URLs of several servers, comma-separated;
-        or a login's file, whose path begins with `/`, `./`, `../` or `~/`.
+        or a login's file, whose path begins with `/`, `./`, `../` or `~/`. In place of a password
+        there may be a seed.
 
         As with the nats CLI, scheme and credentials may be given once: `nats://a:b@h1,h2:4333`. The
         login's own URL is without user and password.
@@ -125,7 +127,15 @@ class Login(Struct, frozen=True):
                 "of a cluster."
             )
         user, password = logins.pop() if logins else ("", "")
-        return cls(",".join(address for address, _, _ in servers), user, password)
+        return cls.of(",".join(address for address, _, _ in servers), user, password)
+
+    @classmethod
+    def of(
+        cls, url: str, user: str, secret: str, ca: str = "", workspaces: tuple[str, ...] = ()
+    ) -> "Login":
+        """With a password; or with the seed of a key in its place, which is not sent."""
+        password, seed = ("", secret) if is_seed(secret) else (secret, "")
+        return cls(url, user, password, ca, seed, workspaces=workspaces)
 
 
 class LoginFile(Struct, frozen=True):
@@ -218,7 +228,8 @@ class Address(Struct, frozen=True):
 
     #: As `Login.url`; empty while no broker runs.
     url: str = ""
-    #: By user name. Kept when the broker stops, so that clients can reconnect.
+    #: By user name; of the site's own logins the seeds of keys (`accounts.OWN`). Kept when the
+    #: broker stops, so that clients can reconnect.
     passwords: dict[str, str] = {}
     #: The last port, kept for the same reason.
     port: int = 0
@@ -298,7 +309,7 @@ class Store:
             )
         ca = str(self.path / address.ca) if address.ca else ""
         scope = address.scope(role)
-        return Login(address.url, role, address.passwords[role], ca, workspaces=scope)
+        return Login.of(address.url, role, address.passwords[role], ca, scope)
 
     def has_login(self, role: str) -> bool:
         """Whether it has the password of a role. With that of `admin` it is the broker's own store,

@@ -48,6 +48,11 @@ class Key:
         return base64.b64encode(self.sign(nonce.encode()))
 
 
+def is_seed(text: str) -> bool:
+    """Whether it is the seed of a user, and not a password."""
+    return text.startswith("SU") and _decoded(text) != b""
+
+
 def has_signed(public: str, nonce: str, answer: str) -> bool:
     """Whether the owner of a user's public key signed this number of the server's."""
     from cryptography.exceptions import InvalidSignature

@@ -54,6 +54,7 @@ from msgspec import Struct
 from ayes.ledger.clients.services import CALENDAR, CHANNEL, RENEWED
 from ayes.ledger.nats import scopes
 from ayes.ledger.nats.credentials import Registered
+from ayes.ledger.nats.keys import Key, is_seed
 from ayes.ledger.nats.streams import PENDING, RUNNING, SCOPED, STORED, deliver_subject
 from ayes.ledger.subscriptions import DURABLES, LEDGER, OPERATOR, PARKED, TIMERS, Durable
 from ayes.schemas.errors import BadInput
@@ -101,6 +102,8 @@ PEOPLE: Final = "people"
 CALLOUT: Final = "callout"
 #: The login of the service that reads for them (reads.py), in the account that holds the streams.
 READS: Final = "reads"
+#: The site's own logins, which sign on with keys: `accounts.conf` has no secret of them.
+OWN: Final = (ADMIN, SYSTEM, READS)
 #: The roles that a login with some workspaces only may have, beside that of a reviewer.
 SCOPED_ROLES: Final = ("service", *scopes.FOLLOWING, "operator", "observer")
 
@@ -443,7 +446,8 @@ def accounts_config(
     logins: Mapping[str, Registered] = MappingProxyType({}),
     of_people: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
 ) -> str:
-    """The accounts block of a nats-server configuration, for the roles that have a password.
+    """The accounts block of a nats-server configuration, for the roles that have a password, or the
+    seed of a key in its place.
 
     Args:
         callout: the service that is asked about all other logins than admin and system. People
@@ -452,7 +456,7 @@ def accounts_config(
         of_people: as `Address.scopes`; likewise.
     """
     if callout:
-        names = passwords.keys() - {ADMIN, SYSTEM, READS}
+        names = passwords.keys() - {*OWN}
         users = {role: list[str]() for role in names if not role.startswith(REVIEWER)}
     else:
         users = _users(passwords, logins, of_people)
@@ -470,13 +474,13 @@ def accounts_config(
         f"system_account: {SYSTEM}\n"
         f"{_authorization(callout, (PEOPLE, SCOPED, *listed)) if callout else ''}"
         "accounts {\n"
-        f"  {SYSTEM} {{users: [{{user: {SYSTEM}, password: {_quoted(passwords[SYSTEM])}, "
+        f"  {SYSTEM} {{users: [{{{_signing_on(SYSTEM, passwords)}, "
         'permissions: {publish: ["$SYS.REQ.SERVER.*.RELOAD", "$SYS.REQ.SERVER.*.HEALTHZ", '
         '"$SYS.REQ.SERVER.*.CONNZ", "$SYS.REQ.SERVER.*.KICK"], '
         f'subscribe: ["_INBOX.{SYSTEM}.>"]}}}}]}}\n'
         f"  {LEDGER} {{\n"
         f"    jetstream: {{max_streams: {MAX_STREAMS}, max_consumers: {MAX_CONSUMERS}}}\n"
-        f"    users: [{{user: {ADMIN}, password: {_quoted(passwords[ADMIN])}}}\n"
+        f"    users: [{{{_signing_on(ADMIN, passwords)}}}\n"
         f"{_reads(passwords)}    ]\n"
         f"    exports: [\n{_EXPORTS}\n    ]\n"
         f"{_imports([*([('stream', MODEL, LIVE)] if MODEL in passwords else []), _ASKED_TO_READ])}"
@@ -524,7 +528,7 @@ def _reads(passwords: Mapping[str, str]) -> str:
         ),
         (_READS, f"_INBOX.{READS}.>"),
     )  # fmt: skip
-    return f"      {_user(_with_password(READS, passwords), may)}\n"
+    return f"      {_user(_signing_on(READS, passwords), may)}\n"
 
 
 def _users(
@@ -539,15 +543,19 @@ def _users(
         may = permissions(role, login=name, workspaces=workspaces)
         users[account_of(role, workspaces)].append(_user(who, may))
 
-    for role in sorted(passwords.keys() - {ADMIN, SYSTEM, READS}):
-        add(role, role, of_people.get(plain(role), ()), _with_password(role, passwords))
+    for role in sorted(passwords.keys() - {*OWN}):
+        add(role, role, of_people.get(plain(role), ()), _signing_on(role, passwords))
     for name, one in sorted(logins.items()):
         add(name, one.role, one.workspaces, f"nkey: {one.key}")
     return users
 
 
-def _with_password(user: str, passwords: Mapping[str, str]) -> str:
-    return f"user: {user}, password: {_quoted(passwords[user])}"
+def _signing_on(user: str, passwords: Mapping[str, str]) -> str:
+    """A user with a password, or with the public key of a seed."""
+    secret = passwords[user]
+    if is_seed(secret):
+        return f"nkey: {Key(seed=secret).public}"
+    return f"user: {user}, password: {_quoted(secret)}"
 
 
 def _authorization(callout: Callout, accounts: tuple[str, ...]) -> str:

@@ -30,7 +30,7 @@ from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Login
 from ayes.ledger.nats.protocol import server_id
 from ayes.ledger.subscriptions import LEDGER
-from ayes.ops.broker.accounts import ADMIN, API, CALLOUT, READS, SYSTEM
+from ayes.ops.broker.accounts import API, CALLOUT, SYSTEM
 from ayes.ops.broker.open_connections import end_connections
 from ayes.schemas.errors import ApprovalsError, BadInput
 from ayes.schemas.logs import get_logger
@@ -39,7 +39,9 @@ from ayes.schemas.slots import LOG, ORGANISATION, ROOT
 _log: Final = get_logger("ayes.ops.broker.floods")
 
 #: The logins that serve everybody; and none, as of a connection that signs on just now.
-_SERVING: Final = frozenset({"", ADMIN, API, CALLOUT, READS, SYSTEM, "gate", "queue"})
+_SERVING: Final = frozenset({"", API, "gate", "queue"})
+#: The accounts of the site's own logins, which the broker names by their keys.
+_OWN: Final = frozenset({LEDGER, SYSTEM, CALLOUT})
 #: How often the broker is tried, from when on an answer takes long, and how long it is awaited.
 _LOOK_S: Final = 0.5
 _LONG_S: Final = 0.05
@@ -168,4 +170,5 @@ class Floods:
         return {
             one["cid"]: (one.get("authorized_user", ""), one["in_msgs"], one["in_bytes"])
             for one in found or ()
+            if one.get("account") not in _OWN
         }

@@ -34,15 +34,14 @@ from typing import Final, Self
 import msgspec
 
 from ayes.ledger.nats.credentials import ADDRESS, Login, Store, open_own
-from ayes.ledger.nats.keys import Key
+from ayes.ledger.nats.keys import Key, is_seed
 from ayes.ledger.nats.streams import OLDEST_SERVER, version_text
 from ayes.ops.broker.accounts import (
     ADMIN,
     CALLOUT,
-    READS,
+    OWN,
     REVIEWER,
     ROLES,
-    SYSTEM,
     Callout,
     accounts_config,
     permissions,
@@ -222,8 +221,7 @@ class EmbeddedServer:
         await self._run()
         self.url = f"nats://{HOST}:{port}"
         service = Login(self.url, CALLOUT, seed=key.seed)
-        reads = Login(self.url, READS, known[READS])
-        admin, system = (Login(self.url, one, known[one]) for one in (ADMIN, SYSTEM))
+        admin, system, reads = (Login.of(self.url, one, known[one]) for one in OWN)
         floods = Floods(admin, system)
         opened = answering(self.store, issuer, service, reads, floods)
         await self._logins.enter_async_context(opened)
@@ -371,7 +369,7 @@ async def ensure_account(store: Store | Path | str | None, role: str) -> Login:
                     f"an earlier version of ayes started the broker in {store.path}, without "
                     f"{role!r}. Stop that `ayes up` and start it again; nothing is lost."
                 )
-            known = passwords(address.passwords, [role])
+            known = address.passwords | {role: secrets.token_urlsafe(32)}
             store.write(msgspec.structs.replace(address, passwords=known))
     return store.login(role)
 
@@ -520,10 +518,12 @@ async def alone(path: Path) -> AsyncGenerator[None]:
 
 
 def passwords(known: dict[str, str], also: Sequence[str] = ()) -> dict[str, str]:
-    """The known passwords, and new ones for roles without."""
-    return {
-        role: secrets.token_urlsafe(32) for role in (ADMIN, SYSTEM, READS, *ROLES, *also)
-    } | known
+    """The known passwords, and new ones for roles without. The site's own logins have seeds of
+    keys, also where an earlier version gave them passwords.
+    """
+    made = {role: secrets.token_urlsafe(32) for role in (*ROLES, *also)}
+    kept = {name: one for name, one in known.items() if name not in OWN or is_seed(one)}
+    return {name: Key().seed for name in OWN} | made | kept
 
 
 def free_ports(*wanted: int) -> list[int]:

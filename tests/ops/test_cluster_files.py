@@ -15,6 +15,7 @@ from program import environment
 
 from ayes.ledger.nats.credentials import Login, Store
 from ayes.ledger.nats.link_key import link_key
+from ayes.ops.broker.accounts import OWN
 from ayes.ops.broker.server import find_binary
 from ayes.ops.cluster.files import CONFIG, DATA, write_files
 from ayes.schemas.errors import BadInput
@@ -119,9 +120,12 @@ def test_each_program_gets_its_own_password_and_no_other(site):
     for file in logins.glob("*.env"):
         variables = dict(line.split("=", 1) for line in file.read_text().splitlines())
         login = Login.parse(variables.pop("AYES_URL"))
-        assert (login.user, login.password) == (file.stem, known[file.stem])
+        assert (login.user, login.password or login.seed) == (file.stem, known[file.stem])
         assert login.servers == [f"tls://{host}:4222" for host in HOSTS]
         assert variables == {"AYES_CA": "/etc/ayes/ca.pem"}
+    for accounts in site.path.glob("*/accounts.conf"):  # of the site's own logins the public keys
+        assert not any(known[name] in accounts.read_text() for name in OWN)
+        assert "user: admin" not in accounts.read_text()
     console = Store(logins / "console")
     roles = {"observer", "operator", "service", "api", "reviewer-ana"}
     assert console.read().passwords.keys() == roles

@@ -261,7 +261,9 @@ async def test_passwords_that_others_may_read_are_an_alarm(store, doctor):
 async def test_with_a_url_there_is_one_login_to_look_with(store, admin, doctor):
     """An administrator's URL does for the streams; the permissions are said to be untried."""
     login = admin.log.connection.login
-    code, found = await doctor(login.url.replace("//", f"//{login.user}:{login.password}@"))
+    code, found = await doctor(
+        login.url.replace("//", f"//{login.user}:{login.password or login.seed}@")
+    )
     assert (code, bad(found)) == (0, set())
     assert "not tried" in found["permissions"]["detail"]
 

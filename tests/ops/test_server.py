@@ -11,6 +11,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import brokers
+import msgspec
+import nats.errors
 import pytest
 import rot
 import structlog
@@ -20,10 +22,11 @@ from program import approvals, python, started
 from ayes.interfaces.cli.terminal import logs
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.nats.credentials import Address, Login, Store
+from ayes.ledger.nats.keys import Key
 from ayes.ledger.nats.protocol import settled
 from ayes.ledger.nats.streams import OLDEST_SERVER
 from ayes.ops.broker import server as module
-from ayes.ops.broker.accounts import ROLES
+from ayes.ops.broker.accounts import OWN, ROLES
 from ayes.ops.broker.server import EmbeddedServer, ensure_account, find_binary
 from ayes.schemas import events as e
 from ayes.schemas.errors import BadFile, BadInput, BrokerAway, BrokerRefused, StoreHeld
@@ -67,9 +70,12 @@ print(asyncio.run(ensure_account(sys.argv[1], sys.argv[2])).user)
 async def connected(login, **options):
     client = Client()
     inbox = f"_INBOX.{login.user}._".encode()
-    await client.connect(
-        login.url, user=login.user, password=login.password, inbox_prefix=inbox, **options
-    )
+    if login.seed:
+        key = Key(seed=login.seed)
+        client._public_nkey, options["signature_cb"] = key.public, key.answer
+    else:
+        options |= {"user": login.user, "password": login.password}
+    await client.connect(login.url, inbox_prefix=inbox, **options)
     try:
         yield client
     finally:
@@ -235,6 +241,38 @@ async def test_a_restart_is_the_same_broker(store):
                 "$JS.API.DIRECT.GET.LEDGER.ledger.shop.t1.call.1-0.vote.ana", timeout=60
             )
             assert found.data == b"{}"
+
+
+async def test_the_sites_own_logins_have_keys(store):
+    """The server's files have no secret of them, whoever made the store. What an earlier version
+    gave them counts no more after the next start, and a seed is no password.
+    """
+    async with EmbeddedServer(store.path) as server:
+        await make_ledger(store)
+        ana = await server.ensure_account("reviewer-ana")
+    old = store.read()
+    passwords = {name: f"password of {name}" for name in OWN}
+    store.write(msgspec.structs.replace(old, passwords=old.passwords | passwords))
+    async with EmbeddedServer(store.path) as server:
+        now = store.read().passwords
+        written = "".join(file.read_text() for file in store.path.glob("*.conf"))
+        assert "password" not in written
+        assert not any(one in written for one in now.values())
+        assert {name: now[name] for name in old.passwords.keys() - {*OWN}} == {
+            name: secret for name, secret in old.passwords.items() if name not in OWN
+        }
+        assert store.login("reviewer-ana") == ana
+        for name in OWN:
+            login = store.login(name)
+            assert (login.password, now[name]) == ("", login.seed)
+            async with connected(login):
+                pass
+            for secret in (passwords[name], login.seed):
+                with pytest.raises(nats.errors.Error):
+                    async with connected(Login(server.url, name, secret), allow_reconnect=False):
+                        pass
+    async with EmbeddedServer(store.path):
+        assert store.read().passwords == now
 
 
 async def test_a_damaged_number_does_not_take_all_memory(store, monkeypatch):
