@@ -16,13 +16,13 @@ import nats.errors
 import pytest
 import rot
 import structlog
+from logins import signing
 from nats.aio.client import Client
 from program import approvals, python, started
 
 from ayes.interfaces.cli.terminal import logs
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.nats.credentials import Address, Login, Store
-from ayes.ledger.nats.keys import Key
 from ayes.ledger.nats.protocol import settled
 from ayes.ledger.nats.streams import OLDEST_SERVER
 from ayes.ops.broker import server as module
@@ -70,12 +70,7 @@ print(asyncio.run(ensure_account(sys.argv[1], sys.argv[2])).user)
 async def connected(login, **options):
     client = Client()
     inbox = f"_INBOX.{login.user}._".encode()
-    if login.seed:
-        key = Key(seed=login.seed)
-        client._public_nkey, options["signature_cb"] = key.public, key.answer
-    else:
-        options |= {"user": login.user, "password": login.password}
-    await client.connect(login.url, inbox_prefix=inbox, **options)
+    await client.connect(login.url, inbox_prefix=inbox, **signing(client, login), **options)
     try:
         yield client
     finally:

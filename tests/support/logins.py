@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 
 from nats.aio.client import Client
 
+from ayes.ledger.nats.keys import Key
+
 
 class Somebody:
     """A connection as a role, with the broker's denials."""
@@ -62,6 +64,15 @@ class Somebody:
         return not self.problems
 
 
+def signing(client, login):
+    """What a plain client signs on with: a password, or the key of one of the site's own logins."""
+    if not login.seed:
+        return {"user": login.user, "password": login.password}
+    key = Key(seed=login.seed)
+    client._public_nkey = key.public  # it takes seeds with another package only
+    return {"signature_cb": key.answer}
+
+
 @asynccontextmanager
 async def signed_on(server, role, inbox="") -> AsyncGenerator[Somebody]:
     """A plain client; with the token of an inbox of its own, or without."""
@@ -69,8 +80,7 @@ async def signed_on(server, role, inbox="") -> AsyncGenerator[Somebody]:
     who = Somebody(role)
     await who.client.connect(
         login.url,
-        user=login.user,
-        password=login.password,
+        **signing(who.client, login),
         name=f"somebody inbox={inbox}" if inbox else "somebody",
         inbox_prefix=f"_INBOX.{role}.{inbox or '_'}".encode(),
         error_cb=who.heard,
