@@ -88,7 +88,7 @@ class Wire:
             if verb == b"CONNECT":
                 who = json.loads(frame.removeprefix(b"CONNECT "))
                 if " witness " not in who["name"]:  # it looks every five seconds
-                    self.counts[who["user"]] = counter
+                    self.counts[who.get("user", who["name"])] = counter
             elif payload == b"+WPI":  # a delivery takes its time
                 self._unheeded.add(words[1])
             elif words and words[0] in self._unheeded:

@@ -41,6 +41,7 @@ from ayes.schemas.slots import (
     BUDGET,
     FILLED_BY,
     GRANT,
+    ONCALL,
     PERSON,
     ROOT,
     ThreadRef,
@@ -471,10 +472,14 @@ def test_a_policy_that_rotted_starts_no_worker(damaged: Path, index: bool):
 
 def test_whatever_lives_long_is_read_at_each_start():
     """All that is no thread's is: policies, tools, people, stops, with their ends. Uses of grants,
-    budgets and what was said of groups are as many as calls.
+    budgets, and what was said of groups and of who is on call, are as many as calls or hours.
     """
     once = {slot for slot in FILLED_BY if slot[0].startswith("_") and slot[0] != BUDGET}
-    once -= {(GRANT, "*", "*", "used", "#"), (PERSON, "*", "groups", "#", "#")}
+    once -= {
+        (GRANT, "*", "*", "used", "#"),
+        (PERSON, "*", "groups", "#", "#"),
+        (ONCALL, "*", "#", "#"),
+    }
     for slot in once:
         subject = f"{ROOT}.shop.{'.'.join(slot)}".translate(dict.fromkeys(b"*#%", "1"))
         assert any(matches(pattern, subject) for pattern in witness.LONG_LIVED), subject
