@@ -4,7 +4,6 @@ A broker starts in a tenth of a second, so each test that needs one has its own,
 disturb another.
 """
 
-import functools
 import gc
 import os
 import subprocess
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 import simulated_time
 import structlog
-from brokers import running
+from brokers import cheap_starts, running
 from hostile import CALM, Broker, Connection, Process
 from hypothesis import HealthCheck, settings
 from program import Ended, in_process
@@ -24,7 +23,6 @@ from program import Ended, in_process
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.log import EventLog
-from ayes.ops.broker import server as broker_server
 from ayes.schemas.events import Author
 
 # The test processes and the programs they start import the same thousands of files. Where bytecode
@@ -167,10 +165,8 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def version_of_each_binary() -> Iterator[None]:
-    """Ask each nats-server for its version once, rather than before each of a thousand starts."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(broker_server, "_version", functools.cache(broker_server._version))
+def starts_of_brokers() -> Iterator[None]:
+    with cheap_starts():
         yield
 
 
@@ -230,7 +226,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(autouse=True, scope="session")
-def no_process(request: pytest.FixtureRequest) -> Iterator[None]:
+def no_process(request: pytest.FixtureRequest, starts_of_brokers: None) -> Iterator[None]:
     def started(*_: Any, **__: Any) -> None:
         pytest.skip("`make quick` starts no program")
 

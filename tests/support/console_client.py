@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import httpx
+from brokers import running
 from fastapi import FastAPI
 from until import recorded
 
@@ -14,7 +15,6 @@ from ayes.interfaces.access.security import Security
 from ayes.interfaces.console.application import console
 from ayes.ledger.clients.services import Ledger
 from ayes.ops.broker.server import EmbeddedServer
-from ayes.ops.broker.setup import declare_streams
 from ayes.ops.tokens import AccessFile
 from ayes.ops.visitors import Role, Visitor
 from ayes.ops.workers import KINDS, durables, reactions, working
@@ -100,10 +100,9 @@ class Site:
 
 @asynccontextmanager
 async def site(path, policy: str = POLICY, *tools: ToolSpec) -> AsyncIterator[Site]:
-    async with EmbeddedServer(path / "store", sync="2m") as server:  # as in brokers.py
+    started = reactions([kind for kind in KINDS if kind != "model"])
+    async with running(path / "store", also=tuple(durables(started))) as server:
         store = server.store.path
-        started = reactions([kind for kind in KINDS if kind != "model"])
-        await declare_streams(store, also=durables(started))
         async with (
             Ledger.connect(store, role="operator") as operator,
             Ledger.connect(store, name="desk") as service,
