@@ -32,35 +32,42 @@ from typing import Any
 
 def serve(requests: socket.socket, listener: socket.socket) -> dict[str, Any]:
     """Return in each new process with its request; in the server, never return."""
+    #: The processes, by descriptors that become ready when they end: the pid, and their answer.
+    running: dict[int, tuple[int, int]] = {}
     while True:
-        if requests in select.select([requests, listener], [], [])[0]:
-            data, descriptors, _, _ = socket.recv_fds(requests, 1 << 20, 4)
-            if not data:
-                os._exit(0)
-        else:
-            with listener.accept()[0] as asking:
-                data, descriptors, _, _ = socket.recv_fds(asking, 1 << 20, 4)
-        if os.fork() == 0:
-            requests.close()
-            listener.close()
+        for ready in select.select([requests, listener, *running], [], [])[0]:
+            if ready in running:
+                pid, answer = running.pop(ready)
+                _answer(answer, os.waitpid(pid, 0)[1])
+                os.close(ready)
+                os.close(answer)
+                continue
+            if ready is requests:
+                data, descriptors, _, _ = socket.recv_fds(requests, 1 << 20, 4)
+                if not data:
+                    os._exit(0)
+            else:
+                with listener.accept()[0] as asking:
+                    data, descriptors, _, _ = socket.recv_fds(asking, 1 << 20, 4)
             *streams, answer = descriptors
             if (pid := os.fork()) == 0:
-                os.close(answer)
                 for number, stream in enumerate(streams):
                     os.dup2(stream, number)
-                os.closerange(3, max(descriptors) + 1)
+                requests.detach()
+                listener.detach()
+                os.closerange(
+                    3, max(*descriptors, *running, *(one for _, one in running.values())) + 1
+                )
                 return json.loads(data)
             for stream in streams:
                 os.close(stream)
-            with contextlib.suppress(BrokenPipeError):
-                os.write(answer, b"%d\n" % pid)
-                os.write(answer, b"%d\n" % os.waitpid(pid, 0)[1])
-            os._exit(0)
-        for descriptor in descriptors:
-            os.close(descriptor)
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+            running[os.pidfd_open(pid)] = pid, answer
+            _answer(answer, pid)
+
+
+def _answer(descriptor: int, number: int) -> None:
+    with contextlib.suppress(BrokenPipeError):  # nobody waits for it any more
+        os.write(descriptor, b"%d\n" % number)
 
 
 def _text(number: int, mode: str) -> io.TextIOWrapper:
