@@ -38,6 +38,10 @@ _STARTING = threading.Lock()
 FROM_A_SHELL = ("AYES_", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "COLUMNS", "LINES", "TTY_", "OTEL_")
 
 
+#: To make the commands of a module takes longer than to run one.
+_get_group = functools.cache(cli.get_group)
+
+
 class Ended(NamedTuple):
     """The result of a program: its exit code, stdout and stderr."""
 
@@ -286,6 +290,7 @@ def in_process(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Callable[..., Ended]]:
     """Run the program in this process: for the many runs that differ in a word."""
+    monkeypatch.setattr(cli, "get_group", _get_group)
     root, config = logging.getLogger(), structlog.get_config()
     handlers, level = root.handlers, root.level
     for name in [name for name in os.environ if name.startswith(FROM_A_SHELL)]:
