@@ -3,10 +3,10 @@ CPU from the start to the end of one that does nothing, rather than 0.8 s.
 
 Each is a real process, with its own arguments, environment, directory, streams and exit code. Only
 the end differs: the interpreter is not taken down, which takes 0.25 s with so many modules.
-`program.py` runs this file once per test process, and sends a request for each start: the
-arguments, the environment and the directory as JSON, with four file descriptors: stdin, stdout,
-stderr, and a pipe for the answer, which is the pid in one line and the wait status in the next.
-What other programs have to start themselves asks through `forked.py`, on a socket with a name.
+`program.py` runs this file once for all test processes, and sends a request for each start, on a
+socket with a name: the arguments, the environment and the directory as JSON, with four file
+descriptors: stdin, stdout, stderr, and a pipe for the answer, which is the pid in one line and the
+wait status in the next. What other programs have to start themselves asks through `forked.py`.
 """
 
 import atexit
@@ -30,34 +30,35 @@ from pathlib import Path
 from typing import Any
 
 
-def serve(requests: socket.socket, listener: socket.socket) -> dict[str, Any]:
-    """Return in each new process with its request; in the server, never return."""
+def serve(run: int, listener: socket.socket) -> dict[str, Any]:
+    """Return in each new process with its request; in the server, never return.
+
+    Args:
+        run: becomes ready when the tests have ended.
+    """
     #: The processes, by descriptors that become ready when they end: the pid, and their answer.
     running: dict[int, tuple[int, int]] = {}
     while True:
-        for ready in select.select([requests, listener, *running], [], [])[0]:
+        for ready in select.select([run, listener, *running], [], [])[0]:
             if ready in running:
                 pid, answer = running.pop(ready)
                 _answer(answer, os.waitpid(pid, 0)[1])
                 os.close(ready)
                 os.close(answer)
                 continue
-            if ready is requests:
-                data, descriptors, _, _ = socket.recv_fds(requests, 1 << 20, 4)
-                if not data:
-                    os._exit(0)
-            else:
-                with listener.accept()[0] as asking:
-                    data, descriptors, _, _ = socket.recv_fds(asking, 1 << 20, 4)
+            if ready == run:
+                os._exit(0)
+            with listener.accept()[0] as asking:
+                data, descriptors, _, _ = socket.recv_fds(asking, 1 << 20, 4)
+            if not data:  # it was killed meanwhile
+                continue
             *streams, answer = descriptors
             if (pid := os.fork()) == 0:
                 for number, stream in enumerate(streams):
                     os.dup2(stream, number)
-                requests.detach()
                 listener.detach()
-                os.closerange(
-                    3, max(*descriptors, *running, *(one for _, one in running.values())) + 1
-                )
+                others = (one for _, one in running.values())
+                os.closerange(3, max(*descriptors, *running, *others, run) + 1)
                 return json.loads(data)
             for stream in streams:
                 os.close(stream)
@@ -156,5 +157,6 @@ if __name__ == "__main__":
     # A collection in a forked process would copy all memory that it shares with the others.
     gc.collect()
     gc.freeze()
-    become(**serve(*(socket.socket(fileno=int(number)) for number in sys.argv[1:])))
+    run_of_tests, listening = map(int, sys.argv[1:])
+    become(**serve(run_of_tests, socket.socket(fileno=listening)))
     run(program())

@@ -1,7 +1,6 @@
 """The real `ayes` program, as users and scripts start it."""
 
 import asyncio
-import atexit
 import functools
 import json
 import logging
@@ -11,7 +10,6 @@ import select
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -32,7 +30,10 @@ from ayes.schemas.tools import ToolSpec
 AYES = Path(sys.executable).with_name("ayes")
 #: The program that rehearses recorded conversations.
 REHEARSAL = (sys.executable, "-m", "bench.rehearsal")
-_STARTING = threading.Lock()
+#: The process that ends when this run of the tests does.
+_RUN = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
+#: The name of the fork server's socket, in Linux' name space without files.
+_NAME = f"ayes-fork-server-{_RUN}"
 
 #: Variables that a developer's shell may set; no test may depend on them.
 FROM_A_SHELL = ("AYES_", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "COLUMNS", "LINES", "TTY_", "OTEL_")
@@ -90,7 +91,7 @@ class Started(Popen[Any]):
         ]
         reading, answer = os.pipe()
         try:
-            socket.send_fds(_fork_server(), [json.dumps(request).encode()], [*streams, answer])
+            _ask_fork_server(json.dumps(request).encode(), [*streams, answer])
         finally:
             os.close(answer)
         self._answer = os.fdopen(reading)
@@ -112,41 +113,39 @@ class Started(Popen[Any]):
         return self.returncode
 
 
-def _fork_server() -> socket.socket:
-    """The socket for requests to the fork server, which is started once, whichever thread asks."""
-    with _STARTING:
-        return _start_fork_server()
+def _ask_fork_server(request: bytes, descriptors: Sequence[int]) -> None:
+    """Send a request to the fork server, which whoever is the first to need it starts."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+        while True:
+            try:
+                server.connect(f"\0{_NAME}")
+                break
+            except ConnectionRefusedError:
+                _start_fork_server()
+        socket.send_fds(server, [request], descriptors)
 
 
-@functools.cache
-def _start_fork_server() -> socket.socket:
-    """It ends with this process."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    file = Path(__file__).with_name("fork_server.py")
-    with theirs, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        listener.bind(f"\0{_name()}")
+def _start_fork_server() -> None:
+    """Start it unless there is one. All test processes of a run share it; it ends with the run."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        try:
+            listener.bind(f"\0{_NAME}")
+        except OSError:  # another process has the name
+            return
         listener.listen()
-        given = (theirs.fileno(), listener.fileno())
-        process = Popen([sys.executable, file, *map(str, given)], pass_fds=given, env=environment())
-
-    def end() -> None:
-        ours.close()
-        process.wait()
-
-    atexit.register(end)
-    return ours
-
-
-def _name() -> str:
-    """The name of its socket for others, in Linux' name space without files."""
-    return f"ayes-fork-server-{os.getpid()}"
+        file = Path(__file__).with_name("fork_server.py")
+        given = (os.pidfd_open(_RUN), listener.fileno())
+        command = [sys.executable, file, *map(str, given)]
+        process = Popen(command, pass_fds=given, env=environment())
+        process.returncode = 0  # Python complains of a process that is forgotten while it runs
+        os.close(given[0])
 
 
 def forked(*words: object) -> list[str]:
     """A command that starts Python by a fork: 30 ms of CPU rather than what imports take."""
-    _fork_server()
+    _start_fork_server()
     file = Path(__file__).with_name("forked.py")
-    return [sys.executable, "-S", "-E", str(file), _name(), *map(str, words)]
+    return [sys.executable, "-S", "-E", str(file), _NAME, *map(str, words)]
 
 
 def approvals(
