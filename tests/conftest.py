@@ -6,6 +6,7 @@ disturb another.
 
 import gc
 import os
+import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
@@ -162,6 +163,25 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(directory))
         yield directory
+
+
+@pytest.fixture(autouse=True, scope="session")
+def authorities() -> Iterator[None]:
+    """Trust none of the internet's authorities, by whom no test knows anybody: each client of HTTP
+    would load all of them, for 20 ms.
+    """
+    load = ssl.SSLContext.load_verify_locations
+    # Of systems, and of the package `certifi`.
+    theirs = ("ca-certificates.crt", "cert.pem", "ca-bundle.pem", "certifi/cacert.pem")
+
+    def loaded(self: ssl.SSLContext, cafile: Any = None, *others: Any, **named: Any) -> None:
+        if not str(cafile).endswith(theirs):
+            load(self, cafile, *others, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ssl.SSLContext, "load_verify_locations", loaded)
+        patch.setattr(ssl.SSLContext, "set_default_verify_paths", lambda _: None)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")
