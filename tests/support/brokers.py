@@ -97,7 +97,9 @@ def cheap_starts() -> Iterator[None]:
             patch.setattr(broker_server, "die_with_parent", lambda: None)
             program = Path(__file__).with_name("left_brokers.py")
             command = [sys.executable, "-S", "-E", program, mark]
-            stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE))
+            # In a session of its own it outlives what ends this one, such as Ctrl-C.
+            ending = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+            stack.enter_context(ending)
         yield
 
 
