@@ -27,7 +27,7 @@ demo: .venv/demo ## a small agent asks, a person decides, the tool runs: under 1
 	@$(BIN)/ayes demo
 
 test: setup      ## every test that is not long, in a browser too if there is one (about 6 minutes on two cores)
-	@.ci/tests -n 4
+	@.ci/tests -n 5
 
 quick: setup     ## the tests of schemas, ledger, projections and consumers that need no broker (under a minute)
 	@$(BIN)/pytest -n 3 --quick -rfE tests/schemas tests/ledger tests/projections tests/consumers
