@@ -29,6 +29,7 @@ from ayes.ledger.descriptions import (
 from ayes.ledger.validity import void_runs
 from ayes.schemas import events as e
 from ayes.schemas import strict_json
+from ayes.schemas.redaction import without
 from ayes.schemas.visible import flags, visible, visible_json
 
 #: Of a subject, in characters; mail programs and push services show less.
@@ -43,8 +44,6 @@ _MAX_REASON: Final = 500
 MAX_LISTED: Final = 50
 _MAX_TOOL: Final = 60
 
-#: Replaces a value that the tool declares as secret.
-REDACTED: Final = "(secret)"
 #: Stands where the rest of the arguments was cut, and begins a line in place of all of them.
 CUT: Final = "(cut here; the whole is in the console)"
 NOT_SHOWN: Final = "(not shown here: "
@@ -135,10 +134,7 @@ def redacted(arguments: str, secret: Sequence[str]) -> Any:
     Raises:
         strict_json.BadJson: the arguments cannot be read.
     """
-    value = strict_json.read(arguments)
-    for pointer in secret:
-        value = _without(value, [_unescaped(one) for one in pointer.split("/")[1:]])
-    return value
+    return without(strict_json.read(arguments), secret)
 
 
 #: The occasions on which somebody is asked to decide.
@@ -291,26 +287,3 @@ def _short(text: str, most: int = _MAX_LINE) -> str:
 
 def _cut(text: str, most: int = MAX_SUBJECT) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}\N{HORIZONTAL ELLIPSIS}"
-
-
-def _without(value: Any, path: list[str]) -> Any:
-    if not path:
-        return REDACTED
-    first, *rest = path
-    match value:
-        case dict():
-            return {
-                key: _without(inner, rest) if first in ("*", key) else inner
-                for key, inner in value.items()
-            }
-        case list():
-            return [
-                _without(inner, rest) if first in ("*", str(index)) else inner
-                for index, inner in enumerate(value)
-            ]
-        case _:
-            return value
-
-
-def _unescaped(part: str) -> str:
-    return part.replace("~1", "/").replace("~0", "~")

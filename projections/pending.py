@@ -5,14 +5,14 @@ deleted when it decides. Any NATS client can watch it. The ledger holds everythi
 `OPEN_APPROVALS` rebuilds it from the log, byte for byte.
 
 An entry changes only when more people are asked: votes go into the ledger, not into the queue.
-Entries are ordered by their approval requests, oldest first, and never change places.
+Entries are kept in the order of their approval requests, oldest first, and never change places.
 """
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
-from itertools import islice
 from typing import Final, NamedTuple
 
 import msgspec
@@ -22,7 +22,8 @@ from ayes.ledger.call import Call
 from ayes.ledger.lifecycle import EVENTS_BY_PLACE, Status
 from ayes.ledger.log import Change
 from ayes.ledger.validity import call_of
-from ayes.projections.call_filter import NO_FILTER, CallFilter
+from ayes.projections.call_order import OLDEST, CallOrder, PageCursor
+from ayes.projections.call_query import ALL, NOTHING, CallQuery, Seen, text_of
 from ayes.projections.fold import Key, ProjectedRow, Projection
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest
@@ -79,10 +80,17 @@ class Entry(Struct, frozen=True):
     own: tuple[str, ...] | UnsetType = UNSET
     #: Absent if nothing is known of it.
     undoing: Undoing | UnsetType = UNSET
+    #: Of the request; absent if it has none.
+    labels: dict[str, str] | UnsetType = UNSET
 
     @property
     def ref(self) -> CallRef:
         return CallRef(self.workspace, self.thread, self.call)
+
+    @property
+    def declaration(self) -> tuple[str, str, str]:
+        """Workspace, name and version of its tool."""
+        return self.workspace, self.tool, self.tool_version
 
     @property
     def flaw(self) -> str:
@@ -174,6 +182,7 @@ def entry(call: Call) -> Entry | None:
         mode=UNSET if asking.mode == "four_eyes" else asking.mode,
         own=asking.own or UNSET,
         undoing=asking.undoing or UNSET,
+        labels=call.wish.labels or UNSET,
     )
 
 
@@ -206,13 +215,6 @@ def key(ref: CallRef) -> str:
     return f"{ref.workspace}.{ref.thread}.{ref.call}"
 
 
-class PageCursor(Struct, frozen=True, forbid_unknown_fields=True):
-    """The position of an entry: by its approval request, then by key."""
-
-    seq: int
-    key: str
-
-
 class Page(Struct, frozen=True, omit_defaults=True):
     """A page of pending approvals."""
 
@@ -226,6 +228,8 @@ class Page(Struct, frozen=True, omit_defaults=True):
     after: PageCursor | None
     #: Unreadable values of the bucket: not counted, and only on the first page.
     unreadable: tuple[BadEntry, ...] = ()
+    #: The groups of its entries, each with its number of matching entries.
+    groups: dict[str, int] = {}
 
 
 class Listed(NamedTuple):
@@ -237,12 +241,16 @@ class Listed(NamedTuple):
     unreadable: list[BadEntry]
 
 
-def oldest(
-    values: Mapping[str, bytes], most: int | None = None, chosen: CallFilter = NO_FILTER
-) -> Listed:
-    """The matching entries of the bucket, oldest first."""
+def index_of(values: Mapping[str, bytes]) -> "PendingIndex":
+    """The entries of the bucket."""
     index = PendingIndex()
     index.apply(Change(dict(values), whole=True))
+    return index
+
+
+def oldest(values: Mapping[str, bytes], most: int | None = None, chosen: CallQuery = ALL) -> Listed:
+    """The matching entries of the bucket, oldest first, by a query without time and reader."""
+    index = index_of(values)
     entries = index.oldest(None, chosen)
     return Listed(entries[:most], len(entries), index.unreadable(chosen))
 
@@ -255,50 +263,77 @@ class PendingIndex:
         #: Age and key of each entry, in order; `_entries` has the same order.
         self._ages: list[tuple[int, str]] = []
         self._entries: list[Entry] = []
+        #: What is searched of entries.
+        self._texts: dict[str, str] = {}
         #: The unreadable values of the bucket, by key.
         self._bad: dict[str, BadEntry] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def oldest(self, most: int | None = None, chosen: CallFilter = NO_FILTER) -> list[Entry]:
-        """The matching entries, oldest first: at most `most`, or all."""
-        if chosen == NO_FILTER:
+    def oldest(
+        self,
+        most: int | None = None,
+        chosen: CallQuery = ALL,
+        seen: Seen = NOTHING,
+        order: CallOrder = OLDEST,
+    ) -> list[Entry]:
+        """The matching entries, oldest first unless the order is another: at most `most`, or all.
+
+        Args:
+            seen: what the query and the order rest on.
+        """
+        if (chosen, order) == (ALL, OLDEST):
             return self._entries[:most]
-        return list(islice(filter(chosen.fits, self._entries), most))
+        places, _ = self._behind(self._fitting(chosen, seen), None, order, seen)
+        return [self._entries[place] for place in places[:most]]
+
+    def selecting(self, chosen: CallQuery, seen: Seen) -> Callable[[Entry], bool]:
+        """Whether the query selects an entry. What is searched of an entry is kept while it waits,
+        once it was needed.
+        """
+
+        def text(entry: Entry) -> str:
+            place = f"{entry.workspace}.{entry.thread}.{entry.call}"
+            found = self._texts.get(place)
+            if found is None:
+                found = self._texts[place] = text_of(entry, seen)
+            return found
+
+        return chosen.selecting(seen, text)
 
     def page(
         self,
         most: int,
         room: int,
-        chosen: CallFilter = NO_FILTER,
+        chosen: CallQuery = ALL,
         after: PageCursor | None = None,
         *,
-        fits: Callable[[Entry], bool] | None = None,
-        newest_first: bool = False,
+        seen: Seen = NOTHING,
+        order: CallOrder = OLDEST,
+        within: Collection[str] = (),
     ) -> Page:
-        """A page of the matching entries, oldest first.
+        """A page of the matching entries.
 
         Args:
             most: the maximal number of entries.
             room: the maximal number of bytes, with a comma after each entry.
             after: the cursor after which the page begins.
-            fits: a further condition, besides `chosen`.
+            seen: what the query and the order rest on.
+            within: the workspaces of which alone there are any; none: all of them.
 
         Raises:
+            BadInput: the query rests on what is not seen.
             TooLarge: the first entry alone exceeds `room`.
         """
-        fitting: Sequence[int] = range(len(self._ages))
-        if chosen != NO_FILTER:
-            fitting = [place for place in fitting if chosen.fits(self._entries[place])]
-        if fits is not None:
-            fitting = [place for place in fitting if fits(self._entries[place])]
-        left = self._behind(fitting, after, newest_first=newest_first)
+        fitting = self._fitting(chosen, seen, within)
+        left, groups = self._behind(fitting, after, order, seen)
+        cursor = order.cursors(seen)
         taken: list[msgspec.Raw] = []
         last: PageCursor | None = None
         for place in left[:most]:
-            seq, key = self._ages[place]
-            raw, _ = self._held[key]
+            key = self._ages[place][1]
+            raw, entry = self._held[key]
             room -= len(raw) + 1
             if room < 0:
                 if last is None:
@@ -307,28 +342,51 @@ class PendingIndex:
                     )
                 break
             taken.append(msgspec.Raw(raw))
-            last = PageCursor(seq, key)
+            last = cursor(entry, key)
         return Page(
             len(fitting),
             tuple(taken),
             len(taken) < len(left),
             last,
-            tuple(self.unreadable(chosen)) if after is None else (),
+            tuple(self.unreadable(chosen, within)) if after is None else (),
+            groups,
         )
 
-    def _behind(
-        self, places: Sequence[int], after: PageCursor | None, *, newest_first: bool
+    def _fitting(
+        self, chosen: CallQuery, seen: Seen, within: Collection[str] = ()
     ) -> Sequence[int]:
-        """Those of these places that come after a cursor, in the order of the pages."""
-        if newest_first:
-            end = len(self._ages) if after is None else bisect_left(self._ages, _age(after))
-            return places[: bisect_left(places, end)][::-1]
-        begin = 0 if after is None else bisect_right(self._ages, _age(after))
-        return places[bisect_left(places, begin) :]
+        places: Sequence[int] = range(len(self._ages))
+        if within:
+            places = [place for place in places if self._entries[place].workspace in within]
+        if chosen != ALL:
+            selects = self.selecting(chosen, seen)
+            places = [place for place in places if selects(self._entries[place])]
+        return places
 
-    def unreadable(self, chosen: CallFilter = NO_FILTER) -> list[BadEntry]:
+    def _behind(
+        self, places: Sequence[int], after: PageCursor | None, order: CallOrder, seen: Seen
+    ) -> tuple[Sequence[int], Counter[str]]:
+        """Those of these places that come after a cursor, in the order of the pages; and how many
+        of them all are in each group.
+        """
+        if order.by == "age" and not order.group:
+            if order.reverse:
+                end = len(self._ages) if after is None else bisect_left(self._ages, _age(after))
+                return places[: bisect_left(places, end)][::-1], Counter()
+            begin = 0 if after is None else bisect_right(self._ages, _age(after))
+            return places[bisect_left(places, begin) :], Counter()
+        cursor = order.cursors(seen)
+        cursors = [cursor(self._entries[place], self._ages[place][1]) for place in places]
+        begun = None if after is None else order.place(after)
+        ranked = ((order.place(at), place) for at, place in zip(cursors, places, strict=True))
+        left = sorted(one for one in ranked if begun is None or one[0] > begun)
+        groups = Counter(at.group for at in cursors) if order.group else Counter()
+        return [place for _, place in left], groups
+
+    def unreadable(self, chosen: CallQuery = ALL, within: Collection[str] = ()) -> list[BadEntry]:
         """The unreadable values of the bucket, by key."""
-        return [one for key, one in sorted(self._bad.items()) if chosen.covers(key)]
+        found = [one for key, one in sorted(self._bad.items()) if chosen.covers(key)]
+        return [one for one in found if not within or one.key.split(".")[0] in within]
 
     def apply(self, change: Change) -> list[tuple[str, Entry | BadEntry | None]]:
         """Apply a change, and return the keys that it changed, each once.
@@ -378,6 +436,7 @@ class PendingIndex:
         if key not in self._held:
             return
         _, entry = self._held.pop(key)
+        self._texts.pop(key, None)
         place = bisect_left(self._ages, (entry.seq, key))
         del self._ages[place], self._entries[place]
 

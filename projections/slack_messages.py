@@ -19,8 +19,9 @@ from msgspec import Struct
 from ayes.ledger.call import Call
 from ayes.ledger.descriptions import author_of, describe_lapse
 from ayes.ledger.lifecycle import Status
-from ayes.projections.notices import CUT, NOT_SHOWN, REDACTED, Notice, notice
+from ayes.projections.notices import CUT, NOT_SHOWN, Notice, notice
 from ayes.schemas import events as e
+from ayes.schemas.redaction import REDACTED
 from ayes.schemas.visible import flags, visible
 
 #: The names of the buttons, of the form for a reason, and of its field.

@@ -20,11 +20,17 @@ _MAX_DECIMALS: Final = 18
 _EXACT: Final = Context(prec=100, traps=[Inexact, InvalidOperation])
 
 
-def amount(text: str) -> Decimal | None:
-    """The amount of that text; None if it is not one."""
+def number(text: str) -> Decimal | None:
+    """The number of that text, exactly; None if it is not one."""
     if len(text) > _MAX_LENGTH or not _NUMBER.fullmatch(text):
         return None
-    value = Decimal(text)
+    return Decimal(text)
+
+
+def amount(text: str) -> Decimal | None:
+    """The amount of that text; None if it is not one."""
+    if (value := number(text)) is None:
+        return None
     exponent = value.as_tuple().exponent
     assert isinstance(exponent, int)
     if value < 0 or value >= _BOUND or exponent < -_MAX_DECIMALS:

@@ -1,6 +1,5 @@
 """Calls: those that wait or are in doubt, and one with its whole record."""
 
-from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Final, Literal
 
@@ -12,16 +11,18 @@ from ayes.interfaces.api.base import ApiRouter
 from ayes.interfaces.api.decided import DecidedPage
 from ayes.interfaces.api.doubts import Doubtful
 from ayes.interfaces.api.identity import Reading
-from ayes.interfaces.api.mine import Mine, mine_of, voted
+from ayes.interfaces.api.mine import mine_of, voted
 from ayes.interfaces.api.permissions import Permission, permissions
-from ayes.interfaces.api.queries import CallQuery, Named, cursor_text
-from ayes.interfaces.api.search import DecidedFilter
+from ayes.interfaces.api.queries import Listing, Named, cursor_text
+from ayes.interfaces.api.search import Order
 from ayes.ledger.call import Call
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.validity import call_of
+from ayes.ops.actions.searching import seen_by
 from ayes.ops.actions.votes import state_of
-from ayes.projections.pending import Entry, decode
+from ayes.projections.call_query import OF_DECIDED, CallQuery
+from ayes.projections.pending import decode
 from ayes.projections.views import call as views
 from ayes.projections.views.copied import copied
 from ayes.projections.views.doubt import Doubt
@@ -47,20 +48,21 @@ class Waiting(Struct, frozen=True, kw_only=True):
     #: The number of matching calls, on this page and on others.
     waiting: int
     next: str | None
+    #: If they are grouped: the groups on the page, each with its number of matching calls.
+    groups: dict[str, int] = {}
     #: Why entries of the queue are left out, which cannot be read. Only on the first page.
     unreadable: list[str] = []
 
 
 @router.get("/calls")
 async def calls(
-    chosen: Annotated[CallQuery, Query()], visit: Reading
+    chosen: Annotated[Listing, Query()], visit: Reading
 ) -> Waiting | Doubtful | DecidedPage:
-    """The calls of a status, page by page. `/decided` has more filters for decided calls."""
+    """The calls of a status, page by page."""
     match chosen.status:
         case Status.PENDING:
             return await waiting(chosen, visit)
         case Status.IN_DOUBT:
-            chosen.only("mine")
             return await doubts.doubtful(chosen, visit)
         case Status.UNKNOWN | Status.REQUESTED:
             raise BadInput(
@@ -68,25 +70,20 @@ async def calls(
                 "milliseconds; `ayes status` says whether one runs."
             )
         case status:
-            chosen.only("rule")
-            became = "" if status == "decided" else status
-            found = DecidedFilter(
-                chosen.workspace, chosen.thread, chosen.tool, chosen.rule, status=became
-            )
-            return await decided.page(visit, found, chosen.order, chosen.after, chosen.limit)
+            became = CallQuery.of(status="" if status == "decided" else str(status))
+            order: Order = "newest" if chosen.is_newest_first else "oldest"
+            found = chosen.chosen & became
+            return await decided.page(visit, found, order, chosen.after, chosen.limit)
 
 
-async def waiting(chosen: CallQuery, visit: Reading) -> Waiting:
+async def waiting(chosen: Listing, visit: Reading) -> Waiting:
     """The pending calls."""
-    ledger = visit.reading
+    ledger, query, order = visit.reading, chosen.chosen, chosen.order
+    query.only("pending calls", *OF_DECIDED)
     mine = await mine_of(visit)
+    seen = await seen_by(ledger, visit.waiting.oldest(), query, order, mine)
     page = visit.waiting.page(
-        chosen.limit,
-        _MAX_BYTES,
-        chosen.chosen,
-        chosen.cursor,
-        fits=_fits(chosen, mine, ledger.now()),
-        newest_first=chosen.order == "newest",
+        chosen.limit, _MAX_BYTES, query, chosen.cursor, seen=seen, order=order
     )
     entries = list(map(decode, page.entries))
     done = await voted(ledger, visit.visitor, [one.ref for one in entries if mine(one)])
@@ -99,21 +96,13 @@ async def waiting(chosen: CallQuery, visit: Reading) -> Waiting:
         )
         for one in entries
     ]
+    on_page = {getattr(one, order.group) for one in listed} if order.group else ()
     return Waiting(
-        calls=[one for one in listed if one.mine or not chosen.mine],
+        calls=[one for one in listed if one.mine or not query.is_mine],
         waiting=page.waiting,
         next=cursor_text(page.after) if page.more else None,
+        groups={name: count for name, count in page.groups.items() if name in on_page},
         unreadable=list(map(str, page.unreadable)),
-    )
-
-
-def _fits(chosen: CallQuery, mine: Mine, now: datetime) -> Callable[[Entry], bool] | None:
-    """The conditions that are about the visitor and the time; None if there are none."""
-    if not (chosen.mine or chosen.overdue):
-        return None
-    return lambda entry: (
-        (not chosen.mine or mine(entry))
-        and (not chosen.overdue or (entry.due_at is not None and entry.due_at <= now))
     )
 
 

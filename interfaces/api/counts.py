@@ -8,12 +8,13 @@ from weakref import WeakKeyDictionary
 from msgspec import Struct
 
 from ayes.consumers.doubt import in_doubt
-from ayes.interfaces.api import calls
 from ayes.interfaces.api.base import ApiRouter
 from ayes.interfaces.api.identity import Reading
-from ayes.interfaces.api.queries import CallQuery
+from ayes.interfaces.api.mine import mine_of
+from ayes.interfaces.api.queries import within
 from ayes.ledger.clients.services import Ledger
 from ayes.ops.actions.stops import stops_in
+from ayes.projections.call_query import MINE, Seen
 from ayes.schemas.slots import ORGANISATION, POLICY, ROOT
 
 router: Final = ApiRouter(tags=["calls"])
@@ -51,15 +52,18 @@ _read: Final[WeakKeyDictionary[Ledger, dict[str, _Read]]] = WeakKeyDictionary()
 @router.get("/counts")
 async def counts(visit: Reading, workspace: str = "") -> HeaderCounts:
     """How many calls wait, how many of them the visitor may decide, and how many are in doubt."""
-    every = await calls.waiting(CallQuery(workspace=workspace, limit=1), visit)
-    mine = await calls.waiting(CallQuery(workspace=workspace, limit=1, mine=True), visit)
+    mine, now = await mine_of(visit), visit.reading.now()
+    chosen = within(workspace)
+    # Of the same moment: nobody has more to decide than there is.
+    every = visit.waiting.page(0, 0, chosen)
+    own = visit.waiting.page(0, 0, chosen & MINE, seen=Seen(now, mine))
     slower = await _slower(visit.reading, workspace)
     stops, now = await stops_in(visit.reading, workspace), await visit.reading.log.clock()
     holding = [one for one in stops if one.holds(now)]
     ends = [one.ends_at for one in holding if one.ends_at is not None]
     return HeaderCounts(
         waiting=every.waiting,
-        mine=mine.waiting,
+        mine=own.waiting,
         doubt=slower.doubt,
         stopped=tuple(sorted({one.ref.workspace for one in holding})),
         stopped_until=max(ends) if ends and len(ends) == len(holding) else None,

@@ -2,17 +2,19 @@
 
 import re
 from collections.abc import AsyncGenerator
-from typing import Annotated, Final, get_args
+from typing import Annotated, Final
 
 import msgspec
-from fastapi import Depends, Query
+from fastapi import Query
 from fastapi.responses import StreamingResponse
 from msgspec import Struct
+from pydantic import Field
 
 from ayes.interfaces.api.base import ApiRouter
 from ayes.interfaces.api.identity import Reading, Visit
-from ayes.interfaces.api.queries import read_cursor
-from ayes.interfaces.api.search import DecidedFilter, DecisionKind, Order, search
+from ayes.interfaces.api.queries import Queried, read_cursor
+from ayes.interfaces.api.search import Order, search
+from ayes.projections.call_query import CallQuery
 from ayes.projections.views.call import DecidedCall
 
 router: Final = ApiRouter(tags=["calls"])
@@ -21,8 +23,6 @@ router: Final = ApiRouter(tags=["calls"])
 _PAGE: Final = 50
 _STEP: Final = 200
 _CURSOR: Final = re.compile("[0-9]{1,19}", re.ASCII)
-#: The ways in which a call can be decided.
-DECISIONS: Final[tuple[str, ...]] = get_args(DecisionKind.__value__)
 
 
 class DecidedPage(Struct, frozen=True):
@@ -34,19 +34,23 @@ class DecidedPage(Struct, frozen=True):
     next: str | None
 
 
-Filtered = Annotated[DecidedFilter, Depends()]
+class Export(Queried):
+    """The parameters of an export."""
+
+    order: Order = "newest"
+
+
+class DecidedSearch(Export):
+    """The parameters of a search."""
+
+    after: str = ""
+    limit: int = Field(default=_PAGE, ge=1, le=200)
 
 
 @router.get("/decided")
-async def decided(
-    visit: Reading,
-    chosen: Filtered,
-    order: Order = "newest",
-    after: str = "",
-    limit: Annotated[int, Query(ge=1, le=200)] = _PAGE,
-) -> DecidedPage:
+async def decided(visit: Reading, search: Annotated[DecidedSearch, Query()]) -> DecidedPage:
     """Search the decided calls, by when they were decided."""
-    return await page(visit, chosen, order, after, limit)
+    return await page(visit, search.chosen, search.order, search.after, search.limit)
 
 
 class JsonLines(StreamingResponse):
@@ -54,10 +58,11 @@ class JsonLines(StreamingResponse):
 
 
 @router.get("/decided.jsonl", response_class=JsonLines)
-async def export(visit: Reading, chosen: Filtered, order: Order = "newest") -> JsonLines:
+async def export(visit: Reading, search: Annotated[Export, Query()]) -> JsonLines:
     """All decided calls that a search finds, each as a line of JSON. If the stream breaks off
     without its end, some are missing.
     """
+    chosen, order = search.chosen, search.order
     first = await page(visit, chosen, order, limit=_STEP)
     headers = {"Content-Disposition": 'attachment; filename="decided.jsonl"'}
     return JsonLines(_lines(visit, chosen, order, first), headers=headers)
@@ -65,12 +70,12 @@ async def export(visit: Reading, chosen: Filtered, order: Order = "newest") -> J
 
 async def page(
     visit: Visit,
-    chosen: DecidedFilter,
+    chosen: CallQuery,
     order: Order = "newest",
     after: str = "",
     limit: int = _PAGE,
 ) -> DecidedPage:
-    """A page of the decided calls that the filter selects."""
+    """A page of the decided calls that the query selects."""
     position = int(read_cursor(_CURSOR, after)[0]) if after else None
     found = await search(visit.reading, visit.lake, chosen, order, position, limit)
     return DecidedPage(
@@ -80,7 +85,7 @@ async def page(
 
 
 async def _lines(
-    visit: Visit, chosen: DecidedFilter, order: Order, found: DecidedPage
+    visit: Visit, chosen: CallQuery, order: Order, found: DecidedPage
 ) -> AsyncGenerator[bytes]:
     while True:
         yield msgspec.json.Encoder().encode_lines(found.calls)

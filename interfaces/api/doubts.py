@@ -8,13 +8,16 @@ from msgspec import Struct
 
 from ayes.consumers.doubt import in_doubt
 from ayes.interfaces.api.identity import Reading, Role, Visitor
-from ayes.interfaces.api.queries import CallQuery, cursor_text
+from ayes.interfaces.api.queries import Listing, cursor_text
+from ayes.interfaces.api.search import selected
 from ayes.ledger.call import Call
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.objections import may_reconcile
 from ayes.ledger.validity import call_of
+from ayes.projections.call_order import PageCursor
+from ayes.projections.call_query import ALL, CallQuery
 from ayes.projections.doubt import CallInDoubt, doubt_of
-from ayes.projections.pending import PageCursor, key
+from ayes.projections.pending import key
 from ayes.projections.views.doubt import DoubtfulCall, doubtful_call
 from ayes.schemas.slots import CallRef
 
@@ -33,14 +36,13 @@ class Doubtful(Struct, frozen=True, kw_only=True):
     next: str | None
 
 
-async def doubtful(chosen: CallQuery, visit: Reading) -> Doubtful:
+async def doubtful(chosen: Listing, visit: Reading) -> Doubtful:
     """The calls in doubt, ordered by the time since when they are."""
-    found = filter(chosen.chosen.fits, await in_doubt(visit.reading, chosen.workspace))
-    listed = await _listed(visit.reading, list(found), visit.visitor)
-    newest_first, after = chosen.order == "newest", chosen.cursor
-    fitting = sorted(
-        (one for one in listed if one.mine or not chosen.mine), key=_place, reverse=newest_first
-    )
+    query = chosen.chosen.only("calls in doubt", "due", "age", "is:overdue")
+    found = await in_doubt(visit.reading, chosen.workspace)
+    listed = await _listed(visit.reading, found, visit.visitor, query)
+    newest_first, after = chosen.is_newest_first, chosen.cursor
+    fitting = sorted(listed, key=_place, reverse=newest_first)
     left = [one for one in fitting if after is None or _is_behind(one, after, newest_first)]
     page = left[: chosen.limit]
     return Doubtful(
@@ -51,17 +53,27 @@ async def doubtful(chosen: CallQuery, visit: Reading) -> Doubtful:
 
 
 async def _listed(
-    ledger: Ledger, found: Sequence[CallInDoubt], visitor: Visitor
+    ledger: Ledger, found: Sequence[CallInDoubt], visitor: Visitor, query: CallQuery
 ) -> list[DoubtfulCall]:
     listed: list[DoubtfulCall] = []
     is_reviewer = Role.REVIEWER in visitor.roles
     for together in batched(found, _TOGETHER, strict=False):
         refs = list(map(_ref, together))
         facts = await ledger.read(*refs)
-        known = [call_of(ref, facts) for ref in refs]
+        known = {ref: call_of(ref, facts) for ref in refs}
+        mine = {
+            str(ref): is_reviewer and may_reconcile(call, visitor.name)
+            for ref, call in known.items()
+        }
+        shown = {str(ref) for ref in refs}
+        if query != ALL:
+            decided = [one for one in known.values() if one.requested and one.decided]
+            chosen = await selected(ledger, decided, query, lambda one, of=mine: of[one.call])
+            shown = {one.call for one in chosen}
         listed += [
-            doubtful_call(one, call, mine=is_reviewer and may_reconcile(call, visitor.name))
-            for one, call in zip(together, known, strict=True)
+            doubtful_call(one, known[ref], mine=mine[str(ref)])
+            for one, ref in zip(together, refs, strict=True)
+            if str(ref) in shown
         ]
     return listed
 

@@ -33,7 +33,6 @@ from ayes.ledger.descriptions import author_of
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.patience import while_away
 from ayes.ledger.validity import call_of, voids
-from ayes.projections.call_filter import CallFilter
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import Unavailable
@@ -119,14 +118,21 @@ class ListChanged(Struct, frozen=True):
 type Sent = FeedEvent | Heartbeat | Reset | ListChanged
 
 
-class EventFilter(CallFilter, frozen=True):
-    """Selects events."""
+class EventFilter(Struct, frozen=True):
+    """Selects events. An empty field selects all."""
 
+    workspace: str = ""
+    #: As `workspace/thread`.
+    thread: str = ""
     #: As `workspace/thread/call`.
     call: str = ""
 
     def selects(self, event: FeedEvent) -> bool:
-        return self.fits(event) and self.call in {"", event.call}
+        return (
+            self.workspace in {"", event.workspace}
+            and self.thread in {"", f"{event.workspace}/{event.thread}"}
+            and self.call in {"", event.call}
+        )
 
 
 ALL: Final = EventFilter()

@@ -1,17 +1,20 @@
 """Which calls a request is about: one that its path names, or those that its query selects."""
 
+import base64
 import re
 from collections.abc import Callable, Iterable
 from typing import Annotated, Final, Literal, Protocol
 
+import msgspec
 from fastapi import Depends, Path, Query
 from pydantic import Field
 
 from ayes.interfaces.api.base import ApiModel
 from ayes.ledger.lifecycle import Status
-from ayes.projections.call_filter import CallFilter
-from ayes.projections.pending import PageCursor
+from ayes.projections.call_order import CallOrder, PageCursor
+from ayes.projections.call_query import CallQuery, number_of
 from ayes.schemas.errors import BadInput
+from ayes.schemas.ids import token
 from ayes.schemas.slots import CallRef
 
 #: A part of a call's name, as `ayes.schemas.ids` has it. Our own check says what is wrong with one.
@@ -31,41 +34,62 @@ def _named(
 Named = Annotated[CallRef, Depends(_named)]
 
 
-class CallQuery(ApiModel):
+class Queried(ApiModel):
+    """What is searched."""
+
+    q: str = ""
+    workspace: str = ""
+
+    @property
+    def typed(self) -> CallQuery:
+        """The query as it was typed.
+
+        Raises:
+            BadInput: it has what is not a word.
+        """
+        return CallQuery.parse(self.q)
+
+    @property
+    def chosen(self) -> CallQuery:
+        """The query, within the workspace.
+
+        Raises:
+            BadInput: it has what is not a word, or the workspace is not a valid name.
+        """
+        return self.typed & within(self.workspace)
+
+
+class Listing(Queried):
     """Which calls to list (the parameters in `base.py`). An empty field matches everything."""
 
     status: Status | Literal["decided"] = Status.PENDING
-    order: Literal["oldest", "newest"] = "oldest"
-    workspace: str = ""
-    thread: str = ""
-    tool: str = ""
-    rule: str = ""
-    mine: bool = False
-    overdue: bool = False
+    sort: str = ""
+    group: str = ""
     after: str = ""
     limit: int = Field(default=50, ge=1, le=200)
 
-    def only(self, *names: str) -> None:
-        """Refuse conditions that calls of this status do not have, except these.
+    @property
+    def order(self) -> CallOrder:
+        """The order.
 
         Raises:
-            BadInput: there is another one.
+            BadInput: it is not one.
         """
-        other = {"rule", "mine", "overdue"}.difference(names)
-        for name in sorted(other):
-            if getattr(self, name):
-                raise BadInput(
-                    f"{name} does not select calls with the status {self.status}. Leave it out."
-                )
+        return CallOrder.parse(self.sort, self.group)
 
     @property
-    def chosen(self) -> CallFilter:
-        """Those by workspace, thread, tool and rule.
+    def is_newest_first(self) -> bool:
+        """Of calls that are ordered by age only.
 
         Raises:
-            BadInput: one is not a valid name.
+            BadInput: another order is wanted.
         """
-        return CallFilter(self.workspace, self.thread, self.tool, self.rule).checked()
+        if self.order.by != "age" or self.group:
+            raise BadInput(
+                f"calls with the status {self.status} are sorted by age, or by -age. Leave out "
+                "sort and group."
+            )
+        return self.order.reverse
 
     @property
     def cursor(self) -> PageCursor | None:
@@ -76,16 +100,33 @@ class CallQuery(ApiModel):
         """
         if not self.after:
             return None
-        found = read_cursor(_CURSOR, self.after)
-        return PageCursor(int(found[1]), found[2])
+        try:
+            padded = f"{self.after}{'=' * (-len(self.after) % 4)}"
+            cursor = _cursor.decode(base64.b64decode(padded, b"-_", validate=True))
+            if cursor.value is None or number_of(cursor.value) is not None:
+                return cursor
+        except (ValueError, RecursionError):  # msgspec's and base64's among them
+            pass
+        raise _not_a_cursor(self.after)
 
 
-_CURSOR: Final = re.compile(r"([0-9]{1,18})-([A-Za-z0-9_.-]{1,256})", re.ASCII)
+_cursor: Final = msgspec.json.Decoder(PageCursor)
+
+
+def within(workspace: str) -> CallQuery:
+    """The calls of this workspace; of all if it is empty.
+
+    Raises:
+        BadId: it is not a valid name.
+    """
+    return CallQuery.of(workspace=workspace and token("workspace", workspace))
 
 
 def cursor_text(cursor: PageCursor | None) -> str | None:
     """A cursor as the API writes it."""
-    return f"{cursor.seq}-{cursor.key}" if cursor else None
+    if cursor is None:
+        return None
+    return base64.urlsafe_b64encode(msgspec.json.encode(cursor)).decode().rstrip("=")
 
 
 def read_cursor(form: re.Pattern[str], after: str) -> re.Match[str]:
@@ -95,8 +136,12 @@ def read_cursor(form: re.Pattern[str], after: str) -> re.Match[str]:
         BadInput: it is not one that a page has.
     """
     if (found := form.fullmatch(after)) is None:
-        raise BadInput(f"after={after[:100]!r} is not a cursor. Take `next` of the page before.")
+        raise _not_a_cursor(after)
     return found
+
+
+def _not_a_cursor(after: str) -> BadInput:
+    return BadInput(f"after={after[:100]!r} is not a cursor. Take `next` of the page before.")
 
 
 # ------------------------------------------------------------------ grants, delegations and stops

@@ -28,8 +28,9 @@ from ayes.ledger.log import (
     Written,
 )
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.projections.call_filter import NO_FILTER, CallFilter
-from ayes.projections.pending import Entry, Page, PageCursor, PendingIndex
+from ayes.projections.call_order import OLDEST, CallOrder, PageCursor
+from ayes.projections.call_query import ALL, NOTHING, CallQuery, Seen
+from ayes.projections.pending import Entry, Page, PendingIndex
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import NotAllowed, Unavailable
 from ayes.schemas.ids import token
@@ -223,18 +224,13 @@ class ScopedPending:
         self,
         most: int,
         room: int,
-        chosen: CallFilter = NO_FILTER,
+        chosen: CallQuery = ALL,
         after: PageCursor | None = None,
         *,
-        fits: Callable[[Entry], bool] | None = None,
-        newest_first: bool = False,
+        seen: Seen = NOTHING,
+        order: CallOrder = OLDEST,
     ) -> Page:
-        def is_seen(entry: Entry) -> bool:
-            return entry.workspace in self._own and (fits is None or fits(entry))
-
-        found = self._index.page(most, room, chosen, after, fits=is_seen, newest_first=newest_first)
-        bad = (one for one in found.unreadable if one.key.split(".")[0] in self._own)
-        return replace(found, unreadable=tuple(bad))
+        return self._index.page(most, room, chosen, after, seen=seen, order=order, within=self._own)
 
 
 async def scoped_events(

@@ -9,33 +9,29 @@ goes on.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import aclosing
-from datetime import UTC, datetime
+from datetime import datetime
 from importlib.util import find_spec
 from itertools import batched
 from pathlib import Path
-from typing import Annotated, Final, Literal, NamedTuple
-
-from fastapi import Query
-from pydantic import AfterValidator, BeforeValidator
+from typing import Final, Literal, NamedTuple
 
 from ayes.interfaces.api.backend import log_of
 from ayes.interfaces.api.scope import ScopedLog
 from ayes.interfaces.api.windows import newest_first, oldest_first
+from ayes.ledger.call import Call
 from ayes.ledger.clients.services import Ledger
-from ayes.ledger.lifecycle import Status
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.validity import call_of
 from ayes.ops.lake.catalog import connect
 from ayes.ops.lake.writer import read_manifest
-from ayes.projections.call_filter import CallFilter
+from ayes.projections.call_query import OF_PENDING, TIMES, CallQuery, Seen
 from ayes.projections.views.call import DecidedCall, decided_call
 from ayes.schemas.errors import BadInput
-from ayes.schemas.slots import ROOT, CallRef, ThreadRef
+from ayes.schemas.slots import ROOT, CallRef
 
 type Order = Literal["newest", "oldest"]
-type DecisionKind = Literal["approved", "denied", "answered", "expired", "withdrawn", "superseded"]
 
 #: A search that has taken this long returns what it has found.
 _PATIENCE_S: Final = 1.0
@@ -46,74 +42,48 @@ _MAX_BYTES: Final = 4 << 20
 #: Rows of one query to the lake.
 _ROWS: Final = 500
 
+#: The columns of `calls` in the lake by which decided calls are found, by the words for them.
+_COLUMNS: Final = {
+    "workspace": "workspace",
+    "thread": "thread",
+    "tool": "lower(tool)",
+    "rule": "lower(rule)",
+    "requester": "lower(requester)",
+    "agent": "lower(agent)",
+    "verdict": "lower(verdict)",
+}
 
-def _in_utc(at: datetime) -> datetime:
-    return at.replace(tzinfo=UTC) if at.tzinfo is None else at
+
+def _subjects(chosen: CallQuery) -> str:
+    """The decisions in the log among which it selects."""
+    workspace, thread = chosen.exact("workspace") or "*", chosen.exact("thread") or "*"
+    if thread.count("/") == 1:
+        workspace, _, thread = thread.partition("/")
+    return f"{ROOT}.{workspace}.{'*' if '/' in thread else thread}.call.*.decided"
 
 
-#: A form sends an empty text for a time that was not entered.
-_Time = Annotated[
-    Annotated[datetime, AfterValidator(_in_utc)] | None, BeforeValidator(lambda at: at or None)
-]
-
-
-class DecidedFilter(CallFilter, frozen=True):
-    """Selects decided calls; the parameters of a request.
-
-    Raises:
-        BadId: `workspace` or `thread` is not valid.
+def _condition(chosen: CallQuery, within: Collection[str] = ()) -> tuple[str, list[object]]:
+    """A condition on `calls` in the lake that holds for all it selects in these workspaces (none:
+    all), and its parameters.
     """
-
-    verdict: DecisionKind | Literal[""] = ""
-    status: Annotated[Status | Literal[""], Query(description="As it is now.")] = ""
-    by: Annotated[str, Query(description="Somebody on whose vote the decision rests.")] = ""
-    requester: str = ""
-    since: Annotated[_Time, Query(description="UTC, unless it has an offset.")] = None
-    until: Annotated[_Time, Query(description="The first time that is too late.")] = None
-
-    def __post_init__(self) -> None:
-        self.checked()  # before the lake is asked, which would find nothing
-
-    def selects(self, call: DecidedCall) -> bool:
-        return (
-            self.fits(call)
-            and self.verdict in {"", call.verdict}
-            and self.status in {"", call.status}
-            and (not self.by or self.by in call.by)
-            and self.requester in {"", call.requester}
-            and (self.since is None or call.decided_at >= self.since)
-            and (self.until is None or call.decided_at < self.until)
-        )
-
-    @property
-    def subjects(self) -> str:
-        """The decisions in the log among which it selects."""
-        workspace, thread = self.workspace or "*", "*"
-        if self.thread:
-            ref = ThreadRef.parse(self.thread)
-            workspace, thread = ref.workspace, ref.thread
-        return f"{ROOT}.{workspace}.{thread}.call.*.decided"
-
-    def condition(self, within: Collection[str] = ()) -> tuple[str, list[object]]:
-        """A condition on `calls` in the lake that holds for all it selects in these workspaces
-        (none: all), and its parameters.
-        """
-        where, values = ["decided_seq IS NOT NULL"], list[object]()
-        for sql, value in (
-            ("list_contains(?, workspace)", [*within]),
-            ("workspace = ?", self.workspace),
-            ("workspace || '/' || thread = ?", self.thread),
-            # GLOB has more patterns than these.
-            ("tool GLOB ?", "" if set(self.tool) & set("[\\") else self.tool),
-            ("rule = ?", self.rule),
-            ("lower(verdict) = ?", self.verdict),
-            ("list_contains(reviewers, ?)", self.by),
-            ("requester = ?", self.requester),
-        ):
-            if value:
-                where.append(sql)
-                values.append(value)
-        return " AND ".join(where), values
+    where, values = ["decided_seq IS NOT NULL"], list[object]()
+    if within:
+        where.append("list_contains(?, workspace)")
+        values.append([*within])
+    for one in chosen.words:
+        # GLOB has more patterns than queries.
+        if one.negated or not one.value.isascii() or set(one.value) & set("[\\"):
+            continue
+        column = _COLUMNS.get(one.key)
+        if one.key == "thread" and "/" in one.value:
+            column = "workspace || '/' || thread"
+        if column:
+            where.append(f"{column} GLOB ?")
+            values.append(one.value.lower() if column.startswith("lower") else one.value)
+        elif one.key == "by" and not set(one.value) & set("*?"):
+            where.append("contains(lower(array_to_string(reviewers, ' ')), ?)")
+            values.append(one.value.lower())
+    return " AND ".join(where), values
 
 
 class Found(NamedTuple):
@@ -133,20 +103,22 @@ class _Candidates(NamedTuple):
 async def search(
     ledger: Ledger,
     lake: Path,
-    chosen: DecidedFilter,
+    chosen: CallQuery,
     order: Order = "newest",
     after: int | None = None,
     limit: int = 50,
 ) -> Found:
-    """The decided calls that the filter selects.
+    """The decided calls that the query selects.
 
     Args:
         lake: where the lake is, if there is one.
         after: the decision behind which to go on.
 
     Raises:
+        BadInput: it has words that need what decided calls do not have.
         Unavailable: the broker does not answer, or the lake cannot be read.
     """
+    chosen.only("decided calls", *OF_PENDING)
     clock = asyncio.get_running_loop()
     late, room = clock.time() + _PATIENCE_S, _MAX_BYTES
     found: list[DecidedCall] = []
@@ -154,8 +126,7 @@ async def search(
     async with aclosing(_candidates(ledger, lake, chosen, order, after)) as candidates:
         async for some in candidates:
             for together in batched(some.calls, _TOGETHER, strict=False):
-                known = await _read(ledger, [ref for _, ref in together])
-                for call in filter(chosen.selects, known):
+                for call in await _selected(ledger, [ref for _, ref in together], chosen):
                     room -= len(call.arguments)
                     if found and (len(found) == limit or room < 0):
                         return Found(found, reached)
@@ -168,29 +139,51 @@ async def search(
     return Found(found, None)
 
 
-async def _read(ledger: Ledger, refs: Collection[CallRef]) -> list[DecidedCall]:
-    """Those of these calls that are decided."""
+async def _selected(
+    ledger: Ledger, refs: Collection[CallRef], chosen: CallQuery
+) -> list[DecidedCall]:
+    """Those of these calls that are decided and that the query selects."""
     facts = await ledger.read(*refs)
-    calls = (call_of(ref, facts) for ref in refs)
-    return [decided_call(call) for call in calls if call.requested and call.decided]
+    calls = [call_of(ref, facts) for ref in refs]
+    return await selected(ledger, [one for one in calls if one.requested and one.decided], chosen)
+
+
+async def selected(
+    ledger: Ledger,
+    calls: Collection[Call],
+    chosen: CallQuery,
+    mine: Callable[[DecidedCall], bool] | None = None,
+) -> list[DecidedCall]:
+    """Those of these decided calls that the query selects."""
+    secret: dict[str, tuple[str, ...] | None] = {}
+    if chosen.searches:
+        tools = {
+            str(one.ref): (one.ref.workspace, one.wish.tool, one.wish.tool_version) for one in calls
+        }
+        declared = await ledger.secrets(set(tools.values()))
+        secret = {call: declared[tool] for call, tool in tools.items()}
+    seen = Seen(ledger.now(), mine, lambda one: secret.get(one.call))
+    return list(filter(chosen.selecting(seen), map(decided_call, calls)))
 
 
 async def _candidates(
-    ledger: Ledger, lake: Path, chosen: DecidedFilter, order: Order, after: int | None
+    ledger: Ledger, lake: Path, chosen: CallQuery, order: Order, after: int | None
 ) -> AsyncGenerator[_Candidates]:
     """Calls that the filter may select, in order: those in the lake, and those after it."""
     log = log_of(ledger)
     within = log.workspaces if isinstance(log, ScopedLog) else ()
     end = await log.last_seq() + 1
-    begin = 1 if chosen.since is None else await _first(log, chosen.since, end)
-    end = end if chosen.until is None else await _first(log, chosen.until, end)
+    begin, times = 1, [one for one in chosen.words if one.key in TIMES and not one.negated]
+    for one in times:
+        found = await _first(log, one.time, end)
+        begin, end = (max(begin, found), end) if one.key == "since" else (begin, min(end, found))
     if after is not None and order == "newest":
         end = min(end, after)
     elif after is not None:
         begin = max(begin, after + 1)
     middle = min(max(begin, await _end_of(lake, ledger) + 1), end)
     parts = (
-        _in_lake(lake, chosen.condition(within), order, begin, middle),
+        _in_lake(lake, _condition(chosen, within), order, begin, middle),
         _in_log(log, chosen, order, middle, end),
     )
     for part in parts if order == "oldest" else reversed(parts):
@@ -210,12 +203,12 @@ async def _first(log: JetStream | ScopedLog, at: datetime, end: int) -> int:
 
 
 async def _in_log(
-    log: JetStream | ScopedLog, chosen: DecidedFilter, order: Order, begin: int, end: int
+    log: JetStream | ScopedLog, chosen: CallQuery, order: Order, begin: int, end: int
 ) -> AsyncGenerator[_Candidates]:
     if begin >= end:
         return
     reading = newest_first if order == "newest" else oldest_first
-    async with aclosing(reading(log, chosen.subjects, begin, end)) as windows:
+    async with aclosing(reading(log, _subjects(chosen), begin, end)) as windows:
         async for facts, until in windows:
             calls = [(fact.seq, ref) for fact in facts if (ref := fact.slot.call_ref) is not None]
             yield _Candidates(calls, until)

@@ -31,6 +31,7 @@ from ayes.interfaces.cli.options import (
     HaltOption,
     NamedWorkspaceOption,
     OnlyWorkspaceOption,
+    QueryArgument,
     ReasonOption,
     Selection,
     TypedOption,
@@ -46,9 +47,11 @@ from ayes.ledger.clients.reviewers import Ballot
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.descriptions import describe_decision
 from ayes.ledger.lifecycle import Status
+from ayes.ops.actions.searching import asked_of, seen_by
 from ayes.ops.actions.votes import GATE_S, late_result, open_tally, seen_by_gate
 from ayes.projections import pending as queue
-from ayes.projections.call_filter import NO_FILTER, CallFilter
+from ayes.projections.call_order import OLDEST, CallOrder
+from ayes.projections.call_query import ALL, OF_DECIDED, CallQuery, Seen
 from ayes.projections.doubt import CallInDoubt
 from ayes.projections.pending import BadEntry, Entry
 from ayes.projections.views.call import SHORT
@@ -85,11 +88,13 @@ _DIGEST: Final = re.compile(f"[0-9A-Fa-f]{{{SHORT},64}}")
     app,
     examples="""
     ayes pending
+    ayes pending 'tool:refund amount>100 due<1h' --sort -field:amount
     ayes pending -w shop --watch
     ayes pending --in-doubt
     """,
 )
 async def pending(
+    query: QueryArgument = "",
     workspace: OnlyWorkspaceOption = "",
     doubtful: Annotated[
         bool, option("--in-doubt", "The calls in doubt instead, which a person reconciles.")
@@ -97,7 +102,11 @@ async def pending(
     watch: Annotated[
         bool, option("--watch", "Continue with new and decided calls, until Ctrl-C.")
     ] = False,
-    limit: Annotated[int | None, option("--limit", "N", "Only the N oldest.")] = None,
+    sort: Annotated[
+        str, option("--sort", "ORDER", "age, due or field:amount; -age and others turn it round.")
+    ] = "age",
+    limit: Annotated[int | None, option("--limit", "N", "Only the first N.")] = None,
+    name: Annotated[str, option("--as", "NAME", "Whom is:mine means.", envvar="AYES_AS")] = "",
     *,
     session: Session,
 ) -> None:
@@ -106,32 +115,65 @@ async def pending(
         raise BadInput(f"--limit {limit} shows nothing. Give a number from 1 on.")
     if limit is not None and watch:
         raise BadInput("--limit cannot be combined with --watch, which shows all pending calls.")
-    if doubtful and watch:
-        raise BadInput("--in-doubt cannot be combined with --watch, which shows pending calls.")
-    if workspace:
-        token("workspace", workspace)
+    if doubtful and (watch or query):
+        raise BadInput("--in-doubt goes without --watch and a QUERY, which are of pending calls.")
+    order = CallOrder.parse(sort)
+    if watch and order != OLDEST:
+        raise BadInput("--sort cannot be combined with --watch, which shows calls as they come.")
+    chosen = _chosen(query, workspace)
     async with session.connect("observer") as ledger:
         if doubtful:
             _report_in_doubt(await in_doubt(ledger, workspace), limit, json=session.json)
             return
         if watch:
-            await _watch_pending(ledger, workspace, json=session.json)
+            await _watch_pending(ledger, chosen, name, json=session.json)
             return
-        values = await ledger.log.pending.entries()
-    entries, waiting, unreadable = queue.oldest(values, limit, CallFilter(workspace))
+        found, unreadable = await _matching(ledger, chosen, name, order)
+    entries, waiting = found[:limit], len(found)
     _warn_unreadable(unreadable, json=session.json)
     if session.json:
         for entry in entries:
             print_data(queue.encode(_named(entry)).decode())
     elif entries:
         output.print_pending(entries, output.console())
-        shown = "" if len(entries) == waiting else f", the oldest {len(entries)} shown"
+        which = "oldest" if order == OLDEST else "first"
+        shown = "" if len(entries) == waiting else f", the {which} {len(entries)} shown"
         print_message()
         print_message(
             f"{waiting} waiting{shown}. Next: ayes approve CALL --as NAME (or deny, or answer)"
         )
     else:
-        print_message("Nothing waits for a decision.")
+        print_message(f"No pending call matches {chosen}." if chosen.words else _NOTHING_WAITS)
+
+
+_NOTHING_WAITS: Final = "Nothing waits for a decision."
+
+
+def _chosen(query: str, workspace: str) -> CallQuery:
+    within = CallQuery.of(workspace=workspace and token("workspace", workspace))
+    return CallQuery.parse(query).only("pending calls", *OF_DECIDED) & within
+
+
+async def _matching(
+    ledger: Ledger, chosen: CallQuery, name: str, order: CallOrder = OLDEST
+) -> tuple[list[Entry], list[BadEntry]]:
+    """The pending calls that the query selects, for this reader; and the entries that cannot be
+    read.
+    """
+    index = queue.index_of(await ledger.log.pending.entries())
+    seen = await _seen(ledger, index.oldest(), chosen, name, order)
+    return index.oldest(None, chosen, seen, order), index.unreadable(chosen)
+
+
+async def _seen(
+    ledger: Ledger,
+    entries: Sequence[Entry],
+    chosen: CallQuery,
+    name: str,
+    order: CallOrder = OLDEST,
+) -> Seen:
+    mine = await asked_of(ledger, name) if name and chosen.needs_reader else None
+    return await seen_by(ledger, entries, chosen, order, mine)
 
 
 def _named[T: (Entry, CallInDoubt)](found: T) -> T:
@@ -155,15 +197,24 @@ def _report_in_doubt(found: Sequence[CallInDoubt], limit: int | None, *, json: b
     print_message(f"{len(found)} in doubt{oldest}. Find out what became of each, then record it.")
 
 
-async def _watch_pending(ledger: Ledger, workspace: str, *, json: bool) -> None:
+async def _watch_pending(ledger: Ledger, chosen: CallQuery, name: str, *, json: bool) -> None:
+    shown = set[str]()
     async with aclosing(changes(ledger)) as coming:
         async for changed in coming:
+            came = [entry for _, entry in changed if isinstance(entry, Entry)]
+            selects = chosen.selecting(await _seen(ledger, came, chosen, name))
             for key, entry in changed:
-                if not workspace or key.startswith(f"{workspace}."):
-                    call = key.replace(".", "/")
-                    _print_change(call, entry, json=json)
-                    if entry is None and not json:
-                        print_line(f"decided  {call}{await _how(ledger, call)}")
+                if isinstance(entry, Entry):
+                    is_shown = selects(entry)
+                else:
+                    is_shown = key in shown if entry is None else chosen.covers(key)
+                if not is_shown:
+                    continue
+                shown.add(key)
+                call = key.replace(".", "/")
+                _print_change(call, entry, json=json)
+                if entry is None and not json:
+                    print_line(f"decided  {call}{await _how(ledger, call)}")
 
 
 def _warn_unreadable(unreadable: Sequence[BadEntry], *, json: bool) -> None:
@@ -205,7 +256,7 @@ async def _how(ledger: Ledger, call: str) -> str:
     examples="""
     ayes approve shop/order-17/refund-1 --as ana
     ayes approve shop/order-17/refund-1 --as ana --edit '{"order":"A-17","amount":100}'
-    ayes approve --all --tool 'refund*' -w shop --as ana
+    ayes approve --all --matching 'tool:refund* amount<20' -w shop --as ana
     """,
 )
 async def approve(
@@ -231,7 +282,7 @@ async def approve(
     app,
     examples="""
     ayes deny shop/order-17/refund-1 --as ana --reason "It was refunded before."
-    ayes deny --all --thread shop/order-17 --as ana
+    ayes deny --all --matching thread:shop/order-17 --as ana
     """,
 )
 async def deny(
@@ -253,12 +304,12 @@ async def _vote_on_selection(
     selection: Selection, name: str, ballot: Ballot, confirmation: Confirmation, session: Session
 ) -> int:
     call, every, *_ = selection
-    chosen = CallFilter(selection.workspace, selection.thread, selection.tool)
+    chosen = _chosen(selection.matching, selection.workspace)
     if (call is None) != every:
         raise BadInput("name one CALL, or give --all for all pending calls.")
     if call is not None:
-        if chosen != NO_FILTER:
-            raise BadInput("--tool, --workspace and --thread go with --all, not with one CALL.")
+        if chosen != ALL:
+            raise BadInput("--matching and --workspace go with --all, not with one CALL.")
         return await vote(call, name, ballot, confirmation, session)
     if confirmation.digest or ballot.typed:
         option = "--digest" if confirmation.digest else "--typed"
@@ -336,14 +387,13 @@ async def vote(
 
 
 async def _vote_on_all(
-    name: str, ballot: Ballot, chosen: CallFilter, *, sure: bool, session: Session
+    name: str, ballot: Ballot, chosen: CallQuery, *, sure: bool, session: Session
 ) -> int:
     """Cast the same vote on each pending call that was displayed; 1 if some failed, else 0."""
     if ballot.arguments is not None:
         raise BadInput("--edit is for one call. Name it instead of giving --all.")
-    chosen.checked()
     async with session.as_reviewer(name) as ledger:
-        shown, _, unreadable = queue.oldest(await ledger.log.pending.entries(), chosen=chosen)
+        shown, unreadable = await _matching(ledger, chosen, name)
         _warn_unreadable(unreadable, json=session.json)
         if not shown:
             print_message("No pending call matches. Nothing was recorded.")
@@ -395,7 +445,7 @@ async def hear(
     why`.
     """
     async with session.as_reviewer(name) as ledger:
-        chosen = CallFilter(token("workspace", workspace))
+        chosen = _chosen("", token("workspace", workspace))
         waiting, _, unreadable = queue.oldest(await ledger.log.pending.entries(), chosen=chosen)
         _warn_unreadable(unreadable, json=session.json)
         found = chat_vote.parse_vote(text_or_stdin(message), waiting)

@@ -113,6 +113,9 @@ CallArgument = Annotated[
 ]
 #: A call that is decided already, which the queue does not know and the shell cannot complete.
 DecidedCallArgument = Annotated[str, argument("CALL", "workspace/thread/call")]
+QueryArgument = Annotated[
+    str, argument("QUERY", "Words that calls must match, such as 'tool:refund amount>100'.")
+]
 ThreadArgument = Annotated[str, argument("THREAD", "workspace/thread")]
 WorkspacesOption = Annotated[
     str | None, option("--workspaces", "WS,WS", "Only these, comma-separated; '*': all of them.")
@@ -237,17 +240,14 @@ class Selection(NamedTuple):
         ),
     ] = None
     every: Annotated[
-        bool,
-        option("--all", "All pending calls; --tool, --workspace and --thread select among them."),
+        bool, option("--all", "All pending calls; --matching and --workspace select among them.")
     ] = False
-    tool: Annotated[
-        str, option("--tool", "PATTERN", "With --all: only calls of matching tools.")
+    matching: Annotated[
+        str,
+        option("--matching", "QUERY", "With --all: only calls that `ayes pending QUERY` lists."),
     ] = ""
     workspace: Annotated[
         str, option("-w", "--workspace", "WS", "With --all: only this workspace.")
-    ] = ""
-    thread: Annotated[
-        str, option("--thread", "THREAD", "With --all: only this thread, workspace/thread.")
     ] = ""
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import lru_cache
@@ -47,7 +48,7 @@ class Place(NamedTuple):
 #: In their order; on a phone the first three stand in the header, and the others in its menu.
 PLACES: Final = (
     Place("waiting", "Waiting", "/", "w"),
-    Place("mine", "Mine", "/?mine=true", "m"),
+    Place("mine", "Mine", "/?q=is:mine", "m"),
     Place("doubt", "In doubt", "/doubt", "i"),
     Place("decided", "Decided", "/decided", "d"),
     Place("conversations", "Conversations", "/conversations", "c"),
@@ -157,10 +158,14 @@ def _elsewhere(request: Request, workspace: str) -> str:
     kept = {
         name: value
         for name, value in request.query_params.items()
-        if name not in {"workspace", "thread", "after"}
+        if name not in {"workspace", "after"} and not (name == "q" and _OF_PLACE.search(value))
     }
     path += f"?{urlencode(kept)}" if kept and path == request.url.path else ""
     return _within(path, workspace)
+
+
+#: A word of a query about a place.
+_OF_PLACE: Final = re.compile(r"\b(workspace|thread|call):")
 
 
 def _theme(request: Request) -> str:
@@ -181,6 +186,7 @@ _templates.env.trim_blocks = _templates.env.lstrip_blocks = True
 _templates.env.globals["asset"] = asset
 _templates.env.globals["text_of"] = text_of
 _templates.env.filters["visible"] = visible
+_templates.env.filters["address"] = lambda given: urlencode({k: v for k, v in given.items() if v})
 _templates.env.filters["duration"] = duration
 _templates.env.filters["flags"] = flags
 _templates.env.filters["undoing"] = describe_undoing

@@ -707,6 +707,20 @@ class LedgerClient:
         except UnknownTool:
             return None
 
+    async def secrets(
+        self, tools: Iterable[tuple[str, str, str]]
+    ) -> dict[tuple[str, str, str], tuple[str, ...] | None]:
+        """The places that tools declare as secret, by workspace, name and version of each (without
+        a version none was declared). None: the declaration cannot be read.
+        """
+        found: dict[tuple[str, str, str], tuple[str, ...] | None] = {}
+        for one in tools:
+            try:
+                found[one] = (await self.tool(*one)).declared.secret if one[2] else ()
+            except UnknownTool:
+                found[one] = None
+        return found
+
     # ------------------------------------------------------------------------------------- policies
 
     async def _in_force(self, workspace: str, before: int | None = None) -> AppliedPolicy:

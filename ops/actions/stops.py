@@ -19,7 +19,7 @@ from ayes.ledger.stops import Stop, stops_of
 from ayes.ledger.validity import call_of
 from ayes.ops.actions.grants import check_patterns
 from ayes.ops.actions.votes import GATE_S
-from ayes.projections.call_filter import CallFilter
+from ayes.projections.call_query import CallQuery
 from ayes.projections.pending import Entry, oldest
 from ayes.projections.views.copied import copied
 from ayes.projections.views.stop import StopAccount, StoppedCall, stop_state
@@ -123,7 +123,10 @@ async def account(ledger: Ledger, stop: Stop) -> StopAccount:
         running=_sorted(running),
         in_doubt=_sorted(in_doubt),
         held=_sorted(held),
-        pending=sum(_covers(stop, one) for one in oldest(entries, chosen=CallFilter(workspace))[0]),
+        pending=sum(
+            _covers(stop, one)
+            for one in oldest(entries, chosen=CallQuery.of(workspace=workspace)).entries
+        ),
         looked_since=first.recorded_at if first else None,
     )
 

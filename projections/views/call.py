@@ -202,6 +202,7 @@ class PendingCall(Struct, frozen=True):
     undoing: e.Undoing | None
     #: The position of the approval request in the log.
     seq: int
+    labels: dict[str, str]
     #: Whether the visitor was asked, or a person who delegated to them, and has not voted.
     mine: bool
     #: Whether the visitor has voted, and others are missing.
@@ -222,6 +223,7 @@ def pending_call(entry: Entry, *, mine: bool, voted: bool, confirms: bool) -> Pe
         voted=voted,
         may_confirm=mine and not voted and confirms,
         mode=entry.mode or "four_eyes",
+        labels=entry.labels or {},
     )
 
 
@@ -382,6 +384,7 @@ class DecidedCall(Struct, frozen=True):
     finished_at: datetime | None
     #: The position of the decision in the log.
     seq: int
+    labels: dict[str, str]
 
 
 def decided_call(call: Call) -> DecidedCall:
@@ -410,6 +413,7 @@ def decided_call(call: Call) -> DecidedCall:
         decided_at=call.decided.recorded_at,
         finished_at=call.finished.recorded_at if call.finished else None,
         seq=call.decided.seq,
+        labels=wish.labels,
     )
 
 

@@ -29,7 +29,7 @@ from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.key_value import KeyValue
 from ayes.projections import pending
-from ayes.projections.call_filter import CallFilter
+from ayes.projections.call_query import CallQuery
 from ayes.projections.pending import Entry
 from ayes.schemas.errors import BadInput, BrokerRefused
 
@@ -61,7 +61,7 @@ async def test_whoever_enters_has_all_that_waits(ledger: Ledger):
     async with PendingView(ledger) as inbox:
         assert [one.seq for one in inbox.entries.oldest()] == [1, 3, 5, 7, 9]
         assert [one.seq for one in inbox.entries.oldest(2)] == [1, 3]
-        assert [one.seq for one in inbox.entries.oldest(1, CallFilter("shop"))] == [7]
+        assert [one.seq for one in inbox.entries.oldest(1, CallQuery.of(workspace="shop"))] == [7]
 
 
 async def test_what_changes_is_taken_in_its_place(ledger: Ledger):

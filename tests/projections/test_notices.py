@@ -14,7 +14,6 @@ from ayes.projections.notices import (
     MAX_CHARACTERS,
     MAX_LISTED,
     MAX_SUBJECT,
-    REDACTED,
     DigestEntry,
     digest,
     notice,
@@ -23,6 +22,7 @@ from ayes.projections.notices import (
 )
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
+from ayes.schemas.redaction import REDACTED
 
 CALL = REF.wish(1, 0)
 WISH = e.Wish(tool="refund", arguments='{"order":"A-17","card":{"number":"4111"}}')

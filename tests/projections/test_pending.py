@@ -1,5 +1,6 @@
 """The queue of open approvals, and folds over a whole log."""
 
+from collections import Counter
 from datetime import timedelta, timezone
 
 import msgspec
@@ -13,7 +14,8 @@ from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import Change
 from ayes.ledger.validity import call_of, may_vote
 from ayes.projections import pending
-from ayes.projections.call_filter import NO_FILTER, CallFilter
+from ayes.projections.call_order import CallOrder
+from ayes.projections.call_query import CallQuery
 from ayes.projections.fold import ProjectionState
 from ayes.projections.thread import thread_of
 from ayes.schemas import events as e
@@ -256,7 +258,14 @@ def asked_at(
     """The question that stands at that place of the log."""
     entry = pending.entry(call(asked()))
     return msgspec.structs.replace(
-        entry, workspace=workspace, call=f"c{seq}", tool=tool, asked_as_well=asked_as_well, seq=seq
+        entry,
+        workspace=workspace,
+        call=f"c{seq}",
+        tool=tool,
+        arguments=f'{{"amount": {seq % 4}}}' if seq % 5 else "{}",
+        due_at=START + timedelta(minutes=seq * 5 % 7) if seq % 3 else None,
+        asked_as_well=asked_as_well,
+        seq=seq,
     )
 
 
@@ -267,31 +276,37 @@ def written(seq: int, stage: int = 0) -> tuple[str, bytes]:
     return pending.key(entry.ref), pending.encode(entry)
 
 
-CHOICES = [
-    NO_FILTER,
-    CallFilter("shop"),
-    CallFilter(thread="acme/t1"),
-    CallFilter(tool="ship*"),
-    CallFilter("acme", tool="refund"),
-    CallFilter("nobody"),
-]
+#: Queries, each with what it says.
+CHOICES = {
+    "": lambda one: True,
+    "workspace:shop": lambda one: one.workspace == "shop",
+    "thread:acme/t1": lambda one: one.workspace == "acme",
+    "tool:ship*": lambda one: "ship" in one.tool,
+    "workspace:acme tool:refund": lambda one: (one.workspace, one.tool) == ("acme", "refund"),
+    "workspace:nobody": lambda one: False,
+    "amount>1": lambda one: '"amount": 2' in one.arguments or '"amount": 3' in one.arguments,
+    "refund -c3": lambda one: one.tool == "refund" and one.call != "c3",
+}
+ORDERS = {
+    ("age", ""): lambda one: one.seq,
+    ("-age", ""): lambda one: -one.seq,
+    ("due", ""): lambda one: (one.due_at is None, one.due_at or START, one.seq),
+    ("-due", ""): lambda one: (one.due_at is None, START - (one.due_at or START), one.seq),
+    ("field:amount", ""): lambda one: (amount(one) is None, amount(one) or 0, one.seq),
+    ("-field:amount", ""): lambda one: (amount(one) is None, -(amount(one) or 0), one.seq),
+    ("-age", "tool"): lambda one: (one.tool, -one.seq),
+    ("-field:amount", "rule"): lambda one: (amount(one) is None, -(amount(one) or 0), one.seq),
+}
 
 
-def plainly(values, most, chosen) -> list[pending.Entry]:
-    """The oldest, as anybody would find them: read all, leave out, sort, cut."""
-    entries = [pending.decode(value) for value in values]
-    fits = [
-        one
-        for one in entries
-        if (not chosen.workspace or one.workspace == chosen.workspace)
-        and (not chosen.thread or f"{one.workspace}/{one.thread}" == chosen.thread)
-        and (
-            not chosen.tool
-            or one.tool == chosen.tool
-            or (chosen.tool == "ship*" and "ship" in one.tool)
-        )
-    ]
-    return sorted(fits, key=lambda one: one.seq)[:most]
+def amount(entry):
+    return msgspec.json.decode(entry.arguments).get("amount")
+
+
+def plainly(values, most, chosen, order=("age", "")) -> list[pending.Entry]:
+    """What is listed, as anybody would find it: read all, leave out, sort, cut."""
+    entries = filter(CHOICES[chosen], map(pending.decode, values))
+    return sorted(entries, key=ORDERS[order])[:most]
 
 
 #: What may happen to one call: it is put (again, at that stage), or deleted.
@@ -323,20 +338,21 @@ def test_what_is_kept_is_what_is_listed(story):
         for chosen in CHOICES:
             for most in (None, 0, 3):
                 expected = plainly(there.values(), most, chosen)
-                assert waiting.oldest(most, chosen) == expected
-                assert pending.oldest(there, most, chosen).entries == expected
+                query = CallQuery.parse(chosen)
+                assert waiting.oldest(most, query) == expected
+                assert pending.oldest(there, most, query).entries == expected
 
 
 @given(
     st.lists(SAID, max_size=30),
-    st.sampled_from(CHOICES),
+    st.sampled_from([*CHOICES]),
     st.integers(1, 4),
-    st.integers(600, 3_000),
-    st.booleans(),
+    st.integers(700, 3_000),
+    st.sampled_from([*ORDERS]),
 )
-def test_pages_are_what_is_listed(said, chosen, most, room, newest_first):
-    """Page after page gives each entry once, oldest or newest first, with the bytes of the bucket;
-    none is longer than was asked for.
+def test_pages_are_what_is_listed(said, chosen, most, room, order):
+    """Page after page gives each entry once, in any order, with the bytes of the bucket; none is
+    longer than was asked for.
     """
     there: dict[str, bytes] = {}
     for seq, stage in said:
@@ -344,11 +360,12 @@ def test_pages_are_what_is_listed(said, chosen, most, room, newest_first):
     there = {key: value for key, value in there.items() if value}
     waiting = pending.PendingIndex()
     waiting.apply(Change(there, whole=True))
-    expected = plainly(there.values(), None, chosen)[:: -1 if newest_first else 1]
+    expected = plainly(there.values(), None, chosen, order)
+    query, wanted = CallQuery.parse(chosen), CallOrder.parse(*order)
     found: list[bytes] = []
     after, more = None, True
     while more:
-        page = waiting.page(most, room, chosen, after, newest_first=newest_first)
+        page = waiting.page(most, room, query, after, order=wanted)
         assert page.waiting == len(expected)
         assert len(page.entries) <= most
         assert sum(len(bytes(raw)) + 1 for raw in page.entries) <= room
@@ -357,6 +374,9 @@ def test_pages_are_what_is_listed(said, chosen, most, room, newest_first):
         assert len(found) <= len(expected)
         more, after = page.more, page.after
     assert list(map(pending.decode, found)) == expected
+    assert waiting.oldest(None, query, order=wanted) == expected
+    if page.groups:
+        assert page.groups == Counter(getattr(one, order[1]) for one in expected)
     assert set(found) <= set(there.values())
 
 
@@ -397,6 +417,39 @@ def test_a_page_goes_on_behind_what_is_gone():
     assert waiting.page(2, 10_000, after=page.after) == pending.Page(4, (), more=False, after=None)
 
 
+@given(st.lists(SAID, max_size=20), st.lists(SAID, max_size=20), st.sampled_from([*ORDERS]))
+def test_in_any_order_pages_go_on_while_calls_come_and_go(before, meanwhile, order):
+    """What is there all the time is listed once, whatever else happens between two pages."""
+    waiting, there = pending.PendingIndex(), {}
+    for seq, stage in before:
+        there[written(seq)[0]] = b"" if stage is None else written(seq, stage)[1]
+    waiting.apply(Change(dict(there), whole=True))
+    stays = {key for key, value in there.items() if value}
+    changes, found, page = iter(meanwhile), list[str](), None
+    while page is None or page.more:
+        page = waiting.page(2, 10_000, after=page and page.after, order=CallOrder.parse(*order))
+        found += [pending.key(pending.decode(raw).ref) for raw in page.entries]
+        if (change := next(changes, None)) is not None:
+            key, value = written(change[0], change[1] or 0)
+            waiting.apply(Change({key: b"" if change[1] is None else value}, whole=False))
+            stays -= {key} if change[1] is None else set()
+    assert all(found.count(key) == 1 for key in stays)
+
+
+def test_what_is_searched_of_an_entry_goes_with_it():
+    """It is written anew, or decided: no text of before is found, and none is kept."""
+    waiting = pending.PendingIndex()
+    key, first = written(2)
+    waiting.apply(Change({key: first}, whole=True))
+    assert len(waiting.oldest(None, CallQuery.parse("rita"))) == 1
+    other = msgspec.structs.replace(pending.decode(first), requester="olga")
+    waiting.apply(Change({key: pending.encode(other)}, whole=False))
+    assert waiting.oldest(None, CallQuery.parse("rita")) == []
+    assert len(waiting.oldest(None, CallQuery.parse("olga"))) == 1
+    waiting.apply(Change({key: b""}, whole=False))
+    assert waiting._texts == {}
+
+
 def test_an_entry_that_no_page_can_hold_is_named():
     """Rather than a page without it, or one that never ends."""
     waiting = pending.PendingIndex()
@@ -419,14 +472,14 @@ def test_an_entry_that_no_page_can_hold_is_named():
 def test_a_key_says_whose_an_entry_is(key, covered):
     """By whole names, and a key that is none belongs to nobody."""
     choices = {
-        "every": NO_FILTER,
-        "workspace": CallFilter("acme"),
-        "thread": CallFilter(thread="acme/t1"),
-        "both": CallFilter("acme", "acme/t1"),
-        "neither": CallFilter("shop", "acme/t1"),
-        "dotted": CallFilter("acme.t1"),
+        "every": "refund amount>1",
+        "workspace": "workspace:acme",
+        "thread": "thread:acme/t1",
+        "both": "workspace:acme thread:t1",
+        "neither": "workspace:shop thread:acme/t1",
     }
-    assert {name for name, chosen in choices.items() if chosen.covers(key)} == covered
+    found = {name for name, text in choices.items() if CallQuery.parse(text).covers(key)}
+    assert found == covered
 
 
 def test_an_entry_that_is_written_anew_keeps_its_place():

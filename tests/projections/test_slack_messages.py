@@ -8,7 +8,7 @@ from stories import REF, Story, life, question, request
 
 from ayes.ledger.call import Call
 from ayes.ledger.validity import call_of
-from ayes.projections.notices import CUT, REDACTED
+from ayes.projections.notices import CUT
 from ayes.projections.slack_messages import (
     APPROVE,
     DENY,
@@ -19,6 +19,7 @@ from ayes.projections.slack_messages import (
     reason_form,
 )
 from ayes.schemas import events as e
+from ayes.schemas.redaction import REDACTED
 
 CALL = REF.wish(1, 0)
 WISH = e.Wish(tool="refund", arguments='{"order":"A-17"}')

@@ -17,7 +17,7 @@ from ayes.ledger.clients.reviewers import Ballot
 from ayes.ledger.clients.services import Ledger
 from ayes.ops.actions.votes import state_of
 from ayes.projections import pending
-from ayes.projections.call_filter import CallFilter
+from ayes.projections.call_query import CallQuery
 from ayes.projections.views.content import held_in
 from ayes.schemas import events as e
 from ayes.schemas.content import words
@@ -55,7 +55,7 @@ async def step(ledger: Ledger, name: str, do: str, given: dict[str, Any]) -> Any
             return await state(ledger, await ledger.reviewer(name).revoke(call, **given))
         case "pending":
             entries = await ledger.log.pending.entries()
-            found = pending.oldest(entries, 50, CallFilter(thread=thread))
+            found = pending.oldest(entries, 50, CallQuery.of(thread=thread))
             calls = [{"digest": one.digest, "arguments": one.arguments} for one in found.entries]
             return {"waiting": found.waiting, "calls": calls}
         case "show":

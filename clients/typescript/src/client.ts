@@ -324,9 +324,10 @@ export class Client {
     return this.#ask("revoke", { call, ...what });
   }
 
-  /** A page of the calls that wait for people, the oldest first. */
+  /** A page of the calls that wait for people, the oldest first unless `sort` says otherwise. `q` is
+   * what is searched, such as `tool:refund amount>100 is:mine`. */
   pending(
-    filter: { workspace?: string; thread?: string; tool?: string; mine?: boolean; after?: string } = {},
+    filter: { workspace?: string; q?: string; sort?: string; after?: string } = {},
   ): Promise<{ calls: PendingCall[]; waiting: number; next: string | null }> {
     return this.#ask("pending", filter);
   }

@@ -62,7 +62,7 @@ async function step(endpoint: Endpoint, actor: string, fields: Record<string, un
     case "revoke":
       return client.revoke(call, given);
     case "pending":
-      return client.pending({ thread, ...given });
+      return client.pending({ q: `thread:${thread}`, ...given });
     case "show":
       return client.show(call);
     case "say":

@@ -9,7 +9,7 @@ from fastapi.responses import HTMLResponse
 from ayes.interfaces.api import calls
 from ayes.interfaces.api.doubts import Doubtful
 from ayes.interfaces.api.identity import Reading, Visit
-from ayes.interfaces.api.queries import CallQuery
+from ayes.interfaces.api.queries import Listing
 from ayes.interfaces.console.display.texts import text_of
 from ayes.interfaces.console.display.values import value_of
 from ayes.interfaces.console.rendering import page
@@ -18,7 +18,7 @@ router: Final = APIRouter()
 
 
 @router.get("/doubt")
-async def doubt(chosen: Annotated[CallQuery, Query()], visit: Reading) -> HTMLResponse:
+async def doubt(chosen: Annotated[Listing, Query()], visit: Reading) -> HTMLResponse:
     chosen = chosen.model_copy(update={"status": "in_doubt"})
     found = await calls.calls(chosen, visit)
     assert isinstance(found, Doubtful)

@@ -5,12 +5,16 @@ from collections.abc import Awaitable, Callable
 from functools import wraps
 from http import HTTPStatus
 from typing import Annotated, Any, Final
+from urllib.parse import urlencode
 
-from fastapi import Form
+from fastapi import Form, Request
 from fastapi.responses import RedirectResponse, Response
 from pydantic import AfterValidator, BaseModel, Field
 
-from ayes.schemas.errors import AlreadyFilled, ApprovalsError
+from ayes.interfaces.api.queries import Queried
+from ayes.projections.call_query import ALL
+from ayes.schemas.errors import AlreadyFilled, ApprovalsError, BadInput
+from ayes.schemas.ids import is_token
 
 #: The longest reason that a form may send.
 _MAX_TEXT: Final = 20_000
@@ -36,6 +40,27 @@ def kept[F: BaseModel](form: F, problem: ApprovalsError | None) -> F:
     """The form to be sent again: by another name if what was sent before has that one."""
     is_taken = isinstance(problem, AlreadyFilled)
     return form.model_copy(update={"name": type(form)().name}) if is_taken else form  # type: ignore[attr-defined]
+
+
+def search_box(request: Request, searched: Queried) -> dict[str, Any]:
+    """What the box of a list shows: each word of the query with the address of the list without
+    it; and the address of the whole list.
+    """
+    try:
+        query = searched.typed
+    except BadInput:
+        query = ALL
+
+    def address(q: str) -> str:
+        given = {**request.query_params, "q": q}
+        kept = {name: one for name, one in given.items() if one and name != "after"}
+        return f"{request.url.path}?{urlencode(kept)}"
+
+    return {
+        "words": [(word, address(str(query.without(word)))) for word in query.words],
+        "all": address(""),
+        "is_call": len(named := searched.q.split("/")) == 3 and all(map(is_token, named)),
+    }
 
 
 def patterns(text: str) -> tuple[str, ...]:

@@ -2,42 +2,45 @@
 
 from datetime import UTC, datetime
 from typing import Annotated, Final
-from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Query
-from fastapi.responses import HTMLResponse, Response
+from fastapi.responses import HTMLResponse
 
 from ayes.interfaces.api import calls
+from ayes.interfaces.api.calls import Waiting
 from ayes.interfaces.api.identity import Reading
-from ayes.interfaces.api.queries import CallQuery
-from ayes.interfaces.console.pages.forms import to
+from ayes.interfaces.api.queries import Listing
+from ayes.interfaces.console.pages.forms import search_box
 from ayes.interfaces.console.rendering import is_fragment, page
+from ayes.projections.call_order import GROUPS
+from ayes.projections.call_query import MINE
+from ayes.schemas.errors import BadInput
 
 router: Final = APIRouter()
 
+#: The views that everybody has, and how they are sorted.
+_VIEWS: Final = (("All", "", ""), ("Mine", str(MINE), ""), ("Due soon", "due<1h", "due"))
+
 
 @router.get("/")
-async def waiting(visit: Reading, chosen: Annotated[CallQuery, Query()]) -> HTMLResponse:
+async def waiting(visit: Reading, chosen: Annotated[Listing, Query()]) -> HTMLResponse:
     """The list; without the frame of the page for console.js."""
-    found = await calls.waiting(chosen, visit)
+    found, problem = Waiting(calls=[], waiting=0, next=None), None
+    try:
+        found = await calls.waiting(chosen, visit)
+    except BadInput as bad:
+        problem = bad
     following = visit.request.url.include_query_params(after=found.next)
     return page(
         visit,
         "_waiting.html" if is_fragment(visit.request) else "waiting.html",
+        problem,
         found=found,
         chosen=chosen,
+        **search_box(visit.request, chosen),
+        groups=GROUPS,
+        views=_VIEWS,
+        is_mine=chosen.q == str(MINE),
         now=datetime.now(UTC),
-        is_filtered=any((chosen.thread, chosen.tool, chosen.rule, chosen.overdue)),
         following=f"/?{following.query}" if found.next else "",
     )
-
-
-@router.get("/search")
-async def search(q: str = "", workspace: str = "") -> Response:
-    """To the call or the thread of this name, else to the waiting calls of such a tool."""
-    parts = q.strip().split("/")
-    if len(parts) in {2, 3}:
-        path = f"/{'calls' if len(parts) == 3 else 'conversations'}/{quote('/'.join(parts))}"
-    else:
-        path = f"/?{urlencode({'tool': f'*{q.strip()}*', 'workspace': workspace})}"
-    return to(path)

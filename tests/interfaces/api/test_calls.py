@@ -58,23 +58,22 @@ async def test_lists_have_filters_orders_and_pages(shop, client):
         await shop.ask(f"shop/order-{number % 2}/refund-{number}")
     page = await listed(client, 5)
     assert names(page) == [f"refund-{number}" for number in range(1, 6)]
-    for order, first in (
-        ("oldest", ["refund-1", "refund-2"]),
-        ("newest", ["refund-5", "refund-4"]),
-    ):
-        found, query = [], f"{PENDING}&order={order}&limit=2"
+    for order, first in (("age", ["refund-1", "refund-2"]), ("-age", ["refund-5", "refund-4"])):
+        found, query = [], f"{PENDING}&sort={order}&limit=2"
         while query:
             page = (await client.get(query)).json()
             found += names(page)
-            query = page["next"] and f"{PENDING}&order={order}&limit=2&after={page['next']}"
+            query = page["next"] and f"{PENDING}&sort={order}&limit=2&after={page['next']}"
         assert (found[:2], len(set(found)), page["waiting"]) == (first, 5, 5)
     filters = {
-        "thread=shop/order-1": 3,
-        "workspace=shop&tool=re*": 5,
+        "q=thread:shop/order-1": 3,
+        "workspace=shop&q=tool:re*": 5,
         "workspace=elsewhere": 0,
-        "rule=large refunds": 5,
-        "rule=another": 0,
-        "overdue=true": 0,
+        'q=rule:"large refunds" rita': 5,
+        "q=rule:another": 0,
+        "q=is:overdue": 0,
+        "q=amount>100 A-17": 5,
+        "q=-amount>100": 0,
     }
     for chosen, count in filters.items():
         assert len((await client.get(f"{PENDING}&{chosen}")).json()["calls"]) == count, chosen
@@ -84,14 +83,14 @@ async def test_what_is_mine_is_what_i_may_decide(shop, client):
     """The requester sees the call and may only withdraw it; an auditor may nothing."""
     await shop.ask(CALL)
     await listed(client, 1)
-    assert names((await client.get(f"{PENDING}&mine=true")).json()) == ["refund-1"]
+    assert names((await client.get(f"{PENDING}&q=is:mine")).json()) == ["refund-1"]
     able, _ = await may(client, CALL)
     assert able == {"approve", "deny", "answer", "edit", "withdraw"}
 
     shop.visitor = Visitor("rita", frozenset({Role.REVIEWER}))
     page = (await client.get(PENDING)).json()
     assert [one["mine"] for one in page["calls"]] == [False]
-    assert names((await client.get(f"{PENDING}&mine=true")).json()) == []
+    assert names((await client.get(f"{PENDING}&q=is:mine")).json()) == []
     able, why_not = await may(client, CALL)
     assert able == {"withdraw"}
     assert why_not["approve"].startswith(f"rita asked for {CALL}")
@@ -187,18 +186,18 @@ async def test_a_delegate_finds_what_is_theirs(shop, client):
     """Calls about which a person was asked are also of those to whom that person delegated."""
     await shop.ask(CALL)
     await listed(client, 1)
-    assert names((await client.get(f"{PENDING}&mine=true")).json()) == []
+    assert names((await client.get(f"{PENDING}&q=is:mine")).json()) == []
     lea, now = await shop.app.state.backend.reviewer("lea"), datetime.now(UTC)
     hour = timedelta(hours=1)
     await lea.delegate("shop/lea/away", "ana", starts_at=now - hour, ends_at=now + hour)
-    assert names((await client.get(f"{PENDING}&mine=true")).json()) == ["refund-1"]
+    assert names((await client.get(f"{PENDING}&q=is:mine")).json()) == ["refund-1"]
 
     async with Ledger.connect(shop.server.store.path, role="organisation") as organisation:
         told, one_of_hr = organisation.record_person, e.PersonAdded(workspaces=("hr",))
         await told(partial(person_slot, "lea"), one_of_hr)  # her voice is not one here
-        assert names((await client.get(f"{PENDING}&mine=true")).json()) == []
+        assert names((await client.get(f"{PENDING}&q=is:mine")).json()) == []
         await told(partial(person_slot, "lea"), e.PersonAdded())
-        assert names((await client.get(f"{PENDING}&mine=true")).json()) == ["refund-1"]
+        assert names((await client.get(f"{PENDING}&q=is:mine")).json()) == ["refund-1"]
 
 
 @pytest.mark.parametrize("shop", [POLICY_OF_TWO], indirect=True, ids=["two votes"])
@@ -210,7 +209,7 @@ async def test_a_call_on_which_i_voted_is_mine_no_more(shop, client):
     assert (voted.json()["status"], voted.json()["agree"]) == ("pending", ["ana"])
     [found] = (await client.get(PENDING)).json()["calls"]
     assert (found["mine"], found["voted"]) == (False, True)
-    assert names((await client.get(f"{PENDING}&mine=true")).json()) == []
+    assert names((await client.get(f"{PENDING}&q=is:mine")).json()) == []
     record = (await client.get(PATH)).json()
     [ballot] = record["votes"]
     assert (ballot["reviewer"], ballot["reason"], ballot["void"]) == ("ana", vote["reason"], "")
@@ -261,7 +260,7 @@ async def test_a_call_in_doubt_is_listed_until_somebody_reconciles_it(shop, clie
     assert (await client.get(DOUBTFUL)).json()["calls"] == []
     await shop.service.doubt(CALL, "the process is gone")
 
-    [found] = (await client.get(f"{DOUBTFUL}&mine=true")).json()["calls"]
+    [found] = (await client.get(f"{DOUBTFUL}&q=is:mine")).json()["calls"]
     assert (found["call"], found["recorded"]) == (CALL, True)
     able, _ = await may(client, CALL)
     assert able == {"reconcile"}
@@ -284,7 +283,7 @@ async def test_a_request_without_an_answer_is_a_problem(client):
         answer = await client.get("/api/v1/calls", params={"after": after})
         assert (answer.status_code, after) == (422, after)
         assert "is not a cursor" in answer.json()["detail"]
-    for query in ("status=decided&mine=true", "status=in_doubt&overdue=true", "status=requested"):
+    for query in ("status=decided&q=is:mine", "status=in_doubt&overdue=true", "status=requested"):
         assert (await client.get(f"/api/v1/calls?{query}")).status_code == 422, query
     answer = await client.get("/api/v1/calls/shop/order-17/nothing")
     assert answer.status_code == 404
@@ -301,7 +300,7 @@ async def test_a_tool_of_a_server_has_its_own_name_everywhere(tmp_path):
         record = (await client.get("/api/v1/calls/shop/t/c-1")).json()
         [declared] = (await client.get("/api/v1/tools/shop")).json()
         assert {found["tool"], record["state"]["tool"], declared["name"]} == {spec.name}
-        chosen = await client.get("/api/v1/calls?status=pending&tool=github/*")
+        chosen = await client.get("/api/v1/calls?status=pending&q=tool:github/*")
         assert [one["tool"] for one in chosen.json()["calls"]] == [spec.name]
         page = await client.get("/calls/shop/t/c-1")
         assert page.status_code == 200

@@ -1,7 +1,6 @@
 """Searching decided calls: the same in the log and in the lake, in pages, in either order."""
 
 import asyncio
-from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import pytest
@@ -14,12 +13,12 @@ from ayes.interfaces.api import search as searching
 from ayes.interfaces.api import windows
 from ayes.interfaces.api.decided import page
 from ayes.interfaces.api.scope import scoped
-from ayes.interfaces.api.search import DecidedFilter
 from ayes.ledger.clients.services import Ledger
 from ayes.ops.lake.sync import log_of
 from ayes.ops.lake.writer import LakeWriter
+from ayes.projections.call_query import ALL, CallQuery
 from ayes.schemas import events as e
-from ayes.schemas.errors import BadId, BadInput
+from ayes.schemas.errors import BadInput
 from ayes.schemas.slots import ThreadRef
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -101,31 +100,32 @@ async def known(ledger):
     return await asyncio.gather(*(ledger.call(fact.slot.call_ref) for fact in decisions))
 
 
+find = CallQuery.parse
 SEARCHES = {
-    "all": (DecidedFilter(), lambda _: True),
-    "workspace": (DecidedFilter(workspace="bank"), lambda call: call.ref.workspace == "bank"),
+    "all": (ALL, lambda _: True),
+    "workspace": (find("workspace:bank"), lambda call: call.ref.workspace == "bank"),
     "thread": (
-        DecidedFilter(thread="shop/t1"),
+        find("thread:shop/t1"),
         lambda call: str(call.ref.thread_ref) == "shop/t1",
     ),
-    "tool": (DecidedFilter(tool="cancel"), lambda call: call.wish.tool == "cancel"),
-    "tools": (DecidedFilter(tool="re*"), lambda call: call.wish.tool.startswith("re")),
-    "odd tool": (DecidedFilter(tool="re[[]und"), lambda call: call.wish.tool == "re[und"),
+    "tool": (find("tool:Cancel"), lambda call: call.wish.tool == "cancel"),
+    "tools": (find("tool:re*"), lambda call: call.wish.tool.startswith("re")),
+    "odd tool": (find("tool:re[und"), lambda call: call.wish.tool == "re[und"),
     "rule": (
-        DecidedFilter(rule="rule 1"),
+        find('rule:"rule 1"'),
         lambda call: getattr(call.decided.event, "rule", "") == "rule 1",
     ),
     "verdict": (
-        DecidedFilter(verdict="denied"),
+        find("verdict:denied"),
         lambda call: isinstance(call.decided.event, e.Denied),
     ),
-    "status": (DecidedFilter(status="running"), lambda call: call.status == "running"),
+    "status": (find("status:running"), lambda call: call.status == "running"),
     "by": (
-        DecidedFilter(by="ben"),
+        find("by:ben"),
         lambda call: "ben" in getattr(call.decided.event, "voters", ()),
     ),
-    "requester": (DecidedFilter(requester="cai"), lambda call: call.wish.requester == "cai"),
-    "nothing": (DecidedFilter(tool="refund", requester="nobody"), lambda _: False),
+    "requester": (find("requester:cai"), lambda call: call.wish.requester == "cai"),
+    "nothing": (find("tool:refund requester:nobody"), lambda _: False),
 }
 
 
@@ -143,9 +143,9 @@ async def test_a_visitor_finds_what_was_decided_in_their_workspaces(
     assert own
     assert (len(own) == len(every)) == (len(scope) > 1)
     for order, expected in ("oldest", own), ("newest", own[::-1]):
-        assert [one.call for one in await pages(seen, DecidedFilter(), order)] == expected
+        assert [one.call for one in await pages(seen, ALL, order)] == expected
     if "shop" not in scope:
-        assert await pages(seen, DecidedFilter(thread="shop/t1")) == []
+        assert await pages(seen, find("thread:shop/t1")) == []
 
 
 @pytest.mark.parametrize("name", sampled(SEARCHES, "all", "tool", "by", "nothing"))
@@ -163,12 +163,13 @@ async def test_what_is_found(past, backend, name):
 async def test_a_time_is_a_search(past, backend):
     calls = await known(past.ledger)
     since, until = (calls[place].decided.recorded_at for place in (10, 30))
-    found = await pages(backend, DecidedFilter(since=since, until=until), "oldest")
+    found = await pages(
+        backend, find(f"since:{since.isoformat()} until:{until.isoformat()}"), "oldest"
+    )
     assert [one.call for one in found] == [
         str(call.ref) for call in calls if since <= call.decided.recorded_at < until
     ]
-    future = datetime(2999, 1, 1, tzinfo=UTC)
-    assert await pages(backend, DecidedFilter(since=future)) == []
+    assert await pages(backend, find("since:2999-01-01")) == []
 
 
 async def test_a_page_shows_a_call_as_it_is_now(past, backend):
@@ -179,11 +180,11 @@ async def test_a_page_shows_a_call_as_it_is_now(past, backend):
     before, after = facts[:3], facts[3:]
     for slot, event in before:
         await past.ledger.append(slot, event)
-    [found] = (await page(backend, DecidedFilter(thread=str(thread)))).calls
+    [found] = (await page(backend, find(f"thread:{thread}"))).calls
     assert found.verdict == "approved"
     for slot, event in after:
         await past.ledger.append(slot, event)
-    [found] = (await page(backend, DecidedFilter(thread=str(thread)))).calls
+    [found] = (await page(backend, find(f"thread:{thread}"))).calls
     assert (found.status, found.by, found.rule) == ("returned", ("ana",), "money")
 
 
@@ -201,15 +202,17 @@ async def test_a_lake_of_another_log_is_not_searched(past, tmp_path):
     with LakeWriter.open(tmp_path / "other", "1") as lake:
         lake.publish()
     backend = SimpleNamespace(reading=past.ledger, lake=tmp_path / "other" / "lake")
-    assert len(await pages(backend, DecidedFilter())) >= CALLS // 2
+    assert len(await pages(backend, ALL)) >= CALLS // 2
 
 
 @pytest.mark.parametrize("after", ["x", "-1", "1" * 30])
 async def test_a_cursor_that_is_none_is_refused(backend, after):
     with pytest.raises(BadInput, match="is not a cursor"):
-        await page(backend, DecidedFilter(), after=after)
+        await page(backend, ALL, after=after)
 
 
-async def test_an_id_that_is_none_is_refused(backend):
-    with pytest.raises(BadId):
-        await page(backend, DecidedFilter(workspace="a.b"))
+@pytest.mark.parametrize("text", ["is:mine", "due<1h", "age>1d"])
+async def test_what_decided_calls_do_not_have_is_refused(backend, text):
+    """In words, rather than ignored."""
+    with pytest.raises(BadInput, match=f"{text} does not select decided calls. Leave it out"):
+        await page(backend, find(text))

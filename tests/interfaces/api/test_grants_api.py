@@ -189,7 +189,7 @@ async def test_what_hides_itself_is_spelled_out(shop, client):
         newer = json.dumps({"type": f"New{turned}", "id": "n"}, ensure_ascii=False).encode()
         await admin.log.append(ThreadRef("shop", "odd").said("m1"), newer, "n")
     pages = ("/grants", "/conversations", "/policy/shop?version=2")
-    searches = (f"/?tool={turned}", f"/decided?by={turned}")
+    searches = (f"/?q=tool:{turned}", f"/decided?q=by:{turned}")
     for path in (*pages, *searches):
         page = await client.get(path)
         assert page.status_code == 200, path

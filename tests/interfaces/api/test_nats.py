@@ -116,7 +116,7 @@ async def test_a_whole_approval_is_requests_and_replies(shop: Site):
         assert (again["call"], again["digest"]) == (CALL, requested["digest"])
         waits = await asked(billing, f"{as_service}.wait", call=CALL, timeout_s=0.05)
         assert waits["decided"] is False
-        while not (pending := (await asked(ana, f"{as_ana}.pending", mine=True))["calls"]):
+        while not (pending := (await asked(ana, f"{as_ana}.pending", q="is:mine"))["calls"]):
             pass
         [entry] = pending
         waiting = asyncio.create_task(asked(billing, f"{as_service}.wait", call=CALL, timeout_s=60))
@@ -317,7 +317,7 @@ async def test_many_wait_at_once(shop: Site):
 async def test_null_is_a_field_that_was_left_out(shop: Site):
     """In a query as in a body."""
     async with plain(shop, "reviewer-ana") as ana:
-        assert "calls" in await asked(ana, "approvals.reviewer.ana.pending", mine=None)
+        assert "calls" in await asked(ana, "approvals.reviewer.ana.pending", q=None)
 
 
 async def test_an_answer_that_is_too_large_is_an_error(shop: Site):

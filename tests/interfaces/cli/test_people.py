@@ -342,7 +342,16 @@ def test_all_that_waits_is_decided_at_once_and_failures_are_told_one_by_one(shop
     for call, tool in zip(others, ("pay", "sign"), strict=True):
         ask(shop, call, tool)
     before = last_seq(shop)
-    every = ("approve", "--all", "--tool", "p?y", "-w", "shop", "--thread", thread, "--as", "ana")
+    every = (
+        "approve",
+        "--all",
+        "--matching",
+        f"tool:p?y thread:{thread}",
+        "-w",
+        "shop",
+        "--as",
+        "ana",
+    )
     shown = approvals(*every, store=shop)
     assert (shown.code, shown.out, last_seq(shop)) == (2, "", before)
     for said in (FIVE, SIX, str(mine), "3 calls wait.", "Add --yes to approve all of them."):
@@ -354,7 +363,7 @@ def test_all_that_waits_is_decided_at_once_and_failures_are_told_one_by_one(shop
     assert found[str(hers)][0] == "pending"
     assert found[str(hers)][1].startswith(f"ana asked for {hers}")
     assert [within("wait", call, "--timeout", "0", store=shop).code for call in others] == [8, 8]
-    no = split(f"deny --all --thread {thread} --tool pay --yes --as ben")
+    no = split(f"deny --all --matching 'thread:{thread} tool:pay' --yes --as ben")
     rest = within(*no, store=shop)
     assert rest.code == 0
     assert rest.err.startswith(f"{hers}: Denied by ben at 20")

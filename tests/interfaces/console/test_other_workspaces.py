@@ -119,16 +119,16 @@ BODIES = {
 }
 #: The queries of each GET route that names a workspace in one, besides none.
 QUERIES = {
-    "GET /api/v1/calls": ["workspace={workspace}", "thread={workspace}/{thread}"],
+    "GET /api/v1/calls": ["workspace={workspace}", "q=thread:{workspace}/{thread}", "q=A-17"],
     "GET /api/v1/counts": ["workspace={workspace}"],
-    "GET /api/v1/decided": ["workspace={workspace}", "thread={workspace}/{thread}"],
+    "GET /api/v1/decided": ["workspace={workspace}", "q=thread:{workspace}/{thread}"],
     "GET /api/v1/decided.jsonl": ["workspace={workspace}"],
     "GET /api/v1/grants": ["workspace={workspace}"],
     "GET /api/v1/delegations": ["workspace={workspace}"],
     "GET /api/v1/stops": ["workspace={workspace}"],
     "GET /api/v1/threads": ["workspace={workspace}"],
     "GET /api/v1/threads/{workspace}/{thread}/reply": ["turn=1"],
-    "GET /": ["workspace={workspace}", "thread={workspace}/{thread}"],
+    "GET /": ["workspace={workspace}", "q=thread:{workspace}/{thread}", "q=A-17"],
     "GET /bulk": ["call=" + CALL],
     "GET /doubt": ["workspace={workspace}"],
     "GET /decided": ["workspace={workspace}"],

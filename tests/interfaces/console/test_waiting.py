@@ -7,6 +7,7 @@ from console_client import listed
 
 from ayes.ops.visitors import Role, Visitor
 
+ARGUMENTS = '{"order":"A-17","amount":480}'
 HOSTILE = '{"order":"<script>alert(1)</script>\u202e","amount":1}'
 THE_FRAME = "<html"
 
@@ -29,10 +30,11 @@ async def queue(shop, client):
 
 async def test_the_list_is_oldest_first_and_its_filters_and_pages_are_in_the_address(client, queue):
     assert await rows(client) == queue
-    assert await rows(client, "/?thread=shop/order-17") == [queue[0], queue[2]]
-    assert await rows(client, "/?tool=ref*&mine=true") == queue
-    assert await rows(client, "/?rule=large+refunds&workspace=shop") == queue
-    for nothing in ("/?tool=pay", "/?rule=other", "/?overdue=true", "/?workspace=other"):
+    assert await rows(client, "/?q=thread:shop/order-17") == [queue[0], queue[2]]
+    assert await rows(client, "/?q=tool:ref*+is:mine") == queue
+    assert await rows(client, "/?q=rule:%22large+refunds%22&workspace=shop") == queue
+    assert await rows(client, "/?q=a-17+rita&sort=-age&group=tool") == queue[::-1]
+    for nothing in ("/?q=tool:pay", "/?q=elsewhere", "/?q=is:overdue", "/?workspace=other"):
         assert await rows(client, nothing) == []
     first = await client.get("/?limit=2")
     [following] = re.findall(r'href="(/\?[^"]*after=[^"]*)"', first.text)
@@ -83,7 +85,73 @@ async def test_several_calls_are_shown_before_they_are_decided(shop, client, que
     assert "0 calls are selected. Select between 1 and 50 of them." in none.text
 
 
-async def test_problems_are_pages_and_search_leads_on(client):
+async def test_what_is_searched_is_shown_and_each_word_can_be_taken_out(client, queue):
+    """Without a script: a chip is a link to the list without its word; nothing found says what was
+    searched, and offers to clear it.
+    """
+    page = (await client.get("/?q=tool:refund+a-17+amount>100&sort=due&workspace=shop")).text
+    assert 'value="tool:refund a-17 amount&gt;100"' in page
+    chips = re.findall(r'<a class="badge" href="([^"]+)" aria-label="Take out ([^"]+)"', page)
+    assert [word for _, word in chips] == ["tool:refund", "a-17", "amount&gt;100"]
+    assert chips[1][0] == "/?q=tool%3Arefund+amount%3E100&amp;sort=due&amp;workspace=shop"
+    assert await rows(client, chips[1][0].replace("&amp;", "&")) == queue
+    page = (await client.get("/?q=tool:pay+-rita&workspace=shop")).text
+    assert "<code>tool:pay</code>, <code>-rita</code> among the calls that wait in shop" in page
+    assert '<a href="/?workspace=shop">Show all that wait</a>' in page
+    page = (await client.get("/?q=shop/order-9/refund-1")).text
+    assert '<a href="/calls/shop/order-9/refund-1">Open the call' in page
+
+
+async def test_a_query_that_nobody_understands_stays_in_the_box(client, queue):
+    """With the sentence of the API beside it, and no call that it may not mean."""
+    for path in ("/?q=tool:refund+due:soon", "/decided?q=due%3C1h"):
+        page = await client.get(path)
+        assert page.status_code == 422
+        assert '<p class="error" id="search-problem" role="alert">due' in page.text
+        assert 'aria-invalid="true"' in page.text
+        assert queue[0] not in page.text
+
+
+async def test_a_page_says_mine_where_it_tells_calls_apart(shop, client, queue):
+    """Not on every row of a list of which all are."""
+    badge = '<span class="badge accent">mine</span>'
+    assert badge not in (await client.get("/")).text
+    shop.visitor = Visitor("rita", frozenset({Role.REVIEWER}))
+    await shop.service.request("shop/order-19/refund-1", "refund", ARGUMENTS, requester="olga")
+    await listed(client, 4)
+    page = (await client.get("/")).text
+    assert page.count(badge) == 1
+
+
+async def test_calls_stand_together_below_a_heading_with_their_number(shop, client, queue):
+    await shop.service.request(
+        "shop/order-19/refund-1", "refund", ARGUMENTS, requester="olga", agent="desk-1"
+    )
+    await listed(client, 4)
+    page = (await client.get("/?group=requester&limit=2")).text
+    assert re.findall(r'<h2>(\w+) <span class="count">(\d)</span>', page) == [
+        ("olga", "1"),
+        ("rita", "3"),
+    ]
+    page = (await client.get("/?group=agent")).text
+    assert re.findall(r"<h2>([\w -]+) <span", page) == ["no agent", "desk-1"]
+
+
+async def test_the_box_suggests_names_that_the_visitor_may_see(shop, client, queue):
+    found = (await client.get("/api/v1/names")).json()
+    assert found == {
+        "tool": ["refund"], "agent": [], "requester": ["rita"], "rule": ["large refunds"],
+        "label": [],
+    }  # fmt: skip
+    assert (await client.get("/api/v1/names?workspace=other")).json()["tool"] == []
+    shop.visitor = Visitor("eve", frozenset({Role.AUDITOR}), workspaces=("other",))
+    for path in ("/api/v1/names", "/api/v1/names?workspace=shop"):
+        assert (await client.get(path)).json()["requester"] == []
+    assert (await client.get("/api/v1/calls?q=rita+A-17")).json()["waiting"] == 0
+    assert "rita" not in (await client.get("/?group=requester")).text
+
+
+async def test_problems_are_pages(client):
     """The same sentence as over the API; htmx gets it as a message above the page."""
     page = await client.get("/nothing")
     assert (page.status_code, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
@@ -91,11 +159,3 @@ async def test_problems_are_pages_and_search_leads_on(client):
     part = await client.get("/nothing", headers={"HX-Request": "true"})
     assert part.headers["HX-Retarget"] == "#messages"
     assert THE_FRAME not in part.text
-    for typed, where in {
-        "shop/order-17/refund-1": "/calls/shop/order-17/refund-1",
-        " shop/order-17 ": "/conversations/shop/order-17",
-        "refund": "/?tool=%2Arefund%2A&workspace=",
-        "//evil.example": "/calls///evil.example",
-    }.items():
-        answer = await client.get("/search", params={"q": typed})
-        assert (answer.status_code, answer.headers["location"]) == (303, where)

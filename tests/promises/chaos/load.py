@@ -37,7 +37,7 @@ from ayes.ledger.nats.jetstream import JetStream
 from ayes.ops.broker.accounts import REVIEWER, slots_of
 from ayes.ops.broker.setup import apply_policy
 from ayes.projections import pending
-from ayes.projections.call_filter import CallFilter
+from ayes.projections.call_query import CallQuery
 from ayes.schemas import events as e
 from ayes.schemas.codec import encode
 from ayes.schemas.errors import ApprovalsError, BrokerAway, Refused, Unavailable
@@ -184,6 +184,9 @@ async def _served(
 # --------------------------------------------------------------------------------------- reviewers
 
 
+_OWN = CallQuery.of(workspace=WORKSPACE)
+
+
 async def reviewer(program: Program) -> None:
     """Votes on what it has not voted on yet, and denies one in eight."""
     async with program.ledger(f"{REVIEWER}{program.name}") as ledger:
@@ -191,7 +194,7 @@ async def reviewer(program: Program) -> None:
         while not program.ends.is_set():
             with suppress(ApprovalsError):
                 values = await ledger.log.pending.entries()
-                for entry in pending.oldest(values, 200, CallFilter(WORKSPACE)).entries:
+                for entry in pending.oldest(values, 200, _OWN).entries:
                     ref = entry.ref
                     if program.name in entry.voters and ref not in done:
                         verdict = "deny" if program.dice.random() < 0.12 else "approve"

@@ -1,0 +1,68 @@
+"""What a query about pending calls rests on besides the calls."""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from msgspec.structs import replace
+
+from ayes.ledger.clients.services import Ledger
+from ayes.ledger.judging.grants import delegations_of
+from ayes.ledger.people import people_of
+from ayes.projections.call_order import OLDEST, CallOrder
+from ayes.projections.call_query import CallQuery, Seen
+from ayes.projections.pending import Entry
+from ayes.schemas.slots import DELEGATION, REMOVALS, ROOT
+
+#: Whether a pending call is for somebody to decide.
+type Mine = Callable[[Entry], bool]
+
+_DELEGATIONS: Final = f"{ROOT}.*.{DELEGATION}.>"
+
+
+async def seen_by(
+    ledger: Ledger,
+    entries: Iterable[Entry],
+    chosen: CallQuery,
+    order: CallOrder = OLDEST,
+    mine: Mine | None = None,
+) -> Seen:
+    """What the query and the order of these entries rest on.
+
+    Args:
+        mine: what the reader may decide; None: nobody knows who reads.
+    """
+    now = ledger.now()
+    if not (chosen.searches or order.searches):
+        return Seen(now, mine)
+    secret = await ledger.secrets({one.declaration for one in entries})
+    return Seen(now, mine, lambda entry: secret.get(entry.declaration))
+
+
+async def asked_of(ledger: Ledger, name: str, *, forgives: bool = False) -> Mine:
+    """The pending calls that this person was asked about in their own place, or in another
+    person's, whether they have voted or not.
+
+    Args:
+        forgives: whether groups that were read long ago still count.
+    """
+    now = ledger.now()
+    facts = await ledger.read(_DELEGATIONS, REMOVALS)
+    given = [one for one in delegations_of(facts) if one.delegated.to == name]
+    names, people = (name, *(one.ref.giver for one in given)), people_of(facts)
+    if forgives:
+        people = replace(await ledger.people(*names), forgives=True)
+    groups = {one: people.groups(one, now) for one in names}
+
+    def mine(entry: Entry) -> bool:
+        if people.bar(name, entry.workspace) is not None:
+            return False
+        return entry.asks(name, groups[name]) or any(
+            one.ref.workspace == entry.workspace
+            and one.holds(name, entry.tool, now)
+            and people.bar(one.ref.giver, entry.workspace) is None
+            and entry.asks(one.ref.giver, groups[one.ref.giver])
+            and not entry.excludes(name)
+            for one in given
+        )
+
+    return mine
