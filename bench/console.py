@@ -20,6 +20,7 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -34,6 +35,7 @@ from ayes.ops.tokens import AccessFile
 from ayes.ops.visitors import Role
 from ayes.projections import pending as queue
 from ayes.schemas.slots import CallRef, ThreadRef
+from ayes.schemas.tools import declaration
 from bench import child, drawing, logs
 from bench.append import LATER, broker, timed
 from bench.growth import resident_mb
@@ -45,6 +47,12 @@ WORKLOAD: Final = "console"
 WANTED_PAGE_MS: Final = 150.0
 WANTED_EVENT_MS: Final = 300.0
 WANTED_KB: Final = 150.0
+#: What a page of some calls is asked for, once what is searched has been read.
+_SEARCHES: Final = {
+    "of a word": "/?q=noah+-t7",
+    "of an argument": "/?q=last_name:li",
+    "by deadline, in groups": "/?sort=due&group=requester",
+}
 #: Calls that wait, and calls that are decided meanwhile.
 _MAX: Final = 10_000
 _CLIENTS: Final = 50
@@ -58,6 +66,7 @@ _DRAWN: Final = 30
 _PAUSE_S: Final = 0.05
 _IN_FLIGHT: Final = 100
 _PATIENCE_S: Final = 120.0
+_calling: Final = partial(logs.calling, version=declaration(logs.TOOL)[0])
 _FILES: Final = re.compile(r'(?:src|href)="(/static/[^"#]+)')
 _ID: Final = re.compile(rb"\nid: (\d+)\n")
 
@@ -72,9 +81,14 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
         Ledger.connect(store, role="admin") as admin,
         AsyncExitStack() as open_,
     ):
+        await admin.declare("bench", logs.TOOL)  # or its arguments are not searched
         await timed(lambda one: ask(admin, call_of(one)), list(range(waiting)), _IN_FLIGHT)
         process, client = await open_.enter_async_context(_console(store, waiting))
         pages = [await _page_ms(client, "/") for _ in range(rounds)]
+        searched = {
+            what: [await _page_ms(client, path) for _ in range(rounds)]
+            for what, path in _SEARCHES.items()
+        }
         answers = [await _page_ms(client, "/api/v1/calls?status=pending") for _ in range(rounds)]
         weight = await _weight_kb(client)
         browsers = [await open_.enter_async_context(_Browser.of(client)) for _ in range(_CLIENTS)]
@@ -105,6 +119,10 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
     return [
         line(f"{told}, first page, p50", "ms", pages, [WANTED_PAGE_MS]),
         line(f"{told}, the same as JSON, p50", "ms", answers, pages, "as a page", None),
+        *(
+            line(f"{told}, first page {what}, p50", "ms", times, pages, "all of them", None)
+            for what, times in searched.items()
+        ),
         line(f"a page with all that it loads, {told}", "kB", [weight], [WANTED_KB]),
         line(f"a vote in the log to {_CLIENTS} clients, p50", "ms", events, [WANTED_EVENT_MS]),
         *(
@@ -136,7 +154,7 @@ def call_of(number: int, thread: str = "t") -> CallRef:
 
 async def ask(admin: Ledger, call: CallRef) -> None:
     """Request a call, ask people about it, and put it into the live queue."""
-    for slot, event in itertools.islice(logs.calling(call), 2):
+    for slot, event in itertools.islice(_calling(call), 2):
         await admin.append(slot, event)
     asked = await admin.call(call)
     entry = queue.entry(asked)
@@ -157,7 +175,7 @@ async def _decided(
 async def _decide(admin: Ledger, call: CallRef) -> None:
     """A call from its request to its decision, as the live queue sees it."""
     await ask(admin, call)
-    for slot, event in itertools.islice(logs.calling(call), 2, 4):
+    for slot, event in itertools.islice(_calling(call), 2, 4):
         await admin.append(slot, event)
     _, revision = await admin.log.pending.get(queue.key(call))
     await admin.log.pending.delete(queue.key(call), revision)
@@ -256,7 +274,7 @@ async def _event_ms(
     """The median over all clients and some votes."""
     recorded: dict[int, float] = {}
     for call in calls:
-        [*_, (slot, event)] = itertools.islice(logs.calling(call), 3)
+        [*_, (slot, event)] = itertools.islice(_calling(call), 3)
         answer = await admin.append(slot, event)
         assert isinstance(answer, Recorded), f"{slot.subject} was filled before"
         recorded[answer.seq] = time.perf_counter()
@@ -277,7 +295,7 @@ async def _drawn(admin: Ledger, client: httpx.AsyncClient, rounds: int) -> list[
         return []
 
     async def decide(call: CallRef) -> None:
-        for slot, event in itertools.islice(logs.calling(call), 2, 4):
+        for slot, event in itertools.islice(_calling(call), 2, 4):
             await admin.append(slot, event)
 
     times = []

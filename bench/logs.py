@@ -26,6 +26,7 @@ from ayes.ops.broker.setup import declare_streams
 from ayes.schemas import events as e
 from ayes.schemas.digest import call_digest
 from ayes.schemas.slots import CallRef, Slot, ThreadRef
+from ayes.schemas.tools import ToolSpec
 from bench.results import SYNC
 
 TURNS: Final = 20
@@ -34,6 +35,8 @@ AT_ONCE: Final = 200
 #: Appends in flight: what makes group commits full.
 _WRITERS: Final = 1000
 _TOOL: Final = "update_reservation"
+#: How it can be declared.
+TOOL: Final = ToolSpec(name=_TOOL, schema='{"type":"object"}')
 
 type Place = tuple[Slot, e.Event]
 
@@ -132,17 +135,21 @@ def asking(ref: ThreadRef, turn: int, text: str, call: CallRef | None = None) ->
     )
 
 
-def calling(call: CallRef) -> Iterator[Place]:
-    """A call from its request to its result, approved by a person."""
+def calling(call: CallRef, version: str = "v1") -> Iterator[Place]:
+    """A call from its request to its result, approved by a person.
+
+    Args:
+        version: of its tool, if that is declared.
+    """
     arguments = _arguments(call)
-    digest = call_digest(_TOOL, "v1", arguments)
+    digest = call_digest(_TOOL, version, arguments)
     yield (
         call.requested,
         e.ToolRequested(
             tool=_TOOL,
             arguments=arguments,
             digest=digest,
-            tool_version="v1",
+            tool_version=version,
             requester="rita",
             agent="desk",
             provider_id=f"call_{call.call}",

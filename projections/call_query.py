@@ -306,7 +306,10 @@ def folded(text: str) -> str:
 
 def number_of(value: Any) -> Decimal | None:
     """The number that an argument is, or is written as; None if it is not one."""
-    return number(str(value)) if isinstance(value, str | int | Decimal) else None
+    if isinstance(value, str):
+        return number(value)
+    is_number = isinstance(value, int | Decimal) and not isinstance(value, bool)
+    return Decimal(value) if is_number else None
 
 
 def _word_at(text: str, place: int) -> tuple[Word, int]:
@@ -385,17 +388,17 @@ def _read(arguments: str, secret: Collection[str]) -> Any:
         return None
 
 
-def _leaves(value: Any, keys: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _leaves(value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
     """The texts, numbers and constants in a value, each with the names that lead to it."""
-    left: list[tuple[tuple[str, ...], Any]] = [(keys, value)]
+    left: list[tuple[tuple[str, ...], Any]] = [((), value)]
     while left:
-        keys, value = left.pop()
-        if isinstance(value, dict):
-            left += [((*keys, folded(name)), inner) for name, inner in value.items()]
-        elif isinstance(value, list):
-            left += [(keys, inner) for inner in value]
+        keys, one = left.pop()
+        if isinstance(one, dict):
+            left += [((*keys, folded(name)), inner) for name, inner in one.items()]
+        elif isinstance(one, list):
+            left += [(keys, inner) for inner in one]
         else:
-            yield keys, value
+            yield keys, one
 
 
 def _written(value: Any) -> str:

@@ -1,16 +1,17 @@
 """The names in use, for a box in which people search."""
 
 from collections import Counter
+from operator import attrgetter
 from typing import Final
 
 from msgspec import Struct
 
 from ayes.interfaces.api.base import ApiRouter
 from ayes.interfaces.api.identity import Reading
-from ayes.projections.call_query import NAMES
 
 router: Final = ApiRouter(tags=["calls"])
 
+_FIELDS: Final = ("tool", "agent", "requester", "rule")
 #: Names of a kind, the most frequent ones.
 _MOST: Final = 50
 
@@ -31,14 +32,13 @@ class NamesInUse(Struct, frozen=True):
 @router.get("/names")
 async def names(visit: Reading, workspace: str = "") -> NamesInUse:
     """The names in use in the calls that wait: what a query can say."""
-    found: dict[str, Counter[str]] = {key: Counter() for key in NamesInUse.__struct_fields__}
-    for entry in visit.waiting.oldest():
-        if workspace in {"", entry.workspace}:
-            for key, counted in found.items():
-                counted.update(one for one in NAMES[key](entry) if one)
-    labels = found["label"]
-    for name in [one for one in labels if "=" not in one]:
-        del labels[name]
+    every = [one for one in visit.waiting.oldest() if workspace in {"", one.workspace}]
+    found = {key: Counter(map(attrgetter(key), every)) for key in _FIELDS}
+    labelled = (one.labels for one in every if one.labels)
+    found["label"] = Counter(f"{name}={value}" for of in labelled for name, value in of.items())
     return NamesInUse(
-        **{key: [name for name, _ in counted.most_common(_MOST)] for key, counted in found.items()}
+        **{
+            key: [name for name, _ in counted.most_common(_MOST) if name]
+            for key, counted in found.items()
+        }
     )

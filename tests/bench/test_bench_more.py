@@ -41,7 +41,7 @@ LINES = {
     pending: {"2m": 3},
     consumer: {"always": 2},
     start: {"always": 2},
-    console: {"2m": 8 if drawing.chromium() else 7},
+    console: {"2m": 11 if drawing.chromium() else 10},
     monitor: {"2m": 5},
     adapters: {"2m": 12},
     following: {"always": 8},

@@ -330,7 +330,9 @@ async def test_the_command_shows_the_oldest(
         await put(admin.log.pending, question(seq, workspace=("acme", "shop")[seq % 2]))
 
     async def shown(workspace: str, limit: int | None) -> list[int]:
-        await decide.pending(workspace, watch=False, limit=limit, session=Session(store, json=True))
+        await decide.pending(
+            workspace=workspace, watch=False, limit=limit, session=Session(store, json=True)
+        )
         return [json.loads(line)["seq"] for line in capsys.readouterr().out.splitlines()]
 
     assert await shown("", None) == [1, 2, 3, 4]
@@ -338,9 +340,9 @@ async def test_the_command_shows_the_oldest(
     assert await shown("shop", None) == [1, 3]
     assert await shown("acme", 1) == [2]
     assert await shown("sho", None) == []
-    await decide.pending("", watch=False, limit=3, session=Session(store))
+    await decide.pending(watch=False, limit=3, session=Session(store))
     assert "4 waiting, the oldest 3 shown." in capsys.readouterr().err
-    await decide.pending("", watch=False, session=Session(store))
+    await decide.pending(watch=False, session=Session(store))
     assert "4 waiting. Next:" in capsys.readouterr().err
     with pytest.raises(BadInput, match="--limit 0"):
         await shown("", 0)
@@ -363,7 +365,9 @@ async def test_the_command_goes_on_with_what_comes(
                 await asyncio.sleep(0.02)
         return [" ".join(line.split()[:2]) for line in lines]
 
-    watching = asyncio.create_task(decide.pending("acme", watch=True, session=Session(store)))
+    watching = asyncio.create_task(
+        decide.pending(workspace="acme", watch=True, session=Session(store))
+    )
     try:
         assert await told(2) == ["asked acme/t1/c1", "asked acme/t1/c3"]
         await put(bucket, question(5, workspace="shop"))

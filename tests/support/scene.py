@@ -146,7 +146,7 @@ DOUBTFUL: Final = CallRef("shop", "invoice-4", "payout-1")
 
 #: Every page, by the name of its picture.
 PAGES: Final = {
-    "waiting": "/", "mine": "/?mine=true", "call": f"/calls/{REFUND}",
+    "waiting": "/", "mine": "/?q=is:mine", "call": f"/calls/{REFUND}",
     "call-command": f"/calls/{SHELL}", "call-hostile": f"/calls/{MAIL}",
     "record": f"/calls/{EDITED}", "edit": f"/calls/{REFUND}/edit",
     "bulk": f"/bulk?call={SHELL}&call={MAIL}", "doubt": "/doubt", "decided": "/decided",

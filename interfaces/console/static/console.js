@@ -316,10 +316,13 @@ function merge(page) {
     if (!listed.has(row.dataset.call) && !isLeaving(row)) leave(row, "no longer waits here");
   for (const row of fresh) setBadges(rowOf(row.dataset.call), all(".badge", row));
   const came = fresh.filter((row) => !rowOf(row.dataset.call) && !gone.has(row.dataset.call));
-  for (const row of came) {
-    const behind = rows().find((one) => Number(one.dataset.seq) > Number(row.dataset.seq));
-    list.insertBefore(row, behind ?? null);
-    showTimes(row);
+  all(".group", list).forEach((heading) => heading.remove());
+  let behind = null;
+  for (const item of [...find("#calls", page).children].toReversed()) {  // in the server's order
+    const here = rowOf(item.dataset.call);
+    if (!here && gone.has(item.dataset.call)) continue;
+    if (!here) list.insertBefore(item, behind), showTimes(item);
+    behind = here ?? item;
   }
   if (came.length === 1) announce(`New call: ${titleOf(came[0]).textContent.trim()}`);
   if (came.length > 1) announce(`${came.length} new calls`);
@@ -466,6 +469,94 @@ function streamReply(place, text) {
   return source;
 }
 
+// The box in which calls are searched: it suggests words.
+
+const box = find("#search");
+const search = () => { box?.focus(); box?.select(); };
+const MOST = 8;  // suggestions at once
+const choices = Object.assign(document.createElement("ul"), { id: "suggestions", hidden: true });
+let known;  // the words that can be suggested, once somebody searches
+
+const quoted = (name) =>
+  /[\s"]|^$/.test(name) ? `"${name.replaceAll(/["\\]/g, "\\$&")}"` : name;
+
+async function readWords({ words, names }) {
+  const answer = await fetch(names).catch(() => null);
+  const used = answer?.ok ? Object.entries(await answer.json()) : [];
+  return [...words.split(" "),
+    ...used.flatMap(([key, of]) => of.map((name) => `${key}:${quoted(name)}`))];
+}
+
+/* The word before the cursor: where it begins, whether it is negated, and its text. */
+function typedWord() {
+  const [, minus, word] = box.value.slice(0, box.selectionStart).match(/(-?)((?:"[^"]*"?|\S)*)$/);
+  return { begin: box.selectionStart - word.length, minus, word };
+}
+
+async function suggest() {
+  known ??= readWords(box.closest("[data-words]").dataset);
+  const offered = await known;
+  const word = typedWord().word.toLowerCase();
+  const fits = (one) => one.toLowerCase().includes(word) && one.toLowerCase() !== word;
+  const found = word ? offered.filter(fits) : offered;
+  choices.replaceChildren(...found.slice(0, MOST).map((one, number) => Object.assign(
+    document.createElement("li"), { role: "option", id: `suggestion-${number}`,
+      textContent: marked(one), ariaSelected: "false", word: one })));
+  offer(found.length > 0 && document.activeElement === box);
+}
+
+function offer(isOpen) {
+  choices.hidden = !isOpen;
+  box.ariaExpanded = String(isOpen);
+  box.removeAttribute("aria-activedescendant");
+}
+
+function point(step) {
+  const options = [...choices.children];
+  const before = options.findIndex((one) => one.ariaSelected === "true");
+  if (before >= 0) options[before].ariaSelected = "false";
+  const option = options[(before < 0 && step < 0 ? options.length : before) + step];
+  if (!option) return box.removeAttribute("aria-activedescendant");
+  option.ariaSelected = "true";
+  box.setAttribute("aria-activedescendant", option.id);
+}
+
+function take(option) {
+  const { begin } = typedWord();
+  box.setRangeText(option.word + (/[:<>]$/.test(option.word) ? "" : " "),
+    begin, box.selectionStart, "end");
+  offer(false);
+}
+
+function onBoxKey(event) {
+  const { key } = event;
+  const pointed = choices.hidden ? null : find("[aria-selected=true]", choices);
+  if (key === "ArrowDown" || key === "ArrowUp") {
+    if (choices.hidden) suggest();
+    else point(key === "ArrowDown" ? 1 : -1);
+  } else if ((key === "Enter" || key === "Tab") && pointed) take(pointed);
+  else if (key === "Escape" && !choices.hidden) offer(false);
+  else return;
+  event.preventDefault();
+  event.stopPropagation();
+}
+
+if (find("[data-words]")) {
+  for (const [name, value] of [["role", "combobox"], ["aria-autocomplete", "list"],
+    ["aria-expanded", "false"], ["aria-controls", "suggestions"]]) box.setAttribute(name, value);
+  choices.setAttribute("role", "listbox");
+  choices.ariaLabel = "Suggestions";
+  box.after(choices);
+  box.addEventListener("keydown", onBoxKey);
+  box.addEventListener("input", suggest);
+  box.addEventListener("focus", suggest);
+  box.addEventListener("blur", () => offer(false));
+  choices.addEventListener("pointerdown", (event) => {
+    event.preventDefault();  // the box keeps the focus
+    if (event.target.word) take(event.target);
+  });
+}
+
 // Keys. They do nothing while somebody types, and Enter never approves.
 
 const TYPED = "textarea, select, input:not([type=checkbox], [type=radio]), [contenteditable]";
@@ -494,12 +585,6 @@ function act(key) {
   if (!button) return announce("You cannot do that with this call.");
   button.click();
   if (button.parentElement.open) find(TEXT, button.parentElement)?.focus();
-}
-
-function search() {
-  const field = find("main input[type=search]") ?? find("#search");
-  field.closest("details")?.setAttribute("open", "");
-  field.focus();
 }
 
 let afterG = 0;
@@ -561,11 +646,10 @@ function connect() {
     if (!brokerIsUp) lost("The broker is away. Votes have to wait until it is back.");
     else if (!wasUp) refresh();
   });
-  stream.addEventListener("listed", (event) => {
+  stream.addEventListener("listed", () => {
     hear();
     if (list && !isFull()) refresh();
-    if (!workspace) showCounts({ waiting: JSON.parse(event.data).waiting });
-    countSoon();
+    countSoon();  // all of them together, so that none contradicts another
   });
   stream.addEventListener("reset", (event) => {
     hear(event);
@@ -686,6 +770,8 @@ function onSubmit(event) {
     event.preventDefault();
     return decideSelected();
   }
+  if (form.matches(".search"))  // what is empty need not stand in the address
+    for (const field of form.elements) field.disabled = field.name && !field.value;
   if (form.getAttribute("method") !== "post") return;
   if (form.dataset.sent) {
     event.preventDefault();
@@ -716,7 +802,10 @@ addEventListener("pageshow", ({ persisted }) => {
 document.addEventListener("click", onClick, true);
 document.addEventListener("submit", onSubmit, true);
 document.addEventListener("input", ({ target }) => keepDraft(target));
-document.addEventListener("change", countSelected);
+document.addEventListener("change", ({ target }) => {
+  countSelected();
+  if (target.matches("[data-sends]")) target.form.requestSubmit();
+});
 document.addEventListener("keydown", (event) => { down.add(event.code); onKey(event); });
 document.addEventListener("keyup", ({ key, code }) => {
   if (key === "Meta") down.clear();  // a Mac does not report other keys that go up meanwhile

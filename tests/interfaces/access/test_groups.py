@@ -243,7 +243,7 @@ async def test_a_question_is_a_members_also_if_they_were_read_long_ago(shop, pro
                 return call in [one["call"] for one in page["calls"]]
 
             await until(partial(listed, ""))
-            assert await listed("&mine=true") is is_theirs
+            assert await listed("&q=is:mine") is is_theirs
             record = (await console.get(f"/api/v1/calls/{call}")).json()
             [refusal] = [one["refusal"] for one in record["may"] if one["action"] == "approve"]
             assert (not refusal) is is_theirs

@@ -283,7 +283,7 @@ async def test_a_request_without_an_answer_is_a_problem(client):
         answer = await client.get("/api/v1/calls", params={"after": after})
         assert (answer.status_code, after) == (422, after)
         assert "is not a cursor" in answer.json()["detail"]
-    for query in ("status=decided&q=is:mine", "status=in_doubt&overdue=true", "status=requested"):
+    for query in ("status=decided&q=is:mine", "status=in_doubt&q=is:overdue", "status=requested"):
         assert (await client.get(f"/api/v1/calls?{query}")).status_code == 422, query
     answer = await client.get("/api/v1/calls/shop/order-17/nothing")
     assert answer.status_code == 404

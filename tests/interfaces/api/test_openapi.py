@@ -106,7 +106,7 @@ HOSTILE = [
     ("GET", "/calls/shop/order-17/refund-1/decision?timeout_s=nan", None),
     ("GET", "/calls/shop/order-17/refund-1/decision?timeout_s=1e999", None),
     ("GET", f"/calls?limit={'9' * 5000}", None),
-    ("GET", "/calls?thread=a/b/c&mine=perhaps", None),
+    ("GET", "/calls?q=thread:a.b&mine=perhaps", None),
     ("GET", "/calls?workspace=%00", None),
     ("POST", "/votes", b'{"verdict":"deny","calls":[{"call":"\\ud800","digest":""}]}'),
     ("POST", "/votes", b'{"verdict":"deny","\\ud800":1}'),

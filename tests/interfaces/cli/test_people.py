@@ -385,7 +385,9 @@ def test_all_is_what_was_shown(shop, within, thread):
             assert await queue.log.pending.put(key, value.replace(b": 6", b": 5"), revision)
 
     asyncio.run(doctored())
-    ended = within(*split(f"approve --all --thread {thread} --yes --as ana --json"), store=shop)
+    ended = within(
+        *split(f"approve --all --matching thread:{thread} --yes --as ana --json"), store=shop
+    )
     assert ended.code == 1
     told = {line["call"]: line["error"] for line in ended.lines}
     assert told[str(true)] is None
@@ -398,7 +400,7 @@ def test_at_a_terminal_one_is_asked_first(shop, within, thread):
     first, second = thread.call("first"), thread.call("second")
     for call in (first, second):
         ask(shop, call)
-    every = ("approve", "--all", "--thread", thread, "--as", "ana")
+    every = ("approve", "--all", "--matching", f"thread:{thread}", "--as", "ana")
     before = last_seq(shop)
     with at_a_terminal(*every, store=shop) as terminal:
         terminal.read_until("2 calls wait. Approve all of them? [y/N]")
@@ -594,7 +596,7 @@ BAD_INPUT = [
      "may break the glass for shop/t/open. |asks nobody"),
     ("approve --as ana", 2, "name one CALL, or give --all for all pending calls."),
     (f"approve {OPEN} --all --as ana", 2, "name one CALL, or give --all for all pending calls."),
-    (f"approve {OPEN} --tool pay --as ana", 2, "go with --all, not with one CALL."),
+    (f"approve {OPEN} --matching tool:pay --as ana", 2, "go with --all, not with one CALL."),
     ("approve --all --digest 0123456789ab --as ana", 2, "--digest is for one call."),
     (f"approve {OPEN} --digest 0123 --as ana", 2,
      "--digest '0123' is not a digest. It has 12 to 64 hex digits"),
@@ -603,7 +605,7 @@ BAD_INPUT = [
     ("approve --all --edit {} --yes --as ana", 2, "--edit is for one call. Name it"),
     ("approve --all --as ana", 2,
      "1 call waits. Nobody can be asked here, so nothing was recorded. Add --yes"),
-    ("deny --all --thread shop --yes --as ana", 2, "'shop' is not of the form workspace/thread"),
+    ("deny --all --matching thread:a.b --yes --as ana", 2, "'a.b' is not the name of a thread."),
     ("approve --all --as nobody --yes", 1, "nobody is none of those who may vote on shop/t/open"),
     (f"finish {OPEN}", 2, "ends with --output TEXT or with --error TEXT: give one of them."),
     (f"finish {OPEN} --output a --error b", 2, "give one of them."),

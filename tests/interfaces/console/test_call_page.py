@@ -334,7 +334,7 @@ async def test_a_requester_who_may_confirm_is_told_so_and_others_see_that_they_d
         shop.visitor = Visitor("rita", frozenset({Role.REVIEWER}))
         [one] = (await listed(client, 1))["calls"]
         assert (one["mine"], one["may_confirm"]) == (True, True)
-        assert "you may confirm your own request" in words((await client.get("/?mine=true")).text)
+        assert "you may confirm your own request" in words((await client.get("/?q=is:mine")).text)
         assert "rita may confirm their own request." in words(await page(client))
         await client.post(f"{CALL}/vote", data=form("approve", digest))
         known = await shop.service.decision(REF, timeout_s=60)

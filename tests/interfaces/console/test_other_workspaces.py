@@ -121,6 +121,7 @@ BODIES = {
 QUERIES = {
     "GET /api/v1/calls": ["workspace={workspace}", "q=thread:{workspace}/{thread}", "q=A-17"],
     "GET /api/v1/counts": ["workspace={workspace}"],
+    "GET /api/v1/names": ["workspace={workspace}"],
     "GET /api/v1/decided": ["workspace={workspace}", "q=thread:{workspace}/{thread}"],
     "GET /api/v1/decided.jsonl": ["workspace={workspace}"],
     "GET /api/v1/grants": ["workspace={workspace}"],
@@ -149,7 +150,6 @@ LEFT_OUT = {
     "GET /sign-in/start",
     "GET /sign-in/callback",
     "POST /sign-out",
-    "GET /search",  # leads to the address that was typed
 }
 #: About the whole site, for those who may see all of it.
 WHOLE = "/operations"

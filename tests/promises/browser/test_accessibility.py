@@ -9,9 +9,9 @@ from scene import FIRST_POLICY, PAGES, POLICY, TOOLS, Scene
 
 #: Pages that docs/console.md shows no picture of.
 OTHERS = {
-    "search": "/search?q=refund",
-    "search without a result": "/search?q=no-such-tool",
-    "filtered": "/decided?tool=refund",
+    "search": "/?q=tool:refund+amount>1&group=tool&sort=due",
+    "search without a result": "/?q=tool:no-such-tool",
+    "filtered": "/decided?q=tool:refund",
     "old version": "/policy/shop?version=1",
     "workspaces": "/policy",
     "parked": "/operations/parked/1",

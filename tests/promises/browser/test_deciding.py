@@ -93,7 +93,7 @@ async def test_an_address_leads_to_a_call_that_the_list_does_not_have(shop, visi
     first, second = "shop/order-17/refund-1", "shop/order-18/refund-1"
     for call in (first, second):
         await shop.ask(call)
-    filtered = await visit(f"/?thread=shop/order-17#{second}")
+    filtered = await visit(f"/?q=thread:shop/order-17#{second}")
     await expect(shown(filtered, second)).to_be_visible()
     assert filtered.url.endswith(f"/calls/{second}")
     phone = await visit(f"/#{second}", viewport=PHONE, has_touch=True, is_mobile=True)
