@@ -330,7 +330,7 @@ def _word_at(text: str, place: int) -> tuple[Word, int]:
     found = re.sub(r"\\(.)", r"\1", quoted, flags=re.DOTALL) if quoted is not None else bare
     if value is None and key:
         raise BadInput(f"{key[0]} at character {place + 1} of the query has no value. Add one.")
-    return Word(*(key.groups() if key else ("", ":")), found, negated), end
+    return Word(key[1] if key else "", key[2] if key else ":", found, negated), end
 
 
 def _problem(word: Word) -> str:

@@ -3,7 +3,8 @@
 import base64
 import re
 from collections.abc import Callable, Iterable
-from typing import Annotated, Final, Literal, Protocol
+from contextlib import suppress
+from typing import Annotated, ClassVar, Final, Literal, Protocol
 
 import msgspec
 from fastapi import Depends, Path, Query
@@ -11,10 +12,10 @@ from pydantic import Field
 
 from ayes.interfaces.api.base import ApiModel
 from ayes.ledger.lifecycle import Status
-from ayes.projections.call_order import CallOrder, PageCursor
-from ayes.projections.call_query import CallQuery, number_of
+from ayes.projections.call_order import GROUPS, CallOrder, PageCursor
+from ayes.projections.call_query import MINE, CallQuery, Word, number_of
 from ayes.schemas.errors import BadInput
-from ayes.schemas.ids import token
+from ayes.schemas.ids import is_token, token
 from ayes.schemas.slots import CallRef
 
 #: A part of a call's name, as `ayes.schemas.ids` has it. Our own check says what is wrong with one.
@@ -58,6 +59,20 @@ class Queried(ApiModel):
         """
         return self.typed & within(self.workspace)
 
+    @property
+    def parts(self) -> list[tuple[Word, str]]:
+        """Each word with the query that is left without it; none of what cannot be understood."""
+        with suppress(BadInput):
+            query = self.typed
+            return [(word, str(query.without(word))) for word in query.words]
+        return []
+
+    @property
+    def names_a_call(self) -> bool:
+        """Whether it could be the name of a call, which need not be in any list."""
+        names = self.q.split("/")
+        return len(names) == 3 and all(map(is_token, names))
+
 
 class Listing(Queried):
     """Which calls to list (the parameters in `base.py`). An empty field matches everything."""
@@ -67,6 +82,13 @@ class Listing(Queried):
     group: str = ""
     after: str = ""
     limit: int = Field(default=50, ge=1, le=200)
+
+    groups: ClassVar = GROUPS
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether it is all that the visitor may decide, and nothing else."""
+        return self.q == str(MINE)
 
     @property
     def order(self) -> CallOrder:

@@ -12,6 +12,7 @@ import random
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from brokers import running
@@ -346,6 +347,32 @@ async def test_the_command_shows_the_oldest(
     assert "4 waiting. Next:" in capsys.readouterr().err
     with pytest.raises(BadInput, match="--limit 0"):
         await shown("", 0)
+
+
+async def test_the_command_searches_and_sorts(
+    store: Path, admin: Ledger, capsys: pytest.CaptureFixture[str]
+):
+    """By the words of every door; each call has the name that the other commands take (B72)."""
+    for seq in (1, 2, 3):
+        await put(admin.log.pending, question(seq, workspace=("acme", "shop")[seq % 2]))
+
+    async def shown(query: str, **more: Any) -> list[str]:
+        await decide.pending(query, session=Session(store, json=True), **more)
+        return [json.loads(line)["call"] for line in capsys.readouterr().out.splitlines()]
+
+    assert await shown("c2") == ["acme/t1/c2"]
+    assert await shown("-c2", sort="-age") == ["shop/t1/c3", "shop/t1/c1"]
+    assert await shown("tool:ref* workspace:shop age>0s", limit=1) == ["shop/t1/c1"]
+    assert len(await shown("is:mine", name="ana")) == 3
+    for query, more, said in (
+        ("is:mine", {}, "Add --as NAME"),
+        ("by:ana", {}, "by:ana does not select pending calls"),
+        ("tool:", {}, "tool: at character 1 of the query has no value"),
+        ("x", {"doubtful": True}, "--in-doubt goes without"),
+        ("x", {"sort": "size"}, "sort='size' is not an order"),
+    ):
+        with pytest.raises(BadInput, match=said):
+            await shown(query, **more)
 
 
 async def test_the_command_goes_on_with_what_comes(

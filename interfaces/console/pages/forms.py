@@ -12,9 +12,7 @@ from fastapi.responses import RedirectResponse, Response
 from pydantic import AfterValidator, BaseModel, Field
 
 from ayes.interfaces.api.queries import Queried
-from ayes.projections.call_query import ALL
-from ayes.schemas.errors import AlreadyFilled, ApprovalsError, BadInput
-from ayes.schemas.ids import is_token
+from ayes.schemas.errors import AlreadyFilled, ApprovalsError
 
 #: The longest reason that a form may send.
 _MAX_TEXT: Final = 20_000
@@ -46,10 +44,6 @@ def search_box(request: Request, searched: Queried) -> dict[str, Any]:
     """What the box of a list shows: each word of the query with the address of the list without
     it; and the address of the whole list.
     """
-    try:
-        query = searched.typed
-    except BadInput:
-        query = ALL
 
     def address(q: str) -> str:
         given = {**request.query_params, "q": q}
@@ -57,9 +51,8 @@ def search_box(request: Request, searched: Queried) -> dict[str, Any]:
         return f"{request.url.path}?{urlencode(kept)}"
 
     return {
-        "words": [(word, address(str(query.without(word)))) for word in query.words],
+        "words": [(word, address(left)) for word, left in searched.parts],
         "all": address(""),
-        "is_call": len(named := searched.q.split("/")) == 3 and all(map(is_token, named)),
     }
 
 

@@ -12,14 +12,12 @@ from ayes.interfaces.api.identity import Reading
 from ayes.interfaces.api.queries import Listing
 from ayes.interfaces.console.pages.forms import search_box
 from ayes.interfaces.console.rendering import is_fragment, page
-from ayes.projections.call_order import GROUPS
-from ayes.projections.call_query import MINE
 from ayes.schemas.errors import BadInput
 
 router: Final = APIRouter()
 
 #: The views that everybody has, and how they are sorted.
-_VIEWS: Final = (("All", "", ""), ("Mine", str(MINE), ""), ("Due soon", "due<1h", "due"))
+_VIEWS: Final = (("All", "", ""), ("Mine", "is:mine", ""), ("Due soon", "due<1h", "due"))
 
 
 @router.get("/")
@@ -38,9 +36,7 @@ async def waiting(visit: Reading, chosen: Annotated[Listing, Query()]) -> HTMLRe
         found=found,
         chosen=chosen,
         **search_box(visit.request, chosen),
-        groups=GROUPS,
         views=_VIEWS,
-        is_mine=chosen.q == str(MINE),
         now=datetime.now(UTC),
         following=f"/?{following.query}" if found.next else "",
     )
