@@ -38,6 +38,7 @@ from ayes.schemas.ids import is_token
 from ayes.schemas.redaction import without
 
 _MAX_LENGTH: Final = 1000
+_MAX_WORDS: Final = 20
 #: The fields of a call that words can name, and their values.
 NAMES: Final[dict[str, Callable[[Any], Iterable[str]]]] = {
     "workspace": lambda one: (one.workspace,),
@@ -180,6 +181,8 @@ class CallQuery(Struct, frozen=True):
                 raise BadInput(f"{text[place:end]} (character {place + 1}): {problem}")
             words.append(word)
             place = end
+        if len(words) > _MAX_WORDS:
+            raise BadInput(f"a query may have {_MAX_WORDS} words, not {len(words)}.")
         return cls(tuple(words))
 
     @classmethod
@@ -298,10 +301,17 @@ class Path(NamedTuple):
                 yield value
 
 
-@lru_cache(maxsize=8192)
 def folded(text: str) -> str:
     """A text without case, in one form of Unicode (NFKC)."""
     return (text if text.isascii() else normalize("NFKC", text)).casefold()
+
+
+#: Of the names of arguments, which are the same in most calls; none is kept that is long.
+_folded_short: Final = lru_cache(maxsize=8192)(folded)
+
+
+def _folded_name(name: str) -> str:
+    return _folded_short(name) if len(name) <= 64 else folded(name)
 
 
 def number_of(value: Any) -> Decimal | None:
@@ -394,7 +404,7 @@ def _leaves(value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
     while left:
         keys, one = left.pop()
         if isinstance(one, dict):
-            left += [((*keys, folded(name)), inner) for name, inner in one.items()]
+            left += [((*keys, _folded_name(name)), inner) for name, inner in one.items()]
         elif isinstance(one, list):
             left += [(keys, inner) for inner in one]
         else:

@@ -297,7 +297,9 @@ class PendingIndex:
             place = f"{entry.workspace}.{entry.thread}.{entry.call}"
             found = self._texts.get(place)
             if found is None:
-                found = self._texts[place] = text_of(entry, seen)
+                found = text_of(entry, seen)
+                if seen.secret(entry) is not None:  # or its arguments are missing in it
+                    self._texts[place] = found
             return found
 
         return chosen.selecting(seen, text)

@@ -124,6 +124,7 @@ def test_an_unreadable_entry_is_searched_by_its_text_alone():
         ("verdict:denyed", "verdict is one of approved, denied"),
         ("since:yesterday", "since 'yesterday' is not a valid time"),
         ("workspace:a.b", "'a.b' is not the name of a workspace"),
+        ("x " * 21, "a query may have 20 words, not 21"),
         ("x" * 1001, "a query may have 1,000 characters, not 1,001"),
     ],
 )

@@ -15,7 +15,7 @@ from ayes.ledger.log import Change
 from ayes.ledger.validity import call_of, may_vote
 from ayes.projections import pending
 from ayes.projections.call_order import CallOrder
-from ayes.projections.call_query import CallQuery
+from ayes.projections.call_query import NOTHING, CallQuery
 from ayes.projections.fold import ProjectionState
 from ayes.projections.thread import thread_of
 from ayes.schemas import events as e
@@ -446,7 +446,12 @@ def test_what_is_searched_of_an_entry_goes_with_it():
     waiting.apply(Change({key: pending.encode(other)}, whole=False))
     assert waiting.oldest(None, CallQuery.parse("rita")) == []
     assert len(waiting.oldest(None, CallQuery.parse("olga"))) == 1
-    waiting.apply(Change({key: b""}, whole=False))
+    unknown = NOTHING._replace(secret=lambda _: None)
+    key, third = written(3)
+    waiting.apply(Change({key: third}, whole=False))
+    assert len(waiting.oldest(None, CallQuery.parse("c3 amount"), unknown)) == 0
+    assert len(waiting.oldest(None, CallQuery.parse("c3 amount"))) == 1
+    waiting.apply(Change({}, whole=True))
     assert waiting._texts == {}
 
 
