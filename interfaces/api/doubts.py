@@ -68,7 +68,7 @@ async def _listed(
         shown = {str(ref) for ref in refs}
         if query != ALL:
             decided = [one for one in known.values() if one.requested and one.decided]
-            chosen = await selected(ledger, decided, query, lambda one, of=mine: of[one.call])
+            chosen = await selected(ledger, decided, query, mine)
             shown = {one.call for one in chosen}
         listed += [
             doubtful_call(one, known[ref], mine=mine[str(ref)])

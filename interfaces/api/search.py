@@ -9,7 +9,7 @@ goes on.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection
+from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import aclosing
 from datetime import datetime
 from importlib.util import find_spec
@@ -152,9 +152,13 @@ async def selected(
     ledger: Ledger,
     calls: Collection[Call],
     chosen: CallQuery,
-    mine: Callable[[DecidedCall], bool] | None = None,
+    mine: Mapping[str, bool] | None = None,
 ) -> list[DecidedCall]:
-    """Those of these decided calls that the query selects."""
+    """Those of these decided calls that the query selects.
+
+    Args:
+        mine: whether each is for the reader to settle; None: nobody knows who reads.
+    """
     secret: dict[str, tuple[str, ...] | None] = {}
     if chosen.searches:
         tools = {
@@ -162,7 +166,8 @@ async def selected(
         }
         declared = await ledger.secrets(set(tools.values()))
         secret = {call: declared[tool] for call, tool in tools.items()}
-    seen = Seen(ledger.now(), mine, lambda one: secret.get(one.call))
+    is_mine = None if mine is None else lambda one: mine[one.call]
+    seen = Seen(ledger.now(), is_mine, lambda one: secret.get(one.call))
     return list(filter(chosen.selecting(seen), map(decided_call, calls)))
 
 
