@@ -4,16 +4,25 @@ The pieces of a text, joined in their order, are the text.
 """
 
 import re
-from collections.abc import Iterator
-from itertools import chain, groupby
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from itertools import chain, groupby, pairwise
 from typing import Final, Literal, NamedTuple
 
+from pygments.lexer import Lexer
+from pygments.lexers.data import JsonLexer
+from pygments.lexers.python import PythonLexer
+from pygments.lexers.shell import BashLexer
+from pygments.lexers.sql import SqlLexer
+from pygments.token import Comment, Keyword, Name, String
+
+from ayes.interfaces.console.display import raw_json
 from ayes.schemas.visible import flags, spans
 
-#: How a text is best read. Each is shown as source, never interpreted.
-type Kind = Literal["", "url", "diff", "shell", "sql", "markdown"]
-#: Why pieces stand out: the host of a URL, lines of a diff.
-type Mark = Literal["", "host", "added", "removed"]
+#: How a text is best read.
+type Kind = Literal["", "url", "diff", "shell", "sql", "python", "json", "markdown"]
+#: Why pieces stand out: lines of a diff, words of code, words of Markdown.
+type Mark = Literal["", "added", "removed", "keyword", "string", "comment", "em", "strong", "code"]
 
 #: What a page shows before the rest is folded.
 HEAD_LINES: Final = 40
@@ -26,6 +35,8 @@ class TextSpan(NamedTuple):
     text: str
     #: Whether its characters cannot be seen, or reorder others.
     hidden: bool = False
+    #: Whether it is the host of a link.
+    host: bool = False
 
     @property
     def shown(self) -> str:
@@ -34,7 +45,7 @@ class TextSpan(NamedTuple):
 
 
 class MarkedRun(NamedTuple):
-    """Pieces that are marked together: the host of a URL, lines of a diff."""
+    """Pieces that are marked together, such as the added lines of a diff."""
 
     pieces: tuple[TextSpan, ...]
     mark: Mark = ""
@@ -67,7 +78,9 @@ def text_of(text: str, name: str = "") -> ShownText:
     """
     kind, end = kind_of(text, name), _fold(text)
     rest = text[end:]
-    return ShownText(kind, runs(text[:end], kind), runs(rest, kind), _more(rest), flags(text))
+    # Only the beginning is coloured: code must not seem to be a comment, read from its middle on.
+    after = runs(rest, kind if kind == "diff" else "")
+    return ShownText(kind, runs(text[:end], kind), after, _more(rest), flags(text))
 
 
 def plain(text: str) -> ShownText:
@@ -76,19 +89,47 @@ def plain(text: str) -> ShownText:
 
 
 def run_of(text: str, mark: Mark = "") -> MarkedRun:
-    return MarkedRun(tuple(TextSpan(*span) for span in spans(text)), mark)
+    return next(runs_of([(text, mark)]))
 
 
 def runs(text: str, kind: Kind) -> tuple[MarkedRun, ...]:
-    match kind:
-        case "url" if (found := _URL.fullmatch(text)) is not None:
-            before, host, after = found.groups()
-            return run_of(before), run_of(host, "host"), run_of(after)
-        case "diff":
-            marked = groupby(lines(text), _sign)
-            return tuple(run_of("".join(some), mark) for mark, some in marked)
-        case _:
-            return (run_of(text),) if text else ()
+    if kind == "diff":
+        marked = [("".join(some), mark) for mark, some in groupby(lines(text), _sign)]
+    else:
+        marked = _words_of_code(text, _LEXERS[kind]) if kind in _LEXERS else [(text, "")]
+    return tuple(runs_of(marked)) if text else ()
+
+
+def runs_of(parts: Iterable[tuple[str, Mark]]) -> Iterator[MarkedRun]:
+    """Parts of one text. The hosts of its links stand out, also of a link in several parts."""
+    parts = list(parts)
+    bounds = [
+        place for one in _LINK.finditer("".join(part for part, _ in parts)) for place in one.span(1)
+    ]
+    at = 0
+    for part, mark in parts:
+        first, last = bisect_right(bounds, at), bisect_left(bounds, at + len(part))
+        cuts = (0, *(bound - at for bound in bounds[first:last]), len(part))
+        pieces = (
+            TextSpan(text, hidden, number % 2 == 1)
+            for number, (begin, end) in enumerate(pairwise(cuts), first)
+            for text, hidden in spans(part[begin:end])
+        )
+        yield MarkedRun(tuple(pieces), mark)
+        at += len(part)
+
+
+def _words_of_code(text: str, lexer: Lexer) -> list[tuple[str, Mark]]:
+    found = [(word, _mark(token)) for _, token, word in lexer.get_tokens_unprocessed(text)]
+    marked = [
+        ("".join(word for word, _ in some), mark)
+        for mark, some in groupby(found, lambda one: one[1])
+    ]
+    return marked if "".join(part for part, _ in marked) == text else [(text, "")]
+
+
+def _mark(token: object) -> Mark:
+    return next((mark for kind, mark in _TOKENS.items() if token in kind), "")
 
 
 def _sign(line: str) -> Mark:
@@ -110,6 +151,10 @@ def kind_of(text: str, name: str = "") -> Kind:
         return "shell"
     if name.lower() == "sql" or _SQL.match(text):
         return "sql"
+    if name.lower() in _PYTHONS or _PYTHON.search(text):
+        return "python"
+    if text.lstrip()[:1] in ("{", "[") and raw_json.is_readable(text):
+        return "json"
     return "markdown" if name.lower() in _MARKDOWNS or _MARKDOWN.search(text) else ""
 
 
@@ -144,6 +189,25 @@ _URL: Final = re.compile(
     r"([A-Za-z][A-Za-z0-9+.-]*://(?:[^\s\\/?#@]*@)?)([^\s\\/?#@:]+|\[[0-9A-Fa-f:.]+\])"
     r"((?::[0-9]*)?(?:[/?#][^\s\\]*)?)"
 )
+#: A link within a text; its host is the group. Nothing is tried again from the middle of a word,
+#: so that the time grows with the text.
+_LINK: Final = re.compile(
+    r"(?<![A-Za-z0-9+.-])[A-Za-z][A-Za-z0-9+.-]*+://(?:[^\s\\/?#@]*+@)?+"
+    r"([^\s\\/?#@:<>\"'`()\[\],;{}|]++|\[[0-9A-Fa-f:.]+\])(?![\\@])"
+)
+_LEXERS: Final[dict[Kind, Lexer]] = {
+    "shell": BashLexer(),
+    "sql": SqlLexer(),
+    "python": PythonLexer(),
+    "json": JsonLexer(),
+}
+_TOKENS: Final[dict[object, Mark]] = {
+    Comment: "comment",
+    String: "string",
+    Keyword: "keyword",
+    Name.Builtin: "keyword",
+    Name.Tag: "keyword",  # a key of JSON
+}
 _SIGNS: Final[dict[str, Mark]] = {"+": "added", "-": "removed"}
 _DIFF: Final = re.compile(r"--- [^\n]*\n\+\+\+ |@@ -[0-9]")
 _SQL: Final = re.compile(
@@ -151,7 +215,11 @@ _SQL: Final = re.compile(
     r"|(?:create|alter|drop|truncate)\s+table)\s",
     re.IGNORECASE | re.DOTALL,
 )
+_PYTHON: Final = re.compile(
+    r"^(?:(?:async )?def \w+\(|class \w+[:(]|from [\w.]+ import |import [\w.]+$)", re.MULTILINE
+)
 _MARKDOWN: Final = re.compile(r"^(?:#{1,6} |```)", re.MULTILINE)
 _DIFFS: Final = frozenset({"diff", "patch"})
 _SHELLS: Final = frozenset({"command", "cmd", "shell", "bash", "script"})
+_PYTHONS: Final = frozenset({"python", "py"})
 _MARKDOWNS: Final = frozenset({"markdown", "md"})

@@ -30,7 +30,10 @@ def plain(some):
     return "".join(piece.text for run in some for piece in run.pieces)
 
 
-@given(TEXTS, st.sampled_from(["", "diff", "command", "sql", "url"]))
+@given(
+    TEXTS | st.text(st.sampled_from("a:/@.\u202e'\"#-`*_[]() \n")),
+    st.sampled_from(["", "diff", "command", "sql", "url", "python", "markdown"]),
+)
 def test_the_pieces_of_a_text_are_the_text(text, name):
     """Nothing is cut, and each hidden character is in a piece that is marked (B72)."""
     shown = text_of(text, name)
@@ -78,6 +81,10 @@ def test_what_is_long_is_folded_with_its_size():
         ("# Title\n\ntext", "body", "markdown"),
         ("https://shop.example/a?b#c", "to", "url"),
         ("see https://shop.example", "to", ""),
+        ("import os\nos.remove('/')\n# Title\n", "body", "python"),
+        ("from here on, nothing", "body", ""),
+        ('{"delete": true}', "body", "json"),
+        ("{not json}", "body", ""),
     ],
 )
 def test_a_text_is_read_by_its_kind(text, name, kind):
@@ -94,12 +101,27 @@ def test_a_text_is_read_by_its_kind(text, name, kind):
         # Readers disagree about these (RFC 3986 and the URL standard), so no host stands out.
         (r"https://good.example\@evil.example", None),
         ("https://a@b@evil.example", None),
-        ("https://good.example evil", None),
     ],
 )
-def test_the_host_of_a_url_stands_out(url, host):
-    marked = [plain([run]) for run in runs(url, kind_of(url)) if run.mark == "host"]
-    assert marked == ([host] if host else [])
+@pytest.mark.parametrize("kind", ["", "sql", "shell", "python", "json", "diff", "markdown"])
+@pytest.mark.parametrize("around", ["{}", "Pay here: {}, at once.", "+<a href='{}'>\n"])
+def test_the_host_of_a_link_stands_out_wherever_it_is(url, host, kind, around):
+    """Alone, in a sentence and in code: the host is what a reader would trust."""
+    found = runs(around.format(url), kind)
+    assert plain(found) == around.format(url)
+    marked = "".join(piece.text for run in found for piece in run.pieces if piece.host)
+    assert marked == (host or "")
+
+
+def test_words_of_code_stand_out():
+    """By weight and slant, as colour alone says nothing to some readers."""
+    found = runs("select 'a' -- all\n", "sql")
+    assert [(plain([run]), run.mark) for run in found if run.mark] == [
+        ("select", "keyword"), ("'a'", "string"), ("-- all\n", "comment"),
+    ]  # fmt: skip
+    # What is folded is not coloured: read from its middle on, code could seem to be a text.
+    [rest] = text_of('x = """' + "\n" * 60 + '"""', "python").rest
+    assert rest.mark == ""
 
 
 # -------------------------------------------------------------------------------------- values
@@ -210,7 +232,8 @@ def test_a_page_has_the_text_and_no_element_of_it(text):
     """HTML in a text is text; a browser drops the first line feed of each `pre`, which is ours."""
     shown = text_of(text)
     found = _Text(rendered("block", shown))
-    ours = {"p", "span", "pre", "mark", "details", "summary", "ins", "del", "strong"}
+    ours = {"p", "span", "pre", "mark", "details", "summary", "ins", "del", "strong", "b", "i"}
+    ours |= {"samp"}
     assert set(found.tags) <= ours
     whole = "".join(piece.shown for run in (*shown.head, *shown.rest) for piece in run.pieces)
     assert "".join(one.removeprefix("\n") for one in found.texts) == whole
