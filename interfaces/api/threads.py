@@ -48,7 +48,7 @@ _MAX_FACTS: Final = 20_000
 #: The last characters of a file's name that a download is named by.
 _NAME: Final = 200
 #: What a browser that shows a file by itself may do: draw it, and nothing else (CSP).
-_ALONE: Final = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
+ALONE: Final = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
 #: The most replies that a visitor follows at a time. A follower holds up to 512 Ki characters, and
 #: its text takes processor time from all visitors.
 _FOLLOWED: Final = 100
@@ -285,7 +285,7 @@ async def file(
     how = "inline" if held.is_picture else "attachment"
     headers = {
         "Content-Disposition": f"{how}; filename*=UTF-8''{name}",
-        "Content-Security-Policy": _ALONE,
+        "Content-Security-Policy": ALONE,
     }
     kind = held.media_type if held.is_picture else "application/octet-stream"
     return Response(data, headers=headers, media_type=kind)

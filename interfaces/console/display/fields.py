@@ -170,7 +170,7 @@ class _Form:
     ) -> Field:
         kind = raw_json.kind_of(raw)
         known = self._branch(schema, raw)
-        described = str(known.get("description", ""))
+        described = _described(known, path)
         if (options := _options(known, raw)) is not None:
             return Field(path, "choice", raw, raw, described, options, optional=optional)
         if kind == "object" and isinstance(known.get("properties"), dict):
@@ -196,7 +196,7 @@ class _Form:
             for name, inner in named.items()
             if name not in members
         )
-        described = str(schema.get("description", "")) if path else ""
+        described = _described(schema, path) if path else ""
         return Field(path, "group", raw, "", described, (), fields, additions)
 
     def _array(self, path: tuple[str, ...], schema: _Schema, raw: str) -> Field:
@@ -206,7 +206,7 @@ class _Form:
             for index, value in enumerate(items)
         )
         another = Addition((*path, str(len(items))), "another item", self._made(inner))
-        described = str(schema.get("description", ""))
+        described = _described(schema, path)
         return Field(path, "group", raw, "", described, (), fields, (another,))
 
     def _branch(self, schema: object, raw: str) -> _Schema:
@@ -215,7 +215,7 @@ class _Form:
         alternatives = known.get("anyOf", known.get("oneOf"))
         if not isinstance(alternatives, list):
             return known
-        outer = {name: known[name] for name in ("description",) if name in known}
+        outer = {name: known[name] for name in _SAID if name in known}
         fitting = (self._followed(one) for one in alternatives)
         kind = raw_json.kind_of(raw)
         return next((one | outer for one in fitting if _allows(one, kind)), outer)
@@ -250,6 +250,14 @@ class _Form:
             inner = {name: self._made(wanted[name], depth + 1) for name in required}
             return raw_json.made("object", inner)
         return next((_FIRST[kind] for kind in _FIRST if kind in types), "null")
+
+
+def _described(schema: _Schema, path: tuple[str, ...]) -> str:
+    """What the schema says of a value beside its name: title, description and format."""
+    said = {key: str(schema[key]) for key in _SAID if schema.get(key)}
+    if path and said.get("title", "").replace(" ", "_").casefold() == path[-1].casefold():
+        del said["title"]  # it says nothing
+    return " · ".join(said.values())
 
 
 def _options(schema: _Schema, raw: str) -> tuple[str, ...] | None:
@@ -290,6 +298,7 @@ def _lf(text: str) -> str:
     return text.replace("\r\n", "\n")
 
 
+_SAID: Final = ("title", "description", "format")
 _FIRST: Final = {
     "string": '""',
     "integer": "0",

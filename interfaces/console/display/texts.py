@@ -62,6 +62,10 @@ class ShownText(NamedTuple):
     flags: tuple[str, ...]
 
     @property
+    def length(self) -> int:
+        return len(joined(self))
+
+    @property
     def is_block(self) -> bool:
         """Whether it needs lines of its own."""
         pieces = [piece.text for run in self.head for piece in run.pieces]

@@ -15,16 +15,17 @@ from ayes.interfaces.api.calls import Record
 from ayes.interfaces.api.context import Context
 from ayes.interfaces.api.identity import Reading, Reviewing, Role, Visit
 from ayes.interfaces.api.queries import Named
+from ayes.interfaces.api.threads import ALONE
 from ayes.interfaces.api.votes import NewVote
 from ayes.interfaces.console.display import fields, raw_json
 from ayes.interfaces.console.display.changes import changes
 from ayes.interfaces.console.display.people import seats
 from ayes.interfaces.console.display.texts import text_of
 from ayes.interfaces.console.display.timeline import result_of, timeline
-from ayes.interfaces.console.display.values import value_of
+from ayes.interfaces.console.display.values import picture_in, value_of
 from ayes.interfaces.console.pages.forms import Typed, to, with_line_feeds
 from ayes.interfaces.console.rendering import is_fragment, page
-from ayes.schemas.errors import ApprovalsError, BadInput, Refused, Unavailable
+from ayes.schemas.errors import ApprovalsError, BadInput, Refused, Unavailable, UnknownCall
 from ayes.schemas.events import Verdict
 from ayes.schemas.slots import CallRef
 from ayes.schemas.visible import visible_json
@@ -60,10 +61,15 @@ def _composed(
         "call",
         record=record,
         may={one.action: one.refusal for one in record.may},
-        asked_digest=state.requested_digest or state.digest,
-        asked=value_of(asked, earlier=alike.arguments if alike else ""),
-        raw=text_of(asked),
-        plain_raw=asked,
+        # Of an edited call what runs, beside what was asked.
+        runs=value_of(
+            state.arguments,
+            earlier=asked if state.edited else alike.arguments if alike else "",
+            was="asked" if state.edited else "last time",
+            notes=_notes(record),
+        ),
+        raw=text_of(state.arguments),
+        asked=text_of(asked),
         changed=changes(asked, state.arguments) if state.edited else (),
         edits=[
             (name, changes(asked, other), json.dumps(other)) for other, name in state.edits.items()
@@ -76,10 +82,29 @@ def _composed(
     )
 
 
+def _notes(record: Record) -> Mapping[str, str]:
+    """What the tool's schema says of each argument, by its JSON pointer."""
+    arguments = record.state.arguments
+    if not record.tool_schema or not raw_json.is_readable(arguments):
+        return {}
+    form = fields.form(record.tool_schema, arguments)
+    return {one.pointer: one.description for one in fields.each(form)}
+
+
 def _rendered(visit: Visit, name: str, **values: Any) -> HTMLResponse:
     fragment = is_fragment(visit.request) or visit.request.query_params.get("pane") == "1"
     layout = "call_pane.html" if fragment else "call_page.html"
     return page(visit, f"{name}.html", layout=layout, **values)
+
+
+@router.get("/calls/{workspace}/{thread}/{call}/pictures/{digest}")
+async def picture(ref: Named, digest: str, visit: Reading) -> Response:
+    """A picture that an argument holds as text."""
+    state = (await calls.record(ref, visit)).state
+    found = picture_in(state.arguments, digest)
+    if found is None:
+        raise UnknownCall(f"no argument of {ref} is a picture {digest}.")
+    return Response(found[1], headers={"Content-Security-Policy": ALONE}, media_type=found[0])
 
 
 # ---------------------------------------------------------------------------------------- votes

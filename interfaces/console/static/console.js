@@ -18,6 +18,7 @@
  *                         and the next call opens; anything else replaces the article
  *   data-go="w"           on the link that `g w` follows
  *   data-copy="#id"       on a button that copies the text of this element
+ *   data-sort, data-rows  on buttons of div.rows: sort by the column; show the folded rows
  *   <time datetime="…">   becomes relative, with the absolute time as tooltip
  *
  * In each post form, text survives a reload and a new sign-in, until its request has been taken.
@@ -750,12 +751,31 @@ function onClick(event) {
   if (target.closest("[data-key=s]")) KEYS.s();
   const action = target.closest("[data-action]");
   if (action) ACTIONS[action.dataset.action](action, event);
+  const column = target.closest("[data-sort]");
+  if (column) sortRows(column);
+  const fold = target.closest("[data-rows]");
+  if (fold) fold.hidden = fold.parentElement.classList.toggle("open");
   const copy = target.closest("[data-copy]");
   if (copy) copyText(find(copy.dataset.copy).textContent);
   const link = target.closest("#calls .row-title");
   if (!link || !isDesk() || event.ctrlKey || event.metaKey || event.shiftKey) return;
   event.preventDefault();
   select(link.closest(".row"));
+}
+
+/* Sort the rows of a table by a column; those that are folded change places with the others. */
+function sortRows(button) {
+  const head = button.closest("th");
+  const table = head.closest("table");
+  const order = head.ariaSort === "ascending" ? "descending" : "ascending";
+  const text = (row) => row.cells[head.cellIndex].textContent.trim();
+  const compare = (a, b) => a - b || a.localeCompare(b, undefined, { numeric: true });
+  const sign = order === "ascending" ? 1 : -1;
+  const bodies = [...table.tBodies].map((body) => [body, body.rows.length]);
+  const sorted = all("tbody tr", table).sort((a, b) => sign * compare(text(a), text(b)));
+  all("th", table).forEach((one) => { one.ariaSort = null; });
+  head.ariaSort = order;
+  for (const [body, count] of bodies) body.append(...sorted.splice(0, count));
 }
 
 async function copyText(text) {

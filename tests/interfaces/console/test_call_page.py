@@ -1,6 +1,8 @@
 """The page of one call."""
 
 import asyncio
+import base64
+import hashlib
 import html
 import json
 import os
@@ -9,6 +11,7 @@ import signal
 from urllib.parse import quote
 
 from console_client import POLICY, listed, site
+from pictures import PNG
 
 from ayes.interfaces.api.identity import Role, Visitor
 from ayes.ledger.clients.services import Ledger
@@ -167,9 +170,27 @@ async def test_an_edit_is_reviewed_and_sent(shop, client):
     known = await shop.service.decision(REF, timeout_s=60)
     assert known.arguments == '{"order":"A-17","amount":100}'
     said = words(await page(client))
-    assert "What was asked" in said
-    assert "What runs instead" in said
-    assert "amount 480 → 100" in said
+    assert "What runs, as edited" in said
+    assert "amount 100 asked: 480" in said
+    assert "What was changed amount 480 → 100" in said
+
+
+async def test_a_picture_in_an_argument_is_served_alone(shop, client):
+    """By its digest, for this call only; what a browser could run is no picture."""
+    [shown, svg] = [
+        f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
+        for kind, data in (("png", PNG), ("svg+xml", b"<svg onload='alert(1)'/>"))
+    ]
+    await shop.service.declare("shop", ToolSpec(name="post", schema='{"type":"object"}'))
+    await shop.ask(REF, json.dumps({"shown": shown, "svg": svg}), tool="post")
+    text = await page(client)
+    assert f"image/png, {len(PNG)} bytes" in words(text)
+    [path] = re.findall(r'<img class="picture" src="([^"]*)"', text)
+    served = await client.get(path)
+    assert (served.content, served.headers["content-type"]) == (PNG, "image/png")
+    assert served.headers["content-security-policy"].endswith("sandbox")
+    other = await client.get(path.replace(path[-64:], hashlib.sha256(b"other").hexdigest()))
+    assert other.status_code == 404
 
 
 async def test_an_edit_as_raw_json_keeps_the_bytes(shop, client):
@@ -258,7 +279,7 @@ async def test_facts_stand_as_recorded(shop, client):
     said = words(text)
     for fact in known.facts:
         assert f"Fact {fact.seq}" in said
-    assert '"type":"Voted"' in html.unescape(text)
+    assert '"type":"Voted"' in html.unescape(re.sub(r"<[^>]+>", "", text))
     assert "It is due." in said
     late = Voted(verdict="deny", digest=digest)
     async with Ledger.connect(shop.server.store.path, role="admin") as admin:

@@ -1,6 +1,7 @@
 """What agents sent is shown completely, as it is written, with nothing hidden."""
 
 import json
+from collections import Counter
 from html.parser import HTMLParser
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from ayes.interfaces.console.display import fields, raw_json
 from ayes.interfaces.console.display.changes import changes, line_diff
+from ayes.interfaces.console.display.markdown import blocks_of
 from ayes.interfaces.console.display.texts import MarkedRun, joined, kind_of, runs, text_of
 from ayes.interfaces.console.display.timeline import duration
 from ayes.interfaces.console.display.values import Group, Leaf, value_of
@@ -205,7 +207,7 @@ class _Text(HTMLParser):
 
     def __init__(self, html):
         super().__init__()
-        self.tags, self.texts, self.inside = [], [], False
+        self.tags, self.texts, self.all, self.inside = [], [], [], False
         self.feed(html)
 
     def handle_starttag(self, tag, attrs):
@@ -219,6 +221,7 @@ class _Text(HTMLParser):
             self.inside = False
 
     def handle_data(self, data):
+        self.all.append(data)
         if self.inside:
             self.texts[-1] += data
 
@@ -227,16 +230,165 @@ def rendered(macro, *values):
     return str(getattr(_templates.env.get_template("call_values.html").module, macro)(*values))
 
 
-@given(TEXTS)
-def test_a_page_has_the_text_and_no_element_of_it(text):
+@given(TEXTS, st.sampled_from(["", "sql", "python", "command", "diff", "markdown"]))
+def test_a_page_has_the_text_and_no_element_of_it(text, name):
     """HTML in a text is text; a browser drops the first line feed of each `pre`, which is ours."""
-    shown = text_of(text)
-    found = _Text(rendered("block", shown))
+    shown = text_of(text, name)
+    found = _Text(rendered("source", shown, "code"))
     ours = {"p", "span", "pre", "mark", "details", "summary", "ins", "del", "strong", "b", "i"}
-    ours |= {"samp"}
+    ours |= {"samp", "em", "code", "div", "ul", "ol", "li", "blockquote", "hr"}
     assert set(found.tags) <= ours
     whole = "".join(piece.shown for run in (*shown.head, *shown.rest) for piece in run.pieces)
     assert "".join(one.removeprefix("\n") for one in found.texts) == whole
+
+
+HIDDEN = "\u202egnp\u202c \u200b \x1b[31m p\u0430ypal https://bank.example@evil.example/"
+MARKED = ("U+202E", "U+202C", "U+200B", "U+001B", "mixed scripts", '"host">evil.example<')
+#: Where a text of an agent may stand, each with its own way onto the page.
+PLACES = {
+    "value": lambda text: {"x": text},
+    "name": lambda text: {text: 1},
+    "item": lambda text: {"x": [text, "b"]},
+    "cell": lambda text: {"x": [{"a": text}, {"a": "b"}]},
+    "column": lambda text: {"x": [{text: 1}, {text: 2}]},
+    "prose": lambda text: {"x": f"{text}\nmore"},
+    "folded": lambda text: {"x": "line\n" * 60 + text},
+    "markdown": lambda text: {"x": f"# Title\n\n{text}"},
+    "heading": lambda text: {"x": f"# {text}"},
+    "item of markdown": lambda text: {"x": f"# a\n\n* {text}"},
+    "code of markdown": lambda text: {"x": f"# a\n\n```{text}\n{text}\n```"},
+    "link of markdown": lambda text: {"x": f"# a\n\n[{text}](<{text}>)"},
+    "sql": lambda text: {"sql": f"select '{text}' from x"},
+    "shell": lambda text: {"command": f"echo '{text}'"},
+    "python": lambda text: {"python": f"import os\nos.remove(`{text}`)"},
+    "json": lambda text: {"x": json.dumps({"a": text}, ensure_ascii=False)},
+    "diff": lambda text: {"diff": f"--- a\n+++ b\n+{text}"},
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_hostile_text_is_marked_in_every_rendering(place):
+    """Hidden and reordering characters, escapes, mixed scripts, and the true host of a link."""
+    raw = json.dumps(PLACES[place](HIDDEN), ensure_ascii=False)
+    html = rendered("value", value_of(raw)).replace(r"\u001b", "U+001B")  # JSON escapes it
+    assert [mark for mark in MARKED if mark not in html] == []
+    assert not set(html) & set("\u202e\u202c\u200b\x1b")
+
+
+# ------------------------------------------------------------------------------------- renderings
+
+SIGNS = st.text(st.sampled_from("aB1 \n#*_`>-[]()!<&;\"'\\:/.\u202e|~"), max_size=60)
+
+
+@given(SIGNS | TEXTS | st.lists(SIGNS).map("\n\n".join))
+def test_markdown_leaves_out_signs_of_its_layout_only(source):
+    """Each letter and digit, and each hidden character, is in the blocks; no element is theirs."""
+    html = rendered("markdown", blocks_of(source))
+    ours = {"p", "pre", "hr", "ul", "ol", "li", "blockquote", "em", "b", "code", "mark", "strong"}
+    assert set(_Text(html).tags) <= ours
+    if blocks_of(source):
+        said = Counter("".join(_Text(html).all))
+        letters = Counter(one for one in source if one.isalpha())
+        assert letters - said == Counter()
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (
+            "[here](https://bank.example@evil.example/x)",
+            "here (https://bank.example@evil.example/x)",
+        ),
+        ("[https://a.example](https://b.example)", "https://a.example (https://b.example)"),
+        ("<https://a.example/>", "https://a.example/"),
+        ("[a](javascript:alert(1))", "a (javascript:alert(1))"),
+        ('![cat](https://x.example/a.png "t")', 'picture: cat (https://x.example/a.png "t")'),
+        ("[x]: https://x.example 'hidden'", "[x]: https://x.example 'hidden'"),
+        ("&#x202e; <b>a</b> <!-- b -->", "&#x202e; <b>a</b> <!-- b -->"),
+        ("| a |\n|---|\n| b | c |", "| a |\n|---|\n| b | c |"),
+    ],
+)
+def test_what_markdown_would_hide_is_text(source, said):
+    [block] = blocks_of(source)
+    assert plain(block.runs) == said
+
+
+def test_markdown_that_would_leave_something_out_is_shown_as_its_source():
+    assert blocks_of(">" * 40 + " delete everything") == ()  # deeper than the reader goes
+    assert blocks_of("a\n" * 10_000) == ()
+    html = rendered("value", value_of(json.dumps({"markdown": "# a\n" + ">" * 40 + " b"})))
+    assert "&gt; b" in html
+
+
+def test_objects_that_are_alike_are_a_table():
+    """A column for each name and a row for each object; what is folded is counted."""
+    rows = [{"id": number, "name": f"Customer {number}"} for number in range(120)]
+    del rows[3]["name"]
+    table = value_of(json.dumps(rows))
+    assert [joined(one) for one in table.columns] == ["id", "name"]
+    cells = (*table.head, *table.rest)
+    assert len(cells) == 120
+    assert [joined(cell.text) for cell in cells[119]] == ["119", "Customer 119"]
+    assert cells[3][1] is None
+    html = rendered("value", table)
+    assert "<caption>120 rows</caption>" in html
+    assert "100 more rows" in html
+    assert "(none)" in html
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [{"a": 1}],
+        [{"a": 1}, 2],
+        [{"a": 1}, {"b": 2}, {"c": 3}],
+        [{"a": {"b": 1}}, {"a": {"b": 2}}],
+        [{"a": "two\nlines"}, {"a": "x"}],
+        [{str(number): 1 for number in range(9)}] * 2,
+        [{}, {}],
+    ],
+)
+def test_what_does_not_fit_into_rows_is_no_table(rows):
+    assert isinstance(value_of(json.dumps(rows)), Group)
+
+
+def test_short_items_have_no_numbers():
+    html = rendered("value", value_of('["a", 5, null]'))
+    assert _Text(html).tags.count("li") == 3
+    assert "<dt>" not in html
+    assert "<dt>" in rendered("value", value_of('["a", ["b"]]'))
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("2026-03-01T12:00:00+02:00", "2026-03-01T10:00:00+00:00"),
+        ("2026-03-01t12:00:00.5z", "2026-03-01T12:00:00.500000+00:00"),
+        ("2026-03-01", None),
+        ("2026-13-01T12:00:00Z", None),
+        ("0001-01-01T00:00:00+23:00", None),
+        ("on 2026-03-01T12:00:00Z", None),
+    ],
+)
+def test_a_time_is_also_that_of_the_reader(text, at):
+    found = value_of(json.dumps(text)).at
+    assert (found and found.isoformat()) == at
+
+
+def test_a_schema_says_what_a_value_is():
+    """Its title, description and format stand below the value, and never in place of the name."""
+    said = {"title": "Gift", "description": "In \u202eeuros.", "format": "money"}
+    schema = json.dumps({"type": "object", "properties": {"amount": said}})
+    notes = {
+        one.pointer: one.description for one in fields.each(fields.form(schema, '{"amount":5}'))
+    }
+    html = rendered("value", value_of('{"amount":5}', notes=notes))
+    assert "<dt>amount</dt>" in html
+    assert "Gift · In " in html
+    assert "euros. · money" in html
+    assert "U+202E" in html
+    same = json.dumps({"type": "object", "properties": {"due_at": {"title": "Due At"}}})
+    assert fields.form(same, '{"due_at":1}').fields[0].description == ""
 
 
 def test_large_and_deep_arguments_are_rendered_completely():
