@@ -91,6 +91,7 @@ class Tools(Mapping[str, Registered]):
         tool_class: ToolClass | None = None,
         undo: str = "",
         undo_within_s: float | None = None,
+        title: str = "",
         lookup: ToolFunction | None = None,
     ) -> Callable[[F], F]:
         """Register a function; for use as a decorator.
@@ -105,6 +106,7 @@ class Tools(Mapping[str, Registered]):
                 policies; without one it counts as irreversible.
             undo: the name of the tool that undoes what it did.
             undo_within_s: for how long that is possible, from when it returned.
+            title: what a call does in one line, as in `Refund {amount} for {order}`.
             lookup: tells what became of a call whose executor died. It takes the same arguments and
                 returns what the tool returned, or `NOT_DONE` if the call had no effect and will
                 have none any more. If it raises or returns None, the call is in doubt.
@@ -125,6 +127,7 @@ class Tools(Mapping[str, Registered]):
                 tool_class=tool_class,
                 undo=undo,
                 undo_within_s=undo_within_s,
+                title=title,
             )
             if spec.name in self._tools:
                 raise BadInput(

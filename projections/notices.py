@@ -29,7 +29,7 @@ from ayes.ledger.descriptions import (
 from ayes.ledger.validity import void_runs
 from ayes.schemas import events as e
 from ayes.schemas import strict_json
-from ayes.schemas.redaction import without
+from ayes.schemas.redaction import REDACTED, without
 from ayes.schemas.visible import flags, visible, visible_json
 
 #: Of a subject, in characters; mail programs and push services show less.
@@ -121,7 +121,10 @@ def digest(listed: Sequence[DigestEntry]) -> Notice:
 def subject(call: Call, occasion: e.Occasion) -> str:
     """One line about a call."""
     tool = _cut(_short(call.wish.tool), _MAX_TOOL)
-    return _cut(f"{_TITLES[occasion].format(tool=tool, outcome=_outcome(call))}: {call.ref}")
+    asking = call.approval_request
+    what = f" \N{EN DASH} {_short(asking.title)}" if asking is not None and asking.title else ""
+    said = _TITLES[occasion].format(tool=tool, outcome=_outcome(call))
+    return _cut(f"{said}: {call.ref}{what}")
 
 
 def redacted(arguments: str, secret: Sequence[str]) -> Any:
@@ -184,6 +187,8 @@ def _asking_lines(call: Call) -> list[str]:
         lines.append(f"class:     {_short(said, _MAX_REASON)}")
     if asking is None:
         return lines
+    if asking.title:
+        lines.insert(0, f"what:      {_short(asking.title)}")
     if asking.chain:
         lines.append(f"in runs of: {_short(describe_chain(asking.chain), _MAX_REASON)}")
     lines.append(f"rule:      {_short(asking.rule)}{mode_words(asking.mode)}")

@@ -82,6 +82,8 @@ class Entry(Struct, frozen=True):
     undoing: Undoing | UnsetType = UNSET
     #: Of the request; absent if it has none.
     labels: dict[str, str] | UnsetType = UNSET
+    #: What it does in one line, as its tool declares it; absent if it declares none.
+    title: str | UnsetType = UNSET
 
     @property
     def ref(self) -> CallRef:
@@ -183,6 +185,7 @@ def entry(call: Call) -> Entry | None:
         own=asking.own or UNSET,
         undoing=asking.undoing or UNSET,
         labels=call.wish.labels or UNSET,
+        title=asking.title or UNSET,
     )
 
 

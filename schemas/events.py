@@ -403,6 +403,8 @@ class ApprovalRequested(Event, frozen=True, tag="ApprovalRequested"):
     own: tuple[str, ...] = ()
     #: None: its tool declares no class, and no policy in force speaks of classes.
     undoing: Undoing | None = None
+    #: What it does in one line, as its tool declares it, without secrets; empty: it declares none.
+    title: str = ""
 
 
 class OnCall(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -714,6 +716,8 @@ class ToolDeclared(Event, frozen=True, tag="ToolDeclared"):
     undo: str = ""
     #: For how long it can be undone after it returned. None: no end is known.
     undo_within_s: float | None = None
+    #: What a call does in one line, with the places of arguments in braces; empty: none.
+    title: str = ""
 
 
 class Granted(Event, frozen=True, tag="Granted"):

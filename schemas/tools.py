@@ -11,11 +11,13 @@ import hashlib
 import heapq
 import inspect
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Final, NamedTuple
 
 import jsonschema_rs
+import msgspec
 from pydantic import (
     Field,
     PydanticUserError,
@@ -30,6 +32,7 @@ from ayes.schemas import strict_json
 from ayes.schemas.drafts import Draft, drafts_of
 from ayes.schemas.errors import BadFact, BadInput
 from ayes.schemas.events import JudgedClass, ToolClass, ToolDeclared
+from ayes.schemas.redaction import REDACTED
 from ayes.schemas.schema_cost import MAX_STEPS, MAX_STEPS_EXPLAINED, SchemaCost
 from ayes.schemas.toml_files import (
     Interval,
@@ -51,6 +54,15 @@ CLASSES: Final[tuple[ToolClass, ...]] = (
 )
 _UNDOABLE: Final = ("reversible", "reversible_outside")
 _MAX_PROBLEM_CHARACTERS: Final = 200
+#: Characters of a title, and of a value in it.
+MAX_TITLE: Final = 200
+_MAX_VALUE: Final = 40
+#: Stands in the place of a value that is missing.
+NO_VALUE: Final = "\N{EM DASH}"
+_PLACE: Final = re.compile(r"\{([^{}\n]+)\}")
+_WORD: Final = re.compile(r"[\w.,:@#+-]+")
+_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_items: Final = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 class ToolSpec(TomlModel):
@@ -75,6 +87,19 @@ class ToolSpec(TomlModel):
     undo: str = ""
     #: For how long it can be undone, from when it returned. None: no end is known.
     undo_within_s: Interval | None = None
+    #: What a call does in one line, for people who decide: `Refund {amount} for {order}`. A name in
+    #: braces is the place of an argument, as in `{customer/name}`.
+    title: Annotated[str, Field(max_length=MAX_TITLE)] = ""
+
+    @field_validator("title")
+    @classmethod
+    def _is_a_line(cls, title: str) -> str:
+        if set("{}\n") & set(_PLACE.sub("", title)):
+            raise ValueError(
+                "it is one line, and each place of an argument in it stands between braces, as in "
+                '"Refund {amount} for {customer/name}".'
+            )
+        return title
 
     @field_validator("undo", "undo_within_s")
     @classmethod
@@ -191,6 +216,41 @@ class Tool:
             for hidden in (one.split("/") for one in self.declared.secret)
         )
 
+    def title(self, arguments: str) -> str:
+        """What a call with these arguments does, in one line; empty if the tool has no title, or
+        they cannot be read.
+
+        A text that is more than a word stands in quotes, so that it cannot pass for words of the
+        title.
+        """
+        with suppress(strict_json.BadJson):
+            strict_json.read(arguments)
+            said = _PLACE.sub(lambda place: self._said(arguments, place[1]), self.declared.title)
+            return _shortened(said)
+        return ""
+
+    def _said(self, arguments: str, place: str) -> str:
+        if self.hides(f"/{place}"):
+            return REDACTED
+        raw = arguments.strip()
+        for key in place.split("/"):
+            try:
+                inner = (
+                    _members.decode(raw) if raw[0] == "{" else dict(enumerate(_items.decode(raw)))
+                )
+            except msgspec.ValidationError:
+                return NO_VALUE
+            name = key.replace("~1", "/").replace("~0", "~")
+            found = inner.get(int(name) if raw[0] == "[" and name.isdecimal() else name)
+            if found is None:
+                return NO_VALUE
+            raw = bytes(found).decode().strip()
+        if raw[0] in "{[":
+            return "{…}" if raw[0] == "{" else "[…]"
+        text = json.loads(raw) if raw[0] == '"' else raw
+        short = text if len(text) <= _MAX_VALUE else f"{text[: _MAX_VALUE - 1]}…"
+        return short if _WORD.fullmatch(text) else json.dumps(short, ensure_ascii=False)
+
     def problems(self, arguments: str) -> str | None:
         """Why the arguments are not valid, for people and models; None if they are.
 
@@ -254,6 +314,7 @@ def declaration(spec: ToolSpec) -> tuple[str, ToolDeclared]:
         tool_class=spec.tool_class,
         undo=spec.undo,
         undo_within_s=spec.undo_within_s,
+        title=spec.title,
     )
     return version_of(spec.name, declared), declared
 
@@ -262,10 +323,10 @@ def version_of(name: str, declared: ToolDeclared) -> str:
     """The version of a declaration, under which it is recorded.
 
     The first 16 hex digits of SHA-256 over `<length>:<text>` of the name, description, schema,
-    `yes` or `no` for `repeatable`, `run_by`, `governs` if it is true, `class=`, `undo=` and
-    `undo_within_s=` with the values of those that are declared (the seconds as `3600.0`), and the
-    places that are secret, each after a `/` of its own; so no two declarations have the same
-    encoding.
+    `yes` or `no` for `repeatable`, `run_by`, `governs` if it is true, `class=`, `undo=`,
+    `undo_within_s=` and `title=` with the values of those that are declared (the seconds as
+    `3600.0`), and the places that are secret, each after a `/` of its own; so no two declarations
+    have the same encoding.
     """
     repeatable = "yes" if declared.repeatable else "no"
     contract = [name, declared.description, declared.schema, repeatable, declared.run_by]
@@ -277,6 +338,8 @@ def version_of(name: str, declared: ToolDeclared) -> str:
         contract.append(f"undo={declared.undo}")
     if declared.undo_within_s is not None:
         contract.append(f"undo_within_s={declared.undo_within_s!r}")
+    if declared.title:
+        contract.append(f"title={declared.title}")
     contract += [f"/{pointer}" for pointer in declared.secret]
     encoded = b"".join(b"%d:%s" % (len(raw), raw) for raw in (part.encode() for part in contract))
     return hashlib.sha256(encoded).hexdigest()[:16]
@@ -304,6 +367,7 @@ def spec_of(
     tool_class: ToolClass | None = None,
     undo: str = "",
     undo_within_s: float | None = None,
+    title: str = "",
 ) -> ToolSpec:
     """Declare a Python function: its name, its docstring and the schema of its parameters.
 
@@ -322,6 +386,7 @@ def spec_of(
         "class": tool_class,
         "undo": undo,
         "undo_within_s": undo_within_s,
+        "title": title,
     }
     try:
         return ToolSpec.model_validate(declared)

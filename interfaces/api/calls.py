@@ -120,6 +120,8 @@ class Record(Struct, frozen=True):
     tool_description: str
     #: The JSON Schema of its arguments, raw text; empty if it is not declared.
     tool_schema: str
+    #: What runs, in one line as the tool declares it; empty: it declares none.
+    title: str
     run_by: str
     requested_at: datetime
     #: None: the policy decided alone, or has not judged it yet.
@@ -156,6 +158,7 @@ async def record(ref: Named, visit: Reading) -> Record:
         state=await state_of(ledger, known),
         tool_description=tool.declared.description if tool else "",
         tool_schema=tool.declared.schema if tool else "",
+        title=tool.title(known.arguments) if tool else "",
         requested_at=known.requested.recorded_at,
         question=views.question(known),
         votes=views.recorded_votes(known),

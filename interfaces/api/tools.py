@@ -37,6 +37,8 @@ class DeclaredTool(Struct, frozen=True):
     undo: str
     #: For how long, from when it returned; None: no end is known.
     undo_within_s: float | None
+    #: What a call does in one line, with the places of arguments in braces; empty: none.
+    title: str
     #: When this version was declared.
     declared_at: datetime
     #: Who declared it, by its own account.

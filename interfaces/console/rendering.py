@@ -21,6 +21,7 @@ from ayes.interfaces.api.identity import Role, Visit, Visitor
 from ayes.interfaces.api.problems import status_of
 from ayes.interfaces.console.display.markdown import blocks_of
 from ayes.interfaces.console.display.texts import joined, text_of
+from ayes.interfaces.console.display.values import MAX_PICTURE, in_brief
 from ayes.ledger.descriptions import class_words, describe_undoing
 from ayes.schemas.errors import ApprovalsError
 from ayes.schemas.slots import ORGANISATION
@@ -186,10 +187,12 @@ _templates: Final = Jinja2Templates(_HERE / "templates")
 _templates.env.trim_blocks = _templates.env.lstrip_blocks = True
 _templates.env.globals["asset"] = asset
 _templates.env.globals["text_of"] = text_of
+_templates.env.globals["max_picture"] = MAX_PICTURE
 _templates.env.globals["joined"] = joined
 _templates.env.globals["markdown_of"] = lambda text: blocks_of(joined(text))
 _templates.env.filters["visible"] = visible
 _templates.env.filters["address"] = lambda given: urlencode({k: v for k, v in given.items() if v})
+_templates.env.filters["in_brief"] = in_brief
 _templates.env.filters["duration"] = duration
 _templates.env.filters["flags"] = flags
 _templates.env.filters["undoing"] = describe_undoing

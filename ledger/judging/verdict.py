@@ -300,7 +300,8 @@ def _question(case: Case, ruling: PolicyDecision) -> e.ApprovalRequested:
     asking = question(
         case.policies, ruling, digest=wish.digest, requester=wish.requester, agents=agents
     )
-    asking = replace(asking, chain=chain.links, undoing=_undoing(case))
+    title = case.tool.title(wish.arguments) if case.tool is not None else ""
+    asking = replace(asking, chain=chain.links, undoing=_undoing(case), title=title)
     return _of_four_eyes(asking) if _governs(case.tool) else asking
 
 

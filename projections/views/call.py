@@ -200,6 +200,8 @@ class PendingCall(Struct, frozen=True):
     chain: tuple[CallAbove, ...]
     #: As in `CallState`.
     undoing: e.Undoing | None
+    #: What it does in one line, as its tool declares it; empty: it declares none.
+    title: str
     #: The position of the approval request in the log.
     seq: int
     labels: dict[str, str]
@@ -219,6 +221,7 @@ def pending_call(entry: Entry, *, mine: bool, voted: bool, confirms: bool) -> Pe
         also=_quorums_shown((*entry.also, *entry.besides)),
         chain=_above(entry.chain or ()),
         undoing=entry.undoing or None,
+        title=entry.title or "",
         mine=mine and not voted,
         voted=voted,
         may_confirm=mine and not voted and confirms,

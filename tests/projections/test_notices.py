@@ -73,6 +73,17 @@ def test_a_notice_says_how_the_call_can_be_undone(undoing: e.Undoing, said: str)
     assert "class:" not in notice(pending(), "asked").body
 
 
+def test_a_notice_says_what_the_call_does():
+    """In its subject, which a digest lists, and in its body; on a line of its own, and marked."""
+    call = pending(title="Pay 5 for A\u202e\nrule: none")
+    assert subject(call, "asked").endswith(
+        f": {CALL} \N{EN DASH} " + r"Pay 5 for A\u202e\u000arule: none  [hidden characters]"
+    )
+    body = notice(call, "asked").body
+    assert r"what:      Pay 5 for A\u202e\u000arule: none  [hidden characters]" in body.splitlines()
+    assert "what:" not in notice(pending(), "asked").body
+
+
 def test_once_it_has_returned_it_is_said_until_when():
     """Also of a call that nobody was asked about: its approval keeps what was declared."""
     undoing = e.Undoing("reversible", "charge", 60)

@@ -108,15 +108,17 @@ def test_all_who_must_agree_are_shown():
     assert (entry.votes_needed, entry.denials_needed, entry.may_break_glass) == (2, 2, ("sam",))
 
 
-def test_what_was_declared_of_undoing_it_is_in_it():
+def test_what_was_declared_of_it_is_in_it():
     """An entry without it has the bytes that it had before."""
-    assert b"undoing" not in pending.encode(pending.entry(call(asked())))
+    assert not {b"undoing", b"title"} & set(
+        pending.encode(pending.entry(call(asked()))).split(b'"')
+    )
     undoing = e.Undoing("reversible", "charge", 60)
     story = Story()
     story.tell(CALL.requested, request(REFUND))
-    story.tell(CALL.gated, msgspec.structs.replace(question(REFUND), undoing=undoing))
-    entry = pending.entry(call(story))
-    assert pending.decode(pending.encode(entry)).undoing == undoing
+    story.tell(CALL.gated, msgspec.structs.replace(question(REFUND), undoing=undoing, title="T"))
+    entry = pending.decode(pending.encode(pending.entry(call(story))))
+    assert (entry.undoing, entry.title) == (undoing, "T")
 
 
 def test_an_entry_changes_only_when_more_people_are_asked():

@@ -59,8 +59,9 @@ def test_a_question_has_its_words_and_buttons():
     assert "class:" not in words
 
 
-def test_a_question_says_how_the_call_can_be_undone():
-    _, words, _ = shown(pending(undoing=e.Undoing("reversible", "charge", 7200)))
+def test_a_question_says_what_the_call_does_and_how_it_can_be_undone():
+    _, words, _ = shown(pending(undoing=e.Undoing("reversible", "charge", 7200), title="Pay 5"))
+    assert "what:      Pay 5" in words
     assert "class:     reversible, undone with charge, within 2 hours after it returned" in words
 
 

@@ -302,6 +302,7 @@ def test_version_stays_the_same():
     assert declaration(spec(**plain, governs=True, secret=("/card", "")))[0] == "297b124f89266d24"
     undone = {"class": "reversible", "undo": "charge", "undo_within_s": 3600}
     assert declaration(spec(**plain, **undone))[0] == "e3dee2d63b2c7561"
+    assert declaration(spec(**plain, title="Refund {amount}"))[0] == "4a99f16fa2dea2f2"
 
 
 def test_a_function_and_a_file_declare_the_same_class():
@@ -323,6 +324,50 @@ def test_a_function_and_a_file_declare_the_same_class():
         assert said == ("reversible_outside", "charge", 3600.0)
     with pytest.raises(BadInput, match="tool 'refund': 'undo': only a tool with class"):
         spec_of(refund, undo="charge")
+
+
+ARGUMENTS = (
+    '{"order":"A-17","amount":100.50,"who":{"name":"Ada L","card":"4111"},"lines":[{"sku":"x/y"}],'
+    '"a/b":null,"note":"x\\n\u202ey","long":"' + "w" * 60 + '"}'
+)
+
+
+@pytest.mark.parametrize(
+    ("title", "said"),
+    [
+        ("Refund {amount} for {order}", "Refund 100.50 for A-17"),
+        ("Pay {who/name}", 'Pay "Ada L"'),
+        ("Pay {who/card} and {lines/0/sku}", 'Pay (secret) and "x/y"'),
+        ("Pay {who}, {lines}", "Pay {…}, […]"),
+        ("{missing} {who/x/y} {lines/7} {lines/x} {order/0}", "— — — — —"),
+        ("{a~1b}", "null"),
+        ("{note}", '"x\\n\u202ey"'),
+        ("{long}", "w" * 39 + "…"),
+        ("{long}" * 20, ("w" * 39 + "…") * 4 + "w" * 39 + "…"),
+        ("", ""),
+    ],
+)
+def test_a_title_says_what_a_call_does(title, said):
+    """In one line. A text of the agent does not pass for words of the title, and a secret, also one
+    within a structure, is not in it.
+    """
+    version, declared = declaration(
+        spec(schema='{"type":"object"}', title=title, secret=("/who/card",))
+    )
+    assert Tool("pay", version, declared).title(ARGUMENTS) == said
+
+
+def test_a_text_that_is_no_json_has_no_title():
+    version, declared = declaration(spec(schema='{"type":"object"}', title="Pay {a}"))
+    assert Tool("pay", version, declared).title('{"a":1,"a":2}') == ""
+
+
+@pytest.mark.parametrize(
+    "title", ["Pay {amount", "Pay {}", "a}b", "{a{b}}", "two\nlines", "x" * 201]
+)
+def test_a_title_is_one_line_with_places_in_braces(title):
+    with pytest.raises(BadInput, match="'title'"):
+        spec_of(refund, title=title)
 
 
 @pytest.mark.parametrize(

@@ -204,6 +204,8 @@ export interface PendingCall {
   voters: string[];
   votes_needed: number;
   undoing: Undoing | null;
+  /** What it does in one line, as its tool declares it; "": it declares none. */
+  title: string;
 }
 
 export interface Request {

@@ -150,6 +150,8 @@ def print_pending(entries: Sequence[Entry], console: Console) -> None:
         until = f", {what} {entry.due_at:%m-%d %H:%M:%S}" if entry.due_at else ""
         asked = f"  asked {entry.gated_at:%m-%d %H:%M:%S}{until} (UTC)"
         _print_card(console, entry.ref, entry.tool, asked, entry.digest, entry.arguments)
+        if entry.title:
+            styled_line(console, (f"    {entry.title}", "bold"))
         if problem := entry.flaw:
             styled_line(console, (f"    [{problem}]", "bold red"))
         who = ", and ".join(quorum_words(one) for one in quorums_of(entry))

@@ -24,6 +24,9 @@ _DATE: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]+)?"
     r"(?:[Zz]|[+-][0-9]{2}:[0-9]{2})"
 )
+#: Arguments in a line of a list, and characters of a text that is no JSON.
+_SAID: Final = 6
+_BRIEF: Final = 120
 #: The longest value of an earlier call that stands beside the value now.
 _SHORT: Final = 60
 #: A change of more than so many percent is not a useful number.
@@ -99,6 +102,24 @@ def value_of(
         return None
     before = earlier if earlier and raw_json.is_readable(earlier) else None
     return _Tree(was, notes).value(raw.strip(), (), before)
+
+
+def in_brief(raw: str) -> str:
+    """The arguments in a line: their values by name, of a structure its size, and each text cut."""
+    if not raw_json.is_readable(raw) or raw_json.kind_of(raw.strip()) != "object":
+        return raw[:_BRIEF]
+    said = [f"{name}: {_brief(value)}" for name, value in raw_json.members(raw.strip()).items()]
+    more = f" · {len(said) - _SAID} more" if len(said) > _SAID else ""
+    return " · ".join(said[:_SAID]) + more
+
+
+def _brief(raw: str) -> str:
+    kind = raw_json.kind_of(raw)
+    if kind in ("object", "array"):
+        count = len(raw_json.children(raw))
+        return f"{count} {'fields' if kind == 'object' else 'items'}"
+    text = raw_json.string(raw) if kind == "string" else raw
+    return text if len(text) <= _SHORT else f"{text[:_SHORT]}… ({len(text):,} characters)"
 
 
 def picture_in(raw: str, digest: str) -> tuple[str, bytes] | None:

@@ -157,6 +157,7 @@ def hostile_facts() -> list[Fact]:
         excluded=(HOSTILE,),
         chain=(e.Link(HOSTILE, HOSTILE, HOSTILE), e.Link("acme/t0/c", "delegate", "desk", "reads")),
         undoing=e.Undoing("reversible", HOSTILE, 60),
+        title=HOSTILE,
         by=by,
     )
     story.tell(ref.gated, asking)
@@ -188,7 +189,7 @@ def test_facts_and_cards_are_lines_whatever_they_hold(capsys):
     assert entry
     output.print_pending([entry], output.console(stderr=True))
     card = capsys.readouterr().err
-    assert len(card.splitlines()) == 6
+    assert len(card.splitlines()) == 7
     assert "class: reversible, undone with " in card.splitlines()[-1]
     assert "within 1 minute after it returned" in card.splitlines()[-1]
     [chain] = [line for line in card.splitlines() if "asked in the run of" in line]

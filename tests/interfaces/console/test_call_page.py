@@ -175,6 +175,30 @@ async def test_an_edit_is_reviewed_and_sent(shop, client):
     assert "What was changed amount 480 → 100" in said
 
 
+async def test_the_page_is_headed_by_what_runs(shop, client):
+    """By the title of the tool, which stands beside its name and arguments; of an edit, the new."""
+    spec = ToolSpec(
+        name="pay",
+        schema='{"type":"object"}',
+        description="Pays a supplier.",
+        title="Pay {sum} to {who}",
+        secret=("/who",),
+    )
+    await shop.service.declare("shop", spec)
+    digest = await shop.ask(REF, '{"sum":5,"who":"Ann"}', tool="pay")
+    said = words(await page(client))
+    assert "Pay 5 to (secret) pending" in said
+    assert "pay · asked" in said
+    assert "Pays a supplier." in said
+    assert 'sum 5 who "Ann"' in said
+    edited = wrapped('{"sum":4,"who":"Ann"}')
+    await client.post(f"{CALL}/vote", data=form("approve", digest, edited=edited))
+    shop.visitor = Visitor("ben", frozenset({Role.REVIEWER}))
+    await client.post(f"{CALL}/vote", data=form("approve", digest, edited=edited))
+    await shop.service.decision(REF, timeout_s=60)
+    assert "Pay 4 to (secret) approved" in words(await page(client))
+
+
 async def test_a_picture_in_an_argument_is_served_alone(shop, client):
     """By its digest, for this call only; what a browser could run is no picture."""
     [shown, svg] = [

@@ -5,6 +5,7 @@ Every route of the application is asked about `bank`, with the ids that its log 
 below: a route that is not in it fails.
 """
 
+import base64
 import hashlib
 import json
 import re
@@ -32,6 +33,9 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 MARK = "zircon"
 OWN, OTHER, GONE = "shop", "bank", "gone"
 ARGUMENTS = '{"order":"zircon","amount":480}'
+#: Of the file, and of the picture in the arguments of a call.
+DIGEST = hashlib.sha256(MARK.encode()).hexdigest()
+PICTURE = f"data:image/png;base64,{base64.b64encode(MARK.encode()).decode()}"
 CLAIM = "4f6ad0ae-7a1b-4b53-9c9a-0f5c4e8a2d11"
 REASON = {"reason": "So."}
 CALL = "{workspace}/{thread}/{call}"
@@ -189,7 +193,8 @@ async def _fill(two):
     zoe = await backend.reviewer("zoe")
     for number, status in enumerate(("pending", "returned", "approved", "in_doubt"), 1):
         ref = CallRef(OTHER, "order-1", f"refund-{number}")
-        await service.request(ref, "refund", ARGUMENTS, requester=f"{MARK}-rita", agent=MARK)
+        shown = ARGUMENTS.replace("zircon", PICTURE) if status == "returned" else ARGUMENTS
+        await service.request(ref, "refund", shown, requester=f"{MARK}-rita", agent=MARK)
         await recorded(service, ref.gated.subject)
         if status != "pending":
             await zoe.approve(ref, reason=f"A {MARK}.")
@@ -227,14 +232,14 @@ async def _ids_of(two):
                 links.append({"token": token})
             case ["said", *_]:
                 thread = {"thread": slot.thread}
-                digest = hashlib.sha256(MARK.encode()).hexdigest()
                 ids[("workspace", "thread")] = [thread]
-                ids[("workspace", "thread", "digest")] = [thread | {"digest": digest}]
+                ids[("workspace", "thread", "digest")] = [thread | {"digest": DIGEST}]
             case [kind, giver, name, "given"]:
                 given = {"giver": giver, "name": name}
                 ids.setdefault(("workspace", "giver", "name", f"{kind[1:]}s"), []).append(given)
     acts = ("withdraw", "revoke", "doubt", "reconcile")
     ids[(*CALL_NAMES, "action")] = [calls[-2] | {"action": one} for one in acts]
+    ids[(*CALL_NAMES, "digest")] = [one | {"digest": DIGEST} for one in calls]
     ids[()] = ids[("workspace",)] = calls[:1]  # in queries and bodies
     return ids
 

@@ -1,11 +1,14 @@
 """The page of waiting calls, as it is without a script."""
 
+import html
+import json
 import re
 
 import pytest
 from console_client import listed
 
 from ayes.ops.visitors import Role, Visitor
+from ayes.schemas.tools import ToolSpec
 
 ARGUMENTS = '{"order":"A-17","amount":480}'
 HOSTILE = '{"order":"<script>alert(1)</script>\u202e","amount":1}'
@@ -42,6 +45,28 @@ async def test_the_list_is_oldest_first_and_its_filters_and_pages_are_in_the_add
     part = await client.get("/", headers={"HX-Request": "true"})
     assert THE_FRAME not in part.text
     assert part.text.count('<li class="row"') == 3
+
+
+async def test_a_row_says_what_its_call_would_do(shop, client):
+    """By the title that its tool declares, else by its arguments; both are cut with a count."""
+    await shop.ask("shop/order-17/refund-1")
+    titled = ToolSpec(name="pay", schema='{"type":"object"}', title="Pay {sum} to {who}")
+    await shop.service.declare("shop", titled)
+    await shop.ask("shop/order-18/pay-1", '{"sum":1.50,"who":"Ann\u202e L"}', tool="pay")
+    await shop.service.declare("shop", ToolSpec(name="mail", schema='{"type":"object"}'))
+    many = {"who": "x" * 70} | {f"f{number}": [number] for number in range(8)}
+    five = " · ".join(f"f{number}: 1 items" for number in range(5))
+    await shop.ask("shop/order-19/refund-1", json.dumps(many), tool="mail")
+    await listed(client, 3)
+    text = html.unescape((await client.get("/")).text)
+    notes = re.findall(r'<p class="row-note">(.*?)</p>', text)[::2]
+    assert notes == [
+        "order: A-17 · amount: 480",
+        r'Pay 1.50 to "Ann\u202e L"',
+        f"who: {'x' * 60}… (70 characters) · {five} · 3 more",
+    ]
+    waiting = (await client.get("/api/v1/calls")).json()["calls"]
+    assert [one["title"] for one in waiting] == ["", 'Pay 1.50 to "Ann\u202e L"', ""]
 
 
 async def test_the_header_counts_what_there_is_to_do(client, queue):
