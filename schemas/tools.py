@@ -234,17 +234,15 @@ class Tool:
             return REDACTED
         raw = arguments.strip()
         for key in place.split("/"):
-            try:
-                inner = (
-                    _members.decode(raw) if raw[0] == "{" else dict(enumerate(_items.decode(raw)))
-                )
-            except msgspec.ValidationError:
-                return NO_VALUE
             name = key.replace("~1", "/").replace("~0", "~")
-            found = inner.get(int(name) if raw[0] == "[" and name.isdecimal() else name)
-            if found is None:
+            inner: dict[str, msgspec.Raw] = {}
+            if raw[0] == "{":
+                inner = _members.decode(raw)
+            elif raw[0] == "[":
+                inner = {str(place): one for place, one in enumerate(_items.decode(raw))}
+            if name not in inner:
                 return NO_VALUE
-            raw = bytes(found).decode().strip()
+            raw = bytes(inner[name]).decode().strip()
         if raw[0] in "{[":
             return "{…}" if raw[0] == "{" else "[…]"
         text = json.loads(raw) if raw[0] == '"' else raw

@@ -1,5 +1,6 @@
 """A shop in the middle of a day: everything that a page of the console can show."""
 
+from base64 import b64encode
 from datetime import timedelta
 from typing import Any, Final
 
@@ -102,6 +103,7 @@ TOOLS: Final = (
             amount={"type": "integer", "minimum": 1, "description": "In euros."},
             reason={"type": "string", "enum": ["damaged", "late", "wrong size"], "default": "late"},
         ),
+        title="Refund {amount} EUR for {order}",
         **{"class": "reversible_outside", "undo": "reclaim", "undo_within_s": 14 * 86_400.0},
     ),
     ToolSpec(
@@ -118,6 +120,23 @@ TOOLS: Final = (
     ToolSpec(name="run_shell", description="Run a command.", schema=_schema(command="string")),
     ToolSpec(name="payout", description="Pay a supplier.", schema=_schema(invoice="string")),
     ToolSpec(name="send_mail", description="Send a message.", schema='{"type":"object"}'),
+    ToolSpec(
+        name="send_newsletter",
+        description="Write to many customers at once.",
+        schema=_schema(
+            subject={
+                "type": "string",
+                "title": "First line",
+                "description": "What they see first.",
+            },
+            body="string",
+            at={"type": "string", "format": "date-time"},
+            picture="string",
+            query="string",
+            customers={"type": "array"},
+        ),
+        title="Write {subject}",
+    ),
 )
 COMMAND: Final = """\
 set -eu
@@ -136,11 +155,25 @@ HOSTILE: Final = {
     "{{ 7 * 7 }} <a href='javascript:alert(3)'>here</a>",
     "link": "https://bank.example@evil.example/pay?to=A-17#<b>",
 }
+#: What has a form of its own.
+NEWSLETTER: Final = {
+    "subject": "Winter boots",
+    "body": "# Winter boots\n\nThey are **back**:\n\n1. lined ones\n2. *tall* ones\n\n"
+    "See [the shop](https://shop.example@evil.example/boots).",
+    "at": "2026-12-01T09:00:00Z",
+    "picture": f"data:image/png;base64,{b64encode(png(240, 80)).decode()}",
+    "query": "-- who bought boots\nselect id, name from customers where bought = 'boots'",
+    "customers": [
+        {"id": 100 + number, "name": f"Customer {number}", "paid": 40.50 * (number % 7)}
+        for number in range(120)
+    ],
+}
 CONVERSATION: Final = ThreadRef("shop", "order-17")
 #: The refund of that conversation, which waits.
 REFUND: Final = CONVERSATION.wish(2, 0)
 SHELL: Final = CallRef("shop", "repo-9", "clean-1")
 MAIL: Final = CallRef("shop", "mail-2", "send-1")
+LETTER: Final = CallRef("shop", "mail-3", "send-1")
 EDITED: Final = CallRef("shop", "order-21", "refund-1")
 DOUBTFUL: Final = CallRef("shop", "invoice-4", "payout-1")
 
@@ -148,6 +181,7 @@ DOUBTFUL: Final = CallRef("shop", "invoice-4", "payout-1")
 PAGES: Final = {
     "waiting": "/", "mine": "/?q=is:mine", "call": f"/calls/{REFUND}",
     "call-command": f"/calls/{SHELL}", "call-hostile": f"/calls/{MAIL}",
+    "call-forms": f"/calls/{LETTER}",
     "record": f"/calls/{EDITED}", "edit": f"/calls/{REFUND}/edit",
     "bulk": f"/bulk?call={SHELL}&call={MAIL}", "doubt": "/doubt", "decided": "/decided",
     "conversations": "/conversations", "conversation": f"/conversations/{CONVERSATION}",
@@ -219,6 +253,7 @@ class Scene:
         await self.ask(booking, "cancel_reservation", {"reservation": "ZFA04Y"}, agent="desk-2")
         await self.ask(SHELL, "run_shell", {"command": COMMAND}, agent="builder")
         await self.ask(MAIL, "send_mail", HOSTILE)
+        await self.ask(LETTER, "send_newsletter", NEWSLETTER)
         for number in range(3):
             ref = CallRef("shop", f"order-{30 + number}", "refund-1")
             await self.ask(ref, "refund", {"order": f"B-{30 + number}", "amount": 20 + number})

@@ -298,7 +298,7 @@ def _lf(text: str) -> str:
     return text.replace("\r\n", "\n")
 
 
-_SAID: Final = ("title", "description", "format")
+_SAID: Final[tuple[str, ...]] = ("title", "description", "format")
 _FIRST: Final = {
     "string": '""',
     "integer": "0",

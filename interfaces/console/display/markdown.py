@@ -9,7 +9,7 @@ replace, are text as well.
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from markdown_it import MarkdownIt
 from markdown_it.tree import SyntaxTreeNode
@@ -21,7 +21,8 @@ MAX_CHARACTERS: Final = 10_000
 
 
 class Block(NamedTuple):
-    element: Literal["p", "pre", "hr", "ul", "ol", "li", "blockquote", "heading"]
+    #: `p`, `heading`, `pre`, `hr`, `ul`, `ol`, `li` or `blockquote`.
+    element: str
     #: Of a paragraph, of a heading, and of code.
     runs: tuple[MarkedRun, ...] = ()
     blocks: tuple["Block", ...] = ()
@@ -59,7 +60,7 @@ def _block(node: SyntaxTreeNode) -> Block:
         case _:
             inner = tuple(map(_block, node.children))
             label = node.info if node.type == "list_item" else ""
-            return Block(_ELEMENTS[node.type], (), inner, label)
+            return Block(node.tag, (), inner, label)
 
 
 def _words(node: SyntaxTreeNode, mark: Mark = "") -> Iterator[tuple[str, Mark]]:
@@ -97,10 +98,3 @@ class _Reader(MarkdownIt):
 
 
 _reader: Final = _Reader("commonmark", {"html": False}).disable(["reference", "entity"])
-_ELEMENTS: Final[dict[str, Literal["hr", "ul", "ol", "li", "blockquote"]]] = {
-    "hr": "hr",
-    "bullet_list": "ul",
-    "ordered_list": "ol",
-    "list_item": "li",
-    "blockquote": "blockquote",
-}

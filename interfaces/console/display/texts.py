@@ -7,7 +7,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import chain, groupby, pairwise
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from pygments.lexer import Lexer
 from pygments.lexers.data import JsonLexer
@@ -132,7 +132,7 @@ def _words_of_code(text: str, lexer: Lexer) -> list[tuple[str, Mark]]:
     return marked if "".join(part for part, _ in marked) == text else [(text, "")]
 
 
-def _mark(token: object) -> Mark:
+def _mark(token: Any) -> Mark:
     return next((mark for kind, mark in _TOKENS.items() if token in kind), "")
 
 
@@ -205,7 +205,7 @@ _LEXERS: Final[dict[Kind, Lexer]] = {
     "python": PythonLexer(),
     "json": JsonLexer(),
 }
-_TOKENS: Final[dict[object, Mark]] = {
+_TOKENS: Final[dict[Any, Mark]] = {
     Comment: "comment",
     String: "string",
     Keyword: "keyword",
@@ -215,7 +215,8 @@ _TOKENS: Final[dict[object, Mark]] = {
 _SIGNS: Final[dict[str, Mark]] = {"+": "added", "-": "removed"}
 _DIFF: Final = re.compile(r"--- [^\n]*\n\+\+\+ |@@ -[0-9]")
 _SQL: Final = re.compile(
-    r"\s*(?:select\s.*\sfrom|insert\s+into|update\s.*\sset|delete\s+from|with\s.*\sas\s*\("
+    r"\s*+(?:--[^\n]*\n\s*+)*+"  # comments
+    r"(?:select\s.*\sfrom|insert\s+into|update\s.*\sset|delete\s+from|with\s.*\sas\s*\("
     r"|(?:create|alter|drop|truncate)\s+table)\s",
     re.IGNORECASE | re.DOTALL,
 )

@@ -2,7 +2,7 @@
 
 import base64
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from hashlib import sha256
@@ -117,27 +117,18 @@ def _brief(raw: str) -> str:
     kind = raw_json.kind_of(raw)
     if kind in ("object", "array"):
         count = len(raw_json.children(raw))
-        return f"{count} {'fields' if kind == 'object' else 'items'}"
-    text = raw_json.string(raw) if kind == "string" else raw
+        return f"{count} {'field' if kind == 'object' else 'item'}{'' if count == 1 else 's'}"
+    text = raw_json.string(raw).replace("\n", " ") if kind == "string" else raw
     return text if len(text) <= _SHORT else f"{text[:_SHORT]}… ({len(text):,} characters)"
 
 
 def picture_in(raw: str, digest: str) -> tuple[str, bytes] | None:
     """The type and the bytes of the picture with this digest in a raw JSON text."""
-    for text in _strings(raw) if raw_json.is_readable(raw) else ():
-        found = _picture(text)
-        if found and found[0].digest == digest:
-            return found[0].media_type, found[1]
+    for found in _PICTURE.finditer(raw.replace(r"\/", "/")):
+        picture = _picture(found[0])
+        if picture and picture[0].digest == digest:
+            return picture[0].media_type, picture[1]
     return None
-
-
-def _strings(raw: str) -> Iterator[str]:
-    left = [raw.strip()]
-    while left:
-        one = left.pop()
-        left += raw_json.children(one).values()
-        if raw_json.kind_of(one) == "string":
-            yield raw_json.string(one)
 
 
 def _picture(text: str) -> tuple[Picture, bytes] | None:

@@ -78,6 +78,7 @@ def test_what_is_long_is_folded_with_its_size():
         ("rm -rf build", "command", "shell"),
         ("#!/bin/sh\ntrue", "body", "shell"),
         ("select id from users", "query", "sql"),
+        ("-- all\n -- of them\ndelete from users", "query", "sql"),
         ("wait for it", "query", ""),
         ("--- a/x\n+++ b/x\n@@ -1 +1 @@\n", "text", "diff"),
         ("# Title\n\ntext", "body", "markdown"),

@@ -55,11 +55,11 @@ async def test_a_row_says_what_its_call_would_do(shop, client):
     await shop.ask("shop/order-18/pay-1", '{"sum":1.50,"who":"Ann\u202e L"}', tool="pay")
     await shop.service.declare("shop", ToolSpec(name="mail", schema='{"type":"object"}'))
     many = {"who": "x" * 70} | {f"f{number}": [number] for number in range(8)}
-    five = " · ".join(f"f{number}: 1 items" for number in range(5))
+    five = " · ".join(f"f{number}: 1 item" for number in range(5))
     await shop.ask("shop/order-19/refund-1", json.dumps(many), tool="mail")
     await listed(client, 3)
     text = html.unescape((await client.get("/")).text)
-    notes = re.findall(r'<p class="row-note">(.*?)</p>', text)[::2]
+    notes = re.findall(r'<p class="row-note row-what">(.*?)</p>', text)
     assert notes == [
         "order: A-17 · amount: 480",
         r'Pay 1.50 to "Ann\u202e L"',
