@@ -19,7 +19,6 @@ from ayes.interfaces.api.backend import InBackend
 from ayes.interfaces.api.counts import HeaderCounts
 from ayes.interfaces.api.identity import Role, Visit, Visitor
 from ayes.interfaces.api.problems import status_of
-from ayes.interfaces.console.display.markdown import blocks_of
 from ayes.interfaces.console.display.texts import joined, text_of
 from ayes.interfaces.console.display.values import MAX_PICTURE, in_brief
 from ayes.ledger.descriptions import class_words, describe_undoing
@@ -189,7 +188,6 @@ _templates.env.globals["asset"] = asset
 _templates.env.globals["text_of"] = text_of
 _templates.env.globals["max_picture"] = MAX_PICTURE
 _templates.env.globals["joined"] = joined
-_templates.env.globals["markdown_of"] = lambda text: blocks_of(joined(text))
 _templates.env.filters["visible"] = visible
 _templates.env.filters["address"] = lambda given: urlencode({k: v for k, v in given.items() if v})
 _templates.env.filters["in_brief"] = in_brief

@@ -74,17 +74,18 @@ class ShownText(NamedTuple):
         )
 
 
-def text_of(text: str, name: str = "") -> ShownText:
+def text_of(text: str, name: str = "", *, coloured: bool = False) -> ShownText:
     """A text as a page shows it.
 
     Args:
         name: the name of the argument, which may tell its kind.
+        coloured: whether the words of code stand out, which takes some milliseconds.
     """
     kind, end = kind_of(text, name), _fold(text)
-    rest = text[end:]
     # Only the beginning is coloured: code must not seem to be a comment, read from its middle on.
-    after = runs(rest, kind if kind == "diff" else "")
-    return ShownText(kind, runs(text[:end], kind), after, _more(rest), flags(text))
+    head = runs(text[:end], kind if kind == "diff" or coloured else "")
+    rest = runs(text[end:], kind if kind == "diff" else "")
+    return ShownText(kind, head, rest, _more(text[end:]), flags(text))
 
 
 def plain(text: str) -> ShownText:

@@ -9,12 +9,15 @@ from hashlib import sha256
 from typing import Final, NamedTuple
 
 from ayes.interfaces.console.display import raw_json
+from ayes.interfaces.console.display.markdown import Block, blocks_of
 from ayes.interfaces.console.display.texts import HEAD_LINES, ShownText, plain, text_of
 from ayes.schemas.visible import visible
 
 #: Rows of a table before the rest is folded, and the most columns.
 _HEAD_ROWS: Final = 20
 _MAX_COLUMNS: Final = 8
+#: Characters of arguments whose code is coloured and whose Markdown is read.
+_MAX_DRESSED: Final = 50_000
 #: Bytes of a picture that is shown.
 MAX_PICTURE: Final = 2 << 20
 #: What a browser shows and cannot run: not SVG, which may hold scripts and links.
@@ -50,6 +53,8 @@ class Leaf(NamedTuple):
     #: The time that the string is.
     at: datetime | None = None
     picture: Picture | None = None
+    #: Of Markdown, as it reads.
+    blocks: tuple[Block, ...] = ()
 
 
 class Member(NamedTuple):
@@ -87,7 +92,12 @@ class Table(NamedTuple):
 
 
 def value_of(
-    raw: str, *, earlier: str = "", was: str = "last time", notes: Mapping[str, str] = {}
+    raw: str,
+    *,
+    earlier: str = "",
+    was: str = "last time",
+    notes: Mapping[str, str] = {},
+    dressed: bool = False,
 ) -> Leaf | Group | Table | None:
     """The value of a raw JSON text, to compare with an earlier one.
 
@@ -97,11 +107,13 @@ def value_of(
     Args:
         was: what the earlier value is called.
         notes: what is said of a value, by its JSON pointer.
+        dressed: whether code is coloured, and Markdown as it reads, unless there is very much text:
+            of a hostile one that takes seconds.
     """
     if not raw_json.is_readable(raw):
         return None
     before = earlier if earlier and raw_json.is_readable(earlier) else None
-    return _Tree(was, notes).value(raw.strip(), (), before)
+    return _Tree(was, notes, dressed and len(raw) <= _MAX_DRESSED).value(raw.strip(), (), before)
 
 
 def in_brief(raw: str) -> str:
@@ -156,11 +168,12 @@ class _Tree(NamedTuple):
 
     was: str
     notes: Mapping[str, str]
+    dressed: bool
 
     def value(self, raw: str, path: tuple[str, ...], earlier: str | None) -> Leaf | Group | Table:
         kind = raw_json.kind_of(raw)
         if kind not in ("object", "array"):
-            return _leaf(raw, path[-1] if path else "")
+            return _leaf(raw, path[-1] if path else "", dressed=self.dressed)
         known = raw_json.children(earlier.strip()) if earlier else {}
         inner = raw_json.children(raw)
         if kind == "array" and (table := _table([*inner.values()])) is not None:
@@ -179,13 +192,15 @@ class _Tree(NamedTuple):
         return Group(kind, members[:HEAD_LINES], members[HEAD_LINES:])
 
 
-def _leaf(raw: str, name: str) -> Leaf:
+def _leaf(raw: str, name: str, *, dressed: bool = False) -> Leaf:
     kind = raw_json.kind_of(raw)
     if kind != "string":
         return Leaf(kind, plain(raw))
     text = raw_json.string(raw)
     picture = _picture(text) if text.startswith("data:") else None
-    return Leaf(kind, text_of(text, name), _time(text), picture and picture[0])
+    shown = text_of(text, name, coloured=dressed)
+    blocks = blocks_of(text) if dressed and shown.kind == "markdown" else ()
+    return Leaf(kind, shown, _time(text), picture and picture[0], blocks)
 
 
 def _table(items: list[str]) -> Table | None:

@@ -67,6 +67,7 @@ def _composed(
             earlier=asked if state.edited else alike.arguments if alike else "",
             was="asked" if state.edited else "last time",
             notes=_notes(record),
+            dressed=True,
         ),
         raw=text_of(state.arguments),
         asked=text_of(asked),

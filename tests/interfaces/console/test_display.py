@@ -38,7 +38,7 @@ def plain(some):
 )
 def test_the_pieces_of_a_text_are_the_text(text, name):
     """Nothing is cut, and each hidden character is in a piece that is marked (B72)."""
-    shown = text_of(text, name)
+    shown = text_of(text, name, coloured=True)
     assert joined(shown) == text
     assert plain(shown.head) + plain(shown.rest) == text
     for piece in (piece for run in (*shown.head, *shown.rest) for piece in run.pieces):
@@ -123,7 +123,7 @@ def test_words_of_code_stand_out():
         ("select", "keyword"), ("'a'", "string"), ("-- all\n", "comment"),
     ]  # fmt: skip
     # What is folded is not coloured: read from its middle on, code could seem to be a text.
-    [rest] = text_of('x = """' + "\n" * 60 + '"""', "python").rest
+    [rest] = text_of('x = """' + "\n" * 60 + '"""', "python", coloured=True).rest
     assert rest.mark == ""
 
 
@@ -234,8 +234,8 @@ def rendered(macro, *values):
 @given(TEXTS, st.sampled_from(["", "sql", "python", "command", "diff", "markdown"]))
 def test_a_page_has_the_text_and_no_element_of_it(text, name):
     """HTML in a text is text; a browser drops the first line feed of each `pre`, which is ours."""
-    shown = text_of(text, name)
-    found = _Text(rendered("source", shown, "code"))
+    shown = text_of(text, name, coloured=True)
+    found = _Text(rendered("block", shown))
     ours = {"p", "span", "pre", "mark", "details", "summary", "ins", "del", "strong", "b", "i"}
     ours |= {"samp", "em", "code", "div", "ul", "ol", "li", "blockquote", "hr"}
     assert set(found.tags) <= ours
@@ -271,7 +271,9 @@ PLACES = {
 def test_hostile_text_is_marked_in_every_rendering(place):
     """Hidden and reordering characters, escapes, mixed scripts, and the true host of a link."""
     raw = json.dumps(PLACES[place](HIDDEN), ensure_ascii=False)
-    html = rendered("value", value_of(raw)).replace(r"\u001b", "U+001B")  # JSON escapes it
+    html = rendered("value", value_of(raw, dressed=True)).replace(
+        r"\u001b", "U+001B"
+    )  # JSON escapes it
     assert [mark for mark in MARKED if mark not in html] == []
     assert not set(html) & set("\u202e\u202c\u200b\x1b")
 
@@ -317,7 +319,8 @@ def test_what_markdown_would_hide_is_text(source, said):
 def test_markdown_that_would_leave_something_out_is_shown_as_its_source():
     assert blocks_of(">" * 40 + " delete everything") == ()  # deeper than the reader goes
     assert blocks_of("a\n" * 10_000) == ()
-    html = rendered("value", value_of(json.dumps({"markdown": "# a\n" + ">" * 40 + " b"})))
+    raw = json.dumps({"markdown": "# a\n" + ">" * 40 + " b"})
+    html = rendered("value", value_of(raw, dressed=True))
     assert "&gt; b" in html
 
 
