@@ -29,7 +29,7 @@ from ayes.ledger.descriptions import (
 from ayes.ledger.validity import void_runs
 from ayes.schemas import events as e
 from ayes.schemas import strict_json
-from ayes.schemas.redaction import REDACTED, without
+from ayes.schemas.redaction import without
 from ayes.schemas.visible import flags, visible, visible_json
 
 #: Of a subject, in characters; mail programs and push services show less.
