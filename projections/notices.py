@@ -30,6 +30,7 @@ from ayes.ledger.validity import void_runs
 from ayes.schemas import events as e
 from ayes.schemas import strict_json
 from ayes.schemas.redaction import without
+from ayes.schemas.slots import CallRef
 from ayes.schemas.visible import flags, visible, visible_json
 
 #: Of a subject, in characters; mail programs and push services show less.
@@ -50,10 +51,14 @@ NOT_SHOWN: Final = "(not shown here: "
 
 
 class Notice(NamedTuple):
-    """A message. The subject is one line."""
+    """A message. The subject is one line, and the first line of the body says what it is about."""
 
     subject: str
     body: str
+    #: The calls that it is about.
+    calls: tuple[CallRef, ...] = ()
+    #: Whether somebody is asked to decide one of them.
+    asks: bool = False
 
 
 class DigestEntry(NamedTuple):
@@ -95,7 +100,8 @@ def notice(
         body += ["", "arguments:", *(f"  {one}" for one in _argument_lines(call, secret))]
         body += ["", _what_to_do(call, occasion, may_break_glass=may_break_glass)]
     body += [link or f"On the command line: {_command(call, occasion)}"]
-    return Notice(subject(call, occasion), "\n".join(body))
+    asks = occasion in _QUESTIONS
+    return Notice(subject(call, occasion), "\n".join(body), (call.ref,), asks)
 
 
 def digest(listed: Sequence[DigestEntry]) -> Notice:
@@ -115,7 +121,9 @@ def digest(listed: Sequence[DigestEntry]) -> Notice:
     if (more := len(listed) - MAX_LISTED) > 0:
         lines.append(f"- and {more} more")
     lines += ["", "On the command line: ayes pending"]
-    return Notice(f"ayes: {len(listed)} notices, {waiting} waiting for approval", "\n".join(lines))
+    title = f"ayes: {len(listed)} notices, {waiting} waiting for approval"
+    refs = tuple(one.call.ref for one in listed)
+    return Notice(title, "\n".join(lines), refs, asks=waiting > 0)
 
 
 def subject(call: Call, occasion: e.Occasion) -> str:

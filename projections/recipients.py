@@ -169,7 +169,7 @@ def is_needed(seen: Situation, message: Notification) -> bool:
 
 #: What has ended, and needs nothing of anybody.
 _NEWS: Final = frozenset({"decided", "expired", "broken-glass", "void"})
-_QUESTIONS: Final = frozenset({"asked", "escalated", "reminder"})
+QUESTIONS: Final = frozenset({"asked", "escalated", "reminder"})
 
 
 def _occasions(call: Call, fact: Fact, then: Policies) -> Iterator[_Occasion]:
@@ -290,14 +290,20 @@ def _contacts(seen: Situation) -> dict[str, tuple[str, ...]]:
 def _asked_without_vote(call: Call) -> set[str]:
     """The people who were told of the question and have not voted."""
     voted = {plain(fact.slot.tail[3]) for fact in call.votes}
-    asked: set[str] = set()
+    return {name for name, _ in asked_by(call) if plain(name) not in voted}
+
+
+def asked_by(call: Call) -> set[tuple[str, str]]:
+    """The people who were told of the question, each with a channel that told them."""
+    asked: set[tuple[str, str]] = set()
     for fact in call.notified:
-        match fact.slot.tail:
-            case (_, _, _, to, occasion) if occasion.partition("-")[0] in _QUESTIONS:
-                asked.add(to)
+        match fact.slot.tail, fact.event:
+            case (_, _, _, to, occasion), e.Notified(channel=channel):
+                if occasion.partition("-")[0] in QUESTIONS:
+                    asked.add((to, channel))
             case _:
                 pass
-    return {name for name in asked if plain(name) not in voted}
+    return asked
 
 
 def _hears_of_glass(seen: Situation, name: str) -> bool:

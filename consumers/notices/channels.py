@@ -2,7 +2,8 @@
 
 The URLs are those of apprise, which knows mail, ntfy, Slack, Teams and some hundred others;
 `{address}` is replaced by the address of a contact, percent-encoded. They have passwords in them,
-so no message or log has a URL.
+so no message or log has a URL. A channel with a `subject` in place of a URL is Web Push
+(consumers/notices/push.py): the address is the person, who has added devices in the console.
 
 A channel whose last try failed is *failing*, which `ayes status` shows. The messages that waited
 for it share that failure: so however many there are, a dead channel is given up on as soon as one
@@ -11,15 +12,18 @@ message would be, and the others never wait for it.
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Self
 from urllib.parse import quote
 
-from pydantic import AfterValidator, Field, field_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from ayes.consumers.notices.devices import DeviceFile
+from ayes.consumers.notices.push import Push
 from ayes.projections.notices import Notice
 from ayes.schemas.backoff import Backoff
 from ayes.schemas.errors import BadInput
@@ -35,12 +39,17 @@ INSTALL: Final = "install ayes[notify]"
 PAUSES: Final = Backoff(1.0, 60.0, jitter=0.5)
 _MAX_WHY: Final = 300
 _ADDRESS: Final = "{address}"
+_SUBJECT: Final = re.compile(r"mailto:[^@\s]+@[^@\s]+|https://\S+")
 
 
 class Channel(TomlModel):
-    """One way out."""
+    """One way out: with a URL of apprise, or with a subject, which makes it Web Push."""
 
-    url: Secret
+    url: Secret = ""
+    #: Whom push services can ask about what is sent.
+    subject: str = ""
+    #: Of Web Push: whether a push service may be on this machine or in its network.
+    allow_private: bool = False
     #: Of one try.
     timeout_s: Annotated[float, Field(gt=0, le=300)] = 10.0
     #: Then the next contact; then the notice is parked.
@@ -58,6 +67,17 @@ class Channel(TomlModel):
                 "github.com/caronc/apprise/wiki has the form of each."
             )
         return url
+
+    @model_validator(mode="after")
+    def _is_one_or_the_other(self) -> Self:
+        if bool(self.url) is bool(self.subject):
+            raise ValueError("a channel has either a url, or the subject of Web Push.")
+        if self.subject and not _SUBJECT.fullmatch(self.subject):
+            raise ValueError(
+                f"the subject {self.subject!r} is not one. Write mailto: and the address of "
+                "whoever runs this, or https:// and a page."
+            )
+        return self
 
 
 def _can_be_named(channels: dict[str, Channel]) -> dict[str, Channel]:
@@ -83,15 +103,30 @@ type OnChange = Callable[[str, str], Awaitable[None]]
 class Channels:
     """Sends notices, and knows which channels fail."""
 
-    def __init__(self, channels: Mapping[str, Channel], *, pauses: Backoff = PAUSES) -> None:
-        self._lines = {name: _Line(channel) for name, channel in channels.items()}
+    def __init__(
+        self,
+        channels: Mapping[str, Channel],
+        devices: DeviceFile | None = None,
+        *,
+        pauses: Backoff = PAUSES,
+    ) -> None:
+        self._lines = {name: _Line(channel, devices) for name, channel in channels.items()}
         self._pauses = pauses
 
-    async def send(self, contact: str, notice: Notice, on_change: OnChange) -> None:
+    def push(self, name: str) -> Push | None:
+        """What notifies people's devices; None: the channel of this name is another one."""
+        line = self._lines.get(name)
+        return line.push if line is not None else None
+
+    async def send(
+        self, contact: str, notice: Notice, on_change: OnChange, to: str | None = None
+    ) -> None:
         """Send one message, trying as often as its channel says.
 
         Args:
             contact: `channel:address`.
+            to: the person who is told, on devices of their own only; empty: it is a room; None:
+                whoever the address names.
 
         Raises:
             NotSent: no try succeeded.
@@ -101,6 +136,10 @@ class Channels:
             why = f"the settings have no channel {name!r}"
             await on_change(name, why)
             raise NotSent(why)
+        if line.push and to not in {None, address}:
+            raise NotSent(f"{contact} is for devices of {address} and not of {to or 'a room'}")
+        if line.push and not line.push.reaches(address):  # which is no failure of the channel
+            raise NotSent(f"{address} has added no device in the console")
         for tries in range(1, line.channel.tries + 1):
             problem = await line.send(address, notice)
             if line.changes(problem):
@@ -120,8 +159,17 @@ class Channels:
 class _Line:
     """A channel in use, with threads of its own: apprise blocks for as long as a try may take."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, devices: DeviceFile | None) -> None:
         self.channel = channel
+        self.push: Push | None = None
+        if channel.subject:
+            assert devices is not None, "whoever reads settings has a store"
+            self.push = Push(
+                devices,
+                channel.subject,
+                timeout_s=channel.timeout_s,
+                allow_private=channel.allow_private,
+            )
         # A thread may outlive its try a little, until its socket gives up.
         self.threads = ThreadPoolExecutor(2 * channel.at_once, thread_name_prefix="notify")
         self._room = asyncio.Semaphore(channel.at_once)
@@ -135,6 +183,8 @@ class _Line:
         clock = asyncio.get_running_loop()
         began = clock.time()
         async with self._room:
+            if self.push is not None:  # a device that fails is no other's failure
+                return await self.push.send(address, notice)
             if self._failed is not None and self._failed[0] > began:
                 return self._failed[1]
             url, timeout_s = self.channel.url, self.channel.timeout_s

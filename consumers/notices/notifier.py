@@ -6,6 +6,7 @@
     decided    ──► the requester                          decided, or expired
     in doubt   ──► the people who may reconcile           in-doubt
     void run   ──► the requester, and those who were asked    void
+    decided    ──► devices that were sent a question          (it is taken away)
 
 `projections/recipients.py` says who, when and through which channels, `projections/notices.py` in
 which words, `channels.py` sends.
@@ -39,8 +40,16 @@ from ayes.ledger.clients.services import CHANNEL, Ledger
 from ayes.ledger.log import Delivered
 from ayes.ledger.objections import asks_groups
 from ayes.ledger.validity import call_of
-from ayes.projections.notices import DigestEntry, Notice, digest, notice
-from ayes.projections.recipients import Notification, Situation, is_needed, messages, nobody
+from ayes.projections.notices import DigestEntry, Notice, digest, notice, subject
+from ayes.projections.recipients import (
+    QUESTIONS,
+    Notification,
+    Situation,
+    asked_by,
+    is_needed,
+    messages,
+    nobody,
+)
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import Unavailable
@@ -92,11 +101,19 @@ class Sending(Struct, frozen=True):
     together: bool = False
 
 
+class Closing(Struct, frozen=True):
+    """A notification on somebody's devices of a call that waits for nobody any more."""
+
+    call: Call
+    person: str
+    channel: str
+
+
 class Outstanding(Struct, frozen=True):
     """The notices of a delivery that are not sent, and when the clock was read."""
 
     now: datetime
-    due: tuple[Sending, ...] = ()
+    due: tuple[Sending | Closing, ...] = ()
     #: Seconds until the next one; None: there is none.
     next_s: float | None = None
 
@@ -163,31 +180,46 @@ class Notifier:
         seen = Situation(call, policies, now, delegations)
         found = messages(seen, handed, then)
         mine = [one for one in found if (one.due > handed.recorded_at) is self._later]
+        is_over = handed in (call.decided, call.withdrawn) and not self._later
+        over = self._asked_on_devices(call) if is_over else ()
         if not mine:
-            return Outstanding(now)
+            return Outstanding(now, over)
         tool = await ledger.tool_of(call)
         secret = tool.declared.secret if tool is not None else None
         waits = [(one.due - now).total_seconds() for one in mine if one.due > now]
         return Outstanding(
             now,
-            tuple(
-                Sending(seen, one, secret, one.in_digest or is_old)
-                for one in mine
-                if one.due <= now
+            (
+                *over,
+                *(
+                    Sending(seen, one, secret, one.in_digest or is_old)
+                    for one in mine
+                    if one.due <= now
+                ),
             ),
             min(waits, default=None),
         )
 
-    def decide(self, seen: Outstanding | None, handed: Delivered) -> Sequence[Effect[Sending]]:
+    def _asked_on_devices(self, call: Call) -> tuple[Closing, ...]:
+        """The notifications that ask about a call which was decided, or withdrawn."""
+        asked = sorted(asked_by(call))
+        return tuple(Closing(call, *one) for one in asked if self._channels.push(one[1]))
+
+    def decide(
+        self, seen: Outstanding | None, handed: Delivered
+    ) -> Sequence[Effect[Sending | Closing]]:
         if seen is None:
             return ()
-        steps: list[Effect[Sending]] = [Perform(None, one) for one in seen.due]
+        steps: list[Effect[Sending | Closing]] = [Perform(None, one) for one in seen.due]
         if seen.next_s is not None:
             after_s = seen.next_s if seen.next_s < _DIRECTLY_S else seen.next_s / 2
             steps.append(HandOn(after_s, "notices are due later"))
         return steps
 
-    async def execute(self, ledger: Ledger, work: Sending) -> Append | None:
+    async def execute(self, ledger: Ledger, work: Sending | Closing) -> Append | None:
+        if isinstance(work, Closing):
+            await self._close(work)
+            return None
         message, ref = work.message, work.seen.call.ref
         call = await ledger.with_origin(call_of(ref, await ledger.read(ref)))
         call = replace(call, people=work.seen.call.people)
@@ -199,7 +231,16 @@ class Notifier:
         except NotSent as problem:
             who = f"room {message.to}" if message.is_room else message.to
             raise GivenUp(f"{who} was not told ({message.occasion}): {problem}") from None
+        if self._channels.push(channel) and message.occasion in QUESTIONS:
+            call = call_of(ref, await ledger.read(ref))
+            if call.decided or call.withdrawn:  # before anybody knew of this notification
+                await self._close(Closing(call, message.to, channel))
         return Append(message.slot(call), e.Notified(channel=channel, together=together))
+
+    async def _close(self, work: Closing) -> None:
+        """Take a notification away. If that fails, its page still says what became of it."""
+        if (push := self._channels.push(work.channel)) is not None:
+            await push.close(work.person, work.call.ref, subject(work.call, "decided"))
 
     async def _send(self, ledger: Ledger, call: Call, work: Sending) -> tuple[str, int]:
         """The channel that took the message, and the number of notices in it."""
@@ -217,10 +258,10 @@ class Notifier:
             may_break_glass=asking is not None
             and call.people.is_among(message.to, asking.may_break_glass, work.seen.now),
         )
-        return await self._send_first(ledger, message.contacts, told), 1
+        return await self._send_first(ledger, message, told), 1
 
-    async def _send_first(self, ledger: Ledger, contacts: Sequence[str], told: Notice) -> str:
-        """Send to the first of these contacts that works; returns its channel.
+    async def _send_first(self, ledger: Ledger, message: Notification, told: Notice) -> str:
+        """Send to the first of the reader's contacts that works; returns its channel.
 
         Raises:
             NotSent: none did.
@@ -230,9 +271,10 @@ class Notifier:
             await note_failing(ledger, CHANNEL + channel, why)
 
         problems = []
-        for contact in contacts:
+        for contact in message.contacts:
             try:
-                await self._channels.send(contact, told, on_change)
+                to = "" if message.is_room else message.to
+                await self._channels.send(contact, told, on_change, to)
             except NotSent as problem:
                 problems.append(str(problem))
             else:
@@ -246,7 +288,7 @@ class Notifier:
         if (gathering := self._digests.get(key)) is None:
 
             async def send(told: Notice) -> str:
-                return await self._send_first(ledger, message.contacts, told)
+                return await self._send_first(ledger, message, told)
 
             gathering = self._digests[key] = _Digest(send, lambda: self._digests.pop(key))
         return await gathering.join(listed)

@@ -1,5 +1,5 @@
 """The HTTP requests to endpoints of webhooks: signed, and only to where they may go. Calendars are
-read by them too (consumers/absence).
+read by them too (consumers/absence), and notices pushed (consumers/notices/push.py).
 
 A URL may name anything, so these hold for each request:
 
@@ -132,6 +132,10 @@ class Sender:
             "webhook-signature": " ".join(signatures),
         }
         return await self._request(endpoint, "POST", headers, event.encode())
+
+    async def send(self, endpoint: Endpoint, headers: dict[str, str], content: bytes) -> HttpAnswer:
+        """Send this content, unsigned."""
+        return await self._request(endpoint, "POST", headers, content)
 
     async def get(self, endpoint: Endpoint, most: int) -> HttpAnswer:
         """Read what is there, this many bytes at most."""

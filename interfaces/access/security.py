@@ -29,6 +29,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ayes.consumers.notices.devices import DeviceFile
 from ayes.interfaces.access.openid import Account, OpenIdProvider
 from ayes.interfaces.access.sessions import BEGUN, LONGEST_S, WRONG, Attempts, Sessions
 from ayes.interfaces.api.problems import respond, status_of
@@ -45,12 +46,12 @@ _log: Final = get_logger("ayes.interfaces.access.security")
 MAX_BYTES: Final = 4 << 20
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 #: What answers without a visitor.
-_OPEN: Final = ("/sign-in", "/static/")
+_OPEN: Final = ("/sign-in", "/static/", "/service-worker.js")
 
 _HEADERS: Final[Mapping[str, str]] = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
-    "img-src 'self'; connect-src 'self'; font-src 'self'; form-action 'self'; base-uri 'none'; "
-    "frame-ancestors 'none'",
+    "img-src 'self'; connect-src 'self'; font-src 'self'; manifest-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     # Not `no-referrer`: with that, browsers send forms with `Origin: null`.
     "Referrer-Policy": "same-origin",
@@ -97,11 +98,12 @@ class Security:
             self.ending.set_result(None)
 
     def end_visits(self, name: str, before: datetime) -> None:
-        """End what a person has begun who was removed, or added anew, then: sessions, tokens, links
-        and streams.
+        """End what a person has begun who was removed, or added anew, then: sessions, tokens,
+        links, devices and streams.
         """
         self.sessions.end_all(name, before.timestamp())
         self.access.end_all(name, before)
+        DeviceFile(self.access.store).end_all(name, before)
         self.changed.set_result(None)
         self.changed = asyncio.get_running_loop().create_future()
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from ayes.consumers.notices.channels import Channel, Channels, NotSent
+from ayes.consumers.notices.devices import DeviceFile
 from ayes.interfaces.cli.command import Session, command, commands
 from ayes.interfaces.cli.options import JsonOption, SettingsOption, StoreOption, argument
 from ayes.interfaces.cli.settings import needed, settings_of
@@ -14,7 +15,7 @@ from ayes.ledger.nats.link_key import link_key as key_of_links
 from ayes.ops.tokens import AccessFile
 from ayes.ops.workers import Notifying
 from ayes.projections.notices import Notice
-from ayes.projections.recipients import Notification
+from ayes.projections.recipients import QUESTIONS, Notification
 from ayes.schemas.errors import BadInput, Unavailable
 from ayes.schemas.links import action_token, open_link
 
@@ -48,7 +49,8 @@ async def try_channel(
     name = contact.partition(":")[0]
     if name not in known:
         raise BadInput(f"there is no channel {name!r}. There are: {', '.join(known)}.")
-    sending = Channels({name: known[name].model_copy(update={"tries": 1})})
+    once = {name: known[name].model_copy(update={"tries": 1})}
+    sending = Channels(once, DeviceFile(Store(store)))
 
     async def on_change(_channel: str, _why: str) -> None:
         """Nobody else needs to know."""
@@ -71,8 +73,8 @@ def notifying_of(
         BadInput: there is no key for the links.
         BadFile: the key is wrong.
     """
-    found = Channels(channels)
     store = Store(session.store)
+    found = Channels(channels, DeviceFile(store))
     key = b""
     if link_key is not None or session.url is None:
         key = key_of_links(store, link_key)
@@ -90,11 +92,8 @@ def notifying_of(
         if not (base := where().rstrip("/")):
             return ""
         asking = call.approval_request
-        if message.is_room or message.occasion not in _QUESTIONS or asking is None:
+        if message.is_room or message.occasion not in QUESTIONS or asking is None:
             return f"{base}/calls/{call.ref}"
         return open_link(base, action_token(key, message.to, call.ref, asking.digest))
 
     return found, link_to
-
-
-_QUESTIONS: Final = ("asked", "escalated", "reminder")

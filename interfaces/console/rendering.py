@@ -46,7 +46,7 @@ class Place(NamedTuple):
     key: str
 
 
-#: In their order; on a phone the first three stand in the header, and the others in its menu.
+#: In their order; on a phone the first four stand at the bottom, and the others under More.
 PLACES: Final = (
     Place("waiting", "Waiting", "/", "w"),
     Place("mine", "Mine", "/?q=is:mine", "m"),

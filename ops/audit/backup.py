@@ -34,6 +34,7 @@ from typing import IO, Any, Final
 import msgspec
 from msgspec import Struct
 
+from ayes.consumers.notices import devices
 from ayes.consumers.webhooks import endpoints as webhook_endpoints
 from ayes.ledger.nats import link_key, streams
 from ayes.ledger.nats.api import ApiError, NatsReply
@@ -50,12 +51,13 @@ from ayes.schemas.files import move_into_place, write_atomically
 from ayes.schemas.ids import new_id
 
 _FORMAT: Final = "ayes-backup-3"
-#: What is beside the log in a store: API tokens, the key of links, the settings, and webhooks with
-#: their secrets and positions.
+#: What is beside the log in a store: API tokens, the key of links, the settings, people's devices,
+#: and webhooks with their secrets and positions.
 BESIDE: Final = (
     tokens.FILE,
     link_key.FILE,
     settings.NAME,
+    devices.FILE,
     webhook_endpoints.NAME,
     "webhooks.state.json",
 )

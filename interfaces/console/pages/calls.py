@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Annotated, Any, Final, Literal
 
@@ -14,7 +15,7 @@ from ayes.interfaces.api import calls, context, edits, requests, votes
 from ayes.interfaces.api.calls import Record
 from ayes.interfaces.api.context import Context
 from ayes.interfaces.api.identity import Reading, Reviewing, Role, Visit
-from ayes.interfaces.api.queries import Named
+from ayes.interfaces.api.queries import CallQuery, Named
 from ayes.interfaces.api.threads import ALONE
 from ayes.interfaces.api.votes import NewVote
 from ayes.interfaces.console.display import fields, raw_json
@@ -46,8 +47,23 @@ async def _shown(visit: Visit, ref: CallRef, **values: Any) -> HTMLResponse:
     """The page of a call, or its article alone for the pane beside the list."""
     record = await calls.record(ref, visit)
     led = await context.context(ref, visit)
+    with suppress(ApprovalsError):  # the page is worth showing without
+        values["left"] = (await calls.waiting(CallQuery(mine=True, limit=1), visit)).waiting
     # In a thread, since the page of a hostile call may take seconds.
     return await run_in_threadpool(_composed, visit, record, led, values)
+
+
+@router.get("/next/{seq}")
+async def following(seq: int, visit: Reading) -> Response:
+    """To the call that the visitor may decide after the one that people were asked about in this
+    fact; after the last one the first, and without any the list.
+    """
+    for after in (f"{seq + 1}-0", ""):
+        found = await calls.waiting(CallQuery(mine=True, after=after), visit)
+        for one in found.calls:
+            if not one.voted and one.seq != seq:
+                return to(f"/calls/{one.call}")
+    return to("/?mine=true")
 
 
 def _composed(
@@ -79,6 +95,7 @@ def _composed(
         messages=[(one, text_of(one.text)) for one in led.messages],
         timeline=timeline(record.facts),
         result=result_of(record.facts),
+        asked_seq=next((one.seq for one in record.facts if one.subject.endswith(".gated")), 0),
         **values,
     )
 
