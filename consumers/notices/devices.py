@@ -6,6 +6,7 @@ is made once: with another one, every device would have to be added again.
 """
 
 import base64
+import hashlib
 from collections.abc import Callable
 from datetime import datetime
 from typing import Final
@@ -36,6 +37,11 @@ class Device(Struct, frozen=True):
     added_at: datetime
     #: Those that its person could see when it was added; none: all of them.
     workspaces: tuple[str, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """How pages name it: the SHA-256 of its address, which is nobody's business."""
+        return hashlib.sha256(self.endpoint.encode()).hexdigest()
 
 
 class Devices(Struct, frozen=True):
@@ -79,12 +85,12 @@ class DeviceFile(PrivateFile[Devices]):
 
     def remove(self, ends: Callable[[Device], bool]) -> None:
         """Remove the devices of which this is so."""
+
+        def left(found: Devices) -> Devices:
+            return replace(found, devices=tuple(one for one in found.devices if not ends(one)))
+
         if any(map(ends, self.read().devices)):  # otherwise the file need not be there
-            self.change(
-                lambda found: replace(
-                    found, devices=tuple(one for one in found.devices if not ends(one))
-                )
-            )
+            self.change(left)
 
 
 def _with_key(found: Devices) -> Devices:

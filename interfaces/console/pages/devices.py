@@ -32,7 +32,7 @@ async def show(visit: Reviewing) -> Response:
 async def _shown(
     visit: Reviewing, _form: None = None, problem: ApprovalsError | None = None
 ) -> HTMLResponse:
-    key, mine = devices.public_key(visit), devices.listed(visit)
+    key, mine = devices.public_key(visit), devices.devices_of(visit)
     return page(visit, "devices.html", problem, key=key, devices=mine)
 
 
