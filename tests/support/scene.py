@@ -186,6 +186,7 @@ PAGES: Final = {
     "bulk": f"/bulk?call={SHELL}&call={MAIL}", "doubt": "/doubt", "decided": "/decided",
     "conversations": "/conversations", "conversation": f"/conversations/{CONVERSATION}",
     "grants": "/grants", "stops": "/stops", "policy": "/policy/shop", "operations": "/operations",
+    "devices": "/devices",
     "sign-in": "/sign-in",
 }  # fmt: skip
 
