@@ -44,6 +44,8 @@ SOON, LATER = ((datetime.now(UTC) + timedelta(days=one)).isoformat() for one in 
 
 #: What each route that is not a GET is sent: as JSON below /api/, else as a form.
 BODIES = {
+    "POST /devices": {"endpoint": "https://push.example/1"},
+    "POST /devices/{id_}/remove": {},
     "PUT /api/v1/calls/{workspace}/{thread}/{call}": {"tool": "refund", "arguments": ARGUMENTS},
     "POST /api/v1/calls/{workspace}/{thread}/{call}/check": {"arguments": ARGUMENTS},
     "POST /api/v1/calls/{workspace}/{thread}/{call}/claim": {"claim": CLAIM},
@@ -221,6 +223,7 @@ async def _fill(two):
 async def _ids_of(two):
     """By the names in a path: the ids of each thing that the log of `bank` has there."""
     ids = {("workspace", "version"): [{"version": "1"}], ("number",): [{"number": "1"}]}
+    ids |= {("seq",): [{"seq": "1"}], ("id_",): [{"id_": "0" * 64}]}
     calls, links = ids[CALL_NAMES], ids[("token",)] = [], []
     key = two.app.state.backend.link_key
     for fact in await two.service.read(f"ledger.{OTHER}.>"):
