@@ -64,7 +64,7 @@ class Push:
     async def send(self, person: str, notice: Notice) -> str:
         """Notify a person; returns why no device was sent it, or an empty string."""
         body = notice.body.partition("\n")[0][:_MAX_BODY]
-        message = {"title": notice.subject, "body": body, "tag": "digest", "path": "/?mine=true"}
+        message = {"title": notice.subject, "body": body, "tag": "digest", "path": "/?q=is:mine"}
         if len(notice.calls) == 1:
             message |= _of_call(notice.calls[0])
         if not notice.asks:  # the notification of a question is taken away, and news is not

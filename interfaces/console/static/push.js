@@ -6,7 +6,7 @@ const find = (selector) => document.querySelector(selector);
 async function closeSeen(registration) {
   const call = find("article.call")?.dataset.call;
   const seen = [location.pathname + location.search, location.pathname, `/calls/${call}`];
-  if (location.pathname === "/") seen.push("/?mine=true");
+  if (location.pathname === "/") seen.push("/?q=is:mine");
   for (const shown of await registration.getNotifications())
     if (seen.includes(shown.data)) shown.close();
 }
