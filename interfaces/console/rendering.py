@@ -22,6 +22,7 @@ from ayes.interfaces.api.problems import status_of
 from ayes.interfaces.console.display.texts import joined, text_of
 from ayes.interfaces.console.display.values import MAX_PICTURE, in_brief
 from ayes.ledger.descriptions import class_words, describe_undoing
+from ayes.projections.call_query import Word
 from ayes.schemas.errors import ApprovalsError
 from ayes.schemas.slots import ORGANISATION
 from ayes.schemas.times import duration
@@ -188,6 +189,7 @@ _templates.env.globals["asset"] = asset
 _templates.env.globals["text_of"] = text_of
 _templates.env.globals["max_picture"] = MAX_PICTURE
 _templates.env.globals["joined"] = joined
+_templates.env.globals["word"] = Word
 _templates.env.filters["visible"] = visible
 _templates.env.filters["address"] = lambda given: urlencode({k: v for k, v in given.items() if v})
 _templates.env.filters["in_brief"] = in_brief
