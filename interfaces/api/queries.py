@@ -146,9 +146,16 @@ def within(workspace: str) -> CallQuery:
 
 def cursor_text(cursor: PageCursor | None) -> str | None:
     """A cursor as the API writes it."""
-    if cursor is None:
-        return None
+    return None if cursor is None else _text_of(cursor)
+
+
+def _text_of(cursor: PageCursor) -> str:
     return base64.urlsafe_b64encode(msgspec.json.encode(cursor)).decode().rstrip("=")
+
+
+def behind(seq: int) -> str:
+    """The cursor after which the calls come that people were asked about after this fact."""
+    return _text_of(PageCursor(seq + 1, ""))
 
 
 def read_cursor(form: re.Pattern[str], after: str) -> re.Match[str]:

@@ -15,7 +15,7 @@ from ayes.interfaces.api import calls, context, edits, requests, votes
 from ayes.interfaces.api.calls import Record
 from ayes.interfaces.api.context import Context
 from ayes.interfaces.api.identity import Reading, Reviewing, Role, Visit
-from ayes.interfaces.api.queries import Listing, Named, cursor_text
+from ayes.interfaces.api.queries import Listing, Named, behind
 from ayes.interfaces.api.threads import ALONE
 from ayes.interfaces.api.votes import NewVote
 from ayes.interfaces.console.display import fields, raw_json
@@ -26,8 +26,6 @@ from ayes.interfaces.console.display.timeline import result_of, timeline
 from ayes.interfaces.console.display.values import picture_in, value_of
 from ayes.interfaces.console.pages.forms import Typed, to, with_line_feeds
 from ayes.interfaces.console.rendering import is_fragment, page
-from ayes.projections.call_order import PageCursor
-from ayes.projections.call_query import MINE
 from ayes.schemas.errors import ApprovalsError, BadInput, Refused, Unavailable, UnknownCall
 from ayes.schemas.events import Verdict
 from ayes.schemas.slots import CallRef
@@ -38,6 +36,8 @@ router: Final = APIRouter()
 #: Fields of the form of an edit, and bytes of one of them.
 _MAX_FIELDS: Final = 20_000
 _MAX_BYTES: Final = 1 << 20
+#: The search for all that the visitor may decide.
+_MINE: Final = "is:mine"
 
 
 @router.get("/calls/{workspace}/{thread}/{call}")
@@ -50,7 +50,7 @@ async def _shown(visit: Visit, ref: CallRef, **values: Any) -> HTMLResponse:
     record = await calls.record(ref, visit)
     led = await context.context(ref, visit)
     with suppress(ApprovalsError):  # the page is worth showing without
-        values["left"] = (await calls.waiting(Listing(q=str(MINE), limit=1), visit)).waiting
+        values["left"] = (await calls.waiting(Listing(q=_MINE, limit=1), visit)).waiting
     # In a thread, since the page of a hostile call may take seconds.
     return await run_in_threadpool(_composed, visit, record, led, values)
 
@@ -60,12 +60,12 @@ async def following(seq: int, visit: Reading) -> Response:
     """To the call that the visitor may decide after the one that people were asked about in this
     fact; after the last one the first, and without any the list.
     """
-    for after in (cursor_text(PageCursor(seq + 1, "")) or "", ""):
-        found = await calls.waiting(Listing(q=str(MINE), after=after), visit)
+    for after in (behind(seq), ""):
+        found = await calls.waiting(Listing(q=_MINE, after=after), visit)
         for one in found.calls:
             if not one.voted and one.seq != seq:
                 return to(f"/calls/{one.call}")
-    return to(f"/?q={MINE}")
+    return to(f"/?q={_MINE}")
 
 
 def _composed(
