@@ -27,6 +27,7 @@ from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import Recorded
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.keys import Key
+from ayes.ledger.nats.protocol import sign_on_with
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import declare_streams
 from ayes.schemas.codec import encode
@@ -194,7 +195,7 @@ async def bare(store: Path) -> AsyncGenerator[tuple[Client, JetStreamContext]]:
     """nats-py for a floor, with its fastest options."""
     login = Store.login_for("admin", store=store)
     client, key = Client(), Key(seed=login.seed)
-    client._public_nkey = key.public  # noqa: SLF001 - it takes seeds with another package only
+    sign_on_with(client, key.public)
     await client.connect(
         login.url,
         signature_cb=key.answer,

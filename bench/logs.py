@@ -21,6 +21,7 @@ from nats.aio.client import Client
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.keys import Key
+from ayes.ledger.nats.protocol import sign_on_with
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import declare_streams
 from ayes.schemas import events as e
@@ -195,7 +196,7 @@ async def plain_client(store: Path) -> AsyncGenerator[Client]:
     """nats-py as it comes, for a floor: nothing of ours between it and the broker."""
     login = Store.login_for("admin", store=store, url=None)
     client, key = Client(), Key(seed=login.seed)
-    client._public_nkey = key.public  # noqa: SLF001 - it takes seeds with another package only
+    sign_on_with(client, key.public)
     inbox = f"_INBOX.{login.user}._".encode()
     await client.connect(login.url, signature_cb=key.answer, inbox_prefix=inbox)
     try:

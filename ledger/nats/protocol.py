@@ -201,13 +201,18 @@ class Transport(TcpTransport):
         """
 
 
+def sign_on_with(client: Client, key: str) -> None:
+    """Name the public key that a connection signs on with; empty: it has a password, or nothing."""
+    client._public_nkey = key or None  # noqa: SLF001
+
+
 def replace_parts(client: Client, *, needs_tls: bool, key: str = "") -> Parser:
     """Use our parser and transport on a connection that is not open yet; returns the parser.
 
     Args:
         key: the public key that it signs on with.
     """
-    client._public_nkey = key or None  # noqa: SLF001
+    sign_on_with(client, key)
     parser = client._ps = Parser(client)  # noqa: SLF001
     client._transport = Transport(needs_tls=needs_tls)  # noqa: SLF001
     return parser

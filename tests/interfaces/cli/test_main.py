@@ -548,7 +548,7 @@ def test_a_call_from_wish_to_decision_in_words(shop, call):
         assert word in shown.out
     assert "Approved" in approvals("thread", f"shop/{call.thread}", store=shop).out
     nothing = approvals("pending", "-w", "nobody", store=shop)
-    assert nothing == (0, "", "Nothing waits for a decision.\n")
+    assert nothing == (0, "", "No pending call matches workspace:nobody.\n")
 
 
 def test_two_votes_are_needed(shop, within, call):

@@ -102,7 +102,7 @@ def test_usage_errors_are_json_for_programs(within, words, said):
         (("status", "--url", ""), "it is empty. Name a broker"),
         (("status", "--store", ""), "it is empty. Name a directory"),
         (("reconcile", OPEN, "--as", "ana", "--late", "--happened"), "leave out --happened"),
-        (("pending", "--in-doubt", "--watch"), "cannot be combined with --watch"),
+        (("pending", "--in-doubt", "--watch"), "--in-doubt goes without --watch"),
         (("lake", "sync", "--store", "typo"), "there is no store in "),
     ],
 )

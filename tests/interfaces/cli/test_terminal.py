@@ -648,7 +648,9 @@ def test_one_bad_value_in_the_bucket_hinders_nobody(shop, within, thread):
     assert told == {str(call) for call in calls[:2]}
     assert all("cannot be read" in one for one in warned)
     assert within("hear", f"approve {calls[0]}", "-w", "shop", "--as", "ana", store=shop).code == 0
-    every = within("approve", "--all", "--thread", thread, "--as", "ana", "--yes", store=shop)
+    every = within(
+        "approve", "--all", "--matching", f"thread:{thread}", "--as", "ana", "--yes", store=shop
+    )
     assert (every.code, f"{calls[1]}: Approved" in every.err) == (1, True)
     assert within("approve", calls[2], "--as", "ana", "--yes", store=shop).code == 0
     for words in (("--verify",), ("--projection", "pending", "--diff")):
