@@ -287,6 +287,8 @@ _REQUESTS: Final = f"{API_SERVICE}.*.*.*"
 _SCOPED_REQUESTS: Final = f"{API_SERVICE}.*.*.*.*"
 #: Discovery (ADR-32): a request is answered by every service.
 _DISCOVERY: Final = "$SRV.>"
+#: With it is watched whether the API is late (floods.py).
+API_PING: Final = f"$SRV.PING.{API_SERVICE}"
 #: Each server answers with its time, and with statistics about the account that asks, which imports
 #: this by itself.
 PING: Final = "$SYS.REQ.ACCOUNT.PING.STATZ"
@@ -483,7 +485,7 @@ def accounts_config(
         f"    users: [{{{_signing_on(ADMIN, passwords)}}}\n"
         f"{_reads(passwords)}    ]\n"
         f"    exports: [\n{_EXPORTS}\n    ]\n"
-        f"{_imports([*([('stream', MODEL, LIVE)] if MODEL in passwords else []), _ASKED_TO_READ])}"
+        f"{_imports(_imported_by_the_log(passwords))}"
         "  }\n"
         f"{scoped}"
         f"{roles}"
@@ -494,6 +496,14 @@ def accounts_config(
 #: What scoped logins ask comes as a stream, so that the service sees their own reply subjects.
 _READS: Final = "reads.>"
 _ASKED_TO_READ: Final = ("stream", SCOPED, _READS)
+
+
+def _imported_by_the_log(accounts: Container[str]) -> list[tuple[str, str, str]]:
+    return [
+        _ASKED_TO_READ,
+        *([("stream", MODEL, LIVE)] if MODEL in accounts else []),
+        *([("service", API, API_PING)] if API in accounts else []),
+    ]
 
 
 def _scoped_account(accounts: Container[str], users: Iterable[str]) -> str:

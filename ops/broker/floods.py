@@ -6,10 +6,11 @@ waits for them, as ours do, sends less when they come late: what is under way is
 time that an answer takes (Little's law), and it bounds that.
 
 * Twice a second the broker is sent a message that waits as all facts do, and that it refuses, and
-  a question that waits as all of the JetStream API do.
+  a question that waits as all of the JetStream API do; and the API over NATS is sent a question.
 * If an answer takes long, each login is counted for a moment: what its connections send together.
   One that must have more under way than all our programs together loses its connections, and may
-  not sign on for a pause that doubles each time.
+  not sign on for a pause that doubles each time. If only the API over NATS is late, what a login
+  sends more than it is sent counts, since facts are acknowledged in time then.
 
 Those who serve everybody are left alone, since ending them would do what the flood does. On a
 cluster, and a server that lists its users, nobody can keep a login from coming back.
@@ -21,16 +22,16 @@ import math
 import time
 from collections import Counter
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
 
 import nats.errors
 
-from ayes.ledger.nats.api import Api
+from ayes.ledger.nats.api import Api, NatsReply
 from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Login
 from ayes.ledger.nats.protocol import server_id
 from ayes.ledger.subscriptions import LEDGER
-from ayes.ops.broker.accounts import API, CALLOUT, SYSTEM
+from ayes.ops.broker.accounts import API, API_PING, CALLOUT, SYSTEM
 from ayes.ops.broker.open_connections import end_connections
 from ayes.schemas.errors import ApprovalsError, BadInput
 from ayes.schemas.logs import get_logger
@@ -58,6 +59,16 @@ _FORGET_S: Final = 3600.0
 _MAX_CONNECTIONS: Final = 1024
 #: How long the broker may take until it lets this in.
 _SIGN_ON_S: Final = 60.0
+
+
+class _Sent(NamedTuple):
+    """What a connection has sent so far."""
+
+    login: str
+    messages: int = 0
+    #: Messages that it was sent.
+    received: int = 0
+    size: int = 0
 
 
 class Floods:
@@ -117,42 +128,53 @@ class Floods:
             await asyncio.sleep(_LOOK_S)
 
     async def _look(self, admin: Api, system: Api) -> None:
-        if (late_s := await self._takes(admin)) < _LONG_S:
+        late = await self._late(admin)
+        if max(late) < _LONG_S:
             return
         before, begun = await self._sent(system), time.monotonic()
         await asyncio.sleep(_COUNT_S)
         # Twice, since a disk may have been slow once.
-        late_s = min(late_s, await self._takes(admin))
+        broker_s, api_s = map(min, late, await self._late(admin))
         now, took_s = await self._sent(system), time.monotonic() - begun
-        messages, size = Counter[str](), Counter[str]()
-        for cid, (login, sent, in_bytes) in now.items():
-            _, sent_before, bytes_before = before.get(cid, ("", 0, 0))
-            messages[login] += sent - sent_before
-            size[login] += in_bytes - bytes_before
+        messages, unanswered, size = Counter[str](), Counter[str](), Counter[str]()
+        for cid, new in now.items():
+            old = before.get(cid, _Sent(new.login))
+            messages[new.login] += new.messages - old.messages
+            unanswered[new.login] += (new.messages - new.received) - (old.messages - old.received)
+            size[new.login] += new.size - old.size
         for login in messages.keys() - _SERVING:
-            under_way = [round(one[login] / took_s * late_s) for one in (messages, size)]
-            if under_way[0] > MOST_MESSAGES or under_way[1] > MOST_BYTES:
+            under_way = round(max(messages[login] * broker_s, unanswered[login] * api_s) / took_s)
+            bytes_under_way = round(size[login] * broker_s / took_s)
+            if under_way > MOST_MESSAGES or bytes_under_way > MOST_BYTES:
                 self._pause(login)
                 _log.error(
                     "a login floods the broker, and is ended",
-                    login=login, messages=under_way[0], bytes=under_way[1], late_s=round(late_s, 3),
+                    login=login, messages=under_way, bytes=bytes_under_way,
+                    late_s=round(broker_s, 3), api_late_s=round(api_s, 3),
                 )  # fmt: skip
                 await end_connections(self._system.login, {login})
 
-    async def _takes(self, api: Api) -> float:
-        """How long a message waits that goes where facts go, or a question to the JetStream API
-        where all go, in seconds; `_LATEST_S` at most.
+    async def _late(self, api: Api) -> tuple[float, float]:
+        """How long two things wait, in seconds, `_LATEST_S` at most: a message that goes where
+        facts go, or a question to the JetStream API where all go; and a question to the API over
+        NATS.
         """
         begun = time.monotonic()
         fact, nowhere = f"{ROOT}.{ORGANISATION}.{LOG}.0", {"Nats-Expected-Stream": "none"}
-        answers = [
+        of_broker = [
             await api.send(fact, b"", nowhere),
             await api.send(f"$JS.API.STREAM.INFO.{LEDGER}", b""),
         ]
-        await asyncio.wait(answers, timeout=_LATEST_S)
-        for answer in answers:
-            answer.cancel()
-        return time.monotonic() - begun
+        of_api = [await api.send(API_PING, b"")]
+
+        async def took_s(answers: list[asyncio.Future[NatsReply]]) -> float:
+            await asyncio.wait(answers, timeout=_LATEST_S)
+            for answer in answers:
+                answer.cancel()
+            return time.monotonic() - begun
+
+        broker_s, api_s = await asyncio.gather(took_s(of_broker), took_s(of_api))
+        return broker_s, api_s
 
     def _pause(self, login: str) -> None:
         now = time.monotonic()
@@ -161,14 +183,16 @@ class Floods:
         pause_s = min(max(PAUSE_S, 2 * lasted if again else 0.0), _MAX_PAUSE_S)
         self._pauses[login] = now + pause_s, pause_s
 
-    async def _sent(self, api: Api) -> dict[int, tuple[str, int, int]]:
-        """By connection, of those that sent most: its login, and its messages and bytes."""
+    async def _sent(self, api: Api) -> dict[int, _Sent]:
+        """By connection, of those that sent most."""
         asked = {"auth": True, "sort": "bytes_from", "limit": _MAX_CONNECTIONS}
         subject = f"$SYS.REQ.SERVER.{server_id(self._system.client)}.CONNZ"
         answer = await api.ask(subject, json.dumps(asked).encode())
         found = (json.loads(answer.data).get("data") or {}).get("connections")
         return {
-            one["cid"]: (one.get("authorized_user", ""), one["in_msgs"], one["in_bytes"])
+            one["cid"]: _Sent(
+                one.get("authorized_user", ""), one["in_msgs"], one["out_msgs"], one["in_bytes"]
+            )
             for one in found or ()
             if one.get("account") not in _OWN
         }
