@@ -70,8 +70,8 @@ print(asyncio.run(ensure_account(sys.argv[1], sys.argv[2])).user)
 async def connected(login, **options):
     client = Client()
     inbox = f"_INBOX.{login.user}._".encode()
-    await client.connect(login.url, inbox_prefix=inbox, **signing(client, login), **options)
     try:
+        await client.connect(login.url, inbox_prefix=inbox, **signing(client, login), **options)
         yield client
     finally:
         await client.close()
