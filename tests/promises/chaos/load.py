@@ -215,7 +215,7 @@ async def reviewer(program: Program) -> None:
 async def rival(program: Program) -> None:
     """Raw connections with the credentials of each role, as a program in another language."""
     store = Store(program.store)
-    roles = [role for role in store.read().passwords if role not in {"admin", "system", "observer"}]
+    roles = [role for role in store.read().passwords if slots_of(role)]
     # Two connections each, which are to different nodes as often as not.
     clients = {role: [await _raw(program, store, role) for _ in range(2)] for role in roles}
     kinds = [(role, shape) for role in roles for shape in sorted(slots_of(role))]
