@@ -184,7 +184,7 @@ class Api:
         """One request, one answer.
 
         Args:
-            repeat: send it again while no answer comes, since it changes nothing.
+            repeat: send it again while no answer comes, since it changes nothing, or nothing more.
             fits: as for `send`.
 
         Raises:

@@ -408,9 +408,10 @@ async def dismiss(requests: Api, name: str) -> None:
     if name in DURABLES:
         await _keep(requests, kept(ledger) - {name})
     for stream, one in ((LEDGER, name), (PARKED, f"{name}-parked")):
-        await requests.ask(f"$JS.API.CONSUMER.DELETE.{stream}.{one}", b"")
+        await requests.ask(f"$JS.API.CONSUMER.DELETE.{stream}.{one}", b"", repeat=True)
     if name not in DURABLES:
-        await requests.call(f"STREAM.PURGE.{PARKED}", {"filter": f"parked.*.{name}.*"})
+        parked = {"filter": f"parked.*.{name}.*"}
+        await requests.call(f"STREAM.PURGE.{PARKED}", parked, repeat=True)
         if name in declared(ledger):
             await _note(requests, {}, without=f"{_OWN_KEY}{name}")
             await _give_room(requests, -_ROOM_FOR_PARKED)

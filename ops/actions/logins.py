@@ -16,8 +16,8 @@ from ayes.ledger.nats.credentials import Address, LoginFile, Registered, Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.keys import Key
 from ayes.ledger.nats.scopes import FOLLOWING
-from ayes.ledger.nats.streams import SCOPED, dismiss, employ
-from ayes.ledger.subscriptions import DURABLES, OPERATOR
+from ayes.ledger.nats.streams import SCOPED, declared, dismiss, employ, info
+from ayes.ledger.subscriptions import DURABLES, LEDGER, OPERATOR
 from ayes.ops.broker import accounts
 from ayes.ops.broker.accounts import ADMIN, MODEL, REVIEWER, ROLES, SYSTEM, permissions
 from ayes.ops.broker.callout import within
@@ -97,10 +97,12 @@ async def revoke(store: Store, name: str, reason: str) -> None:
 
 
 async def _retire(store: Store, name: str) -> None:
-    """Delete the subscription that a login had for itself."""
+    """Delete the subscription that a login had for itself, if it had one."""
     async with JetStream.connect(store.path, role=ADMIN) as log:
-        for role in FOLLOWING:
-            await dismiss(log.api, f"{name}@{role}")
+        durables = declared(await info(log.api, f"STREAM.INFO.{LEDGER}"))
+        for own in (f"{name}@{role}" for role in FOLLOWING):
+            if own in durables:
+                await dismiss(log.api, own)
 
 
 async def connections(store: Store) -> dict[str, int]:
