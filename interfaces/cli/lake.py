@@ -17,7 +17,7 @@ from ayes.ops.broker.server import EmbeddedServer, is_running
 from ayes.ops.lake.sync import (
     BATCH,
     default_directory,
-    log_of,
+    identity_in,
     subjects_of,
     until_end_or_signal,
 )
@@ -70,7 +70,7 @@ async def sync(
         named = named or tuple(sorted(_own(ledger)))
         directory = to or default_directory(store)
         lake = directory / "lake"
-        log = await log_of(ledger, named)
+        log = await identity_in(ledger, named)
         begun = time.monotonic()
         with LakeWriter.open(directory, log, named) as archive:
             before, end, had = archive.until, await ledger.log.last_seq(), archive.facts
@@ -148,7 +148,7 @@ async def verify(to: ToOption = None, *, session: Session) -> int:
                 f"this login reads {', '.join(own)} alone, and the lake in {lake} has more. Verify "
                 "it with a login that reads all of that."
             )
-        log = await log_of(ledger, manifest.workspaces)
+        log = await identity_in(ledger, manifest.workspaces)
         if manifest.until and manifest.log not in {"", log}:
             problems.append(
                 f"the lake is of another log ({manifest.log}) than the one that runs ({log})"

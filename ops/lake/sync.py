@@ -31,7 +31,7 @@ PUBLISH_S: Final = 0.6
 _LOOK_S: Final = 0.05
 
 
-async def log_of(ledger: Ledger, workspaces: tuple[str, ...] = ()) -> str:
+async def identity_in(ledger: Ledger, workspaces: tuple[str, ...] = ()) -> str:
     """The identity of the log, or of what these workspaces have of it: who reads nothing else does
     not know the log's first fact. Empty before the first one.
     """

@@ -14,7 +14,7 @@ from ayes.interfaces.api import windows
 from ayes.interfaces.api.decided import page
 from ayes.interfaces.api.scope import scoped
 from ayes.ledger.clients.services import Ledger
-from ayes.ops.lake.sync import log_of
+from ayes.ops.lake.sync import identity_in
 from ayes.ops.lake.writer import LakeWriter
 from ayes.projections.call_query import ALL, CallQuery
 from ayes.schemas import events as e
@@ -64,7 +64,7 @@ async def past(tmp_path_factory):
                 await ledger.append(slot, event)
 
         await asyncio.gather(*map(tell, range(CALLS)))
-        log = await log_of(ledger)
+        log = await identity_in(ledger)
         raws = [raw async for batch in ledger.log.raw(1, until_end=True) for raw in batch]
         for name, until in (("all", len(raws)), ("half", len(raws) // 2)):
             with LakeWriter.open(folder / name, log) as lake:
