@@ -211,7 +211,8 @@ class _TextLiteral:
 
 def _unescaped(token: str) -> str:
     marks, text = re.split(r"(?=[\"'])", token, maxsplit=1)
-    text = text.strip("\"'")
+    ends = 3 if text[:3] in ('"""', "'''") else 1
+    text = text[ends:-ends]
     if "r" in marks.lower():
         return text
     try:

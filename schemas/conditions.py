@@ -187,6 +187,33 @@ def holds(condition: str, about: Scope) -> bool:
     return said
 
 
+def literal(value: Any) -> str:
+    """A value of JSON as it stands in a condition.
+
+    In a text, whatever is not ASCII and neither a letter nor a digit is spelled out, so that the
+    text neither ends early nor hides anything from a reader of the condition.
+    """
+    match value:
+        case None | bool():
+            return {None: "null", True: "true", False: "false"}[value]
+        case int() if value >= 2**63:
+            return f"{value}u"
+        case str():
+            return f'"{"".join(map(_spelled, value))}"'
+        case list():
+            return f"[{', '.join(map(literal, value))}]"
+        case dict():
+            return f"{{{', '.join(f'{literal(k)}: {literal(v)}' for k, v in value.items())}}}"
+        case _:
+            return repr(value)
+
+
+def _spelled(one: str) -> str:
+    if one in '"\\':
+        return f"\\{one}"
+    return one if one.isalnum() or " " <= one <= "~" else f"\\U{ord(one):08x}"
+
+
 @lru_cache(maxsize=4096)
 def _compiled(condition: str) -> Any:
     from cel import cel

@@ -19,6 +19,7 @@ from ayes.schemas.conditions import (
     CannotSay,
     check,
     holds,
+    literal,
 )
 from ayes.schemas.policy import Policy
 
@@ -369,6 +370,26 @@ def test_uncertainty_is_never_a_yes(rules, args):
     if not any(said for _, said in effective):
         assert judged.then == "ask"
     assert judge(made, about) == judged
+
+
+TEXTS = st.text() | st.text(st.sampled_from("a\"'\\`{}()[].&|=\n\r\0\u2028\u202e\u200b😀é$"))
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(1 - 2**63, 2**64 - 1) | TEXTS
+    | st.floats(allow_nan=False, allow_infinity=False),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=5,
+)  # fmt: skip
+
+
+@given(TEXTS, VALUES, VALUES)
+def test_a_value_written_into_a_condition_is_that_value(name, value, other):
+    """It never ends early, and matches no other value."""
+    condition = f"args[{literal(name)}] == {literal(value)}"
+    if len(condition) <= MAX_LENGTH:
+        check(condition)
+        assert holds(condition, scope({name: value}))
+        if repr(other) != repr(value) and other != value:
+            assert not holds(condition, scope({name: other}))
 
 
 def test_the_library_is_loaded_only_for_a_condition():
