@@ -53,6 +53,7 @@ from ayes.schemas.slots import (
     StopRef,
     account_slot,
 )
+from ayes.schemas.tools import Tool
 
 #: The number of a fact that is not recorded yet.
 _NEXT: Final = 2**63
@@ -366,16 +367,9 @@ class Reviewer:
         )
         if problem := bad_grant(granted):
             raise BadInput(problem)
-        declared = await self._ledger.tool(ref.workspace, tool)
+        declared = await self.check_grantable(ref.workspace, tool)
         if arguments is not None and (problem := declared.problems(arguments)):
             raise BadArguments(problem)
-        policies = await self._ledger.policies(ref.workspace)
-        if declared.declared.governs or not policies.grantable(tool):
-            says = "its declaration" if declared.declared.governs else "never_grant in the policy"
-            raise NotAllowed(
-                f"no grant may cover {tool}: people look at each call of it, as {says} says. "
-                "Nothing was recorded."
-            )
         await self._give("grant", ref, granted)
         [found] = grants_of(await self._ledger.read(ref, REMOVALS, must_include=ref.given))
         if (standing := found.standing(self._ledger.now())) != "in force":
@@ -383,6 +377,23 @@ class Reviewer:
                 f"there was such a grant {ref}, and it is {standing}. Choose another name."
             )
         return found
+
+    async def check_grantable(self, workspace: str, tool: str) -> Tool:
+        """Refuse grants for a tool that none may cover; returns its declaration.
+
+        Raises:
+            UnknownTool: nobody declared the tool.
+            NotAllowed: no grant may cover it.
+        """
+        declared = await self._ledger.tool(workspace, tool)
+        policies = await self._ledger.policies(workspace)
+        if declared.declared.governs or not policies.grantable(tool):
+            says = "its declaration" if declared.declared.governs else "never_grant in the policy"
+            raise NotAllowed(
+                f"no grant may cover {tool}: people look at each call of it, as {says} says. "
+                "Nothing was recorded."
+            )
+        return declared
 
     async def revoke_grant(self, grant: GrantRef | str, *, reason: str = "") -> Grant:
         """Revoke a grant. Any reviewer may: it only makes things stricter.

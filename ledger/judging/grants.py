@@ -174,11 +174,15 @@ def covering(grants: Iterable[Grant], about: About, now: datetime) -> tuple[Gran
 
 
 def _covers(grant: Grant, about: About, scope: conditions.Scope, now: datetime) -> bool:
-    granted = grant.granted
-    if bad_grant(granted) is not None:  # other clients may record one that ours would refuse
+    if bad_grant(grant.granted) is not None:  # other clients may record one that ours would refuse
         return False
     in_time = grant.given.recorded_at <= now < grant.ends_at
-    if grant.revoked is not None or not in_time or granted.tool != about.tool:
+    return grant.revoked is None and in_time and fits(grant.granted, about, scope)
+
+
+def fits(granted: e.Granted, about: About, scope: conditions.Scope) -> bool:
+    """Whether a valid grant is certainly for such a call, whenever it was given."""
+    if granted.tool != about.tool:
         return False
     if not (fnmatchcase(about.agent, granted.agent) and fnmatchcase(about.thread, granted.thread)):
         return False

@@ -65,19 +65,34 @@ async def give_grant(
         ledger: on the giver's own credentials.
     """
     known = None if like is None else await ledger.known_call(like)
-    exact = known is not None and not (scope.any_arguments or scope.when)
+    new = granted(known, scope)
     given = await ledger.reviewer(grant.giver).grant(
         grant,
-        known.wish.tool if known else scope.tool,
-        for_s=scope.for_s,
-        uses=scope.uses,
-        arguments=known.wish.arguments if known and exact else None,
-        when=scope.when,
-        agent=_agents(known) if scope.agent is None else scope.agent,
-        thread=known.ref.thread if known and not scope.any_thread else "*",
-        reason=scope.reason,
+        new.tool,
+        for_s=new.expires_in_s,
+        uses=new.uses,
+        arguments=new.arguments,
+        when=new.when,
+        agent=new.agent,
+        thread=new.thread,
+        reason=new.reason,
     )
     return given, await _vote_too(ledger, known, grant.giver, scope.reason)
+
+
+def granted(like: Call | None, scope: GrantScope) -> e.Granted:
+    """The grant of this scope, for calls like one."""
+    exact = like is not None and not (scope.any_arguments or scope.when)
+    return e.Granted(
+        tool=like.wish.tool if like else scope.tool,
+        expires_in_s=scope.for_s,
+        uses=scope.uses,
+        arguments=like.wish.arguments if like and exact else None,
+        when=scope.when,
+        agent=_agents(like) if scope.agent is None else scope.agent,
+        thread=like.ref.thread if like and not scope.any_thread else "*",
+        reason=scope.reason,
+    )
 
 
 def _agents(like: Call | None) -> str:

@@ -15,6 +15,7 @@ from ayes.interfaces.api import calls, context, edits, requests, votes
 from ayes.interfaces.api.calls import Record
 from ayes.interfaces.api.context import Context
 from ayes.interfaces.api.identity import Reading, Reviewing, Role, Visit
+from ayes.interfaces.api.precedents import hidden_of
 from ayes.interfaces.api.queries import Listing, Named, behind
 from ayes.interfaces.api.threads import ALONE
 from ayes.interfaces.api.votes import NewVote
@@ -51,6 +52,10 @@ async def _shown(visit: Visit, ref: CallRef, **values: Any) -> HTMLResponse:
     led = await context.context(ref, visit)
     with suppress(ApprovalsError):  # the page is worth showing without
         values["left"] = (await calls.waiting(Listing(q=_MINE, limit=1), visit)).waiting
+    if record.state.status == "pending":
+        with suppress(ApprovalsError):  # then the choice is not shown
+            await hidden_of(visit, ref)
+            values["allows"] = True
     # In a thread, since the page of a hostile call may take seconds.
     return await run_in_threadpool(_composed, visit, record, led, values)
 
@@ -158,13 +163,13 @@ async def vote(ref: Named, form: Annotated[VoteForm, Form()], visit: Reviewing) 
     try:
         await votes.vote(ref, cast, visit)
     except ApprovalsError as problem:
-        if not isinstance(problem, Refused) or not await _has_cast(visit, ref, cast):
+        if not isinstance(problem, Refused) or not await has_cast(visit, ref, cast):
             return await _failed(visit, ref, problem, typed)
     said = {"ayes:voted": {"call": str(ref), "verdict": cast.verdict}}
     return await _done(visit, ref, {"HX-Trigger": json.dumps(said)})
 
 
-async def _has_cast(visit: Visit, ref: CallRef, vote: NewVote) -> bool:
+async def has_cast(visit: Visit, ref: CallRef, vote: NewVote) -> bool:
     """Whether this very vote of the visitor is recorded already."""
     record = await calls.record(ref, visit)
     said = (vote.verdict, vote.reason, vote.arguments, vote.answer, vote.is_error, vote.halt)

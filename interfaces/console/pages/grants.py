@@ -47,7 +47,7 @@ class GrantForm(BaseModel):
             "for_s": lasting_s("How long", self.duration),
             "uses": _number(self.uses),
         }
-        return grants.NewGrant(**self.model_dump(exclude={"duration"}) | read)
+        return grants.NewGrant(**self.model_dump(include={*grants.NewGrant.model_fields}) | read)
 
 
 class DelegationForm(BaseModel):

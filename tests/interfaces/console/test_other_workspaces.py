@@ -91,6 +91,7 @@ BODIES = {
     "POST /api/v1/policies/{workspace}/proposals/{thread}/{call}/apply": {},
     "POST /api/v1/operations/parked/retry": {"numbers": [1]},
     "POST /api/v1/operations/parked/drop": {"numbers": [1]},
+    "POST /allow/{workspace}/{thread}/{call}": {"digest": "{digest}", "duration": "60s"},
     "POST /bulk": {"verdict": "deny", "shown": CALL + " {digest}"},
     "POST /calls/{workspace}/{thread}/{call}/vote": {"verdict": "approve", "digest": "{digest}"},
     "POST /calls/{workspace}/{thread}/{call}/edit": {"raw": ARGUMENTS},
