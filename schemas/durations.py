@@ -48,7 +48,7 @@ def lasting_s(option: str, text: str) -> float:
     Raises:
         BadInput: it has none, or is not a duration within the limits.
     """
-    if text.isdecimal():
+    if seconds(f"{text}s") is not None:
         raise BadInput(f"{option} {text} has no unit. Write {text}h, or another of s, m and d.")
     return parse_duration(option, text, least=1, most=MAX_GRANT_S)
 

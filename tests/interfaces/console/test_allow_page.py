@@ -105,6 +105,7 @@ async def test_all_arguments_exactly_are_the_arguments_and_none_is_any(shop, cli
 
 MISTAKES = [
     ({"duration": "8"}, "How long 8 has no unit. Write 8h, or another of s, m and d."),
+    ({"duration": "8.5"}, "How long 8.5 has no unit. Write 8.5h, or another of s, m and d."),
     ({"duration": "soon"}, "How long 'soon' is not a valid duration"),
     ({"uses": "0"}, "'0' is not a number of uses. Give 1 to 1,000."),
     ({"like": ["any"]}, "the form is damaged"),
