@@ -5,13 +5,14 @@ import pytest_asyncio
 from browser import DESK, PHONE, Problems, opened, served, sign_in, violations
 from long import sampled
 from playwright.async_api import expect
-from scene import FIRST_POLICY, PAGES, POLICY, TOOLS, Scene
+from scene import FIRST_POLICY, PAGES, POLICY, REFUND, TOOLS, Scene
 
 #: Pages that docs/console.md shows no picture of.
 OTHERS = {
     "search": "/?q=tool:refund+amount>1&group=tool&sort=due",
     "search without a result": "/?q=tool:no-such-tool",
     "filtered": "/decided?q=tool:refund",
+    "allow": f"/allow/{REFUND}",
     "old version": "/policy/shop?version=1",
     "workspaces": "/policy",
     "parked": "/operations/parked/1",
