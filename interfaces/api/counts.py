@@ -71,6 +71,11 @@ async def counts(visit: Reading, workspace: str = "") -> HeaderCounts:
     )
 
 
+def forget(reading: Ledger) -> None:
+    """Read the slower of the numbers again: somebody has just changed one."""
+    _read.pop(reading, None)
+
+
 async def _slower(reading: Ledger, workspace: str) -> _Read:
     now, kept = time.monotonic(), _read.setdefault(reading, {})
     if workspace not in kept or now - kept[workspace].at_s >= _KEPT_S:

@@ -7,6 +7,7 @@ from msgspec import Struct
 from pydantic import AfterValidator, Field
 
 from ayes.interfaces.api.base import ApiModel, ApiRouter, example
+from ayes.interfaces.api.counts import forget
 from ayes.interfaces.api.groups import read_for_votes
 from ayes.interfaces.api.identity import Reviewing, Visit
 from ayes.interfaces.api.problems import Problem, problem_of
@@ -161,4 +162,5 @@ async def reconcile(ref: Named, found: Reconciliation, visit: Reviewing) -> Call
         happened, output = late_result(await visit.reading.known_call(ref))
     reviewer = await visit.reviewer()
     known = await reviewer.reconcile(ref, happened=happened, output=output)
+    forget(visit.reading)
     return await state_of(visit.reading, known)

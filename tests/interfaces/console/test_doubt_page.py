@@ -5,6 +5,7 @@ import re
 from contextlib import suppress
 
 import pytest
+from until import until
 
 from ayes.ops.visitors import Role, Visitor
 from ayes.schemas.errors import AlreadyFilled
@@ -18,6 +19,10 @@ async def words(client, path):
     answer = await client.get(path)
     assert answer.status_code == 200, answer.text
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", answer.text)).split())
+
+
+async def counted(client):
+    return (await client.get("/api/v1/counts")).json()["doubt"]
 
 
 @pytest.fixture
@@ -37,8 +42,10 @@ async def test_what_is_known_stands_beside_the_two_answers(client, doubtful):
     assert "by desk, and nobody knows how it ended" in said
     assert "It happened…" in said
     assert "It did not…" in said
+    await until(lambda: counted(client))  # the number is kept for some seconds
     seen = {"happened": "true", "output": "Seen at the bank."}
     assert (await client.post(f"{CALL}/reconcile", data=seen)).status_code == 303
+    assert await counted(client) == 0
     record = await words(client, CALL)
     assert "reconciled" in record
     assert "Found out Seen at the bank." in record
