@@ -17,14 +17,16 @@
  *                         HX-Trigger: {"ayes:voted": {"call": "w/t/c", "verdict": "approve"}},
  *                         and the next call opens; anything else replaces the article
  *   data-go="w"           on the link that `g w` follows
+ *   rel="next"            on the link to the next page of a list, which `]` follows; the address of
+ *                         a page after the first has `after` or `before`
  *   data-copy="#id"       on a button that copies the text of this element
  *   data-sort, data-rows  on buttons of div.rows: sort by the column; show the folded rows
  *   <time datetime="…">   becomes relative, with the absolute time as tooltip
  *
  * In each post form, text survives a reload and a new sign-in, until its request has been taken.
- * Elements with data-key do nothing until the article has been shown for a moment (it then has the
- * attribute data-ready), so that a double click, or a key pressed twice, does not decide the next
- * call as well.
+ * Elements with data-key only say that it is too early until the article has been shown for a
+ * moment (it then has the attribute data-ready), so that a double click, or a key pressed twice,
+ * does not decide the next call as well. A key that does nothing says so.
  */
 
 const root = document.documentElement;
@@ -36,7 +38,10 @@ const SILENT_MS = 4500;    // a heartbeat comes every 2 s; after this long, the 
 const REFRESH_MS = 500;    // the list is read again at most this often
 const LIVE_MS = 2000;      // so are the items of [data-live]
 const COUNT_MS = 4000;     // the numbers of the header are read again at most this often
+const SAID_MS = 3000;      // how long it is shown that a key did nothing
 const LOST = "The connection is lost. It is tried again by itself.";
+const NO_ANSWER = "The console does not answer.";
+const EARLY = "Too early: this call has just appeared. Press again.";
 
 const find = (selector, within = document) => within.querySelector(selector);
 const all = (selector, within = document) => [...within.querySelectorAll(selector)];
@@ -54,6 +59,15 @@ function announce(text) {
   line.textContent = line.textContent === text ? `${text}\u00a0` : text;
 }
 
+let saying;
+/* Say why a press did nothing, so that it can be read as well. */
+function say(text) {
+  announce(text);
+  find("#announcer").className = "notice said";
+  clearTimeout(saying);
+  saying = setTimeout(() => { find("#announcer").className = "visually-hidden"; }, SAID_MS);
+}
+
 function message(text, link) {
   if (find("#messages").textContent.startsWith(text)) return;  // it is read aloud once
   const line = document.createElement("p");
@@ -62,6 +76,18 @@ function message(text, link) {
   line.append(text);
   if (link) line.append(" ", Object.assign(document.createElement("a"), link));
   find("#messages").replaceChildren(line);
+}
+
+const isUnanswered = () => find("#messages").textContent.startsWith(NO_ANSWER);
+/* Say that a request was not answered, until one is. The numbers of the header are asked for. */
+function unanswered(text) {
+  message(`${NO_ANSWER} ${text}`);
+  counted = Date.now();
+  countSoon();
+}
+
+function answered() {
+  if (isUnanswered()) find("#messages").replaceChildren();
 }
 
 function signInAgain() {
@@ -179,7 +205,7 @@ async function show(path) {
     detail.scrollTop = 0;
     update();
   } catch (problem) {
-    if (problem.name !== "AbortError") message("The console does not answer. Try again.");
+    if (problem.name !== "AbortError") unanswered("Try again.");
   }
 }
 
@@ -239,6 +265,20 @@ const isFull = () => list.hasAttribute("data-more");
 const isLeaving = (row) => row.classList.contains("leaving");
 const isUsed = (row) => row === current() || row.contains(document.activeElement);
 
+function move(step) {
+  if (!list) return say("There is no list of calls on this page.");
+  const row = neighbour(step);
+  if (!row) return say(`There is no call ${step > 0 ? "below" : "above"} this one.`);
+  select(row);
+}
+
+function later() {
+  const onward = find(".onward a");
+  if (!list && !onward) return say("There is no next call on this page.");
+  if (list) select(neighbour(1) ?? staying()[0]);
+  else onward.click();
+}
+
 function select(row, { focus = true } = {}) {
   if (!row) return;
   current()?.removeAttribute("aria-current");
@@ -261,10 +301,10 @@ function follow() {
   else if (call) location.replace(`/calls/${call}`);
 }
 
+const staying = () => rows().filter((row) => !isLeaving(row) || row === current());
 function neighbour(step) {
-  const staying = rows().filter((row) => !isLeaving(row) || row === current());
-  const place = staying.indexOf(current());
-  return place < 0 ? staying[0] : staying[place + step];
+  const place = staying().indexOf(current());
+  return staying()[place < 0 ? 0 : place + step];
 }
 
 function leave(row, text) {
@@ -345,9 +385,33 @@ function countSelected() {
   find("span", button).textContent = count;
 }
 
+let lastBox;  // the check box that was pressed last
+/* A press with Shift selects all calls between the last one and this one, or none of them. */
+function selectRange(box, isRange) {
+  const boxes = all(".row-select:enabled");
+  const [from, to] = [boxes.indexOf(lastBox), boxes.indexOf(box)].sort((a, b) => a - b);
+  if (isRange && from >= 0)
+    boxes.slice(from, to + 1).forEach((one) => { one.checked = box.checked; });
+  lastBox = box;
+}
+
+function press(shiftKey) {
+  const row = current();
+  if (!row) return say("No call is chosen in a list on this page.");
+  find(".row-select", row).dispatchEvent(new MouseEvent("click", { bubbles: true, shiftKey }));
+}
+
+function selectAll() {
+  const boxes = all(".row-select:enabled");
+  const checked = !boxes.every((box) => box.checked);
+  boxes.forEach((box) => { box.checked = checked; });
+  countSelected();
+  say(`Selected: ${checked ? boxes.length : 0}.`);
+}
+
 async function decideSelected() {
   const chosen = all(".row-select:checked").map((box) => ["call", box.value]);
-  if (!chosen.length) return announce("Nothing is selected. Select calls with x.");
+  if (!chosen.length) return say("Nothing is selected. Select calls with x.");
   const path = `/bulk?${new URLSearchParams(chosen)}`;
   const text = await fragment(path, { isAsked: true }).catch(() => null);
   if (text === null) return;
@@ -395,6 +459,7 @@ async function readLive() {
   const page = parsed(text);
   items(page).forEach((item) => sent.set(item, item.outerHTML));
   for (const region of regions) mergeItems(region, find(`#${CSS.escape(region.id)}`, page));
+  count();  // so that the header does not contradict the list
 }
 
 /* Make the items those of the server. What has not changed, or is in use, stays as it is. */
@@ -564,10 +629,14 @@ const TYPED = "textarea, select, input:not([type=checkbox], [type=radio]), [cont
 const isTyping = (target) => target.matches(TYPED);
 
 const KEYS = {
-  j: () => select(neighbour(1)),
-  k: () => select(neighbour(-1)),
-  s: () => select(neighbour(1) ?? rows()[0]),
-  x: () => current() && find(".row-select", current()).click(),
+  j: () => move(1),
+  k: () => move(-1),
+  s: later,
+  x: () => press(false),
+  X: () => press(true),
+  "*": selectAll,
+  "[": pageBefore,
+  "]": () => (find("a[rel=next]") ?? { click: () => say("There is no next page.") }).click(),
   a: () => act("a"),
   d: () => act("d"),
   e: () => act("e"),
@@ -581,11 +650,21 @@ const KEYS = {
 function act(key) {
   const shown = article();
   const meant = list && (named() || current()?.dataset.call);
-  if (!shown || (meant && shown.dataset.call !== meant)) return;
+  if (meant && shown?.dataset.call !== meant) return say(EARLY);
+  if (!shown) return say("There is no call on this page.");
   const button = find(`[data-key="${key}"]`, shown);
-  if (!button) return announce("You cannot do that with this call.");
+  if (!button) return say("You cannot do that with this call.");
   button.click();
   if (button.parentElement.open) find(TEXT, button.parentElement)?.focus();
+}
+
+/* Where the reader came from, else the first page. */
+function pageBefore() {
+  const first = new URL(location.pathname + location.search, location);
+  for (const name of ["after", "before"]) first.searchParams.delete(name);
+  if (first.search === location.search) return say("There is no page before this one.");
+  if (document.referrer.startsWith(location.origin + location.pathname)) history.back();
+  else location.assign(first);
 }
 
 let afterG = 0;
@@ -593,21 +672,38 @@ function onKey(event) {
   const { key, target } = event;
   if (key === "Enter") return onEnter(event);
   if (key === "Escape") return closeForm(target);
-  if (event.ctrlKey || event.metaKey || event.altKey || event.repeat) return;
+  const isCommand = event.ctrlKey || event.metaKey || event.altKey;
+  // With AltGr somebody types a bracket.
+  if ((isCommand && !event.getModifierState("AltGraph")) || event.repeat) return;
   if (isTyping(target) || find("dialog[open]")) return;
   if (key !== "Shift" && Date.now() - afterG < 1500) {
     afterG = 0;
     event.preventDefault();
-    return find(`[data-go="${CSS.escape(key)}"]`)?.click();
+    const link = find(`[data-go="${CSS.escape(key)}"]`);
+    return link ? link.click() : say(`No page has the letter ${key}.`);
   }
-  if (!(key in KEYS) || (event.shiftKey && key !== key.toUpperCase())) return;
+  if (!(key in KEYS) || (event.shiftKey && key !== key.toUpperCase())) {
+    if (/^\p{L}$/u.test(key)) say(`The key ${key} does nothing. ? lists the keys.`);
+    return;
+  }
   event.preventDefault();
   KEYS[key]();
 }
 
+/* With Ctrl or Cmd it presses the one button of a form of a call; else it sends nothing. */
 function onEnter(event) {
-  if (event.target.closest("[data-key=a]")) event.preventDefault();
-  if (!event.target.matches("#calls .row-title") || !isDesk()) return;
+  const { target, ctrlKey, metaKey } = event;
+  if (target.matches("[name=typed]")) event.preventDefault();  // a name has one line
+  if ((ctrlKey || metaKey) && target.matches("article.call form :is(textarea, input)")) {
+    event.preventDefault();
+    if (!event.repeat) find(":scope > .actions > button", target.form)?.click();
+    return;
+  }
+  if (target.closest("[data-key=a]")) {
+    event.preventDefault();
+    say("Enter never approves. Press a.");
+  }
+  if (!target.matches("#calls .row-title") || !isDesk()) return;
   event.preventDefault();
   article()?.focus();
 }
@@ -700,7 +796,8 @@ async function count() {
   const path = `/api/v1/counts?${new URLSearchParams({ workspace })}`;
   const answer = await fetch(path).catch(() => null);
   if (answer?.status === 401) return signInAgain();
-  if (!answer?.ok) return;
+  if (!answer?.ok) return isUnanswered() && countSoon();
+  answered();
   showCounts(await answer.json());
 }
 
@@ -718,8 +815,8 @@ function showCounts(counts) {
       showTimes(until);
     }
   }
-  const titled = (old, word) => `${word} ${counts[word.toLowerCase()] ?? old.split(" ")[1]}`;
-  document.title = document.title.replace(/^(Waiting|Mine) \d+/, titled);
+  const titled = (old, name, word) => name + (counts[word.toLowerCase()] ?? old.slice(name.length));
+  document.title = document.title.replace(/^((?:In )?(Waiting|Mine|doubt) )\d+/, titled);
 }
 
 // The pointer, and forms.
@@ -745,10 +842,12 @@ function onClick(event) {
   const shown = target.closest("[data-key]")?.closest("article.call");
   if (shown && !shown.hasAttribute("data-ready")) {
     event.preventDefault();
+    say(EARLY);
     return event.stopImmediatePropagation();
   }
   for (const menu of all("details.menu[open]")) if (!menu.contains(target)) menu.open = false;
   if (target.closest("[data-key=s]")) KEYS.s();
+  if (target.matches(".row-select")) selectRange(target, event.shiftKey);
   const action = target.closest("[data-action]");
   if (action) ACTIONS[action.dataset.action](action, event);
   const column = target.closest("[data-sort]");
@@ -839,11 +938,12 @@ document.body.addEventListener("htmx:afterSwap", ({ target }) => enhance(target)
 document.body.addEventListener("htmx:afterRequest", (event) => {
   const form = event.detail.elt.closest("form");
   release(form);
+  if (event.detail.successful) answered();
   // Those of a call are needed until its vote is recorded.
   if (form && event.detail.successful && !form.closest("article.call")) dropDrafts(draftsOf(form));
 });
 document.body.addEventListener("htmx:sendError", () =>
-  message("The console does not answer. What you typed is kept; try again."));
+  unanswered("What you typed is kept; try again."));
 document.body.addEventListener("ayes:voted", ({ detail }) => voted(detail));
 
 items(document).forEach((item) => sent.set(item, item.outerHTML));

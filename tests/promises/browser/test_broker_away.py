@@ -42,3 +42,18 @@ async def test_a_page_outlives_the_broker(shop, visit):
     votes = [fact.event for fact in facts if isinstance(fact.event, Voted)]
     assert [(vote.verdict, vote.reason) for vote in votes] == [("deny", REASON)]
     assert await page.evaluate("window.isSameDocument")
+
+
+async def test_a_console_that_answers_again_takes_its_message_back(shop, visit):
+    """What was said of a request that failed is not left above a page that is up to date again."""
+    call = "shop/order-1/refund-1"
+    await shop.ask(call)
+    page = await visit()
+    await expect(page.locator(f'article[data-call="{call}"][data-ready]')).to_be_visible()
+    await page.context.set_offline(offline=True)
+    await page.keyboard.press("a")
+    message = page.locator("#messages")
+    await expect(message).to_contain_text("The console does not answer.")
+    await page.context.set_offline(offline=False)
+    await expect(message).to_be_empty()
+    visit.problems.seen.clear()  # the stream of events was lost
