@@ -16,7 +16,7 @@ from ayes.schemas.visible import visible
 #: Rows of a table before the rest is folded, and the most columns.
 _HEAD_ROWS: Final = 20
 _MAX_COLUMNS: Final = 8
-#: Characters of arguments whose code is coloured and whose Markdown is read.
+#: Characters of arguments, besides pictures, whose code is coloured and whose Markdown is read.
 _MAX_DRESSED: Final = 50_000
 #: Bytes of a picture that is shown.
 MAX_PICTURE: Final = 2 << 20
@@ -113,7 +113,8 @@ def value_of(
     if not raw_json.is_readable(raw):
         return None
     before = earlier if earlier and raw_json.is_readable(earlier) else None
-    return _Tree(was, notes, dressed and len(raw) <= _MAX_DRESSED).value(raw.strip(), (), before)
+    length = len(_PICTURE.sub("", raw.replace(r"\/", "/")))
+    return _Tree(was, notes, dressed and length <= _MAX_DRESSED).value(raw.strip(), (), before)
 
 
 def in_brief(raw: str) -> str:

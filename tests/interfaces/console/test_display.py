@@ -324,6 +324,15 @@ def test_markdown_that_would_leave_something_out_is_shown_as_its_source():
     assert "&gt; b" in html
 
 
+def test_a_picture_does_not_keep_the_texts_beside_it_from_being_read():
+    picture = f"data:image/png;base64,{'iVBO' * 15_000}"
+    texts = {"markdown": "# a", "more": "x" * 40_000}
+    shown = value_of(json.dumps({"picture": picture, **texts}), dressed=True)
+    assert shown.head[1].value.blocks
+    too_long = value_of(json.dumps({"less": "x" * 10_000, **texts}), dressed=True)
+    assert not too_long.head[1].value.blocks
+
+
 def test_objects_that_are_alike_are_a_table():
     """A column for each name and a row for each object; what is folded is counted."""
     rows = [{"id": number, "name": f"Customer {number}"} for number in range(120)]
