@@ -359,7 +359,7 @@ def _problem(word: Word) -> str:
     elif key in _IDS and not all(map(_is_id_like, value.split("/"))):
         return f"{value!r} is not the name of a {key}."
     elif value not in _CHOICES.get(key, (value,)):
-        return f"{key} is one of {', '.join(_CHOICES[key])}."
+        return f"the value of {key} is one of {', '.join(_CHOICES[key])}."
     elif key in TIMES:
         try:
             word.time  # noqa: B018 - it is read

@@ -27,6 +27,7 @@ from ayes.ledger.descriptions import (
     mode_words,
 )
 from ayes.ledger.validity import void_runs
+from ayes.projections.recipients import QUESTIONS
 from ayes.schemas import events as e
 from ayes.schemas import strict_json
 from ayes.schemas.redaction import without
@@ -96,11 +97,11 @@ def notice(
         *_outcome_lines(call, occasion),
     ]
     body = [_headline(call, occasion), "", *facts]
-    if occasion in _QUESTIONS or occasion == "in-doubt":
+    if occasion in QUESTIONS or occasion == "in-doubt":
         body += ["", "arguments:", *(f"  {one}" for one in _argument_lines(call, secret))]
         body += ["", _what_to_do(call, occasion, may_break_glass=may_break_glass)]
     body += [link or f"On the command line: {_command(call, occasion)}"]
-    asks = occasion in _QUESTIONS
+    asks = occasion in QUESTIONS
     return Notice(subject(call, occasion), "\n".join(body), (call.ref,), asks)
 
 
@@ -109,12 +110,12 @@ def digest(listed: Sequence[DigestEntry]) -> Notice:
     if len(listed) == 1:
         (one,) = listed
         return notice(one.call, one.occasion, secret=one.secret, link=one.link)
-    waiting = sum(one.occasion in _QUESTIONS for one in listed)
+    waiting = sum(one.occasion in QUESTIONS for one in listed)
     about = f"{waiting} wait for you" if waiting == len(listed) else f"{waiting} of them wait"
     lines = [f"{len(listed)} notices about calls; {about}.", ""]
     for one in listed[:MAX_LISTED]:
         due = one.call.due
-        until = f" (until {_time(due)})" if due and one.occasion in _QUESTIONS else ""
+        until = f" (until {_time(due)})" if due and one.occasion in QUESTIONS else ""
         lines.append(f"- {subject(one.call, one.occasion)}{until}")
         if one.link:
             lines.append(f"  {one.link}")
@@ -149,7 +150,6 @@ def redacted(arguments: str, secret: Sequence[str]) -> Any:
 
 
 #: The occasions on which somebody is asked to decide.
-_QUESTIONS: Final[frozenset[e.Occasion]] = frozenset({"asked", "escalated", "reminder"})
 
 _TITLES: Final[dict[e.Occasion, str]] = {
     "asked": "{tool} needs approval",
@@ -249,7 +249,7 @@ def _what_to_do(call: Call, occasion: e.Occasion, *, may_break_glass: bool) -> s
 
 
 def _command(call: Call, occasion: e.Occasion) -> str:
-    if occasion in _QUESTIONS:
+    if occasion in QUESTIONS:
         return f"ayes approve {call.ref}, or ayes deny {call.ref}"
     return f"ayes reconcile {call.ref}" if occasion == "in-doubt" else f"ayes show {call.ref}"
 

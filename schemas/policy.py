@@ -49,7 +49,7 @@
     expires_in_s = 3600                         # absent: never
     on_timeout = "escalate"                     # deny | escalate | stay; absent: deny
     stages = [{voters = ["@leads"], expires_in_s = 3600}]  # with escalate: who is asked in turn;
-                                                # "oncall:desk": whoever is on call then
+                                                # "oncall:desk": the people on call then
     ask_in = ["slack:C0123ABCD"]                # chat channels that ask too, with buttons
 
     [[budget]]
@@ -237,7 +237,7 @@ class Also(TomlModel):
 class Next(TomlModel):
     """People who are asked in addition if nobody has decided in time."""
 
-    #: As `Voters`, and whoever is on call by a schedule of the settings as `oncall:name`.
+    #: As `Voters`, and the people on call by a schedule of the settings as `oncall:name`.
     voters: Annotated[
         tuple[Annotated[str, AfterValidator(_checked_later)], ...],
         Field(strict=False, min_length=1),

@@ -75,7 +75,7 @@ class Channel(TomlModel):
         if self.subject and not _SUBJECT.fullmatch(self.subject):
             raise ValueError(
                 f"the subject {self.subject!r} is not one. Write mailto: and the address of "
-                "whoever runs this, or https:// and a page."
+                "an operator, or https:// and a page."
             )
         return self
 
@@ -126,7 +126,7 @@ class Channels:
         Args:
             contact: `channel:address`.
             to: the person who is told, on devices of their own only; empty: it is a room; None:
-                whoever the address names.
+                the one whom the address names.
 
         Raises:
             NotSent: no try succeeded.
@@ -138,7 +138,7 @@ class Channels:
             raise NotSent(why)
         if line.push and to not in {None, address}:
             raise NotSent(f"{contact} is for devices of {address} and not of {to or 'a room'}")
-        if line.push and not line.push.reaches(address):  # which is no failure of the channel
+        if line.push and not line.push.reaches(address):  # the channel itself works
             raise NotSent(f"{address} has added no device in the console")
         for tries in range(1, line.channel.tries + 1):
             problem = await line.send(address, notice)
@@ -163,7 +163,7 @@ class _Line:
         self.channel = channel
         self.push: Push | None = None
         if channel.subject:
-            assert devices is not None, "whoever reads settings has a store"
+            assert devices is not None, "settings are read beside a store"
             self.push = Push(
                 devices,
                 channel.subject,
@@ -183,7 +183,7 @@ class _Line:
         clock = asyncio.get_running_loop()
         began = clock.time()
         async with self._room:
-            if self.push is not None:  # a device that fails is no other's failure
+            if self.push is not None:  # each device can fail by itself
                 return await self.push.send(address, notice)
             if self._failed is not None and self._failed[0] > began:
                 return self._failed[1]

@@ -69,7 +69,7 @@ class DeviceFile(PrivateFile[Devices]):
         return self.change(lambda found: found if found.key else _with_key(found))
 
     def add(self, device: Device) -> None:
-        """Add a device, in place of what this browser was before, whoever's it was."""
+        """Add a device. An earlier entry of the same browser is replaced, also another person's."""
 
         def added(found: Devices) -> Devices:
             others = tuple(one for one in found.devices if one.endpoint != device.endpoint)

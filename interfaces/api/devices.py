@@ -4,7 +4,6 @@ made by a browser, for the page that asks it.
 
 import binascii
 from base64 import urlsafe_b64decode
-from datetime import UTC, datetime
 from typing import Final
 
 from ayes.consumers.notices.devices import Device, DeviceFile
@@ -40,7 +39,7 @@ def add(visit: Reviewing, endpoint: str, p256dh: str, auth: str, name: str) -> N
     if not is_url or sizes != _KEY_BYTES:
         raise BadInput("what the browser sent is no subscription of Web Push. Try another browser.")
     called, within = name.strip()[:_MAX_NAME] or "a device", visit.visitor.workspaces
-    made = Device(visit.name, endpoint, p256dh, auth, called, datetime.now(UTC), within)
+    made = Device(visit.name, endpoint, p256dh, auth, called, visit.reading.now(), within)
     DeviceFile(visit.backend.store).add(made)
 
 

@@ -120,7 +120,7 @@ def test_an_unreadable_entry_is_searched_by_its_text_alone():
         ("amount>much", "amount>much (character 1): only numbers are compared"),
         ("due:1h", "due:1h (character 1): due is compared with a duration"),
         ("age>5", "age>5 (character 1): age is compared with a duration"),
-        ("a is:open", "is:open (character 3): is is one of mine, overdue"),
+        ("a is:open", "is:open (character 3): the value of is is one of mine, overdue"),
         ("verdict:denyed", "verdict is one of approved, denied"),
         ("since:yesterday", "since 'yesterday' is not a valid time"),
         ("workspace:a.b", "'a.b' is not the name of a workspace"),
