@@ -136,7 +136,15 @@ class Api:
         connection.on_denied(self._denied)
 
     async def start(self) -> None:
-        answers = await self._client.subscribe(f"{self._prefix}.*")
+        """Begin to hear answers.
+
+        Raises:
+            BrokerAway: the broker has ended the connection, as it may when its accounts change.
+        """
+        try:
+            answers = await self._client.subscribe(f"{self._prefix}.*")
+        except nats.errors.ConnectionClosedError:
+            raise BrokerAway("the broker ended the connection as soon as it had begun.") from None
         self._connection.straight[subscription_number(answers)] = self._answered
 
     async def send(

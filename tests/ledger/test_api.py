@@ -20,6 +20,7 @@ from ayes.ledger import patience
 from ayes.ledger.log import Recorded
 from ayes.ledger.nats import api, ordered_consumer
 from ayes.ledger.nats.api import PASSING, ApiError
+from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.protocol import settled, write
 from ayes.schemas.backoff import Backoff
@@ -88,6 +89,26 @@ async def test_an_error_that_stays_is_raised_at_once(tmp_path: Path):
     async with answering(tmp_path, {INFO: [error(10023)]}) as log:
         with pytest.raises(ApiError, match=r"refuses STREAM\.INFO\.LEDGER: just not"):
             await log.last_seq()
+
+
+async def test_a_connection_that_ends_as_it_begins_is_made_again(tmp_path: Path, monkeypatch):
+    """A broker may end it once more when its accounts change."""
+    opened = Connection.open
+    endings = iter([True, True, False])
+
+    async def open_then_end(self: Connection, **how: Any) -> None:
+        await opened(self, **how)
+        if next(endings):
+            await self.client.close()
+
+    monkeypatch.setattr(Connection, "open", open_then_end)
+    async with (
+        bare(tmp_path) as url,
+        JetStream.connect(url=url, timeout_s=60, any_level=True) as log,
+    ):
+        assert log.connection.client.is_connected
+        with pytest.raises(StopIteration):
+            next(endings)
 
 
 @pytest.mark.parametrize(
