@@ -326,15 +326,20 @@ async def _empty(log: JetStream, replicas: int) -> None:
     nats-server 2.15 moves the files of a deleted stream aside and removes them later. While those
     of an earlier deletion are there it moves nothing, and the next stream of that name has them.
     """
-    last = 1
+
+    async def holds(name: str) -> bool:
+        there = await streams.info(log.api, f"STREAM.INFO.{name}")
+        return bool(there and there["state"]["last_seq"])
+
     async with asyncio.timeout(_PIECE_S):
-        while last:
+        while True:
             for name in _STREAMS:
                 with suppress(ApiError):  # there is none
                     await log.api.call(f"STREAM.DELETE.{name}")
             await streams.ensure(log.api, replicas=replicas)
-            if last := await log.last_seq():
-                await asyncio.sleep(0.2)
+            if not any([await holds(name) for name in _STREAMS]):
+                return
+            await asyncio.sleep(0.2)
 
 
 # --------------------------------------------------------------------------------------- the broker
