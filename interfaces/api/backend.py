@@ -25,6 +25,7 @@ from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.link_key import link_key as key_of_links
 from ayes.ledger.people import People, people_of
+from ayes.ops.broker.accounts import API
 from ayes.ops.broker.logins import Logins
 from ayes.ops.inspection.checks import Look, overview, unlike_witness
 from ayes.ops.inspection.witness import place_of
@@ -58,7 +59,7 @@ class Backend:
         self.link_key = link_key
         #: Where the lake is, if there is one.
         self.lake = lake
-        #: Reads with the credentials of `observer`.
+        #: Reads with the credentials of the API, or of `observer` where the store has none of it.
         self.reading = reading
         self.feed = Feed(reading)
         #: What a visitor may not begin twice at once.
@@ -102,7 +103,8 @@ class Backend:
             BrokerAway: none answered within `timeout_s` (None: wait as long as it takes).
         """
         place = Store(store)
-        opened = Ledger.connect(store, role="observer", name=CONSOLE, timeout_s=timeout_s)
+        reader = _reader(place)
+        opened = Ledger.connect(store, role=reader, name=CONSOLE, timeout_s=timeout_s)
         async with Logins.of(place) as logins, opened as reading:
             lake = (archive or default_directory(place.path)) / "lake"
             backend = cls(place, reading, logins, lake, key_of_links(place, link_key))
@@ -127,6 +129,12 @@ class Backend:
                 for task in keeping:
                     task.cancel()
                 await asyncio.gather(*keeping, return_exceptions=True)
+
+    @asynccontextmanager
+    async def alone(self, name: str) -> AsyncGenerator[Ledger]:
+        """A connection of its own that reads, for another event loop."""
+        async with Ledger.connect(self.store.path, role=_reader(self.store), name=name) as ledger:
+            yield ledger
 
     @property
     def waiting(self) -> PendingIndex:
@@ -231,3 +239,10 @@ def _backend(request: Request) -> Backend:
 
 
 InBackend = Annotated[Backend, Depends(_backend)]
+
+
+def _reader(store: Store) -> str:
+    """The role that reads for all visitors. Auditors have the login of `observer` too, and it loses
+    its connections if one of them floods the broker (decision 0071).
+    """
+    return API if store.has_login(API) else "observer"

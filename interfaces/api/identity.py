@@ -68,8 +68,7 @@ class Visit(NamedTuple):
     @asynccontextmanager
     async def alone(self, name: str) -> AsyncGenerator[Ledger]:
         """A connection of its own that reads, for another event loop."""
-        place = self.backend.store.path
-        async with Ledger.connect(place, role="observer", name=name) as ledger:
+        async with self.backend.alone(name) as ledger:
             yield scoped(ledger, self.visitor.workspaces)
 
     async def service(self) -> Ledger:

@@ -135,7 +135,7 @@ async def console(
         store.path, archive=archive, link_key=link_key, on_removed=security.end_visits
     )
     async with opening as backend, AsyncExitStack() as running:
-        if API in store.read().passwords:
+        if store.has_login(API):
             over_nats = keep_running("the API over NATS", partial(_over_nats, backend), ends=())
             await running.enter_async_context(_in_background(over_nats))
         yield application(backend, security)

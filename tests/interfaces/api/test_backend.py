@@ -15,7 +15,9 @@ from until import until
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.nats import connection
 from ayes.ops.broker import callout
+from ayes.ops.broker.accounts import SYSTEM
 from ayes.ops.broker.logins import Logins
+from ayes.ops.broker.open_connections import end_connections
 from ayes.ops.broker.server import ensure_account
 from ayes.ops.visitors import Role
 from ayes.schemas import events as e
@@ -119,6 +121,17 @@ async def test_a_person_who_was_removed_votes_no_more(shop, client):
     await until(lambda: not shop.app.state.backend.people.is_removed("ana"))
     await (await shop.app.state.backend.reviewer("ana")).approve(ref)
     assert [vote.slot.tail[3] for vote in (await shop.service.known_call(ref)).votes] == ["ana"]
+
+
+async def test_what_an_auditor_does_ends_no_console(shop):
+    """I8: a flood by the login of `observer` ends the connections of this login alone."""
+    store = shop.server.store
+    async with Ledger.connect(store.path, role="observer") as auditor:
+        theirs = auditor.log.connection.client
+        await end_connections(store.login(SYSTEM), {"observer"})
+        await until(lambda: theirs.stats["reconnects"] and theirs.is_connected)
+        assert await shop.app.state.backend.reading.log.last_seq() == await auditor.log.last_seq()
+    assert shop.app.state.backend.reading.log.connection.client.stats["reconnects"] == 0
 
 
 async def test_a_login_that_ends_is_repeated_and_loses_nothing(tmp_path, monkeypatch):
