@@ -62,6 +62,11 @@ class SlackStandIn:
             await self._changed.wait_for(found)
             return found()
 
+    async def whispered(self, count: int) -> list[tuple[str, str, str]]:
+        """What was whispered so far, once there is so much."""
+        await self.until(lambda: len(self.whispers) >= count)
+        return self.whispers
+
     # ----------------------------------------------------------------------------------- people
 
     async def click(

@@ -8,10 +8,11 @@ account with their name at a provider.
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from functools import partial
+from itertools import batched
 from pathlib import Path
 from typing import Any
 
@@ -170,26 +171,40 @@ async def bank(request: Any, tmp_path_factory: Any) -> AsyncIterator[Bank]:
         yield bank
 
 
+def at_once() -> Iterator[list[int]]:
+    """The numbers of all tries, as many together as are tried at once."""
+    yield from (list(some) for some in batched(range(1, TRIES + 1), 20))
+
+
 async def test_a_workspaces_policy_gives_nobody_an_account(bank: Bank):
     """An operator claims ana's and ben's accounts in a raw policy: no click votes (B40)."""
-    for number in range(1, TRIES + 1):
-        claim = applied(CLAIMED.format(number=number))
-        await bank.forge("operator", policy_slot("bank", number), claim)
+
+    async def tried(number: int) -> None:
         ref = await bank.asked("pay", str(number))
         message = await bank.message(ref)
-        bank.slack.whispers.clear()
         for user in ("U0EVIL1", "U0EVIL2"):
             await bank.slack.click(message, APPROVE, user)
-        told = await bank.slack.until(lambda: bank.slack.whispers[1:] and bank.slack.whispers)
+        refs.append(ref)
+
+    for some in at_once():
+        refs: list[CallRef] = []
+        bank.slack.whispers.clear()
+        for number in some:
+            claim = applied(CLAIMED.format(number=number))
+            await bank.forge("operator", policy_slot("bank", number), claim)
+        await gather(tried, some)
+        told = await bank.slack.whispered(2 * len(some))
         assert all("belongs to no reviewer" in text for _, _, text in told)
-        known = await (await bank.ledger("service")).known_call(ref)
-        assert (known.votes, known.decided) == ((), None)
+        for ref in refs:
+            known = await (await bank.ledger("service")).known_call(ref)
+            assert (known.votes, known.decided) == ((), None)
 
 
 @pytest.mark.parametrize("role", ["observer", "operator"])
 async def test_a_name_of_ones_own_is_nobodys(bank: Bank, role: str):
     """A visitor over NATS calls himself rita, whose call it is, and ana, who is asked (B27, I8)."""
-    for number in range(TRIES):
+
+    async def tried(number: int) -> None:
         ref = await bank.asked("refund", f"{role}-{number}")
         digest = (await (await bank.ledger("service")).known_call(ref)).wish.digest
         vote = {"verdict": "approve", "digest": digest}
@@ -200,6 +215,9 @@ async def test_a_name_of_ones_own_is_nobodys(bank: Bank, role: str):
                 assert (found["status"], found["type"]) == (403, "urn:ayes:error:NotAllowed")
         known = await (await bank.ledger("service")).known_call(ref)
         assert (known.votes, known.withdrawn) == ((), None)
+
+    for some in at_once():
+        await gather(tried, some)
 
 
 async def answered(client: Client, subject: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -222,18 +240,20 @@ async def test_a_removed_person_decides_nothing_with_the_old_password(bank: Bank
     span = {"starts_at": now - timedelta(hours=1), "ends_at": now + timedelta(days=1)}
     if how == "by her delegate":
         await ana.reviewer("ana").delegate("bank/ana/leave", "dan", **span)
-    for number in range(TRIES):
-        name = f"{how}-{number}"
-        if how != "by a grant":
-            ref = await bank.asked("refund", name)
-            digest = (await ana.known_call(ref)).wish.digest
-            vote = e.Voted(verdict="approve", digest=digest)
-        await people.say(bank.store, "ana", e.PersonRemoved())
+
+    async def asked(number: int) -> CallRef:
+        return await bank.asked("refund", f"{how}-{number}")
+
+    async def tried(number: int) -> None:
         if how == "by a grant":
             granted = e.Granted(tool="tip", expires_in_s=600, uses=9)
             await bank.forge("reviewer-ana", GrantRef("bank", "ana", f"g{number}").given, granted)
-            await bank.asked("tip", name)
-        elif how == "herself":
+            await bank.asked("tip", f"{how}-{number}")
+            return
+        ref = calls[number]
+        digest = (await ana.known_call(ref)).wish.digest
+        vote = e.Voted(verdict="approve", digest=digest)
+        if how == "herself":
             await bank.forge("reviewer-ana", ref.vote("ana"), vote)
         else:
             given = e.Delegated(to="dan", tools=("*",), **span)
@@ -241,15 +261,20 @@ async def test_a_removed_person_decides_nothing_with_the_old_password(bank: Bank
             await bank.forge("reviewer-ana", late.given, given)
             for_ana = e.Voted(verdict="approve", digest=digest, on_behalf_of="ana")
             await bank.forge(dan, ref.vote("dan"), for_ana)
+        for voter in ("ben", "cy"):
+            await (await bank.ledger(f"reviewer-{voter}")).reviewer(voter).approve(ref)
+        decided = (await bank.first(ref.decided)).event
+        assert isinstance(decided, e.Approved)
+        assert decided.voters == ("ben", "cy")
+        await ana.log.last_seq()  # a replica that is behind may lack the last vote
+        flaws = [one.flaw for one in (await explanation(ana, ref)).votes]
+        assert flaws == ["ana was removed before it", "", ""]
+
+    for some in at_once():
         if how != "by a grant":
-            for voter in ("ben", "cy"):
-                await (await bank.ledger(f"reviewer-{voter}")).reviewer(voter).approve(ref)
-            decided = (await bank.first(ref.decided)).event
-            assert isinstance(decided, e.Approved)
-            assert decided.voters == ("ben", "cy")
-            await ana.log.last_seq()  # a replica that is behind may lack the last vote
-            flaws = [one.flaw for one in (await explanation(ana, ref)).votes]
-            assert flaws == ["ana was removed before it", "", ""]
+            calls = dict(zip(some, await gather(asked, some), strict=True))
+        await people.say(bank.store, "ana", e.PersonRemoved())
+        await gather(tried, some)
         await people.say(bank.store, "ana", e.PersonAdded())
 
 
@@ -330,23 +355,35 @@ async def test_through_no_door_decides_who_may_not(bank: Bank, door: str, how: s
     """With what she had before; the others decide. It is a door, if she may (B40, B74, I7)."""
     above, login = await bank.ledger("organisation"), await bank.ledger("reviewer-tess")
     tess_slot = partial(person_slot, "tess")
-    for number in range(TRIES):
-        ref = await bank.asked("refund", f"{door}-{how}-{number}")
+    voters = ("tess", "ben") if how == "allowed" else ("ben", "cy")
+
+    async def asked(number: int) -> CallRef:
+        return await bank.asked("refund", f"{door}-{how}-{number}")
+
+    async def tried(ref: CallRef) -> None:
         digest = (await login.known_call(ref)).wish.digest
-        await login.reviewer("tess").bind(f"slack:{TEAM}/U0TESS")
-        tess = Tess(bank)
-        if how == "removed":
-            await above.record_person(tess_slot, e.PersonRemoved())
-        elif how == "of other workspaces":
-            await above.record_person(tess_slot, e.WorkspacesSet(("till",)))
         await tess.vote(door, ref, digest)
         if how == "allowed":
             await bank.first(ref.vote("tess"))
-        voters = ("tess", "ben") if how == "allowed" else ("ben", "cy")
         for voter in voters:
             if voter != "tess":
                 await (await bank.ledger(f"reviewer-{voter}")).reviewer(voter).approve(ref)
         decided = (await bank.first(ref.decided)).event
         assert isinstance(decided, e.Approved)
         assert decided.voters == voters
+
+    for some in at_once():
+        refs = await gather(asked, some)
+        await login.reviewer("tess").bind(f"slack:{TEAM}/U0TESS")
+        tess = Tess(bank)
+        if how == "removed":
+            await above.record_person(tess_slot, e.PersonRemoved())
+        elif how == "of other workspaces":
+            await above.record_person(tess_slot, e.WorkspacesSet(("till",)))
+        await gather(tried, refs)
         await above.record_person(tess_slot, e.PersonAdded())
+
+
+async def gather[T, R](one: Callable[[T], Awaitable[R]], of: Iterable[T]) -> list[R]:
+    """Do it with each of these, all at once."""
+    return await asyncio.gather(*map(one, of))

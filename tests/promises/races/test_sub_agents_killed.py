@@ -208,7 +208,7 @@ async def _each_resumes_once(
             [(name, call)] = thread.calls.items()
             assert (name, call.wish.tool) == ("1-0", f"ask_{level}")
             links.append(e.Link(str(call.ref), f"ask_{level}", f"level-{level - 1}"))
-            assert call.status is status
+            assert call.status is status, [fact.event for fact in call.facts]
             assert (len(call.starts), call.late) == (1, ())
             thread = await read(ledger, call.ref.below)
             assert [fact.slot.tail[1] for fact in thread.said] == ["instructions", "task"]
