@@ -20,7 +20,7 @@ from paths import TESTS
 from program import Started, environment
 from until import recorded
 
-from ayes.consumers import worker
+from ayes.consumers import model, worker
 from ayes.consumers.worker import Worker
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
@@ -155,8 +155,10 @@ async def test_killed_at_any_moment_each_run_resumes_once(
     """Each call has one thread below it, one task and one result; the results come back through all
     levels; the chain is shown; the root's requester approves nothing (I1, I2, I7).
     """
-    # However often a delivery dies with its worker on a busy machine, it is not parked.
+    # However often a worker dies on a busy machine, its delivery is not parked, and its model is
+    # asked again.
     monkeypatch.setattr(worker, "MAX_DELIVERIES", 100_000)
+    monkeypatch.setattr(model, "MAX_ATTEMPTS", 100_000)
     till = TillFile(tmp_path / "till")
     pause_s = 0.05 if isinstance(port, JetStream) else 0.0005
     await _each_resumes_once(port, lambda kind: Task(port, kind, till), till, pause_s)
