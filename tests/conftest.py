@@ -4,6 +4,7 @@ A broker starts in a tenth of a second, so each test that needs one has its own,
 disturb another.
 """
 
+import fcntl
 import gc
 import os
 import ssl
@@ -65,6 +66,7 @@ TOGETHER = {
     "checker": ("tests/promises/sim/test_checker.py",),
     # The packages of the providers take seconds to import.
     "providers": (
+        "tests/adapters/test_matrix.py",
         "tests/consumers/test_pydantic_ai_model.py",
         "tests/projections/test_content.py::test_the_providers_own_types",
         "tests/projections/test_sdk_types.py::test_every_member",
@@ -76,19 +78,24 @@ TOGETHER = {
     # One Chromium, which takes a second to start.
     "browser": ("tests/promises/browser/",),
 }
-#: Each file has a running `ayes up`, console, broker or site for its tests.
+#: Each file has a running `ayes up`, console, broker or site for its tests, or a store that they
+#: copy.
 FILES_TOGETHER = {
-    *("tests/bench/test_rehearsal.py", "tests/promises/races/test_one_server.py"),
-    *(
-        f"tests/interfaces/{name}.py"
-        for name in (
-            *("access/test_openid", "access/test_security"),
-            *("api/test_bound_accounts", "api/test_decided", "api/test_nats"),
-            *("cli/test_console", "cli/test_lake", "cli/test_main", "cli/test_notify"),
-            *("cli/test_options", "cli/test_people", "cli/test_stop_commands"),
-            *("cli/test_terminal", "console/test_links_page"),
-        )
-    ),
+    f"tests/{folder}/test_{name}.py"
+    for folder, names in {
+        "bench": "rehearsal",
+        "consumers": "slack webhook_worker",
+        "interfaces/access": "groups openid security",
+        "interfaces/api": "bound_accounts decided nats",
+        "interfaces/cli": "console lake main notify options people stop_commands terminal",
+        "interfaces/console": "links_page other_workspaces",
+        "ledger": "damage",
+        "ops": "accounts backup cluster_up package scoped sql witness",
+        "projections": "queries",
+        "promises/contract": "contract",
+        "promises/races": "one_server",
+    }.items()
+    for name in names.split()
 }
 
 #: What `make quick` leaves to `make test`: half of its time would be for a lake in DuckDB, for the
@@ -136,6 +143,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
                 del scopes[scope]
 
     return Scheduling(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Import each module in one process at a time: the first compiles what it imports, and the
+    others read that.
+    """
+    if not isinstance(collector, pytest.Module):
+        return (yield)
+    with collector.path.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed
+        return (yield)
 
 
 # What is imported and collected lasts as long as the process: to look through it again and again
