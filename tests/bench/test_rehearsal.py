@@ -395,8 +395,10 @@ TOO_FEW = (
 
 @pytest.mark.parametrize(
     ("script", "rules", "as_json"),
-    [(*NOBODY, False), (*TOO_FEW, True)],
-    ids=["nobody votes", "too few vote, json"],
+    [
+        pytest.param(*NOBODY, False, id="nobody votes"),
+        pytest.param(*TOO_FEW, True, id="too few vote, json", marks=pytest.mark.long),
+    ],
 )
 def test_it_says_that_calls_wait_for_people(tmp_path, script, rules, as_json):
     """How many, and the command that shows them, on stderr in one sentence; decided by hand it ends

@@ -25,7 +25,7 @@ from ayes.schemas.digest import call_digest
 from ayes.schemas.slots import CLIENT, Slot
 
 CALL = REF.wish(1, 0)
-#: A few hundred examples of each, fewer in `make quick`, more in `make properties`.
+#: Fifty examples of each in `make test`, 300 in `make test-long`, more in `make properties`.
 anything = settings(
     max_examples=max(examples(300), settings().max_examples),
     deadline=None,

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paths import AIRLINE, CHANGING, DATA, SMALL
@@ -189,7 +190,7 @@ def gates_word(rules, wished):
 
 
 @given(policies, st.lists(wishes, max_size=30))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_each_call_is_counted_as_the_gate_would_have_judged_it(rules, made):
     """By tool, by rule and by what happened: the gate's verdicts on each wish (B64)."""
     report = backtest(rules, made)
@@ -218,7 +219,7 @@ def test_each_call_is_counted_as_the_gate_would_have_judged_it(rules, made):
 
 
 @given(policies, st.lists(wishes, max_size=30))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_the_sums_add_up(rules, made):
     """Every call is in exactly one column, and each breakdown comes to the same total."""
     report = backtest(rules, made)

@@ -86,6 +86,7 @@ def test_the_source_distribution_holds_tracked_files_only(tmp_path: Path):
     assert {"pyproject.toml", "README.md", "ledger/lifecycle.py", "schemas/slots.py"} <= names
 
 
+@pytest.mark.long
 def test_a_project_with_folders_of_the_same_names_can_use_it(wheel: Path, tmp_path: Path):
     """In a new environment, a service whose folders are called like ours asks and runs."""
     venv.create(tmp_path / "env", symlinks=True, with_pip=False)

@@ -307,7 +307,7 @@ def questions(login):
 
 
 @shared
-@pytest.mark.parametrize("login", sampled(TENANTS, f"service-{OURS}", f"executor-{OURS}", "ana"))
+@pytest.mark.parametrize("login", sampled(TENANTS, f"service-{OURS}", "ana"))
 async def test_nothing_of_another_tenant_is_answered(server, login):
     """Whatever it asks the JetStream API for, by whatever prefix (B34, I9)."""
     async with tenant(server, login) as who:

@@ -162,10 +162,7 @@ def test_a_log_that_is_as_it_was_is_taken(kept):
     assert (seen.seq, len(seen.digest), len(seen.log)) == (FACTS + 1, 64, 32)
 
 
-@pytest.mark.parametrize(
-    "change",
-    sampled(TAMPERED, "one byte, index kept", "the tail cut", "no log any more", "another log"),
-)
+@pytest.mark.parametrize("change", sampled(TAMPERED, "the tail cut", "another log"))
 def test_a_log_that_is_shorter_or_other_than_it_was_starts_no_gate(kept, change, capsys):
     """`up` refuses it and says how to go on; without workers `doctor` and `status` tell (C7)."""
     TAMPERED[change](kept)

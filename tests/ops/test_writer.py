@@ -207,6 +207,7 @@ def test_with_the_checkpoint_in_a_transaction_of_its_own_it_would_be(tmp_path):
     pytest.fail("nothing was doubled")
 
 
+@pytest.mark.long
 def test_killed_while_it_publishes_the_lake_can_be_read_all_the_time(tmp_path):
     """Each fact is found once, beside the writer and after its death; the rest is removed."""
     chance = random.Random(3)

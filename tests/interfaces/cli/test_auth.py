@@ -527,6 +527,7 @@ async def test_nothing_that_signs_on_leaves_this_machine_without_tls(login, is_r
 # --------------------------------------------------------------------- where the broker lists users
 
 
+@pytest.mark.long
 async def test_a_cluster_lists_its_logins(tmp_path):
     """By their public keys, from its next start on: the command says so. The file has the CA's
     certificate in it. Revoking it takes the key out of the list.

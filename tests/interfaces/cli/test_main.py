@@ -21,6 +21,7 @@ import msgspec
 import program
 import pytest
 import typer
+from long import sampled
 from program import (
     AYES,
     FIVE,
@@ -135,7 +136,7 @@ def every_command(group, *words):
 # ---------------------------------------------------------------------------------------------- run
 
 
-@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("stop", sampled([signal.SIGTERM, signal.SIGINT], signal.SIGTERM))
 def test_up_ends_when_told_to(tmp_path, stop):
     """On SIGTERM and Ctrl-C it finishes with its broker; the store says that none runs (0)."""
     store = tmp_path / "store"
@@ -325,7 +326,7 @@ def test_a_policy_says_what_it_changes(shop, tmp_path, within):
     assert "is version 2 of the policy of diffs" in applied.err
 
 
-@pytest.mark.parametrize("said", ["approve", "deny", "withdraw"])
+@pytest.mark.parametrize("said", sampled(["approve", "deny", "withdraw"], "approve"))
 def test_what_no_gate_has_recorded_yet_is_said_so(tmp_path, within, said):
     """With the gate away nobody is missing, nothing was edited, and no sentence says so (B27)."""
     call = CallRef("shop", "t1", "c1")

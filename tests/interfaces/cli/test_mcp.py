@@ -16,6 +16,7 @@ import httpx2
 import pytest
 from brokers import running
 from gateways import SHOP, first_answer
+from long import sampled
 from mcp import Client, StdioServerParameters, stdio_client
 from program import environment, forked, started
 from running import judged
@@ -78,7 +79,7 @@ async def test_a_client_over_stdio(ledger: Ledger, store: Path, journal: Path):
     assert ran(journal) == ["refund A-17 0"]
 
 
-@pytest.mark.parametrize("first", ["stdout", "stdin"])
+@pytest.mark.parametrize("first", sampled(["stdout", "stdin"], "stdout"))
 async def test_a_client_that_goes_away_is_no_error(
     ledger: Ledger, store: Path, journal: Path, first: str
 ):
@@ -130,7 +131,7 @@ async def _call(url: str, tool: str, arguments: dict[str, Any], headers: Any = N
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux ends them")
-@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("sent", sampled([signal.SIGKILL, signal.SIGTERM], signal.SIGKILL))
 async def test_a_server_that_hangs_ends_with_its_gateway(
     ledger: Ledger, store: Path, journal: Path, sent: signal.Signals
 ):

@@ -91,9 +91,7 @@ async def assert_usable(page, looks=LOOKS):
         assert not found, (size, theme, found)
 
 
-@pytest.mark.parametrize(
-    "name", sampled(PAGES | OTHERS, "waiting", "call", "call-forms", "decided")
-)
+@pytest.mark.parametrize("name", sampled(PAGES | OTHERS, "waiting", "call-forms"))
 async def test_everybody_can_use_the_page(tabs, name):
     """What is shown can be seen, read and reached by everybody."""
     tabs.problems.expected = {404} if name in {"ended link", "no such page"} else set()

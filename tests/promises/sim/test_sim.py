@@ -50,8 +50,8 @@ FOUND_BY = {
 }
 
 
-#: Bugs that the first seeds find in a second or two; of these `make test` plants every sixth.
-QUICKLY_FOUND = [bug for bug in bugs.ALL if FOUND_BY.get(bug, 1) < 3][::6]
+#: Bugs that the first seeds find in a second or two; of these `make test` plants every twelfth.
+QUICKLY_FOUND = [bug for bug in bugs.ALL if FOUND_BY.get(bug, 1) < 3][::12]
 
 
 def whole(*seeds: str) -> None:
@@ -62,18 +62,18 @@ def whole(*seeds: str) -> None:
         assert not found, "\n".join([*map(str, found[:10]), f"Again: {again}"])
 
 
-@pytest.mark.parametrize("first", sampled(range(1, 101, 4), 1))
+@pytest.mark.parametrize("first", sampled(range(1, 101, 2), 1))
 def test_a_hundred_fixed_seeds(first: int):
     """Whatever is lost, repeated, behind, killed, paused or cut off, the invariants hold and every
     call comes to its end (I1 to I14, B43 to B57, D1 to D3).
     """
-    whole(*(str(seed) for seed in range(first, first + 4)))
+    whole(str(first), str(first + 1))
 
 
-@pytest.mark.parametrize("part", sampled(range(5), 0))
+@pytest.mark.parametrize("part", sampled(range(10), 0))
 def test_twenty_new_seeds(part: int):
     """Each run of the tests lives through worlds that no earlier one has seen."""
-    whole(*(secrets.token_hex(4) for _ in range(4)))
+    whole(secrets.token_hex(4), secrets.token_hex(4))
 
 
 def test_a_calm_world_has_no_doubts():
