@@ -11,7 +11,6 @@ import pytest
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.long
 async def test_a_short_chaos_breaks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Broker, `up`, workers, services and reviewers are killed and paused: what was acknowledged is
     there, nothing runs twice or unapproved, every call comes to its end, and no worker ends by
