@@ -71,6 +71,12 @@ class People(Struct, frozen=True):
             case _:
                 return None
 
+    def since(self, name: str) -> datetime | None:
+        """When the name was last given to somebody or taken away; None: never."""
+        changes = reversed(self.changes.get(plain(name), ()))
+        given = (one for one in changes if not isinstance(one.event, e.WorkspacesSet))
+        return next((one.recorded_at for one in given), None)
+
     def workspaces(self, name: str) -> tuple[str, ...]:
         """The workspaces that a person may see and decide in, by the last fact that says so; none:
         all of them.

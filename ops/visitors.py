@@ -51,6 +51,9 @@ class Visitor(Struct, frozen=True):
         role = next(one for one in (Role.SERVICE, *Role) if one in self.roles)
         return self.name if role is Role.SERVICE else f"{role} {self.name}"
 
+    def sees(self, workspace: str) -> bool:
+        return not self.workspaces or workspace in self.workspaces
+
     def within(self, workspaces: tuple[str, ...]) -> "Visitor | None":
         """The same visitor in those of their workspaces that are among these (none: all are). None
         if that leaves no workspace: a visitor without any would see all of them.

@@ -86,7 +86,7 @@ FILES_TOGETHER = {
         "bench": "rehearsal",
         "consumers": "slack webhook_worker",
         "interfaces/access": "groups openid security",
-        "interfaces/api": "bound_accounts decided nats",
+        "interfaces/api": "bound_accounts decided nats views_api",
         "interfaces/cli": "console lake main notify options people stop_commands terminal",
         "interfaces/console": "links_page other_workspaces",
         "ledger": "damage",

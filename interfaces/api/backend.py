@@ -182,7 +182,9 @@ class Backend:
         return await self._logins.connection("service", name)
 
     async def recording(self) -> Ledger:
-        """A connection that may record what providers say of groups."""
+        """The console's own connection: it may record what providers say of groups, and keep
+        people's views.
+        """
         return await self._logins.connection("api", CONSOLE)
 
     async def _status(self) -> Look:

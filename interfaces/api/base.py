@@ -24,6 +24,7 @@ _REF: Final = "#/components/schemas/{name}"
 _PARAMETERS: Final = {
     "after": "The cursor: `next` of the page before.",
     "all": "Also what was settled or dropped since.",
+    "author": "The person who saved it; empty: the visitor.",
     "call": "As `workspace/thread/call`.",
     "digest": "The SHA-256 of its bytes.",
     "files": "Whether stored files come with their bytes.",

@@ -96,6 +96,7 @@ ENDPOINTS: Final = {
     "reconcile": Operation("POST", "/calls/{call}/reconcile"),
     "pending": Operation("GET", "/calls"),
     "show": Operation("GET", "/calls/{call}"),
+    "views": Operation("GET", "/views"),
     "say": Operation("POST", "/threads/{thread}/messages"),
     "history": Operation("GET", "/threads/{thread}/history"),
     "stops": Operation("GET", "/stops"),

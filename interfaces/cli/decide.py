@@ -48,12 +48,14 @@ from ayes.ledger.clients.services import Ledger
 from ayes.ledger.descriptions import describe_decision
 from ayes.ledger.lifecycle import Status
 from ayes.ops.actions.searching import asked_of, seen_by
+from ayes.ops.actions.views import saved_view
 from ayes.ops.actions.votes import GATE_S, late_result, open_tally, seen_by_gate
 from ayes.projections import pending as queue
 from ayes.projections.call_order import OLDEST, CallOrder
 from ayes.projections.call_query import ALL, OF_DECIDED, CallQuery, Seen
 from ayes.projections.doubt import CallInDoubt
 from ayes.projections.pending import BadEntry, Entry
+from ayes.projections.saved_views import SavedView
 from ayes.projections.views.call import SHORT
 from ayes.projections.views.fact import late_words
 from ayes.schemas import events as e
@@ -89,6 +91,7 @@ _DIGEST: Final = re.compile(f"[0-9A-Fa-f]{{{SHORT},64}}")
     examples="""
     ayes pending
     ayes pending 'tool:refund amount>100 due<1h' --sort -field:amount
+    ayes pending --view 'Large refunds' --as ana
     ayes pending -w shop --watch
     ayes pending --in-doubt
     """,
@@ -104,9 +107,14 @@ async def pending(
     ] = False,
     sort: Annotated[
         str, option("--sort", "ORDER", "age, due or field:amount; -age and others turn it round.")
-    ] = "age",
+    ] = "",
+    view: Annotated[
+        str, option("--view", "NAME", "The calls of this view of yours, in its order. Needs --as.")
+    ] = "",
     limit: Annotated[int | None, option("--limit", "N", "Only the first N.")] = None,
-    name: Annotated[str, option("--as", "NAME", "Whom is:mine means.", envvar="AYES_AS")] = "",
+    name: Annotated[
+        str, option("--as", "NAME", "Whom is:mine and --view mean.", envvar="AYES_AS")
+    ] = "",
     *,
     session: Session,
 ) -> None:
@@ -115,12 +123,15 @@ async def pending(
         raise BadInput(f"--limit {limit} shows nothing. Give a number from 1 on.")
     if limit is not None and watch:
         raise BadInput("--limit cannot be combined with --watch, which shows all pending calls.")
-    if doubtful and (watch or query):
-        raise BadInput("--in-doubt goes without --watch and a QUERY, which are of pending calls.")
-    order = CallOrder.parse(sort)
+    if doubtful and (watch or query or view):
+        raise BadInput(
+            "--in-doubt goes without --watch, --view and a QUERY, which are of pending calls."
+        )
+    saved = await _saved(session, view, name) if view else SavedView(name="")
+    order = CallOrder.parse(sort or saved.sort)
     if watch and order != OLDEST:
         raise BadInput("--sort cannot be combined with --watch, which shows calls as they come.")
-    chosen = _chosen(query, workspace)
+    chosen = _chosen(query, workspace) & saved.query
     async with session.connect("observer") as ledger:
         if doubtful:
             _report_in_doubt(await in_doubt(ledger, workspace), limit, json=session.json)
@@ -147,6 +158,13 @@ async def pending(
 
 
 _NOTHING_WAITS: Final = "Nothing waits for a decision."
+
+
+async def _saved(session: Session, view: str, name: str) -> SavedView:
+    if not name:
+        raise BadInput("whose view is it? Add --as NAME.")
+    async with session.as_reviewer(name) as ledger:
+        return await saved_view(ledger, name, view)
 
 
 def _chosen(query: str, workspace: str) -> CallQuery:

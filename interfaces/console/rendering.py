@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -170,6 +170,13 @@ def _elsewhere(request: Request, workspace: str) -> str:
 _OF_PLACE: Final = re.compile(r"\b(workspace|thread|call):")
 
 
+def address(given: Mapping[str, str]) -> str:
+    """A query string, without what is empty but for the query: a list without any of them is the
+    reader's first page.
+    """
+    return urlencode({name: one for name, one in given.items() if one or name == "q"})
+
+
 def _theme(request: Request) -> str:
     """The theme that the reader has chosen; empty: as the system has it."""
     found = request.cookies.get("theme", "")
@@ -191,7 +198,7 @@ _templates.env.globals["max_picture"] = MAX_PICTURE
 _templates.env.globals["joined"] = joined
 _templates.env.globals["word"] = Word
 _templates.env.filters["visible"] = visible
-_templates.env.filters["address"] = lambda given: urlencode({k: v for k, v in given.items() if v})
+_templates.env.filters["address"] = address
 _templates.env.filters["in_brief"] = in_brief
 _templates.env.filters["duration"] = duration
 _templates.env.filters["flags"] = flags

@@ -30,6 +30,8 @@ from ayes.schemas.slots import FILES, ROOT
 
 PENDING: Final = "KV_pending"
 RUNNING: Final = "KV_running"
+#: The searches that people have saved (interfaces/api/views.py).
+VIEWS: Final = "KV_views"
 #: The store of files.
 STORED: Final = "FILES"
 
@@ -64,6 +66,7 @@ MAX_BYTES_OF: Final[dict[str, int]] = {
     PARKED: 256 << 20,
     PENDING: 2 << 30,
     RUNNING: 64 << 20,
+    VIEWS: 64 << 20,
     STORED: 4 << 30,
 }
 #: The lowest limit of a stream.
@@ -151,6 +154,7 @@ def streams(replicas: int = 1) -> dict[str, dict[str, Any]]:
         },
         PENDING: bucket("pending", replicas),
         RUNNING: bucket("running", replicas, MAX_BYTES_OF[RUNNING]),
+        VIEWS: bucket("views", replicas, MAX_BYTES_OF[VIEWS]),
         # As of slots: a piece of a file is filled once. Only an administrator can delete one. It is
         # the last, so that on a small disk it has what the others leave, if anything.
         STORED: _common(replicas, MAX_BYTES_OF[STORED])

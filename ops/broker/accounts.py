@@ -55,7 +55,14 @@ from ayes.ledger.clients.services import CALENDAR, CHANNEL, RENEWED
 from ayes.ledger.nats import scopes
 from ayes.ledger.nats.credentials import Registered
 from ayes.ledger.nats.keys import Key, is_seed
-from ayes.ledger.nats.streams import PENDING, RUNNING, SCOPED, STORED, deliver_subject
+from ayes.ledger.nats.streams import (
+    PENDING,
+    RUNNING,
+    SCOPED,
+    STORED,
+    VIEWS,
+    deliver_subject,
+)
 from ayes.ledger.subscriptions import DURABLES, LEDGER, OPERATOR, PARKED, TIMERS, Durable
 from ayes.schemas.errors import BadInput
 from ayes.schemas.ids import token
@@ -79,7 +86,7 @@ from ayes.schemas.slots import (
     TOOL,
 )
 
-#: Limits of the ledger's account: room for buckets that are rebuilt next to the six streams, and
+#: Limits of the ledger's account: room for buckets that are rebuilt next to the streams, and
 #: more consumers than all streams may have together, so that one stream's readers cannot use up
 #: another's. Bytes are bounded by stream.
 MAX_STREAMS: Final = 64
@@ -195,6 +202,10 @@ OTHER_SUBJECTS: Final[dict[str, tuple[str, ...]]] = {
     f"$KV.running.{CALENDAR}>": ("absence",),
     # What was seen of the log, and how far it was read since.
     f"$KV.running.{LOG}.>": ("gate",),
+    # The searches that people have saved. No other role may read them: some are private.
+    "$KV.views.*": (API,),
+    f"$JS.API.STREAM.MSG.GET.{VIEWS}": (API,),
+    f"$JS.API.DIRECT.GET.{VIEWS}": (API,),
     # The live text of replies; nothing stores it.
     LIVE: (MODEL,),
     # Pieces of files, before the facts that refer to them.
@@ -229,7 +240,7 @@ def slots_of(role: str, workspaces: tuple[str, ...] = ("*",)) -> tuple[str, ...]
     )
 
 
-#: All roles may read everything; the operator without what is in `_CONSUMING`.
+#: All roles may read all of this; the operator without what is in `_CONSUMING`.
 #: `CONSUMER.CREATE.<stream>`, without a name, creates ephemeral consumers only; they time out by
 #: themselves, so no role needs to delete one.
 READING: Final = (
@@ -274,6 +285,7 @@ _EXPORTS: Final = """\
       {service: "$JS.API.DIRECT.GET.LEDGER", response_type: stream, response_threshold: "5s"}
       {service: "$JS.API.DIRECT.GET.KV_pending", response_type: stream, response_threshold: "5s"}
       {service: "$JS.API.DIRECT.GET.KV_running", response_type: stream, response_threshold: "5s"}
+      {service: "$JS.API.DIRECT.GET.KV_views", response_type: stream, response_threshold: "5s"}
       {service: "$JS.API.DIRECT.GET.PARKED", response_type: stream, response_threshold: "5s"}
       {stream: "deliver.>"}
       {stream: "_INBOX.>"}"""

@@ -55,6 +55,7 @@ async def server(tmp_path_factory):
                 ("FILES", "file.>"),
                 ("KV_pending", "$KV.pending.>"),
                 ("KV_running", "$KV.running.>"),
+                ("KV_views", "$KV.views.>"),
                 ("TIMERS", "timer.>"),
                 ("PARKED", "parked.>"),
             ):
@@ -203,7 +204,7 @@ JETSTREAM_API = {
     "CONSUMER": ("CREATE", "DURABLE.CREATE", "LIST", "NAMES", "INFO", "DELETE", "PAUSE", "RESET",
                  "UNPIN", "MSG.NEXT", "LEADER.STEPDOWN"),
 }  # fmt: skip
-STREAMS = ("LEDGER", "FILES", "KV_pending", "KV_running", "TIMERS", "PARKED")
+STREAMS = ("LEDGER", "FILES", "KV_pending", "KV_running", "KV_views", "TIMERS", "PARKED")
 SUBJECTS = (
     "$JS.API.INFO",
     "$JS.API.STREAM.NAMES",
@@ -238,6 +239,7 @@ SUBJECTS = (
     "$KV.pending.shop.t1.1-0",
     "$KV.running.shop.t1.1-0",
     "$KV.running._renewed.shop.t1.1-0",
+    "$KV.views.ana",
     "$KV.other.shop.t1.1-0",
     "timer.set.shop.t1.1-0",
     "timer.due.shop.t1.1-0",
@@ -291,6 +293,12 @@ ONLY = {
     "$KV.running._renewed.shop.t1.1-0": {"queue", "service"},
     "$KV.running._channel.mail": {"queue", "notifier"},
     "$KV.running._calendar.ana": {"queue", "absence"},
+    # The views of people: some are private, so nobody else may even read them.
+    "$KV.views.ana": {"api"},
+    "$JS.API.DIRECT.GET.KV_views": {"api"},
+    "$JS.API.DIRECT.GET.KV_views.$KV.views.ana": set(),
+    "$JS.API.STREAM.MSG.GET.KV_views": {"api"},
+    "$JS.API.CONSUMER.CREATE.KV_views": set(),
     "timer.set.shop.t1.1-0": {"gate"},
     "timer.due.shop.t1.1-0": set(),
     "parked.gate.gate.7": {"gate"},
@@ -309,7 +317,7 @@ ONLY = {
     **{
         f"$JS.API.STREAM.{verb}.{stream}": set()
         for verb in ("UPDATE", "DELETE", "PURGE", "RESTORE", "SNAPSHOT", "MSG.DELETE")
-        for stream in ("LEDGER", "FILES", "KV_pending", "KV_running")
+        for stream in ("LEDGER", "FILES", "KV_pending", "KV_running", "KV_views")
     },
 }
 

@@ -163,7 +163,7 @@ def _decoded(data):
 
 # ----------------------------------------------------------------------------------- the questions
 
-STREAMS = ("LEDGER", "KV_pending", "KV_running", "FILES", "PARKED", "TIMERS")
+STREAMS = ("LEDGER", "KV_pending", "KV_running", "KV_views", "FILES", "PARKED", "TIMERS")
 #: Subjects that are, or contain, what the other tenant has.
 FOREIGN = (
     *(">", "*.>", "ledger.>", "ledger.*.>", "ledger.*.*.call.>", f"*.{THEIRS}.>"),
@@ -416,6 +416,7 @@ SITE = (
     *("parked.executor.executor.1", f"parked.operator.executor-{OURS}@executor.1"),
     *("$JS.ACK.LEDGER.executor.1.1.1.1.1", "$JS.ACK.PARKED.model-parked.1.1.1.1.1"),
     *("$KV.running._upto", "$KV.running._channel.mail", "$SYS.REQ.USER.AUTH", "deliver.gate.gate"),
+    "$KV.views.ana",
     *("approvals.service.desk.request", "approvals.reviewer.ben.decide", "$SRV.PING"),
     *(f"approvals.reviewer.ben.{THEIRS}.decide", f"approvals.service.x.{THEIRS}.request"),
     *(f"approvals.reviewer.ana.{OURS}+{THEIRS}.decide", f"_INBOX.service-{THEIRS}._.1"),

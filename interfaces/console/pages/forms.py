@@ -5,13 +5,13 @@ from collections.abc import Awaitable, Callable
 from functools import wraps
 from http import HTTPStatus
 from typing import Annotated, Any, Final
-from urllib.parse import urlencode
 
 from fastapi import Form, Request
 from fastapi.responses import RedirectResponse, Response
 from pydantic import AfterValidator, BaseModel, Field
 
 from ayes.interfaces.api.queries import Queried
+from ayes.interfaces.console.rendering import address
 from ayes.schemas.errors import AlreadyFilled, ApprovalsError
 
 #: The longest reason that a form may send.
@@ -45,14 +45,13 @@ def search_box(request: Request, searched: Queried) -> dict[str, Any]:
     it; and the address of the whole list.
     """
 
-    def address(q: str) -> str:
-        given = {**request.query_params, "q": q}
-        kept = {name: one for name, one in given.items() if one and name != "after"}
-        return f"{request.url.path}?{urlencode(kept)}"
+    def path(q: str) -> str:
+        given = {**request.query_params, "q": q, "after": ""}
+        return f"{request.url.path}?{address(given)}"
 
     return {
-        "words": [(word, address(left)) for word, left in searched.parts],
-        "all": address(""),
+        "words": [(word, path(left)) for word, left in searched.parts],
+        "all": path(""),
     }
 
 

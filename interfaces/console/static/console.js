@@ -889,8 +889,8 @@ function onSubmit(event) {
     event.preventDefault();
     return decideSelected();
   }
-  if (form.matches(".search"))  // what is empty need not stand in the address
-    for (const field of form.elements) field.disabled = field.name && !field.value;
+  if (form.matches(".search"))  // of what is empty, only the query need stand in the address
+    for (const field of form.elements) field.disabled = field.name && field.name !== "q" && !field.value;
   if (form.getAttribute("method") !== "post") return;
   if (form.dataset.sent) {
     event.preventDefault();

@@ -46,6 +46,10 @@ SOON, LATER = ((datetime.now(UTC) + timedelta(days=one)).isoformat() for one in 
 BODIES = {
     "POST /devices": {"endpoint": "https://push.example/1"},
     "POST /devices/{id_}/remove": {},
+    "POST /views": {"name": "v9", "q": "", "workspace": "{workspace}"},
+    "POST /views/remove": {"name": "v1", "author": "zoe"},
+    "PUT /api/v1/views": {"name": "v9", "workspace": "{workspace}"},
+    "DELETE /api/v1/views": {},
     "PUT /api/v1/calls/{workspace}/{thread}/{call}": {"tool": "refund", "arguments": ARGUMENTS},
     "POST /api/v1/calls/{workspace}/{thread}/{call}/check": {"arguments": ARGUMENTS},
     "POST /api/v1/calls/{workspace}/{thread}/{call}/claim": {"claim": CLAIM},
@@ -129,6 +133,8 @@ QUERIES = {
     "GET /api/v1/calls": ["workspace={workspace}", "q=thread:{workspace}/{thread}", "q=A-17"],
     "GET /api/v1/counts": ["workspace={workspace}"],
     "GET /api/v1/names": ["workspace={workspace}"],
+    "GET /api/v1/views": ["workspace={workspace}"],
+    "DELETE /api/v1/views": ["name=v1&author=zoe"],
     "GET /api/v1/decided": ["workspace={workspace}", "q=thread:{workspace}/{thread}"],
     "GET /api/v1/decided.jsonl": ["workspace={workspace}"],
     "GET /api/v1/grants": ["workspace={workspace}"],
@@ -138,6 +144,7 @@ QUERIES = {
     "GET /api/v1/threads/{workspace}/{thread}/reply": ["turn=1"],
     "GET /": ["workspace={workspace}", "q=thread:{workspace}/{thread}", "q=A-17"],
     "GET /bulk": ["call=" + CALL],
+    "GET /views": ["workspace={workspace}"],
     "GET /doubt": ["workspace={workspace}"],
     "GET /decided": ["workspace={workspace}"],
     "GET /conversations": ["workspace={workspace}"],
@@ -217,6 +224,10 @@ async def _fill(two):
         )
     await zoe.stop(f"{OTHER}/zoe/s1", reason=f"A {MARK}.", tools=(f"{MARK}*",))
     await zoe.stop(f"{ORGANISATION}/zoe/s1", reason="Everybody reads it.", tools=("none",))
+    two.visitor = Visitor("zoe", frozenset({Role.REVIEWER}))
+    async with two.client() as client:
+        view = {"name": "v1", "q": MARK, "workspace": OTHER}
+        (await client.put(f"{PREFIX}/views", json=view)).raise_for_status()
     await service.request(f"{OWN}/order-1/refund-1", "refund", '{"order":"A-1","amount":1}')
     await until(lambda: len(backend.waiting) == 3)
 

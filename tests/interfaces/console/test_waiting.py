@@ -122,7 +122,7 @@ async def test_what_is_searched_is_shown_and_each_word_can_be_taken_out(client, 
     assert await rows(client, chips[1][0].replace("&amp;", "&")) == queue
     page = (await client.get("/?q=tool:pay+-rita&workspace=shop")).text
     assert "<code>tool:pay</code>, <code>-rita</code> among the calls that wait in shop" in page
-    assert '<a href="/?workspace=shop">Show all that wait</a>' in page
+    assert '<a href="/?q=&amp;workspace=shop">Show all that wait</a>' in page
     page = (await client.get("/?q=shop/order-9/refund-1")).text
     assert '<a href="/calls/shop/order-9/refund-1">Open the call' in page
 

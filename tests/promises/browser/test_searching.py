@@ -24,7 +24,9 @@ async def calls_in(page):
 
 
 async def test_a_search_by_keyboard_is_a_link(shop, visit):
-    """`/` goes to the box, names are suggested, each word is a chip that can be taken out."""
+    """`/` goes to the box, names are suggested, each word is a chip that can be taken out. Saved
+    under a name, it is the first page.
+    """
     await ask(shop)
     page = await visit()
     await expect(page.locator(ROWS)).to_have_count(3)
@@ -48,6 +50,15 @@ async def test_a_search_by_keyboard_is_a_link(shop, visit):
     await again.get_by_role("link", name="Take out amount>50").click()
     await expect(again.locator(ROWS)).to_have_count(3)
     await expect(again.locator("#search")).to_have_value("tool:refund")
+    await page.get_by_role("link", name="Save…").click()
+    assert await violations(page) == ""
+    await page.get_by_label("Name").fill("Large refunds")
+    await page.get_by_label("My first page").check()
+    await page.get_by_role("button", name="Save").click()
+    await again.get_by_role("link", name="All", exact=True).click()
+    await expect(again.get_by_role("link", name="Large refunds 2")).to_be_visible()
+    await again.get_by_role("link", name="ayes", exact=True).click()
+    assert await calls_in(again) == [SECOND, THIRD]
 
 
 async def test_quoted_names_and_escape(shop, visit):
@@ -74,7 +85,7 @@ async def test_keys_follow_the_order_on_the_screen(shop, visit):
     await ask(shop)
     page = await visit("/")
     await page.get_by_label("Sort").select_option("-field:amount")
-    await expect(page).to_have_url(re.compile(r"/\?sort=-field%3Aamount#"))
+    await expect(page).to_have_url(re.compile(r"/\?q=&sort=-field%3Aamount#"))
     await expect(page.locator(ROWS)).to_have_count(3)
     assert await calls_in(page) == [SECOND, THIRD, FIRST]
     await page.get_by_label("Group").select_option("requester")
