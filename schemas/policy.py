@@ -623,13 +623,8 @@ class Policy(TomlModel):
         return any(rule.classes for rule in self.rules)
 
     @cached_property
-    def untold(self) -> tuple[str, ...]:
-        """The voters whom no notice reaches, neither themselves nor through the default room; none
-        if the policy has no contacts at all. Of patterns nobody can say.
-        """
-        if DEFAULT_ROOM in self.rooms or not (self.contacts or self.rooms):
-            return ()
-        told = {self.persons.get(plain(name), plain(name)) for name in self.contacts}
+    def asked(self) -> tuple[str, ...]:
+        """The voters whom a rule asks, at first or later."""
         asked = (
             voter
             for rule in self.rules
@@ -640,12 +635,21 @@ class Policy(TomlModel):
                 *(stage.voters for stage in rule.stages),
             )
             for voter in self.people(group)
-            if is_plain(voter)
         )
+        return tuple(dict.fromkeys(asked))
+
+    @cached_property
+    def untold(self) -> tuple[str, ...]:
+        """The voters whom no notice reaches, neither themselves nor through the default room; none
+        if the policy has no contacts at all. Of patterns nobody can say.
+        """
+        if DEFAULT_ROOM in self.rooms or not (self.contacts or self.rooms):
+            return ()
+        told = {self.persons.get(plain(name), plain(name)) for name in self.contacts}
         return tuple(
-            dict.fromkeys(
-                one for one in asked if self.persons.get(plain(one), plain(one)) not in told
-            )
+            one
+            for one in filter(is_plain, self.asked)
+            if self.persons.get(plain(one), plain(one)) not in told
         )
 
     def behind(self, agent: str) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from ayes.interfaces.api.groups import has_provider
 from ayes.interfaces.api.identity import Role, Visit, Visitor
 from ayes.ledger.clients.services import Ledger
+from ayes.ops.actions.policies import asks
 from ayes.ops.actions.searching import Mine, asked_of
 from ayes.schemas.slots import CallRef
 
@@ -15,6 +16,15 @@ async def mine_of(visit: Visit) -> Mine:
         return lambda _entry: False
     # Whose groups were read long ago is asked to sign in again.
     return await asked_of(visit.reading, visit.name, forgives=has_provider(visit))
+
+
+async def is_asked(visit: Visit) -> bool:
+    """Whether a policy may ask the visitor to vote. Of those who sign in at a provider some only
+    look, and know it.
+    """
+    if has_provider(visit) or Role.REVIEWER not in visit.visitor.roles:
+        return True
+    return await asks(visit.reading, visit.name)
 
 
 async def voted(ledger: Ledger, visitor: Visitor, calls: Sequence[CallRef]) -> frozenset[CallRef]:

@@ -94,17 +94,15 @@ async def beside(
     port: int | None = None,
     public_url: str = "",
     sign_in: "OpenIdSettings | None" = None,
-) -> AsyncGenerator[str]:
-    """Serve the console of a broker that this process runs. Yields a link to it, or where people
-    open it; empty if it is not installed.
-    """
+) -> AsyncGenerator["Serving | None"]:
+    """Serve the console of a broker that this process runs; None if it is not installed."""
     if not is_installed():
-        yield ""
+        yield None
         return
     from ayes.interfaces.console.serving import serving
 
     async with serving(store, person, port=port, public_url=public_url, sign_in=sign_in) as served:
-        yield served.link or served.url
+        yield served
 
 
 def is_installed() -> bool:
@@ -117,6 +115,7 @@ def _greet(served: "Serving", *, json: bool) -> None:
         {"url": served.url, "link": served.link or None},
         f"console  {served.link or served.url}",
         *([once] if served.link else []),
+        *served.notes,
         "Ctrl-C ends it.",
         json=json,
     )

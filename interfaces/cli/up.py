@@ -171,6 +171,7 @@ async def up(
                 )
                 failed = await stack.enter_async_context(run)
                 link = probes = None
+                notes: list[str] = []
                 if listen is not None:
                     probes = await stack.enter_async_context(monitored(own.store, listen))
                 if with_console:
@@ -182,8 +183,10 @@ async def up(
                         public_url=said.console_url,
                         sign_in=said.openid,
                     )
-                    link = await stack.enter_async_context(beside)
-                return _Begun(stack.pop_all(), [failed, *watched.ends], link, probes)
+                    served = await stack.enter_async_context(beside)
+                    link = served.link or served.url if served else ""
+                    notes = served.notes if served else []
+                return _Begun(stack.pop_all(), [failed, *watched.ends], link, notes, probes)
 
         # The broker may end between any two steps. Each of them may be taken again.
         begun = await while_away(begin, unless=supervisor.broken)
@@ -191,7 +194,7 @@ async def up(
             await until_signalled(
                 supervisor.broken,
                 *begun.ends,
-                ready=lambda: _greet(server, chosen, begun.link, begun.probes, json=json),
+                ready=lambda: _greet(server, chosen, begun, json=json),
             )
 
 
@@ -201,18 +204,15 @@ class _Begun(NamedTuple):
     stack: AsyncExitStack
     #: They fail when it cannot go on.
     ends: list[asyncio.Future[None]]
+    #: To the console; empty: it is not installed.
     link: str | None
+    #: About the console.
+    notes: list[str]
     probes: str | None
 
 
-def _greet(
-    server: EmbeddedServer,
-    kinds: Sequence[str],
-    link: str | None,
-    probes: str | None,
-    *,
-    json: bool,
-) -> None:
+def _greet(server: EmbeddedServer, kinds: Sequence[str], begun: _Begun, *, json: bool) -> None:
+    link, probes = begun.link, begun.probes
     ready = {
         "url": server.url,
         "store": str(server.store.path),
@@ -229,6 +229,7 @@ def _greet(
         f"store    {server.store.path}",
         f"workers  {', '.join(kinds) or 'none'}",
         shown,
+        *begun.notes,
         monitor,
         f"next     ayes pending --watch{where}",
         f"         ayes status{where}",

@@ -18,6 +18,7 @@ from ayes.interfaces.api import counts
 from ayes.interfaces.api.backend import InBackend
 from ayes.interfaces.api.counts import HeaderCounts
 from ayes.interfaces.api.identity import Role, Visit, Visitor
+from ayes.interfaces.api.mine import is_asked
 from ayes.interfaces.api.problems import status_of
 from ayes.interfaces.console.display.texts import joined, text_of
 from ayes.interfaces.console.display.values import MAX_PICTURE, in_brief
@@ -73,6 +74,7 @@ async def navigation(request: Request, backend: InBackend) -> None:
         with suppress(ApprovalsError):
             visit = Visit(request, visitor, backend)
             request.state.counts = await counts.counts(visit, workspace_of(request))
+            request.state.is_asked = await is_asked(visit)
 
 
 def page(
@@ -94,6 +96,7 @@ def framed(request: Request, name: str, visitor: Visitor | None, **values: Any) 
         "is_operator": visitor is not None and Role.OPERATOR in visitor.roles,
         "workspace": workspace,
         "theme": _theme(request),
+        "is_asked": getattr(request.state, "is_asked", True),
         "to_do": getattr(request.state, "counts", HeaderCounts()),
         "seq": getattr(request.state, "seq", None),
         "is_live": request.method == "GET",

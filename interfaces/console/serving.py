@@ -17,6 +17,7 @@ from ayes.interfaces.access.security import Security
 from ayes.interfaces.api.backend import jetstream
 from ayes.interfaces.console.application import console
 from ayes.ledger.nats.credentials import Store
+from ayes.ops.actions.policies import asks
 from ayes.ops.tokens import AccessFile
 from ayes.ops.workers import gone
 from ayes.schemas.addresses import LOOPBACK, check_reach
@@ -35,6 +36,8 @@ class Serving(Struct, frozen=True):
     url: str
     #: Signs in the person who runs it, once; empty if they sign in elsewhere.
     link: str
+    #: What the person who runs it should know, a sentence each.
+    notes: list[str]
     #: Done when it no longer serves, and failed when it no longer can.
     ended: asyncio.Future[None]
 
@@ -67,7 +70,8 @@ async def serving(
     """
     _check_reach(host, public_url, sign_in)
     access = AccessFile(store)
-    with _listen(host, port, access.read().port or PORT) as listener:
+    kept = access.read().port or PORT
+    with _listen(host, port, kept) as listener:
         bound = listener.getsockname()[1]
         url = public_url.rstrip("/") or f"http://{f'[{host}]' if ':' in host else host}:{bound}"
         provider = OpenIdProvider(sign_in, url) if sign_in else None
@@ -77,11 +81,18 @@ async def serving(
             served(app, listener, security) as running,
         ):
             noted = access.serve_at(url, bound, by_link=provider is None)
+            notes = [] if port is not None else _about_port(bound, kept)
+            if provider is None and not await asks(app.state.backend.reading, name):
+                notes.append(
+                    f"The link signs in {name}, whom no rule of the policies asks to vote: "
+                    "`--as NAME` signs in somebody whom one does."
+                )
             away = asyncio.create_task(gone(jetstream(app.state.backend.reading)))
             ended = asyncio.create_task(_first(running, away))
             try:
                 with noted:
-                    yield Serving(url, "" if provider else access.link_for(name, url), ended)
+                    link = "" if provider else access.link_for(name, url)
+                    yield Serving(url, link, notes, ended)
             finally:
                 away.cancel()
                 ended.cancel()
@@ -127,6 +138,17 @@ def _listen(host: str, port: int | None, before: int) -> socket.socket:
             return socket.create_server((host, one), family=family)
     at = host if port is None else f"{host}:{port}"
     raise BadInput(f"cannot serve at {at}: the port is in use, or the address is not ours.")
+
+
+def _about_port(bound: int, kept: int) -> list[str]:
+    """Why it has another port than 8420. It stays where it is: bookmarks, installed consoles, the
+    notices of devices, and programs have its address, and 8420 may be that of another store.
+    """
+    if bound == PORT:
+        return []
+    why = "as the last time" if bound == kept else f"as {kept} is in use"
+    moved = f"`ayes up --console-port {PORT}` or `ayes console --port {PORT}` moves it"
+    return [f"The console is at port {bound}, {why}, and stays there, as links have it: {moved}."]
 
 
 @asynccontextmanager

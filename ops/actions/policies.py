@@ -7,7 +7,17 @@ from ayes.ledger.clients.services import Ledger
 from ayes.ledger.judging.in_force import policy_in_force
 from ayes.schemas.codec import Fact
 from ayes.schemas.events import PolicyApplied
-from ayes.schemas.slots import policies
+from ayes.schemas.quorums import is_among, is_open
+from ayes.schemas.slots import POLICY, ROOT, policies
+
+
+async def asks(ledger: Ledger, person: str) -> bool:
+    """Whether a rule in force in some workspace may ask this person to vote, or no rule asks."""
+    applied = await ledger.read(f"{ROOT}.*.{POLICY}.*")
+    voters: set[str] = set()
+    for workspace in {fact.slot.workspace for fact in applied} - {""}:
+        voters.update((await ledger.policies(workspace)).workspace.policy.asked)
+    return not voters or any(map(is_open, voters)) or is_among(person, voters)
 
 
 async def changes_to(ledger: Ledger, owner: str, text: str, source: str) -> tuple[int, list[str]]:

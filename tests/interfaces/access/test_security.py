@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import socket
 from http.cookies import SimpleCookie
 from typing import NamedTuple
 from urllib.parse import quote, urlsplit
@@ -11,7 +12,7 @@ import httpx
 import pytest
 import pytest_asyncio
 import structlog
-from console_client import site
+from console_client import POLICY, site
 from fastapi.responses import StreamingResponse
 from structlog.testing import capture_logs
 
@@ -314,14 +315,35 @@ async def test_a_console_elsewhere_has_the_passwords_that_it_is_given(shop, tmp_
 
 
 async def test_the_port_stays_the_same(shop):
-    """So that bookmarks stay right; and a port that somebody has is left alone."""
+    """So that bookmarks stay right; and a port that somebody has is left alone. Why it is not 8420
+    is said at each start.
+    """
     store = shop.server.store
     async with serving(store, "ana", port=0) as first:
+        assert first.notes == []
         with pytest.raises(BadInput, match="the port is in use"):
             async with serving(store, "ana", port=urlsplit(first.url).port):
                 pass
     async with serving(store, "ana") as again:
         assert again.url == first.url
+        [note] = again.notes
+        assert f"at port {urlsplit(first.url).port}, as the last time, and stays there" in note
+        assert "`ayes console --port 8420` moves it" in note
+    with socket.create_server(("127.0.0.1", urlsplit(first.url).port)):
+        async with serving(store, "ana") as moved:
+            [note] = moved.notes
+            assert f"as {urlsplit(first.url).port} is in use" in note
+
+
+async def test_somebody_whom_no_rule_asks_is_told(tmp_path):
+    """Where the console starts, and in the header of its pages."""
+    unasked = "whom no rule of the policies asks to vote"
+    async with site(tmp_path, f'{POLICY}voters = ["ben"]\n') as shop, shop.client() as client:
+        for name, is_told in (("ana", True), ("ben", False)):
+            shop.visitor = Visitor(name, frozenset(Role))
+            assert (unasked in (await client.get("/")).text) is is_told
+            async with serving(shop.server.store, name) as served:
+                assert (unasked in " ".join(served.notes)) is is_told
 
 
 # -------------------------------------------------------------------------------------- signing in
