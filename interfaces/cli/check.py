@@ -1,5 +1,8 @@
 """Commands for operators: is everything as it should be, and how far behind is each consumer."""
 
+from collections.abc import Iterable
+from itertools import groupby
+from operator import attrgetter
 from typing import Annotated, Final
 
 from ayes.consumers.webhooks.endpoints import EndpointFile
@@ -9,6 +12,7 @@ from ayes.interfaces.cli.terminal.output import print_json, print_line
 from ayes.interfaces.cli.terminal.tables import print_table
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.nats.streams import Use
 from ayes.ledger.subscriptions import OPERATOR
 from ayes.ops.inspection.checks import (
     DOCTOR,
@@ -58,10 +62,16 @@ async def doctor(
             f"--store. With this login the broker answered: {problem}"
         ) from None
     checks += await permissions(own)
-    session.print_rows(
-        (one, f"{'ok  ' if one.ok else 'BAD '}  {one.check}: {one.detail}") for one in checks
-    )
+    for one in checks:
+        session.print_rows([(one, f"{'ok  ' if one.ok else 'BAD '}  {one.check}: {one.detail}")])
+        if not session.json:
+            _print_uses(one.uses)
     return 0 if all(one.ok for one in checks) else 1
+
+
+def _print_uses(uses: Iterable[Use]) -> None:
+    for stream, limits in groupby(uses, attrgetter("stream")):
+        print_line(f"        {stream:<13}{', '.join(one.share for one in limits)}")
 
 
 @command(app)

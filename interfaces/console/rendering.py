@@ -25,6 +25,7 @@ from ayes.interfaces.console.display.values import MAX_PICTURE, in_brief
 from ayes.ledger.descriptions import class_words, describe_undoing
 from ayes.projections.call_query import Word
 from ayes.schemas.errors import ApprovalsError
+from ayes.schemas.sizes import size
 from ayes.schemas.slots import ORGANISATION
 from ayes.schemas.times import duration
 from ayes.schemas.visible import flags, visible
@@ -200,6 +201,7 @@ _templates.env.globals["text_of"] = text_of
 _templates.env.globals["max_picture"] = MAX_PICTURE
 _templates.env.globals["joined"] = joined
 _templates.env.globals["word"] = Word
+_templates.env.globals["size"] = size
 _templates.env.filters["visible"] = visible
 _templates.env.filters["address"] = address
 _templates.env.filters["in_brief"] = in_brief

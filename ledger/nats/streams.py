@@ -26,6 +26,7 @@ from ayes.ledger.subscriptions import (
 from ayes.schemas.codec import MAX_BYTES
 from ayes.schemas.errors import BadInput, BrokerRefused, NewerLog
 from ayes.schemas.logs import get_logger
+from ayes.schemas.sizes import size
 from ayes.schemas.slots import FILES, ROOT
 
 PENDING: Final = "KV_pending"
@@ -673,8 +674,15 @@ class Use(Struct, frozen=True):
     def is_alarming(self) -> bool:
         return self.taken >= ALARM * self.most
 
+    @property
+    def share(self) -> str:
+        """Such as `1.4 MB of 2.0 GB`, for people."""
+        if self.what == "bytes":
+            return f"{size(self.taken)} of {size(self.most)}"
+        return f"{self.taken:,} of {self.most:,} {self.what}"
+
     def __str__(self) -> str:
-        return f"{self.stream} holds {self.taken:,} of {self.most:,} {self.what}"
+        return f"{self.stream} holds {self.share}"
 
 
 def uses(described: Described) -> list[Use]:

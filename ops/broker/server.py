@@ -155,12 +155,16 @@ class EmbeddedServer:
         return "\n".join(said[crash[-1] :][:15] if crash else said[-10:])
 
     def last_problem(self) -> str:
-        """The last error or warning in the log of the server that runs; empty if there is none."""
+        """The last error or warning in the log of the server that runs; empty if there is none.
+        What it denied to a client, such as a write that `doctor` tries, is neither.
+        """
         own = f"[{self.pid}]"
         said = [
             line.partition("] ")[2]
             for line in self.log_tail(200).splitlines()
-            if line.startswith(own) and ("[ERR]" in line or "[WRN]" in line)
+            if line.startswith(own)
+            and ("[ERR]" in line or "[WRN]" in line)
+            and " Violation - " not in line
         ]
         return said[-1] if said else ""
 

@@ -52,6 +52,7 @@ from ayes.ops.inspection.health import Health, takes_writes
 from ayes.ops.inspection.nodes import Copies, clocks, copies, skewed, trouble
 from ayes.ops.inspection.progress import ESSENTIAL, ConsumerStatus, progress, seconds
 from ayes.schemas.errors import ApprovalsError, BrokerRefused, Unavailable
+from ayes.schemas.sizes import size
 
 #: Deliveries of one consumer that may wait. The gate handles some 500 calls a second.
 MAX_WAITING: Final = 10_000
@@ -398,12 +399,14 @@ async def _kept(log: JetStream, *, deep: bool) -> Finding:
 # Each yields what is wrong, a sentence each; nothing, or empty sentences, if it is well.
 
 
-class Check(Struct, frozen=True):
+class Check(Struct, frozen=True, omit_defaults=True):
     """How a check ended."""
 
     check: str
     ok: bool
     detail: str
+    #: How full each stream is; of the check `room` alone.
+    uses: Sequence[Use] = ()
 
 
 type Judge = Callable[[Look], Iterable[str]]
@@ -412,7 +415,12 @@ type Judge = Callable[[Look], Iterable[str]]
 def examined(look: Look, names: Iterable[str]) -> list[Check]:
     found = [(name, problems(look, [name]), CHECKS[name][1]) for name in names]
     return [
-        Check(name, not bad, "; ".join(bad) or (well if isinstance(well, str) else well(look)))
+        Check(
+            name,
+            not bad,
+            "; ".join(bad) or (well if isinstance(well, str) else well(look)),
+            look.room if name == "room" else (),
+        )
         for name, bad, well in found
     ]
 
@@ -450,7 +458,7 @@ def _version(look: Look) -> str:
 
 def _free(look: Look) -> str:
     free = look.health.free_bytes
-    return "the log takes them" + ("" if free is None else f"; {free / 1e9:,.1f} GB are free")
+    return "the log takes them" + ("" if free is None else f"; {size(free)} are free")
 
 
 def _batches(look: Look) -> Iterator[str]:
@@ -485,6 +493,8 @@ def _workers(look: Look) -> Iterator[str]:
 
 
 def _at_work(look: Look) -> str:
+    if not any(one.used or one.listening for one in look.consumers):
+        return "none has ever received anything here, and nothing waits. `ayes work` starts them"
     working = {one.role for one in look.consumers if one.listening}
     idle = [role for role in ESSENTIAL if role not in working]
     said = f"nothing waits for {' and '.join(idle)}, and none is at work"
@@ -495,7 +505,7 @@ def _fullest(look: Look) -> str:
     fullest = max(look.room, key=lambda one: one.taken / one.most, default=None)
     if fullest is None:
         return "no stream has a limit"
-    return f"{fullest.taken / fullest.most:.0%} at most: {fullest} (all of them: page Operations)"
+    return f"{fullest.taken / fullest.most:.0%} at most: {fullest}"
 
 
 def _log_exists(look: Look) -> Iterator[str]:

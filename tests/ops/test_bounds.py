@@ -178,9 +178,9 @@ async def test_a_full_ledger_says_so(store, admin, capsys, doctor):
 
         for number in range(34):
             assert isinstance(await said(number), Recorded)
-        assert (await doctor())["room"]["detail"].startswith(f"{LEDGER} holds 13,6")
+        assert (await doctor())["room"]["detail"].startswith(f"{LEDGER} holds 13.6 MB of ")
         [alarm] = await alarms(store, capsys)
-        assert alarm.startswith(f"{LEDGER} holds 13,6")
+        assert alarm.startswith(f"{LEDGER} holds 13.6 MB of ")
         answers = [
             await asyncio.gather(said(number), return_exceptions=True) for number in range(34, 50)
         ]

@@ -102,20 +102,32 @@ def test_what_cannot_be_read_is_said_once():
     assert (beside.ok, beside.detail) == (True, "cannot be read, see above")
 
 
-def test_what_is_well_is_said_in_few_words():
-    """Whether gate and queue are at work, or nothing waits for them; and the fullest stream."""
-    used = (Use("LEDGER", "bytes", 30, 1000), Use("TIMERS", "consumers", 50, 1000))
+def test_what_is_well_is_said_in_few_words(capsys):
+    """Whether gate and queue are at work, or nothing waits for them; and how full streams are."""
+    used = (
+        Use("LEDGER", "bytes", 30_000_000, 1_000_000_000),
+        Use("LEDGER", "consumers", 3, 1000),
+        Use("TIMERS", "consumers", 50, 1000),
+    )
     gate = progress.ConsumerStatus("gate", listening=True)
     queue = progress.ConsumerStatus("queue", listening=True)
     look = Look(room=used, consumers=(gate, queue))
     workers, room = examined(look, ["workers", "room"])
     assert (workers.ok, workers.detail) == (True, "gate and queue are at work")
-    assert room.detail.startswith("5% at most: TIMERS holds 50 of 1,000 consumers")
+    assert room.detail == "5% at most: TIMERS holds 50 of 1,000 consumers"
+    assert room.uses == used
+    check._print_uses(room.uses)
+    assert capsys.readouterr().out.splitlines() == [
+        "        LEDGER       30.0 MB of 1.0 GB, 3 of 1,000 consumers",
+        "        TIMERS       50 of 1,000 consumers",
+    ]
     [workers] = examined(replace(look, consumers=(gate,)), ["workers"])
     assert (workers.ok, workers.detail) == (
         True,
         "nothing waits for queue, and none is at work",
     )
+    [workers] = examined(replace(look, consumers=(progress.ConsumerStatus("gate"),)), ["workers"])
+    assert workers.detail.startswith("none has ever received anything here, and nothing waits.")
 
 
 async def test_a_fresh_store_is_well(store, doctor):

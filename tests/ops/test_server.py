@@ -322,6 +322,17 @@ async def test_whether_it_still_reads_its_store(store, said, restores):
         assert server._restores() is restores
 
 
+async def test_a_denied_write_is_no_problem_of_the_server(store):
+    """Why the log takes no writes is what the server says of itself."""
+    async with EmbeddedServer(store.path) as server:
+        own = f"[{server.pid}] 2026/11/21"
+        denied = 'Publish Violation - User "model", Subject "ledger.doctor.t.call.1-0.decided"'
+        (store.path / "server.log").write_text(
+            f"{own} [WRN] JetStream out of space\n{own} [ERR] 127.0.0.1:1 - cid:7 - {denied}\n"
+        )
+        assert server.last_problem() == "2026/11/21 [WRN] JetStream out of space"
+
+
 async def test_a_taken_port_is_left_to_its_owner(store):
     """When somebody else has last time's port, another is found."""
     async with EmbeddedServer(store.path) as server:
