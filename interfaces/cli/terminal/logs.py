@@ -7,12 +7,15 @@ import io
 import logging
 import os
 import sys
-from typing import TextIO
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, TextIO
 
-import structlog
-from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
-
+from ayes.schemas.logs import configure_with
 from ayes.schemas.visible import line
+
+if TYPE_CHECKING:
+    from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
 
 
 def setup(*, verbose: bool = False, json: bool | None = None) -> None:
@@ -23,6 +26,34 @@ def setup(*, verbose: bool = False, json: bool | None = None) -> None:
         json: one JSON object a line; by default if stderr is not a terminal.
     """
     level = logging.DEBUG if verbose else logging.INFO
+    configured = cache(lambda: _configured(level, json=json))
+    configure_with(configured)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Formatter(configured))
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(level)
+    # At info these report every reconnection, selector and request; a URL may hold a secret.
+    for chatty in ("nats", "asyncio", "httpx", "httpcore"):
+        logging.getLogger(chatty).setLevel(level if verbose else logging.WARNING)
+    logging.getLogger("asyncio").addFilter(_is_meant)
+
+
+class _Formatter(logging.Formatter):
+    """One that is made for the first message."""
+
+    def __init__(self, made: Callable[[], logging.Formatter]) -> None:
+        super().__init__()
+        self._made = made
+
+    def format(self, record: logging.LogRecord) -> str:
+        return self._made().format(record)
+
+
+def _configured(level: int, *, json: bool | None) -> logging.Formatter:
+    """Configure structlog. Returns the form of all messages."""
+    import structlog
+
     terminal = sys.stderr.isatty()
     as_json = not terminal if json is None else json
     common: list[Processor] = [
@@ -46,17 +77,7 @@ def setup(*, verbose: bool = False, json: bool | None = None) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.stdlib.LoggerFactory(),
     )
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(foreign_pre_chain=common, processors=last)
-    )
-    root = logging.getLogger()
-    root.handlers = [handler]
-    root.setLevel(level)
-    # At info these report every reconnection, selector and request; a URL may hold a secret.
-    for chatty in ("nats", "asyncio", "httpx", "httpcore"):
-        logging.getLogger(chatty).setLevel(level if verbose else logging.WARNING)
-    logging.getLogger("asyncio").addFilter(_is_meant)
+    return structlog.stdlib.ProcessorFormatter(foreign_pre_chain=common, processors=last)
 
 
 def _is_meant(record: logging.LogRecord) -> bool:
@@ -64,7 +85,7 @@ def _is_meant(record: logging.LogRecord) -> bool:
     return not record.getMessage().startswith("returning true from eof_received()")
 
 
-def _visible(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+def _visible(_logger: "WrappedLogger", _method: str, event: "EventDict") -> "EventDict":
     """Make texts visible, which may come from a fact; our own colours are added later."""
     return {
         line(name): line(value) if isinstance(value, str) else value
@@ -72,8 +93,10 @@ def _visible(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDic
     }
 
 
-def _traceback(out: TextIO, problem: ExcInfo) -> None:
+def _traceback(out: TextIO, problem: "ExcInfo") -> None:
     """Without local variables, which may hold private text; the message may come from a fact."""
+    import structlog
+
     plain = io.StringIO()
     structlog.dev.plain_traceback(plain, problem)
     out.write("\n".join(map(line, plain.getvalue().split("\n"))))

@@ -79,21 +79,37 @@ def kinds(ended):
 # --------------------------------------------------------------------------------------------- help
 
 
+def imported(*command):
+    """The modules that this Python program imports."""
+    said = subprocess.run(
+        [sys.executable, "-X", "importtime", *command], capture_output=True, text=True, check=False
+    ).stderr
+    lines = (line for line in said.splitlines() if line.startswith("import time:"))
+    return {line.rpartition("|")[2].strip() for line in lines}
+
+
 def test_help_is_quick():
     """`ayes --help` loads nothing but the command line, so it answers in under half a second."""
-    imported = subprocess.run(
-        [sys.executable, "-X", "importtime", AYES, "--help"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stderr
-    names = {line.rpartition("|")[2].strip().partition(".")[0] for line in imported.splitlines()}
+    names = {name.partition(".")[0] for name in imported(AYES, "--help")}
     assert "typer" in names
     assert not names & {
         *("asyncio", "cel", "duckdb", "jsonschema_rs", "msgspec", "nats", "opentelemetry"),
         *("pyarrow", "pydantic", "pydantic_ai", "rich", "structlog"),
         *("ledger", "projections", "consumers"),
     }
+
+
+def test_a_client_and_a_command_load_what_they_need(tmp_path):
+    """Until something is logged not structlog either, which imports all of rich: a third of it."""
+    client = imported("-c", "import ayes; ayes.Ledger")
+    command = imported(AYES, "pending", "--store", tmp_path / "none")
+    assert "ayes.ledger.clients.client" in client & command
+    unneeded = {
+        *("cel", "duckdb", "fastapi", "httpx", "opentelemetry", "pyarrow", "pydantic_ai"),
+        *("pygments", "rich.traceback", "structlog"),
+    }
+    assert not client & {*unneeded, "rich", "typer"}
+    assert not command & unneeded
 
 
 def test_every_command_says_what_it_does_and_has_json(within):
