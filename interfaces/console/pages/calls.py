@@ -6,7 +6,7 @@ from contextlib import suppress
 from http import HTTPStatus
 from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Form
+from fastapi import APIRouter, Form, Query
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, Response
 from pydantic import BaseModel
@@ -26,6 +26,7 @@ from ayes.interfaces.console.display.texts import text_of
 from ayes.interfaces.console.display.timeline import result_of, timeline
 from ayes.interfaces.console.display.values import picture_in, value_of
 from ayes.interfaces.console.pages.forms import Typed, to, with_line_feeds
+from ayes.interfaces.console.pages.waiting import listed, saved_views
 from ayes.interfaces.console.rendering import is_fragment, page
 from ayes.schemas.errors import ApprovalsError, BadInput, Refused, Unavailable, UnknownCall
 from ayes.schemas.events import Verdict
@@ -42,11 +43,14 @@ _MINE: Final = "is:mine"
 
 
 @router.get("/calls/{workspace}/{thread}/{call}")
-async def show(ref: Named, visit: Reading) -> HTMLResponse:
-    return await _shown(visit, ref)
+async def show(ref: Named, chosen: Annotated[Listing, Query()], visit: Reading) -> HTMLResponse:
+    """A call; beside the list if it waits, or if the address has a search."""
+    return await _shown(visit, ref, chosen)
 
 
-async def _shown(visit: Visit, ref: CallRef, **values: Any) -> HTMLResponse:
+async def _shown(
+    visit: Visit, ref: CallRef, chosen: Listing | None = None, **values: Any
+) -> HTMLResponse:
     """The page of a call, or its article alone for the pane beside the list."""
     record = await calls.record(ref, visit)
     led = await context.context(ref, visit)
@@ -56,6 +60,10 @@ async def _shown(visit: Visit, ref: CallRef, **values: Any) -> HTMLResponse:
         with suppress(ApprovalsError):  # then the choice is not shown
             await hidden_of(visit, ref)
             values["allows"] = True
+    is_listed = record.state.status == "pending" or visit.request.query_params
+    if chosen and is_listed and not is_fragment(visit.request):
+        found, saved = await calls.waiting(chosen, visit), await saved_views(visit, chosen)
+        values |= listed(visit, chosen, found, saved)
     # In a thread, since the page of a hostile call may take seconds.
     return await run_in_threadpool(_composed, visit, record, led, values)
 
@@ -117,8 +125,9 @@ def _notes(record: Record) -> Mapping[str, str]:
 
 
 def _rendered(visit: Visit, name: str, **values: Any) -> HTMLResponse:
-    fragment = is_fragment(visit.request) or visit.request.query_params.get("pane") == "1"
-    layout = "call_pane.html" if fragment else "call_page.html"
+    layout = "waiting.html" if "found" in values else "call_page.html"
+    if is_fragment(visit.request):
+        layout = "call_pane.html"
     return page(visit, f"{name}.html", layout=layout, **values)
 
 
@@ -193,7 +202,7 @@ async def _failed(
     visit: Visit, ref: CallRef, problem: ApprovalsError, typed: Mapping[str, Any]
 ) -> HTMLResponse:
     """The page with what went wrong, and with what the person had typed."""
-    values = {"problem": problem, "typed": typed}
+    values: dict[str, Any] = {"problem": problem, "typed": typed}
     if isinstance(problem, Unavailable):  # nor can the call be read
         path = visit.request.url.path
         return _rendered(visit, "call_again", call=str(ref), path=path, **values)

@@ -32,7 +32,7 @@ async def decided(visit: Reading, chosen: Annotated[DecidedSearch, Query()]) -> 
         problem,
         found=found,
         chosen=chosen,
-        **search_box(visit.request, chosen),
+        **search_box(visit.request, chosen, "/decided"),
         is_later=bool(chosen.after),
         export=f"/api/v1/decided.jsonl?{urlencode(exported)}",
         more=found.next and f"?{urlencode(query | {'after': found.next})}",

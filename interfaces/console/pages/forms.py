@@ -40,18 +40,17 @@ def kept[F: BaseModel](form: F, problem: ApprovalsError | None) -> F:
     return form.model_copy(update={"name": type(form)().name}) if is_taken else form  # type: ignore[attr-defined]
 
 
-def search_box(request: Request, searched: Queried) -> dict[str, Any]:
-    """What the box of a list shows: each word of the query with the address of the list without
-    it; and the address of the whole list.
+def search_box(request: Request, searched: Queried, path: str) -> dict[str, Any]:
+    """What the box of the list at this path shows: each word of the query with the address of the
+    list without it; and the address of the whole list.
     """
 
-    def path(q: str) -> str:
-        given = {**request.query_params, "q": q, "after": ""}
-        return f"{request.url.path}?{address(given)}"
+    def without(q: str) -> str:
+        return f"{path}?{address({**request.query_params, 'q': q, 'after': ''})}"
 
     return {
-        "words": [(word, path(left)) for word, left in searched.parts],
-        "all": path(""),
+        "parts": [(word, without(left)) for word, left in searched.parts],
+        "all": without(""),
     }
 
 

@@ -1,15 +1,15 @@
-"""The page of calls that wait for people."""
+"""The list of calls that wait for people, alone or with one of them beside it."""
 
-from contextlib import suppress
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query
 from fastapi.responses import Response
 
 from ayes.interfaces.api import calls, views
 from ayes.interfaces.api.calls import Waiting
-from ayes.interfaces.api.identity import Reading
+from ayes.interfaces.api.identity import Reading, Visit
 from ayes.interfaces.api.queries import Listing
 from ayes.interfaces.api.views import View
 from ayes.interfaces.console.pages.forms import search_box, to
@@ -25,28 +25,41 @@ _VIEWS: Final = (("All", "", ""), ("Mine", "is:mine", ""), ("Due soon", "due<1h"
 @router.get("/")
 async def waiting(visit: Reading, chosen: Annotated[Listing, Query()]) -> Response:
     """The list, or the reader's first page; without the frame of the page for console.js."""
-    is_part, saved = is_fragment(visit.request), list[View]()
-    if not is_part:
-        with suppress(ApprovalsError):  # the list is shown without them
-            saved = (await views.views(visit, chosen.workspace)).views
-        first = [one for one in saved if one.first and not one.problem]
-        if first and visit.request.query_params.keys() <= {"workspace"}:
-            return to(f"/?{address(first[0].listing(chosen.workspace))}")
+    is_part = is_fragment(visit.request)
+    saved = [] if is_part else await saved_views(visit, chosen)
+    first = [one for one in saved if one.first and not one.problem]
+    if first and visit.request.query_params.keys() <= {"workspace"}:
+        return to(f"/?{address(first[0].listing(chosen.workspace))}")
     found, problem = Waiting(calls=[], waiting=0, next=None), None
     try:
         found = await calls.waiting(chosen, visit)
     except BadInput as bad:
         problem = bad
+    name = "_waiting.html" if is_part else "waiting.html"
+    return page(visit, name, problem, **listed(visit, chosen, found, saved))
+
+
+async def saved_views(visit: Visit, chosen: Listing) -> list[View]:
+    """The reader's views; none if they cannot be read, since the list is shown without them."""
+    try:
+        return (await views.views(visit, chosen.workspace)).views
+    except ApprovalsError:
+        return []
+
+
+def listed(visit: Visit, chosen: Listing, found: Waiting, saved: Sequence[View]) -> dict[str, Any]:
+    """What the list shows. The addresses of its calls have its search, so that it stays beside
+    them.
+    """
+    searched = visit.request.url.query
     following = visit.request.url.include_query_params(after=found.next)
-    return page(
-        visit,
-        "_waiting.html" if is_part else "waiting.html",
-        problem,
-        found=found,
-        chosen=chosen,
-        **search_box(visit.request, chosen),
-        views=_VIEWS,
-        saved=saved,
-        now=datetime.now(UTC),
-        following=f"/?{following.query}" if found.next else "",
-    )
+    return {
+        "found": found,
+        "chosen": chosen,
+        **search_box(visit.request, chosen, "/"),
+        "views": _VIEWS,
+        "saved": saved,
+        "now": datetime.now(UTC),
+        "following": f"/?{following.query}" if found.next else "",
+        "searched": f"?{searched}" if searched else "",
+    }

@@ -91,7 +91,7 @@ function answered() {
 }
 
 function signInAgain() {
-  const next = encodeURIComponent(location.pathname + location.search + location.hash);
+  const next = encodeURIComponent(location.pathname + location.search);
   message("Your session has ended. What you typed is kept.", {
     href: `/sign-in?next=${next}`,
     textContent: "Sign in again",
@@ -203,6 +203,7 @@ async function show(path) {
     htmx.process(detail);
     enhance(detail);
     detail.scrollTop = 0;
+    document.title = document.title.replace(/ · .*/, ` · ${named()} · ayes`);
     update();
   } catch (problem) {
     if (problem.name !== "AbortError") unanswered("Try again.");
@@ -226,7 +227,7 @@ let reloadAt = 0;
 async function reload(call) {
   if (Date.now() < reloadAt) return;
   reloadAt = Infinity;
-  const text = await fragment(`/calls/${call.dataset.call}?pane=1`).catch(() => null);
+  const text = await fragment(`/calls/${call.dataset.call}`).catch(() => null);
   const fresh = text && find("article.call", parsed(text));
   reloadAt = Date.now() + (fresh ? REFRESH_MS : LIVE_MS);
   if (!fresh || !call.isConnected || openForm() || isPressed(call)) return;
@@ -261,12 +262,13 @@ const rows = () => (list ? all(".row", list) : []);
 const current = () => list && find(".row[aria-current]", list);
 const rowOf = (call) => rows().find((row) => row.dataset.call === call);
 const titleOf = (row) => find(".row-title", row);
+const isListed = () => list?.checkVisibility();  // on a phone a call has the page for itself
 const isFull = () => list.hasAttribute("data-more");
 const isLeaving = (row) => row.classList.contains("leaving");
 const isUsed = (row) => row === current() || row.contains(document.activeElement);
 
 function move(step) {
-  if (!list) return say("There is no list of calls on this page.");
+  if (!isListed()) return say("There is no list of calls on this page.");
   const row = neighbour(step);
   if (!row) return say(`There is no call ${step > 0 ? "below" : "above"} this one.`);
   select(row);
@@ -274,31 +276,43 @@ function move(step) {
 
 function later() {
   const onward = find(".onward a");
-  if (!list && !onward) return say("There is no next call on this page.");
-  if (list) select(neighbour(1) ?? staying()[0]);
+  if (!isListed() && !onward) return say("There is no next call on this page.");
+  if (isListed()) select(neighbour(1) ?? staying()[0]);
   else onward.click();
 }
 
+/* Open the call of a row; on a desk beside the list, at an address of its own. The list without a
+ * call is no place to go back to. */
 function select(row, { focus = true } = {}) {
   if (!row) return;
-  current()?.removeAttribute("aria-current");
-  row.setAttribute("aria-current", "true");
-  row.scrollIntoView({ block: "nearest" });
+  mark(row);
   if (focus) titleOf(row).focus({ preventScroll: true });
   if (!isDesk()) return;
-  history.replaceState(history.state, "", `#${row.dataset.call}`);
-  show(`${titleOf(row).getAttribute("href")}?pane=1`);
+  const { href } = titleOf(row);
+  if (!named()) history.replaceState(history.state, "", href);
+  else if (named() !== row.dataset.call) history.pushState({ opened: opened() + 1 }, "", href);
+  follow();
 }
 
-/* The call that the address of the list names, which people send to each other; else empty. */
-const named = () => location.hash.match(/^#([\w-]+\/[\w-]+\/[\w-]+)$/)?.[1] ?? "";
+function mark(row) {
+  current()?.removeAttribute("aria-current");
+  row?.setAttribute("aria-current", "true");
+  row?.scrollIntoView({ block: "nearest" });
+}
 
-/* Show the call that the address names: beside the list if it is there, else on its page. */
+/* The number of calls that were opened on this page before, to which back leads. */
+const opened = () => history.state?.opened ?? 0;
+
+/* The call that the address names, if any. */
+const named = () => location.pathname.match(/^\/calls\/([\w-]+\/[\w-]+\/[\w-]+)$/)?.[1];
+
+/* Show the call that the address names, beside the list. */
 function follow() {
-  const call = list && named();
-  const row = call && rowOf(call);
-  if (row && isDesk()) select(row);
-  else if (call) location.replace(`/calls/${call}`);
+  const call = named();
+  if (!list || !call) return;
+  loading?.abort();
+  mark(rowOf(call));
+  if (article()?.dataset.call !== call) show(`/calls/${call}`);
 }
 
 const staying = () => rows().filter((row) => !isLeaving(row) || row === current());
@@ -337,14 +351,14 @@ function sweep() {
 let refreshed = 0;
 let refreshing;
 function refresh() {
-  if (!list) return;
+  if (!isListed()) return;
   clearTimeout(refreshing);
   refreshing = setTimeout(readList, Math.max(0, refreshed + REFRESH_MS - Date.now()));
 }
 
 async function readList() {
   refreshed = Date.now();
-  const text = await fragment(location.pathname + location.search).catch(() => null);
+  const text = await fragment(`/${location.search}`).catch(() => null);
   if (text !== null) merge(parsed(text));
 }
 
@@ -368,7 +382,7 @@ function merge(page) {
   if (came.length === 1) announce(`New call: ${titleOf(came[0]).textContent.trim()}`);
   if (came.length > 1) announce(`${came.length} new calls`);
   find("#nothing").hidden = rows().length > 0;
-  if (isDesk() && !current() && rows().length) select(neighbour(1), { focus: false });
+  if (isDesk() && !named()) select(staying()[0], { focus: false });
 }
 
 function setBadges(row, badges) {
@@ -396,13 +410,13 @@ function selectRange(box, isRange) {
 }
 
 function press(shiftKey) {
-  const row = current();
+  const row = isListed() && current();
   if (!row) return say("No call is chosen in a list on this page.");
   find(".row-select", row).dispatchEvent(new MouseEvent("click", { bubbles: true, shiftKey }));
 }
 
 function selectAll() {
-  const boxes = all(".row-select:enabled");
+  const boxes = isListed() ? all(".row-select:enabled") : [];
   const checked = !boxes.every((box) => box.checked);
   boxes.forEach((box) => { box.checked = checked; });
   countSelected();
@@ -649,8 +663,7 @@ const KEYS = {
 
 function act(key) {
   const shown = article();
-  const meant = list && (named() || current()?.dataset.call);
-  if (meant && shown?.dataset.call !== meant) return say(EARLY);
+  if (list && named() && shown?.dataset.call !== named()) return say(EARLY);
   if (!shown) return say("There is no call on this page.");
   const button = find(`[data-key="${key}"]`, shown);
   if (!button) return say("You cannot do that with this call.");
@@ -660,10 +673,11 @@ function act(key) {
 
 /* Where the reader came from, else the first page. */
 function pageBefore() {
-  const first = new URL(location.pathname + location.search, location);
+  const path = list ? "/" : location.pathname;
+  const first = new URL(path + location.search, location);
   for (const name of ["after", "before"]) first.searchParams.delete(name);
   if (first.search === location.search) return say("There is no page before this one.");
-  if (document.referrer.startsWith(location.origin + location.pathname)) history.back();
+  if (document.referrer.startsWith(location.origin + path)) history.go(-1 - opened());
   else location.assign(first);
 }
 
@@ -914,7 +928,7 @@ addEventListener("blur", () => down.clear());
 document.addEventListener("pointerdown", () => down.add("pointer"));
 document.addEventListener("pointerup", releasePointer);
 document.addEventListener("pointercancel", releasePointer);
-addEventListener("hashchange", follow);
+addEventListener("popstate", follow);
 addEventListener("pageshow", ({ persisted }) => {
   if (persisted) location.reload();  // the browser kept a page that is old by now
 });

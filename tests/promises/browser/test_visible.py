@@ -11,9 +11,8 @@ from playwright.async_api import expect
 
 from ayes.schemas.tools import ToolSpec
 
-#: Desks have two panes.
-DESKS = (1024, 1280, 1440, 1920)
-WIDTHS = (360, 768, *DESKS)
+#: Wider than 768 px there are two panes.
+WIDTHS = (360, 768, 1024, 1280, 1440, 1920)
 LONG = "unbroken" * 60
 #: Where the texts of the arguments are that lie outside of their card or pane, or have no size.
 OUTSIDE = """() => {
@@ -98,23 +97,21 @@ ARGUMENTS = {
 
 @pytest.mark.parametrize("shape", sampled(ARGUMENTS, "deep", "renderings"))
 async def test_no_value_lies_outside_of_the_screen(shop, visit, shape):
-    """At each width of a screen, beside the list and on a page of its own, 20 and 98 levels deep,
-    under long keys and among 500, in long lines, from right to left and in each rendering: each
-    name and value is within its card, and nothing scrolls sideways (B27). An agent hid `"delete":
-    true` by nesting it, beside a key that approves.
+    """At each width of a screen, beside the list on a desk, 20 and 98 levels deep, under long keys
+    and among 500, in long lines, from right to left and in each rendering: each name and value is
+    within its card, and nothing scrolls sideways (B27). An agent hid `"delete": true` by nesting
+    it, beside a key that approves.
     """
     call = f"shop/{shape}/c1"
     await shop.service.declare("shop", ToolSpec(name="deploy", schema='{"type":"object"}'))
     await shop.ask(call, json.dumps(ARGUMENTS[shape]), tool="deploy")
-    page = await visit()
+    page = await visit(f"/calls/{call}")
+    await expect(page.locator("article.call[data-ready]")).to_be_visible()
     found = {}
-    for place, widths in ((f"/calls/{call}", WIDTHS), ("/", DESKS)):
-        await page.goto(place)
-        await expect(page.locator("article.call[data-ready]")).to_be_visible()
-        for width in widths:
-            await page.set_viewport_size({"width": width, "height": 800})
-            if bad := await page.evaluate(OUTSIDE):
-                found[width, place] = bad[:5]
+    for width in WIDTHS:
+        await page.set_viewport_size({"width": width, "height": 800})
+        if bad := await page.evaluate(OUTSIDE):
+            found[width] = bad[:5]
     assert found == {}
 
 
