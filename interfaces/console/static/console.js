@@ -63,7 +63,7 @@ let saying;
 /* Say why a press did nothing, so that it can be read as well. */
 function say(text) {
   announce(text);
-  find("#announcer").className = "notice said";
+  find("#announcer").className = "notice toast";
   clearTimeout(saying);
   saying = setTimeout(() => { find("#announcer").className = "visually-hidden"; }, SAID_MS);
 }

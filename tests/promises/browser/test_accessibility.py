@@ -79,13 +79,21 @@ LOOKS = (
 )
 
 
+#: What floats above a page, and buttons that are too small for their words.
+MISPLACED = """() => [...document.querySelectorAll("main *")].filter(
+  (one) => getComputedStyle(one).position === "fixed"
+    || (one.matches("button, .button") && one.scrollWidth > one.clientWidth),
+).map((one) => one.outerHTML.slice(0, 200))"""
+
+
 async def assert_usable(page, looks=LOOKS):
-    """WCAG 2.2 AA, in both themes and at both widths, and nothing to scroll sideways."""
+    """WCAG 2.2 AA, in both themes and at both widths, with nothing cut or to scroll sideways."""
     # What is folded counts as well.
     await page.evaluate("document.querySelectorAll('main details').forEach(one => one.open = true)")
     for size, theme, rules in looks:
         await page.set_viewport_size(size)
         assert await page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+        assert await page.evaluate(MISPLACED) == []
         await page.emulate_media(color_scheme=theme)
         found = await violations(page, *rules)
         assert not found, (size, theme, found)

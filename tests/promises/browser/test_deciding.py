@@ -94,7 +94,7 @@ async def test_a_key_that_does_nothing_says_so(shop, visit):
     await expect(said).to_have_text("There is no call above this one.")
     await press("]")
     await expect(said).to_have_text("There is no next page.")
-    assert await page.evaluate(PRESSED_Q) == "notice said"
+    assert await page.evaluate(PRESSED_Q) == "notice toast"
     await expect(said).to_have_text("The key q does nothing. ? lists the keys.")
     await page.goto("/stops")
     await press("a")
