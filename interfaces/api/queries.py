@@ -144,6 +144,11 @@ def within(workspace: str) -> CallQuery:
     return CallQuery.of(workspace=workspace and token("workspace", workspace))
 
 
+def naming(key: str, name: str) -> str:
+    """The query for the calls that have this name in this field."""
+    return str(Word(key, ":", name))
+
+
 def cursor_text(cursor: PageCursor | None) -> str | None:
     """A cursor as the API writes it."""
     return None if cursor is None else _text_of(cursor)

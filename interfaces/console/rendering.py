@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 from fastapi import Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from fastapi.templating import Jinja2Templates
+from jinja2 import Environment, FileSystemLoader
 
 from ayes.interfaces.api import counts
 from ayes.interfaces.api.backend import InBackend
@@ -23,7 +24,6 @@ from ayes.interfaces.api.problems import status_of
 from ayes.interfaces.console.display.texts import joined, text_of
 from ayes.interfaces.console.display.values import MAX_PICTURE, in_brief
 from ayes.ledger.descriptions import class_words, describe_undoing
-from ayes.projections.call_query import Word
 from ayes.schemas.errors import ApprovalsError
 from ayes.schemas.sizes import size
 from ayes.schemas.slots import ORGANISATION
@@ -194,13 +194,25 @@ def asset(name: str) -> str:
     return f"/static/{name}?v={digest[:12]}"
 
 
+class _Unindented(FileSystemLoader):
+    """Templates without the spaces that lines begin with, a tenth of a long list. They mean nothing
+    between elements; in a `pre` no line of a template begins with any.
+    """
+
+    def get_source(
+        self, environment: Environment, template: str
+    ) -> tuple[str, str, Callable[[], bool]]:
+        source, name, is_current = super().get_source(environment, template)
+        return re.sub(r"^ +", "", source, flags=re.MULTILINE), name, is_current
+
+
 _templates: Final = Jinja2Templates(_HERE / "templates")
+_templates.env.loader = _Unindented(_HERE / "templates")
 _templates.env.trim_blocks = _templates.env.lstrip_blocks = True
 _templates.env.globals["asset"] = asset
 _templates.env.globals["text_of"] = text_of
 _templates.env.globals["max_picture"] = MAX_PICTURE
 _templates.env.globals["joined"] = joined
-_templates.env.globals["word"] = Word
 _templates.env.globals["size"] = size
 _templates.env.filters["visible"] = visible
 _templates.env.filters["address"] = address

@@ -388,12 +388,15 @@ class DecidedCall(Struct, frozen=True):
     #: The position of the decision in the log.
     seq: int
     labels: dict[str, str]
+    #: What was asked for in one line, as its tool declares it; empty: it declares none, or people
+    #: were not asked, or approved other arguments.
+    title: str
 
 
 def decided_call(call: Call) -> DecidedCall:
     assert call.requested, "only requested calls are found"
     assert call.decided, "only decided calls are found"
-    wish, decision = call.wish, call.decided.event
+    wish, decision, asking = call.wish, call.decided.event, call.approval_request
     return DecidedCall(
         call=str(call.ref),
         workspace=call.ref.workspace,
@@ -417,6 +420,7 @@ def decided_call(call: Call) -> DecidedCall:
         finished_at=call.finished.recorded_at if call.finished else None,
         seq=call.decided.seq,
         labels=wish.labels,
+        title=asking.title if asking and not is_edited(call) else "",
     )
 
 

@@ -115,7 +115,10 @@ _OPENINGS: Final = {
 
 def fact_sentence(fact: Fact) -> str:
     """A fact of a conversation as a person would tell it, without the name of its kind."""
-    row = fact_row(fact)
+    return _sentence(fact, fact_row(fact))
+
+
+def _sentence(fact: Fact, row: FactRow) -> str:
     opening = _OPENINGS.get(row.kind, f"{row.kind}:").format(by=author_of(fact))
     return f"{opening} {row.what}".strip(": ")
 
@@ -137,6 +140,8 @@ class RecordedFact(Struct, frozen=True, kw_only=True):
     by: str
     #: Its most important fields in a line; long ones are shortened here, and whole in `event`.
     what: str
+    #: The same as a person would tell it.
+    sentence: str
 
 
 def recorded(facts: Sequence[Fact]) -> list[RecordedFact]:
@@ -165,6 +170,7 @@ def _recorded(fact: Fact, void: str, wishes: Wishes) -> RecordedFact:
         void=void,
         by=row.by,
         what=row.what,
+        sentence=_sentence(fact, row),
         **more,
     )
 

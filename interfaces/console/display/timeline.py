@@ -21,8 +21,7 @@ class Row(NamedTuple):
     #: The kind of the event, such as `Voted`.
     kind: str
     by: str
-    #: Its most important fields.
-    what: ShownText
+    sentence: ShownText
     #: Since the fact before it, such as `4 min 10 s`; empty for the first.
     after: str
     #: Why it does not count; empty if it does.
@@ -46,7 +45,7 @@ def _row(fact: RecordedFact, after: str) -> Row:
         recorded_at=fact.recorded_at,
         kind=str(event.get("type", "?")),
         by=fact.by,
-        what=text_of(fact.what),
+        sentence=text_of(fact.sentence),
         after=after,
         void=fact.void or fact.problem,
         raw=text_of(raw),

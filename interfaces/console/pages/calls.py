@@ -11,12 +11,13 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, Response
 from pydantic import BaseModel
 
-from ayes.interfaces.api import calls, context, edits, requests, votes
+from ayes.interfaces.api import calls, context, decided, edits, requests, votes
 from ayes.interfaces.api.calls import Record
 from ayes.interfaces.api.context import Context
+from ayes.interfaces.api.decided import DecidedSearch
 from ayes.interfaces.api.identity import Reading, Reviewing, Role, Visit
 from ayes.interfaces.api.precedents import hidden_of
-from ayes.interfaces.api.queries import Listing, Named, behind
+from ayes.interfaces.api.queries import Listing, Named, behind, naming
 from ayes.interfaces.api.threads import ALONE
 from ayes.interfaces.api.votes import NewVote
 from ayes.interfaces.console.display import fields, raw_json
@@ -38,6 +39,8 @@ router: Final = APIRouter()
 #: Fields of the form of an edit, and bytes of one of them.
 _MAX_FIELDS: Final = 20_000
 _MAX_BYTES: Final = 1 << 20
+#: Recent calls of a requester, and of an agent.
+_RECENT: Final = 5
 #: The search for all that the visitor may decide.
 _MINE: Final = "is:mine"
 
@@ -139,6 +142,21 @@ async def picture(ref: Named, digest: str, visit: Reading) -> Response:
     if found is None:
         raise UnknownCall(f"no argument of {ref} is a picture {digest}.")
     return Response(found[1], headers={"Content-Security-Policy": ALONE}, media_type=found[0])
+
+
+@router.get("/calls/{workspace}/{thread}/{call}/recent")
+async def recent(ref: Named, visit: Reading) -> HTMLResponse:
+    """What was decided last for the requester of a call, and of its agent."""
+    record = await calls.record(ref, visit)
+    found = []
+    for key, name in ("requester", record.requester), ("agent", record.agent):
+        if name:
+            # One more, as this call may be among them.
+            search = DecidedSearch(q=naming(key, name), workspace=ref.workspace, limit=_RECENT + 1)
+            newest = (await decided.decided(visit, search)).calls
+            others = [one for one in newest if one.call != str(ref)]
+            found.append((name, search.q, others[:_RECENT]))
+    return _rendered(visit, "call_recent", recent=found, owner=ref.workspace)
 
 
 # ---------------------------------------------------------------------------------------- votes

@@ -1,27 +1,5 @@
 /* The behaviour of the pages. They work without it, but for what only a script can do: keys, live
- * changes, and keeping what was typed.
- *
- * What a template says to it:
- *
- *   <body data-seq="17">  the page shows all facts up to this one; the stream of events follows it
- *   <article class="call" data-call="w/t/c" data-status="pending" data-seq="17">
- *                         the call that is shown, and its last fact that is
- *   data-live="changed"   on an element whose items are read again after events of these types (or
- *                         of data-thread="w/t"). Each item has an id; one that is in use stays
- *   data-reply="w/t/reply?turn=2"   on an element with a <pre>, which shows the model's text while it
- *                         answers, until the item is read again
- *   data-key="a|e|d|r"    on the button or summary that the key presses. A form that collects text
- *                         stands in <details class="act">; its summary has the key
- *   hx-post, hx-target="closest article.call", hx-swap="outerHTML"   on the forms in the article,
- *                         beside method and action. A vote that was taken is answered with
- *                         HX-Trigger: {"ayes:voted": {"call": "w/t/c", "verdict": "approve"}},
- *                         and the next call opens; anything else replaces the article
- *   data-go="w"           on the link that `g w` follows
- *   rel="next"            on the link to the next page of a list, which `]` follows; the address of
- *                         a page after the first has `after` or `before`
- *   data-copy="#id"       on a button that copies the text of this element
- *   data-sort, data-rows  on buttons of div.rows: sort by the column; show the folded rows
- *   <time datetime="…">   becomes relative, with the absolute time as tooltip
+ * changes, and keeping what was typed. What a template says to it is listed in templates/base.html.
  *
  * In each post form, text survives a reload and a new sign-in, until its request has been taken.
  * Elements with data-key only say that it is too early until the article has been shown for a
@@ -38,6 +16,7 @@ const SILENT_MS = 4500;    // a heartbeat comes every 2 s; after this long, the 
 const REFRESH_MS = 500;    // the list is read again at most this often
 const LIVE_MS = 2000;      // so are the items of [data-live]
 const COUNT_MS = 4000;     // the numbers of the header are read again at most this often
+const SOON_MS = 3.6e6;     // a deadline is near
 const SAID_MS = 3000;      // how long it is shown that a key did nothing
 const LOST = "The connection is lost. It is tried again by itself.";
 const NO_ANSWER = "The console does not answer.";
@@ -131,6 +110,7 @@ function showTimes(within = document) {
     const text = relative(at);
     time.title ||= absolute.format(at);
     if (time.textContent !== text) time.textContent = text;
+    if (time.matches(".due")) time.classList.toggle("soon", at - Date.now() < SOON_MS);
   }
 }
 
@@ -327,7 +307,7 @@ function leave(row, text) {
     row.classList.add("leaving");
     row.dataset.until = Date.now() + STAYS_MS;
     row.append(Object.assign(document.createElement("p"), { className: "row-outcome" }));
-    const box = find(".row-select", row);
+    const box = find("input", row);
     box.checked = false;
     box.disabled = true;
     countSelected();
@@ -394,7 +374,7 @@ function setBadges(row, badges) {
 function countSelected() {
   const button = find("#decide-selected");
   if (!button) return;
-  const count = all(".row-select:checked").length;
+  const count = all("#calls input:checked").length;
   button.hidden = !count;
   find("span", button).textContent = count;
 }
@@ -402,7 +382,7 @@ function countSelected() {
 let lastBox;  // the check box that was pressed last
 /* A press with Shift selects all calls between the last one and this one, or none of them. */
 function selectRange(box, isRange) {
-  const boxes = all(".row-select:enabled");
+  const boxes = all("#calls input:enabled");
   const [from, to] = [boxes.indexOf(lastBox), boxes.indexOf(box)].sort((a, b) => a - b);
   if (isRange && from >= 0)
     boxes.slice(from, to + 1).forEach((one) => { one.checked = box.checked; });
@@ -412,11 +392,11 @@ function selectRange(box, isRange) {
 function press(shiftKey) {
   const row = isListed() && current();
   if (!row) return say("No call is chosen in a list on this page.");
-  find(".row-select", row).dispatchEvent(new MouseEvent("click", { bubbles: true, shiftKey }));
+  find("input", row).dispatchEvent(new MouseEvent("click", { bubbles: true, shiftKey }));
 }
 
 function selectAll() {
-  const boxes = isListed() ? all(".row-select:enabled") : [];
+  const boxes = isListed() ? all("#calls input:enabled") : [];
   const checked = !boxes.every((box) => box.checked);
   boxes.forEach((box) => { box.checked = checked; });
   countSelected();
@@ -424,7 +404,7 @@ function selectAll() {
 }
 
 async function decideSelected() {
-  const chosen = all(".row-select:checked").map((box) => ["call", box.value]);
+  const chosen = all("#calls input:checked").map((box) => ["call", box.value]);
   if (!chosen.length) return say("Nothing is selected. Select calls with x.");
   const path = `/bulk?${new URLSearchParams(chosen)}`;
   const text = await fragment(path, { isAsked: true }).catch(() => null);
@@ -861,7 +841,7 @@ function onClick(event) {
   }
   for (const menu of all("details.menu[open]")) if (!menu.contains(target)) menu.open = false;
   if (target.closest("[data-key=s]")) KEYS.s();
-  if (target.matches(".row-select")) selectRange(target, event.shiftKey);
+  if (target.matches("#calls input")) selectRange(target, event.shiftKey);
   const action = target.closest("[data-action]");
   if (action) ACTIONS[action.dataset.action](action, event);
   const column = target.closest("[data-sort]");

@@ -1,4 +1,4 @@
-/* The console as an application: its service worker, and notifications on this device. */
+/* The console as an application: its service worker, and the notifications that are open. */
 
 const find = (selector) => document.querySelector(selector);
 
@@ -11,49 +11,9 @@ async function closeSeen(registration) {
     if (seen.includes(shown.data)) shown.close();
 }
 
-async function sha256(text) {
-  const digest = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(text));
-  return [...new Uint8Array(digest)].map((byte) => byte.toString(16).padStart(2, "0")).join("");
-}
-
-/* The page of devices: which of them this is, and the button that adds it. */
-async function offer(form, { pushManager }) {
-  const mine = await pushManager.getSubscription();
-  const mark = mine && find(`[data-device="${await sha256(mine.endpoint)}"]`);
-  form.hidden = !!mark;
-  find("#push-state").textContent = mark ? "This device is notified." : "";
-  if (mark) {
-    mark.hidden = false;
-    mark.closest(".row").querySelector("form").addEventListener("submit", () => mine.unsubscribe());
-  }
-  form.addEventListener("submit", (event) => {
-    if (form.elements.endpoint.value) return;
-    event.preventDefault();
-    event.stopPropagation();
-    subscribe(form, pushManager).catch((problem) => {
-      find("#push-state").textContent =
-        `The browser does not allow it: ${problem.message}. Its settings for this site can change that.`;
-    });
-  }, true);
-}
-
-async function subscribe(form, pushManager) {
-  const applicationServerKey = find("[data-push-key]").dataset.pushKey;
-  const options = { userVisibleOnly: true, applicationServerKey };
-  // One of another key, as of a store that was made anew, cannot be used.
-  await (await pushManager.getSubscription())?.unsubscribe();
-  const { endpoint, keys } = (await pushManager.subscribe(options)).toJSON();
-  const name = navigator.userAgentData?.platform || navigator.platform;
-  for (const [field, value] of Object.entries({ name, endpoint, ...keys }))
-    if (form.elements[field]) form.elements[field].value = value;
-  form.submit();
-}
-
 if ("serviceWorker" in navigator) {
   navigator.serviceWorker.register("/service-worker.js");
   const registration = await navigator.serviceWorker.ready;
-  const form = find("#notify");
-  if (form && registration.pushManager) await offer(form, registration);
   const look = () => document.hidden || closeSeen(registration);
   document.addEventListener("visibilitychange", look);
   document.body.addEventListener("htmx:afterSwap", look);

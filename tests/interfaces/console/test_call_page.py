@@ -294,15 +294,37 @@ async def test_a_hostile_call_is_text(tmp_path):
         assert shown.count("x" * 4000) >= 200_000 // 4000 - 2
 
 
+async def test_recent_calls_are_read_once_they_are_asked_for(shop, client):
+    """The last five of the requester, each with its outcome, of the same workspace only."""
+    for number in range(7):
+        digest = await shop.ask(f"shop/order-{number}/refund-1")
+        await client.post(f"/calls/shop/order-{number}/refund-1/vote", data=form("deny", digest))
+        await shop.service.decision(f"shop/order-{number}/refund-1", timeout_s=60)
+    await shop.ask(REF)
+    text = await page(client)
+    assert f'hx-get="{CALL}/recent"' in text
+    assert "Recent calls for rita" in words(text)
+    assert "order-6" not in text
+    answer = await client.get(f"{CALL}/recent", headers=PANE)
+    linked = re.findall(r'href="/calls/shop/(.*?)/refund-1">refund</a> denied', answer.text)
+    assert linked == [f"order-{number}" for number in (6, 5, 4, 3, 2)]
+    own = await client.get("/calls/shop/order-6/refund-1/recent", headers=PANE)
+    assert "order-6" not in own.text
+    assert "<h1>Recent calls</h1>" in (await client.get(f"{CALL}/recent")).text
+
+
 async def test_facts_stand_as_recorded(shop, client):
-    """Each fact with its number and its JSON; one that does not count, with the reason (I12)."""
+    """Each fact in a sentence, with its number, name and JSON below; one that does not count, with
+    the reason (I12).
+    """
     digest = await shop.ask(REF)
     await client.post(f"{CALL}/vote", data=form("approve", digest, reason="It is due."))
     known = await shop.service.decision(REF, timeout_s=60)
     text = await page(client)
     said = words(text)
     for fact in known.facts:
-        assert f"Fact {fact.seq}" in said
+        assert f"Fact {fact.seq}, {type(fact.event).__name__}" in said
+    assert "Vote of ana: approve: It is due. reviewer ana," in said
     assert '"type":"Voted"' in html.unescape(re.sub(r"<[^>]+>", "", text))
     assert "It is due." in said
     late = Voted(verdict="deny", digest=digest)

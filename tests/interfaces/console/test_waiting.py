@@ -59,7 +59,7 @@ async def test_a_row_says_what_its_call_would_do(shop, client):
     await shop.ask("shop/order-19/refund-1", json.dumps(many), tool="mail")
     await listed(client, 3)
     text = html.unescape((await client.get("/")).text)
-    notes = re.findall(r'<p class="row-note row-what">(.*?)</p>', text)
+    notes = re.findall(r'<p class="row-what">(.*?)</p>', text)
     assert notes == [
         "order: A-17 · amount: 480",
         r'Pay 1.50 to "Ann\u202e L"',

@@ -11,6 +11,8 @@ from ayes.interfaces.console import application
 STATIC = Path(application.__file__).parent / "static"
 #: Characters that are longer as HTML.
 LONG = '{"order":"' + "<&>" * 1000 + '","amount":480}'
+#: The first page of the list is full, with calls as they are.
+PATHS = ("/", "/?q=is:mine", "/calls/shop/order-1/refund-1", "/policy/shop", "/operations")
 
 
 def test_the_vendored_files_are_those_of_the_readme():
@@ -22,15 +24,22 @@ def test_the_vendored_files_are_those_of_the_readme():
 async def test_a_page_weighs_less_than_150_kb_with_everything(shop, client):
     """It loads nothing from elsewhere, and no script or style stands in it."""
     for number in range(50):
-        await shop.ask(f"shop/order-{number}/refund-1", LONG)
+        await shop.ask(f"shop/order-{number}/refund-1")
     await listed(client, 50)
-    for path in ("/", "/?q=is:mine", "/calls/shop/order-1/refund-1", "/policy/shop", "/operations"):
+    for path in PATHS:
         page = (await client.get(path)).raise_for_status()
         assert await weight(client, page) < 150_000, path
 
 
+async def test_a_long_call_is_a_short_row(shop, client):
+    await shop.ask("shop/order-1/refund-1", LONG)
+    await listed(client, 1)
+    row = re.search(r'<li class="row".*?</li>', (await client.get("/")).text, re.DOTALL)[0]
+    assert len(row) < 2_000
+
+
 async def weight(client, page):
-    """The bytes that a browser receives for a page and for everything that it loads."""
+    """The bytes of a page and of everything that it loads, not compressed."""
     assert not re.search(r"<style|<script(?! src=)|\son\w+=|style=|https?://", page.text)
     files = set(re.findall(r'(?:src|href)="(/static/[^"#]+)', page.text))
     assert {name.partition("?")[0].rpartition("/")[2] for name in files} >= {
@@ -39,4 +48,4 @@ async def weight(client, page):
         "htmx.min.js",
     }
     loaded = [(await client.get(name)).raise_for_status() for name in files]
-    return sum(one.num_bytes_downloaded for one in (page, *loaded))
+    return sum(len(one.content) for one in (page, *loaded))

@@ -108,11 +108,11 @@ async def test_pages_and_ranges_by_keyboard(shop, visit):
     for call in calls:
         await shop.ask(call)
     page = await visit("/?limit=5")
-    press, boxes = page.keyboard.press, page.locator(".row-select")
+    press, boxes = page.keyboard.press, page.locator("#calls input")
     await expect(shown(page, calls[0])).to_be_visible()
 
     async def selected() -> list[str]:
-        return await page.locator(".row-select:checked").evaluate_all(
+        return await page.locator("#calls input:checked").evaluate_all(
             "all => all.map(b => b.value)"
         )
 
@@ -245,7 +245,7 @@ async def test_eight_at_once_of_which_two_fail(shop, visit):
     for call in calls:
         await shop.ask(call)
     page = await visit()
-    rows = page.locator(".row-select")
+    rows = page.locator("#calls input")
     await expect(rows).to_have_count(8)
     for box in await rows.all():
         await box.check()
