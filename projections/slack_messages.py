@@ -12,6 +12,7 @@ Pure: the same call gives the same message. The rules of this file:
 * Slack's limits hold, and what is cut is said.
 """
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from msgspec import Struct
@@ -24,11 +25,12 @@ from ayes.schemas import events as e
 from ayes.schemas.redaction import REDACTED
 from ayes.schemas.visible import flags, visible
 
-#: The names of the buttons, of the form for a reason, and of its field.
+#: The names of the buttons, of the form for a reason, and of its fields.
 APPROVE: Final = "ayes_approve"
 DENY: Final = "ayes_deny"
 OPEN: Final = "ayes_open"
 REASON: Final = "ayes_reason"
+_CHOSEN: Final = "ayes_chosen"
 #: Of the text of a block, in characters (Slack: 3,000), and of a reason in the form.
 MAX_BLOCK: Final = 2900
 MAX_REASON: Final = 1000
@@ -81,12 +83,21 @@ def is_whole(call: Call, words: Notice) -> bool:
     return not left_out and not any(line.endswith(_ELLIPSIS) for line in words.body.splitlines())
 
 
-def reason_form(button: str, about: str) -> Block:
+def reason_form(button: str, about: str, reasons: Sequence[str] = ()) -> Block:
     """The form that asks for the reason of a denial.
 
     Args:
         about: the call, as people name it.
+        reasons: those that the rule offers.
     """
+    options = [{"text": {"type": "plain_text", "text": one}, "value": one} for one in reasons]
+    choice = {"type": "static_select", "action_id": _CHOSEN, "options": options}
+    text = {
+        "type": "plain_text_input",
+        "action_id": REASON,
+        "multiline": True,
+        "max_length": MAX_REASON,
+    }
     return {
         "type": "modal",
         "callback_id": REASON,
@@ -96,20 +107,17 @@ def reason_form(button: str, about: str) -> Block:
         "close": {"type": "plain_text", "text": "Cancel"},
         "blocks": [
             _note(about),
-            {
-                "type": "input",
-                "block_id": REASON,
-                "optional": True,
-                "label": {"type": "plain_text", "text": "Why? The agent reads it."},
-                "element": {
-                    "type": "plain_text_input",
-                    "action_id": REASON,
-                    "multiline": True,
-                    "max_length": MAX_REASON,
-                },
-            },
+            *([_optional("One of the reasons of the rule", choice)] if reasons else []),
+            _optional("Why? The agent reads it.", text),
         ],
     }
+
+
+def reason_given(view: Block) -> str:
+    """The reason in a form that was sent: the chosen one, and what was typed below it."""
+    values = view["state"]["values"]
+    chosen = values.get(_CHOSEN, {}).get(_CHOSEN, {}).get("selected_option") or {}
+    return "\n".join(filter(None, (chosen.get("value"), values[REASON][REASON].get("value"))))
 
 
 def escape(text: str) -> str:
@@ -169,6 +177,17 @@ def _revocation(call: Call) -> list[Block]:
     why = f": {reason}" if reason else "."
     answered = " and answered in its place" if call.answer else ""
     return [_note(f"{author_of(call.revoked)} took the approval back before it ran{answered}{why}")]
+
+
+def _optional(label: str, element: Block) -> Block:
+    """A field of a form, which may stay empty."""
+    return {
+        "type": "input",
+        "block_id": element["action_id"],
+        "optional": True,
+        "label": {"type": "plain_text", "text": label},
+        "element": element,
+    }
 
 
 def _note(text: str) -> Block:

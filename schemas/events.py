@@ -405,6 +405,8 @@ class ApprovalRequested(Event, frozen=True, tag="ApprovalRequested"):
     undoing: Undoing | None = None
     #: What it does in one line, as its tool declares it, without secrets; empty: it declares none.
     title: str = ""
+    #: Reasons that are offered to people who deny or answer.
+    reasons: tuple[str, ...] = ()
 
 
 class OnCall(Struct, frozen=True, omit_defaults=True, gc=False):

@@ -51,6 +51,7 @@
     stages = [{voters = ["@leads"], expires_in_s = 3600}]  # with escalate: who is asked in turn;
                                                 # "oncall:desk": the people on call then
     ask_in = ["slack:C0123ABCD"]                # chat channels that ask too, with buttons
+    reasons = ["Duplicate", "Wrong amount"]     # offered to people who deny or answer
 
     [[budget]]
     name = "refunds"
@@ -150,6 +151,10 @@ _TOOL_PATTERN: Final = re.compile(r"[A-Za-z0-9_./*?-]+", re.ASCII)
 #: Public channels of Slack begin with C, private ones with C or G.
 _CHANNEL: Final = re.compile(r"slack:[CG][A-Z0-9]{2,30}", re.ASCII)
 MAX_RULES: Final = 1000
+#: Each has a key of its own.
+MAX_REASONS: Final = 9
+#: In characters: no button of Slack has more.
+_MAX_REASON: Final = 75
 #: Each is copied into every approval request on which it could vote.
 MAX_SECOND_NAMES: Final = 1000
 #: The size of the cache of rules by tool.
@@ -227,6 +232,19 @@ def _checked_channel(channel: str) -> str:
 type ChatChannel = Annotated[str, AfterValidator(_checked_channel)]
 
 
+def _checked_reason(reason: str) -> str:
+    if reason != reason.strip() or not reason.isprintable() or not 0 < len(reason) <= _MAX_REASON:
+        raise ValueError(
+            f"{cited(reason)} cannot be offered. Write 1 to {_MAX_REASON} characters in one line, "
+            "all visible, without blanks around them."
+        )
+    return reason
+
+
+#: A reason that people may choose.
+type Reason = Annotated[str, AfterValidator(_checked_reason)]
+
+
 class Also(TomlModel):
     """People who must agree too."""
 
@@ -259,6 +277,7 @@ _OF_QUESTIONS: Final = (
     "on_timeout",
     "stages",
     "ask_in",
+    "reasons",
 )
 
 
@@ -299,6 +318,8 @@ class Rule(TomlModel):
     stages: Annotated[tuple[Next, ...], Field(strict=False)] = ()
     #: Channels of chats, as `slack:` and the channel's id.
     ask_in: Annotated[tuple[ChatChannel, ...], Field(strict=False)] = ()
+    #: Offered to people who deny or answer.
+    reasons: Annotated[tuple[Reason, ...], Field(strict=False, max_length=MAX_REASONS)] = ()
 
     @model_validator(mode="before")
     @classmethod

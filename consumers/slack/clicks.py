@@ -29,7 +29,14 @@ from ayes.consumers.slack.buttons import Button
 from ayes.consumers.slack.questions import PREFIX, SlackQuestions
 from ayes.ledger.clients.reviewers import Ballot, Reviewer
 from ayes.ledger.clients.services import Ledger
-from ayes.projections.slack_messages import APPROVE, DENY, OPEN, REASON, reason_form
+from ayes.projections.slack_messages import (
+    APPROVE,
+    DENY,
+    OPEN,
+    REASON,
+    reason_form,
+    reason_given,
+)
 from ayes.schemas import events as e
 from ayes.schemas.digest import text_digest
 from ayes.schemas.errors import AlreadyFilled, ApprovalsError, NotAllowed
@@ -124,9 +131,9 @@ class SlackClicks:
                 return _NOT_OURS
             if button.verdict == "approve":
                 return await self._vote(button, user, "")
-            await self._check(button, user)
+            asking = await self._check(button, user)
             about = f"{button.call}, digest {button.digest[:12]}"
-            form = reason_form(body["actions"][0]["value"], about)
+            form = reason_form(body["actions"][0]["value"], about, asking.reasons)
             await self._questions.slack.show_form(body["trigger_id"], form)
             return ""
 
@@ -139,7 +146,7 @@ class SlackClicks:
         if button is None or button.verdict != "deny":
             _log.warning("a form that is not ours was sent", user=user["id"])
             return
-        reason = view["state"]["values"][REASON][REASON].get("value") or ""
+        reason = reason_given(view)
         await self._answer(button.channel, user, lambda: self._vote(button, user, reason))
 
     async def _on_command(
@@ -216,8 +223,8 @@ class SlackClicks:
             for vote in votes
         )
 
-    async def _check(self, button: Button, user: dict[str, Any]) -> None:
-        """Refuse a vote that could not count, before the reason is asked for.
+    async def _check(self, button: Button, user: dict[str, Any]) -> e.ApprovalRequested:
+        """Refuse a vote that could not count, before the reason is asked for. Returns the question.
 
         Raises:
             Refused: as of `Reviewer.vote`.
@@ -225,6 +232,8 @@ class SlackClicks:
         reviewer = await self._as_reviewer(await self._reviewer_of(button.ref.workspace, user))
         call = await self._ledger.known_call(button.ref)
         await reviewer.check_vote(call, e.Voted(verdict=button.verdict, digest=button.digest))
+        assert call.approval_request  # else the vote was refused
+        return call.approval_request
 
     async def _reviewer_of(self, workspace: str, user: dict[str, Any]) -> str:
         """The reviewer whose account this is, by their own word or by the organisation's policy.

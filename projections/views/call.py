@@ -262,6 +262,8 @@ class Question(Struct, frozen=True):
     valid_for_s: float | None
     #: `typed`: whoever approves it types the name of the tool.
     confirm: e.Confirm | None
+    #: Reasons that are offered to people who deny or answer.
+    reasons: tuple[str, ...]
     #: The people asked later, because nobody decided in time.
     asked_as_well: tuple[str, ...]
     #: Who of them was on call, or why nobody was asked who is.

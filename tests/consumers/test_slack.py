@@ -69,6 +69,7 @@ name = "refunds"
 tools = ["refund"]
 then = "ask"
 voters = ["ana", "ben", "cai"]
+reasons = ["Duplicate", "Wrong amount"]
 ask_in = ["slack:{CHANNEL}"]
 
 [[rule]]
@@ -331,15 +332,16 @@ async def test_a_command_stops_and_resumes(site, slack):
 
 
 async def test_a_denial_asks_for_the_reason(site, slack):
-    """The model reads it."""
+    """The model reads it: one that the rule offers, and what somebody types."""
     ref, message = await site.ask("denied")
     await slack.click(message, DENY, "U0BEN")
     [view] = await slack.until(lambda: slack.views)
     assert await site.votes(ref) == []
-    [took] = await slack.submit(view, "It was paid in May.", "U0BEN")
+    [took] = await slack.submit(view, "It was paid in May.", "U0BEN", chosen=1)
     assert took < 3
     decided = await site.fact(ref.decided)
-    assert (decided.event.voters, decided.event.reason) == (("ben",), "It was paid in May.")
+    reason = "Wrong amount\nIt was paid in May."
+    assert (decided.event.voters, decided.event.reason) == (("ben",), reason)
     await ended(site, message)
     assert "was denied" in message["text"]
 

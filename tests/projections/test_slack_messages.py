@@ -159,8 +159,11 @@ def test_without_a_console_a_message_names_the_commands():
 
 
 def test_the_form_for_a_reason_keeps_slacks_limits():
-    form = reason_form("v" * 600, "acme/t1/1-0, digest 3f9a")
+    longest = ["x" * 75] * 9
+    form = reason_form("v" * 600, "acme/t1/1-0, digest 3f9a", longest)
+    _, choice, text = form["blocks"]
     assert form["private_metadata"] == "v" * 600
     assert len(form["title"]["text"]) <= 24
-    assert len(form["blocks"][1]["label"]["text"]) <= 2000
-    assert form["blocks"][1]["element"]["max_length"] <= 3000
+    assert len(text["label"]["text"]) <= 2000
+    assert text["element"]["max_length"] <= 3000
+    assert [one["text"]["text"] for one in choice["element"]["options"]] == longest

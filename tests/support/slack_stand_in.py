@@ -124,11 +124,23 @@ class SlackStandIn:
         }
 
     async def submit(
-        self, view: dict[str, Any], reason: str | None, user: str, *, team: str = TEAM
+        self,
+        view: dict[str, Any],
+        reason: str | None,
+        user: str,
+        *,
+        team: str = TEAM,
+        chosen: int | None = None,
     ) -> list[float]:
-        """Somebody sends a form."""
-        [field] = [one for one in view["blocks"] if one["type"] == "input"]
-        given = {field["element"]["action_id"]: {"type": "plain_text_input", "value": reason}}
+        """Somebody sends a form, in which they chose an option or none."""
+        values = {}
+        for field in (one for one in view["blocks"] if one["type"] == "input"):
+            element = field["element"]
+            given: dict[str, Any] = {"type": element["type"], "value": reason}
+            if options := element.get("options"):
+                option = None if chosen is None else options[chosen]
+                given = {"type": element["type"], "selected_option": option}
+            values[field["block_id"]] = {element["action_id"]: given}
         payload = {
             "type": "view_submission",
             "team": {"id": TEAM, "domain": "example"},
@@ -136,7 +148,7 @@ class SlackStandIn:
             "api_app_id": "A0001",
             "token": "verification",
             "trigger_id": "1.2.3",
-            "view": view | {"state": {"values": {field["block_id"]: given}}},
+            "view": view | {"state": {"values": values}},
             "response_urls": [],
             "is_enterprise_install": False,
             "enterprise": None,

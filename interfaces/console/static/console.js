@@ -635,6 +635,7 @@ const KEYS = {
   d: () => act("d"),
   e: () => act("e"),
   r: () => act("r"),
+  ...Object.fromEntries([..."123456789"].map((key) => [key, () => act(key)])),
   A: decideSelected,
   g: () => { afterG = Date.now(); },
   "/": search,
@@ -645,10 +646,20 @@ function act(key) {
   const shown = article();
   if (list && named() && shown?.dataset.call !== named()) return say(EARLY);
   if (!shown) return say("There is no call on this page.");
-  const button = find(`[data-key="${key}"]`, shown);
+  const button = find(`[open] [data-key="${key}"]`, shown) ?? find(`[data-key="${key}"]`, shown);
   if (!button) return say("You cannot do that with this call.");
   button.click();
   if (button.parentElement.open) find(TEXT, button.parentElement)?.focus();
+}
+
+/* Write a reason of the rule into its form, below what somebody typed. */
+function fill({ form, dataset }) {
+  const field = find(TEXT, form);
+  const isOffered = all("[data-reason]", form).some((one) => one.dataset.reason === field.value);
+  form.closest("details").open = true;
+  field.value = [isOffered ? "" : field.value.trim(), dataset.reason].filter(Boolean).join("\n");
+  field.dispatchEvent(new Event("input", { bubbles: true }));
+  field.focus();
 }
 
 /* Where the reader came from, else the first page. */
@@ -844,6 +855,8 @@ function onClick(event) {
   if (target.matches("#calls input")) selectRange(target, event.shiftKey);
   const action = target.closest("[data-action]");
   if (action) ACTIONS[action.dataset.action](action, event);
+  const reason = target.closest("[data-reason]");
+  if (reason) fill(reason);
   const column = target.closest("[data-sort]");
   if (column) sortRows(column);
   const fold = target.closest("[data-rows]");

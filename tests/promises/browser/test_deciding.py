@@ -239,6 +239,33 @@ async def test_the_name_of_the_tool_is_typed(shop, visit):
     assert len(await votes(shop)) == 1
 
 
+async def test_a_reason_of_the_rule_is_one_key(shop, visit):
+    """A digit opens the denial with the reason, which may be changed; in a text it is a digit."""
+    rules = f'{POLICY}reasons = ["Duplicate", "Wrong amount"]\n'
+    async with Ledger.connect(shop.server.store.path, role="operator") as operator:
+        await operator.append(policy_slot("shop", 2), applied(rules))
+    await shop.ask(CALL)
+    page = await visit(f"/calls/{CALL}")
+    press = page.keyboard.press
+    await expect(shown(page)).to_be_visible()
+    await press("r")
+    await button(page, "Duplicate 1").locator("visible=true").click()
+    await expect(page.get_by_label("What the model gets")).to_have_value("Duplicate")
+    assert not await violations(page)
+    await press("Escape")
+    await press("1")
+    await expect(page.get_by_label("Why not")).to_have_value("Duplicate")
+    await press("Escape")
+    await press("d")
+    await page.keyboard.type(" of A-12")
+    await press("Escape")
+    await press("2")
+    await press("Control+Enter")
+    assert await decision(shop) == "Denied"
+    [vote] = await votes(shop)
+    assert vote.reason == "Duplicate of A-12\nWrong amount"
+
+
 async def test_eight_at_once_of_which_two_fail(shop, visit):
     """All are listed first; each is one vote, and the two decided meanwhile are reported."""
     calls = [f"shop/order-{number}/refund-1" for number in range(8)]
