@@ -405,6 +405,8 @@ class ApprovalRequested(Event, frozen=True, tag="ApprovalRequested"):
     undoing: Undoing | None = None
     #: What it does in one line, as its tool declares it, without secrets; empty: it declares none.
     title: str = ""
+    #: How many seconds the console holds a vote before it sends it, so that it can be undone.
+    undo_s: int = 0
     #: Reasons that are offered to people who deny or answer.
     reasons: tuple[str, ...] = ()
 

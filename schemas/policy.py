@@ -12,6 +12,7 @@
     resumes_needed = 2                          # so many people must; absent: 1
     unmapped_requesters = "deny"                # deny | exclude_nobody; absent: deny
     policies_need_approval = false              # the organisation's: each version needs approval
+    undo_s = 5                                  # for so long a vote in the console can be undone
 
     [people]
     ana = ["ana@corp.example", "slack:U17"]     # accounts of the reviewer ana; each counts as ana
@@ -491,6 +492,9 @@ class Policy(TomlModel):
     unmapped_requesters: UnmappedRequesters = "deny"
     #: The organisation's: workspaces' policies count only if people approved exactly their text.
     policies_need_approval: bool = False
+    #: How long the console holds a vote, which can be undone until then. None: not at all, unless
+    #: the other policy says so.
+    undo_s: Annotated[int, Field(ge=0, le=30)] | None = None
     #: By person, in order of preference.
     contacts: dict[str, Contacts] = Field(default_factory=dict)
     rooms: dict[str, Contact] = Field(default_factory=dict)

@@ -440,6 +440,7 @@ def question(
         editor_counts=rule.editor_counts and beside.editor_counts,
         confirm=rule.confirm or beside.confirm,
         valid_for_s=_valid_for_s(ruling),
+        undo_s=policies.limit("undo_s") or 0,
         reasons=rule.reasons or beside.reasons,
     )
     return replace(asking, people=policies.accounts(_may_ever_act(asking)))

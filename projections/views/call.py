@@ -262,6 +262,8 @@ class Question(Struct, frozen=True):
     valid_for_s: float | None
     #: `typed`: whoever approves it types the name of the tool.
     confirm: e.Confirm | None
+    #: How many seconds the console holds a vote before it sends it, so that it can be undone.
+    undo_s: int
     #: Reasons that are offered to people who deny or answer.
     reasons: tuple[str, ...]
     #: The people asked later, because nobody decided in time.

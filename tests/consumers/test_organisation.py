@@ -23,7 +23,7 @@ from ayes.ledger.judging.policies import (
     evaluate,
     required,
 )
-from ayes.ledger.judging.verdict import Case
+from ayes.ledger.judging.verdict import Case, question
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.validity import call_of
 from ayes.schemas import events as e
@@ -164,6 +164,24 @@ def test_the_lower_limit_and_either_list_count():
     assert [both.grantable(tool) for tool in ("wire", "payout", "refund")] == [False, False, True]
     assert both.behind("desk-7") == ("otto", "olga")
     assert both.behind("") == ()
+
+
+@pytest.mark.parametrize(
+    ("own", "over", "counts"),
+    [
+        ("", "", 0),
+        ("undo_s = 9", "", 9),
+        ("", "undo_s = 5", 5),
+        ("undo_s = 9", "undo_s = 5", 5),
+        ("undo_s = 9", "undo_s = 0", 0),
+        ("undo_s = 0", "undo_s = 5", 0),
+    ],
+)
+def test_of_two_times_to_undo_a_vote_the_shorter_counts(own: str, over: str, counts: int):
+    """So the organisation can set one for all workspaces, or forbid it with 0."""
+    both, ruling = judged(own, f"{over}\n{rule('over', 'ask', 'reasons = ["Twice"]')}")
+    asking = question(both, ruling, digest=WISH.digest, requester="rita", agents=())
+    assert (asking.undo_s, asking.reasons) == (counts, ("Twice",))
 
 
 # --------------------------------------------------------------------------------- with a real gate

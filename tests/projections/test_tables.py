@@ -77,6 +77,7 @@ LEFT = {
     "ApprovalRequested.people": "the table of the policy's text",
     "ApprovalRequested.editor_counts": "a setting of the policy's text",
     "ApprovalRequested.confirm": "a setting of the policy's text",
+    "ApprovalRequested.undo_s": "a setting of the policy's text",
     "ApprovalRequested.reasons": "a setting of the policy's text",
     "ApprovalRequested.own": "as `ApprovalRequested.excluded`",
     "ApprovalRequested.undoing": "the class is in the tool's declaration, and rules name it",

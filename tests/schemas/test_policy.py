@@ -227,6 +227,7 @@ def test_every_key_above_the_rules_is_read():
         deny_repeats = 0
         calls_per_thread = 500
         questions_per_thread = 50
+        undo_s = 5
         never_grant = ["payout", "grant_*"]
         [groups]
         desk = ["olga", "otto"]
@@ -240,6 +241,7 @@ def test_every_key_above_the_rules_is_read():
         500,
         50,
     )
+    assert (policy.undo_s, Policy().undo_s) == (5, None)
     assert [policy.never_granted(tool) for tool in ("payout", "grant_x", "pay", "refund")] == [
         True,
         True,
@@ -477,8 +479,12 @@ def test_airline_example_asks_before_changes():
             ["line 5, rule 'a'", f"'{key}' is not a key of a rule", "above the first [[rule]]"],
         ) for key, value in (
             ("never_grant", '["x"]'), ("deny_repeats", "3"), ("calls_per_thread", "1"),
-            ("questions_per_thread", "1"), ("groups", "{}"), ("owners", "{}"),
+            ("questions_per_thread", "1"), ("groups", "{}"), ("owners", "{}"), ("undo_s", "5"),
         )),
+        ("undo_s = -1", ["line 1", "greater than or equal to 0"]),
+        ("undo_s = 31", ["line 1", "less than or equal to 30"]),
+        ("undo_s = 0.5", ["line 1", "valid integer"]),
+        ("deny_repeats = -1", ["line 1", "greater than or equal to 0"]),
         ("\ncalls_per_thread = 0", ["line 2", "greater than or equal to 1"]),
         ("questions_per_thread = 1.5", ["line 1", "valid integer"]),
         ('never_grant = ["a b"]', ["line 1: 'never_grant', item 1: 'a b' is not a valid pattern"]),
