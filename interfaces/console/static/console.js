@@ -18,7 +18,6 @@ const LIVE_MS = 2000;      // so are the items of [data-live]
 const COUNT_MS = 4000;     // the numbers of the header are read again at most this often
 const SOON_MS = 3.6e6;     // a deadline is near
 const SAID_MS = 3000;      // how long it is shown that a key did nothing
-const LATE_MS = 2000;      // a vote is sent at its end, or so long after it, or not at all
 const LOST = "The connection is lost. It is tried again by itself.";
 const NO_ANSWER = "The console does not answer.";
 const EARLY = "Too early: this call has just appeared. Press again.";
@@ -169,7 +168,8 @@ function enhance(within) {
   restoreDrafts(within);
   const call = within.matches?.("article.call") ? within : find("article.call", within);
   if (!call) return;
-  if (held.has(call.dataset.call)) setAside(call);
+  startUndoing();
+  undoing?.enhance(call);
   call.tabIndex = -1;
   setTimeout(() => call.setAttribute("data-ready", ""), SHOWN_FOR_MS);
 }
@@ -364,7 +364,7 @@ function merge(page) {
   }
   if (came.length === 1) announce(`New call: ${titleOf(came[0]).textContent.trim()}`);
   if (came.length > 1) announce(`${came.length} new calls`);
-  markHeld();
+  undoing?.markHeld();
   find("#nothing").hidden = rows().length > 0;
   if (isDesk() && !named()) select(staying()[0], { focus: false });
 }
@@ -435,129 +435,36 @@ function goOn(call) {
   if (row && row === current() && isDesk()) select(neighbour(1) ?? neighbour(-1));
 }
 
-// Votes that can be undone: this tab holds them until their end, and then sends them. The store of
-// the tab has what is sent, that of the browser what to say if the tab is closed. A vote that is no
-// longer in the latter was undone or sent.
+// Votes that can be undone (undo.js), once a form allows it or an earlier page has left some.
 
 const HELD = `held:${visitor}:`;
-const CAST = { approve: "Approved", deny: "Denied", answer: "Answered" };
-const held = new Map();  // by call, the newest last: its line, and its timer
+let undoing, starting;
+function startUndoing() {
+  const isNeeded = find("form[data-undo]") || Object.keys(localStorage).some((key) => key.startsWith(HELD));
+  if (starting || !isNeeded) return;
+  const given = {
+    HELD, NO_ANSWER, all, announce, countSelected, find, goOn, isDesk, isLeaving, parsed, rowOf, rows,
+    say, select, signInAgain, visitor, voted,
+  };
+  starting = import(document.body.dataset.undo).then(
+    ({ start }) => {
+      undoing = start(given);
+      const call = find("article.call");
+      if (call) undoing.enhance(call);
+    },
+    () => {
+      starting = null;
+      unanswered("No vote can be held; try again.");
+    },
+  );
+}
 
-/* Whether the vote of this form is not to be sent now; one that cannot be kept is. */
-function hold(form, button) {
-  const shown = form.closest("article.call");
-  const { call } = shown.dataset;
-  if (held.has(call)) takeHeld(call);
-  if (localStorage.getItem(HELD + call))
-    return say("Another page holds a vote of yours on this call."), true;
-  const fields = [...new FormData(form, button)];
-  const text = `${CAST[new Map(fields).get("verdict")]}: ${form.dataset.what}, ${call}`;
-  const note = { text, until: Date.now() + 1000 * form.dataset.undo };
-  try {
-    sessionStorage.setItem(HELD + call, JSON.stringify(fields));
-    localStorage.setItem(HELD + call, JSON.stringify(note));
-  } catch {
-    return false;
-  }
-  keepHeld(call, note);
-  setAside(shown);
-  announce(`${text}. It is not sent yet: u undoes it.`);
-  goOn(call);
+/* Whether the vote of this form is not to be sent now. */
+function isHeld(form, button) {
+  if (undoing) return undoing.hold(form, button);
+  startUndoing();
+  say(EARLY);
   return true;
-}
-
-function keepHeld(call, { text, until }) {
-  const line = heldLine(text, () => undo(call));
-  held.set(call, { line, timer: setTimeout(() => send(call), until - Date.now()) });
-  markHeld();
-}
-
-function heldLine(text, press) {
-  const line = find("#held template").content.firstElementChild.cloneNode(true);
-  find("span", line).textContent = text;
-  find("button", line).addEventListener("click", press);
-  find("#held").prepend(line);
-  return line;
-}
-
-/* No other vote is cast on a call whose vote is held. */
-function setAside(call) {
-  all("form[data-undo]", call).forEach((form) => form.remove());
-  find(".decide > .actions", call)?.replaceWith("Your vote is not sent yet.");
-}
-
-function markHeld() {
-  for (const row of rows().filter((one) => !isLeaving(one))) {
-    const isHeld = held.has(row.dataset.call);
-    row.classList.toggle("held", isHeld);
-    const box = find("input", row);
-    box.disabled = isHeld;
-    box.checked &&= !isHeld;
-  }
-  countSelected();
-}
-
-/* Hold a vote no longer, and return it; null if another tab did. */
-function takeHeld(call) {
-  const { line, timer } = held.get(call) ?? {};
-  held.delete(call);
-  clearTimeout(timer);
-  line?.remove();
-  markHeld();
-  const [note, fields] = [localStorage, sessionStorage].map((store) => {
-    const kept = store.getItem(HELD + call);
-    store.removeItem(HELD + call);
-    return JSON.parse(kept);
-  });
-  return note && { ...note, fields };
-}
-
-/* A vote whose end is long past, since the page slept, is no longer sure to be meant. */
-async function send(call) {
-  const vote = takeHeld(call);
-  if (!vote?.fields) return;
-  if (Date.now() > vote.until + LATE_MS) return unsent(call, vote, "This page was not running.");
-  const body = new FormData();
-  vote.fields.forEach(([name, value]) => body.append(name, value));
-  const headers = { "HX-Request": "true", "Ayes-Visitor": visitor };
-  const keepalive = JSON.stringify(vote.fields).length < 20_000;  // browsers allow 64 KiB
-  const request = { method: "POST", headers, body, keepalive };
-  const answer = await fetch(`/calls/${call}/vote`, request).catch(() => null);
-  const taken = answer?.headers.get("HX-Trigger");
-  if (taken) return voted(JSON.parse(taken)["ayes:voted"]);
-  if (answer?.status === 401) signInAgain();
-  const problem = answer && find(".problem p", parsed(await answer.text()))?.textContent;
-  unsent(call, vote, problem ?? (answer ? `The console answered ${answer.status}.` : NO_ANSWER));
-}
-
-function undo(call) {
-  const vote = takeHeld(call);
-  if (!vote) return say("No vote can be undone: each was sent.");
-  say(`Undone: “${vote.text}”.`);
-  const row = rowOf(call);
-  if (row && isDesk()) select(row);
-  else location.assign(`/calls/${call}`);
-}
-
-function unsent(call, vote, why) {
-  const text = `Not sent: “${vote.text}”. ${why}`;
-  const line = heldLine(text, () => line.remove());
-  find("button", line).textContent = "Close";
-  Object.assign(find("a", line), { href: `/calls/${call}`, hidden: false });
-  announce(text);
-}
-
-/* Hold on what this tab held on the page before, and report what a closed one dropped. */
-function resumeHeld() {
-  for (const key of Object.keys(localStorage).filter((one) => one.startsWith(HELD))) {
-    const call = key.slice(HELD.length);
-    const note = JSON.parse(localStorage.getItem(key));
-    const left = note.until + LATE_MS - Date.now();
-    if (held.has(call)) continue;
-    if (left < 0) unsent(call, takeHeld(call), "Its page was closed before.");
-    else if (sessionStorage.getItem(key)) keepHeld(call, note);
-    else setTimeout(resumeHeld, left + 1);
-  }
 }
 
 // Other pages: the items of [data-live] are read again when something has happened to one of them.
@@ -770,7 +677,7 @@ const KEYS = {
   e: () => act("e"),
   r: () => act("r"),
   ...Object.fromEntries([..."123456789"].map((key) => [key, () => act(key)])),
-  u: () => undo([...held.keys()].at(-1)),
+  u: () => undoing ? undoing.undoLast() : say("No vote can be undone: each was sent."),
   A: decideSelected,
   g: () => { afterG = Date.now(); },
   "/": search,
@@ -915,8 +822,7 @@ function happened(type, { data, lastEventId }) {
     if (event.seq <= newest.get(event.call)?.seq) return;
     newest.set(event.call, event);
     if (type === "decided") {
-      if (held.has(event.call))
-        unsent(event.call, takeHeld(event.call), `Meanwhile: ${outcome(event)}.`);
+      undoing?.decided(event.call, outcome(event));
       gone.add(event.call);
       leave(rowOf(event.call), outcome(event));
     }
@@ -1036,7 +942,7 @@ function onSubmit(event) {
   if (form.matches(".search"))  // of what is empty, only the query need stand in the address
     for (const field of form.elements) field.disabled = field.name && field.name !== "q" && !field.value;
   if (form.getAttribute("method") !== "post") return;
-  if (form.dataset.sent || (form.dataset.undo && hold(form, event.submitter))) {
+  if (form.dataset.sent || (form.dataset.undo && isHeld(form, event.submitter))) {
     event.preventDefault();
     return event.stopImmediatePropagation();
   }
@@ -1092,7 +998,6 @@ document.body.addEventListener("ayes:voted", ({ detail }) => voted(detail));
 
 items(document).forEach((item) => sent.set(item, item.outerHTML));
 settleSent();
-resumeHeld();
 enhance(document);
 if (list) {
   countSelected();
