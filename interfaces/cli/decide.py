@@ -39,7 +39,7 @@ from ayes.interfaces.cli.options import (
     option,
 )
 from ayes.interfaces.cli.outcome import report, report_end, standing
-from ayes.interfaces.cli.terminal import output
+from ayes.interfaces.cli.terminal import cards, output
 from ayes.interfaces.cli.terminal.output import print_data, print_json, print_line, print_message
 from ayes.interfaces.cli.terminal.prompt import read_line, text_or_stdin
 from ayes.ledger.call import Call
@@ -49,10 +49,18 @@ from ayes.ledger.descriptions import describe_decision
 from ayes.ledger.lifecycle import Status
 from ayes.ops.actions.searching import asked_of, seen_by
 from ayes.ops.actions.views import saved_view
-from ayes.ops.actions.votes import GATE_S, late_result, open_tally, seen_by_gate
+from ayes.ops.actions.votes import (
+    GATE_S,
+    late_result,
+    open_tally,
+    seen_by_gate,
+    vote_as_shown,
+    wants_typed,
+)
 from ayes.projections import pending as queue
 from ayes.projections.call_order import OLDEST, CallOrder
 from ayes.projections.call_query import ALL, OF_DECIDED, CallQuery, Seen
+from ayes.projections.display.values import in_brief
 from ayes.projections.doubt import CallInDoubt
 from ayes.projections.pending import BadEntry, Entry
 from ayes.projections.saved_views import SavedView
@@ -63,7 +71,6 @@ from ayes.schemas.errors import (
     ApprovalsError,
     BadId,
     BadInput,
-    NotOpen,
 )
 from ayes.schemas.ids import token
 from ayes.schemas.slots import CallRef
@@ -146,7 +153,7 @@ async def pending(
         for entry in entries:
             print_data(queue.encode(_named(entry)).decode())
     elif entries:
-        output.print_pending(entries, output.console())
+        cards.print_pending(entries, output.console())
         which = "oldest" if order == OLDEST else "first"
         shown = "" if len(entries) == waiting else f", the {which} {len(entries)} shown"
         print_message()
@@ -250,8 +257,8 @@ def _print_change(call: str, entry: Entry | BadEntry | None, *, json: bool) -> N
         print_data(f'{{"call":"{call}","open":{found}}}')
     elif entry:
         flaw = f"  [{entry.flaw}]" if entry.flaw else ""
-        shown = f"{entry.tool} {entry.arguments}  {entry.digest[:SHORT]}{flaw}"
-        print_line(f"asked    {call}  {shown}")
+        what = entry.title or in_brief(entry.arguments)
+        print_line(f"asked    {call}  {entry.tool}  {what}  {entry.digest[:SHORT]}{flaw}")
 
 
 async def _how(ledger: Ledger, call: str) -> str:
@@ -391,7 +398,7 @@ async def vote(
             at_terminal = sys.stdin.isatty() and sys.stderr.isatty()
             ask = at_terminal and not any(confirmation) and not ballot.typed
             if ask or not session.json:  # the stderr of a program has JSON errors only
-                output.print_question(known, output.console(stderr=True), ballot.arguments)
+                cards.print_question(known, output.console(stderr=True), ballot.arguments)
             if ask:
                 typed = await _confirm_one(known, ballot.verdict)
                 if typed is None:
@@ -426,7 +433,7 @@ async def _vote_on_all(
 
 async def _confirm_all(shown: Sequence[Entry], verdict: str) -> bool:
     """Display the calls, and ask the person at the terminal."""
-    output.print_pending(shown, output.console(stderr=True))
+    cards.print_pending(shown, output.console(stderr=True))
     calls = "1 call waits" if len(shown) == 1 else f"{len(shown):,} calls wait"
     if not sys.stdin.isatty():
         raise BadInput(
@@ -439,8 +446,7 @@ async def _confirm_all(shown: Sequence[Entry], verdict: str) -> bool:
 
 async def _confirm_one(call: Call, verdict: e.Verdict) -> str | None:
     """Ask the person at the terminal. What they typed for `Reviewer.vote`; None: no vote."""
-    asking = call.approval_request
-    if asking is None or asking.confirm != "typed" or verdict not in ("approve", "break_glass"):
+    if not wants_typed(call, verdict):
         return "" if await confirm(_ASKS[verdict]) else None
     print_message(f"{_ASKS[verdict]} Type the name of the tool, or nothing to leave it:")
     return await read_line() or None
@@ -484,16 +490,7 @@ async def _vote_as_shown(
 ) -> ApprovalsError | None:
     """Vote on exactly what was displayed; returns the error, if any."""
     try:
-        known = await ledger.known_call(shown.ref)
-        digest = known.approval_request.digest if known.approval_request else ""
-        if (known.wish.tool, known.wish.arguments, digest) != (
-            shown.tool,
-            shown.arguments,
-            shown.digest,
-        ):
-            raise NotOpen(f"{shown.ref} is not what was shown. Look at it by itself: ayes show.")
-        # Request and approval request are facts in slots: what was compared is what is voted on.
-        await ledger.reviewer(name).vote(shown.ref, structs.replace(ballot, digest=digest))
+        await vote_as_shown(ledger, shown, name, ballot)
     except ApprovalsError as problem:
         return problem
     return None

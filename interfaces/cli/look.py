@@ -17,7 +17,7 @@ from ayes.interfaces.cli.options import (
     argument,
     option,
 )
-from ayes.interfaces.cli.terminal import output
+from ayes.interfaces.cli.terminal import cards, output
 from ayes.interfaces.cli.terminal.output import (
     print_data,
     print_json,
@@ -46,7 +46,7 @@ app: Final = commands()
 
 @command(app, examples="ayes show shop/order-17/refund-1")
 async def show(call: CallArgument, session: Session) -> None:
-    """Show every fact about a call."""
+    """Show every fact about a call, and all that it runs with."""
     ref = CallRef.parse(call)
     async with session.connect("observer") as ledger:
         known = await ledger.known_call(ref)
@@ -55,6 +55,8 @@ async def show(call: CallArgument, session: Session) -> None:
     if known.undoing is not None:
         title += f", class: {describe_undoing(known.undoing, known.undo_until)}"
     _print(facts, title, json=session.json)
+    if not session.json:
+        cards.print_arguments(known, output.console())
 
 
 @command(app)

@@ -1,16 +1,43 @@
-"""What became of a vote."""
+"""Votes on what was displayed, and what became of them."""
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from ayes.ledger.call import Call
+from ayes.ledger.clients.reviewers import Ballot
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.judging.votes import Tally
+from ayes.projections.pending import Entry
 from ayes.projections.views.call import CallState, call_state
 from ayes.schemas import events as e
 from ayes.schemas.errors import NotOpen
 
 #: The gate decides within milliseconds. What is not decided after this waits for something.
 GATE_S: Final = 3.0
+
+
+async def vote_as_shown(ledger: Ledger, shown: Entry, name: str, ballot: Ballot) -> Call:
+    """Vote on exactly what an entry of the queue displayed.
+
+    Raises:
+        NotOpen: the log has another tool, other arguments or another digest.
+        ApprovalsError: as of `Reviewer.vote`.
+    """
+    known = await ledger.known_call(shown.ref)
+    digest = known.approval_request.digest if known.approval_request else ""
+    found = (known.wish.tool, known.wish.arguments, digest)
+    if found != (shown.tool, shown.arguments, shown.digest):
+        raise NotOpen(f"{shown.ref} is not what was shown. Look at it by itself: ayes show.")
+    # Request and approval request are facts in slots: what was compared is what is voted on.
+    return await ledger.reviewer(name).vote(shown.ref, replace(ballot, digest=digest))
+
+
+def wants_typed(call: Call, verdict: e.Verdict) -> bool:
+    """Whether its rule wants the name of the tool typed for this verdict."""
+    asking = call.approval_request
+    is_typed = asking is not None and asking.confirm == "typed"
+    return is_typed and verdict in ("approve", "break_glass")
 
 
 async def seen_by_gate(ledger: Ledger, call: Call, within_s: float = GATE_S) -> Call:

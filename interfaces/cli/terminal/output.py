@@ -12,27 +12,17 @@ import json as jsonlib
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
 
 import msgspec
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from ayes.ledger.call import Call
-from ayes.ledger.descriptions import describe_chain, describe_undoing, mode_words
 from ayes.projections.doubt import CallInDoubt
-from ayes.projections.pending import Entry
-from ayes.projections.views.call import SHORT, changes, quorum_words, quorums_of
 from ayes.projections.views.fact import Wishes, _short, fact_row, late_words, voids_of, wishes_of
-from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
-from ayes.schemas.digest import call_digest
 from ayes.schemas.slots import CallRef
 from ayes.schemas.visible import ascii_json, line, lines, visible, warning
-
-#: Arguments longer than this are shown indented, on several lines.
-_LONG: Final = 200
 
 
 def print_data(line: str) -> None:
@@ -118,12 +108,16 @@ def print_facts(
 
 
 def styled_line(console: Console, *parts: tuple[str, str]) -> None:
+    """Print one line of several styles."""
+    console.print(styled(*parts), soft_wrap=True)
+
+
+def styled(*parts: tuple[str, str]) -> Text:
     """One line of several styles, with warnings about its characters at the end."""
     whole = Text()
     for text, style in parts:
         whole.append(visible(text), style)
-    whole.append(warning("".join(text for text, _ in parts)), "bold red")
-    console.print(whole, soft_wrap=True)
+    return whole.append(warning("".join(text for text, _ in parts)), "bold red")
 
 
 _STYLE = {
@@ -139,31 +133,6 @@ _STYLE = {
     "ToolRefused": "red",
     "InDoubt": "red",
 }
-
-
-def print_pending(entries: Sequence[Entry], console: Console) -> None:
-    """Print a card for each pending call, with its complete arguments: nobody should approve what
-    they could not read.
-    """
-    for entry in entries:
-        what = "expires" if entry.expires_at else "asks more people"
-        until = f", {what} {entry.due_at:%m-%d %H:%M:%S}" if entry.due_at else ""
-        asked = f"  asked {entry.gated_at:%m-%d %H:%M:%S}{until} (UTC)"
-        _print_card(console, entry.ref, entry.tool, asked, entry.digest, entry.arguments)
-        if entry.title:
-            styled_line(console, (f"    {entry.title}", "bold"))
-        if problem := entry.flaw:
-            styled_line(console, (f"    [{problem}]", "bold red"))
-        who = ", and ".join(quorum_words(one) for one in quorums_of(entry))
-        if entry.asked_as_well:
-            who += f", and by now {', '.join(entry.asked_as_well)} as well"
-        but = f", but not {', '.join(entry.excluded)}" if entry.excluded else ""
-        own = ", ".join(entry.own or ()) or "who asked"
-        but += f"; {own} may confirm it" if entry.mode else ""
-        why = f"{entry.reason} " if entry.reason else ""
-        styled_line(console, (f"    {why}(rule {entry.rule!r} asks {who}{but})", "dim"))
-        _print_chain(console, entry.chain or ())
-        _print_undoing(console, entry.undoing or None)
 
 
 def print_in_doubt(found: Sequence[CallInDoubt], console: Console) -> None:
@@ -185,56 +154,6 @@ def print_in_doubt(found: Sequence[CallInDoubt], console: Console) -> None:
         settle = f"ayes reconcile {ref} --as NAME{option}"
         step = settle if one.recorded else f"ayes doubt {ref}, and then {settle}"
         styled_line(console, (f"    Next: {step}", "dim"))
-
-
-def print_question(call: Call, console: Console, arguments: str | None = None) -> None:
-    """Print what a vote is about, as the log has it; with `arguments`, also how they change it."""
-    asking, wish = call.approval_request, call.wish
-    assert asking, "only a call that people were asked about is voted on"
-    _print_card(console, call.ref, wish.tool, "", asking.digest, wish.arguments)
-    _print_chain(console, asking.chain)
-    if mode := mode_words(asking.mode):
-        styled_line(console, (f"    rule {asking.rule!r}{mode}", "dim"))
-    _print_undoing(console, asking.undoing)
-    if arguments is not None:
-        digest = call_digest(wish.tool, wish.tool_version, arguments)
-        styled_line(console, (f"    edited: {arguments}", "bold"))
-        changed = changes(wish.arguments, arguments)
-        styled_line(console, (f"    which is {changed} (digest {digest[:SHORT]})", "dim"))
-
-
-def _print_card(
-    console: Console, ref: CallRef, tool: str, asked: str, digest: str, arguments: str
-) -> None:
-    styled_line(
-        console,
-        (f"{ref}  ", "bold"),
-        (tool, "bold yellow"),
-        (asked, "dim"),
-        (f"  {digest[:SHORT]}", "dim"),
-    )
-    for one in _readable(arguments):
-        styled_line(console, (f"    {one}", ""))
-
-
-def _print_chain(console: Console, chain: Sequence[e.Link]) -> None:
-    if chain:
-        styled_line(console, (f"    asked in the run of {describe_chain(chain)}", "dim"))
-
-
-def _print_undoing(console: Console, undoing: e.Undoing | None) -> None:
-    if undoing is not None:
-        styled_line(console, (f"    class: {describe_undoing(undoing)}", "dim"))
-
-
-def _readable(arguments: str) -> list[str]:
-    """Arguments on one line, or indented where one line is too long to read."""
-    if len(arguments) <= _LONG:
-        return [arguments]
-    try:
-        return msgspec.json.format(arguments).split("\n")
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return [arguments]
 
 
 class _Console(Console):

@@ -1,4 +1,4 @@
-"""What agents sent, as structures that templates render: complete, in order, nothing hidden.
+"""What pages make of a call beside its values: the form of an edit, the people, the timeline.
 
-Pure functions from text to values. Nothing here makes HTML; templates escape every text.
+Pure functions, as those of `projections/display`; templates escape every text.
 """

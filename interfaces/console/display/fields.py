@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
-from ayes.interfaces.console.display import raw_json
+from ayes.projections.display import raw_json
 from ayes.schemas import strict_json
 from ayes.schemas.visible import spans, visible, visible_json
 

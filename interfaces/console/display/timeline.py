@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from ayes.interfaces.console.display.texts import ShownText, text_of
+from ayes.projections.display.texts import ShownText, text_of
 from ayes.projections.views.fact import RecordedFact
 from ayes.schemas.content import words
 from ayes.schemas.events import Content

@@ -20,15 +20,16 @@ from ayes.interfaces.api.precedents import hidden_of
 from ayes.interfaces.api.queries import Listing, Named, behind, naming
 from ayes.interfaces.api.threads import ALONE
 from ayes.interfaces.api.votes import NewVote
-from ayes.interfaces.console.display import fields, raw_json
-from ayes.interfaces.console.display.changes import changes
+from ayes.interfaces.console.display import fields
 from ayes.interfaces.console.display.people import seats
-from ayes.interfaces.console.display.texts import text_of
 from ayes.interfaces.console.display.timeline import result_of, timeline
-from ayes.interfaces.console.display.values import picture_in, value_of
 from ayes.interfaces.console.pages.forms import Typed, to, with_line_feeds
 from ayes.interfaces.console.pages.waiting import listed, saved_views
 from ayes.interfaces.console.rendering import is_fragment, page
+from ayes.projections.display import raw_json
+from ayes.projections.display.changes import changes
+from ayes.projections.display.texts import text_of
+from ayes.projections.display.values import picture_in, value_of
 from ayes.schemas.errors import ApprovalsError, BadInput, Refused, Unavailable, UnknownCall
 from ayes.schemas.events import Verdict
 from ayes.schemas.slots import CallRef

@@ -8,8 +8,8 @@ from fastapi.responses import HTMLResponse
 
 from ayes.interfaces.api import threads
 from ayes.interfaces.api.identity import Reading, Visit
-from ayes.interfaces.console.display.texts import text_of
 from ayes.interfaces.console.rendering import page
+from ayes.projections.display.texts import text_of
 from ayes.schemas.slots import ThreadRef
 
 router: Final = APIRouter()

@@ -10,9 +10,9 @@ from ayes.interfaces.api import calls
 from ayes.interfaces.api.doubts import Doubtful
 from ayes.interfaces.api.identity import Reading, Visit
 from ayes.interfaces.api.queries import Listing
-from ayes.interfaces.console.display.texts import text_of
-from ayes.interfaces.console.display.values import value_of
 from ayes.interfaces.console.rendering import page
+from ayes.projections.display.texts import text_of
+from ayes.projections.display.values import value_of
 
 router: Final = APIRouter()
 

@@ -5,6 +5,7 @@ a vote is about.
 import asyncio
 import json
 import logging
+import re
 import unicodedata
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +20,8 @@ from stories import START, Story, approval, life, question, request
 
 from ayes.interfaces.cli.outcome import standing
 from ayes.interfaces.cli.sql import _csv_cell, unlike_formula
-from ayes.interfaces.cli.terminal import logs, output
+from ayes.interfaces.cli.terminal import cards, logs, output
+from ayes.interfaces.cli.terminal.layout import Layout
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.judging.votes import count_votes
 from ayes.ledger.nats.credentials import Login
@@ -187,7 +189,7 @@ def test_facts_and_cards_are_lines_whatever_they_hold(capsys):
     assert_harmless(shown)
     entry = pending.entry(call_of(CallRef("acme", "t1", "c"), tuple(facts[:2])))
     assert entry
-    output.print_pending([entry], output.console(stderr=True))
+    cards.print_pending([entry], output.console(stderr=True))
     card = capsys.readouterr().err
     assert len(card.splitlines()) == 7
     assert "class: reversible, undone with " in card.splitlines()[-1]
@@ -195,6 +197,86 @@ def test_facts_and_cards_are_lines_whatever_they_hold(capsys):
     [chain] = [line for line in card.splitlines() if "asked in the run of" in line]
     assert " > acme/t0/c (delegate, by desk, reads)" in chain
     assert_harmless(card)
+
+
+RICH = {
+    "order": "A-17",
+    "to\u202e": "x\u200by",
+    "patch": "--- a\n+++ b\n-old\n+new\n",
+    "lines": [{"sku": f"s{number}", "n": number} for number in range(22)],
+    "tags": ["a", None],
+    "deep": {"at": {"x": {}}},
+    "text": "\n".join(map(str, range(50))),
+}
+ROWS = "\n".join(f"  {number + 1:>2}  {f'"s{number}"':<5}  {number:>2}" for number in range(20))
+LINES = "\n".join(f"  │ {number}" for number in range(40))
+LAID_OUT = f"""\
+order  "A-17"
+"to<U+202E>"  [hidden characters]  "x<U+200B>y"  [hidden characters]
+patch  diff
+  │ --- a
+  │ +++ b
+  │ -old
+  │ +new
+lines  22 rows
+   #  sku     n
+{ROWS}
+  … 2 more rows: ayes show it
+tags
+  -  "a"
+  -  null
+deep
+  at
+    x  {{}}
+text
+{LINES}
+  … 10 more lines, 29 characters: ayes show it
+"""
+
+
+def laid_out(raw: str, width: int = 80, whole: str = "") -> list[str]:
+    return [str(line) for line in Layout(output.console(), width, whole).arguments(raw)]
+
+
+def test_values_are_laid_out():
+    """Fields below each other, a table, a patch as lines; hidden characters are marked as on a
+    page, and what is folded says how much it is and how to see it.
+    """
+    shown = laid_out(json.dumps(RICH), whole="ayes show it")
+    assert shown == LAID_OUT.splitlines()
+    narrow = laid_out(json.dumps(RICH["lines"]), width=10)
+    assert narrow[:2] == ['1  sku "s0", n 0', '2  sku "s1", n 1']
+
+
+VALUES = st.recursive(
+    st.text() | st.integers() | st.none(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(VALUES)
+def test_whatever_is_laid_out_is_there_and_does_not_act(value):
+    """Each line is printable, and each word of each text is in one."""
+    shown = laid_out(json.dumps(value), width=1000)
+    assert all(one.isprintable() for one in shown)
+    words = (word for text in texts_in(value) for word in re.findall("[A-Za-z0-9]+", text))
+    assert all(any(word in one for one in shown) for word in words)
+
+
+def test_no_line_of_a_text_can_pass_for_a_line_of_ours():
+    """A text that is wider than the terminal is broken where its bar can be repeated."""
+    note = f"{'x' * 150}{' ' * 40}amount  9"
+    shown = laid_out(json.dumps({"note": note, "amount": 5}), width=40)
+    assert max(map(len, shown)) == 40
+    assert {one for one in shown if not one.startswith("  │ ")} == {"note", "amount  5"}
+
+
+def texts_in(value):
+    if isinstance(value, dict):
+        return [*value, *(one for inner in value.values() for one in texts_in(inner))]
+    if isinstance(value, list):
+        return [one for inner in value for one in texts_in(inner)]
+    return [value] if isinstance(value, str) else []
 
 
 def test_a_confirmation_by_the_requester_is_said_everywhere(capsys):
@@ -205,9 +287,9 @@ def test_a_confirmation_by_the_requester_is_said_everywhere(capsys):
     story.tell(ref.requested, request(wish))
     story.tell(ref.gated, msgspec.structs.replace(question(wish), **own))
     call = call_of(ref, tuple(story.facts))
-    output.print_pending([pending.entry(call)], output.console())
+    cards.print_pending([pending.entry(call)], output.console())
     assert "asks anybody; rita may confirm it)" in capsys.readouterr().out
-    output.print_question(call, output.console())
+    cards.print_question(call, output.console())
     assert "rule 'money' (requester confirms)" in capsys.readouterr().out
     stands = count_votes(call)
     assert "Missing: anybody (requester confirms)." in standing(call, stands)
@@ -512,11 +594,11 @@ def test_what_is_shown_is_what_is_approved(shop, within, thread):
         assert (refused.code, refused.problem["error"]) == (1, "NotOpen")
         assert f"waits with the digest {digest}" in refused.problem["message"]
     for typed in ("", "n", "yess"):
-        with at_a_terminal("approve", call, "--as", "ana", store=shop) as terminal:
+        with at_a_terminal("approve", call, "--as", "ana", store=shop, NO_COLOR="1") as terminal:
             terminal.read_until("Approve it? [y/N]")
-            assert '{"amount": 999999}' in terminal.told
+            assert "amount  999999" in terminal.told
             assert digest[:12] in terminal.told
-            assert '{"amount": 1}' not in terminal.told
+            assert "amount  1\r" not in terminal.told
             terminal.type(typed)
             assert terminal.ended() == 1
         assert "Nothing was recorded." in terminal.told
@@ -533,13 +615,14 @@ def test_scripts_vote_as_before_and_see_what_on_stderr(shop, within, thread):
     digests = [ask(shop, call) for call in calls]
     told = approvals("approve", calls[0], "--as", "ana", store=shop)
     assert (told.code, told.out) == (0, "")
-    assert told.err.splitlines()[:2] == [f"{calls[0]}  pay  {digests[0][:12]}", f"    {FIVE}"]
+    assert told.err.splitlines()[:2] == [f"{calls[0]}  pay  {digests[0][:12]}", "    amount  5"]
     machine = approvals("deny", calls[1], "--as", "ana", "--json", store=shop)
     assert (machine.code, machine.one["decision"], machine.err) == (0, "Denied", "")
     for call, words in ((calls[2], ("--yes",)), (calls[3], ("--digest", digests[3]))):
-        with at_a_terminal("answer", call, "done", "--as", "ana", *words, store=shop) as terminal:
+        given = ("answer", call, "done", "--as", "ana", *words)
+        with at_a_terminal(*given, store=shop, NO_COLOR="1") as terminal:
             assert terminal.ended() == 0
-        assert FIVE in terminal.told
+        assert "amount  5" in terminal.told
         assert "[y/N]" not in terminal.told
 
 
@@ -578,19 +661,19 @@ def test_an_edited_call_says_so_everywhere(shop, within, thread):
     call = thread.call("c")
     ask(shop, call)
     with at_a_terminal(
-        "approve", call, "--as", "ana", "--edit", '{"amount": 4}', store=shop
+        "approve", call, "--as", "ana", "--edit", '{"amount": 4}', store=shop, NO_COLOR="1"
     ) as terminal:
         terminal.read_until("Approve it? [y/N]")
-        assert FIVE in terminal.told
-        assert "which is amount 5 → 4" in terminal.told
+        assert "amount  5\r" in terminal.told
+        assert "amount  5 → 4" in terminal.told
         terminal.type("y")
         assert terminal.ended() == 8
     assert "edited:" not in terminal.told.split("[y/N]")[1]
     with at_a_terminal(
-        "approve", call, "--as", "ben", "--edit", '{"amount": 4}', store=shop
+        "approve", call, "--as", "ben", "--edit", '{"amount": 4}', store=shop, NO_COLOR="1"
     ) as terminal:
         terminal.read_until("Approve it? [y/N]")
-        assert "which is amount 5 → 4" in terminal.told
+        assert "amount  5 → 4" in terminal.told
         terminal.type("y")
         assert terminal.ended() == 0
     edited = "edited: amount 5 → 4 (digest "

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ayes.interfaces.console.display import fields, raw_json
-from ayes.interfaces.console.display.changes import changes, line_diff
-from ayes.interfaces.console.display.markdown import blocks_of
-from ayes.interfaces.console.display.texts import MarkedRun, joined, kind_of, runs, text_of
+from ayes.interfaces.console.display import fields
 from ayes.interfaces.console.display.timeline import duration
-from ayes.interfaces.console.display.values import Group, Leaf, value_of
 from ayes.interfaces.console.rendering import _templates
+from ayes.projections.display import raw_json
+from ayes.projections.display.changes import changes, line_diff
+from ayes.projections.display.markdown import blocks_of
+from ayes.projections.display.texts import MarkedRun, joined, kind_of, runs, text_of
+from ayes.projections.display.values import Group, Leaf, value_of
 from ayes.schemas.visible import flags, visible, visible_json
 
 TEXTS = st.text() | st.text(st.sampled_from("a\n\t\r \u202e\u200b\x1b<&\"'+-@ü")) | st.text("a\n")

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from markdown_it import MarkdownIt
 from markdown_it.tree import SyntaxTreeNode
 
-from ayes.interfaces.console.display.texts import Mark, MarkedRun, runs, runs_of
+from ayes.projections.display.texts import Mark, MarkedRun, runs, runs_of
 
 #: Of a longer text only the source is shown.
 MAX_CHARACTERS: Final = 10_000

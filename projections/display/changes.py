@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from difflib import SequenceMatcher
 from typing import Final, NamedTuple
 
-from ayes.interfaces.console.display import raw_json
-from ayes.interfaces.console.display.texts import MarkedRun, ShownText, lines, run_of, text_of
+from ayes.projections.display import raw_json
+from ayes.projections.display.texts import MarkedRun, ShownText, lines, run_of, text_of
 
 #: Strings longer than this, or of several lines, are compared by lines.
 _LONG: Final = 100

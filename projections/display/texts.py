@@ -7,16 +7,9 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import chain, groupby, pairwise
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
-from pygments.lexer import Lexer
-from pygments.lexers.data import JsonLexer
-from pygments.lexers.python import PythonLexer
-from pygments.lexers.shell import BashLexer
-from pygments.lexers.sql import SqlLexer
-from pygments.token import Comment, Keyword, Name, String
-
-from ayes.interfaces.console.display import raw_json
+from ayes.projections.display import raw_json
 from ayes.schemas.visible import flags, spans
 
 #: How a text is best read.
@@ -101,7 +94,7 @@ def runs(text: str, kind: Kind) -> tuple[MarkedRun, ...]:
     if kind == "diff":
         marked = [("".join(some), mark) for mark, some in groupby(lines(text), _sign)]
     else:
-        marked = _words_of_code(text, _LEXERS[kind]) if kind in _LEXERS else [(text, "")]
+        marked = _words_of_code(text, kind) if kind in _CODE else [(text, "")]
     return tuple(runs_of(marked)) if text else ()
 
 
@@ -124,17 +117,10 @@ def runs_of(parts: Iterable[tuple[str, Mark]]) -> Iterator[MarkedRun]:
         at += len(part)
 
 
-def _words_of_code(text: str, lexer: Lexer) -> list[tuple[str, Mark]]:
-    found = [(word, _mark(token)) for _, token, word in lexer.get_tokens_unprocessed(text)]
-    marked = [
-        ("".join(word for word, _ in some), mark)
-        for mark, some in groupby(found, lambda one: one[1])
-    ]
-    return marked if "".join(part for part, _ in marked) == text else [(text, "")]
+def _words_of_code(text: str, kind: Kind) -> list[tuple[str, Mark]]:
+    from ayes.projections.display.code import words_of_code
 
-
-def _mark(token: Any) -> Mark:
-    return next((mark for kind, mark in _TOKENS.items() if token in kind), "")
+    return words_of_code(text, kind)
 
 
 def _sign(line: str) -> Mark:
@@ -200,19 +186,7 @@ _LINK: Final = re.compile(
     r"(?<![A-Za-z0-9+.-])[A-Za-z][A-Za-z0-9+.-]*+://(?:[^\s\\/?#@]*+@)?+"
     r"([^\s\\/?#@:<>\"'`()\[\],;{}|]++|\[[0-9A-Fa-f:.]+\])(?![\\@])"
 )
-_LEXERS: Final[dict[Kind, Lexer]] = {
-    "shell": BashLexer(),
-    "sql": SqlLexer(),
-    "python": PythonLexer(),
-    "json": JsonLexer(),
-}
-_TOKENS: Final[dict[Any, Mark]] = {
-    Comment: "comment",
-    String: "string",
-    Keyword: "keyword",
-    Name.Builtin: "keyword",
-    Name.Tag: "keyword",  # a key of JSON
-}
+_CODE: Final[tuple[Kind, ...]] = ("shell", "sql", "python", "json")
 _SIGNS: Final[dict[str, Mark]] = {"+": "added", "-": "removed"}
 _DIFF: Final = re.compile(r"--- [^\n]*\n\+\+\+ |@@ -[0-9]")
 _SQL: Final = re.compile(

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from hashlib import sha256
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ayes.interfaces.console.display import raw_json
-from ayes.interfaces.console.display.markdown import Block, blocks_of
-from ayes.interfaces.console.display.texts import HEAD_LINES, ShownText, plain, text_of
+from ayes.projections.display import raw_json
+from ayes.projections.display.texts import HEAD_LINES, ShownText, plain, text_of
 from ayes.schemas.visible import visible
+
+if TYPE_CHECKING:
+    from ayes.projections.display.markdown import Block
 
 #: Rows of a table before the rest is folded, and the most columns.
 _HEAD_ROWS: Final = 20
@@ -54,7 +56,7 @@ class Leaf(NamedTuple):
     at: datetime | None = None
     picture: Picture | None = None
     #: Of Markdown, as it reads.
-    blocks: tuple[Block, ...] = ()
+    blocks: tuple["Block", ...] = ()
 
 
 class Member(NamedTuple):
@@ -200,8 +202,15 @@ def _leaf(raw: str, name: str, *, dressed: bool = False) -> Leaf:
     text = raw_json.string(raw)
     picture = _picture(text) if text.startswith("data:") else None
     shown = text_of(text, name, coloured=dressed)
-    blocks = blocks_of(text) if dressed and shown.kind == "markdown" else ()
+    blocks = _blocks(text) if dressed and shown.kind == "markdown" else ()
     return Leaf(kind, shown, _time(text), picture and picture[0], blocks)
+
+
+def _blocks(text: str) -> tuple["Block", ...]:
+    # It takes as long to load as all the rest, and a terminal does without it.
+    from ayes.projections.display.markdown import blocks_of
+
+    return blocks_of(text)
 
 
 def _table(items: list[str]) -> Table | None:
