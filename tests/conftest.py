@@ -87,7 +87,7 @@ FILES_TOGETHER = {
         "consumers": "slack webhook_worker",
         "interfaces/access": "groups openid security",
         "interfaces/api": "bound_accounts decided nats views_api",
-        "interfaces/cli": "console lake main notify options people stop_commands terminal",
+        "interfaces/cli": "console inbox lake main notify options people stop_commands terminal",
         "interfaces/console": "links_page other_workspaces",
         "ledger": "damage",
         "ops": "accounts backup cluster_up package scoped sql witness",

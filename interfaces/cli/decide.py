@@ -138,7 +138,7 @@ async def pending(
     order = CallOrder.parse(sort or saved.sort)
     if watch and order != OLDEST:
         raise BadInput("--sort cannot be combined with --watch, which shows calls as they come.")
-    chosen = _chosen(query, workspace) & saved.query
+    chosen = chosen_calls(query, workspace) & saved.query
     async with session.connect("observer") as ledger:
         if doubtful:
             _report_in_doubt(await in_doubt(ledger, workspace), limit, json=session.json)
@@ -174,7 +174,8 @@ async def _saved(session: Session, view: str, name: str) -> SavedView:
         return await saved_view(ledger, name, view)
 
 
-def _chosen(query: str, workspace: str) -> CallQuery:
+def chosen_calls(query: str, workspace: str) -> CallQuery:
+    """The query of pending calls that is typed, within a workspace; empty: in all of them."""
     within = CallQuery.of(workspace=workspace and token("workspace", workspace))
     return CallQuery.parse(query).only("pending calls", *OF_DECIDED) & within
 
@@ -186,17 +187,18 @@ async def _matching(
     read.
     """
     index = queue.index_of(await ledger.log.pending.entries())
-    seen = await _seen(ledger, index.oldest(), chosen, name, order)
+    seen = await seen_for(ledger, index.oldest(), chosen, name, order)
     return index.oldest(None, chosen, seen, order), index.unreadable(chosen)
 
 
-async def _seen(
+async def seen_for(
     ledger: Ledger,
     entries: Sequence[Entry],
     chosen: CallQuery,
     name: str,
     order: CallOrder = OLDEST,
 ) -> Seen:
+    """What the query and the order of these entries rest on, for this reader."""
     mine = await asked_of(ledger, name) if name and chosen.needs_reader else None
     return await seen_by(ledger, entries, chosen, order, mine)
 
@@ -227,7 +229,7 @@ async def _watch_pending(ledger: Ledger, chosen: CallQuery, name: str, *, json: 
     async with aclosing(changes(ledger)) as coming:
         async for changed in coming:
             came = [entry for _, entry in changed if isinstance(entry, Entry)]
-            selects = chosen.selecting(await _seen(ledger, came, chosen, name))
+            selects = chosen.selecting(await seen_for(ledger, came, chosen, name))
             for key, entry in changed:
                 if isinstance(entry, Entry):
                     is_shown = selects(entry)
@@ -239,7 +241,7 @@ async def _watch_pending(ledger: Ledger, chosen: CallQuery, name: str, *, json: 
                 call = key.replace(".", "/")
                 _print_change(call, entry, json=json)
                 if entry is None and not json:
-                    print_line(f"decided  {call}{await _how(ledger, call)}")
+                    print_line(f"decided  {call}{await how_decided(ledger, call)}")
 
 
 def _warn_unreadable(unreadable: Sequence[BadEntry], *, json: bool) -> None:
@@ -261,7 +263,7 @@ def _print_change(call: str, entry: Entry | BadEntry | None, *, json: bool) -> N
         print_line(f"asked    {call}  {entry.tool}  {what}  {entry.digest[:SHORT]}{flaw}")
 
 
-async def _how(ledger: Ledger, call: str) -> str:
+async def how_decided(ledger: Ledger, call: str) -> str:
     """How a call was decided, by whom, and how long after the approval request; empty if it was
     not.
     """
@@ -329,7 +331,7 @@ async def _vote_on_selection(
     selection: Selection, name: str, ballot: Ballot, confirmation: Confirmation, session: Session
 ) -> int:
     call, every, *_ = selection
-    chosen = _chosen(selection.matching, selection.workspace)
+    chosen = chosen_calls(selection.matching, selection.workspace)
     if (call is None) != every:
         raise BadInput("name one CALL, or give --all for all pending calls.")
     if call is not None:
@@ -469,7 +471,7 @@ async def hear(
     why`.
     """
     async with session.as_reviewer(name) as ledger:
-        chosen = _chosen("", token("workspace", workspace))
+        chosen = chosen_calls("", token("workspace", workspace))
         waiting, _, unreadable = queue.oldest(await ledger.log.pending.entries(), chosen=chosen)
         _warn_unreadable(unreadable, json=session.json)
         found = chat_vote.parse_vote(text_or_stdin(message), waiting)

@@ -57,6 +57,7 @@ _CHAPTERS: Final[dict[str, dict[str, _Entry]]] = {
     },
     "Decide": {
         "pending": _Entry("decide", "List the pending calls, oldest first."),
+        "inbox": _Entry("inbox", "Decide pending calls in a full screen, by keys."),
         "approve": _Entry("decide", "Approve a call, or all pending calls."),
         "deny": _Entry("decide", "Deny a call, or all pending calls."),
         "answer": _Entry("decide", "Answer in place of the tool, which does not run."),

@@ -16,7 +16,7 @@ from ayes.schemas import events as e
 from ayes.schemas.digest import call_digest
 from ayes.schemas.slots import CallRef
 
-_INDENT: Final = "    "
+INDENT: Final = "    "
 #: A line for a program or a file is not broken.
 _ENDLESS: Final = 1 << 24
 
@@ -40,7 +40,7 @@ def print_arguments(call: Call, console: Console) -> None:
 
 
 def layout_for(console: Console, ref: CallRef) -> Layout:
-    width = console.width - len(_INDENT) if console.is_terminal else _ENDLESS
+    width = console.width - len(INDENT) if console.is_terminal else _ENDLESS
     return Layout(console, width, f"ayes show {ref}")
 
 
@@ -52,7 +52,7 @@ def entry_lines(entry: Entry, layout: Layout) -> Iterator[Text]:
     yield _heading(entry.ref, entry.tool, asked, entry.digest)
     yield from _what(entry.title or "", entry.arguments, layout)
     if problem := entry.flaw:
-        yield styled((f"{_INDENT}[{problem}]", "bold red"))
+        yield styled((f"{INDENT}[{problem}]", "bold red"))
     who = ", and ".join(quorum_words(one) for one in quorums_of(entry))
     if entry.asked_as_well:
         who += f", and by now {', '.join(entry.asked_as_well)} as well"
@@ -60,7 +60,7 @@ def entry_lines(entry: Entry, layout: Layout) -> Iterator[Text]:
     own = ", ".join(entry.own or ()) or "who asked"
     but += f"; {own} may confirm it" if entry.mode else ""
     why = f"{entry.reason} " if entry.reason else ""
-    yield styled((f"{_INDENT}{why}(rule {entry.rule!r} asks {who}{but})", "dim"))
+    yield styled((f"{INDENT}{why}(rule {entry.rule!r} asks {who}{but})", "dim"))
     yield from _context(entry.chain or (), entry.undoing or None)
 
 
@@ -70,11 +70,11 @@ def _question_lines(call: Call, layout: Layout, arguments: str | None) -> Iterat
     yield _heading(call.ref, wish.tool, "", asking.digest)
     yield from _what(asking.title, wish.arguments, layout)
     if mode := mode_words(asking.mode):
-        yield styled((f"{_INDENT}rule {asking.rule!r}{mode}", "dim"))
+        yield styled((f"{INDENT}rule {asking.rule!r}{mode}", "dim"))
     yield from _context(asking.chain, asking.undoing)
     if arguments is not None:
         digest = call_digest(wish.tool, wish.tool_version, arguments)
-        yield styled((f"{_INDENT}edited, with the digest {digest[:SHORT]}:", "bold"))
+        yield styled((f"{INDENT}edited, with the digest {digest[:SHORT]}:", "bold"))
         complete = layout._replace(whole="")  # no other command shows it
         yield from _indented(complete.changes(wish.arguments, arguments))
 
@@ -87,19 +87,19 @@ def _heading(ref: CallRef, tool: str, asked: str, digest: str) -> Text:
 
 def _what(title: str, arguments: str, layout: Layout) -> Iterator[Text]:
     if title:
-        yield styled((f"{_INDENT}{title}", "bold"))
+        yield styled((f"{INDENT}{title}", "bold"))
     yield from _indented(layout.arguments(arguments))
 
 
 def _context(chain: Sequence[e.Link], undoing: e.Undoing | None) -> Iterator[Text]:
     if chain:
-        yield styled((f"{_INDENT}asked in the run of {describe_chain(chain)}", "dim"))
+        yield styled((f"{INDENT}asked in the run of {describe_chain(chain)}", "dim"))
     if undoing is not None:
-        yield styled((f"{_INDENT}class: {describe_undoing(undoing)}", "dim"))
+        yield styled((f"{INDENT}class: {describe_undoing(undoing)}", "dim"))
 
 
 def _indented(lines: Iterable[Text]) -> Iterator[Text]:
-    return (Text.assemble(_INDENT, line) for line in lines)
+    return (Text.assemble(INDENT, line) for line in lines)
 
 
 def _print(console: Console, lines: Iterable[Text]) -> None:

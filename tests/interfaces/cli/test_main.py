@@ -561,7 +561,14 @@ def test_a_call_from_wish_to_decision_in_words(shop, call):
     assert approvals("wait", call, store=shop) == (0, "", f"{told}\n")
     shown = approvals("show", call, store=shop)
     assert shown.code == 0
-    for word in ("ToolRequested", "ApprovalRequested", "Voted", "Approved", FIVE):
+    for word in (
+        "ToolRequested",
+        "ApprovalRequested",
+        "Voted",
+        "Approved",
+        FIVE,
+        "    amount  5\n",
+    ):
         assert word in shown.out
     assert "Approved" in approvals("thread", f"shop/{call.thread}", store=shop).out
     nothing = approvals("pending", "-w", "nobody", store=shop)
