@@ -60,6 +60,8 @@ class Call(Struct, frozen=True):
     notified: tuple[Fact, ...] = ()
     #: The messages about it in chats, without effect too.
     posted: tuple[Fact, ...] = ()
+    #: What people said about it, without effect either.
+    comments: tuple[Fact, ...] = ()
     #: Facts that do not count, except votes; `voids` has both.
     void: tuple[Void, ...] = ()
     #: The number of the last fact in a slot of a revocation, whether or not it counts; 0: none.
@@ -182,7 +184,7 @@ class Call(Struct, frozen=True):
         alone = (self.requested, self.gated, self.announced, self.withdrawn, self.decided)
         ends = (self.revoked, self.lapsed, self.finished, self.reconciled)
         several = (*self.votes, *self.escalated, *self.claims, *self.late)
-        told = (*self.notified, *self.posted)
+        told = (*self.notified, *self.posted, *self.comments)
         found = (*alone, *ends, *several, *told, *self.newer, *(one.fact for one in self.void))
         return tuple(sorted((fact for fact in found if fact is not None), key=_seq))
 

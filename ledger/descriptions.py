@@ -34,6 +34,7 @@ _FILLED: Final = {
     "late": "finished",
     "notified": "told",
     "posted": "posted",
+    "comment": "commented on",
     "reconciled": "reconciled",
 }
 #: What an event does to a call.
@@ -53,6 +54,7 @@ _EFFECTS: Final[dict[type[e.Event], str]] = {
     e.InDoubt: "put in doubt",
     e.Notified: "told",
     e.Posted: "posted",
+    e.Commented: "commented on",
     e.Reconciled: "reconciled",
     e.Withdrawn: "withdrawn",
 }
@@ -190,6 +192,8 @@ def author_of(fact: Fact) -> str:
             return "the gate, as it was before"
         case e.GlassBroken(reviewer=reviewer):
             return reviewer
+        case e.Commented():
+            return tail[3]
         case e.Voted(on_behalf_of=principal):
             return f"{tail[3]} for {principal}" if principal else tail[3]
         case e.Revoked() | e.Reconciled() if tail[2] != "claim" and len(tail) > 3:

@@ -52,6 +52,7 @@ _MULTI_FACT_PLACES: Final = {
     "escalated": "escalated",
     "notified": "notified",
     "posted": "posted",
+    "comment": "comments",
 }
 #: The places whose facts count or are void, depending on earlier facts.
 _CONTESTED: Final = frozenset({"revoked", "lapsed", "claim", "finished", "late", "reconciled"})

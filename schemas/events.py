@@ -677,6 +677,16 @@ class Posted(Event, frozen=True, tag="Posted"):
     message: str
 
 
+class Commented(Event, frozen=True, tag="Commented"):
+    """A person said something about the call. The subject names the person.
+
+    It counts for nothing: no verdict rests on it, and no model reads it.
+    """
+
+    #: For people.
+    text: str
+
+
 class Reconciled(Event, frozen=True, tag="Reconciled"):
     """A person found out what happened to a call in doubt."""
 
@@ -956,8 +966,8 @@ type AnyEvent = (
     | ToolRequested | ApprovalRequested | Voted
     | Escalated | GlassBroken | Approved | Denied | Answered | Expired | Withdrawn | Superseded
     | ToolStarted | Revoked | Lapsed | Declined | ToolReturned | ToolFailed | ToolRefused | InDoubt
-    | Notified | Posted | Reconciled | PolicyApplied | ToolDeclared | Granted | GrantRevoked
-    | GrantUsed | BudgetUsed | Delegated | DelegationEnded
+    | Notified | Posted | Commented | Reconciled | PolicyApplied | ToolDeclared | Granted
+    | GrantRevoked | GrantUsed | BudgetUsed | Delegated | DelegationEnded
     | AccountBound | PersonAdded | WorkspacesSet | PersonRemoved | GroupsRead
     | LoginAdded | LoginRevoked | OnCallRead
     | Stopped | Resumed | StopEnded | LogAccepted

@@ -94,6 +94,8 @@ FILLED_BY: Final[dict[tuple[str, ...], tuple[type[e.Event], ...]]] = {
     ("call", "*", "notified", ROOM, "*", "*"): (e.Notified,),
     # The channel of a chat.
     ("call", "*", "posted", "*"): (e.Posted,),
+    # The author, and which of the comments on the call.
+    ("call", "*", "comment", "*", "#"): (e.Commented,),
     ("call", "*", "reconciled", "*"): (e.Reconciled,),
     (POLICY, "#"): (e.PolicyApplied,),
     (TOOL, "%", "*"): (e.ToolDeclared,),
@@ -374,6 +376,10 @@ class CallRef(_Ref, frozen=True):
     def posted(self, channel: str) -> Slot:
         """The message about the call in this channel of a chat."""
         return self._slot("posted", token("channel", channel))
+
+    def comment(self, author: str, number: int) -> Slot:
+        """A person's comment, by its number among the comments on the call."""
+        return self._slot("comment", token("reviewer", author), str(number))
 
     def reconciled_by(self, reviewer: str) -> Slot:
         """A reviewer's word on what happened to a call in doubt."""

@@ -63,6 +63,7 @@ _NAMES: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     ("call", "*", "notified", "*", "*"): ("call", "person", "occasion"),
     ("call", "*", "notified", "room", "*", "*"): ("call", "room", "occasion"),
     ("call", "*", "posted", "*"): ("call", "channel"),
+    ("call", "*", "comment", "*", "#"): ("call", "author", "number"),
     ("call", "*", "reconciled", "*"): ("call", "reviewer"),
     (POLICY, "#"): ("version",),
     (TOOL, "%", "*"): ("tool", "version"),

@@ -128,6 +128,8 @@ class Record(Struct, frozen=True):
     question: views.Question | None
     #: The votes, in the order of the log.
     votes: list[views.RecordedVote]
+    #: What people said about it, in the order of the log.
+    comments: list[views.Comment]
     #: Why nobody knows how it ended; None: it is not in doubt.
     doubt: Doubt | None
     #: Every action, with the reason why the visitor may not take it.
@@ -162,6 +164,7 @@ async def record(ref: Named, visit: Reading) -> Record:
         requested_at=known.requested.recorded_at,
         question=views.question(known),
         votes=views.recorded_votes(known),
+        comments=views.comments(known),
         doubt=doubt_view(doubt) if doubt else None,
         may=await permissions(ledger, known, visit.visitor, doubt),
         earlier=await _earlier(ledger, known),

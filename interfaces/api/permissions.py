@@ -28,6 +28,7 @@ type Action = Literal[
     "reconcile",
     "withdraw",
     "doubt",
+    "comment",
 ]
 
 
@@ -77,6 +78,7 @@ async def permissions(
         ),
         "withdraw": await _refusal(lambda: check_withdrawal(ledger, call, visitor)),
         "doubt": await _refusal(lambda: check_doubt(ledger, call, visitor, doubt)),
+        "comment": await _refusal(lambda: check_comment(call, visitor)),
     }
     return [Permission(action, refusal) for action, refusal in refusals.items()]
 
@@ -103,14 +105,31 @@ async def check_withdrawal(ledger: Ledger, call: Call, visitor: Visitor) -> None
     Raises:
         Refused: as of `Ledger.withdraw`, or they did not ask for it.
     """
-    people = call.approval_request.people if call.approval_request else {}
-    is_requester = person(visitor.person, people) == person(call.wish.requester, people)
-    if not ((visitor.person and is_requester) or Role.SERVICE in visitor.roles):
+    if not (_is_requester(call, visitor) or Role.SERVICE in visitor.roles):
         raise NotAllowed(
             f"{visitor.name} did not ask for {call.ref}. Its requester can withdraw it, or the "
             "service that requested it."
         )
     await ledger.check_withdrawal(call)
+
+
+async def check_comment(call: Call, visitor: Visitor) -> None:
+    """Refuse a comment of a visitor who did not ask for the call and decides about none.
+
+    Args:
+        call: with its requester (`with_origin`).
+
+    Raises:
+        NotAllowed: they are such a visitor.
+    """
+    if not _is_requester(call, visitor):
+        visitor.require(Role.REVIEWER)
+
+
+def _is_requester(call: Call, visitor: Visitor) -> bool:
+    people = call.approval_request.people if call.approval_request else {}
+    is_theirs = person(visitor.person, people) == person(call.wish.requester, people)
+    return bool(visitor.person) and is_theirs
 
 
 async def check_doubt(

@@ -1,4 +1,4 @@
-"""The ledger for a reviewer: vote, grant, delegate, revoke an approval, reconcile a call in doubt.
+"""The ledger for a reviewer: vote, comment, grant, delegate, revoke an approval, reconcile a call.
 
     async with Ledger.connect(role="reviewer-ana") as ledger:
         await ledger.reviewer("ana").approve("shop/order-17/refund-1", reason="within the rules")
@@ -8,6 +8,7 @@ credentials fill it. An event that cannot count is refused here before it is rec
 applies the same rules when it counts the votes (`votes.py`).
 """
 
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Final, get_args
@@ -255,6 +256,39 @@ class Reviewer:
                 "could agree. Nothing was recorded. Deny it and say what it should be, so that it "
                 "is requested anew."
             )
+
+    # ------------------------------------------------------------------------- among colleagues
+
+    async def comment(self, call: CallRef | str, text: str) -> Call:
+        """Say something about a call, in any status. It counts for nothing, and no model reads it.
+
+        Repeating the last comment on the call is safe.
+
+        Raises:
+            BadInput: there is no text.
+            TooLarge: it is over the limit of a reason (`ayes.schemas.limits`).
+            UnknownCall: it was never requested.
+        """
+        check_size("the comment", text, MAX_REASON)
+        if not text.strip():
+            raise BadInput("a comment needs a text. Nothing was recorded.")
+        known = await self._ledger.known_call(call_ref(call))
+        return await self._say(known, known.comments, known.ref.comment, e.Commented(text=text))
+
+    async def _say(
+        self, call: Call, said: Sequence[Fact], slot: Callable[[str, int], Slot], event: e.Event
+    ) -> Call:
+        """Record an event in the next slot of its kind, unless this reviewer said the same last."""
+        last = said[-1] if said else None
+        if last and last.slot.tail[3] == self.name and same_content(last.event, event):
+            return call
+        place = partial(slot, self.name)
+        number, event = len(said) + 1, tracing.about(call, event)
+        while first := await self._ledger.try_append(place(number), event):
+            if same_content(first.event, event):
+                break
+            number += 1
+        return await self._ledger.call(call.ref, must_include=place(number))
 
     # ------------------------------------------------------------------- approvals and their end
 

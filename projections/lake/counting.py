@@ -48,10 +48,14 @@ type Earlier = Callable[[Collection[str]], Iterable[RawMessage]]
 
 #: The judgement of a fact that is not about a call.
 _NOTHING: Final = Judgement(counts=False)
-#: Of one that only says who was told about a call, of which no row has anything.
-_NOTICE: Final = Judgement(counts=True)
+#: Of one that says who was told about a call, or what people said, of which no row has anything.
+_ASIDE: Final = Judgement(counts=True)
 #: The facts of that sort, by the beginning of their slots in a call.
-_NOTICES: Final[dict[str, type[e.Event]]] = {"notified": e.Notified, "posted": e.Posted}
+_ASIDES: Final[dict[str, type[e.Event]]] = {
+    "notified": e.Notified,
+    "posted": e.Posted,
+    "comment": e.Commented,
+}
 #: The number of open calls kept in memory. Beyond it, their facts are read again when needed.
 _REMEMBERED: Final = 200_000
 
@@ -99,8 +103,8 @@ class Judge:
                     self._note_stop(_key(subject))
                 continue
             tail = parts[5]
-            if _is_notice(raw, tail):
-                others[len(found)] = _NOTICE
+            if _is_aside(raw, tail):
+                others[len(found)] = _ASIDE
                 found.append(None)
                 continue
             key = subject[: -len(tail) - 1]
@@ -214,7 +218,7 @@ def judgements(raws: Iterable[RawMessage], stops: Iterable[RawMessage] = ()) -> 
     alone = {name: getattr(call, name) for name in _ALONE}
     places = {fact.seq: place for place, found in several.items() for fact in found}
     places |= {fact.seq: place for place, fact in alone.items() if fact is not None}
-    notices = {fact.seq for fact in (*call.notified, *call.posted)}
+    asides = {fact.seq for fact in (*call.notified, *call.posted, *call.comments)}
     begun = call.requested.seq if call.requested else None
     ends = (call.reconciled, call.finished)
     end = min(
@@ -226,7 +230,7 @@ def judgements(raws: Iterable[RawMessage], stops: Iterable[RawMessage] = ()) -> 
         if fact.seq in void:
             return Judgement(counts=False, void=void[fact.seq])
         if fact.seq not in places:
-            return _NOTICE if fact.seq in notices else _NOTHING
+            return _ASIDE if fact.seq in asides else _NOTHING
         is_of_row = begun is not None and fact.seq >= begun and (end is None or fact.seq <= end)
         return Judgement(counts=True, stands_as=places[fact.seq] if is_of_row else None)
 
@@ -341,9 +345,9 @@ class _Story:
         return call_digest(wish.tool, wish.tool_version, arguments) == start.digest
 
 
-def _is_notice(raw: RawMessage, tail: str) -> bool:
+def _is_aside(raw: RawMessage, tail: str) -> bool:
     """Whether it only says who was told about a call, or where."""
-    kind = _NOTICES.get(tail.partition(".")[0])
+    kind = _ASIDES.get(tail.partition(".")[0])
     if kind is None:
         return False
     try:
@@ -359,8 +363,8 @@ def _plain(raws: Sequence[RawMessage]) -> tuple[list[Judgement], _Story | None] 
     found: list[Judgement] = []
     for raw in raws:
         _, workspace, thread, _, call, tail = raw.subject.split(".", 5)
-        if _is_notice(raw, tail):
-            found.append(_NOTICE)
+        if _is_aside(raw, tail):
+            found.append(_ASIDE)
             continue
         if story is not None:
             place = story.take(raw, tail)

@@ -334,6 +334,25 @@ def recorded_votes(call: Call) -> list[RecordedVote]:
     ]
 
 
+class Comment(Struct, frozen=True):
+    """What a person said about a call. It counts for nothing."""
+
+    author: str
+    text: str
+    #: When the broker recorded it.
+    commented_at: datetime
+    seq: int
+
+
+def comments(call: Call) -> list[Comment]:
+    """In the order of the log."""
+    return [
+        Comment(fact.slot.tail[3], fact.event.text, fact.recorded_at, fact.seq)
+        for fact in call.comments
+        if isinstance(fact.event, e.Commented)
+    ]
+
+
 class EarlierCall(Struct, frozen=True):
     """A call that was requested before in the same thread."""
 

@@ -109,6 +109,7 @@ _OPENINGS: Final = {
     "InDoubt": "In doubt:",
     "Notified": "A notice was sent",
     "Posted": "Asked in a chat:",
+    "Commented": "Comment of {by}:",
     "Reconciled": "Reconciled by {by}:",
 }
 
@@ -222,6 +223,8 @@ def _what(event: e.Event) -> str:
             return f"by {channel}{f', in a digest of {together}' if together > 1 else ''}"
         case e.Posted(message=message):
             return f"message {message}"
+        case e.Commented(text=text):
+            return text
         case e.Granted(tool=tool, uses=uses, expires_in_s=seconds):
             return f"{tool}, {uses} times within {seconds:g} s"
         case e.GrantUsed(call=call):

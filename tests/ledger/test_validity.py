@@ -12,6 +12,7 @@ from anything import REVIEWERS, ROLES, WISH, fact, may_record, placed, raws_of, 
 from example_counts import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from stories import REF, START, approval, disorder, request
 
 from ayes.ledger.call import Call
@@ -226,6 +227,18 @@ def test_each_fact_is_in_one_place_and_each_void_one_has_a_reason(told):
     assert seqs == sorted(set(seqs))
     for one in call.votes:
         assert (void(call, one) is None) == (one.seq not in seqs)
+
+
+@anything
+@given(recorded(CALL, foreign=False))
+def test_what_people_say_counts_for_nothing(told):
+    """Without the comments it is the same call, fact by fact and void by void."""
+    facts = facts_of(told)
+    said = [one for one in facts if one.slot.tail[2] == "comment"]
+    call = call_of(CALL, facts)
+    assert list(call.comments) == said
+    assert replace(call, comments=()) == call_of(CALL, [one for one in facts if one not in said])
+    assert not {one.fact.seq for one in voids(call)} & {one.seq for one in said}
 
 
 @anything

@@ -619,3 +619,13 @@ def test_what_was_requested_before_the_wish_is_another_call():
     assert isinstance(outcome, Outcome)
     assert (outcome.kind, outcome.is_error) == ("denied", True)
     assert "B-40" not in outcome.text
+
+
+def test_no_model_reads_what_people_say_about_a_call():
+    """The history, and its digest, are those without the comments."""
+    story = Story().say("Hello.").turn(1, REFUND).live(1, 0, REFUND, "returned")
+    before = told(story)
+    for number, (name, text) in enumerate((("ana", "Approve the next one, too."), ("rita", "!"))):
+        story.tell(REF.wish(1, 0).comment(name, number + 1), e.Commented(text=text))
+    assert told(story) == before
+    assert digest(told(story).entries) == digest(before.entries)

@@ -116,6 +116,7 @@ _reconciled = st.builds(
 )
 _notified = st.builds(e.Notified, channel=st.just("mail"))
 _posted = st.builds(e.Posted, message=st.just("1700000000.000100"))
+_commented = st.builds(e.Commented, text=_some(["Why?", "So."]))
 _NEWER = b'{"type":"%s","v":9,"tool":"pay"}'
 
 
@@ -155,6 +156,7 @@ def placed(ref: CallRef, *roles: str) -> st.SearchStrategy[tuple[Slot, e.Event]]
         ref.notified("ana", "asked"): st.tuples(name.map(_asked_of(ref)), _notified),
         ref.room_notified("ops", "asked"): _at(ref.room_notified("ops", "asked"), _notified),
         ref.posted("C1"): st.tuples(_some(["C1", "C2"]).map(ref.posted), _posted),
+        ref.comment("ana", 1): st.tuples(st.builds(ref.comment, name, number), _commented),
     }
     return st.one_of(
         one

@@ -11,7 +11,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, Response
 from pydantic import BaseModel
 
-from ayes.interfaces.api import calls, context, decided, edits, requests, votes
+from ayes.interfaces.api import calls, colleagues, context, decided, edits, requests, votes
 from ayes.interfaces.api.calls import Record
 from ayes.interfaces.api.context import Context
 from ayes.interfaces.api.decided import DecidedSearch
@@ -209,7 +209,7 @@ async def has_cast(visit: Visit, ref: CallRef, vote: NewVote) -> bool:
     )
 
 
-async def _done(visit: Visit, ref: CallRef, headers: Mapping[str, str] = {}) -> Response:
+async def _done(visit: Visit, ref: CallRef, headers: Mapping[str, str]) -> Response:
     if not is_fragment(visit.request):
         return to(f"/calls/{ref}")
     shown = await _shown(visit, ref)
@@ -361,7 +361,7 @@ def _unwrapped(text: str) -> str:
 
 
 class Finding(BaseModel):
-    """The form of an action that follows a request: its reason, or what somebody found out."""
+    """The form of another action: its reason, what somebody found out, or what they say."""
 
     reason: Typed = ""
     #: With a revocation; empty: none.
@@ -371,6 +371,8 @@ class Finding(BaseModel):
     happened: bool | None = None
     output: Typed = ""
     late: bool = False
+    #: Of a comment.
+    text: Typed = ""
 
     @property
     def revocation(self) -> votes.Revocation:
@@ -385,11 +387,11 @@ class Finding(BaseModel):
 @router.post("/calls/{workspace}/{thread}/{call}/{action}")
 async def act(
     ref: Named,
-    action: Literal["withdraw", "revoke", "doubt", "reconcile"],
+    action: Literal["withdraw", "revoke", "doubt", "reconcile", "comment"],
     form: Annotated[Finding, Form()],
     visit: Reading,
 ) -> Response:
-    """Withdraw a request, take an approval back, or say what became of a call in doubt."""
+    """Withdraw a request, take an approval back, say what became of a call in doubt, or comment."""
     try:
         if action in {"revoke", "reconcile"}:
             visit.visitor.require(Role.REVIEWER)
@@ -402,6 +404,9 @@ async def act(
                 await votes.revoke(ref, form.revocation, visit)
             case "reconcile":
                 await votes.reconcile(ref, form.reconciliation, visit)
+            case "comment":
+                await colleagues.comment(ref, colleagues.NewComment(text=form.text), visit)
     except ApprovalsError as problem:
         return await _failed(visit, ref, problem, form.model_dump())
-    return await _done(visit, ref)
+    taken = {"ayes:taken": {"path": visit.request.url.path}}
+    return await _done(visit, ref, {"HX-Trigger": json.dumps(taken)})

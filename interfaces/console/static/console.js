@@ -224,6 +224,7 @@ async function reload(call) {
 
 function outcome({ type, status, by }) {
   if (type === "voted") return `Voted on by ${by}`;
+  if (type === "changed") return `Something new${by ? ` by ${by}` : ""}`;
   return `${status.replaceAll("_", " ")}${by ? ` by ${by}` : ""}`;
 }
 
@@ -678,6 +679,7 @@ const KEYS = {
   r: () => act("r"),
   ...Object.fromEntries([..."123456789"].map((key) => [key, () => act(key)])),
   u: () => undoing ? undoing.undoLast() : say("No vote can be undone: each was sent."),
+  c: () => act("c"),
   A: decideSelected,
   g: () => { afterG = Date.now(); },
   "/": search,
@@ -995,6 +997,8 @@ document.body.addEventListener("htmx:afterRequest", (event) => {
 document.body.addEventListener("htmx:sendError", () =>
   unanswered("What you typed is kept; try again."));
 document.body.addEventListener("ayes:voted", ({ detail }) => voted(detail));
+document.body.addEventListener("ayes:taken", ({ detail }) =>
+  dropDrafts(`draft:${visitor}:${detail.path}:`));
 
 items(document).forEach((item) => sent.set(item, item.outerHTML));
 settleSent();

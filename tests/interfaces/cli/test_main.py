@@ -575,6 +575,17 @@ def test_a_call_from_wish_to_decision_in_words(shop, call):
     assert nothing == (0, "", "No pending call matches workspace:nobody.\n")
 
 
+def test_a_comment_stands_in_the_record(shop, within, call):
+    """Whole, with its author, and it decides nothing."""
+    ask(shop, call)
+    text = f"I have asked the shop. {'It is slow. ' * 20}".strip()
+    [said] = within("comment", call, text, "--as", "ben", "--json", store=shop).lines
+    assert [(one["author"], one["text"]) for one in said] == [("ben", text)]
+    shown = within("show", call, store=shop).out
+    assert text in shown
+    assert "(reviewer ben)" in shown
+
+
 def test_two_votes_are_needed(shop, within, call):
     """The first of two votes leaves it open (8), the second decides (0) (B39)."""
     ask(shop, call, "wire")

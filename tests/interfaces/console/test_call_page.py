@@ -417,6 +417,20 @@ async def test_a_requester_who_may_confirm_is_told_so_and_others_see_that_they_d
         )
 
 
+async def test_a_comment_is_said_from_the_page(shop, client):
+    """It stands there as it was typed; the request is answered as taken."""
+    await shop.ask(REF)
+    said = {"text": "Is this the parcel?\r\n<b>no</b>"}
+    taken = await client.post(f"{CALL}/comment", data=said, headers=PANE)
+    assert json.loads(taken.headers["hx-trigger"]) == {"ayes:taken": {"path": f"{CALL}/comment"}}
+    assert "Comments ana" in words(taken.text)
+    assert "Is this the parcel?\n&lt;b&gt;no" in taken.text
+    shop.visitor = Visitor("ben", frozenset({Role.AUDITOR}))
+    pane = words(await page(client))
+    assert "Is this the parcel?" in pane
+    assert "Comment…" not in pane
+
+
 async def test_a_vote_that_cannot_be_sent_keeps_its_text(shop, client):
     digest = await shop.ask(REF)
     os.kill(shop.server.pid, signal.SIGKILL)

@@ -1,0 +1,24 @@
+"""What people say to each other about a call."""
+
+from typing import Annotated, Final
+
+from ayes.interfaces.cli.command import Session, command, commands
+from ayes.interfaces.cli.options import AsOption, CallArgument, argument
+from ayes.interfaces.cli.terminal.prompt import text_or_stdin
+from ayes.projections.views.call import comments
+
+app: Final = commands()
+
+
+@command(app, examples="ayes comment shop/order-17/refund-1 'I have asked the shop.' --as ana")
+async def comment(
+    call: CallArgument,
+    text: Annotated[str, argument("TEXT", "What you say; - for stdin.")],
+    name: AsOption,
+    *,
+    session: Session,
+) -> None:
+    """Say something about a call without deciding. No model reads it."""
+    async with session.as_reviewer(name) as ledger:
+        known = await ledger.reviewer(name).comment(call, text_or_stdin(text))
+    session.print(comments(known), f"{call} has your comment. See it with ayes show {call}")
