@@ -14,6 +14,7 @@ from ayes.ledger.stops import Stop
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest
+from ayes.schemas.ids import is_token
 from ayes.schemas.slots import CLIENT, CallRef, Slot
 from ayes.schemas.times import after, earliest
 
@@ -62,6 +63,8 @@ class Call(Struct, frozen=True):
     posted: tuple[Fact, ...] = ()
     #: What people said about it, without effect either.
     comments: tuple[Fact, ...] = ()
+    #: Who asked whom to decide, in the order of the log. It changes nobody's right to vote.
+    handed: tuple[Fact, ...] = ()
     #: Facts that do not count, except votes; `voids` has both.
     void: tuple[Void, ...] = ()
     #: The number of the last fact in a slot of a revocation, whether or not it counts; 0: none.
@@ -184,7 +187,7 @@ class Call(Struct, frozen=True):
         alone = (self.requested, self.gated, self.announced, self.withdrawn, self.decided)
         ends = (self.revoked, self.lapsed, self.finished, self.reconciled)
         several = (*self.votes, *self.escalated, *self.claims, *self.late)
-        told = (*self.notified, *self.posted, *self.comments)
+        told = (*self.notified, *self.posted, *self.comments, *self.handed)
         found = (*alone, *ends, *several, *told, *self.newer, *(one.fact for one in self.void))
         return tuple(sorted((fact for fact in found if fact is not None), key=_seq))
 
@@ -350,6 +353,16 @@ class Call(Struct, frozen=True):
             if isinstance(fact.event, e.Escalated) and (before is None or fact.seq < before)
             for voter in fact.event.voters
         )
+
+    @property
+    def handed_to(self) -> dict[str, str]:
+        """To whom it was handed by each person to whom it was not handed back; the newest last."""
+        found: dict[str, str] = {}
+        for fact in self.handed:
+            if isinstance(fact.event, e.HandedOver) and is_token(fact.event.to):
+                by, to = fact.slot.tail[3], fact.event.to
+                found = {one: whom for one, whom in found.items() if one not in (by, to)} | {by: to}
+        return found
 
     @property
     def on_call(self) -> tuple[e.OnCall, ...]:

@@ -35,6 +35,7 @@ _FILLED: Final = {
     "notified": "told",
     "posted": "posted",
     "comment": "commented on",
+    "handed": "handed over",
     "reconciled": "reconciled",
 }
 #: What an event does to a call.
@@ -55,6 +56,7 @@ _EFFECTS: Final[dict[type[e.Event], str]] = {
     e.Notified: "told",
     e.Posted: "posted",
     e.Commented: "commented on",
+    e.HandedOver: "handed over",
     e.Reconciled: "reconciled",
     e.Withdrawn: "withdrawn",
 }
@@ -192,7 +194,7 @@ def author_of(fact: Fact) -> str:
             return "the gate, as it was before"
         case e.GlassBroken(reviewer=reviewer):
             return reviewer
-        case e.Commented():
+        case e.Commented() | e.HandedOver():
             return tail[3]
         case e.Voted(on_behalf_of=principal):
             return f"{tail[3]} for {principal}" if principal else tail[3]

@@ -44,6 +44,9 @@ validity is void by its time, and so may leave the call approved for a moment, u
 recorded that the approval has lapsed (docs/decisions/0041). One that comes while a stop covers the
 call leaves it approved too, until it may start (`stops.py`, docs/decisions/0063).
 
+What people say to each other is in no row: a comment, or that one hands the call to another, may
+come in any status and changes nothing (docs/decisions/0079). So is who was told.
+
 A call is a `Call` (`call.py`). Three functions of `validity.py` answer three different questions:
 
 * `call_of(ref, facts)`: what happened? It never raises, because recorded facts cannot be refused.

@@ -148,6 +148,7 @@ _EXECUTOR: Final = _call("decided", "claim.*", "revoked.*", "lapsed")
 _NOTIFIER: Final = _call(
     "gated",
     "escalated.*",
+    "handed.*.*",
     "announced",
     "decided",
     "claim.>",
@@ -188,7 +189,7 @@ DURABLES: Final[dict[str, Durable]] = {
         # at a time, so that they leave the gate's process to the others (docs/decisions/0071).
         Durable("gate-replies", "gate", (_REPLIED,), at_once=16),
         Durable("gate-timers", "gate", ("timer.due.>",), stream=TIMERS),
-        Durable("queue", "queue", _call("gated", "escalated.*", "decided")),
+        Durable("queue", "queue", _call("gated", "escalated.*", "handed.*.*", "decided")),
         Durable("model", "model", _MODEL, at_once=2048, slow=True, max_deliveries=_OF_A_STOP),
         _notifier("notifier", at_once=2048),
         # Notices that are due later: reminders, digests, those of quiet hours. Each waits as a

@@ -53,6 +53,7 @@ _MULTI_FACT_PLACES: Final = {
     "notified": "notified",
     "posted": "posted",
     "comment": "comments",
+    "handed": "handed",
 }
 #: The places whose facts count or are void, depending on earlier facts.
 _CONTESTED: Final = frozenset({"revoked", "lapsed", "claim", "finished", "late", "reconciled"})

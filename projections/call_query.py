@@ -7,6 +7,7 @@ A query is a list of words, all of which must hold; one without words selects ev
     tool:refund  rule:"a b"     a field of the call (`NAMES`): a name, or a pattern with `*` and `?`
     label:team  label:team=x    a label
     is:mine  is:overdue         for the reader to decide; past its deadline
+    for:ben  handed:ana         handed to ben; handed over by ana
     due<1h  age>2d              the time until its deadline, and since people were asked
     since:2026-11-01            decided then or later; until: before that
     amount>100  customer/id:7   an argument, by its name or by the end of its path; `/amount` begins
@@ -48,6 +49,8 @@ NAMES: Final[dict[str, Callable[[Any], Iterable[str]]]] = {
     "requester": lambda one: (one.requester,),
     "agent": lambda one: (one.agent,),
     "rule": lambda one: (one.rule,),
+    "for": lambda one: one.awaits,
+    "handed": lambda one: one.handed or (),
     "label": lambda one: (*(one.labels or ()), *_labels(one)),
     "by": lambda one: one.by,
     "verdict": lambda one: (one.verdict,),
@@ -56,7 +59,7 @@ NAMES: Final[dict[str, Callable[[Any], Iterable[str]]]] = {
 #: Those that are ids, in which case counts.
 _IDS: Final = ("workspace", "thread", "call")
 #: Words that need what only pending calls have, or only decided ones.
-OF_PENDING: Final = ("is", "due", "age")
+OF_PENDING: Final = ("is", "due", "age", "for", "handed")
 OF_DECIDED: Final = ("by", "verdict", "status", "since", "until")
 #: The words for times of decisions.
 TIMES: Final = {"since": operator.ge, "until": operator.lt}

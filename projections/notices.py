@@ -154,6 +154,7 @@ def redacted(arguments: str, secret: Sequence[str]) -> Any:
 _TITLES: Final[dict[e.Occasion, str]] = {
     "asked": "{tool} needs approval",
     "escalated": "Escalated: {tool} needs approval",
+    "handed": "Handed over: {tool} needs approval",
     "reminder": "Reminder: {tool} needs approval",
     "decided": "{tool} was {outcome}",
     "expired": "{tool} expired undecided",
@@ -166,6 +167,7 @@ _TITLES: Final[dict[e.Occasion, str]] = {
 _HEADLINES: Final[dict[e.Occasion, str]] = {
     "asked": "{who} asks to run a tool.",
     "escalated": "Nobody has decided in time, so you are asked as well. {who} waits.",
+    "handed": "A colleague hands this call over. {who} waits for a decision.",
     "reminder": "{who} still waits for a decision.",
     "decided": "The call was {outcome}.",
     "expired": "Nobody decided in time, so the call has expired. It did not run.",
@@ -203,6 +205,11 @@ def _asking_lines(call: Call) -> list[str]:
     if asking.reason:
         lines.append(f"why:       {_short(asking.reason, _MAX_REASON)}")
     lines += [f"escalated: {_short(describe_on_call(one), _MAX_REASON)}" for one in call.on_call]
+    for fact in call.handed[-1:]:
+        if isinstance(fact.event, e.HandedOver):
+            why = f": {fact.event.reason}" if fact.event.reason else ""
+            said = f"to {fact.event.to} by {author_of(fact)}{why}"
+            lines.append(f"handed:    {_short(said, _MAX_REASON)}")
     return lines
 
 
@@ -229,7 +236,7 @@ def _outcome_lines(call: Call, occasion: e.Occasion) -> list[str]:
                 f"{_short(author_of(one.fact))}, {_time(one.fact.recorded_at)}: {_short(one.why)}"
                 for one in void_runs(call)
             ]
-        case "asked" | "escalated" | "reminder":
+        case "asked" | "escalated" | "handed" | "reminder":
             ends = "more people are asked then" if call.next_stage else "it expires then"
             return [f"until:     {_time(call.due)}; {ends}"] if call.due else ["until:     no end"]
         case _:

@@ -4,7 +4,8 @@ The live queue is the KV bucket `pending`: a key for each open approval, put whe
 deleted when it decides. Any NATS client can watch it. The ledger holds everything in it, and
 `OPEN_APPROVALS` rebuilds it from the log, byte for byte.
 
-An entry changes only when more people are asked: votes go into the ledger, not into the queue.
+An entry changes only when more people are asked, or it is handed to somebody: votes go into the
+ledger, not into the queue.
 Entries are kept in the order of their approval requests, oldest first, and never change places.
 """
 
@@ -84,6 +85,8 @@ class Entry(Struct, frozen=True):
     labels: dict[str, str] | UnsetType = UNSET
     #: What it does in one line, as its tool declares it; absent if it declares none.
     title: str | UnsetType = UNSET
+    #: By each person who handed it over, to whom; the newest is the last. Absent if nobody did.
+    handed: dict[str, str] | UnsetType = UNSET
 
     @property
     def ref(self) -> CallRef:
@@ -122,6 +125,12 @@ class Entry(Struct, frozen=True):
     def excludes(self, reviewer: str) -> bool:
         """Whether this person asked for the call, or is behind the agent that did; as `asks`."""
         return _is_excluded(reviewer, self.excluded)
+
+    @property
+    def awaits(self) -> tuple[str, ...]:
+        """The people to whom it was handed, and who did not hand it on."""
+        handed = self.handed or {}
+        return tuple(dict.fromkeys(to for to in handed.values() if to not in handed))
 
     def confirms(self, reviewer: str) -> bool:
         """Whether it is this person's own request, and they may vote on it all the same."""
@@ -186,6 +195,7 @@ def entry(call: Call) -> Entry | None:
         undoing=asking.undoing or UNSET,
         labels=call.wish.labels or UNSET,
         title=asking.title or UNSET,
+        handed=call.handed_to or UNSET,
     )
 
 
@@ -465,7 +475,7 @@ class ApprovalFacts:
 def _key(slot: Slot) -> Key | None:
     """Only these facts can change the queue."""
     match slot.tail:
-        case ("call", call, "requested" | "gated" | "escalated" | "decided", *_):
+        case ("call", call, "requested" | "gated" | "escalated" | "handed" | "decided", *_):
             return slot.workspace, slot.thread, call
         case _:
             return None

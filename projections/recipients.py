@@ -1,6 +1,7 @@
 """Who is told what about a call, when, and through which channels. Pure.
 
     asked, escalated, reminder   people who can still help by voting, or a delegate of theirs
+    handed                       the colleague to whom it was handed, if they can still help
     decided, expired             the requester; those who were asked and did not vote, if the route
                                  says so. Only of calls that people were asked about.
     broken-glass                 everybody who was asked, except the one who broke it
@@ -132,7 +133,9 @@ def messages(seen: Situation, fact: Fact, then: Policies) -> tuple[Notification,
         told = _people(seen, occasion, route) if route.people else []
         rooms_told = [_Address(room, (rooms[room],)) for room in route.rooms if room in rooms]
         if route.people and occasion.kind not in ("decided", "expired"):
-            rooms_told += _default_room(seen, told, rooms_told)
+            is_handed = occasion.kind == "handed"
+            needed = _handed_to(call, occasion.stage) if is_handed else call.voters()
+            rooms_told += _default_room(seen, needed, told, rooms_told)
         for is_room, addresses in ((False, told), (True, rooms_told)):
             found += [
                 Notification(to, is_room, occasion.kind, occasion.stage, contacts, due, in_digest)
@@ -149,12 +152,16 @@ def is_needed(seen: Situation, message: Notification) -> bool:
     if call.fact_at(message.slot(call)) is not None:
         return False
     match message.occasion:
-        case "asked" | "escalated" | "reminder":
+        case "asked" | "escalated" | "handed" | "reminder":
             if call.status is not Status.PENDING or call.withdrawn is not None:
                 return False
             if call.deadline is not None and seen.now >= call.deadline:
                 return False
             if message.occasion == "reminder" and len(call.escalated) != message.stage:
+                return False
+            if message.occasion == "handed" and not any(
+                map(seen.can_help, _handed_to(call, message.stage))
+            ):
                 return False
             if _was_reminded(call, message):
                 return False
@@ -169,7 +176,7 @@ def is_needed(seen: Situation, message: Notification) -> bool:
 
 #: What has ended, and needs nothing of anybody.
 _NEWS: Final = frozenset({"decided", "expired", "broken-glass", "void"})
-QUESTIONS: Final = frozenset({"asked", "escalated", "reminder"})
+QUESTIONS: Final = frozenset({"asked", "escalated", "handed", "reminder"})
 
 
 def _occasions(call: Call, fact: Fact, then: Policies) -> Iterator[_Occasion]:
@@ -185,6 +192,10 @@ def _occasions(call: Call, fact: Fact, then: Policies) -> Iterator[_Occasion]:
                 remind = deadline - timedelta(seconds=before_s)
                 if remind > at:  # otherwise the question itself comes as late
                     yield _Occasion("reminder", stage, remind, deadline)
+        case e.HandedOver() if call.gated is not None:
+            before = tuple(one for one in call.escalated if one.seq < fact.seq)
+            deadline = replace(call, escalated=before).due
+            yield _Occasion("handed", int(fact.slot.tail[-1]), at, deadline)
         case e.GlassBroken():
             yield _Occasion("broken-glass", 0, at, None)
         case e.InDoubt() if fact == call.finished:
@@ -256,6 +267,10 @@ def _is_told(seen: Situation, occasion: _Occasion, route: Route, name: str) -> b
             givers = [one.ref.giver for one in seen.delegations if one.holds(name, tool, seen.now)]
             is_new = any(call.people.is_among(one, voters, seen.now) for one in (name, *givers))
             return is_new and seen.can_help(name)
+        case "handed":
+            accounts = seen.accounts
+            them = {person(one, accounts) for one in _handed_to(call, occasion.stage)}
+            return person(name, accounts) in them and seen.can_help(name)
         case "decided" | "expired":
             return ("requester" in route.outcome_to and seen.is_requester(name)) or (
                 "asked" in route.outcome_to and name in _asked_without_vote(call)
@@ -273,6 +288,12 @@ def _voters_of(call: Call, stage: int) -> tuple[str, ...]:
     slot = call.ref.escalated(stage)
     found = next((fact.event for fact in call.escalated if fact.slot == slot), None)
     return found.voters if isinstance(found, e.Escalated) else ()
+
+
+def _handed_to(call: Call, number: int) -> list[str]:
+    """The people to whom it was handed with this number; mostly one."""
+    each = [fact.event for fact in call.handed if fact.slot.tail[-1] == str(number)]
+    return [one.to for one in each if isinstance(one, e.HandedOver)]
 
 
 def _contacts(seen: Situation) -> dict[str, tuple[str, ...]]:
@@ -318,7 +339,10 @@ def _hears_of_glass(seen: Situation, name: str) -> bool:
 
 
 def _default_room(
-    seen: Situation, told: Collection[_Address], rooms: Iterable[_Address]
+    seen: Situation,
+    needed: Iterable[str],
+    told: Collection[_Address],
+    rooms: Iterable[_Address],
 ) -> list[_Address]:
     """The default room, if somebody who is needed has no contact, or nobody is told."""
     place = seen.policies.workspace.policy.rooms.get(DEFAULT_ROOM)
@@ -329,7 +353,7 @@ def _default_room(
     reached = {person(one.to, accounts) for one in told}
     missed = [
         one
-        for one in seen.call.voters()
+        for one in needed
         if is_plain(one)
         and person(one, accounts) not in reached
         and can_help(seen.call, one, seen.now, seen.delegations)
@@ -339,7 +363,7 @@ def _default_room(
 
 def _was_reminded(call: Call, message: Notification) -> bool:
     """Whether a question that waited for a digest or quiet hours came after its own reminder."""
-    if message.occasion == "reminder":
+    if message.occasion in ("reminder", "handed"):
         return False
     reminder = Notification(message.to, message.is_room, "reminder", message.stage, (), message.due)
     return call.fact_at(reminder.slot(call)) is not None

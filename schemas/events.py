@@ -54,12 +54,13 @@ type Ending = Literal[
     "people_were_asked",
 ]
 
-#: What a person is told about: a question to them, more people being asked, a deadline that comes,
-#: the outcome, the end without one, an emergency, a call that a person must reconcile, a start or
-#: result that counts for nothing.
+#: What a person is told about: a question to them, more people being asked, a colleague who hands
+#: it to them, a deadline that comes, the outcome, the end without one, an emergency, a call that a
+#: person must reconcile, a start or result that counts for nothing.
 type Occasion = Literal[
     "asked",
     "escalated",
+    "handed",
     "reminder",
     "decided",
     "expired",
@@ -687,6 +688,18 @@ class Commented(Event, frozen=True, tag="Commented"):
     text: str
 
 
+class HandedOver(Event, frozen=True, tag="HandedOver"):
+    """A person who may decide asks a colleague to do it. The subject names the person.
+
+    It changes nobody's right to vote: it says who is asked next.
+    """
+
+    #: Who is asked next.
+    to: str
+    #: For people.
+    reason: str = ""
+
+
 class Reconciled(Event, frozen=True, tag="Reconciled"):
     """A person found out what happened to a call in doubt."""
 
@@ -966,8 +979,8 @@ type AnyEvent = (
     | ToolRequested | ApprovalRequested | Voted
     | Escalated | GlassBroken | Approved | Denied | Answered | Expired | Withdrawn | Superseded
     | ToolStarted | Revoked | Lapsed | Declined | ToolReturned | ToolFailed | ToolRefused | InDoubt
-    | Notified | Posted | Commented | Reconciled | PolicyApplied | ToolDeclared | Granted
-    | GrantRevoked | GrantUsed | BudgetUsed | Delegated | DelegationEnded
+    | Notified | Posted | Commented | HandedOver | Reconciled | PolicyApplied | ToolDeclared
+    | Granted | GrantRevoked | GrantUsed | BudgetUsed | Delegated | DelegationEnded
     | AccountBound | PersonAdded | WorkspacesSet | PersonRemoved | GroupsRead
     | LoginAdded | LoginRevoked | OnCallRead
     | Stopped | Resumed | StopEnded | LogAccepted

@@ -44,6 +44,7 @@ _TIME_OF_DAY: Final = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9]", re.ASCII)
 OCCASIONS: Final[tuple[Occasion, ...]] = (
     "asked",
     "escalated",
+    "handed",
     "reminder",
     "decided",
     "expired",

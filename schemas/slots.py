@@ -96,6 +96,8 @@ FILLED_BY: Final[dict[tuple[str, ...], tuple[type[e.Event], ...]]] = {
     ("call", "*", "posted", "*"): (e.Posted,),
     # The author, and which of the comments on the call.
     ("call", "*", "comment", "*", "#"): (e.Commented,),
+    # By whom, and which of the handovers of the call.
+    ("call", "*", "handed", "*", "#"): (e.HandedOver,),
     ("call", "*", "reconciled", "*"): (e.Reconciled,),
     (POLICY, "#"): (e.PolicyApplied,),
     (TOOL, "%", "*"): (e.ToolDeclared,),
@@ -380,6 +382,10 @@ class CallRef(_Ref, frozen=True):
     def comment(self, author: str, number: int) -> Slot:
         """A person's comment, by its number among the comments on the call."""
         return self._slot("comment", token("reviewer", author), str(number))
+
+    def handed_by(self, reviewer: str, number: int) -> Slot:
+        """A reviewer hands it to a colleague, by its number among the handovers of the call."""
+        return self._slot("handed", token("reviewer", reviewer), str(number))
 
     def reconciled_by(self, reviewer: str) -> Slot:
         """A reviewer's word on what happened to a call in doubt."""

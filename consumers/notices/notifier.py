@@ -2,6 +2,7 @@
 
     gated      ──► the people who can help by voting      asked; a reminder before the deadline
     escalated  ──► the people who are asked in addition   escalated; the same
+    handed     ──► the colleague to whom it was handed    handed
     announced  ──► those who were asked                   broken-glass
     decided    ──► the requester                          decided, or expired
     in doubt   ──► the people who may reconcile           in-doubt
@@ -75,6 +76,7 @@ _RUNS: Final = (e.ToolStarted, e.ToolReturned, e.ToolFailed)
 _OCCASIONS: Final = (
     e.ApprovalRequested,
     e.Escalated,
+    e.HandedOver,
     e.GlassBroken,
     e.Approved,
     e.Denied,

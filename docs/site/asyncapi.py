@@ -64,6 +64,7 @@ _NAMES: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     ("call", "*", "notified", "room", "*", "*"): ("call", "room", "occasion"),
     ("call", "*", "posted", "*"): ("call", "channel"),
     ("call", "*", "comment", "*", "#"): ("call", "author", "number"),
+    ("call", "*", "handed", "*", "#"): ("call", "reviewer", "number"),
     ("call", "*", "reconciled", "*"): ("call", "reviewer"),
     (POLICY, "#"): ("version",),
     (TOOL, "%", "*"): ("tool", "version"),

@@ -130,6 +130,8 @@ class Record(Struct, frozen=True):
     votes: list[views.RecordedVote]
     #: What people said about it, in the order of the log.
     comments: list[views.Comment]
+    #: Who asked whom to decide, in the order of the log.
+    handed: list[views.Handover]
     #: Why nobody knows how it ended; None: it is not in doubt.
     doubt: Doubt | None
     #: Every action, with the reason why the visitor may not take it.
@@ -165,6 +167,7 @@ async def record(ref: Named, visit: Reading) -> Record:
         question=views.question(known),
         votes=views.recorded_votes(known),
         comments=views.comments(known),
+        handed=views.handovers(known),
         doubt=doubt_view(doubt) if doubt else None,
         may=await permissions(ledger, known, visit.visitor, doubt),
         earlier=await _earlier(ledger, known),

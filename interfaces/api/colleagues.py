@@ -1,12 +1,12 @@
-"""What people say to each other about a call. None of it counts."""
+"""What people say to each other about a call, and whom they ask to decide. None of it counts."""
 
 from typing import Final
 
 from ayes.interfaces.api.base import ApiModel, ApiRouter, example
-from ayes.interfaces.api.identity import Reading
+from ayes.interfaces.api.identity import Reading, Reviewing
 from ayes.interfaces.api.permissions import check_comment
 from ayes.interfaces.api.queries import Named
-from ayes.projections.views.call import Comment, comments
+from ayes.projections.views.call import Comment, Handover, comments, handovers
 
 router: Final = ApiRouter(tags=["calls"])
 
@@ -29,3 +29,24 @@ async def comment(ref: Named, comment: NewComment, visit: Reading) -> list[Comme
     reading = visit.reading
     await check_comment(await reading.with_origin(await reading.known_call(ref)), visit.visitor)
     return comments(await (await visit.reviewer()).comment(ref, comment.text))
+
+
+class NewHandover(ApiModel):
+    """Whom to ask next."""
+
+    model_config = example(to="ben", reason="You know this customer.")
+
+    #: A person who may vote on the call.
+    to: str
+    #: For people.
+    reason: str = ""
+
+
+@router.post("/calls/{workspace}/{thread}/{call}/hand")
+async def hand(ref: Named, handover: NewHandover, visit: Reviewing) -> list[Handover]:
+    """Hand a pending call to a colleague, who is asked next. Nobody's right to vote changes.
+
+    The answer has all times that it was handed over. Repeating the last one is safe.
+    """
+    reviewer = await visit.reviewer()
+    return handovers(await reviewer.hand_over(ref, handover.to, reason=handover.reason))

@@ -94,6 +94,7 @@ ENDPOINTS: Final = {
     "decide": Operation("POST", "/calls/{call}/votes"),
     "revoke": Operation("POST", "/calls/{call}/revoke"),
     "reconcile": Operation("POST", "/calls/{call}/reconcile"),
+    "hand": Operation("POST", "/calls/{call}/hand"),
     "comment": Operation("POST", "/calls/{call}/comments"),
     "pending": Operation("GET", "/calls"),
     "show": Operation("GET", "/calls/{call}"),

@@ -23,6 +23,7 @@ type Action = Literal[
     "deny",
     "answer",
     "edit",
+    "hand_over",
     "break_glass",
     "revoke",
     "reconcile",
@@ -67,6 +68,7 @@ async def permissions(
         "deny": may_vote,
         "answer": may_vote,
         "edit": may_vote,
+        "hand_over": may_vote,
         "break_glass": await as_reviewer(
             lambda: reviewer.check_vote(call, glass, forgives=forgives)
         ),

@@ -62,6 +62,7 @@ _CHAPTERS: Final[dict[str, dict[str, _Entry]]] = {
         "deny": _Entry("decide", "Deny a call, or all pending calls."),
         "answer": _Entry("decide", "Answer in place of the tool, which does not run."),
         "break-glass": _Entry("decide", "Let a call run alone, in an emergency."),
+        "hand": _Entry("colleagues", "Hand a pending call to a colleague."),
         "comment": _Entry("colleagues", "Say something about a call without deciding."),
         "hear": _Entry("decide", "Vote as a chat message says."),
         "revoke": _Entry("decide", "Revoke an approval before the tool starts."),

@@ -1,4 +1,4 @@
-"""The ledger for a reviewer: vote, comment, grant, delegate, revoke an approval, reconcile a call.
+"""The ledger for a reviewer: vote, comment, hand over, grant, delegate, revoke, reconcile.
 
     async with Ledger.connect(role="reviewer-ana") as ledger:
         await ledger.reviewer("ana").approve("shop/order-17/refund-1", reason="within the rules")
@@ -40,7 +40,14 @@ from ayes.schemas import events as e
 from ayes.schemas import ids
 from ayes.schemas.codec import Fact
 from ayes.schemas.content import words
-from ayes.schemas.errors import AlreadyFilled, BadArguments, BadInput, NotAllowed, NotOpen
+from ayes.schemas.errors import (
+    AlreadyFilled,
+    BadArguments,
+    BadInput,
+    NotAllowed,
+    NotOpen,
+    Refused,
+)
 from ayes.schemas.limits import MAX_INTERVAL_S, MAX_REASON, MAX_TEXT
 from ayes.schemas.limits import check as check_size
 from ayes.schemas.quorums import is_group
@@ -274,6 +281,43 @@ class Reviewer:
             raise BadInput("a comment needs a text. Nothing was recorded.")
         known = await self._ledger.known_call(call_ref(call))
         return await self._say(known, known.comments, known.ref.comment, e.Commented(text=text))
+
+    @as_of_the_leader
+    async def hand_over(self, call: CallRef | str, to: str, *, reason: str = "") -> Call:
+        """Ask a colleague to decide about a pending call. Both go on to have their votes.
+
+        Repeating it is safe, unless the call was handed over again since.
+
+        Raises:
+            BadId: `to` is not a valid name of a person.
+            BadInput: it is the reviewer's own.
+            TooLarge: the reason is over its limit (`ayes.schemas.limits`).
+            UnknownCall, AlreadyDecided, DeadlinePassed, NotOpen, AlreadyFilled: the reviewer could
+                not vote on it now.
+            NotAllowed: the same; or the colleague could not.
+        """
+        ids.token("reviewer", to)
+        check_size("the reason", reason, MAX_REASON)
+        if to == self.name:
+            raise BadInput(f"{to} has {call} already. Nothing was recorded.")
+        known = await self._ledger.known_call(call_ref(call))
+        await self.check_may_vote(known)
+        try:
+            await Reviewer(self._ledger, to).check_may_vote(known)
+        except Refused as problem:
+            asking, voters = known.approval_request, ", ".join(known.voters())
+            assert asking, "the reviewer's own vote was checked before"
+            raise NotAllowed(
+                f"{known.ref} cannot be handed to {to}, who could not vote on it now: rule "
+                f"{asking.rule!r} asks {voters}."
+            ) from problem
+        handed = e.HandedOver(to=to, reason=reason)
+        return await self._say(known, known.handed, known.ref.handed_by, handed)
+
+    async def check_may_vote(self, call: Call) -> None:
+        """Refuse a person who could not vote on it now, in whatever words; errors as of `vote`."""
+        digest = call.approval_request.digest if call.approval_request else ""
+        await self.check_vote(call, e.Voted(verdict="approve", digest=digest), forgives=True)
 
     async def _say(
         self, call: Call, said: Sequence[Fact], slot: Callable[[str, int], Slot], event: e.Event

@@ -40,7 +40,7 @@ async def seen_by(
 
 async def asked_of(ledger: Ledger, name: str, *, forgives: bool = False) -> Mine:
     """The pending calls that this person was asked about in their own place, or in another
-    person's, whether they have voted or not.
+    person's, whether they have voted or not; without those that they have handed over.
 
     Args:
         forgives: whether groups that were read long ago still count.
@@ -54,7 +54,7 @@ async def asked_of(ledger: Ledger, name: str, *, forgives: bool = False) -> Mine
     groups = {one: people.groups(one, now) for one in names}
 
     def mine(entry: Entry) -> bool:
-        if people.bar(name, entry.workspace) is not None:
+        if people.bar(name, entry.workspace) is not None or name in (entry.handed or ()):
             return False
         return entry.asks(name, groups[name]) or any(
             one.ref.workspace == entry.workspace

@@ -150,6 +150,7 @@ WRITERS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     ("call", "*", "notified", ROOM, "*", "*"): ("notifier",),
     ("call", "*", "posted", "*"): ("slack",),
     ("call", "*", "comment", _ME, "#"): (REVIEWER,),
+    ("call", "*", "handed", _ME, "#"): (REVIEWER,),
     ("call", "*", "reconciled", _ME): (REVIEWER,),
     (POLICY, "#"): ("operator",),
     (TOOL, "%", "*"): ("executor", "service"),

@@ -55,6 +55,7 @@ _ASIDES: Final[dict[str, type[e.Event]]] = {
     "notified": e.Notified,
     "posted": e.Posted,
     "comment": e.Commented,
+    "handed": e.HandedOver,
 }
 #: The number of open calls kept in memory. Beyond it, their facts are read again when needed.
 _REMEMBERED: Final = 200_000
@@ -218,7 +219,8 @@ def judgements(raws: Iterable[RawMessage], stops: Iterable[RawMessage] = ()) -> 
     alone = {name: getattr(call, name) for name in _ALONE}
     places = {fact.seq: place for place, found in several.items() for fact in found}
     places |= {fact.seq: place for place, fact in alone.items() if fact is not None}
-    asides = {fact.seq for fact in (*call.notified, *call.posted, *call.comments)}
+    told = (*call.notified, *call.posted, *call.comments, *call.handed)
+    asides = {fact.seq for fact in told}
     begun = call.requested.seq if call.requested else None
     ends = (call.reconciled, call.finished)
     end = min(

@@ -205,7 +205,10 @@ class PendingCall(Struct, frozen=True):
     #: The position of the approval request in the log.
     seq: int
     labels: dict[str, str]
-    #: Whether the visitor was asked, or a person who delegated to them, and has not voted.
+    #: By each person who handed it over, to whom; the newest is the last.
+    handed: dict[str, str]
+    #: Whether the visitor was asked, or a person who delegated to them, and has neither voted nor
+    #: handed it over.
     mine: bool
     #: Whether the visitor has voted, and others are missing.
     voted: bool
@@ -227,6 +230,7 @@ def pending_call(entry: Entry, *, mine: bool, voted: bool, confirms: bool) -> Pe
         may_confirm=mine and not voted and confirms,
         mode=entry.mode or "four_eyes",
         labels=entry.labels or {},
+        handed=entry.handed or {},
     )
 
 
@@ -350,6 +354,26 @@ def comments(call: Call) -> list[Comment]:
         Comment(fact.slot.tail[3], fact.event.text, fact.recorded_at, fact.seq)
         for fact in call.comments
         if isinstance(fact.event, e.Commented)
+    ]
+
+
+class Handover(Struct, frozen=True):
+    """A person asked a colleague to decide, which changes nobody's right to vote."""
+
+    by: str
+    to: str
+    reason: str
+    #: When the broker recorded it.
+    handed_at: datetime
+    seq: int
+
+
+def handovers(call: Call) -> list[Handover]:
+    """In the order of the log."""
+    return [
+        Handover(fact.slot.tail[3], fact.event.to, fact.event.reason, fact.recorded_at, fact.seq)
+        for fact in call.handed
+        if isinstance(fact.event, e.HandedOver)
     ]
 
 

@@ -110,6 +110,7 @@ _OPENINGS: Final = {
     "Notified": "A notice was sent",
     "Posted": "Asked in a chat:",
     "Commented": "Comment of {by}:",
+    "HandedOver": "Handed over by {by}:",
     "Reconciled": "Reconciled by {by}:",
 }
 
@@ -225,6 +226,8 @@ def _what(event: e.Event) -> str:
             return f"message {message}"
         case e.Commented(text=text):
             return text
+        case e.HandedOver(to=to, reason=reason):
+            return f"to {to}{f': {reason}' if reason else ''}"
         case e.Granted(tool=tool, uses=uses, expires_in_s=seconds):
             return f"{tool}, {uses} times within {seconds:g} s"
         case e.GrantUsed(call=call):

@@ -122,7 +122,7 @@ def test_the_table_knows_every_fact_that_a_call_can_hold():
     in_slots = {kind for shape, kinds in FILLED_BY.items() if shape[0] == "call" for kind in kinds}
     in_table = {kind for follows in MAY_FOLLOW.values() for kind in follows}
     # Who was told, and what people say, is recorded in any status, and has no effect on it.
-    assert in_table | {e.Notified, e.Posted, e.Commented} == in_slots
+    assert in_table | {e.Notified, e.Posted, e.Commented, e.HandedOver} == in_slots
     assert set(MAY_FOLLOW) == set(Status)
 
 

@@ -17,6 +17,8 @@ from stories import REF, START, approval, disorder, request
 
 from ayes.ledger.call import Call
 from ayes.ledger.in_memory import Memory
+from ayes.ledger.judging.policies import Policies
+from ayes.ledger.judging.votes import tally
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.validity import call_of, evolve, void, voids
 from ayes.projections.lake.counting import judgements
@@ -232,13 +234,16 @@ def test_each_fact_is_in_one_place_and_each_void_one_has_a_reason(told):
 @anything
 @given(recorded(CALL, foreign=False))
 def test_what_people_say_counts_for_nothing(told):
-    """Without the comments it is the same call, fact by fact and void by void."""
+    """Without comments and handovers it is the same call, fact by fact and void by void."""
     facts = facts_of(told)
-    said = [one for one in facts if one.slot.tail[2] == "comment"]
+    said = [one for one in facts if one.slot.tail[2] in ("comment", "handed")]
     call = call_of(CALL, facts)
-    assert list(call.comments) == said
-    assert replace(call, comments=()) == call_of(CALL, [one for one in facts if one not in said])
-    assert not {one.fact.seq for one in voids(call)} & {one.seq for one in said}
+    assert sorted((*call.comments, *call.handed), key=lambda one: one.seq) == said
+    without = call_of(CALL, [one for one in facts if one not in said])
+    assert replace(call, comments=(), handed=()) == without
+    assert voids(call) == voids(without)
+    if call.approval_request is not None:
+        assert tally(call, Policies(), None) == tally(without, Policies(), None)
 
 
 @anything

@@ -99,7 +99,7 @@ def _of(person):
     me = person.removeprefix(accounts.REVIEWER)
     return (
         *(f"{{}}.call.x1.{what}.{me}" for what in ("vote", "revoked", "reconciled")),
-        f"{{}}.call.x1.comment.{me}.1",
+        *(f"{{}}.call.x1.{what}.{me}.1" for what in ("comment", "handed")),
         *(f"_grant.{me}.x1.given", f"_grant.x1.x1.revoked.{me}"),
         *(f"_delegation.{me}.x1.given", f"_delegation.{me}.x1.ended"),
         *(f"_stop.{me}.x1.given", f"_stop.x1.x1.resumed.{me}"),

@@ -384,7 +384,7 @@ def _places(where):
             for kind in ("vote", "revoked", "reconciled")
             for me in ("ana", "ben")
         ),
-        *(f"{call}.comment.{me}.1" for me in ("ana", "ben")),
+        *(f"{call}.{kind}.{me}.1" for kind in ("comment", "handed") for me in ("ana", "ben")),
         *(f"ledger.{where}.{one}" for one in ("_policy.7", "_tool.x.1", "_budget.a.b.1")),
         *(f"ledger.{where}._grant.{me}.x1.given" for me in ("ana", "ben")),
         *(f"ledger.{where}._grant.x.x1.revoked.{me}" for me in ("ana", "ben")),

@@ -31,6 +31,7 @@ ENTRY = msgspec.structs.replace(
     labels={"team": "x", "tier": "vip"},
     gated_at=START - timedelta(days=3),
     due_at=START + timedelta(minutes=30),
+    handed={"ana": "ben"},
 )
 
 
@@ -50,7 +51,8 @@ def selects(text, entry=ENTRY, **more):
         "tool:refund", "tool:Ref*", "tool:ref?nd", "workspace:shop", "thread:order-17",
         "thread:shop/order-*", "call:refund-1", "call:shop/order-17/refund-1", "requester:rita",
         "agent:desk-*", 'rule:"large refunds"', "label:team", "label:tier=VIP", "label:t*=x",
-        "is:mine", "due<1h", "due>10m", "due<=30m", "age>2d", "age<4d",
+        "is:mine", "for:ben", "for:B*", "handed:ana", "due<1h", "due>10m", "due<=30m", "age>2d",
+        "age<4d",
         "amount>100", "amount:480.1", "amount<=480.10", "amount:480.100", "rate<0.31",
         "order:a-17", "order:A-*", "gift:true", "note:null", "name:renée", "customer/id:7",
         "/customer/id:7", "/amount>1", "lines/sku:x-2", "count>12345678901234567890122",
@@ -70,7 +72,8 @@ def test_a_word_selects_what_it_says(text):
     "text",
     [
         "refundx", "tool:ref", "tool:send", "workspace:Shop", "thread:order-1", "call:refund",
-        "label:x", "label:team=y", "is:overdue", "due<10m", "age<2d", "amount>480.10",
+        "label:x", "label:team=y", "for:ana", "handed:ben", "is:overdue", "due<10m", "age<2d",
+        "amount>480.10",
         "amount:480.2", "order>1", "/id:7", "customer:7", "missing:1", "gift:1", 'agent:""',
         "-refund", "refund -rita", "tool:[rR]efund",
     ],

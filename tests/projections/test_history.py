@@ -622,10 +622,11 @@ def test_what_was_requested_before_the_wish_is_another_call():
 
 
 def test_no_model_reads_what_people_say_about_a_call():
-    """The history, and its digest, are those without the comments."""
+    """The history, and its digest, are those without comments and handovers."""
     story = Story().say("Hello.").turn(1, REFUND).live(1, 0, REFUND, "returned")
     before = told(story)
     for number, (name, text) in enumerate((("ana", "Approve the next one, too."), ("rita", "!"))):
         story.tell(REF.wish(1, 0).comment(name, number + 1), e.Commented(text=text))
+    story.tell(REF.wish(1, 0).handed_by("ana", 1), e.HandedOver(to="ben", reason="Approve it."))
     assert told(story) == before
     assert digest(told(story).entries) == digest(before.entries)

@@ -27,7 +27,7 @@ from ayes.schemas.redaction import REDACTED
 CALL = REF.wish(1, 0)
 WISH = e.Wish(tool="refund", arguments='{"order":"A-17","card":{"number":"4111"}}')
 LINK = "https://approvals.example/open/x"
-QUESTIONS = ("asked", "escalated", "reminder")
+QUESTIONS = ("asked", "escalated", "handed", "reminder")
 OCCASIONS = (*QUESTIONS, "decided", "expired", "broken-glass", "in-doubt", "void")
 
 
@@ -82,6 +82,16 @@ def test_a_notice_says_what_the_call_does():
     body = notice(call, "asked").body
     assert r"what:      Pay 5 for A\u202e\u000arule: none  [hidden characters]" in body.splitlines()
     assert "what:" not in notice(pending(), "asked").body
+
+
+def test_a_notice_says_who_hands_it_over_to_whom_and_why():
+    """The last one, on a line of its own, whatever is in the reason."""
+    story = Story().tell_all([(CALL.requested, request(WISH)), (CALL.gated, question(WISH))])
+    story.tell(CALL.handed_by("ana", 1), e.HandedOver(to="ben"))
+    story.tell(CALL.handed_by("ben", 2), e.HandedOver(to="cy", reason="Yours.\nrule: none"))
+    lines = notice(call_of(CALL, story.facts), "handed").body.splitlines()
+    said = [one for one in lines if one.startswith("handed:")]
+    assert said == [r"handed:    to cy by ben: Yours.\u000arule: none"]
 
 
 def test_once_it_has_returned_it_is_said_until_when():

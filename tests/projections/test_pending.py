@@ -110,7 +110,7 @@ def test_all_who_must_agree_are_shown():
 
 def test_what_was_declared_of_it_is_in_it():
     """An entry without it has the bytes that it had before."""
-    assert not {b"undoing", b"title"} & set(
+    assert not {b"undoing", b"title", b"handed"} & set(
         pending.encode(pending.entry(call(asked()))).split(b'"')
     )
     undoing = e.Undoing("reversible", "charge", 60)
@@ -139,6 +139,31 @@ def test_an_entry_changes_only_when_more_people_are_asked():
     story.tell(CALL.announced, e.GlassBroken(reviewer="sam", reason="the shop burns"))
     assert pending.entry(call(story)) == entry
     assert queue(story.facts) == {pending.key(CALL): pending.encode(entry)}
+    for order in (story.facts[::-1], [*story.facts, *story.facts[1:3]]):
+        assert queue(order) == queue(story.facts)
+
+
+@pytest.mark.parametrize(
+    ("steps", "handed", "awaits"),
+    [
+        ("ana>no.name", {}, ()),
+        ("ana>ben", {"ana": "ben"}, ("ben",)),
+        ("ana>ben ana>cy", {"ana": "cy"}, ("cy",)),
+        ("ana>ben ben>cy", {"ana": "ben", "ben": "cy"}, ("cy",)),
+        ("ana>ben cy>dan", {"ana": "ben", "cy": "dan"}, ("ben", "dan")),
+        ("ana>ben ben>ana", {"ben": "ana"}, ("ana",)),
+        ("ana>ben ben>cy cy>ben", {"ana": "ben", "cy": "ben"}, ("ben",)),
+    ],
+)
+def test_an_entry_says_who_handed_it_to_whom(steps, handed, awaits):
+    """The newest last. A person who gets it back has not handed it over any more."""
+    story = asked()
+    for number, step in enumerate(steps.split()):
+        by, to = step.split(">")
+        story.tell(CALL.handed_by(by, number + 1), e.HandedOver(to=to))
+    entry = pending.decode(queue(story.facts)[pending.key(CALL)])
+    assert list((entry.handed or {}).items()) == list(handed.items())
+    assert entry.awaits == awaits
     for order in (story.facts[::-1], [*story.facts, *story.facts[1:3]]):
         assert queue(order) == queue(story.facts)
 

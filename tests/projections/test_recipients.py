@@ -310,6 +310,27 @@ def test_an_escalation_is_told_to_those_who_are_new():
     assert slots == {"olga.escalated-1", "ana.reminder-1", "olga.reminder-1"}
 
 
+def test_a_handover_is_told_to_the_colleague_alone():
+    """Each time, while their vote would help; the default room hears of it if they have no contact.
+    A later escalation does not change when it is due.
+    """
+    story = Told(
+        voters=("ana", "ben", "cy"), expires_in_s=60, on_timeout="escalate",
+        stages=(Stage(("olga",), 6000),),
+    )  # fmt: skip
+    story.put(CALL.handed_by("ana", 1), e.HandedOver(to="ben"))
+    story.put(CALL.handed_by("ben", 2), e.HandedOver(to="cy"))
+    slow = f"{CONTACTS}{DEFAULT}[[notify]]\ndigest_s = 3600"
+    assert brief(story.found(slow, of=2)) == {"ben handed1 push"}
+    assert brief(story.found(slow)) == {"#default handed2 chat"}
+    [before] = story.found(slow, of=2)
+    story.put(CALL.escalated(1), e.Escalated(voters=("olga",), expires_in_s=6000))
+    assert story.found(slow, of=2) == (before,)
+    assert not before.in_digest
+    story.vote("ben")
+    assert story.found(slow, of=2) == ()
+
+
 def test_what_was_told_is_not_told_again():
     """A slot that is filled, of a person or of a room, is skipped."""
     story = Told()

@@ -414,7 +414,8 @@ def expected(raws: list[RawMessage]) -> dict[tuple[str, str, str], dict]:
         if call.requested is None:
             continue
         out = {one.fact.seq for one in voids(call)} | {one.seq for one in call.newer}
-        out |= {one.seq for one in (*call.notified, *call.posted, *call.comments)}
+        out |= {one.seq for one in (*call.notified, *call.posted)}
+        out |= {one.seq for one in (*call.comments, *call.handed)}
         ends = [call.reconciled, call.finished]
         end = min(
             (one.seq for one in ends if one and not isinstance(one.event, e.InDoubt)),

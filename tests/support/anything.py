@@ -117,6 +117,7 @@ _reconciled = st.builds(
 _notified = st.builds(e.Notified, channel=st.just("mail"))
 _posted = st.builds(e.Posted, message=st.just("1700000000.000100"))
 _commented = st.builds(e.Commented, text=_some(["Why?", "So."]))
+_handed = st.builds(e.HandedOver, to=_some(REVIEWERS))
 _NEWER = b'{"type":"%s","v":9,"tool":"pay"}'
 
 
@@ -157,6 +158,7 @@ def placed(ref: CallRef, *roles: str) -> st.SearchStrategy[tuple[Slot, e.Event]]
         ref.room_notified("ops", "asked"): _at(ref.room_notified("ops", "asked"), _notified),
         ref.posted("C1"): st.tuples(_some(["C1", "C2"]).map(ref.posted), _posted),
         ref.comment("ana", 1): st.tuples(st.builds(ref.comment, name, number), _commented),
+        ref.handed_by("ana", 1): st.tuples(st.builds(ref.handed_by, name, number), _handed),
     }
     return st.one_of(
         one

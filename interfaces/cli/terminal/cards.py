@@ -56,6 +56,9 @@ def entry_lines(entry: Entry, layout: Layout) -> Iterator[Text]:
     who = ", and ".join(quorum_words(one) for one in quorums_of(entry))
     if entry.asked_as_well:
         who += f", and by now {', '.join(entry.asked_as_well)} as well"
+    if entry.handed:
+        by, to = [*entry.handed.items()][-1]
+        who += f", handed to {to} by {by}"
     but = f", but not {', '.join(entry.excluded)}" if entry.excluded else ""
     own = ", ".join(entry.own or ()) or "who asked"
     but += f"; {own} may confirm it" if entry.mode else ""

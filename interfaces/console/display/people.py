@@ -5,7 +5,7 @@ from typing import Final, Literal, NamedTuple
 
 from ayes.projections.views.call import AskedQuorum, Question, RecordedVote
 from ayes.schemas.people import is_excluded, plain
-from ayes.schemas.quorums import is_among
+from ayes.schemas.quorums import is_among, is_plain
 
 _SAID: Final = {
     "approve": "approved",
@@ -42,6 +42,13 @@ def seats(question: Question, ballots: Sequence[RecordedVote], requester: str) -
         Seats(one.votes_needed, _voters(one.voters, question, ballots, requester))
         for one in (own, *question.also)
     )
+
+
+def still_to_vote(seats: Sequence[Seats], visitor: str) -> tuple[str, ...]:
+    """The others who may vote, by name."""
+    each = (voter for one in seats for voter in one.voters if not voter.mark)
+    names = (one.name for one in each if is_plain(one.name) and one.name != visitor)
+    return tuple(dict.fromkeys(names))
 
 
 def _voters(

@@ -21,7 +21,7 @@ from ayes.interfaces.api.queries import Listing, Named, behind, naming
 from ayes.interfaces.api.threads import ALONE
 from ayes.interfaces.api.votes import NewVote
 from ayes.interfaces.console.display import fields
-from ayes.interfaces.console.display.people import seats
+from ayes.interfaces.console.display.people import seats, still_to_vote
 from ayes.interfaces.console.display.timeline import result_of, timeline
 from ayes.interfaces.console.pages.forms import Typed, to, with_line_feeds
 from ayes.interfaces.console.pages.waiting import listed, saved_views
@@ -90,6 +90,7 @@ def _composed(
 ) -> HTMLResponse:
     state = record.state
     asked = state.requested_arguments if state.edited else state.arguments
+    asking = seats(record.question, record.votes, record.requester) if record.question else ()
     alike = next((one for one in reversed(record.earlier) if one.tool == state.tool), None)
     return _rendered(
         visit,
@@ -110,7 +111,8 @@ def _composed(
         edits=[
             (name, changes(asked, other), json.dumps(other)) for other, name in state.edits.items()
         ],
-        seats=seats(record.question, record.votes, record.requester) if record.question else (),
+        seats=asking,
+        others=still_to_vote(asking, visit.name),
         messages=[(one, text_of(one.text)) for one in led.messages],
         timeline=timeline(record.facts),
         result=result_of(record.facts),
@@ -373,6 +375,8 @@ class Finding(BaseModel):
     late: bool = False
     #: Of a comment.
     text: Typed = ""
+    #: To whom it is handed.
+    to: str = ""
 
     @property
     def revocation(self) -> votes.Revocation:
@@ -387,13 +391,15 @@ class Finding(BaseModel):
 @router.post("/calls/{workspace}/{thread}/{call}/{action}")
 async def act(
     ref: Named,
-    action: Literal["withdraw", "revoke", "doubt", "reconcile", "comment"],
+    action: Literal["withdraw", "revoke", "doubt", "reconcile", "hand", "comment"],
     form: Annotated[Finding, Form()],
     visit: Reading,
 ) -> Response:
-    """Withdraw a request, take an approval back, say what became of a call in doubt, or comment."""
+    """Withdraw a request, take an approval back, say what became of a call in doubt, hand it to a
+    colleague, or comment.
+    """
     try:
-        if action in {"revoke", "reconcile"}:
+        if action in {"revoke", "reconcile", "hand"}:
             visit.visitor.require(Role.REVIEWER)
         match action:
             case "withdraw":
@@ -404,6 +410,9 @@ async def act(
                 await votes.revoke(ref, form.revocation, visit)
             case "reconcile":
                 await votes.reconcile(ref, form.reconciliation, visit)
+            case "hand":
+                handover = colleagues.NewHandover(to=form.to.strip(), reason=form.reason)
+                await colleagues.hand(ref, handover, visit)
             case "comment":
                 await colleagues.comment(ref, colleagues.NewComment(text=form.text), visit)
     except ApprovalsError as problem:

@@ -57,7 +57,7 @@ def listed(visit: Visit, chosen: Listing, found: Waiting, saved: Sequence[View])
         "found": found,
         "chosen": chosen,
         **search_box(visit.request, chosen, "/"),
-        "views": _VIEWS,
+        "views": (*_VIEWS, ("Handed over", f"handed:{visit.name}", "")),
         "saved": saved,
         "now": datetime.now(UTC),
         "following": f"/?{following.query}" if found.next else "",

@@ -679,6 +679,7 @@ const KEYS = {
   r: () => act("r"),
   ...Object.fromEntries([..."123456789"].map((key) => [key, () => act(key)])),
   u: () => undoing ? undoing.undoLast() : say("No vote can be undone: each was sent."),
+  h: () => act("h"),
   c: () => act("c"),
   A: decideSelected,
   g: () => { afterG = Date.now(); },

@@ -1,6 +1,8 @@
 """What people say to each other about a call, over HTTP and NATS."""
 
-from console_client import listed
+import pytest
+from console_client import POLICY, listed
+from until import until
 
 from ayes.interfaces.api.identity import Role, Visitor
 
@@ -54,3 +56,66 @@ async def test_who_neither_decides_nor_asked_for_it_does_not_comment(shop, clien
     assert (await say(client, "Mine.")).status_code == 200
     for text, status in ("  ", 422), ("x" * 20_000, 413):
         assert (await say(client, text)).status_code == status
+
+
+THREE = POLICY + 'voters = ["ana", "ben", "cy", "rita"]\n'
+
+
+async def hand(client, to, **more):
+    return await client.post(f"{PATH}/hand", json={"to": to} | more)
+
+
+async def mine(shop, client, name, query="is:mine"):
+    """The calls in somebody's list, once there are as many as the query says."""
+    shop.visitor = Visitor(name, REVIEWER)
+    found = (await client.get(f"/api/v1/calls?status=pending&q={query}")).json()
+    return [one["call"] for one in found["calls"]]
+
+
+@pytest.mark.parametrize("shop", [THREE], indirect=True)
+async def test_a_call_is_handed_to_a_colleague_and_everybody_may_still_vote(shop, client):
+    """It leaves the giver's list, for good or until it is handed back, and both lists say so."""
+    digest = await shop.ask(CALL)
+    await listed(client, 1)
+    for _ in range(2):
+        handed = await hand(client, "ben", reason="You know them.")
+        assert handed.status_code == 200, handed.text
+    [one] = handed.json()
+    assert (one["by"], one["to"], one["reason"]) == ("ana", "ben", "You know them.")
+    index = shop.app.state.backend.waiting
+    await until(lambda: index.oldest()[0].handed)
+    assert await mine(shop, client, "ana") == []
+    assert await mine(shop, client, "ana", "handed:ana") == [CALL]
+    assert await mine(shop, client, "ben", "is:mine for:ben") == [CALL]
+    assert await mine(shop, client, "cy") == [CALL]
+    shop.visitor = Visitor("ben", REVIEWER)
+    assert (await hand(client, "ana")).status_code == 200
+    await until(lambda: "ben" in index.oldest()[0].handed)
+    assert await mine(shop, client, "ana", "is:mine -handed:ana for:ana") == [CALL]
+    shop.visitor = Visitor("ben", REVIEWER)
+    voted = await client.post(f"{PATH}/votes", json={"verdict": "approve", "digest": digest})
+    assert voted.json()["status"] == "approved"
+    record = (await client.get(PATH)).json()
+    assert [(one["by"], one["to"]) for one in record["handed"]] == [("ana", "ben"), ("ben", "ana")]
+    late = await hand(client, "cy")
+    assert (late.status_code, "is already decided" in late.json()["detail"]) == (409, True)
+
+
+@pytest.mark.parametrize("shop", [THREE], indirect=True)
+async def test_a_call_is_handed_by_and_to_those_alone_who_may_vote_on_it(shop, client):
+    """And the refusal names them."""
+    await shop.ask(CALL)
+    for to in "dan", "rita":  # rita asked for it
+        refused = await hand(client, to)
+        assert refused.status_code == 403
+        assert refused.json()["detail"] == (
+            f"{CALL} cannot be handed to {to}, who could not vote on it now: rule 'large refunds' "
+            "asks ana, ben, cy, rita."
+        )
+    assert (await hand(client, "ana")).status_code == 422
+    for name in "dan", "rita":
+        shop.visitor = Visitor(name, REVIEWER)
+        assert (await hand(client, "ben")).status_code == 403
+        may = {one["action"]: one["refusal"] for one in (await client.get(PATH)).json()["may"]}
+        assert may["hand_over"]
+    assert (await client.get(PATH)).json()["handed"] == []

@@ -586,6 +586,22 @@ def test_a_comment_stands_in_the_record(shop, within, call):
     assert "(reviewer ben)" in shown
 
 
+def test_a_call_is_handed_to_a_colleague(shop, within, call):
+    """`pending` says so, and it is no longer the giver's."""
+    ask(shop, call)
+    [said] = within(
+        "hand", call, "ben", "--reason", "Yours.", "--as", "ana", "--json", store=shop
+    ).lines
+    assert [(one["by"], one["to"]) for one in said] == [("ana", "ben")]
+    while not (found := within("pending", f"call:{call} for:ben", "--json", store=shop).lines):
+        pass
+    assert found[0]["handed"] == {"ana": "ben"}
+    own = within("pending", f"call:{call} is:mine", "--as", "ana", "--json", store=shop)
+    assert own.lines == []
+    assert "handed to ben by ana" in within("pending", f"call:{call}", store=shop).out
+    assert "to ben: Yours." in within("show", call, store=shop).out
+
+
 def test_two_votes_are_needed(shop, within, call):
     """The first of two votes leaves it open (8), the second decides (0) (B39)."""
     ask(shop, call, "wire")

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from console_client import POLICY, listed, site
 from pictures import PNG
+from until import until
 
 from ayes.interfaces.api.identity import Role, Visitor
 from ayes.ledger.clients.services import Ledger
@@ -429,6 +430,25 @@ async def test_a_comment_is_said_from_the_page(shop, client):
     pane = words(await page(client))
     assert "Is this the parcel?" in pane
     assert "Comment…" not in pane
+
+
+async def test_a_call_is_handed_over_from_its_page(shop, client):
+    """To somebody who may vote; the page and the list say to whom, by whom and why."""
+    await shop.ask(REF)
+    await listed(client, 1)
+    sent = {"to": "rita", "reason": "You know <her>."}
+    refused = await client.post(f"{CALL}/hand", data=sent, headers=PANE)
+    assert refused.status_code == 403
+    assert "cannot be handed to rita" in words(refused.text)
+    assert 'value="rita"' in refused.text
+    taken = await client.post(f"{CALL}/hand", data=sent | {"to": " ben "}, headers=PANE)
+    assert json.loads(taken.headers["hx-trigger"]) == {"ayes:taken": {"path": f"{CALL}/hand"}}
+    assert "handed to ben by ana" in words(taken.text)
+    assert "You know &lt;her&gt;." in taken.text
+    await until(lambda: shop.app.state.backend.waiting.oldest()[0].handed)
+    assert "handed to ben by ana" in words(await page(client, "/"))
+    assert f'data-call="{REF}"' not in await page(client, "/", q="is:mine")
+    assert f'data-call="{REF}"' in await page(client, "/", q="handed:ana")
 
 
 async def test_a_vote_that_cannot_be_sent_keeps_its_text(shop, client):

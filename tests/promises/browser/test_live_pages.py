@@ -176,3 +176,24 @@ async def test_nothing_moves_below_the_pointer(shop, visit):
     await page.mouse.move(0, 0)
     await expect(shown(page, "approved")).to_be_visible()
     assert not await page.evaluate("window.before.isConnected")
+
+
+async def test_two_people_talk_about_a_call_and_one_hands_it_over(shop, visit):
+    """Each sees at once what the other says, and no text is left that was sent. The call leaves the
+    list of the one, and the page of the other says why.
+    """
+    await shop.ask(CALL)
+    ana, ben = await visit("/?q=is:mine"), await visit(f"/calls/{CALL}", "ben")
+    ready = ana.locator("article.call[data-ready]")
+    await expect(ready).to_be_visible()
+    await ana.keyboard.press("c")
+    await ana.get_by_label("What you say").fill("Do you know them?")
+    await ana.keyboard.press("Control+Enter")
+    await expect(ben.get_by_text("Do you know them?").first).to_be_visible()
+    await expect(ready.get_by_text("Do you know them?").first).to_be_visible()
+    await expect(ana.get_by_label("What you say")).to_be_hidden()
+    await ana.keyboard.press("h")
+    await ana.get_by_label("To whom").fill("ben")
+    await ana.keyboard.press("Control+Enter")
+    await expect(ben.get_by_text("handed to ben by ana")).to_be_visible()
+    await expect(ana.locator(f'.row[data-call="{CALL}"]')).to_have_count(0)
