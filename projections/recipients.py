@@ -1,7 +1,8 @@
 """Who is told what about a call, when, and through which channels. Pure.
 
     asked, escalated, reminder   people who can still help by voting, or a delegate of theirs
-    handed                       the colleague to whom it was handed, if they can still help
+    handed                       the colleague to whom it was handed, or a delegate of theirs, if
+                                 they can still help
     decided, expired             the requester; those who were asked and did not vote, if the route
                                  says so. Only of calls that people were asked about.
     broken-glass                 everybody who was asked, except the one who broke it
@@ -101,6 +102,15 @@ class Situation(Struct, frozen=True):
         who = person(name, accounts)
         own = [account for account, whose in accounts.items() if whose == who]
         return any(can_help(self.call, one, self.now, self.delegations) for one in (name, *own))
+
+    def in_whose_place(self, name: str) -> tuple[str, ...]:
+        """They themselves, and those in whose place they may vote."""
+        tool = self.call.wish.tool
+        given = (one for one in self.delegations if one.holds(name, tool, self.now))
+        return (name, *(one.ref.giver for one in given))
+
+    def persons(self, names: Iterable[str]) -> set[str]:
+        return {person(one, self.accounts) for one in names}
 
     def is_theirs(self, name: str) -> bool:
         """Whether they were not removed, and the workspace is theirs."""
@@ -263,14 +273,12 @@ def _is_told(seen: Situation, occasion: _Occasion, route: Route, name: str) -> b
         case "reminder":
             return seen.can_help(name)
         case "escalated":
-            tool, voters = call.wish.tool, _voters_of(call, occasion.stage)
-            givers = [one.ref.giver for one in seen.delegations if one.holds(name, tool, seen.now)]
-            is_new = any(call.people.is_among(one, voters, seen.now) for one in (name, *givers))
+            voters, names = _voters_of(call, occasion.stage), seen.in_whose_place(name)
+            is_new = any(call.people.is_among(one, voters, seen.now) for one in names)
             return is_new and seen.can_help(name)
         case "handed":
-            accounts = seen.accounts
-            them = {person(one, accounts) for one in _handed_to(call, occasion.stage)}
-            return person(name, accounts) in them and seen.can_help(name)
+            handed_to = seen.persons(_handed_to(call, occasion.stage))
+            return bool(handed_to & seen.persons(seen.in_whose_place(name))) and seen.can_help(name)
         case "decided" | "expired":
             return ("requester" in route.outcome_to and seen.is_requester(name)) or (
                 "asked" in route.outcome_to and name in _asked_without_vote(call)

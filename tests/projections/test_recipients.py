@@ -189,6 +189,9 @@ def test_a_delegate_is_asked_too():
     assert {one.to for one in both} == {"ana", "olga"}
     voted = Told(voters=("ana",), votes_needed=2).vote("ana")
     assert not voted.found(CONTACTS, of=1, given=delegations)
+    handed = Told(voters=("ana", "ben"))
+    handed.put(CALL.handed_by("ben", 1), e.HandedOver(to="ana"))
+    assert {one.to for one in handed.found(CONTACTS, given=delegations)} == {"ana", "olga"}
 
 
 def test_an_account_is_its_person():
