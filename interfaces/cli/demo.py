@@ -103,11 +103,13 @@ async def _play(*, verbose: bool, json: bool) -> None:
                 f"The policy lets it look; before it deletes a file, {REVIEWER} is asked."
             )
             if at_terminal:
-                link = await stack.enter_async_context(console.beside(server.store, REVIEWER))
+                served = await stack.enter_async_context(console.beside(server.store, REVIEWER))
                 print_message(
-                    f"You are {REVIEWER}. Answer here{' or in a browser:' if link else '.'}"
+                    f"You are {REVIEWER}. Answer here{' or in a browser:' if served else '.'}"
                 )
-                print_message(f"  {link}" if link else f"  (In a browser too: {console.INSTALL})")
+                print_message(
+                    f"  {served.link}" if served else f"  (In a browser too: {console.INSTALL})"
+                )
             else:
                 print_message(f"A script answers as {REVIEWER}.")
             print_message()

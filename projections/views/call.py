@@ -341,6 +341,7 @@ def recorded_votes(call: Call) -> list[RecordedVote]:
 class Comment(Struct, frozen=True):
     """What a person said about a call. It counts for nothing."""
 
+    #: The person who said it.
     author: str
     text: str
     #: When the broker recorded it.
@@ -360,8 +361,11 @@ def comments(call: Call) -> list[Comment]:
 class Handover(Struct, frozen=True):
     """A person asked a colleague to decide, which changes nobody's right to vote."""
 
+    #: The person who asked.
     by: str
+    #: The colleague.
     to: str
+    #: Why; may be empty.
     reason: str
     #: When the broker recorded it.
     handed_at: datetime

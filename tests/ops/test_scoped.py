@@ -445,6 +445,7 @@ MAY = {
     f"observer-{OURS}": set(),
     "ana": {
         *(f"ledger.{OURS}.new.call.x1.{one}.ana" for one in ("vote", "revoked", "reconciled")),
+        *(f"ledger.{OURS}.new.call.x1.{one}.ana.1" for one in ("comment", "handed")),
         *(f"ledger.{OURS}._grant.{one}" for one in ("ana.x1.given", "x.x1.revoked.ana")),
         *(f"ledger.{OURS}._stop.{one}" for one in ("ana.x1.given", "x.x1.resumed.ana")),
         f"ledger.{OURS}._delegation.ana.x1.given",
