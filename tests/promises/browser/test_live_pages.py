@@ -195,5 +195,5 @@ async def test_two_people_talk_about_a_call_and_one_hands_it_over(shop, visit):
     await ana.keyboard.press("h")
     await ana.get_by_label("To whom").fill("ben")
     await ana.keyboard.press("Control+Enter")
-    await expect(ben.get_by_text("handed to ben by ana")).to_be_visible()
+    await expect(ben.locator("article").get_by_text("handed to ben by ana")).to_be_visible()
     await expect(ana.locator(f'.row[data-call="{CALL}"]')).to_have_count(0)
