@@ -25,6 +25,7 @@ from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.link_key import link_key as key_of_links
 from ayes.ledger.people import People, people_of
+from ayes.ops.actions.policies import voters_of
 from ayes.ops.broker.accounts import API
 from ayes.ops.broker.logins import Logins
 from ayes.ops.inspection.checks import Look, overview, unlike_witness
@@ -68,6 +69,8 @@ class Backend:
         self.followed: Counter[str] = Counter()
         #: The state of the broker, as `ayes status` shows it.
         self.status = Fresh(self._status, for_s=3)
+        #: The voters whom rules in force name. Reading them reads every version of every policy.
+        self.voters = Fresh(partial(voters_of, reading), for_s=60)
         #: How the log differs from its witness. Comparing them reads up to 100,000 facts.
         self._place = place_of(store.path, None)
         self._unlike = Fresh(partial(unlike_witness, jetstream(reading), self._place), for_s=60)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from ayes.interfaces.api.groups import has_provider
 from ayes.interfaces.api.identity import Role, Visit, Visitor
 from ayes.ledger.clients.services import Ledger
-from ayes.ops.actions.policies import asks
+from ayes.ops.actions.policies import may_be, voters_of
 from ayes.ops.actions.searching import Mine, asked_of
 from ayes.schemas.slots import CallRef
 
@@ -24,7 +24,9 @@ async def is_asked(visit: Visit) -> bool:
     """
     if has_provider(visit) or Role.REVIEWER not in visit.visitor.roles:
         return True
-    return await asks(visit.reading, visit.name)
+    is_scoped = bool(visit.visitor.workspaces)
+    voters = await (voters_of(visit.reading) if is_scoped else visit.backend.voters())
+    return may_be(visit.name, voters)
 
 
 async def voted(ledger: Ledger, visitor: Visitor, calls: Sequence[CallRef]) -> frozenset[CallRef]:

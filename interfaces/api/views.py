@@ -140,6 +140,8 @@ async def _seen(visit: Visit) -> list[View]:
 async def _counted(visit: Visit, seen: list[View], place: CallQuery) -> list[View]:
     """These views with the numbers of their calls in this place."""
     queries = [one.query & place for one in seen if not one.problem]
+    if not queries:  # it would read all that waits
+        return seen
     every = reduce(and_, queries, ALL)
     mine = await mine_of(visit) if every.needs_reader else None
     rests = await seen_by(visit.reading, visit.waiting.oldest(), every, mine=mine)

@@ -17,7 +17,7 @@ from ayes.interfaces.access.security import Security
 from ayes.interfaces.api.backend import jetstream
 from ayes.interfaces.console.application import console
 from ayes.ledger.nats.credentials import Store
-from ayes.ops.actions.policies import asks
+from ayes.ops.actions.policies import may_be
 from ayes.ops.tokens import AccessFile
 from ayes.ops.workers import gone
 from ayes.schemas.addresses import LOOPBACK, check_reach
@@ -82,7 +82,7 @@ async def serving(
         ):
             noted = access.serve_at(url, bound, by_link=provider is None)
             notes = [] if port is not None else _about_port(bound, kept)
-            if provider is None and not await asks(app.state.backend.reading, name):
+            if provider is None and not may_be(name, await app.state.backend.voters()):
                 notes.append(
                     f"The link signs in {name}, whom no rule of the policies asks to vote: "
                     "`--as NAME` signs in somebody whom one does."

@@ -1,6 +1,6 @@
 """Applying and proposing policies, by their texts."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from difflib import unified_diff
 
 from ayes.ledger.clients.services import Ledger
@@ -11,12 +11,17 @@ from ayes.schemas.quorums import is_among, is_open
 from ayes.schemas.slots import POLICY, ROOT, policies
 
 
-async def asks(ledger: Ledger, person: str) -> bool:
-    """Whether a rule in force in some workspace may ask this person to vote, or no rule asks."""
+async def voters_of(ledger: Ledger) -> frozenset[str]:
+    """The voters whom the rules in force name, in all workspaces that can be read."""
     applied = await ledger.read(f"{ROOT}.*.{POLICY}.*")
     voters: set[str] = set()
     for workspace in {fact.slot.workspace for fact in applied} - {""}:
         voters.update((await ledger.policies(workspace)).workspace.policy.asked)
+    return frozenset(voters)
+
+
+def may_be(person: str, voters: Collection[str]) -> bool:
+    """Whether one of these voters may be this person, or there are none."""
     return not voters or any(map(is_open, voters)) or is_among(person, voters)
 
 
