@@ -103,7 +103,8 @@ async def remove(visit: Reading, name: str, author: str = "") -> SavedView:
     whose = plain(author or visit.visitor.person)
     found = [one for one in await _seen(visit) if (plain(one.author), one.name) == (whose, name)]
     if not found:
-        raise BadInput(f"there is no view {name!r}{author and f' of {author}'} that you may see.")
+        of_whom = f" of {author}" if author else ""
+        raise BadInput(f"there is no view {name!r}{of_whom} that you may see.")
     [view] = found
     if not view.own:
         visit.visitor.require(Role.OPERATOR)
@@ -164,7 +165,7 @@ async def _change(
         raw, revision = await bucket.get(key)
         saved = _read(visit, key, raw)
         views = tuple(change(saved.views if saved else ()))
-        document = SavedViews(author, visit.reading.now(), views)
+        document = SavedViews(author, await visit.backend.reading.log.clock(), views)
         is_saved = await bucket.put(key, msgspec.json.encode(document), revision)
 
 

@@ -1,6 +1,7 @@
 """Saved views over HTTP and at the terminal: two workspaces on a real broker, and who sees what."""
 
 import json
+from datetime import timedelta
 
 import msgspec
 import pytest
@@ -14,7 +15,7 @@ from ayes.interfaces.cli.decide import pending
 from ayes.ops.visitors import Role, Visitor
 from ayes.projections.saved_views import SavedView, SavedViews
 from ayes.schemas.errors import BadInput
-from ayes.schemas.events import PersonRemoved
+from ayes.schemas.events import PersonAdded, PersonRemoved
 from ayes.schemas.policy import applied
 from ayes.schemas.slots import person_slot, policy_slot
 
@@ -163,11 +164,21 @@ async def test_pending_lists_the_calls_of_a_view(shop, client, capsys):
         await calls("own", "")
 
 
-async def test_the_views_of_a_person_end_with_the_person(shop, client):
-    """Somebody else who gets the name later finds none of them."""
+async def test_the_views_of_a_person_end_with_the_person(shop, client, monkeypatch):
+    """Somebody else who gets the name later finds none of them, and saves their own, however the
+    console's clock is set.
+    """
     backend = shop.app.state.backend
     organisation = await backend._logins.connection("organisation", "sre")
     await organisation.append(person_slot("ana", 1), PersonRemoved())
     await until(lambda: backend.people.is_removed("ana"))
     shop.visitor = BEN
     assert await names(client) == []
+    await organisation.append(person_slot("ana", 2), PersonAdded())
+    await until(lambda: not backend.people.is_removed("ana"))
+    an_hour_ago = backend.reading.now() - timedelta(hours=1)
+    monkeypatch.setattr(backend.reading, "now", lambda: an_hour_ago)
+    shop.visitor = Visitor("ana", REVIEWER | {Role.AUDITOR})  # in a session of its own
+    assert await names(client) == []
+    (await client.put(PATH, json={"name": "new"})).raise_for_status()
+    assert [name for name, *_ in await names(client)] == ["new"]
