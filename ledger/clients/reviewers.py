@@ -272,7 +272,7 @@ class Reviewer:
         Repeating the last comment on the call is safe.
 
         Raises:
-            BadInput: there is no text.
+            BadInput: the comment is empty.
             TooLarge: it is over the limit of a reason (`ayes.schemas.limits`).
             UnknownCall: it was never requested.
         """

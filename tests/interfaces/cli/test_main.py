@@ -587,7 +587,7 @@ def test_a_comment_stands_in_the_record(shop, within, call):
 
 
 def test_a_call_is_handed_to_a_colleague(shop, within, call):
-    """`pending` says so, and it is no longer the giver's."""
+    """`pending` names the colleague, and the call leaves the list of its giver."""
     ask(shop, call)
     [said] = within(
         "hand", call, "ben", "--reason", "Yours.", "--as", "ana", "--json", store=shop

@@ -126,7 +126,7 @@ async def test_a_mistake_is_named_and_nothing_is_recorded(shop, client):
 
 
 async def test_each_is_reported_if_the_other_fails(shop, client):
-    """Without the vote there is no grant; a vote stands without the grant."""
+    """A vote that is refused gives no grant; a grant that is refused leaves the vote recorded."""
     await shop.ask(CALL)
     typed = sent(await client.get(f"/allow/{CALL}")) | {"step": "sure"}
     stale = await client.post(f"/allow/{CALL}", data=typed | {"digest": "0" * 64})
