@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         WaitTimedOut,
     )
     from ayes.schemas.slots import CallRef, ThreadRef
-    from ayes.schemas.tools import spec_of
+    from ayes.schemas.tools import ToolSpec, spec_of
 
     __version__: str
 
@@ -56,6 +56,7 @@ __all__ = [
     "StillPending",
     "ThreadRef",
     "TooLarge",
+    "ToolSpec",
     "Tools",
     "Unavailable",
     "UnknownCall",
@@ -71,6 +72,7 @@ _MODULES = {
     "Tools": "ayes.consumers.tools",
     "CallRef": "ayes.schemas.slots",
     "ThreadRef": "ayes.schemas.slots",
+    "ToolSpec": "ayes.schemas.tools",
     "spec_of": "ayes.schemas.tools",
 }
 

@@ -172,6 +172,7 @@ function enhance(within) {
   undoing?.enhance(call);
   call.tabIndex = -1;
   setTimeout(() => call.setAttribute("data-ready", ""), SHOWN_FOR_MS);
+  if (isDesk()) find(".edit-columns :is(textarea, select)", call)?.focus();
 }
 
 let loading;
@@ -896,6 +897,12 @@ function onClick(event) {
     say(EARLY);
     return event.stopImmediatePropagation();
   }
+  if (shown && target.closest("[data-key=a]") && !isInSight(shown)) {
+    event.preventDefault();
+    find("[data-values]", shown).scrollIntoView();
+    say("Read what would run, and press again.");
+    return event.stopImmediatePropagation();
+  }
   for (const menu of all("details.menu[open]")) if (!menu.contains(target)) menu.open = false;
   if (target.closest("[data-key=s]")) KEYS.s();
   if (target.matches("#calls input")) selectRange(target, event.shiftKey);
@@ -913,6 +920,12 @@ function onClick(event) {
   if (!link || !isDesk() || event.ctrlKey || event.metaKey || event.shiftKey) return;
   event.preventDefault();
   select(link.closest(".row"));
+}
+
+/* Whether the first of the values that would run is above the buttons, or was scrolled past. */
+function isInSight(shown) {
+  const value = find("[data-values] :is(dt, th, pre)", shown);
+  return !value || value.getBoundingClientRect().bottom <= find(".decide", shown).getBoundingClientRect().top;
 }
 
 /* Sort the rows of a table by a column; those that are folded change places with the others. */

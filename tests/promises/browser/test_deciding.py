@@ -192,12 +192,28 @@ async def test_on_a_phone(shop, visit):
     assert await decision(shop) == "Approved"
 
 
+async def test_values_off_the_screen_are_shown_before_they_are_approved(shop, visit):
+    """In a window that shows only why people are asked, the first press brings the values."""
+    await shop.ask(CALL)
+    page = await visit(viewport={"width": 780, "height": 340})
+    await expect(shown(page)).to_be_visible()
+    value = shown(page).locator("[data-values] dt").first
+    await expect(value).not_to_be_in_viewport()
+    await page.keyboard.press("a")
+    await expect(page.get_by_text("Read what would run")).to_be_visible()
+    await expect(value).to_be_in_viewport()
+    assert await votes(shop) == []
+    await page.keyboard.press("a")
+    assert await decision(shop) == "Approved"
+
+
 async def test_edited_through_the_form(shop, visit):
     """Types are kept, errors stand at their fields, and what changes is shown before it is sent."""
     await shop.ask(CALL)
     page = await visit(f"/calls/{CALL}")
     await expect(shown(page)).to_be_visible()
     await page.keyboard.press("e")
+    await expect(page.locator("article").get_by_label("order")).to_be_focused()
     amount = page.locator("article").get_by_label("amount")
     await amount.fill("much")
     await button(page, "Review the changes").click()
