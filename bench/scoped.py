@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from ayes.ledger.clients.services import Ledger
-from ayes.ledger.nats.credentials import Registered
+from ayes.ledger.nats.credentials import RegisteredLogin
 from ayes.ops.actions import logins
 from ayes.schemas.slots import ROOT, policies
 from bench.append import AT_ONCE, broker, timed
@@ -41,7 +41,7 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
         files: dict[str, str] = {}
         now = datetime.now(UTC)
         for role in ("service", "observer", f"reviewer-{REVIEWER}"):
-            new = Registered(role, "", now + timedelta(hours=9), now, (WORKSPACE,))
+            new = RegisteredLogin(role, "", now + timedelta(hours=9), now, (WORKSPACE,))
             made = await logins.add(server.store, f"scoped-{role}", new, "to be measured")
             file = scratch / f"{role}.json"
             file.write_bytes(msgspec.json.encode(made))

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from ayes.consumers.absence import parser
-from ayes.consumers.absence.parser import MAX_ABSENCES, Period, Question
+from ayes.consumers.absence.parser import MAX_ABSENCES, AbsenceQuery, Period
 from ayes.consumers.webhooks.endpoints import Endpoint
 from ayes.consumers.webhooks.requests import Sender
 from ayes.schemas.errors import BadInput
@@ -28,15 +28,15 @@ TIMEOUT_S: Final = 20.0
 _BEGINNING: Final = "BEGIN:VCALENDAR"
 
 
-class Unreadable(Exception):
+class CalendarUnreadable(Exception):
     """The absences in a calendar are not known. The message is a clause that says why, without the
     address and the contents of the calendar.
     """
 
 
-#: Reads the absences in a calendar, or raises `Unreadable`. It is at a URL, in this network only if
-#: the last argument says so; or `file:` and a path are given: that file has it, or its URL.
-type Read = Callable[[str, Question, bool], Awaitable[tuple[Period, ...]]]
+#: Reads the absences in a calendar, or raises `CalendarUnreadable`. It is at a URL, in this network
+#: only if the last argument says so; or `file:` and a path are given: that file has it, or its URL.
+type Read = Callable[[str, AbsenceQuery, bool], Awaitable[tuple[Period, ...]]]
 
 
 def reader(sender: Sender | None = None) -> Read:
@@ -51,14 +51,14 @@ def reader(sender: Sender | None = None) -> Read:
 
 
 async def _read(
-    sender: Sender, source: str, asked: Question, allow_private: bool
+    sender: Sender, source: str, asked: AbsenceQuery, allow_private: bool
 ) -> tuple[Period, ...]:
     text = source
     if source.startswith(FILE):
         try:
             text = await asyncio.to_thread(_contents, Path(source.removeprefix(FILE)))
         except (OSError, UnicodeDecodeError) as problem:
-            raise Unreadable(f"its file cannot be read: {type(problem).__name__}") from None
+            raise CalendarUnreadable(f"its file cannot be read: {type(problem).__name__}") from None
     if not (text := text.lstrip("\ufeff \r\n")).startswith(_BEGINNING):
         url = text.strip().replace("webcal://", "https://", 1)
         place = Endpoint(
@@ -67,10 +67,10 @@ async def _read(
         answer = await sender.get(place, MAX_BYTES)
         if answer.why:
             why = answer.why.replace("--allow-private", "allow_private = true")
-            raise Unreadable(why.replace(url, "its URL"))
+            raise CalendarUnreadable(why.replace(url, "its URL"))
         text = answer.text if not answer.is_cut else " " * (MAX_BYTES + 1)
     if len(text) > MAX_BYTES:
-        raise Unreadable(f"it is larger than {MAX_BYTES / 1e6:g} MB")
+        raise CalendarUnreadable(f"it is larger than {MAX_BYTES / 1e6:g} MB")
     return await _parse(text, asked)
 
 
@@ -79,7 +79,7 @@ def _contents(path: Path) -> str:
         return file.read(MAX_BYTES + 1)
 
 
-async def _parse(text: str, asked: Question) -> tuple[Period, ...]:
+async def _parse(text: str, asked: AbsenceQuery) -> tuple[Period, ...]:
     """The absences in it, by a process with limits of its own."""
     question = msgspec.json.encode(asked).decode()
     child = await asyncio.create_subprocess_exec(
@@ -92,15 +92,15 @@ async def _parse(text: str, asked: Question) -> tuple[Period, ...]:
         async with asyncio.timeout(TIMEOUT_S):
             said, _ = await child.communicate(text.encode())
     except TimeoutError:
-        raise Unreadable(f"it is not understood within {TIMEOUT_S:g} s") from None
+        raise CalendarUnreadable(f"it is not understood within {TIMEOUT_S:g} s") from None
     finally:
         with suppress(ProcessLookupError):
             child.kill()
         await child.wait()
     if child.returncode:
-        raise Unreadable("it is not an iCalendar file, or a date or a rule in it is wrong")
+        raise CalendarUnreadable("it is not an iCalendar file, or a date or a rule in it is wrong")
     found = msgspec.json.decode(said, type=tuple[Period, ...])
     if len(found) > MAX_ABSENCES:
         days = (asked.end - asked.start).days
-        raise Unreadable(f"it has more than {MAX_ABSENCES} absences within {days} days")
+        raise CalendarUnreadable(f"it has more than {MAX_ABSENCES} absences within {days} days")
     return found

@@ -28,7 +28,7 @@ class Period(NamedTuple):
     summary: str = ""
 
 
-class Question(msgspec.Struct, frozen=True):
+class AbsenceQuery(msgspec.Struct, frozen=True):
     """What is asked about a calendar: the absences that overlap with this time."""
 
     start: datetime
@@ -39,7 +39,7 @@ class Question(msgspec.Struct, frozen=True):
     time_zone: str = "UTC"
 
 
-def absences(text: str, asked: Question) -> Iterator[Period]:
+def absences(text: str, asked: AbsenceQuery) -> Iterator[Period]:
     """The absences in an iCalendar file, in no order. It may take any time and memory.
 
     Raises:
@@ -99,7 +99,7 @@ def _answer() -> None:
     """Reads the file at standard input, and writes what was asked."""
     with suppress(ValueError, OSError):  # not on each system
         resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY, _MAX_MEMORY))
-    asked = msgspec.json.decode(sys.argv[1], type=Question)
+    asked = msgspec.json.decode(sys.argv[1], type=AbsenceQuery)
     found = absences(sys.stdin.buffer.read().decode(), asked)
     sys.stdout.buffer.write(msgspec.json.encode([*islice(found, MAX_ABSENCES + 1)]))
 

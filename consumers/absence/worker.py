@@ -22,8 +22,8 @@ from typing import Annotated, Final, NamedTuple, Never
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from ayes.consumers.absence.calendars import Read, Unreadable, reader
-from ayes.consumers.absence.parser import Period, Question
+from ayes.consumers.absence.calendars import CalendarUnreadable, Read, reader
+from ayes.consumers.absence.parser import AbsenceQuery, Period
 from ayes.consumers.absence.schedules import (
     LASTS,
     CalendarPlace,
@@ -167,18 +167,18 @@ class Absences:
         """The person's absences; None if they are not known."""
         absence = self._people[name]
         words = tuple(one.casefold() for one in absence.words)
-        asked = Question(now, now + AHEAD, words, absence.timezone)
+        asked = AbsenceQuery(now, now + AHEAD, words, absence.timezone)
         return await self._events(ledger, name, absence, asked)
 
     async def _look_on_call(self, ledger: Ledger, name: str, now: datetime) -> None:
         schedule = self._schedules[name]
-        asked = Question(now, now + LASTS, None, schedule.timezone)
+        asked = AbsenceQuery(now, now + LASTS, None, schedule.timezone)
         found = await self._events(ledger, f"oncall.{name}", schedule, asked)
         if found is not None:
             await record_shifts(ledger, name, schedule.shifts(found), now)
 
     async def _events(
-        self, ledger: Ledger, key: str, place: Absence | Schedule, asked: Question
+        self, ledger: Ledger, key: str, place: Absence | Schedule, asked: AbsenceQuery
     ) -> tuple[Period, ...] | None:
         """What was asked about a calendar; None if it is not known."""
         why, found = "", None
@@ -186,7 +186,7 @@ class Absences:
             async with self._room:
                 found = await self._read(place.calendar, asked, place.allow_private)
                 why = place.unknown(found) if isinstance(place, Schedule) else ""
-        except Unreadable as problem:
+        except CalendarUnreadable as problem:
             why = str(problem)
         if why:
             _log.warning("a calendar cannot be read", calendar=key, problem=why)

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from ayes import __version__
 from ayes.interfaces.api.nats import EndpointSchema
-from ayes.interfaces.api.problems import Problem
+from ayes.interfaces.problems import Problem
 from ayes.ledger.files import PIECE_BYTES
 from ayes.ledger.nats.streams import STORED
 from ayes.ops.broker.accounts import (

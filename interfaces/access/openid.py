@@ -117,7 +117,7 @@ class OpenIdSettings(TomlModel):
         return self
 
 
-class Said(NamedTuple):
+class GroupsClaim(NamedTuple):
     """What a provider says of somebody's groups."""
 
     groups: tuple[str, ...]
@@ -125,7 +125,7 @@ class Said(NamedTuple):
     problem: str = ""
 
 
-class Account:
+class ProviderAccount:
     """An account at the provider, and the tokens with which it answers us about it."""
 
     def __init__(self, subject: str, tokens: Mapping[str, Any]) -> None:
@@ -144,8 +144,8 @@ class SignedIn(NamedTuple):
     """Somebody who has come back from the provider."""
 
     visitor: Visitor
-    account: Account
-    said: Said
+    account: ProviderAccount
+    said: GroupsClaim
     #: The page that they want to see.
     following: str
 
@@ -231,22 +231,22 @@ class OpenIdProvider:
             why = answer.get("error", "without a reason")
             raise NotAllowed(f"{issuer} has not signed you in: {why}. Begin again, or ask there.")
         claims, tokens = await self._talk(self._claims(begun, answer["code"]))
-        account = Account(str(claims["sub"]), tokens)
+        account = ProviderAccount(str(claims["sub"]), tokens)
         said = groups_in(claims, self.settings)
         return SignedIn(visitor_of(claims, self.settings), account, said, begun.following)
 
-    async def groups_of(self, account: Account) -> Said:
+    async def groups_of(self, account: ProviderAccount) -> GroupsClaim:
         """What the provider says now of the groups of an account."""
         try:
             async with account.asking:
                 claims = await self._talk(self._userinfo(account))
         except Unavailable as problem:
-            return Said((), str(problem).partition(". ")[0])
+            return GroupsClaim((), str(problem).partition(". ")[0])
         if claims.get("sub") != account.subject:  # OpenID Connect Core 1.0, section 5.3.2
-            return Said((), f"{self.settings.issuer} answered about somebody else")
+            return GroupsClaim((), f"{self.settings.issuer} answered about somebody else")
         return groups_in(claims, self.settings)
 
-    async def _userinfo(self, account: Account) -> Mapping[str, Any]:
+    async def _userinfo(self, account: ProviderAccount) -> Mapping[str, Any]:
         where = (await self._client.load_server_metadata())["userinfo_endpoint"]
         answer = await self._client.get(where, token=account.access)
         if answer.is_client_error and (renewing := account.tokens.get("refresh_token")):
@@ -305,13 +305,13 @@ class OpenIdProvider:
             ) from None
 
 
-def groups_in(claims: Mapping[str, Any], settings: OpenIdSettings) -> Said:
+def groups_in(claims: Mapping[str, Any], settings: OpenIdSettings) -> GroupsClaim:
     """What the claims about somebody say of their groups."""
     claim = claims.get(settings.groups_claim)
     listed = [claim] if isinstance(claim, str) else claim
     if not isinstance(listed, list):
-        return Said((), f"{settings.issuer} sent no claim {settings.groups_claim!r}")
-    return Said(tuple(sorted({one for one in listed if isinstance(one, str)})))
+        return GroupsClaim((), f"{settings.issuer} sent no claim {settings.groups_claim!r}")
+    return GroupsClaim(tuple(sorted({one for one in listed if isinstance(one, str)})))
 
 
 def visitor_of(claims: Mapping[str, Any], settings: OpenIdSettings) -> Visitor:

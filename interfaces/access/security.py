@@ -30,9 +30,9 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ayes.consumers.notices.devices import DeviceFile
-from ayes.interfaces.access.openid import Account, OpenIdProvider
+from ayes.interfaces.access.openid import OpenIdProvider, ProviderAccount
 from ayes.interfaces.access.sessions import BEGUN, LONGEST_S, WRONG, Attempts, Sessions
-from ayes.interfaces.api.problems import respond, status_of
+from ayes.interfaces.problems import respond, status_of
 from ayes.ledger.people import People
 from ayes.ops.tokens import AccessFile
 from ayes.ops.visitors import Visitor
@@ -108,13 +108,17 @@ class Security:
         self.changed = asyncio.get_running_loop().create_future()
 
     def sign_in(
-        self, request: Request, response: Response, visitor: Visitor, account: Account | None = None
+        self,
+        request: Request,
+        response: Response,
+        visitor: Visitor,
+        account: ProviderAccount | None = None,
     ) -> None:
         """Begin a session in place of the one before, and have the browser keep its secret."""
         self.sessions.end(request.cookies.get(self.cookie, ""))
         self.set_cookie(response, self.cookie, self.sessions.begin(visitor, account), LONGEST_S)
 
-    def account_of(self, request: Request) -> Account | None:
+    def account_of(self, request: Request) -> ProviderAccount | None:
         """The account at the provider of whoever makes this request; None if they have none."""
         if "authorization" in request.headers:
             return None

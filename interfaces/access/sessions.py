@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from ayes.interfaces.access.openid import Account
+from ayes.interfaces.access.openid import ProviderAccount
 from ayes.ops.tokens import hash_of, new_secret
 from ayes.ops.visitors import Visitor
 from ayes.schemas.addresses import client_of
@@ -41,7 +41,7 @@ class _Session(Struct):
     begun_at: float
     used_at: float
     #: Of somebody who has signed in at a provider.
-    account: Account | None
+    account: ProviderAccount | None
 
 
 class Sessions:
@@ -50,7 +50,7 @@ class Sessions:
         #: By the hash of the secret, in the order in which they began.
         self._open: dict[str, _Session] = {}
 
-    def begin(self, visitor: Visitor, account: Account | None = None) -> str:
+    def begin(self, visitor: Visitor, account: ProviderAccount | None = None) -> str:
         """Begin a session, and return its secret."""
         secret, now = new_secret(), self._clock()
         while self._open and (
@@ -77,7 +77,7 @@ class Sessions:
             found.used_at = now
         return found.visitor
 
-    def account(self, secret: str) -> Account | None:
+    def account(self, secret: str) -> ProviderAccount | None:
         """The account at the provider of whoever has this session; None if there is none."""
         found = self._open.get(hash_of(secret))
         return found.account if found is not None else None

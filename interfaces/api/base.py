@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import msgspec
 from fastapi import APIRouter, FastAPI, Response
-from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, JsonValue
 from pydantic_core import CoreSchema
 
+from ayes.interfaces.responses import StructResponse
 from ayes.schemas import json_schema
 
 _REF: Final = "#/components/schemas/{name}"
@@ -60,14 +60,13 @@ class ApiModel(BaseModel):
         return schema
 
 
+class Reason(ApiModel):
+    reason: str = ""
+
+
 def example(**fields: JsonValue) -> ConfigDict:
     """The configuration of a model with an example in the OpenAPI document."""
     return ConfigDict(json_schema_extra={"examples": [fields]})
-
-
-class StructResponse(JSONResponse):
-    def render(self, content: Any) -> bytes:
-        return msgspec.json.encode(content)
 
 
 class ApiRouter(APIRouter):

@@ -7,7 +7,7 @@ from fastapi import Depends
 from msgspec import Struct
 from pydantic import Field
 
-from ayes.interfaces.api.base import ApiModel, ApiRouter
+from ayes.interfaces.api.base import ApiModel, ApiRouter, Reason
 from ayes.interfaces.api.identity import Reading, Reviewing
 from ayes.interfaces.api.queries import Limit, page_of
 from ayes.ledger.judging import grants as ledger_grants
@@ -113,10 +113,6 @@ async def give(new: NewGrant, visit: Reviewing) -> GrantState:
     if problem is not None:
         raise vote_problem(grant, like, problem)
     return grant_state(given, ledger.now())
-
-
-class Reason(ApiModel):
-    reason: str = ""
 
 
 @router.post("/grants/{workspace}/{giver}/{name}/revoke")

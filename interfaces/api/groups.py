@@ -7,7 +7,7 @@ says nothing, that is recorded as well, and a vote for a group does not count.
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
-from ayes.interfaces.access.openid import Account, OpenIdSettings, Said
+from ayes.interfaces.access.openid import GroupsClaim, OpenIdSettings, ProviderAccount
 from ayes.interfaces.api.backend import Backend
 from ayes.interfaces.api.identity import Visit
 from ayes.ledger.objections import may_ever_vote
@@ -42,11 +42,11 @@ async def _read(visit: Visit, voters: Iterable[str]) -> None:
         await record(visit.backend, visit.name, account, said, provider.settings, read_at)
 
 
-def _account(visit: Visit) -> Account | None:
+def _account(visit: Visit) -> ProviderAccount | None:
     """The account at the provider with which the visitor has signed in; None: with none."""
     if not has_provider(visit) or Role.REVIEWER not in visit.visitor.roles:
         return None
-    found: Account | None = visit.request.app.state.security.account_of(visit.request)
+    found: ProviderAccount | None = visit.request.app.state.security.account_of(visit.request)
     return found
 
 
@@ -59,8 +59,8 @@ def has_provider(visit: Visit) -> bool:
 async def record(
     backend: Backend,
     name: str,
-    account: Account,
-    said: Said,
+    account: ProviderAccount,
+    said: GroupsClaim,
     settings: OpenIdSettings,
     read_at: datetime | None = None,
 ) -> None:

@@ -38,7 +38,7 @@ from msgspec import Struct
 from nats.aio.client import Client
 from nats.micro.request import Request
 
-from ayes.interfaces.api.problems import problem_of, respond
+from ayes.interfaces.problems import problem_of, respond
 from ayes.ledger.nats.micro_service import one_line, registered
 from ayes.ops.broker.accounts import API_SERVICE
 from ayes.ops.visitors import Role, Visitor

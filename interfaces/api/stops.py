@@ -6,7 +6,7 @@ from fastapi import Depends
 from msgspec import Struct
 from pydantic import Field
 
-from ayes.interfaces.api.base import ApiModel, ApiRouter, example
+from ayes.interfaces.api.base import ApiModel, ApiRouter, Reason, example
 from ayes.interfaces.api.groups import read_for_stops
 from ayes.interfaces.api.identity import Reading, Reviewing, Visit
 from ayes.interfaces.api.queries import Limit, page_of
@@ -104,10 +104,6 @@ async def stop(new: NewStop, visit: Reviewing) -> StopState:
     said = new.model_dump(exclude={"workspace", "name"})
     given = await (await visit.reviewer()).stop(ref, **said)
     return stop_state(given, visit.reading.now())
-
-
-class Reason(ApiModel):
-    reason: str = ""
 
 
 @router.post("/stops/{workspace}/{giver}/{name}/resume")

@@ -10,8 +10,8 @@ from ayes.interfaces.api.base import ApiModel, ApiRouter, example
 from ayes.interfaces.api.counts import forget
 from ayes.interfaces.api.groups import read_for_votes
 from ayes.interfaces.api.identity import Reviewing, Visit
-from ayes.interfaces.api.problems import Problem, problem_of
 from ayes.interfaces.api.queries import Named
+from ayes.interfaces.problems import Problem, problem_of
 from ayes.ledger.clients.reviewers import Ballot, Reviewer
 from ayes.ops.actions.votes import late_result, seen_by_gate, state_of
 from ayes.projections.views.call import CallState

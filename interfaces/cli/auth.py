@@ -17,7 +17,7 @@ from ayes.interfaces.cli.options import (
     option,
     workspaces_of,
 )
-from ayes.ledger.nats.credentials import LoginFile, Registered, Store
+from ayes.ledger.nats.credentials import LoginFile, RegisteredLogin, Store
 from ayes.ops.actions import logins
 from ayes.ops.broker.accounts import REVIEWER
 from ayes.schemas.durations import parse_duration
@@ -77,7 +77,7 @@ async def add(
     if file.exists():
         raise BadInput(f"{file} is there already. Name another file with --out.")
     scope, now = workspaces_of(workspaces) or (), datetime.now(UTC)
-    new = Registered(role, "", _end(expires), now, scope)
+    new = RegisteredLogin(role, "", _end(expires), now, scope)
     store = Store(session.store)
     _written(session, store, file, await logins.add(store, name, new, reason))
 
@@ -147,7 +147,7 @@ def _end(expires: str) -> datetime:
     return (datetime.now(UTC) + timedelta(seconds=lasts_s)).replace(microsecond=0)
 
 
-def _row(name: str, one: Registered, connected: int) -> tuple[dict[str, object], str]:
+def _row(name: str, one: RegisteredLogin, connected: int) -> tuple[dict[str, object], str]:
     ends = "ended" if one.ends_at <= datetime.now(UTC) else "ends"
     where = ", ".join(one.workspaces) or "all workspaces"
     data = {

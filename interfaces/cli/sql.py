@@ -23,7 +23,7 @@ from ayes.interfaces.cli.command import command, commands
 from ayes.interfaces.cli.options import JsonOption, StoreOption, ToOption, argument, option
 from ayes.interfaces.cli.terminal.output import print_data, print_line, print_message
 from ayes.interfaces.cli.terminal.tables import print_table
-from ayes.ops.lake.sql import QueryRows, Stopped, ask
+from ayes.ops.lake.sql import QueryRows, QueryStopped, ask
 from ayes.ops.lake.sync import default_directory
 from ayes.schemas.durations import parse_duration
 from ayes.schemas.errors import BadInput
@@ -91,7 +91,7 @@ async def sql(
             lake, begun = archive / "lake", stopping.append
             asking = ask(lake, query, timeout_s=timeout_s, memory=memory_bytes, begun=begun)
             await asyncio.to_thread(_answer, asking, form, parquet)
-    except Stopped:
+    except QueryStopped:
         raise KeyboardInterrupt from None
 
 

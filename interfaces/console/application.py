@@ -21,9 +21,9 @@ from starlette.exceptions import HTTPException
 
 from ayes.consumers.supervision import keep_running
 from ayes.interfaces import api as resources
+from ayes.interfaces import problems
 from ayes.interfaces.access.security import Guard, Security
 from ayes.interfaces.access.traced import Traced
-from ayes.interfaces.api import problems
 from ayes.interfaces.api.backend import Backend, jetstream
 from ayes.interfaces.api.base import ApiRouter, HttpApi
 from ayes.interfaces.api.nats import EndpointSchema, answering, endpoints

@@ -20,7 +20,7 @@ from ayes.interfaces.api.backend import InBackend
 from ayes.interfaces.api.counts import HeaderCounts
 from ayes.interfaces.api.identity import Role, Visit, Visitor
 from ayes.interfaces.api.mine import is_asked
-from ayes.interfaces.api.problems import status_of
+from ayes.interfaces.problems import status_of
 from ayes.ledger.descriptions import class_words, describe_undoing
 from ayes.projections.display.texts import joined, text_of
 from ayes.projections.display.values import MAX_PICTURE, in_brief

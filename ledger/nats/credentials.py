@@ -211,7 +211,7 @@ def _server(url: str, scheme: str) -> tuple[str, str, str]:
     )
 
 
-class Registered(Struct, frozen=True):
+class RegisteredLogin(Struct, frozen=True):
     """A login with a key, as the broker knows it."""
 
     role: str
@@ -238,7 +238,7 @@ class Address(Struct, frozen=True):
     #: Reviewers who get no account by themselves any more.
     removed: tuple[str, ...] = ()
     #: The logins with keys, by name.
-    logins: dict[str, Registered] = {}
+    logins: dict[str, RegisteredLogin] = {}
     #: The workspaces of the reviewers who have not all, by user name in the form of `plain`.
     scopes: dict[str, tuple[str, ...]] = {}
 
@@ -246,7 +246,7 @@ class Address(Struct, frozen=True):
         """The workspaces of a reviewer; none: all of them."""
         return self.scopes.get(plain(role), ())
 
-    def living_logins(self) -> dict[str, Registered]:
+    def living_logins(self) -> dict[str, RegisteredLogin]:
         """The logins with keys that have not ended."""
         now = datetime.now(UTC)
         return {name: one for name, one in self.logins.items() if one.ends_at > now}

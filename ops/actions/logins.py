@@ -12,7 +12,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from ayes.ledger.clients.services import Ledger
-from ayes.ledger.nats.credentials import Address, LoginFile, Registered, Store
+from ayes.ledger.nats.credentials import Address, LoginFile, RegisteredLogin, Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.keys import Key
 from ayes.ledger.nats.scopes import FOLLOWING
@@ -39,7 +39,7 @@ _TAKEN: Final = {
 }
 
 
-async def add(store: Store, name: str, new: Registered, reason: str) -> LoginFile:
+async def add(store: Store, name: str, new: RegisteredLogin, reason: str) -> LoginFile:
     """Register a login with a new key; returns the content of its file.
 
     Args:
@@ -115,7 +115,7 @@ async def connections(store: Store) -> dict[str, int]:
     return {name: counted[name] + counted[one.key] for name, one in logins.items()}
 
 
-def of_person(address: Address, name: str) -> dict[str, Registered]:
+def of_person(address: Address, name: str) -> dict[str, RegisteredLogin]:
     """The logins that sign on as this reviewer."""
     role = plain(f"{REVIEWER}{name}")
     return {one: login for one, login in address.logins.items() if plain(login.role) == role}
@@ -138,7 +138,7 @@ def own(store: Store) -> Store:
 
 
 async def _register(
-    store: Store, address: Address, name: str, new: Registered, reason: str
+    store: Store, address: Address, name: str, new: RegisteredLogin, reason: str
 ) -> LoginFile:
     permissions(new.role, login=name, workspaces=new.workspaces)
     removed = {plain(f"{REVIEWER}{one}") for one in address.removed}
@@ -159,7 +159,7 @@ async def _register(
     return LoginFile(address.url, name, new.role, key.seed, new.ends_at, new.workspaces, ca)
 
 
-def _known(address: Address, name: str) -> Registered:
+def _known(address: Address, name: str) -> RegisteredLogin:
     found = address.logins.get(name)
     if found is None:
         known = ", ".join(sorted(address.logins)) or "none"

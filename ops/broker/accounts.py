@@ -53,7 +53,7 @@ from msgspec import Struct
 
 from ayes.ledger.clients.services import CALENDAR, CHANNEL, RENEWED
 from ayes.ledger.nats import scopes
-from ayes.ledger.nats.credentials import Registered
+from ayes.ledger.nats.credentials import RegisteredLogin
 from ayes.ledger.nats.keys import Key, is_seed
 from ayes.ledger.nats.streams import (
     PENDING,
@@ -459,7 +459,7 @@ class Callout(Struct, frozen=True):
 def accounts_config(
     passwords: Mapping[str, str],
     callout: Callout | None = None,
-    logins: Mapping[str, Registered] = MappingProxyType({}),
+    logins: Mapping[str, RegisteredLogin] = MappingProxyType({}),
     of_people: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
 ) -> str:
     """The accounts block of a nats-server configuration, for the roles that have a password, or the
@@ -557,7 +557,7 @@ def _reads(passwords: Mapping[str, str]) -> str:
 
 def _users(
     passwords: Mapping[str, str],
-    logins: Mapping[str, Registered],
+    logins: Mapping[str, RegisteredLogin],
     of_people: Mapping[str, tuple[str, ...]],
 ) -> dict[str, list[str]]:
     """The users of each account, as a server lists them that asks nobody."""

@@ -49,7 +49,7 @@ _TYPE: Final = "io.nats.jetstream.api.v1."
 _GONE_NS: Final = READER_GONE_S * 1_000_000_000
 
 
-class Refused(Exception):
+class ReadRefused(Exception):
     """What a request asks for is not to be read: the broker's words for that."""
 
     def __init__(self, description: str, code: int = 403, err_code: int = 0) -> None:
@@ -115,7 +115,7 @@ class _Create(Struct, forbid_unknown_fields=True, omit_defaults=True):
     action: str = ""
 
 
-class Request(NamedTuple):
+class ApiRequest(NamedTuple):
     """A request to the JetStream API as it is passed on."""
 
     subject: str
@@ -124,14 +124,14 @@ class Request(NamedTuple):
     answer: Callable[[dict[str, Any]], dict[str, Any]] | None = None
 
 
-def passed_on(asked: str, body: bytes, login: str, workspaces: tuple[str, ...]) -> Request:
+def passed_on(asked: str, body: bytes, login: str, workspaces: tuple[str, ...]) -> ApiRequest:
     """What is asked of the broker for this login.
 
     Args:
         asked: the request, without the prefix.
 
     Raises:
-        Refused: it is not only about these workspaces, or there is no such request for them.
+        ReadRefused: it is not only about these workspaces, or there is no such request for them.
     """
     try:
         match asked.split("."):
@@ -139,8 +139,8 @@ def passed_on(asked: str, body: bytes, login: str, workspaces: tuple[str, ...]) 
                 get = _Get(last_by_subj=".".join(named)) if named else _decoded(body, _Get)
                 _check(get.subjects, workspaces, login)
                 if (get.seq or get.start_time) and not get.next_by_subj:
-                    raise Refused("a place in the stream goes with `next_by_subj` only", 400)
-                return Request(f"$JS.API.DIRECT.GET.{stream}", msgspec.json.encode(get))
+                    raise ReadRefused("a place in the stream goes with `next_by_subj` only", 400)
+                return ApiRequest(f"$JS.API.DIRECT.GET.{stream}", msgspec.json.encode(get))
             case ["STREAM", "MSG", "GET", stream] if stream in READ:
                 get = _decoded(body, _Get)
                 return _of_leader(stream, get, workspaces, login)
@@ -148,16 +148,18 @@ def passed_on(asked: str, body: bytes, login: str, workspaces: tuple[str, ...]) 
                 info = _decoded(body or b"{}", _Info)
                 if info.subjects_filter:
                     _check((info.subjects_filter,), workspaces, login)
-                return Request(f"$JS.API.STREAM.INFO.{stream}", msgspec.json.encode(info), _shown)
+                return ApiRequest(
+                    f"$JS.API.STREAM.INFO.{stream}", msgspec.json.encode(info), _shown
+                )
             case ["CONSUMER", "INFO", stream, name] if stream in QUEUED and _is_own(name, login):
-                return Request(f"$JS.API.CONSUMER.INFO.{stream}.{name}", b"", _without_start)
+                return ApiRequest(f"$JS.API.CONSUMER.INFO.{stream}.{name}", b"", _without_start)
             case ["CONSUMER", "CREATE", stream, *named] if stream in FOLLOWED:
                 create = _decoded(body, _Create)
                 return _follow(stream, named, create, login, workspaces)
             case _:
-                raise Refused("a login with some workspaces only may not ask for this")
+                raise ReadRefused("a login with some workspaces only may not ask for this")
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
-        raise Refused(f"the request cannot be read: {problem}", 400) from None
+        raise ReadRefused(f"the request cannot be read: {problem}", 400) from None
 
 
 def _decoded[T](body: bytes, kind: type[T]) -> T:
@@ -168,17 +170,17 @@ def _decoded[T](body: bytes, kind: type[T]) -> T:
 
 def _check(subjects: tuple[str, ...], workspaces: tuple[str, ...], login: str) -> None:
     if not subjects:
-        raise Refused("the request names no subjects")
+        raise ReadRefused("the request names no subjects")
     for one in subjects:
         if not (_is_subject(one) and is_within(one, workspaces, login)):
-            raise Refused(f"a subject is not only of the workspaces {', '.join(workspaces)}")
+            raise ReadRefused(f"a subject is not only of the workspaces {', '.join(workspaces)}")
 
 
 def _is_subject(text: str) -> bool:
     return text.isascii() and text.isprintable() and " " not in text
 
 
-def _of_leader(stream: str, get: _Get, workspaces: tuple[str, ...], login: str) -> Request:
+def _of_leader(stream: str, get: _Get, workspaces: tuple[str, ...], login: str) -> ApiRequest:
     if get.subjects:
         _check(get.subjects, workspaces, login)
 
@@ -186,11 +188,11 @@ def _of_leader(stream: str, get: _Get, workspaces: tuple[str, ...], login: str) 
         # By its number alone a message may be anybody's.
         subject = found.get("message", {}).get("subject", "")
         if subject and not is_within(subject, workspaces, login):
-            error = Refused("no message found", 404, 10037).error
+            error = ReadRefused("no message found", 404, 10037).error
             return {"type": f"{_TYPE}stream_msg_get_response", "error": error}
         return found
 
-    return Request(f"$JS.API.STREAM.MSG.GET.{stream}", msgspec.json.encode(get), answer)
+    return ApiRequest(f"$JS.API.STREAM.MSG.GET.{stream}", msgspec.json.encode(get), answer)
 
 
 def _shown(found: dict[str, Any]) -> dict[str, Any]:
@@ -216,18 +218,18 @@ def _without_start(found: dict[str, Any]) -> dict[str, Any]:
 
 def _follow(
     stream: str, named: list[str], create: _Create, login: str, workspaces: tuple[str, ...]
-) -> Request:
+) -> ApiRequest:
     config = create.config
     _check(config.filter_subjects or (config.filter_subject,), workspaces, login)
     if not is_own_inbox(config.deliver_subject, login) or config.ack_policy != "none":
-        raise Refused(f"a consumer delivers to _INBOX.{login}.> and has no acknowledgements")
+        raise ReadRefused(f"a consumer delivers to _INBOX.{login}.> and has no acknowledgements")
     if kind_of((*named, "")[0]) in DURABLES:
-        raise Refused("the consumers of workers have this name")
+        raise ReadRefused("the consumers of workers have this name")
     config.name, config.mem_storage, config.num_replicas = (*named, "")[0], True, 1
     config.inactive_threshold = min(config.inactive_threshold or _GONE_NS, _GONE_NS)
     body = msgspec.json.encode(_Create(stream, config, "create"))
     subject = ".".join(("$JS.API.CONSUMER.CREATE", stream, *named))
-    return Request(subject, body, lambda found: found)
+    return ApiRequest(subject, body, lambda found: found)
 
 
 def is_own_inbox(subject: str, login: str) -> bool:
@@ -266,7 +268,7 @@ class Reads:
             return  # nobody to whom it could be said
         if self._held[login] >= _AT_ONCE:
             # The broker's own words, by which clients ask again.
-            busy = Refused("too many requests", 429, 10167)
+            busy = ReadRefused("too many requests", 429, 10167)
             self._begin(login, self._refuse(to, asked, busy))
             return
         self._begin(login, self._answer(to, asked, data, login, tuple(scope.split("+"))))
@@ -287,7 +289,7 @@ class Reads:
     ) -> None:
         try:
             request = passed_on(asked, data, login, workspaces)
-        except Refused as refused:
+        except ReadRefused as refused:
             _log.debug("a read was refused", login=login, asked=asked, why=str(refused))
             await self._refuse(to, asked, refused)
             return
@@ -299,7 +301,7 @@ class Reads:
             found = request.answer(msgspec.json.decode(reply.data))
             await self._api.tell(to, msgspec.json.encode(found))
 
-    async def _refuse(self, to: str, asked: str, refused: Refused) -> None:
+    async def _refuse(self, to: str, asked: str, refused: ReadRefused) -> None:
         with suppress(nats.errors.Error):
             if asked.startswith("DIRECT."):
                 head = f"NATS/1.0 {refused.error['code']} refused\r\n\r\n".encode()

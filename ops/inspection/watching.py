@@ -19,8 +19,8 @@ from ayes.ops.audit.digest import next_digest
 from ayes.ops.inspection.witness import (
     READING,
     Distrusted,
+    LastSeen,
     Reading,
-    Seen,
     Witness,
     accepted,
     check_density,
@@ -81,7 +81,7 @@ class _Keeper:
         self._log = log
         self._witness = witness
         self._is_gate = is_gate
-        self._seen = self._begun = Seen(witness.place)
+        self._seen = self._begun = LastSeen(witness.place)
         self._accepted: e.LogAccepted | None = None
         #: The last fact that is in the file.
         self._saved = 0
@@ -94,7 +94,7 @@ class _Keeper:
     async def begin(self) -> None:
         number, self._accepted = await accepted(self._log)
         known = await seen_of(self._log, self._witness, await self._log.identity())
-        seen = known[0] if known else Seen(self._witness.place, "", number)
+        seen = known[0] if known else LastSeen(self._witness.place, "", number)
         if seen.kept is None:
             kept = await kept_until(self._log, seen.seq)
             seen = msgspec.structs.replace(seen, kept=kept)

@@ -90,7 +90,7 @@ LONG_LIVED: Final = tuple(
 )
 
 
-class Seen(Struct, frozen=True):
+class LastSeen(Struct, frozen=True):
     """The state of a log when it was last seen."""
 
     #: For people who read the file: the store, or the addresses of the broker.
@@ -107,7 +107,7 @@ class Seen(Struct, frozen=True):
     #: The digest at earlier facts, oldest first: where a comparison may begin.
     checkpoints: tuple[tuple[int, str], ...] = ()
 
-    def add(self, raw: RawMessage) -> "Seen":
+    def add(self, raw: RawMessage) -> "LastSeen":
         digest = next_digest(self.digest, raw)
         checkpoints = self.checkpoints
         if raw.seq // CHECKPOINT > self.seq // CHECKPOINT:
@@ -199,7 +199,7 @@ class Witness:
         named = hashlib.sha256(os.fsencode(self.place)).hexdigest()[:24]
         return [folder / f"{name}.json" for name in (named, log) if name]
 
-    async def known(self, log: str) -> list[Seen]:
+    async def known(self, log: str) -> list[LastSeen]:
         """What was seen of this log, or of another one in its place; the furthest first.
 
         Raises:
@@ -208,11 +208,11 @@ class Witness:
         found = [one for file in self.files(log) if (one := _read(file)) is not None]
         entry, _ = await self._log.running.get(SEEN)
         with suppress(msgspec.MsgspecError):  # of another version
-            found += [msgspec.json.decode(entry, type=Seen)] if entry else []
+            found += [msgspec.json.decode(entry, type=LastSeen)] if entry else []
         every = dict.fromkeys(one for one in found if one.seq)
         return sorted(every, key=lambda one: one.seq, reverse=True)
 
-    async def save(self, seen: Seen) -> None:
+    async def save(self, seen: LastSeen) -> None:
         """Write the state, unless another process has seen more of the same log."""
         raw = msgspec.json.encode(seen)
         for file in self.files(seen.log):
@@ -226,19 +226,19 @@ class Witness:
                 _log.warning("the witness of the log cannot be saved here", problem=str(problem))
         entry, revision = await self._log.running.get(SEEN)
         with suppress(msgspec.MsgspecError):
-            if entry and _is_ahead(msgspec.json.decode(entry, type=Seen), seen):
+            if entry and _is_ahead(msgspec.json.decode(entry, type=LastSeen), seen):
                 return
         await self._log.running.put(SEEN, raw, revision)
 
 
-def _is_ahead(other: Seen, seen: Seen) -> bool:
+def _is_ahead(other: LastSeen, seen: LastSeen) -> bool:
     same = (other.log, other.accepted) == (seen.log, seen.accepted)
     return other.accepted > seen.accepted if not same else other.seq > seen.seq
 
 
-def _read(file: Path) -> Seen | None:
+def _read(file: Path) -> LastSeen | None:
     try:
-        return msgspec.json.decode(file.read_bytes(), type=Seen)
+        return msgspec.json.decode(file.read_bytes(), type=LastSeen)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError) as problem:
@@ -308,16 +308,16 @@ async def difference(
         return damage.what
 
 
-async def seen_of(log: JetStream, witness: Witness, identity: str) -> list[Seen]:
+async def seen_of(log: JetStream, witness: Witness, identity: str) -> list[LastSeen]:
     """What was seen since the log was accepted, or what was accepted."""
     number, last = await accepted(log) if identity else (0, None)
     known = [one for one in await witness.known(identity) if one.accepted >= number]
     if not known and last is not None:
-        known = [Seen(witness.place, identity, number, last.size, digest=last.digest)]
+        known = [LastSeen(witness.place, identity, number, last.size, digest=last.digest)]
     return known
 
 
-async def _other(log: JetStream, seen: Seen, identity: str) -> str | None:
+async def _other(log: JetStream, seen: LastSeen, identity: str) -> str | None:
     """Whether this is another log, or ends before what was seen."""
     at = f", recorded at {seen.recorded_at:%Y-%m-%d %H:%M:%S} UTC," if seen.recorded_at else ""
     last = f"fact {seen.seq:,}{at} was seen before"
@@ -331,7 +331,7 @@ async def _other(log: JetStream, seen: Seen, identity: str) -> str | None:
     return None
 
 
-async def _other_facts(log: JetStream, seen: Seen, *, deep: bool) -> str | None:
+async def _other_facts(log: JetStream, seen: LastSeen, *, deep: bool) -> str | None:
     begin, digest = (0, "") if deep else seen.begin
     checkpoints = dict(seen.checkpoints)
     async with aclosing(log.scan_leader(begin + 1)) as pages:

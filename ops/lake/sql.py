@@ -120,7 +120,7 @@ class QueryRows:
         self._timer.cancel()
 
     def stop(self) -> None:
-        """Stop the query; reading its rows then raises `Stopped`. May be called in any thread."""
+        """Stop the query, from any thread; reading its rows then raises `QueryStopped`."""
         self._stopped = True
         self._process.kill()
 
@@ -149,7 +149,7 @@ class QueryRows:
         said = self._process.stderr.read().decode(errors="replace")
         code = self._process.wait()
         if self._stopped:
-            return Stopped("the query was stopped.")
+            return QueryStopped("the query was stopped.")
         if self._late:
             return WaitTimedOut(
                 f"the query ran longer than {self._timeout_s:g} s and was stopped. Ask for less, "
@@ -165,7 +165,7 @@ class QueryRows:
         return _KINDS[problem.kind](problem.message)
 
 
-class Stopped(ApprovalsError):
+class QueryStopped(ApprovalsError):
     """The query was stopped by `QueryRows.stop`."""
 
 

@@ -1,7 +1,7 @@
 """The words of code. Its lexers take long to load, so it is imported when there is code."""
 
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from pygments.lexer import Lexer
 from pygments.lexers.data import JsonLexer
@@ -10,10 +10,11 @@ from pygments.lexers.shell import BashLexer
 from pygments.lexers.sql import SqlLexer
 from pygments.token import Comment, Keyword, Name, String
 
-from ayes.projections.display.texts import Kind, Mark
+#: How a part of code stands out.
+type CodeMark = Literal["", "keyword", "string", "comment"]
 
 
-def words_of_code(text: str, kind: Kind) -> list[tuple[str, Mark]]:
+def words_of_code(text: str, kind: str) -> list[tuple[str, CodeMark]]:
     """The text in parts, each with how it stands out; joined they are the text."""
     found = [(word, _mark(token)) for _, token, word in _LEXERS[kind].get_tokens_unprocessed(text)]
     marked = [
@@ -23,17 +24,17 @@ def words_of_code(text: str, kind: Kind) -> list[tuple[str, Mark]]:
     return marked if "".join(part for part, _ in marked) == text else [(text, "")]
 
 
-def _mark(token: Any) -> Mark:
+def _mark(token: Any) -> CodeMark:
     return next((mark for kind, mark in _TOKENS.items() if token in kind), "")
 
 
-_LEXERS: Final[dict[Kind, Lexer]] = {
+_LEXERS: Final[dict[str, Lexer]] = {
     "shell": BashLexer(),
     "sql": SqlLexer(),
     "python": PythonLexer(),
     "json": JsonLexer(),
 }
-_TOKENS: Final[dict[Any, Mark]] = {
+_TOKENS: Final[dict[Any, CodeMark]] = {
     Comment: "comment",
     String: "string",
     Keyword: "keyword",

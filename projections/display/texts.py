@@ -91,6 +91,7 @@ def run_of(text: str, mark: Mark = "") -> MarkedRun:
 
 
 def runs(text: str, kind: Kind) -> tuple[MarkedRun, ...]:
+    marked: Iterable[tuple[str, Mark]]
     if kind == "diff":
         marked = [("".join(some), mark) for mark, some in groupby(lines(text), _sign)]
     else:
@@ -117,7 +118,7 @@ def runs_of(parts: Iterable[tuple[str, Mark]]) -> Iterator[MarkedRun]:
         at += len(part)
 
 
-def _words_of_code(text: str, kind: Kind) -> list[tuple[str, Mark]]:
+def _words_of_code(text: str, kind: Kind) -> Iterable[tuple[str, Mark]]:
     from ayes.projections.display.code import words_of_code
 
     return words_of_code(text, kind)

@@ -21,8 +21,8 @@ from structlog.testing import capture_logs
 from until import until
 
 from ayes.consumers.absence import worker
-from ayes.consumers.absence.calendars import Unreadable
-from ayes.consumers.absence.parser import Period, Question
+from ayes.consumers.absence.calendars import CalendarUnreadable
+from ayes.consumers.absence.parser import AbsenceQuery, Period
 from ayes.consumers.absence.worker import EVERY_S, Absence, Absences
 from ayes.interfaces.cli.settings import Settings
 from ayes.ledger.clients.services import CALENDAR, Ledger
@@ -60,10 +60,10 @@ class Calendars:
         self.ledger = Ledger(port, e.Author(kind="absence", name="absence"))
         self.worker = Absences(self.people, self._read)
 
-    async def _read(self, source: str, asked: Question, _private: bool) -> tuple[Period, ...]:
+    async def _read(self, source: str, asked: AbsenceQuery, _private: bool) -> tuple[Period, ...]:
         said = self.said.get(source.rpartition("/")[2], ())
         if isinstance(said, str):
-            raise Unreadable(said)
+            raise CalendarUnreadable(said)
         every = [Period(at(start), at(end)) for start, end in said]
         return tuple(one for one in every if one.end > asked.start and one.start < asked.end)
 

@@ -12,12 +12,12 @@ from calendars import calendar
 from receivers import Receiver, receiving
 
 from ayes.consumers.absence import calendars
-from ayes.consumers.absence.calendars import Unreadable, reader
-from ayes.consumers.absence.parser import Question, absences
+from ayes.consumers.absence.calendars import CalendarUnreadable, reader
+from ayes.consumers.absence.parser import AbsenceQuery, absences
 from ayes.consumers.webhooks.requests import Sender
 
 START = datetime(2026, 3, 20, tzinfo=UTC)
-ASKED = Question(START, START + timedelta(days=30), ("out of office", "urlaub"))
+ASKED = AbsenceQuery(START, START + timedelta(days=30), ("out of office", "urlaub"))
 OOF = "SUMMARY:Out of office"
 WINDOWS = "W. Europe Standard Time"
 #: As Outlook writes it: a zone by the name of Windows, with its rules beside it.
@@ -40,7 +40,7 @@ END:VTIMEZONE
 """
 
 
-def times(text: str, asked: Question = ASKED) -> list[str]:
+def times(text: str, asked: AbsenceQuery = ASKED) -> list[str]:
     """The absences of a file as `day hour:minute, day hour:minute` of UTC, in order."""
     return [f"{one.start:%d %H:%M}, {one.end:%d %H:%M}" for one in sorted(absences(text, asked))]
 
@@ -110,7 +110,7 @@ def test_which_events_are_absences(event, is_absence):
 )
 def test_when_they_are(event, found):
     """Days, zones, the change of the clocks, and recurring events."""
-    asked = Question(ASKED.start, ASKED.end, ASKED.words, "Europe/Berlin")
+    asked = AbsenceQuery(ASKED.start, ASKED.end, ASKED.words, "Europe/Berlin")
     got = times(calendar(f"{event}|{OOF}", head=OUTLOOK), asked)
     assert got == found
 
@@ -144,7 +144,7 @@ def test_a_time_that_cannot_be_read_is_a_mistake(event):
 )
 def test_a_day_at_an_end_of_the_time_is_one_of_its_zone(day, zone, found):
     """Which may overlap with the time that is looked at where the same day of UTC does not."""
-    asked = Question(ASKED.start, ASKED.end, ASKED.words, zone)
+    asked = AbsenceQuery(ASKED.start, ASKED.end, ASKED.words, zone)
     assert times(calendar(f"DTSTART;VALUE=DATE:{day}|{OOF}"), asked) == found
 
 
@@ -183,7 +183,7 @@ async def read(source: str, sender: Sender | None = None, *, allow_private: bool
 
 
 async def why(source: str, *args, **more) -> str:
-    with pytest.raises(Unreadable) as problem:
+    with pytest.raises(CalendarUnreadable) as problem:
         await read(source, *args, **more)
     return str(problem.value)
 

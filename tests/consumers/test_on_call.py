@@ -17,8 +17,8 @@ from shop import FIRST, Shop, rule
 from simulated_time import START, simulated
 from until import recorded
 
-from ayes.consumers.absence.calendars import Unreadable
-from ayes.consumers.absence.parser import Period, Question, absences
+from ayes.consumers.absence.calendars import CalendarUnreadable
+from ayes.consumers.absence.parser import AbsenceQuery, Period, absences
 from ayes.consumers.absence.schedules import LASTS, Schedule
 from ayes.consumers.absence.worker import EVERY_S, Absences
 from ayes.interfaces.cli.policy import _lines, explanation
@@ -69,10 +69,10 @@ class Duty:
         schedule = Schedule(calendar=f"file:{file}", people=PEOPLE)
         self.worker = Absences({}, self._read, {"payments": schedule})
 
-    async def _read(self, _source: str, asked: Question, _private: bool) -> tuple[Period, ...]:
+    async def _read(self, _source: str, asked: AbsenceQuery, _private: bool) -> tuple[Period, ...]:
         """As `calendars.reader`, without a process, which would have another time."""
         if not self._file.exists():
-            raise Unreadable("its file cannot be read")
+            raise CalendarUnreadable("its file cannot be read")
         return tuple(absences(self._file.read_text(), asked))
 
     def says(self, *events: str) -> None:
@@ -283,7 +283,7 @@ async def test_the_worker_alone_records_who_is_on_call(store: Path, admin: Ledge
 )
 def test_whom_an_event_names(event: str, people: list[str]):
     """Those who attend and have not declined; without any, the one person in the summary."""
-    asked = Question(START, START + LASTS, None)
+    asked = AbsenceQuery(START, START + LASTS, None)
     schedule = Schedule(calendar="https://x", people=PEOPLE)
     events = [*absences(calendar(event), asked)]
     assert sorted(one.person for one in schedule.shifts(events)) == people

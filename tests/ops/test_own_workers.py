@@ -17,7 +17,7 @@ from ayes.consumers.tools import Tools
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import Parked
-from ayes.ledger.nats.credentials import LoginFile, Registered
+from ayes.ledger.nats.credentials import LoginFile, RegisteredLogin
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.keys import Key
 from ayes.ops.actions import logins
@@ -45,7 +45,7 @@ async def store(tmp_path):
 async def added(store, name, role, *workspaces):
     """The file of a new login."""
     now = datetime.now(UTC)
-    new = Registered(role, "", now + timedelta(hours=1), now, workspaces)
+    new = RegisteredLogin(role, "", now + timedelta(hours=1), now, workspaces)
     made = await logins.add(store, name, new, "")
     file = store.path.parent / f"{name}.login"
     file.write_bytes(msgspec.json.encode(made))

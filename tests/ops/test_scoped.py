@@ -21,7 +21,7 @@ from until import until
 
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.files import keep
-from ayes.ledger.nats.credentials import Address, Registered, Store
+from ayes.ledger.nats.credentials import Address, RegisteredLogin, Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.keys import Key
 from ayes.ledger.nats.streams import employ
@@ -60,7 +60,7 @@ async def server(request, tmp_path_factory):
     store.path.mkdir(mode=0o700)
     now = datetime.now(UTC)
     known = {
-        name: Registered(role, KEYS[name].public, now + timedelta(hours=1), now, where)
+        name: RegisteredLogin(role, KEYS[name].public, now + timedelta(hours=1), now, where)
         for name, (role, where) in LOGINS.items()
     }
     store.write(Address(logins=known))

@@ -53,11 +53,11 @@ THREAD = ThreadRef("shop", "t1")
 FACTS = 41
 
 
-def read_file(store: Path, log: str = "") -> witness.Seen:
+def read_file(store: Path, log: str = "") -> witness.LastSeen:
     """What was seen of the log in this store, or of this log, in the user's state directory."""
     folder = Path(os.environ["XDG_STATE_HOME"]) / "approval-ledger" / "witness"
     named = log or hashlib.sha256(os.fsencode(store.resolve())).hexdigest()[:24]
-    return msgspec.json.decode((folder / f"{named}.json").read_bytes(), type=witness.Seen)
+    return msgspec.json.decode((folder / f"{named}.json").read_bytes(), type=witness.LastSeen)
 
 
 def said(number: int, text: str = "amount 1") -> tuple:
@@ -261,7 +261,7 @@ async def test_only_the_end_of_a_long_log_is_compared(monkeypatch):
     ledger = Ledger(memory, e.Author(kind="service", name="tests"))
     for number in range(15):
         await ledger.append(*said(number))
-    seen = witness.Seen("here")
+    seen = witness.LastSeen("here")
     begins = []
     async for batch in memory.raw(1, until_end=True):
         for raw in batch:
@@ -354,7 +354,7 @@ async def test_what_the_gate_hears_of_is_not_read_again(kept, monkeypatch):
                 watched.hear(facts[:FACTS])
     assert scans == [FACTS + 2]
     seen = read_file(kept.store)
-    expected = witness.Seen(seen.store)
+    expected = witness.LastSeen(seen.store)
     for raw in facts:
         expected = expected.add(raw)
     assert (seen.seq, seen.digest) == (expected.seq, expected.digest)

@@ -8,6 +8,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel
 
 from ayes.interfaces.api import grants
+from ayes.interfaces.api.base import Reason
 from ayes.interfaces.api.identity import Reading, Reviewing, Visit
 from ayes.interfaces.console.pages.forms import Why, again, kept, new_name, patterns, to
 from ayes.interfaces.console.rendering import page
@@ -122,7 +123,7 @@ async def give(visit: Reviewing, form: Annotated[GrantForm, Form()]) -> Response
 @router.post("/grants/{workspace}/{giver}/{name}/revoke")
 @again(_shown)
 async def revoke(visit: Reviewing, ref: Annotated[GrantRef, Depends()], why: Why = "") -> Response:
-    await grants.revoke(visit, ref, grants.Reason(reason=why))
+    await grants.revoke(visit, ref, Reason(reason=why))
     return _to_grants(ref.workspace)
 
 
@@ -136,7 +137,7 @@ async def delegate(visit: Reviewing, form: Annotated[DelegationForm, Form()]) ->
 @router.post("/delegations/{workspace}/{giver}/{name}/end")
 @again(_shown)
 async def end(visit: Reviewing, ref: Annotated[DelegationRef, Depends()]) -> Response:
-    await grants.end(visit, ref, grants.Reason())
+    await grants.end(visit, ref, Reason())
     return _to_grants(ref.workspace)
 
 

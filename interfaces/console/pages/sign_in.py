@@ -13,9 +13,9 @@ from ayes.interfaces.access.security import Security, lead_on, local
 from ayes.interfaces.access.sessions import Attempts
 from ayes.interfaces.api import accounts, groups
 from ayes.interfaces.api.backend import InBackend
-from ayes.interfaces.api.problems import status_of
 from ayes.interfaces.console.pages.forms import to
 from ayes.interfaces.console.rendering import framed
+from ayes.interfaces.problems import status_of
 from ayes.ops.visitors import Role, Visitor
 from ayes.schemas.errors import ApprovalsError
 

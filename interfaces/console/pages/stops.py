@@ -10,6 +10,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel
 
 from ayes.interfaces.api import policies, stops
+from ayes.interfaces.api.base import Reason
 from ayes.interfaces.api.identity import Reading, Reviewing, Visit
 from ayes.interfaces.console.pages.forms import Why, again, kept, new_name, patterns, to
 from ayes.interfaces.console.rendering import page
@@ -111,6 +112,6 @@ async def one(visit: Reading, ref: stops.Named) -> Response:
 @router.post("/stops/{workspace}/{giver}/{name}/resume")
 @again(_shown)
 async def resume(visit: Reviewing, ref: stops.Named, why: Why = "") -> Response:
-    await stops.resume(visit, ref, stops.Reason(reason=why))
+    await stops.resume(visit, ref, Reason(reason=why))
     chosen = "" if ref.workspace == ORGANISATION else ref.workspace
     return to(f"/stops?{urlencode({'workspace': chosen})}")

@@ -17,7 +17,7 @@ from nats.aio.client import Client
 from ayes.interfaces.api import nats as service
 from ayes.interfaces.api.nats import ENDPOINTS
 from ayes.ledger.clients.services import Ledger
-from ayes.ledger.nats.credentials import Registered
+from ayes.ledger.nats.credentials import RegisteredLogin
 from ayes.ledger.nats.keys import Key
 from ayes.ops.actions import logins
 from ayes.ops.broker.server import ensure_account
@@ -70,7 +70,7 @@ async def with_a_key(
 ) -> AsyncIterator[Client]:
     """The same with a login of its own."""
     now = datetime.now(UTC)
-    new = Registered(role, "", now + timedelta(hours=1), now, workspaces)
+    new = RegisteredLogin(role, "", now + timedelta(hours=1), now, workspaces)
     file = await logins.add(shop.server.store, name, new, "for a test")
     key, denied, client = Key(seed=file.seed), list[Exception](), Client()
 

@@ -23,7 +23,7 @@ from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.nats import connection as connections
 from ayes.ledger.nats.connection import Connection
-from ayes.ledger.nats.credentials import Login, LoginFile, Registered, Store
+from ayes.ledger.nats.credentials import Login, LoginFile, RegisteredLogin, Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.keys import Key, has_signed
 from ayes.ledger.nats.streams import SCOPED
@@ -374,8 +374,8 @@ async def test_a_login_with_workspaces_is_answered_with_them(broker, monkeypatch
     store, end = broker.store, datetime.now(UTC) + timedelta(days=1)
     key, hers = Key(), Key()
     logins = {
-        "billing": Registered("service", key.public, end, end, ("desk", "shop")),
-        "ana-laptop": Registered("reviewer-ana", hers.public, end, end),
+        "billing": RegisteredLogin("service", key.public, end, end, ("desk", "shop")),
+        "ana-laptop": RegisteredLogin("reviewer-ana", hers.public, end, end),
     }
     address = await _with(broker, "reviewer-ana")
     scopes = {"reviewer-ana": ("shop",)}

@@ -8,7 +8,7 @@ from fastapi.exceptions import RequestValidationError
 from msgspec import Struct
 from starlette.exceptions import HTTPException
 
-from ayes.interfaces.api.base import StructResponse
+from ayes.interfaces.responses import StructResponse
 from ayes.schemas import errors as x
 
 MEDIA_TYPE: Final = "application/problem+json"
