@@ -10,8 +10,8 @@ from ayes.interfaces.api import decided, doubts
 from ayes.interfaces.api.base import ApiRouter
 from ayes.interfaces.api.decided import DecidedPage
 from ayes.interfaces.api.doubts import Doubtful
-from ayes.interfaces.api.identity import Reading
-from ayes.interfaces.api.mine import mine_of, voted
+from ayes.interfaces.api.identity import Reading, Role
+from ayes.interfaces.api.mine import mine_of
 from ayes.interfaces.api.permissions import Permission, permissions
 from ayes.interfaces.api.queries import Listing, Named, cursor_text
 from ayes.interfaces.api.search import Order
@@ -19,7 +19,7 @@ from ayes.ledger.call import Call
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.validity import call_of
-from ayes.ops.actions.searching import seen_by
+from ayes.ops.actions.searching import seen_by, voted
 from ayes.ops.actions.votes import state_of
 from ayes.projections.call_query import OF_DECIDED, CallQuery
 from ayes.projections.pending import decode
@@ -86,7 +86,8 @@ async def waiting(chosen: Listing, visit: Reading) -> Waiting:
         chosen.limit, _MAX_BYTES, query, chosen.cursor, seen=seen, order=order
     )
     entries = list(map(decode, page.entries))
-    done = await voted(ledger, visit.visitor, [one.ref for one in entries if mine(one)])
+    votes = Role.REVIEWER in visit.visitor.roles
+    done = await voted(ledger, visit.name, [one.ref for one in entries] if votes else ())
     listed = [
         views.pending_call(
             one,

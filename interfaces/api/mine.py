@@ -1,21 +1,18 @@
 """Which pending calls are for a visitor to decide: in their own place, or in another person's."""
 
-from collections.abc import Sequence
-
 from ayes.interfaces.api.groups import has_provider
-from ayes.interfaces.api.identity import Role, Visit, Visitor
-from ayes.ledger.clients.services import Ledger
+from ayes.interfaces.api.identity import Role, Visit
 from ayes.ops.actions.policies import may_be, voters_of
-from ayes.ops.actions.searching import Mine, asked_of
-from ayes.schemas.slots import CallRef
+from ayes.ops.actions.searching import Mine, to_decide
 
 
 async def mine_of(visit: Visit) -> Mine:
-    """The pending calls that the visitor was asked about, whether they have voted or not."""
+    """The pending calls that the visitor was asked about and has not voted on."""
     if Role.REVIEWER not in visit.visitor.roles:
         return lambda _entry: False
     # Whose groups were read long ago is asked to sign in again.
-    return await asked_of(visit.reading, visit.name, forgives=has_provider(visit))
+    waiting = visit.waiting.oldest()
+    return await to_decide(visit.reading, visit.name, waiting, forgives=has_provider(visit))
 
 
 async def is_asked(visit: Visit) -> bool:
@@ -27,18 +24,3 @@ async def is_asked(visit: Visit) -> bool:
     is_scoped = bool(visit.visitor.workspaces)
     voters = await (voters_of(visit.reading) if is_scoped else visit.backend.voters())
     return may_be(visit.name, voters)
-
-
-async def voted(ledger: Ledger, visitor: Visitor, calls: Sequence[CallRef]) -> frozenset[CallRef]:
-    """Those of these calls on which the visitor has voted."""
-    if not calls or Role.REVIEWER not in visitor.roles:
-        return frozenset()
-    slots = [call.vote(visitor.name) for call in calls]
-    # The request of one is there in any case. Without any answer, a replica does not say how far it
-    # has the log, and the leader would be asked about each slot.
-    found = await ledger.read(calls[0].requested, *slots)
-    return frozenset(
-        ref
-        for fact in found
-        if fact.slot != calls[0].requested and (ref := fact.slot.call_ref) is not None
-    )

@@ -47,7 +47,7 @@ from ayes.ledger.clients.reviewers import Ballot
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.descriptions import describe_decision
 from ayes.ledger.lifecycle import Status
-from ayes.ops.actions.searching import asked_of, seen_by
+from ayes.ops.actions.searching import seen_by, to_decide
 from ayes.ops.actions.views import saved_view
 from ayes.ops.actions.votes import (
     GATE_S,
@@ -199,7 +199,8 @@ async def seen_for(
     order: CallOrder = OLDEST,
 ) -> Seen:
     """What the query and the order of these entries rest on, for this reader."""
-    mine = await asked_of(ledger, name) if name and chosen.needs_reader else None
+    asks = bool(name) and chosen.needs_reader
+    mine = await to_decide(ledger, name, entries) if asks else None
     return await seen_by(ledger, entries, chosen, order, mine)
 
 

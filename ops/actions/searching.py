@@ -1,6 +1,7 @@
 """What a query about pending calls rests on besides the calls."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Final
 
 from msgspec.structs import replace
@@ -11,11 +12,13 @@ from ayes.ledger.people import people_of
 from ayes.projections.call_order import OLDEST, CallOrder
 from ayes.projections.call_query import CallQuery, Seen
 from ayes.projections.pending import Entry
-from ayes.schemas.slots import DELEGATION, REMOVALS, ROOT
+from ayes.schemas.slots import DELEGATION, REMOVALS, ROOT, CallRef
 
 #: Whether a pending call is for somebody to decide.
 type Mine = Callable[[Entry], bool]
 
+#: Calls of somebody, the oldest, of which it is read whether they have voted on them.
+_MOST: Final = 128
 _DELEGATIONS: Final = f"{ROOT}.*.{DELEGATION}.>"
 
 
@@ -66,3 +69,31 @@ async def asked_of(ledger: Ledger, name: str, *, forgives: bool = False) -> Mine
         )
 
     return mine
+
+
+async def to_decide(
+    ledger: Ledger, name: str, entries: Iterable[Entry], *, forgives: bool = False
+) -> Mine:
+    """Those of these calls that this person was asked about (`asked_of`) and has not voted on.
+
+    Votes are read of the first 128; nobody who has more to decide counts them one by one.
+    """
+    asked = await asked_of(ledger, name, forgives=forgives)
+    done = await voted(ledger, name, [one.ref for one in islice(filter(asked, entries), _MOST)])
+    if not done:
+        return asked
+    return lambda entry: asked(entry) and entry.ref not in done
+
+
+async def voted(ledger: Ledger, name: str, calls: Sequence[CallRef]) -> frozenset[CallRef]:
+    """Those of these calls on which this person has voted."""
+    if not calls:
+        return frozenset()
+    # The request of one is there in any case. Without any answer, a replica does not say how far it
+    # has the log, and the leader would be asked about each slot.
+    found = await ledger.read(calls[0].requested, *(call.vote(name) for call in calls))
+    return frozenset(
+        ref
+        for fact in found
+        if fact.slot != calls[0].requested and (ref := fact.slot.call_ref) is not None
+    )

@@ -209,7 +209,10 @@ async def test_a_call_on_which_i_voted_is_mine_no_more(shop, client):
     assert (voted.json()["status"], voted.json()["agree"]) == ("pending", ["ana"])
     [found] = (await client.get(PENDING)).json()["calls"]
     assert (found["mine"], found["voted"]) == (False, True)
-    assert names((await client.get(f"{PENDING}&q=is:mine")).json()) == []
+    mine = (await client.get(f"{PENDING}&q=is:mine")).json()
+    assert (names(mine), mine["waiting"]) == ([], 0)
+    counts = (await client.get("/api/v1/counts")).json()
+    assert (counts["waiting"], counts["mine"]) == (1, 0)
     record = (await client.get(PATH)).json()
     [ballot] = record["votes"]
     assert (ballot["reviewer"], ballot["reason"], ballot["void"]) == ("ana", vote["reason"], "")
