@@ -350,6 +350,8 @@ class Worker[S, W]:
                 return reason
             case Parked():
                 return ""  # it waits for the operator
+            case Fact(slot=slot) if slot.is_surplus:
+                return ""  # a login may record any number of them, so none is worth a reading
             case Fact(event=Carried(problem=str(problem))) if problem:
                 return self._void(place[0], problem)
             case Fact() | TimerFired() as handed:

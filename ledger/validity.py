@@ -113,7 +113,7 @@ def call_of(ref: CallRef, facts: Iterable[Fact]) -> Call:
         ):
             if tail[2] == "revoked":
                 last_revocation = max(last_revocation, fact.seq)
-            if type(fact.event) in _READ.get(tail[2], ()):
+            if type(fact.event) in _READ.get(tail[2], ()) and not slot.is_surplus:
                 found.setdefault(tail, fact)
         elif tail[0] == STOP:
             stopping.append(fact)

@@ -475,7 +475,9 @@ class ApprovalFacts:
 def _key(slot: Slot) -> Key | None:
     """Only these facts can change the queue."""
     match slot.tail:
-        case ("call", call, "requested" | "gated" | "escalated" | "handed" | "decided", *_):
+        case ("call", call, "requested" | "gated" | "escalated" | "handed" | "decided", *_) if (
+            not slot.is_surplus
+        ):
             return slot.workspace, slot.thread, call
         case _:
             return None

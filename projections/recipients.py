@@ -202,10 +202,10 @@ def _occasions(call: Call, fact: Fact, then: Policies) -> Iterator[_Occasion]:
                 remind = deadline - timedelta(seconds=before_s)
                 if remind > at:  # otherwise the question itself comes as late
                     yield _Occasion("reminder", stage, remind, deadline)
-        case e.HandedOver() if call.gated is not None:
+        case e.HandedOver() if call.gated is not None and fact in call.handed:
             before = tuple(one for one in call.escalated if one.seq < fact.seq)
             deadline = replace(call, escalated=before).due
-            yield _Occasion("handed", int(fact.slot.tail[-1]), at, deadline)
+            yield _Occasion("handed", call.handed.index(fact) + 1, at, deadline)
         case e.GlassBroken():
             yield _Occasion("broken-glass", 0, at, None)
         case e.InDoubt() if fact == call.finished:
@@ -299,8 +299,8 @@ def _voters_of(call: Call, stage: int) -> tuple[str, ...]:
 
 
 def _handed_to(call: Call, number: int) -> list[str]:
-    """The people to whom it was handed with this number; mostly one."""
-    each = [fact.event for fact in call.handed if fact.slot.tail[-1] == str(number)]
+    """To whom it was handed with this number in the order of the log; nobody until that is read."""
+    each = [fact.event for fact in call.handed[number - 1 : number]]
     return [one.to for one in each if isinstance(one, e.HandedOver)]
 
 

@@ -94,9 +94,9 @@ FILLED_BY: Final[dict[tuple[str, ...], tuple[type[e.Event], ...]]] = {
     ("call", "*", "notified", ROOM, "*", "*"): (e.Notified,),
     # The channel of a chat.
     ("call", "*", "posted", "*"): (e.Posted,),
-    # The author, and which of the comments on the call.
+    # The author, and which of the author's comments on the call.
     ("call", "*", "comment", "*", "#"): (e.Commented,),
-    # By whom, and which of the handovers of the call.
+    # By whom, and which of this person's handovers of the call.
     ("call", "*", "handed", "*", "#"): (e.HandedOver,),
     ("call", "*", "reconciled", "*"): (e.Reconciled,),
     (POLICY, "#"): (e.PolicyApplied,),
@@ -126,6 +126,11 @@ FILLED_BY: Final[dict[tuple[str, ...], tuple[type[e.Event], ...]]] = {
     (ONCALL, "*", "#", "#"): (e.OnCallRead,),
     (LOG, "#"): (e.LogAccepted,),
 }
+
+
+#: The comments, and handovers, that one person may have on one call. The broker cannot bound the
+#: numbers in subjects: a login may record more, which are not part of the call.
+MOST_SAID: Final = {"comment": 100, "handed": 20}
 
 
 #: The first token of the subjects of the store of files, which are not slots.
@@ -164,6 +169,15 @@ class Slot(Struct, frozen=True, gc=False):
             BadSlot: there is no such slot.
         """
         return _filled_by(self.tail, bool(self.thread))
+
+    @property
+    def is_surplus(self) -> bool:
+        """Whether it is a person's comment or handover after the last that is part of the call."""
+        match self.tail:
+            case ("call", _, "comment" | "handed" as what, _, number):
+                return int(number) > MOST_SAID[what]
+            case _:
+                return False
 
     @property
     def thread_ref(self) -> "ThreadRef":
@@ -380,11 +394,11 @@ class CallRef(_Ref, frozen=True):
         return self._slot("posted", token("channel", channel))
 
     def comment(self, author: str, number: int) -> Slot:
-        """A person's comment, by its number among the comments on the call."""
+        """A person's comment, by its number among the author's on the call."""
         return self._slot("comment", token("reviewer", author), str(number))
 
     def handed_by(self, reviewer: str, number: int) -> Slot:
-        """A reviewer hands it to a colleague, by its number among the handovers of the call."""
+        """A reviewer hands it to a colleague, by its number among the reviewer's."""
         return self._slot("handed", token("reviewer", reviewer), str(number))
 
     def reconciled_by(self, reviewer: str) -> Slot:

@@ -139,8 +139,11 @@ class Record(Struct, frozen=True):
     may: list[Permission]
     #: The calls of the same thread before it, oldest first; the ten newest of them.
     earlier: list[views.EarlierCall]
-    #: Every fact about it.
+    #: Every fact about it, but for those in `surplus`.
     facts: list[RecordedFact]
+    #: The number of comments and handovers that nobody looks at, since their authors had as many as
+    #: one person may have on a call.
+    surplus: int
 
     @property
     def seq(self) -> int:
@@ -152,7 +155,7 @@ class Record(Struct, frozen=True):
 async def record(ref: Named, visit: Reading) -> Record:
     """One call: its state, what the visitor may do about it, and every fact."""
     ledger = visit.reading
-    facts = recorded(await ledger.read(ref))  # first, so that the rest is not older than they are
+    facts = await ledger.read(ref)  # first, so that the rest is not older than they are
     known = await ledger.with_origin(await ledger.known_call(ref))
     known, _ = await ledger.with_given(known) if known.votes else (known, ())
     assert known.requested, "`known_call` raises otherwise"
@@ -172,7 +175,8 @@ async def record(ref: Named, visit: Reading) -> Record:
         doubt=doubt_view(doubt) if doubt else None,
         may=await permissions(ledger, known, visit.visitor, doubt),
         earlier=await _earlier(ledger, known),
-        facts=facts,
+        facts=recorded(facts),
+        surplus=sum(fact.slot.is_surplus for fact in facts),
     )
 
 

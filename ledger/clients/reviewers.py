@@ -52,6 +52,7 @@ from ayes.schemas.limits import MAX_INTERVAL_S, MAX_REASON, MAX_TEXT
 from ayes.schemas.limits import check as check_size
 from ayes.schemas.quorums import is_group
 from ayes.schemas.slots import (
+    MOST_SAID,
     ORGANISATION,
     REMOVALS,
     CallRef,
@@ -275,6 +276,7 @@ class Reviewer:
             BadInput: the comment is empty.
             TooLarge: it is over the limit of a reason (`ayes.schemas.limits`).
             UnknownCall: it was never requested.
+            AlreadyFilled: the reviewer has said as much on it as one person may (`MOST_SAID`).
         """
         check_size("the comment", text, MAX_REASON)
         if not text.strip():
@@ -295,6 +297,7 @@ class Reviewer:
             UnknownCall, AlreadyDecided, DeadlinePassed, NotOpen, AlreadyFilled: the reviewer could
                 not vote on it now.
             NotAllowed: the same; or the colleague could not.
+            AlreadyFilled: the reviewer has handed it over as often as one person may (`MOST_SAID`).
         """
         ids.token("reviewer", to)
         check_size("the reason", reason, MAX_REASON)
@@ -326,13 +329,18 @@ class Reviewer:
         last = said[-1] if said else None
         if last and last.slot.tail[3] == self.name and same_content(last.event, event):
             return call
-        place = partial(slot, self.name)
-        number, event = len(said) + 1, tracing.about(call, event)
-        while first := await self._ledger.try_append(place(number), event):
-            if same_content(first.event, event):
-                break
+        event = tracing.about(call, event)
+        number = 1 + sum(one.slot.tail[3] == self.name for one in said)
+        while not (place := slot(self.name, number)).is_surplus:
+            first = await self._ledger.try_append(place, event)
+            if first is None or same_content(first.event, event):
+                return await self._ledger.call(call.ref, must_include=place)
             number += 1
-        return await self._ledger.call(call.ref, must_include=place(number))
+        most = f"{MOST_SAID['comment']} comments, and {MOST_SAID['handed']} handovers"
+        raise AlreadyFilled(
+            f"{self.name} has said as much about {call.ref} as one person may ({most}). "
+            "Nothing was recorded."
+        )
 
     # ------------------------------------------------------------------- approvals and their end
 

@@ -148,8 +148,9 @@ class RecordedFact(Struct, frozen=True, kw_only=True):
 
 def recorded(facts: Sequence[Fact]) -> list[RecordedFact]:
     """The facts of a call as they stand in the log, in words too, with the reason of each that does
-    not count.
+    not count. Surplus comments and handovers are left out.
     """
+    facts = [fact for fact in facts if not fact.slot.is_surplus]
     voids, wishes = voids_of(facts), wishes_of(facts)
     return [_recorded(fact, voids.get(fact.seq, ""), wishes) for fact in own(facts)]
 

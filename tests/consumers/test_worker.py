@@ -299,6 +299,18 @@ async def test_what_cannot_be_handled_is_parked_and_the_others_go_on(port, ledge
     assert stumbling.handed.count(calls[5]) == 1
 
 
+async def test_no_worker_looks_at_surplus_handovers(port: EventLog, ledger: Ledger):
+    """However many a login records, and whatever is in them, they are acknowledged at once."""
+    notes = Stumbling(ONE, times=0)
+    notes.durables = ("queue",)
+    await port.append(ONE.handed_by("ana", 1_000), b'{"type":"Tomorrow","v":9}', "")
+    await ledger.append(ONE.handed_by("ana", 1_001), e.HandedOver(to="ben"))
+    await ledger.append(TWO.handed_by("ana", 1), e.HandedOver(to="ben"))
+    async with working(Worker(ledger, notes)):
+        await until(lambda: _stands(ledger, TWO.decided))
+    assert (set(notes.handed), await port.parked()) == ({TWO}, [])
+
+
 async def _is_parked(port: EventLog, count: int) -> bool:
     return len(await port.parked()) == count
 

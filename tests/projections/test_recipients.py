@@ -18,7 +18,7 @@ from ayes.schemas.errors import BadFile
 from ayes.schemas.events import Quorum, Stage
 from ayes.schemas.policy import read_policy
 from ayes.schemas.routes import Quiet
-from ayes.schemas.slots import DelegationRef, person_slot
+from ayes.schemas.slots import MOST_SAID, DelegationRef, person_slot
 
 CALL = REF.wish(1, 0)
 WISH = e.Wish(tool="refund", arguments='{"order":"A-17"}')
@@ -322,7 +322,7 @@ def test_a_handover_is_told_to_the_colleague_alone():
         stages=(Stage(("olga",), 6000),),
     )  # fmt: skip
     story.put(CALL.handed_by("ana", 1), e.HandedOver(to="ben"))
-    story.put(CALL.handed_by("ben", 2), e.HandedOver(to="cy"))
+    story.put(CALL.handed_by("ben", 1), e.HandedOver(to="cy"))
     slow = f"{CONTACTS}{DEFAULT}[[notify]]\ndigest_s = 3600"
     assert brief(story.found(slow, of=2)) == {"ben handed1 push"}
     assert brief(story.found(slow)) == {"#default handed2 chat"}
@@ -330,6 +330,8 @@ def test_a_handover_is_told_to_the_colleague_alone():
     story.put(CALL.escalated(1), e.Escalated(voters=("olga",), expires_in_s=6000))
     assert story.found(slow, of=2) == (before,)
     assert not before.in_digest
+    story.put(CALL.handed_by("ana", MOST_SAID["handed"] + 1), e.HandedOver(to="cy"))
+    assert story.found(slow) == ()
     story.vote("ben")
     assert story.found(slow, of=2) == ()
 

@@ -1,10 +1,14 @@
 """What people say to each other about a call, over HTTP and NATS."""
 
+import asyncio
+
 import pytest
 from console_client import POLICY, listed
 from until import until
 
 from ayes.interfaces.api.identity import Role, Visitor
+from ayes.schemas import events as e
+from ayes.schemas.slots import MOST_SAID, CallRef
 
 CALL = "shop/order-17/refund-1"
 PATH = f"/api/v1/calls/{CALL}"
@@ -36,9 +40,9 @@ async def test_comments_are_said_in_order_and_decide_nothing(shop, client):
     subjects = [one["subject"] for one in record["facts"] if ".comment." in one["subject"]]
     assert [one.partition("comment.")[2] for one in subjects] == [
         "ana.1",
-        "rita.2",
+        "rita.1",
+        "ana.2",
         "ana.3",
-        "ana.4",
     ]
 
 
@@ -119,3 +123,28 @@ async def test_a_call_is_handed_by_and_to_those_alone_who_may_vote_on_it(shop, c
         may = {one["action"]: one["refusal"] for one in (await client.get(PATH)).json()["may"]}
         assert may["hand_over"]
     assert (await client.get(PATH)).json()["handed"] == []
+
+
+@pytest.mark.parametrize("shop", [THREE], indirect=True)
+async def test_what_a_login_records_beyond_its_measure_is_not_part_of_the_call(shop, client):
+    """By any program: it is only counted, and takes nothing from what others may say."""
+    await shop.ask(CALL)
+    await listed(client, 1)
+    ref = CallRef.parse(CALL)
+    ana = await shop.app.state.backend.reviewer("ana")
+    numbers = range(1, MOST_SAID["comment"] + 6)
+    said = [(ref.comment("ana", one), e.Commented(text=f"{one}")) for one in numbers]
+    handed = [(ref.handed_by("ana", one), e.HandedOver(to="ben")) for one in numbers]
+    await asyncio.gather(*(ana._ledger.append(*one) for one in (*said, *handed)))
+    late = ref.handed_by("ana", MOST_SAID["handed"] + 1)
+    record = (await client.get(PATH)).json()
+    assert (len(record["comments"]), len(record["handed"])) == tuple(MOST_SAID.values())
+    assert record["surplus"] == 5 + len(handed) - MOST_SAID["handed"]
+    assert late.subject not in [one["subject"] for one in record["facts"]]
+    page = (await client.get(f"/calls/{CALL}")).text
+    assert f"Not shown: {record['surplus']} comments and handovers" in page
+    for more in await say(client, "Again."), await hand(client, "cy"):
+        assert (more.status_code, "as one person may" in more.json()["detail"]) == (409, True)
+    shop.visitor = Visitor("ben", REVIEWER)
+    assert (await say(client, "Mine.")).status_code == 200
+    assert (await hand(client, "cy")).json()[-1]["to"] == "cy"
