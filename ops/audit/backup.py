@@ -1,7 +1,8 @@
 """A backup of the log: one file, made while the log is in use, and restored into an empty ledger.
 
-The log is in it, the store of the files that facts refer to, and what lies beside the log in the
-directory of the store and does not follow from the facts (`BESIDE`). Everything else does: after a
+The log is in it, the store of the files that facts refer to, the searches that people have saved,
+and what lies beside the log in the directory of the store and does not follow from the facts
+(`BESIDE`). Everything else does: after a
 restore each durable consumer starts at the first fact again, and workers bring queue and deadlines
 to where they were without deciding or running anything twice (docs/decisions/0032).
 
@@ -9,8 +10,8 @@ The broker's own snapshot of a stream (ADR-1) keeps numbers and times of the fac
 
     {"format": "ayes-backup-3", "config": ..., "state": ...}      one line: the stream of the log
     the snapshot                                                  as the broker sends it
-    {"format": "ayes-backup-3", "config": ..., "state": ...}      the same of the store of files
-    the snapshot
+    {"format": "ayes-backup-3", "config": ..., "state": ...}      the same of the store of files,
+    the snapshot                                                  and of the saved searches
     {"links.key": ..., "webhooks.json": ...}                      one line: files, in base64
     {"bytes": ..., "sha256": ..., "facts": ..., "digest": ...}    the last line: the `Seal`
 
@@ -41,7 +42,7 @@ from ayes.ledger.nats.api import ApiError, NatsReply
 from ayes.ledger.nats.credentials import Store, open_own
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.protocol import NatsMessage
-from ayes.ledger.nats.streams import STORED
+from ayes.ledger.nats.streams import STORED, VIEWS
 from ayes.ledger.subscriptions import LEDGER
 from ayes.ops import tokens
 from ayes.ops.audit.digest import next_digest
@@ -61,8 +62,8 @@ BESIDE: Final = (
     webhook_endpoints.NAME,
     "webhooks.state.json",
 )
-#: The streams of a backup, in its order.
-_STREAMS: Final = (LEDGER, STORED)
+#: The streams of a backup, in its order, and what is in each.
+_STREAMS: Final = {LEDGER: "facts", STORED: "pieces of files", VIEWS: "people's saved views"}
 #: The size of a piece of a snapshot, and how many the broker is sent without its answer.
 _CHUNK: Final = 128 * 1024
 _IN_FLIGHT: Final = 32
@@ -117,6 +118,11 @@ class Backup(Struct, frozen=True):
     def log(self) -> Stream:
         return self.streams[0]
 
+    @property
+    def names(self) -> list[str]:
+        """The names of its streams."""
+        return [stream.config["name"] for stream in self.streams]
+
 
 async def back_up(log: JetStream, file: Path, store: Store | None = None) -> Seal:
     """Write the log, as it is now, into a new file.
@@ -141,8 +147,8 @@ async def back_up(log: JetStream, file: Path, store: Store | None = None) -> Sea
             sizes[-1] += len(piece)
 
         for name in _STREAMS:
-            if name == STORED and await streams.info(log.api, f"STREAM.INFO.{name}") is None:
-                continue  # somebody deleted it, and there was no room for another one
+            if name != LEDGER and await streams.info(log.api, f"STREAM.INFO.{name}") is None:
+                continue  # somebody deleted it, or this version has not set the broker up yet
             sizes.append(0)
             async with _snapshot(log, name) as (stream, pieces):
                 write(msgspec.json.encode(stream) + b"\n")
@@ -195,9 +201,10 @@ def check(file: Path) -> Backup:
     for stream in parts:
         if stream.format != _FORMAT:
             raise BadFile(str(file), "", f"it is a backup of another form: {stream.format}.")
-    if unknown := beside.keys() - {*BESIDE}:
+    backup = Backup(file, tuple(parts), seal, beside)
+    if unknown := {*beside, *backup.names} - {*BESIDE, *_STREAMS}:
         raise BadFile(str(file), "", f"it holds {', '.join(sorted(unknown))}, which is not ours.")
-    return Backup(file, tuple(parts), seal, beside)
+    return backup
 
 
 async def restore(
@@ -220,7 +227,7 @@ async def restore(
     if store:
         _check_beside(backup, store)
     streams.check_level({"config": backup.log.config})
-    names = _STREAMS[: len(backup.streams)]
+    names = backup.names
     parts = zip(names, backup.streams, strict=True)
     configs = [await _room_for(log, name, stream) for name, stream in parts]
     replicas = configs[0]["num_replicas"]
@@ -293,10 +300,9 @@ async def _room_for(log: JetStream, name: str, stream: Stream) -> dict[str, Any]
             f"this broker has no ledger (no stream {name}). `ayes up` or `ayes setup` creates it."
         )
     if held := there["state"]["last_seq"]:
-        what = "facts" if name == LEDGER else "pieces of files"
         raise BadInput(
-            f"this ledger holds {held:,} {what}, and a backup is restored into an empty one only. "
-            "Name a new directory with --store, in which `ayes up --workers none` runs."
+            f"this ledger holds {held:,} {_STREAMS[name]}, and a backup is restored into an empty "
+            "one only. Name a new directory with --store, in which `ayes up --workers none` runs."
         )
     if at_work := await _at_work(log):
         raise BadInput(
