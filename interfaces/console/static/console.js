@@ -16,6 +16,7 @@ const SILENT_MS = 4500;    // a heartbeat comes every 2 s; after this long, the 
 const REFRESH_MS = 500;    // the list is read again at most this often
 const LIVE_MS = 2000;      // so are the items of [data-live]
 const COUNT_MS = 4000;     // the numbers of the header are read again at most this often
+const VIEWS_MS = 15_000;   // those of the saved views are, since each of them searches all that waits
 const SOON_MS = 3.6e6;     // a deadline is near
 const SAID_MS = 3000;      // how long it is shown that a key did nothing
 const LOST = "The connection is lost. It is tried again by itself.";
@@ -61,8 +62,7 @@ const isUnanswered = () => find("#messages").textContent.startsWith(NO_ANSWER);
 /* Say that a request was not answered, until one is. The numbers of the header are asked for. */
 function unanswered(text) {
   message(`${NO_ANSWER} ${text}`);
-  counted = Date.now();
-  countSoon();
+  setTimeout(countSoon, COUNT_MS);
 }
 
 function answered() {
@@ -798,6 +798,7 @@ function connect() {
     hear();
     if (list && !isFull()) refresh();
     countSoon();  // all of them together, so that none contradicts another
+    if (find("[data-view]")) countViewsSoon();
   });
   stream.addEventListener("reset", (event) => {
     hear(event);
@@ -836,15 +837,33 @@ function happened(type, { data, lastEventId }) {
   countSoon();
 }
 
-let counted = 0;
-let counting;
-function countSoon() {
-  counting ??= setTimeout(count, Math.max(0, counted + COUNT_MS - Date.now()));
+/* A function that has `read` called soon, and at most this often. */
+function seldom(ms, read) {
+  let last = 0;
+  let next;
+  return () => {
+    next ??= setTimeout(() => {
+      last = Date.now();
+      next = null;
+      read();
+    }, Math.max(0, last + ms - Date.now()));
+  };
+}
+
+const countSoon = seldom(COUNT_MS, count);
+const countViewsSoon = seldom(VIEWS_MS, countViews);
+
+async function countViews() {
+  const answer = await fetch(`/api/v1/views?${new URLSearchParams({ workspace })}`).catch(() => null);
+  if (!answer?.ok) return;
+  for (const { author, name, waiting } of (await answer.json()).views) {
+    const badge = all("[data-view]").find(({ dataset }) =>
+      dataset.author === author && dataset.view === name);
+    if (badge) Object.assign(badge, { textContent: waiting, hidden: waiting === null });
+  }
 }
 
 async function count() {
-  counted = Date.now();
-  counting = null;
   const path = `/api/v1/counts?${new URLSearchParams({ workspace })}`;
   const answer = await fetch(path).catch(() => null);
   if (answer?.status === 401) return signInAgain();

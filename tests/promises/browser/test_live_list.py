@@ -14,6 +14,10 @@ LONG_ENOUGH = """row => new Promise(
 async def test_rows_come_by_themselves_and_leave_when_no_form_is_open(shop, visit):
     for call in (FIRST, SECOND):
         await shop.ask(call)
+    async with shop.client() as ana:
+        (
+            await ana.put("/api/v1/views", json={"name": "refunds", "q": "tool:refund"})
+        ).raise_for_status()
     page = await visit()
     rows = page.locator("#calls .row")
     await expect(page.locator("article.call[data-ready]")).to_be_visible()
@@ -22,6 +26,7 @@ async def test_rows_come_by_themselves_and_leave_when_no_form_is_open(shop, visi
     await (await shop.app.state.backend.reviewer("ben")).approve(SECOND)
     leaving = page.locator(".row.leaving")
     await expect(leaving).to_contain_text("approved by ben")
+    await expect(page.locator('[data-view="refunds"]')).to_have_text("1")
     await shop.ask(THIRD)
     await expect(rows).to_have_count(3)
     await expect(page.locator("#announcer")).to_have_text("New call: refund")
