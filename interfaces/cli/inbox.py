@@ -30,7 +30,10 @@ async def inbox(
     *,
     session: Session,
 ) -> int:
-    """Decide pending calls in a full screen, by keys; ? shows them, q ends it."""
+    """Decide pending calls in a full screen, by keys; ? shows them, q ends it. Pictures, the rule's
+    reasons at hand and undoing a vote are in the console alone. Other commands edit (approve
+    --edit), decide several calls (approve --all), comment, and hand over.
+    """
     choose = partial(chosen_calls, workspace=workspace)
     choose(query)
     if find_spec("textual") is None:
