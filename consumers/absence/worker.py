@@ -189,7 +189,8 @@ class Absences:
         except CalendarUnreadable as problem:
             why = str(problem)
         if why:
-            _log.warning("a calendar cannot be read", calendar=key, problem=why)
+            what = "cannot be read" if found is None else "names people who are not known"
+            _log.warning(f"a calendar {what}", calendar=key, problem=why)
         if self._noted.get(key) != why:
             await note_failing(ledger, CALENDAR + key, why)
             self._noted[key] = why

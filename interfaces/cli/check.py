@@ -121,7 +121,7 @@ def _print_status(found: Look) -> None:
         print_line(f"channel {failing.channel} fails since {since}: {failing.why}")
     for unread in found.calendars or ():
         since = f"{unread.since:%Y-%m-%d %H:%M:%S} UTC"
-        print_line(f"the calendar of {unread.channel} is not read since {since}: {unread.why}")
+        print_line(f"the calendar of {unread.channel} has a problem since {since}: {unread.why}")
     if found.in_doubt:
         print_line(f"in doubt: {listed(found.in_doubt)}")
     for stop in found.stopped or ():

@@ -7,11 +7,12 @@ from ayes.interfaces.cli.options import OrganisationOption, WorkspaceOption, arg
 from ayes.interfaces.cli.outcome import PENDING
 from ayes.interfaces.cli.terminal.output import print_data, print_line, print_message
 from ayes.ledger.judging.in_force import policy_in_force
-from ayes.ops.actions.policies import changes_to
+from ayes.ops.actions.policies import changes_to, silent_schedules
 from ayes.ops.broker.setup import apply_policy, apply_proposal, check_policy, propose_policy
 from ayes.schemas.codec import fact_json
 from ayes.schemas.errors import BadInput
 from ayes.schemas.events import PolicyApplied
+from ayes.schemas.policy import read_policy
 from ayes.schemas.slots import ORGANISATION, CallRef, policies
 from ayes.schemas.toml_files import read_text
 
@@ -156,6 +157,7 @@ async def apply_text(
                 (print_line if dry_run else print_message)(one)
         if not dry_run:
             applied = await apply_policy(ledger, owner, text, file, empty=empty)
+        silent = await silent_schedules(ledger, read_policy(text, file).asked)
     policy = _whose(workspace, organisation=organisation)
     if not dry_run:
         session.print(whose | {"version": applied}, f"{file} is version {applied} of {policy}.")
@@ -165,6 +167,8 @@ async def apply_text(
             whose | {"in_force": version, "changes": changes},
             f"{in_force} of {policy}. Nothing was recorded.",
         )
+    for one in silent:
+        print_message(f"warning: {one}.")
 
 
 async def _propose(

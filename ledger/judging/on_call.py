@@ -50,11 +50,18 @@ def begun(call: Call, stage: e.Stage, facts: Iterable[Fact], now: datetime) -> e
     return e.Escalated(voters, stage.expires_in_s if voters else 0.0, on_call)
 
 
+def unsure(read: e.OnCallRead | None, now: datetime) -> str:
+    """Why what was recorded last of a schedule says nothing about now; empty if it does."""
+    if read is None:
+        return "nothing is recorded of its calendar"
+    return "that is too long ago" if now >= min(read.until, read.read_at + LONGEST) else ""
+
+
 def _on_call(call: Call, schedule: str, facts: Iterable[Fact], now: datetime) -> e.OnCall:
-    if (read := last_read(facts, schedule, now)) is None:
-        return e.OnCall(schedule, problem="nothing is recorded of its calendar")
-    if now >= min(read.until, read.read_at + LONGEST):
-        return e.OnCall(schedule, read_at=read.read_at, problem="that is too long ago")
+    read = last_read(facts, schedule, now)
+    problem = unsure(read, now)
+    if read is None or problem:
+        return e.OnCall(schedule, read_at=read.read_at if read else None, problem=problem)
     there = dict.fromkeys(one.person for one in read.shifts if one.starts_at <= now < one.ends_at)
     barred = {one: why for one in there if (why := _why_barred(call, one, now))}
     return e.OnCall(

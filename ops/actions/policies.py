@@ -5,9 +5,10 @@ from difflib import unified_diff
 
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.judging.in_force import policy_in_force
+from ayes.ledger.judging.on_call import last_read, on_call_to_read, schedules, unsure
 from ayes.schemas.codec import Fact
 from ayes.schemas.events import PolicyApplied
-from ayes.schemas.quorums import is_among, is_open
+from ayes.schemas.quorums import ON_CALL, is_among, is_open
 from ayes.schemas.slots import POLICY, ROOT, policies
 
 
@@ -18,6 +19,22 @@ async def voters_of(ledger: Ledger) -> frozenset[str]:
     for workspace in {fact.slot.workspace for fact in applied} - {""}:
         voters.update((await ledger.policies(workspace)).workspace.policy.asked)
     return frozenset(voters)
+
+
+async def silent_schedules(ledger: Ledger, voters: Collection[str]) -> list[str]:
+    """A sentence for each schedule among these voters by which nobody would be asked now."""
+    names, now = [*schedules(voters)], await ledger.log.clock()
+    facts = await ledger.read(*on_call_to_read(voters, now)) if names else ()
+    found = []
+    for name in sorted(names):
+        read = last_read(facts, name, now)
+        if why := unsure(read, now):
+            when = f"its calendar was read {read.read_at:%Y-%m-%d %H:%M} UTC, and " if read else ""
+            found.append(
+                f"{ON_CALL}{name} asks nobody: {when}{why}. A worker `absence` whose settings have "
+                f"[oncall.{name}] reads it"
+            )
+    return found
 
 
 def may_be(person: str, voters: Collection[str]) -> bool:

@@ -45,6 +45,7 @@ from ayes.ledger.nats.streams import (
     version_text,
 )
 from ayes.ledger.subscriptions import LEDGER, MAX_PARKED, OPERATOR, PARKED, Durable
+from ayes.ops.actions.policies import silent_schedules, voters_of
 from ayes.ops.actions.stops import stops_in
 from ayes.ops.audit.verify import rebuild
 from ayes.ops.inspection import witness
@@ -130,6 +131,8 @@ class Look(Struct, frozen=True, kw_only=True):
     stopped: list[str] | None = None
     #: Recorded policies and declarations that do not count; those before them stay in force.
     void_facts: Sequence[str] | None = ()
+    #: The schedules in the policies in force by which nobody would be asked now, and why.
+    silent: Sequence[str] | None = ()
     #: The channels of notices that fail.
     channels: list[FailingChannel] | None = None
     #: The calendars of absences that cannot be read.
@@ -261,8 +264,12 @@ async def examination(log: JetStream, store: Store | None, place: str, *, deep: 
         deep: read the whole log, however long it is.
     """
     shared = await _shared(log, store, await glance(log))
+    ledger, unread = Ledger.on(log, OPERATOR), dict[str, str]()
+    silent = await _readable(unread, "silent", _silent(ledger))
     return replace(
         shared,
+        unread={**shared.unread, **unread},
+        silent=silent,
         readers=[*map(str, await undeclared(log.api))],
         skew_s=await _skew_s(log),
         witnessed=await _witnessed(log, place, deep=deep),
@@ -295,6 +302,10 @@ async def _shared(log: JetStream, store: Store | None, found: Look) -> Look:
 async def _stopped(ledger: Ledger) -> list[str]:
     found, now = await stops_in(ledger), await ledger.log.clock()
     return [describe_stop(stop) for stop in found if stop.holds(now)]
+
+
+async def _silent(ledger: Ledger) -> list[str]:
+    return await silent_schedules(ledger, await voters_of(ledger))
 
 
 async def _readable[T](unread: dict[str, str], field: str, reading: Awaitable[T]) -> T | None:
@@ -595,11 +606,19 @@ def _void_runs(look: Look) -> Iterator[str]:
 
 
 def _in_force(look: Look) -> Iterable[str]:
+    return _unless_unread(look, "void_facts", "policies and tools")
+
+
+def _unless_unread(look: Look, field: str, what: str) -> Iterable[str]:
     """Streams that are not as declared may not be readable, and are an alarm by themselves."""
-    if look.void_facts is not None:
-        return look.void_facts
-    unread = f"policies and tools cannot be read: {look.unread['void_facts']}"
-    return [] if look.drift else [unread]
+    found: Sequence[str] | None = getattr(look, field)
+    if found is not None:
+        return found
+    return [] if look.drift else [f"{what} cannot be read: {look.unread[field]}"]
+
+
+def _on_call(look: Look) -> Iterable[str]:
+    return _unless_unread(look, "silent", "who is on call")
 
 
 def _stops(look: Look) -> str:
@@ -636,6 +655,7 @@ CHECKS: Final[dict[str, tuple[Judge, str | Callable[[Look], str]]]] = {
             else "what was recorded last counts"
         ),
     ),
+    "on call": (_on_call, "no schedule of a policy was read more than an hour ago"),
     "parked": (_parked, _given_up),
     "room for parked": (_room_for_parked, ""),
     "webhooks": (lambda look: [str(one) for one in look.webhooks if one.is_alarming], ""),
@@ -649,7 +669,8 @@ CHECKS: Final[dict[str, tuple[Judge, str | Callable[[Look], str]]]] = {
 }
 DOCTOR: Final = (
     "server", "nodes", "streams and consumers", "readers", "workers", "room", "writes", "batches",
-    "log", "promises", "in doubt", "stops", "policies and tools", "parked", "clock",
+    "log", "promises", "in doubt", "stops", "policies and tools", "on call",
+    "parked", "clock",
 )  # fmt: skip
 #: The alarms of `ayes status`, of the page Operations and of the metrics.
 ALARMS: Final = (

@@ -12,11 +12,14 @@ from pathlib import Path
 
 import pytest
 import simulated_time
+import structlog
 from calendars import away, calendar
 from shop import FIRST, Shop, rule
 from simulated_time import START, simulated
+from structlog.testing import capture_logs
 from until import recorded
 
+from ayes.consumers.absence import worker
 from ayes.consumers.absence.calendars import CalendarUnreadable
 from ayes.consumers.absence.parser import AbsenceQuery, Period, absences
 from ayes.consumers.absence.schedules import LASTS, Schedule
@@ -26,6 +29,7 @@ from ayes.interfaces.cli.settings import Settings
 from ayes.ledger.clients.services import CALENDAR, Ledger
 from ayes.ledger.log import EventLog
 from ayes.ledger.nats.credentials import Store
+from ayes.ops.actions.policies import silent_schedules, voters_of
 from ayes.ops.broker.server import ensure_account
 from ayes.ops.inspection.checks import failing_channels
 from ayes.ops.workers import reactions, working
@@ -195,6 +199,7 @@ async def test_it_ends_as_a_no_without_a_fresh_record(shop: Shop, duty: Duty, is
     async with shop.at_work(asking('"oncall:payments"')):
         if is_read:
             await duty.worker.look(duty.ledger)
+            assert await silent_schedules(shop.ledger, await voters_of(shop.ledger)) == []
         await asyncio.sleep(HOUR - 20)
         await shop.ask()
         expired = await shop.decided(e.Expired)
@@ -206,13 +211,22 @@ async def test_it_ends_as_a_no_without_a_fresh_record(shop: Shop, duty: Duty, is
     assert any(why in words for _, words in _lines(told))
     call = await shop.ledger.call(FIRST)
     assert why in notice(call, "expired").body
+    [said] = await silent_schedules(shop.ledger, await voters_of(shop.ledger))
+    assert said.startswith("oncall:payments asks nobody: ")
+    assert f"{why}. A worker `absence`" in said
 
 
 @simulated
-async def test_a_calendar_that_cannot_be_read_counts_no_longer(shop: Shop, duty: Duty):
+async def test_a_calendar_that_cannot_be_read_counts_no_longer(
+    shop: Shop, duty: Duty, monkeypatch: pytest.MonkeyPatch
+):
     """And is named by the status until it can be read; so is a name that nobody knows."""
+    heard = structlog.wrap_logger(None, wrapper_class=structlog.BoundLogger)
+    monkeypatch.setattr(worker, "_log", heard)
     duty.says(shift(-LONG, LONG, HAL), shift(0, LONG, "Zoe Z."))
-    await duty.worker.look(duty.ledger)
+    with capture_logs() as logs:
+        await duty.worker.look(duty.ledger)
+    assert [one["event"] for one in logs] == ["a calendar names people who are not known"]
     [failing] = await failing_channels(shop.ledger, CALENDAR)
     assert failing.channel == "oncall.payments"
     assert failing.why == ("it names 'Zoe Z.', which is not one person of its table")

@@ -340,6 +340,10 @@ def test_a_policy_says_what_it_changes(shop, tmp_path, within):
     applied = within("policy", "apply", policy, "-w", "diffs", store=shop)
     assert '+then = "ask"' in applied.err
     assert "is version 2 of the policy of diffs" in applied.err
+    night = 'expires_in_s = 9\non_timeout = "escalate"\nstages = [{voters = ["oncall:night"]}]'
+    policy.write_text(rule("none", "ask", night))
+    tried = within("policy", "apply", policy, "-w", "diffs", "--dry-run", store=shop)
+    assert "warning: oncall:night asks nobody: nothing is recorded of its calendar." in tried.err
 
 
 @pytest.mark.parametrize("said", sampled(["approve", "deny", "withdraw"], "approve"))

@@ -86,7 +86,7 @@ def test_up_tells_people_and_status_shows_a_channel_that_fails(store, web):
     ("role", "key", "kind", "words"),
     [
         ("notifier", f"{CHANNEL}mail", "channels", "channel mail fails since 20"),
-        ("absence", f"{CALENDAR}mail", "calendars", "the calendar of mail is not read since 20"),
+        ("absence", f"{CALENDAR}mail", "calendars", "the calendar of mail has a problem since 20"),
     ],
 )
 def test_what_works_again_is_not_shown(store, role, key, kind, words):
