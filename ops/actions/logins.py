@@ -60,13 +60,18 @@ async def add(store: Store, name: str, new: RegisteredLogin, reason: str) -> Log
                 f"there is a login {taken[0]!r} already. `ayes auth rotate {taken[0]}` gives it a "
                 "new key."
             )
-        permissions(new.role, login=name, workspaces=new.workspaces)
-        if new.workspaces and new.role in FOLLOWING:
-            if plain(name) == CLIENT:
-                raise BadInput(f"tools of {name!r} are run by services. Name the login otherwise.")
+        follows = bool(new.workspaces) and new.role in FOLLOWING
+        if follows and plain(name) == CLIENT:
+            raise BadInput(f"tools of {name!r} are run by services. Name the login otherwise.")
+        made = await _register(store, address, name, new, reason)
+    if follows:  # last, since `revoke` finds a subscription by its login
+        try:
             async with JetStream.connect(store.path, role=ADMIN) as log:
                 await employ(log.api, DURABLES[new.role].of(name, new.workspaces))
-        return await _register(store, address, name, new, reason)
+        except BaseException:
+            await revoke(store, name, "It got no subscription of its own.")
+            raise
+    return made
 
 
 async def rotate(store: Store, name: str, ends_at: datetime) -> LoginFile:

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from brokers import running
-from logins import Somebody
+from logins import connected
 from until import until
 
 from ayes.consumers.model import ModelReply
@@ -19,7 +19,6 @@ from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import Parked
 from ayes.ledger.nats.credentials import LoginFile, RegisteredLogin
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.nats.keys import Key
 from ayes.ops.actions import logins
 from ayes.ops.actions.parked import marked
 from ayes.ops.broker.setup import apply_policy, declare_streams
@@ -191,23 +190,10 @@ def _into(pieces):
 # ------------------------------------------------------------------------------------- attacking
 
 
-@asynccontextmanager
-async def raw(file):
+def raw(file):
     """A plain client with the key of a login."""
     made = LoginFile.read(Path(file))
-    key, who = Key(seed=made.seed), Somebody(made.name)
-    who.client._public_nkey = key.public
-    await who.client.connect(
-        made.url,
-        signature_cb=key.answer,
-        inbox_prefix=f"_INBOX.{made.name}._".encode(),
-        error_cb=who.heard,
-        max_reconnect_attempts=1,
-    )
-    try:
-        yield who
-    finally:
-        await who.client.close()
+    return connected(made, made.name)
 
 
 async def test_a_tenant_s_worker_cannot_touch_what_is_another_s(store):
@@ -361,4 +347,21 @@ async def test_what_it_parks_is_its_own_and_the_operator_retries_it(store):
     await logins.revoke(store, "shop-tools", "")
     again = await added(store, "shop-tools", "executor", "shop")
     async with Ledger.connect(url=again, role="executor") as own:
+        assert await own.log.parked("executor") == []
+
+
+async def test_a_login_without_a_durable_is_not_left(store, monkeypatch):
+    """It is registered first, so that the durable is never nobody's, and taken back without one."""
+
+    async def refuses(*_):
+        assert "shop-tools" in store.read().logins
+        raise BrokerRefused("there is no room")
+
+    monkeypatch.setattr(logins, "employ", refuses)
+    with pytest.raises(BrokerRefused, match="no room"):
+        await added(store, "shop-tools", "executor", "shop")
+    assert store.read().logins == {}
+    monkeypatch.undo()
+    file = await added(store, "shop-tools", "executor", "shop")
+    async with Ledger.connect(url=file, role="executor") as own:
         assert await own.log.parked("executor") == []

@@ -73,16 +73,20 @@ def signing(client, login):
     return {"signature_cb": key.answer}
 
 
+def signed_on(server, role, inbox=""):
+    """A plain client of a role; with the token of an inbox of its own, or without."""
+    return connected(server.store.login(role), role, inbox)
+
+
 @asynccontextmanager
-async def signed_on(server, role, inbox="") -> AsyncGenerator[Somebody]:
-    """A plain client; with the token of an inbox of its own, or without."""
-    login = server.store.login(role)
-    who = Somebody(role)
+async def connected(login, name, inbox="") -> AsyncGenerator[Somebody]:
+    """A plain client with this login."""
+    who = Somebody(name)
     await who.client.connect(
         login.url,
         **signing(who.client, login),
         name=f"somebody inbox={inbox}" if inbox else "somebody",
-        inbox_prefix=f"_INBOX.{role}.{inbox or '_'}".encode(),
+        inbox_prefix=f"_INBOX.{name}.{inbox or '_'}".encode(),
         error_cb=who.heard,
         max_reconnect_attempts=1,
     )
