@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from datetime import datetime
+from functools import partial
 from operator import attrgetter
 from typing import Final, cast
 
@@ -28,9 +29,7 @@ from ayes.ledger.log import (
     Written,
 )
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.projections.call_order import OLDEST, CallOrder, PageCursor
-from ayes.projections.call_query import ALL, NOTHING, CallQuery, Seen
-from ayes.projections.pending import Entry, Page, PendingIndex
+from ayes.projections.pending import Entry, PendingIndex
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import NotAllowed, Unavailable
 from ayes.schemas.ids import token
@@ -216,21 +215,10 @@ class ScopedPending:
     def __init__(self, index: PendingIndex, workspaces: tuple[str, ...]) -> None:
         self._index = index
         self._own = frozenset(workspaces)
+        self.page = partial(index.page, within=self._own)
 
     def oldest(self, most: int | None = None) -> list[Entry]:
         return [one for one in self._index.oldest() if one.workspace in self._own][:most]
-
-    def page(
-        self,
-        most: int,
-        room: int,
-        chosen: CallQuery = ALL,
-        after: PageCursor | None = None,
-        *,
-        seen: Seen = NOTHING,
-        order: CallOrder = OLDEST,
-    ) -> Page:
-        return self._index.page(most, room, chosen, after, seen=seen, order=order, within=self._own)
 
 
 async def scoped_events(
