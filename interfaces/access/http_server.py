@@ -6,6 +6,7 @@ with two lengths is refused: a proxy before us could take the one that we do not
 """
 
 import asyncio
+import socket
 from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -31,6 +32,10 @@ class _Bounded(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        # Or a body waits until the client acknowledges the header, 40 ms later. asyncio does the
+        # same, but not for connections to a listener that was made by `socket.create_server`.
+        connection = transport.get_extra_info("socket")
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._who = client_of(self.client[0] if self.client else "")
         #: The open connections by client, of this server.
         self._open: Counter[str] = vars(self.server_state).setdefault("open_by_client", Counter())

@@ -28,7 +28,7 @@ async def served():
         server = http_server.server(app, lifespan="off", log_config=None)
         running = asyncio.create_task(server.serve([listener]))
         try:
-            yield listener.getsockname()[1]
+            yield listener.getsockname()[1], server
         finally:
             server.should_exit = True
             await running
@@ -61,7 +61,7 @@ async def rest(reader):
 async def test_a_request_that_is_not_finished_ends(monkeypatch, sent):
     """I8: half of a request holds no connection; a whole one is answered, however late."""
     monkeypatch.setattr(http_server, "REQUEST_S", 0.5)
-    async with served() as port:
+    async with served() as (port, _):
         reader, writer = await connected(port, sent)
         assert await rest(reader) == b""
         writer.close()
@@ -75,7 +75,7 @@ async def test_a_request_that_is_not_finished_ends(monkeypatch, sent):
 async def test_one_address_has_so_many_connections(monkeypatch):
     """I8: the next one is closed at once, until one of the others ends."""
     monkeypatch.setattr(http_server, "MAX_OPEN", 3)
-    async with served() as port:
+    async with served() as (port, _):
         held = [await connected(port, HEAD) for _ in range(3)]
         reader, writer = await connected(port, HEAD + b"\r\n")
         assert await rest(reader) == b""
@@ -95,7 +95,7 @@ async def test_one_address_has_so_many_connections(monkeypatch):
 async def test_a_request_with_two_lengths_is_refused():
     """A proxy could take the other one, and let through what is then a request of its own."""
     both = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
-    async with served() as port:
+    async with served() as (port, _):
         reader, writer = await connected(
             port, both + b"0\r\n\r\nGET /next HTTP/1.1\r\nHost: a\r\n\r\n"
         )
@@ -103,6 +103,17 @@ async def test_a_request_with_two_lengths_is_refused():
         writer.close()
     assert answer.startswith(b"HTTP/1.1 400")
     assert answer.count(b"HTTP/1.1") == 1
+
+
+async def test_an_answer_does_not_wait_for_an_acknowledgement():
+    """Its header and its body are two writes, and a client may acknowledge the first late."""
+    async with served() as (port, server):
+        reader, writer = await connected(port, HEAD + b"\r\n")
+        await reader.readuntil(b"0 bytes")
+        [connection] = server.server_state.connections
+        open_socket = connection.transport.get_extra_info("socket")
+        assert open_socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        writer.close()
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "198.51.100.7", "gateway.example"])
