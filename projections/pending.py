@@ -117,10 +117,13 @@ class Entry(Struct, frozen=True):
         An entry does not have the policy's table of accounts, so a person of several accounts may
         be judged wrongly here; `objections.objection_to_voter` is not.
         """
-        quorums = tuple(one.voters for one in (*self.also, *self.besides))
-        voters = (self.voters, *quorums, self.asked_as_well)
-        asked = any(_is_asked(one, voters) for one in (reviewer, *groups))
-        return asked and not self.excludes(reviewer)
+        return self.names(reviewer, groups) and not self.excludes(reviewer)
+
+    def names(self, reviewer: str, groups: Collection[str] = ()) -> bool:
+        """Whether this person is among those who were asked, excluded or not; as `asks`."""
+        others = (voter for one in (*self.also, *self.besides) for voter in one.voters)
+        voters = (*self.voters, *others, *self.asked_as_well)
+        return any(is_among(one, voters) for one in (reviewer, *groups))
 
     def excludes(self, reviewer: str) -> bool:
         """Whether this person asked for the call, or is behind the agent that did; as `asks`."""
@@ -137,12 +140,7 @@ class Entry(Struct, frozen=True):
         return _is_excluded(reviewer, self.own or ())
 
 
-# Most entries ask the same people.
-@lru_cache(maxsize=8192)
-def _is_asked(reviewer: str, voters: tuple[tuple[str, ...], ...]) -> bool:
-    return any(is_among(reviewer, each) for each in voters)
-
-
+# Many entries exclude the same people.
 _is_excluded: Final = lru_cache(maxsize=8192)(is_excluded)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
+from operator import attrgetter
 from typing import Final
 
 from msgspec.structs import replace
@@ -19,6 +20,8 @@ type Mine = Callable[[Entry], bool]
 
 #: Calls of somebody, the oldest, of which it is read whether they have voted on them.
 _MOST: Final = 128
+#: Whom an entry asks, excluded or not.
+_asking: Final = attrgetter("workspace", "tool", "voters", "also", "besides", "asked_as_well")
 _DELEGATIONS: Final = f"{ROOT}.*.{DELEGATION}.>"
 
 
@@ -56,16 +59,30 @@ async def asked_of(ledger: Ledger, name: str, *, forgives: bool = False) -> Mine
         people = replace(await ledger.people(*names), forgives=True)
     groups = {one: people.groups(one, now) for one in names}
 
-    def mine(entry: Entry) -> bool:
-        if people.bar(name, entry.workspace) is not None or name in (entry.handed or ()):
-            return False
-        return entry.asks(name, groups[name]) or any(
-            one.ref.workspace == entry.workspace
+    #: By what `places` rests on: thousands of entries may wait, which ask a few groups of people.
+    known: dict[tuple[object, ...], list[str]] = {}
+
+    def places(entry: Entry) -> list[str]:
+        """In whose places they were asked, by the names that it excludes too."""
+        if people.bar(name, entry.workspace) is not None:
+            return []
+        givers = (
+            one.ref.giver
+            for one in given
+            if one.ref.workspace == entry.workspace
             and one.holds(name, entry.tool, now)
             and people.bar(one.ref.giver, entry.workspace) is None
-            and entry.asks(one.ref.giver, groups[one.ref.giver])
+        )
+        return [one for one in (name, *givers) if entry.names(one, groups[one])]
+
+    def mine(entry: Entry) -> bool:
+        asking = _asking(entry)
+        if asking not in known:
+            known[asking] = places(entry)
+        return (
+            name not in (entry.handed or ())
             and not entry.excludes(name)
-            for one in given
+            and not all(map(entry.excludes, known[asking]))
         )
 
     return mine
