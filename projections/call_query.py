@@ -24,7 +24,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
 from fnmatch import translate
-from functools import lru_cache
 from typing import Any, Final, NamedTuple, Self
 from unicodedata import normalize
 
@@ -73,6 +72,7 @@ _CHOICES: Final = {
 _COMPARISONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
+_WILDCARDS: Final = frozenset("*?")
 _KEY: Final = re.compile(r"((?:/|[^\W\d])[\w./-]*)(:(?!//)|<=|>=|<|>)")
 _VALUE: Final = re.compile(r'"((?:[^"\\]|\\.)*)"|([^\s"]+)', re.DOTALL)
 _arguments: Final = msgspec.json.Decoder(float_hook=Decimal)
@@ -153,7 +153,12 @@ class Word(Struct, frozen=True):
             return (found is not None and found == sought) or fits(_written(value))
 
         # Few calls have such an argument, and reading arguments takes longest.
-        return lambda one: path.last in text(one) and any(map(is_it, path.values(one, seen)))
+        parts = [path.last]
+        if self.relation == ":" and sought is None and not set(self.value) & _WILDCARDS:
+            parts.append(folded(self.value))
+        return lambda one: (
+            all(map(text(one).__contains__, parts)) and any(map(is_it, path.values(one, seen)))
+        )
 
     @property
     def time(self) -> datetime:
@@ -220,7 +225,7 @@ class CallQuery(Struct, frozen=True):
     def exact(self, key: str) -> str:
         """The value that all calls have which it selects; empty if it does not name one."""
         found = (one.value for one in self.words if one.key == key and not one.negated)
-        return next((value for value in found if not set(value) & set("*?")), "")
+        return next((value for value in found if not set(value) & _WILDCARDS), "")
 
     @property
     def needs_reader(self) -> bool:
@@ -309,14 +314,6 @@ def folded(text: str) -> str:
     return (text if text.isascii() else normalize("NFKC", text)).casefold()
 
 
-#: Of the names of arguments, which are the same in most calls; none is kept that is long.
-_folded_short: Final = lru_cache(maxsize=8192)(folded)
-
-
-def _folded_name(name: str) -> str:
-    return _folded_short(name) if len(name) <= 64 else folded(name)
-
-
 def number_of(value: Any) -> Decimal | None:
     """The number that an argument is, or is written as; None if it is not one."""
     if isinstance(value, str):
@@ -378,7 +375,7 @@ def _is_id_like(value: str) -> bool:
 def _like(sought: str, fold: Callable[[str], str]) -> Callable[[str], bool]:
     """Whether a name is the one that is sought, or matches that pattern."""
     wanted = fold(sought)
-    if not set(wanted) & set("*?"):
+    if not set(wanted) & _WILDCARDS:
         return lambda name: fold(name) == wanted
     # Only * and ? are wildcards here; a bracket is a bracket.
     fits = re.compile(translate(wanted.replace("[", "[[]"))).match
@@ -404,10 +401,9 @@ def _read(arguments: str, secret: Collection[str]) -> Any:
 def _leaves(value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
     """The texts, numbers and constants in a value, each with the names that lead to it."""
     left: list[tuple[tuple[str, ...], Any]] = [((), value)]
-    while left:
-        keys, one = left.pop()
+    for keys, one in left:  # it grows meanwhile
         if isinstance(one, dict):
-            left += [((*keys, _folded_name(name)), inner) for name, inner in one.items()]
+            left += [((*keys, folded(name)), inner) for name, inner in one.items()]
         elif isinstance(one, list):
             left += [(keys, inner) for inner in one]
         else:

@@ -33,7 +33,7 @@ _WIDTHS: Final = ("FULLWIDTH ", "HALFWIDTH ")
 
 def visible(text: str) -> str:
     """The text, with every invisible or controlling character spelled out."""
-    if text.isascii() and text.isprintable():
+    if _is_seen(text):
         return text
     return "".join(one if _is_seen(one) else _spelled(one) for one in text)
 
@@ -104,8 +104,8 @@ def _is_hidden(one: str) -> bool:
     return one not in _LAYOUT and not _is_seen(one)
 
 
-def _is_seen(one: str) -> bool:
-    return one.isprintable() and not _UNSEEN.match(one)
+def _is_seen(text: str) -> bool:
+    return text.isprintable() and not _UNSEEN.search(text)
 
 
 def _spelled(one: str) -> str:
