@@ -1,5 +1,6 @@
 """How much there is to do: what the header of every page shows."""
 
+import asyncio
 import time
 from datetime import datetime
 from typing import Final, NamedTuple
@@ -52,13 +53,16 @@ _read: Final[WeakKeyDictionary[Ledger, dict[str, _Read]]] = WeakKeyDictionary()
 @router.get("/counts")
 async def counts(visit: Reading, workspace: str = "") -> HeaderCounts:
     """How many calls wait, how many of them the visitor may decide, and how many are in doubt."""
-    mine, now = await mine_of(visit), visit.reading.now()
-    chosen = within(workspace)
+    chosen, reading = within(workspace), visit.reading
+    mine, slower, stops, now = await asyncio.gather(
+        mine_of(visit),
+        _slower(reading, workspace),
+        stops_in(reading, workspace),
+        reading.log.clock(),
+    )
     # Of the same moment: nobody has more to decide than there is.
     every = visit.waiting.page(0, 0, chosen)
     own = visit.waiting.page(0, 0, chosen & MINE, seen=Seen(now, mine))
-    slower = await _slower(visit.reading, workspace)
-    stops, now = await stops_in(visit.reading, workspace), await visit.reading.log.clock()
     holding = [one for one in stops if one.holds(now)]
     ends = [one.ends_at for one in holding if one.ends_at is not None]
     return HeaderCounts(

@@ -1,5 +1,6 @@
 """The page of one call: what would run, why people are asked, the vote, and the record."""
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -66,7 +67,9 @@ async def _shown(
             values["allows"] = True
     is_listed = record.state.status == "pending" or visit.request.query_params
     if chosen and is_listed and not is_fragment(visit.request):
-        found, saved = await calls.waiting(chosen, visit), await saved_views(visit, chosen)
+        found, saved = await asyncio.gather(
+            calls.waiting(chosen, visit), saved_views(visit, chosen)
+        )
         values |= listed(visit, chosen, found, saved)
     # In a thread, since the page of a hostile call may take seconds.
     return await run_in_threadpool(_composed, visit, record, led, values)

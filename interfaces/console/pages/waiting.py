@@ -1,5 +1,6 @@
 """The list of calls that wait for people, alone or with one of them beside it."""
 
+import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
@@ -25,18 +26,24 @@ _VIEWS: Final = (("All", "", ""), ("Mine", "is:mine", ""), ("Due soon", "due<1h"
 @router.get("/")
 async def waiting(visit: Reading, chosen: Annotated[Listing, Query()]) -> Response:
     """The list, or the reader's first page; without the frame of the page for console.js."""
-    is_part = is_fragment(visit.request)
-    saved = [] if is_part else await saved_views(visit, chosen)
+    if is_fragment(visit.request):
+        found, problem = await _found(visit, chosen)
+        return page(visit, "_waiting.html", problem, **listed(visit, chosen, found, []))
+    (found, problem), saved = await asyncio.gather(
+        _found(visit, chosen), saved_views(visit, chosen)
+    )
     first = [one for one in saved if one.first and not one.problem]
     if first and visit.request.query_params.keys() <= {"workspace"}:
         return to(f"/?{address(first[0].listing(chosen.workspace))}")
-    found, problem = Waiting(calls=[], waiting=0, next=None), None
+    return page(visit, "waiting.html", problem, **listed(visit, chosen, found, saved))
+
+
+async def _found(visit: Visit, chosen: Listing) -> tuple[Waiting, BadInput | None]:
+    """The calls of the list, or why nothing was searched."""
     try:
-        found = await calls.waiting(chosen, visit)
-    except BadInput as bad:
-        problem = bad
-    name = "_waiting.html" if is_part else "waiting.html"
-    return page(visit, name, problem, **listed(visit, chosen, found, saved))
+        return await calls.waiting(chosen, visit), None
+    except BadInput as problem:
+        return Waiting(calls=[], waiting=0, next=None), problem
 
 
 async def saved_views(visit: Visit, chosen: Listing) -> list[View]:
