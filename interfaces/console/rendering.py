@@ -195,15 +195,17 @@ def asset(name: str) -> str:
 
 
 class _Unindented(FileSystemLoader):
-    """Templates with one space in the place of those that a line begins with, a tenth of a long
-    list. In HTML that is the same; in a `pre` no line of a template begins with any.
+    """Templates without the spaces that lines begin with, a tenth of a long list. One stays behind
+    a tag or comment of Jinja, which takes the line break away. In HTML that is the same; in a `pre`
+    no line of a template begins with any.
     """
 
     def get_source(
         self, environment: Environment, template: str
     ) -> tuple[str, str, Callable[[], bool]]:
         source, name, is_current = super().get_source(environment, template)
-        return re.sub(r"^ +", " ", source, flags=re.MULTILINE), name, is_current
+        source = re.sub(r"^ +", " ", source, flags=re.MULTILINE)
+        return re.sub(r"(?<![%#]\}\n)^ ", "", source, flags=re.MULTILINE), name, is_current
 
 
 _templates: Final = Jinja2Templates(_HERE / "templates")

@@ -1,11 +1,5 @@
-/* The behaviour of the pages. They work without it, but for what only a script can do: keys, live
- * changes, and keeping what was typed. What a template says to it is listed in templates/base.html.
- *
- * In each post form, text survives a reload and a new sign-in, until its request has been taken.
- * Elements with data-key only say that it is too early until the article has been shown for a
- * moment (it then has the attribute data-ready), so that a double click, or a key pressed twice,
- * does not decide the next call as well. A key that does nothing says so.
- */
+/* The behaviour of the pages. What it does, and what a template says to it, is in templates/base.html,
+ * which the browser does not get. */
 
 const root = document.documentElement;
 root.classList.add("js");
@@ -14,7 +8,7 @@ const SHOWN_FOR_MS = 350;  // before an element with data-key takes a press
 const STAYS_MS = 3000;     // how long a decided call stays in the list
 const SILENT_MS = 4500;    // a heartbeat comes every 2 s; after this long, the connection is lost
 const REFRESH_MS = 500;    // the list is read again at most this often
-const LIVE_MS = 2000;      // so are the items of [data-live]
+const FAILED_MS = 2000;    // after a call could not be read again
 const COUNT_MS = 4000;     // the numbers of the header are read again at most this often
 const VIEWS_MS = 15_000;   // those of the saved views are, since each of them searches all that waits
 const SOON_MS = 3.6e6;     // a deadline is near
@@ -212,7 +206,7 @@ async function reload(call) {
   reloadAt = Infinity;
   const text = await fragment(`/calls/${call.dataset.call}`).catch(() => null);
   const fresh = text && find("article.call", parsed(text));
-  reloadAt = Date.now() + (fresh ? REFRESH_MS : LIVE_MS);
+  reloadAt = Date.now() + (fresh ? REFRESH_MS : FAILED_MS);
   if (!fresh || !call.isConnected || openForm() || isPressed(call)) return;
   const hadFocus = call.contains(document.activeElement);
   const isSame = fresh.dataset.status === call.dataset.status;
@@ -448,7 +442,7 @@ function startUndoing() {
     HELD, NO_ANSWER, all, announce, countSelected, find, goOn, isDesk, isLeaving, parsed, rowOf, rows,
     say, select, signInAgain, visitor, voted,
   };
-  starting = import(document.body.dataset.undo).then(
+  starting = import(document.body.dataset.undoJs).then(
     ({ start }) => {
       undoing = start(given);
       const call = find("article.call");
@@ -469,195 +463,43 @@ function isHeld(form, button) {
   return true;
 }
 
-// Other pages: the items of [data-live] are read again when something has happened to one of them.
-
-const regions = all("[data-live]");
-const items = (within) => all(":is([data-live], [data-items]) > [id]", within);
-const sent = new WeakMap();  // the HTML of an item as the server sent it
-const isInUse = (item) => isPressed(item) || find("details[open] form, form :focus", item);
-const folds = (item) => [item, ...all("details", item)].filter((one) => one.matches("details"));
-let isStale = false;
-let readAt = 0;
-
-function concerns(region, event) {
-  const { live, thread } = region.dataset;
-  if (workspace && ![workspace, "_organisation"].includes(event.workspace)) return false;
-  if (thread) return thread === `${event.workspace}/${event.thread}`;
-  return live === "*" || live.split(" ").includes(event.call ? event.type : "other");
-}
-
-async function readLive() {
-  if (!isStale || Date.now() < readAt || down.size) return;
-  isStale = false;
-  readAt = Infinity;
-  const text = await fragment(location.pathname + location.search).catch(() => null);
-  readAt = Date.now() + LIVE_MS;
-  if (text === null) return void (isStale = true);
-  const page = parsed(text);
-  items(page).forEach((item) => sent.set(item, item.outerHTML));
-  for (const region of regions) mergeItems(region, find(`#${CSS.escape(region.id)}`, page));
-  count();  // so that the header does not contradict the list
-}
-
-/* Make the items those of the server. What has not changed, or is in use, stays as it is. */
-function mergeItems(region, fresh) {
-  const known = new Map([...region.children].map((item) => [item.id, item]));
-  let place = region.firstElementChild;
-  for (const item of fresh ? [...fresh.children] : []) {
-    const here = known.get(item.id);
-    known.delete(item.id);
-    if (!here) announce("There is something new on this page.");
-    const stays = here && mergeItem(here, item);
-    if (here && !stays) here.replaceWith(item);
-    const chosen = stays ? here : item;
-    if (here && here === place) place = chosen;
-    if (chosen === place) place = place.nextElementSibling;
-    else region.insertBefore(chosen, place);
-    if (stays) continue;
-    htmx.process(item);
-    enhance(item);
-  }
-  for (const item of known.values()) {
-    if (isInUse(item)) isStale = true;
-    else item.remove();
-  }
-}
-
-/* Whether the item stays. */
-function mergeItem(here, item) {
-  if (sent.get(here) === sent.get(item)) return true;
-  const [inner, fresh] = [here, item].map(
-    (one) => (one.matches("[data-items]") ? one : find("[data-items]", one)));
-  if (inner && fresh) return mergeItems(inner, fresh), true;
-  if (isInUse(here)) return isStale = true;
-  const before = folds(here);
-  folds(item).forEach((fold, number) => { fold.open ||= before[number]?.open ?? false; });
-  return false;
-}
-
-// The text of a reply while the model gives it. The recorded reply comes with its item, and replaces
-// the text.
+// Characters that cannot be seen, spelled out.
 
 const HIDDEN = /[^\P{C}\n\t]/gu;
 const marked = (text) => text.replace(HIDDEN, (one) =>
   `U+${one.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`);
-let followed;  // the element with the text
-let replyStream;
 
-/* A hidden page follows no reply: a browser has six connections to a server. */
-function followReply() {
-  const place = document.hidden ? null : find("[data-reply]:not([data-ended])");
-  if (place === followed) return;
-  replyStream?.close();
-  followed = place;
-  if (place) replyStream = streamReply(place, find("pre", place));
-}
+// Pages whose items change by themselves (live.js).
 
-function streamReply(place, text) {
-  const source = new EventSource(`/api/v1/threads/${place.dataset.reply}`);
-  const ended = () => {
-    source.close();
-    place.dataset.ended = "yes";
-    isStale = true;
+let live;
+async function startLive() {
+  const given = {
+    all, announce, count, down, enhance, find, fragment, isPressed, marked, parsed, workspace,
   };
-  source.addEventListener("turn", () => text.replaceChildren());  // the text begins anew
-  source.addEventListener("text", ({ data }) => text.append(marked(JSON.parse(data).text)));
-  source.addEventListener("discarded", () => text.replaceChildren());
-  source.addEventListener("ended", ended);
-  source.addEventListener("failed", ended);
-  source.addEventListener("error", () => {
-    if (source.readyState !== EventSource.CLOSED) return;  // the browser connects again
-    setTimeout(() => { if (followed === place) followed = null; }, 2000);
-  });
-  return source;
+  try {
+    live = (await import(document.body.dataset.liveJs)).start(given);
+  } catch {
+    unanswered("Load this page again, or nothing new comes.");
+  }
 }
 
-// The box in which calls are searched: it suggests words.
+// The box in which calls are searched: it suggests words (suggest.js).
 
 const box = find("#search");
 const search = () => { box?.focus(); box?.select(); };
-const MOST = 8;  // suggestions at once
-const choices = Object.assign(document.createElement("ul"), { id: "suggestions", hidden: true });
-let known;  // the words that can be suggested, once somebody searches
-
-const quoted = (name) =>
-  /[\s"]|^$/.test(name) ? `"${name.replaceAll(/["\\]/g, "\\$&")}"` : name;
-
-async function readWords({ words, names }) {
-  const answer = await fetch(names).catch(() => null);
-  const used = answer?.ok ? Object.entries(await answer.json()) : [];
-  return [...words.split(" "),
-    ...used.flatMap(([key, of]) => of.map((name) => `${key}:${quoted(name)}`))];
-}
-
-/* The word before the cursor: where it begins, whether it is negated, and its text. */
-function typedWord() {
-  const [, minus, word] = box.value.slice(0, box.selectionStart).match(/(-?)((?:"[^"]*"?|\S)*)$/);
-  return { begin: box.selectionStart - word.length, minus, word };
-}
-
-async function suggest() {
-  known ??= readWords(box.closest("[data-words]").dataset);
-  const offered = await known;
-  const word = typedWord().word.toLowerCase();
-  const fits = (one) => one.toLowerCase().includes(word) && one.toLowerCase() !== word;
-  const found = word ? offered.filter(fits) : offered;
-  choices.replaceChildren(...found.slice(0, MOST).map((one, number) => Object.assign(
-    document.createElement("li"), { role: "option", id: `suggestion-${number}`,
-      textContent: marked(one), ariaSelected: "false", word: one })));
-  offer(found.length > 0 && document.activeElement === box);
-}
-
-function offer(isOpen) {
-  choices.hidden = !isOpen;
-  box.ariaExpanded = String(isOpen);
-  box.removeAttribute("aria-activedescendant");
-}
-
-function point(step) {
-  const options = [...choices.children];
-  const before = options.findIndex((one) => one.ariaSelected === "true");
-  if (before >= 0) options[before].ariaSelected = "false";
-  const option = options[(before < 0 && step < 0 ? options.length : before) + step];
-  if (!option) return box.removeAttribute("aria-activedescendant");
-  option.ariaSelected = "true";
-  box.setAttribute("aria-activedescendant", option.id);
-}
-
-function take(option) {
-  const { begin } = typedWord();
-  box.setRangeText(option.word + (/[:<>]$/.test(option.word) ? "" : " "),
-    begin, box.selectionStart, "end");
-  offer(false);
-}
-
-function onBoxKey(event) {
-  const { key } = event;
-  const pointed = choices.hidden ? null : find("[aria-selected=true]", choices);
-  if (key === "ArrowDown" || key === "ArrowUp") {
-    if (choices.hidden) suggest();
-    else point(key === "ArrowDown" ? 1 : -1);
-  } else if ((key === "Enter" || key === "Tab") && pointed) take(pointed);
-  else if (key === "Escape" && !choices.hidden) offer(false);
-  else return;
-  event.preventDefault();
-  event.stopPropagation();
+let suggesting;
+function startSuggesting() {
+  suggesting ??= import(document.body.dataset.suggestJs).then(
+    ({ start }) => start({ box, find, marked }),
+    () => { suggesting = null; },
+  );
 }
 
 if (find("[data-words]")) {
   for (const [name, value] of [["role", "combobox"], ["aria-autocomplete", "list"],
     ["aria-expanded", "false"], ["aria-controls", "suggestions"]]) box.setAttribute(name, value);
-  choices.setAttribute("role", "listbox");
-  choices.ariaLabel = "Suggestions";
-  box.after(choices);
-  box.addEventListener("keydown", onBoxKey);
-  box.addEventListener("input", suggest);
-  box.addEventListener("focus", suggest);
-  box.addEventListener("blur", () => offer(false));
-  choices.addEventListener("pointerdown", (event) => {
-    event.preventDefault();  // the box keeps the focus
-    if (event.target.word) take(event.target);
-  });
+  box.addEventListener("focus", startSuggesting);
+  if (document.activeElement === box) startSuggesting();
 }
 
 // Keys. They do nothing while somebody types, and Enter never approves.
@@ -804,7 +646,7 @@ function connect() {
     hear(event);
     refresh();
     if (article() && !openForm()) reload(article());
-    isStale = regions.length > 0;
+    live?.reset();
   });
   for (const type of TYPES) stream.addEventListener(type, (event) => happened(type, event));
 }
@@ -833,7 +675,7 @@ function happened(type, { data, lastEventId }) {
     }
     update();
   }
-  isStale ||= regions.some((region) => concerns(region, event));
+  live?.happened(event);
   countSoon();
 }
 
@@ -930,7 +772,7 @@ function onClick(event) {
   const reason = target.closest("[data-reason]");
   if (reason) fill(reason);
   const column = target.closest("[data-sort]");
-  if (column) sortRows(column);
+  if (column) sort(column);
   const fold = target.closest("[data-rows]");
   if (fold) fold.hidden = fold.parentElement.classList.toggle("open");
   const copy = target.closest("[data-copy]");
@@ -947,19 +789,9 @@ function isInSight(shown) {
   return !value || value.getBoundingClientRect().bottom <= find(".decide", shown).getBoundingClientRect().top;
 }
 
-/* Sort the rows of a table by a column; those that are folded change places with the others. */
-function sortRows(button) {
-  const head = button.closest("th");
-  const table = head.closest("table");
-  const order = head.ariaSort === "ascending" ? "descending" : "ascending";
-  const text = (row) => row.cells[head.cellIndex].textContent.trim();
-  const compare = (a, b) => a - b || a.localeCompare(b, undefined, { numeric: true });
-  const sign = order === "ascending" ? 1 : -1;
-  const bodies = [...table.tBodies].map((body) => [body, body.rows.length]);
-  const sorted = all("tbody tr", table).sort((a, b) => sign * compare(text(a), text(b)));
-  all("th", table).forEach((one) => { one.ariaSort = null; });
-  head.ariaSort = order;
-  for (const [body, count] of bodies) body.append(...sorted.splice(0, count));
+function sort(column) {
+  import(document.body.dataset.sortJs)
+    .then(({ sortRows }) => sortRows(column), () => unanswered("Try again."));
 }
 
 async function copyText(text) {
@@ -1033,7 +865,9 @@ document.body.addEventListener("ayes:voted", ({ detail }) => voted(detail));
 document.body.addEventListener("ayes:taken", ({ detail }) =>
   dropDrafts(`draft:${visitor}:${detail.path}:`));
 
-items(document).forEach((item) => sent.set(item, item.outerHTML));
+navigator.serviceWorker?.register("/service-worker.js");
+if (window.Notification?.permission === "granted") import(document.body.dataset.pushJs);
+if (find("[data-live]")) await startLive();
 settleSent();
 enhance(document);
 if (list) {
@@ -1046,8 +880,7 @@ if (visitor) {
   setInterval(() => {
     sweep();
     update();
-    readLive();
-    followReply();
+    live?.tick();
     if (Date.now() - heard > SILENT_MS) lost(LOST);
   }, 250);
   setInterval(() => showTimes(), 10_000);

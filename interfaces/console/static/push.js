@@ -1,4 +1,4 @@
-/* The console as an application: its service worker, and the notifications that are open. */
+/* The notifications that are open. console.js loads this where the reader allows any. */
 
 const find = (selector) => document.querySelector(selector);
 
@@ -11,11 +11,8 @@ async function closeSeen(registration) {
     if (seen.includes(shown.data)) shown.close();
 }
 
-if ("serviceWorker" in navigator) {
-  navigator.serviceWorker.register("/service-worker.js");
-  const registration = await navigator.serviceWorker.ready;
-  const look = () => document.hidden || closeSeen(registration);
-  document.addEventListener("visibilitychange", look);
-  document.body.addEventListener("htmx:afterSwap", look);
-  look();
-}
+const registration = await navigator.serviceWorker.ready;
+const look = () => document.hidden || closeSeen(registration);
+document.addEventListener("visibilitychange", look);
+document.body.addEventListener("htmx:afterSwap", look);
+look();
