@@ -6,7 +6,8 @@ A query is a list of words, all of which must hold; one without words selects ev
                                 rule, the reason, and the text of its arguments
     tool:refund  rule:"a b"     a field of the call (`NAMES`): a name, or a pattern with `*` and `?`
     label:team  label:team=x    a label
-    is:mine  is:overdue         for the reader to decide; past its deadline
+    is:mine  is:snoozed         for the reader to decide; put aside by the reader
+    is:overdue                  past its deadline
     for:ben  handed:ana         handed to ben; handed over by ana
     due<1h  age>2d              the time until its deadline, and since people were asked
     since:2026-11-01            decided then or later; until: before that
@@ -65,7 +66,7 @@ TIMES: Final = {"since": operator.ge, "until": operator.lt}
 #: The ways in which a call can be decided.
 VERDICTS: Final = ("approved", "denied", "answered", "expired", "withdrawn", "superseded")
 _CHOICES: Final = {
-    "is": ("mine", "overdue"),
+    "is": ("mine", "overdue", "snoozed"),
     "verdict": VERDICTS,
     "status": tuple(map(str, Status)),
 }
@@ -84,6 +85,8 @@ class Seen(NamedTuple):
     now: datetime
     #: Whether a call is for the reader to decide; None: nobody knows who reads.
     mine: Callable[[Any], bool] | None = None
+    #: Whether the reader has put a call aside; None: nobody knows who reads.
+    snoozed: Callable[[Any], bool] | None = None
     #: The places of a call's arguments that are secret (JSON pointers); None: they are unknown, so
     #: all of them are.
     secret: Callable[[Any], Collection[str] | None] = lambda _: ()
@@ -125,10 +128,11 @@ class Word(Struct, frozen=True):
         if names := NAMES.get(self.key):
             fits = _like(self.value, str if self.key in _IDS else str.lower)
             return lambda one: any(map(fits, names(one)))
-        if self.key == "is" and self.value == "mine":
-            if seen.mine is None:
+        if self.key == "is" and self.value != "overdue":
+            of_reader = seen.mine if self.value == "mine" else seen.snoozed
+            if of_reader is None:
                 raise BadInput(f"{self} is about a reader, who is not known. Add --as NAME.")
-            return seen.mine
+            return of_reader
         if self.key == "is":
             return lambda one: one.due_at is not None and one.due_at <= seen.now
         if self.key in TIMES:
@@ -227,9 +231,9 @@ class CallQuery(Struct, frozen=True):
         found = (one.value for one in self.words if one.key == key and not one.negated)
         return next((value for value in found if not set(value) & _WILDCARDS), "")
 
-    @property
-    def needs_reader(self) -> bool:
-        return any(one.key == "is" and one.value == "mine" for one in self.words)
+    def needs(self, what: str) -> bool:
+        """Whether it rests on what the reader is asked (`mine`), or has put aside (`snoozed`)."""
+        return any((one.key, one.value) == ("is", what) for one in self.words)
 
     @property
     def is_mine(self) -> bool:
@@ -268,6 +272,8 @@ class _Place(NamedTuple):
 
 ALL: Final = CallQuery()
 MINE: Final = CallQuery((Word("is", ":", "mine"),))
+SNOOZED: Final = CallQuery((Word("is", ":", "snoozed"),))
+AWAKE: Final = CallQuery((Word("is", ":", "snoozed", negated=True),))
 
 
 def text_of(one: Any, seen: Seen) -> str:

@@ -1,11 +1,10 @@
 """Searches of pending calls that people have saved under a name.
 
-The views of a person are one document, which is replaced as a whole: so each name is there once,
-one view at most is the first page, and there are no more than `MOST`.
+The views of a person are in one document (`kept.py`): so each name is there once, one view at most
+is the first page, and there are no more than `MOST`.
 """
 
 from collections.abc import Iterable
-from datetime import datetime
 from typing import Final
 
 from msgspec import Struct
@@ -65,15 +64,6 @@ class SavedView(Struct, frozen=True, kw_only=True):
         except BadInput as problem:
             return str(problem)
         return ""
-
-
-class SavedViews(Struct, frozen=True):
-    """The views of a person, in the order of their names."""
-
-    author: str
-    #: By the broker's clock.
-    saved_at: datetime
-    views: tuple[SavedView, ...] = ()
 
 
 def with_view(

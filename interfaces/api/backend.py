@@ -18,6 +18,7 @@ from fastapi import Depends, Request
 from ayes.consumers.pending_view import PendingView
 from ayes.consumers.supervision import keep_running
 from ayes.interfaces.api.feed import Feed
+from ayes.interfaces.api.looking import Looking
 from ayes.interfaces.api.scope import ScopedLog, scoped
 from ayes.ledger.clients.reviewers import Reviewer
 from ayes.ledger.clients.services import Ledger
@@ -63,6 +64,7 @@ class Backend:
         #: Reads with the credentials of the API, or of `observer` where the store has none of it.
         self.reading = reading
         self.feed = Feed(reading)
+        self.looking = Looking(self.feed.wake)
         #: What a visitor may not begin twice at once.
         self.busy = Busy()
         #: The replies that each visitor is following, by the visitor's name.
@@ -120,6 +122,11 @@ class Backend:
                 keep_running("the console's people", backend._keep_people, ends=()),
                 keep_running("the console's events", feed.run, ends=()),
                 keep_running("the console's look at the broker", feed.watch_broker, ends=()),
+                *(
+                    [keep_running("who looks", backend._share_looking, ends=())]
+                    if place.has_login(API)
+                    else []
+                ),
             )
             keeping = [asyncio.create_task(one) for one in running]
             try:
@@ -185,10 +192,13 @@ class Backend:
         return await self._logins.connection("service", name)
 
     async def recording(self) -> Ledger:
-        """The console's own connection: it may record what providers say of groups, and keep
-        people's views.
+        """The console's own connection: it may record what providers say of groups, keep what
+        people have saved, and tell other consoles who looks.
         """
         return await self._logins.connection("api", CONSOLE)
+
+    async def _share_looking(self) -> None:
+        await self.looking.share(jetstream(await self.recording()))
 
     async def _status(self) -> Look:
         async def pending() -> int:

@@ -15,13 +15,14 @@ from ayes.interfaces.api.mine import mine_of
 from ayes.interfaces.api.permissions import Permission, permissions
 from ayes.interfaces.api.queries import Listing, Named, cursor_text
 from ayes.interfaces.api.search import Order
+from ayes.interfaces.api.snoozes import snoozed_of
 from ayes.ledger.call import Call
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.validity import call_of
 from ayes.ops.actions.searching import seen_by, voted
 from ayes.ops.actions.votes import state_of
-from ayes.projections.call_query import OF_DECIDED, CallQuery
+from ayes.projections.call_query import OF_DECIDED, SNOOZED, CallQuery
 from ayes.projections.pending import decode
 from ayes.projections.views import call as views
 from ayes.projections.views.copied import copied
@@ -52,6 +53,10 @@ class Waiting(Struct, frozen=True, kw_only=True):
     groups: dict[str, int] = {}
     #: Why entries of the queue are left out, which cannot be read. Only on the first page.
     unreadable: list[str] = []
+    #: How many more calls match that the visitor has put aside; 0 if the query has `is:snoozed`.
+    put_aside: int = 0
+    #: When the next call that the visitor has put aside comes back at the latest.
+    back_at: datetime | None = None
 
 
 @router.get("/calls")
@@ -81,10 +86,13 @@ async def waiting(chosen: Listing, visit: Reading) -> Waiting:
     ledger, query, order = visit.reading, chosen.chosen, chosen.order
     query.only("pending calls", *OF_DECIDED)
     mine = await mine_of(visit)
-    seen = await seen_by(ledger, visit.waiting.oldest(), query, order, mine)
+    snoozed = await snoozed_of(visit, is_needed=query.needs("snoozed"))
+    seen = await seen_by(ledger, visit.waiting.oldest(), query, order, mine, snoozed.holds)
+    shown = snoozed.left_out_of(query)
     page = visit.waiting.page(
-        chosen.limit, _MAX_BYTES, query, chosen.cursor, seen=seen, order=order
+        chosen.limit, _MAX_BYTES, shown, chosen.cursor, seen=seen, order=order
     )
+    aside = visit.waiting.page(0, 0, query & SNOOZED, seen=seen) if shown != query else None
     entries = list(map(decode, page.entries))
     votes = Role.REVIEWER in visit.visitor.roles
     done = await voted(ledger, visit.name, [one.ref for one in entries] if votes else ())
@@ -94,6 +102,7 @@ async def waiting(chosen: Listing, visit: Reading) -> Waiting:
             mine=mine(one),
             voted=one.ref in done,
             confirms=one.confirms(visit.visitor.name),
+            snoozed=snoozed,
         )
         for one in entries
     ]
@@ -104,6 +113,8 @@ async def waiting(chosen: Listing, visit: Reading) -> Waiting:
         next=cursor_text(page.after) if page.more else None,
         groups={name: count for name, count in page.groups.items() if name in on_page},
         unreadable=list(map(str, page.unreadable)),
+        put_aside=aside.waiting if aside else 0,
+        back_at=snoozed.back_at,
     )
 
 

@@ -13,6 +13,7 @@ from ayes.interfaces.api.base import ApiRouter
 from ayes.interfaces.api.identity import Reading
 from ayes.interfaces.api.mine import mine_of
 from ayes.interfaces.api.queries import within
+from ayes.interfaces.api.snoozes import snoozed_of
 from ayes.ledger.clients.services import Ledger
 from ayes.ops.actions.stops import stops_in
 from ayes.projections.call_query import MINE, Seen
@@ -27,7 +28,7 @@ _KEPT_S: Final = 3.0
 class HeaderCounts(Struct, frozen=True):
     """Numbers of calls, in one workspace or in all."""
 
-    #: Calls that wait for people.
+    #: Calls that wait for people, without those that the visitor has put aside.
     waiting: int = 0
     #: Those of them that the visitor may decide.
     mine: int = 0
@@ -53,16 +54,19 @@ _read: Final[WeakKeyDictionary[Ledger, dict[str, _Read]]] = WeakKeyDictionary()
 @router.get("/counts")
 async def counts(visit: Reading, workspace: str = "") -> HeaderCounts:
     """How many calls wait, how many of them the visitor may decide, and how many are in doubt."""
-    chosen, reading = within(workspace), visit.reading
-    mine, slower, stops, now = await asyncio.gather(
+    reading = visit.reading
+    mine, snoozed, slower, stops, now = await asyncio.gather(
         mine_of(visit),
+        snoozed_of(visit),
         _slower(reading, workspace),
         stops_in(reading, workspace),
         reading.log.clock(),
     )
+    seen = Seen(now, mine, snoozed.holds)
+    chosen = snoozed.left_out_of(within(workspace))
     # Of the same moment: nobody has more to decide than there is.
-    every = visit.waiting.page(0, 0, chosen)
-    own = visit.waiting.page(0, 0, chosen & MINE, seen=Seen(now, mine))
+    every = visit.waiting.page(0, 0, chosen, seen=seen)
+    own = visit.waiting.page(0, 0, chosen & MINE, seen=seen)
     holding = [one for one in stops if one.holds(now)]
     ends = [one.ends_at for one in holding if one.ends_at is not None]
     return HeaderCounts(

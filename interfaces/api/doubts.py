@@ -38,7 +38,9 @@ class Doubtful(Struct, frozen=True, kw_only=True):
 
 async def doubtful(chosen: Listing, visit: Reading) -> Doubtful:
     """The calls in doubt, ordered by the time since when they are."""
-    query = chosen.chosen.only("calls in doubt", "due", "age", "for", "handed", "is:overdue")
+    query = chosen.chosen.only(
+        "calls in doubt", "due", "age", "for", "handed", "is:overdue", "is:snoozed"
+    )
     found = await in_doubt(visit.reading, chosen.workspace)
     listed = await _listed(visit.reading, found, visit.visitor, query)
     newest_first, after = chosen.is_newest_first, chosen.cursor

@@ -15,10 +15,12 @@ from ayes.interfaces.api.feed import (
     FeedEvent,
     Heartbeat,
     ListChanged,
+    LookingToo,
     Reset,
     Sent,
 )
 from ayes.interfaces.api.identity import Reading
+from ayes.schemas.slots import CallRef
 
 router: Final = ApiRouter(tags=["events"])
 
@@ -44,6 +46,7 @@ async def events(
     workspace: str = "",
     thread: str = "",
     call: str = "",
+    shown: str = "",
     after: Annotated[int | None, Query(ge=0, le=_MAX_SEQUENCE)] = None,
     last_event_id: Annotated[int | None, Header(ge=0, le=_MAX_SEQUENCE)] = None,
 ) -> EventStream:
@@ -56,10 +59,12 @@ async def events(
 
     `listed`: the list of waiting calls has changed. `broker`, every 2 s and when it changes:
     whether the broker answers. `reset`: events are missing here, so read your lists again.
+    `looking`: who else has the page of `shown` open; with a token you are none of them.
     """
     chosen = EventFilter(workspace, thread, call=call)
     position = after if last_event_id is None else last_event_id
-    return EventStream(_encoded(visit.events(chosen, position)), headers=STREAMING)
+    ref = CallRef.parse(shown) if shown else None
+    return EventStream(_encoded(visit.events(chosen, position, ref)), headers=STREAMING)
 
 
 async def _encoded(events: AsyncGenerator[list[Sent]]) -> AsyncGenerator[bytes]:
@@ -79,7 +84,9 @@ def _sse(sent: Sent) -> bytes:
             name = "reset"
         case ListChanged():
             name = "listed"
-    seq = None if isinstance(sent, ListChanged) else sent.seq
+        case LookingToo():
+            name = "looking"
+    seq = None if isinstance(sent, ListChanged | LookingToo) else sent.seq
     return format_sse_event(
         data_str=msgspec.json.encode(sent).decode(),
         event=name,

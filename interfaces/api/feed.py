@@ -18,7 +18,7 @@ backwards.
 import asyncio
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing, suppress
 from functools import partial
 from itertools import batched
@@ -115,7 +115,16 @@ class ListChanged(Struct, frozen=True):
     waiting: int
 
 
-type Sent = FeedEvent | Heartbeat | Reset | ListChanged
+class LookingToo(Struct, frozen=True):
+    """Who else looks at a call has changed."""
+
+    #: As `workspace/thread/call`.
+    call: str
+    #: The people, by their names.
+    people: tuple[str, ...]
+
+
+type Sent = FeedEvent | Heartbeat | Reset | ListChanged | LookingToo
 
 
 class EventFilter(Struct, frozen=True):
@@ -217,7 +226,7 @@ class Feed:
                 if len(self._events) > 2 * self._kept:
                     del self._events[: -self._kept]
                     self._begin = self._events[0].seq - 1
-                self._wake()
+                self.wake()
 
     async def watch_broker(self) -> None:
         """Ask again and again whether the broker answers."""
@@ -230,7 +239,7 @@ class Feed:
                 answers = "down"
             if answers != self._broker:
                 self._broker = answers
-                self._wake()
+                self.wake()
             await asyncio.sleep(_PROBE_S)
 
     @property
@@ -243,32 +252,41 @@ class Feed:
     def list_changed(self, waiting: int) -> None:
         """Tell all clients that so many calls wait now."""
         self._listed = ListChanged(waiting)
-        self._wake()
+        self.wake()
 
     def close(self) -> None:
         """End all clients' streams."""
         self._is_closed = True
-        self._wake()
+        self.wake()
 
     async def events(
-        self, chosen: EventFilter = ALL, after: int | None = None
+        self,
+        chosen: EventFilter = ALL,
+        after: int | None = None,
+        looking: Callable[[], LookingToo | None] = lambda: None,
     ) -> AsyncGenerator[list[Sent]]:
         """The events of one client, and a heartbeat at once, at intervals and when it changes.
 
         Args:
             after: the last event that the client has; None: only new ones.
+            looking: who else looks at the call that the client shows.
         """
         self.clients += 1
         try:
-            async with aclosing(self._sent(chosen, after)) as sent:
+            async with aclosing(self._sent(chosen, after, looking)) as sent:
                 async for together in sent:
                     yield together
         finally:
             self.clients -= 1
 
-    async def _sent(self, chosen: EventFilter, position: int | None) -> AsyncGenerator[list[Sent]]:
+    async def _sent(
+        self,
+        chosen: EventFilter,
+        position: int | None,
+        looking: Callable[[], LookingToo | None],
+    ) -> AsyncGenerator[list[Sent]]:
         clock = asyncio.get_running_loop()
-        told, due, listed = "", 0.0, self._listed
+        told, due, listed, looks = "", 0.0, self._listed, None
         while not self._is_closed:
             moved = self._moved
             found: list[Sent] = []
@@ -282,6 +300,8 @@ class Feed:
                 found += [event for event in new if chosen.selects(event)]
             if listed is not self._listed:
                 found.append(listed := self._listed)
+            if (now := looking()) != looks and now is not None:
+                found.append(looks := now)
             if told != self._broker or clock.time() >= due:
                 told, due = self._broker, clock.time() + HEARTBEAT_S
                 found.append(Heartbeat(self._broker, position))
@@ -302,7 +322,8 @@ class Feed:
             found += await while_away(partial(self._ledger.read, *together))
         return found
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Have each client look what is new."""
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
 

@@ -8,12 +8,13 @@ from typing import Annotated, NamedTuple
 from fastapi import Depends, Request
 
 from ayes.interfaces.api.backend import Backend
-from ayes.interfaces.api.feed import EventFilter, Sent
+from ayes.interfaces.api.feed import EventFilter, LookingToo, Sent
 from ayes.interfaces.api.scope import ScopedPending, scoped, scoped_events
 from ayes.ledger.clients.reviewers import Reviewer
 from ayes.ledger.clients.services import Ledger
 from ayes.ops.visitors import Role, Visitor
 from ayes.projections.pending import PendingIndex
+from ayes.schemas.slots import CallRef
 
 __all__ = ["Operating", "Reading", "Reviewing", "Role", "Serving", "Visit", "Visitor"]
 
@@ -50,9 +51,22 @@ class Visit(NamedTuple):
         found, workspaces = self.backend.waiting, self.visitor.workspaces
         return ScopedPending(found, workspaces) if workspaces else found
 
-    def events(self, chosen: EventFilter, after: int | None) -> AsyncGenerator[list[Sent]]:
-        """As of `Feed.events`."""
-        events, workspaces = self.backend.feed.events(chosen, after), self.visitor.workspaces
+    def events(
+        self, chosen: EventFilter, after: int | None, shown: CallRef | None = None
+    ) -> AsyncGenerator[list[Sent]]:
+        """As of `Feed.events`.
+
+        Args:
+            shown: the call that the visitor's page shows.
+        """
+        feed, workspaces = self.backend.feed, self.visitor.workspaces
+        if shown is None or not self.visitor.sees(shown.workspace):
+            events = feed.events(chosen, after)
+        else:
+            looking, call, me = self.backend.looking, str(shown), self.visitor.person
+            events = feed.events(chosen, after, lambda: LookingToo(call, looking.people(call, me)))
+            if self.visitor.kind == "session":  # a program does not look
+                events = looking.during(events, call, me)
         return scoped_events(events, workspaces, self._waiting) if workspaces else events
 
     @property

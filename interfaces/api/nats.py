@@ -99,6 +99,7 @@ ENDPOINTS: Final = {
     "pending": Operation("GET", "/calls"),
     "show": Operation("GET", "/calls/{call}"),
     "views": Operation("GET", "/views"),
+    "snoozed": Operation("GET", "/snoozed"),
     "say": Operation("POST", "/threads/{thread}/messages"),
     "history": Operation("GET", "/threads/{thread}/history"),
     "stops": Operation("GET", "/stops"),

@@ -167,7 +167,7 @@ async def selected(
         declared = await ledger.secrets(set(tools.values()))
         secret = {call: declared[tool] for call, tool in tools.items()}
     is_mine = None if mine is None else lambda one: mine[one.call]
-    seen = Seen(ledger.now(), is_mine, lambda one: secret.get(one.call))
+    seen = Seen(ledger.now(), is_mine, secret=lambda one: secret.get(one.call))
     return list(filter(chosen.selecting(seen), map(decided_call, calls)))
 
 

@@ -1,30 +1,25 @@
-"""Views: searches of pending calls that people have saved, each for its author or for a workspace.
-
-They are in a bucket of the broker that the console's login alone may read and write
-(docs/decisions/0081).
-"""
+"""Views: searches of pending calls under a name, each for its author or for a workspace."""
 
 import time
-from collections.abc import Callable, Sequence
 from functools import reduce
 from operator import and_
 from typing import Final
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ayes.interfaces.api.backend import jetstream
 from ayes.interfaces.api.base import ApiModel, ApiRouter, example
 from ayes.interfaces.api.identity import Reading, Role, Visit
+from ayes.interfaces.api.kept import keep, kept_for_all
 from ayes.interfaces.api.mine import mine_of
 from ayes.interfaces.api.queries import within
-from ayes.ledger.log import Bucket
+from ayes.interfaces.api.snoozes import snoozed_of
 from ayes.ops.actions.searching import seen_by
 from ayes.projections.call_query import ALL, CallQuery
-from ayes.projections.saved_views import SavedView, SavedViews, with_view
+from ayes.projections.kept import Kept
+from ayes.projections.saved_views import SavedView, with_view
 from ayes.projections.views.copied import copied
-from ayes.schemas.errors import BadInput, BrokerAway, NotAllowed
+from ayes.schemas.errors import BadInput, NotAllowed
 from ayes.schemas.ids import token
 from ayes.schemas.people import plain
 
@@ -32,8 +27,6 @@ router: Final = ApiRouter(tags=["views"])
 
 #: The time of this process for counting; views that are left then have no number.
 _COUNTING_S: Final = 0.2
-
-_decoder: Final = msgspec.json.Decoder(SavedViews)
 
 
 class View(SavedView, frozen=True, kw_only=True):
@@ -93,7 +86,9 @@ async def save(new: NewView, visit: Reading) -> SavedView:
     if new.workspace and not visit.visitor.sees(token("workspace", new.workspace)):
         raise NotAllowed(f"{new.workspace} is none of the workspaces that you may see.")
     view = SavedView(**new.model_dump(exclude={"before"}))
-    await _change(visit, author, lambda saved: with_view(saved, view, new.before))
+    await keep(
+        visit, author, lambda kept: replace(kept, views=with_view(kept.views, view, new.before))
+    )
     return view
 
 
@@ -109,30 +104,31 @@ async def remove(visit: Reading, name: str, author: str = "") -> SavedView:
     if not view.own:
         visit.visitor.require(Role.OPERATOR)
 
-    def left(saved: Sequence[SavedView]) -> Sequence[SavedView]:
+    def left(kept: Kept) -> Kept:
         # Its author may have made it private meanwhile.
-        return [one for one in saved if (one.name, one.workspace) != (name, view.workspace)]
+        gone = (name, view.workspace)
+        views = tuple(one for one in kept.views if (one.name, one.workspace) != gone)
+        return replace(kept, views=views)
 
-    await _change(visit, view.author, left)
+    await keep(visit, view.author, left)
     return copied(SavedView, view)
 
 
 async def _seen(visit: Visit) -> list[View]:
     """The views that the visitor may see, not counted; their own first."""
-    me, bucket = plain(visit.visitor.person), await _bucket(visit)
+    me = plain(visit.visitor.person)
     found = [
         copied(
             View,
             one,
             first=one.first and key == me,
-            author=saved.author,
+            author=kept.author,
             own=key == me,
             problem=one.flaw,
             waiting=None,
         )
-        for key, raw in (await bucket.entries()).items()
-        if (saved := _read(visit, key, raw)) is not None
-        for one in saved.views
+        for key, kept in (await kept_for_all(visit)).items()
+        for one in kept.views
         if (visit.visitor.sees(one.workspace) if one.workspace else key == me)
     ]
     return sorted(found, key=lambda one: (not one.own, one.author))
@@ -140,50 +136,20 @@ async def _seen(visit: Visit) -> list[View]:
 
 async def _counted(visit: Visit, seen: list[View], place: CallQuery) -> list[View]:
     """These views with the numbers of their calls in this place."""
-    queries = [one.query & place for one in seen if not one.problem]
+    snoozed = await snoozed_of(visit)
+    queries = {one: snoozed.left_out_of(one.query & place) for one in seen if not one.problem}
     if not queries:  # it would read all that waits
         return seen
-    every = reduce(and_, queries, ALL)
-    mine = await mine_of(visit) if every.needs_reader else None
-    rests = await seen_by(visit.reading, visit.waiting.oldest(), every, mine=mine)
+    every = reduce(and_, queries.values(), ALL)
+    mine = await mine_of(visit) if every.needs("mine") else None
+    rests = await seen_by(
+        visit.reading, visit.waiting.oldest(), every, mine=mine, snoozed=snoozed.holds
+    )
     until = time.thread_time() + _COUNTING_S
 
     def waiting(one: View) -> int | None:
-        if one.problem or time.thread_time() > until:
+        if one not in queries or time.thread_time() > until:
             return None
-        return visit.waiting.page(0, 0, one.query & place, seen=rests).waiting
+        return visit.waiting.page(0, 0, queries[one], seen=rests).waiting
 
     return [replace(one, waiting=waiting(one)) for one in seen]
-
-
-async def _change(
-    visit: Visit, author: str, change: Callable[[Sequence[SavedView]], Sequence[SavedView]]
-) -> None:
-    """Replace the views of a person; anew if somebody else has replaced them meanwhile."""
-    key, bucket, is_saved = token("person", plain(author)), await _bucket(visit), False
-    while not is_saved:
-        raw, revision = await bucket.get(key)
-        saved = _read(visit, key, raw)
-        views = tuple(change(saved.views if saved else ()))
-        document = SavedViews(author, await visit.backend.reading.log.clock(), views)
-        is_saved = await bucket.put(key, msgspec.json.encode(document), revision)
-
-
-def _read(visit: Visit, key: str, raw: bytes) -> SavedViews | None:
-    """The views of a person; None if there are none, or an earlier holder of the name saved them.
-
-    Raises:
-        BrokerAway: it is not known yet who holds which name.
-    """
-    if visit.backend.people is None:
-        raise BrokerAway("it is not known yet who is a person. Try again in a moment.")
-    try:
-        saved = _decoder.decode(raw)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return None
-    since = visit.backend.people.since(key)
-    return saved if since is None or saved.saved_at > since else None
-
-
-async def _bucket(visit: Visit) -> Bucket:
-    return jetstream(await visit.backend.recording()).bucket("views")

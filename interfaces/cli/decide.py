@@ -47,8 +47,8 @@ from ayes.ledger.clients.reviewers import Ballot
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.descriptions import describe_decision
 from ayes.ledger.lifecycle import Status
+from ayes.ops.actions.kept import saved_view, snoozed_by
 from ayes.ops.actions.searching import seen_by, to_decide
-from ayes.ops.actions.views import saved_view
 from ayes.ops.actions.votes import (
     GATE_S,
     late_result,
@@ -139,7 +139,8 @@ async def pending(
     if watch and order != OLDEST:
         raise BadInput("--sort cannot be combined with --watch, which shows calls as they come.")
     chosen = chosen_calls(query, workspace) & saved.query
-    async with session.connect("observer") as ledger:
+    is_own = bool(name) and chosen.needs("snoozed")
+    async with session.as_reviewer(name) if is_own else session.connect("observer") as ledger:
         if doubtful:
             _report_in_doubt(await in_doubt(ledger, workspace), limit, json=session.json)
             return
@@ -198,10 +199,14 @@ async def seen_for(
     name: str,
     order: CallOrder = OLDEST,
 ) -> Seen:
-    """What the query and the order of these entries rest on, for this reader."""
-    asks = bool(name) and chosen.needs_reader
-    mine = await to_decide(ledger, name, entries) if asks else None
-    return await seen_by(ledger, entries, chosen, order, mine)
+    """What the query and the order of these entries rest on, for this reader.
+
+    Args:
+        ledger: on the reader's own login if it is asked what they have put aside.
+    """
+    mine = await to_decide(ledger, name, entries) if name and chosen.needs("mine") else None
+    snoozed = await snoozed_by(ledger, name) if name and chosen.needs("snoozed") else None
+    return await seen_by(ledger, entries, chosen, order, mine, snoozed)
 
 
 def _named[T: (Entry, CallInDoubt)](found: T) -> T:

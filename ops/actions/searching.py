@@ -31,17 +31,19 @@ async def seen_by(
     chosen: CallQuery,
     order: CallOrder = OLDEST,
     mine: Mine | None = None,
+    snoozed: Callable[[Entry], bool] | None = None,
 ) -> Seen:
     """What the query and the order of these entries rest on.
 
     Args:
         mine: what the reader may decide; None: nobody knows who reads.
+        snoozed: what the reader has put aside; likewise.
     """
     now = ledger.now()
     if not (chosen.searches or order.searches):
-        return Seen(now, mine)
+        return Seen(now, mine, snoozed)
     secret = await ledger.secrets({one.declaration for one in entries})
-    return Seen(now, mine, lambda entry: secret.get(entry.declaration))
+    return Seen(now, mine, snoozed, lambda entry: secret.get(entry.declaration))
 
 
 async def asked_of(ledger: Ledger, name: str, *, forgives: bool = False) -> Mine:

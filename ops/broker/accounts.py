@@ -306,6 +306,9 @@ API_PING: Final = f"$SRV.PING.{API_SERVICE}"
 #: Each server answers with its time, and with statistics about the account that asks, which imports
 #: this by itself.
 PING: Final = "$SYS.REQ.ACCOUNT.PING.STATZ"
+#: On it consoles tell each other who looks at which call (interfaces/api/looking.py). No account
+#: imports it.
+LOOKING: Final = "console.looking"
 #: The roles that may discover services and read their statistics.
 _DISCOVERING: Final = ("operator", "observer")
 #: A service could not answer without it, since a reply subject is known only from its request. The
@@ -326,6 +329,16 @@ class Permissions(Struct, frozen=True):
     asked: tuple[str, ...] = ()
     #: The subjects on which it is asked, with one answer to each request.
     answered: tuple[str, ...] = ()
+    #: The subjects on which those who have the login talk to each other, within its account.
+    among: tuple[str, ...] = ()
+
+    @property
+    def allowed(self) -> dict[str, tuple[str, ...]]:
+        """All subjects that it may publish, and may subscribe to."""
+        return {
+            "publish": (*self.publish, *self.asked, *self.among),
+            "subscribe": (*self.subscribe, *self.answered, *self.among),
+        }
 
 
 def permissions(
@@ -425,6 +438,7 @@ def _permissions(
         tuple(denied),
         asked=_asked(role, login),
         answered=_answered() if role == API else (),
+        among=(LOOKING,) if role == API else (),
     )
 
 
@@ -611,11 +625,11 @@ def account_of(role: str, workspaces: tuple[str, ...], *, callout: bool = False)
 
 
 def _user(who: str, may: Permissions) -> str:
-    publish, subscribe = (*may.publish, *may.asked), (*may.subscribe, *may.answered)
+    allowed = may.allowed
     return (
         f"{{{who}, permissions: {{\n"
-        f"      publish: {{allow: {_quoted(publish)}, deny: {_quoted(may.denied)}}}\n"
-        f"      subscribe: {{allow: {_quoted(subscribe)}}}\n"
+        f"      publish: {{allow: {_quoted(allowed['publish'])}, deny: {_quoted(may.denied)}}}\n"
+        f"      subscribe: {{allow: {_quoted(allowed['subscribe'])}}}\n"
         f"{_ONE_ANSWER if may.answered else ''}"
         "    }}"
     )

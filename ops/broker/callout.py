@@ -227,8 +227,8 @@ def _user_token(issuer: Issuer, user_nkey: str, who: _User, inbox: str) -> str:
     may = permissions(who.role, inbox=inbox, login=who.name, workspaces=who.workspaces)
     body: dict[str, Any] = {
         "type": "user",
-        "pub": {"allow": (*may.publish, *may.asked), "deny": may.denied},
-        "sub": {"allow": (*may.subscribe, *may.answered)},
+        "pub": {"allow": may.allowed["publish"], "deny": may.denied},
+        "sub": {"allow": may.allowed["subscribe"]},
         # Without limits.
         "subs": -1,
         "data": -1,

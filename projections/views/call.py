@@ -14,6 +14,7 @@ from ayes.ledger.judging.votes import Tally, asked, with_members
 from ayes.ledger.validity import voids
 from ayes.projections.history import told
 from ayes.projections.pending import Entry
+from ayes.projections.snoozes import Snoozed
 from ayes.projections.views.content import HeldFile, held_in_content
 from ayes.projections.views.copied import copied
 from ayes.schemas import events as e
@@ -214,9 +215,15 @@ class PendingCall(Struct, frozen=True):
     voted: bool
     #: Whether the visitor asked for it, or is behind its agent, and may confirm it.
     may_confirm: bool
+    #: Until when the visitor has put it aside; None: they have not.
+    snoozed_until: datetime | None
+    #: Whether the visitor had put it aside, and it has come back.
+    is_back: bool
 
 
-def pending_call(entry: Entry, *, mine: bool, voted: bool, confirms: bool) -> PendingCall:
+def pending_call(
+    entry: Entry, *, mine: bool, voted: bool, confirms: bool, snoozed: Snoozed
+) -> PendingCall:
     return copied(
         PendingCall,
         entry,
@@ -228,6 +235,8 @@ def pending_call(entry: Entry, *, mine: bool, voted: bool, confirms: bool) -> Pe
         mine=mine and not voted,
         voted=voted,
         may_confirm=mine and not voted and confirms,
+        snoozed_until=snoozed.until(entry),
+        is_back=snoozed.is_back(entry),
         mode=entry.mode or "four_eyes",
         labels=entry.labels or {},
         handed=entry.handed or {},

@@ -241,6 +241,7 @@ SUBJECTS = (
     "$KV.running.shop.t1.1-0",
     "$KV.running._renewed.shop.t1.1-0",
     "$KV.views.ana",
+    "console.looking",
     "$KV.other.shop.t1.1-0",
     "timer.set.shop.t1.1-0",
     "timer.due.shop.t1.1-0",
@@ -267,6 +268,7 @@ def _may_publish(role, subject):
             or one not in ("$JS.API.CONSUMER.CREATE.LEDGER", "$JS.FC.LEDGER.>")
         ),
         *(one for one, roles in accounts.OTHER_SUBJECTS.items() if role in roles),
+        *(["console.looking"] if role == "api" else []),
     ]
     for durable in DURABLES.values():
         if durable.role == role:
@@ -883,6 +885,29 @@ async def test_the_api_answers_once_and_only_whom_it_was_asked_by(server, servic
         assert await answered(service, REQUEST) == FORGED
         [reply] = asked
         assert await api.ask(reply) == "denied"
+
+
+@shared
+async def test_only_consoles_hear_who_looks_at_a_call(server, admin):
+    """And only they tell it: whoever else says it is denied, or is not heard."""
+    heard = []
+
+    async def hear(message):
+        heard.append(message.data)
+
+    async with signed_on(server, API) as one, signed_on(server, API) as other:
+        await one.client.subscribe("console.looking", cb=hear)
+        await settled(one.client)
+        await admin.client.publish("console.looking", b"of the account of the log")
+        await admin.client.flush()
+        await other.client.publish("console.looking", b"of a console")
+        await until(lambda: heard)
+    assert heard == [b"of a console"]
+    for role in EVERYBODY:
+        may = permissions(role)
+        for subjects in may.allowed.values():
+            hears = any(matches(one, "console.looking") for one in subjects)
+            assert hears is (role == API), role
 
 
 @shared

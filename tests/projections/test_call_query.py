@@ -36,7 +36,7 @@ ENTRY = msgspec.structs.replace(
 
 
 def seen(**more):
-    return Seen(START, **({"mine": lambda _: True} | more))
+    return Seen(START, **({"mine": lambda _: True, "snoozed": lambda _: True} | more))
 
 
 def selects(text, entry=ENTRY, **more):
@@ -51,7 +51,8 @@ def selects(text, entry=ENTRY, **more):
         "tool:refund", "tool:Ref*", "tool:ref?nd", "workspace:shop", "thread:order-17",
         "thread:shop/order-*", "call:refund-1", "call:shop/order-17/refund-1", "requester:rita",
         "agent:desk-*", 'rule:"large refunds"', "label:team", "label:tier=VIP", "label:t*=x",
-        "is:mine", "for:ben", "for:B*", "handed:ana", "due<1h", "due>10m", "due<=30m", "age>2d",
+        "is:mine", "is:snoozed", "for:ben", "for:B*", "handed:ana", "due<1h",
+        "due>10m", "due<=30m", "age>2d",
         "age<4d",
         "amount>100", "amount:480.1", "amount<=480.10", "amount:480.100", "rate<0.31",
         "order:a-17", "order:A-*", "gift:true", "note:null", "name:renée", "customer/id:7",
@@ -100,8 +101,9 @@ def test_time_passes_and_only_a_reader_has_calls():
     query = CallQuery.parse("is:overdue due<0s age>3d")
     assert query.selecting(late)(ENTRY)
     assert not query.selecting(late)(msgspec.structs.replace(ENTRY, due_at=None))
-    with pytest.raises(BadInput, match="is:mine is about a reader, who is not known"):
-        CallQuery.parse("is:mine").selecting(late)
+    for text in "is:mine", "-is:snoozed":
+        with pytest.raises(BadInput, match=f"{text} is about a reader, who is not known"):
+            CallQuery.parse(text).selecting(late)
 
 
 def test_an_unreadable_entry_is_searched_by_its_text_alone():

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import Annotated, Any, Final, Literal
 
@@ -12,7 +13,16 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, Response
 from pydantic import BaseModel
 
-from ayes.interfaces.api import calls, colleagues, context, decided, edits, requests, votes
+from ayes.interfaces.api import (
+    calls,
+    colleagues,
+    context,
+    decided,
+    edits,
+    requests,
+    snoozes,
+    votes,
+)
 from ayes.interfaces.api.calls import Record
 from ayes.interfaces.api.context import Context
 from ayes.interfaces.api.decided import DecidedSearch
@@ -31,6 +41,7 @@ from ayes.projections.display import raw_json
 from ayes.projections.display.changes import changes
 from ayes.projections.display.texts import text_of
 from ayes.projections.display.values import picture_in, value_of
+from ayes.schemas.durations import parse_time
 from ayes.schemas.errors import ApprovalsError, BadInput, Refused, Unavailable, UnknownCall
 from ayes.schemas.events import Verdict
 from ayes.schemas.slots import CallRef
@@ -65,6 +76,8 @@ async def _shown(
         with suppress(ApprovalsError):  # then the choice is not shown
             await hidden_of(visit, ref)
             values["allows"] = True
+        with suppress(ApprovalsError):  # likewise
+            values["snooze"] = await snoozes.snooze(ref, visit)
     is_listed = record.state.status == "pending" or visit.request.query_params
     if chosen and is_listed and not is_fragment(visit.request):
         found, saved = await asyncio.gather(
@@ -380,6 +393,14 @@ class Finding(BaseModel):
     text: Typed = ""
     #: To whom it is handed.
     to: str = ""
+    #: When a call that is put aside comes back: `hour`, or a time; without a zone in UTC.
+    until: str = ""
+
+    @property
+    def snooze(self) -> snoozes.NewSnooze:
+        if self.until == "hour":
+            return snoozes.NewSnooze(until=datetime.now(UTC) + timedelta(hours=1))
+        return snoozes.NewSnooze(until=parse_time("the time", self.until))
 
     @property
     def revocation(self) -> votes.Revocation:
@@ -394,13 +415,16 @@ class Finding(BaseModel):
 @router.post("/calls/{workspace}/{thread}/{call}/{action}")
 async def act(
     ref: Named,
-    action: Literal["withdraw", "revoke", "doubt", "reconcile", "hand", "comment"],
+    action: Literal[
+        "withdraw", "revoke", "doubt", "reconcile", "hand", "comment", "snooze", "wake"
+    ],
     form: Annotated[Finding, Form()],
     visit: Reading,
 ) -> Response:
     """Withdraw a request, take an approval back, say what became of a call in doubt, hand it to a
-    colleague, or comment.
+    colleague, comment, put it aside, or bring it back.
     """
+    taken: dict[str, Any] = {"ayes:taken": {"path": visit.request.url.path}}
     try:
         if action in {"revoke", "reconcile", "hand"}:
             visit.visitor.require(Role.REVIEWER)
@@ -418,7 +442,11 @@ async def act(
                 await colleagues.hand(ref, handover, visit)
             case "comment":
                 await colleagues.comment(ref, colleagues.NewComment(text=form.text), visit)
+            case "snooze":
+                until = (await snoozes.put(ref, form.snooze, visit)).until
+                taken = {"ayes:snoozed": {"call": str(ref), "until": until and until.isoformat()}}
+            case "wake":
+                await snoozes.wake(ref, visit)
     except ApprovalsError as problem:
         return await _failed(visit, ref, problem, form.model_dump())
-    taken = {"ayes:taken": {"path": visit.request.url.path}}
     return await _done(visit, ref, {"HX-Trigger": json.dumps(taken)})

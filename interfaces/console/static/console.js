@@ -11,7 +11,9 @@ const REFRESH_MS = 500;    // the list is read again at most this often
 const FAILED_MS = 2000;    // after a call could not be read again
 const COUNT_MS = 4000;     // the numbers of the header are read again at most this often
 const VIEWS_MS = 15_000;   // those of the saved views are, since each of them searches all that waits
-const SOON_MS = 3.6e6;     // a deadline is near
+const HOUR_MS = 3.6e6;     // a deadline is near; no sooner a call that is put aside comes back
+const ASIDE_MS = 8000;     // how long it is shown that a call was put aside
+const LOOKED_MS = 700;     // so long somebody is at a call before others are told
 const SAID_MS = 3000;      // how long it is shown that a key did nothing
 const LOST = "The connection is lost. It is tried again by itself.";
 const NO_ANSWER = "The console does not answer.";
@@ -104,7 +106,7 @@ function showTimes(within = document) {
     const text = relative(at);
     time.title ||= absolute.format(at);
     if (time.textContent !== text) time.textContent = text;
-    if (time.matches(".due")) time.classList.toggle("soon", at - Date.now() < SOON_MS);
+    if (time.matches(".due")) time.classList.toggle("soon", at - Date.now() < HOUR_MS);
   }
 }
 
@@ -150,7 +152,8 @@ function settleSent() {
 
 const article = () => find("article.call:not([data-live] *)");
 const isOpen = (field) => !field.readOnly && field.checkVisibility();
-const openForm = () => find("dialog[open]") ?? all(`article.call :is(${TEXT})`).find(isOpen);
+const FIELDS = `${TEXT}, [type=datetime-local]`;
+const openForm = () => find("dialog[open]") ?? all(`article.call :is(${FIELDS})`).find(isOpen);
 
 const down = new Set();  // the keys, and the buttons of pointers, that are down
 /* Whether the reader is about to press something in it, or has just done so. */
@@ -358,9 +361,13 @@ function merge(page) {
     if (!here) list.insertBefore(item, behind), showTimes(item);
     behind = here ?? item;
   }
-  if (came.length === 1) announce(`New call: ${titleOf(came[0]).textContent.trim()}`);
+  const [first] = came;
+  const word = first && find("[data-back]", first) ? "Back from later" : "New call";
+  if (came.length === 1) announce(`${word}: ${titleOf(first).textContent.trim()}`);
   if (came.length > 1) announce(`${came.length} new calls`);
   undoing?.markHeld();
+  find("#aside").replaceWith(find("#aside", page));
+  awaitBack();
   find("#nothing").hidden = rows().length > 0;
   if (isDesk() && !named()) select(staying()[0], { focus: false });
 }
@@ -431,6 +438,70 @@ function goOn(call) {
   if (row && row === current() && isDesk()) select(neighbour(1) ?? neighbour(-1));
 }
 
+/* A line about what can be undone, the newest first. */
+function lineOf(text, press) {
+  const line = find("#held template").content.firstElementChild.cloneNode(true);
+  find("span", line).textContent = text;
+  find("button", line).addEventListener("click", press);
+  find("#held").prepend(line);
+  return line;
+}
+
+const undoLast = () =>
+  (find("#held button:has(kbd)") ?? { click: () => say("Nothing can be undone.") }).click();
+
+// Calls that are put aside until a time, in the reader's zone, and come back by themselves.
+
+const until = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
+
+function at(days, hour) {
+  const time = new Date();
+  time.setDate(time.getDate() + days);
+  time.setHours(hour, 0, 0, 0);
+  return time;
+}
+
+/* Offer those times that are neither near nor too late. */
+function offerTimes(form) {
+  const latest = form.dataset.latest ? new Date(form.dataset.latest) : Infinity;
+  const soon = Date.now() + HOUR_MS;
+  const times = { 1: soon, 2: at(0, 15), 3: at(1, 9) };
+  for (const [key, time] of Object.entries(times)) {
+    const button = find(`[data-key="${key}"]`, form);
+    button.hidden = time > latest || time < soon;
+    if (key > 1) button.value = time.toISOString();
+  }
+}
+
+function snoozed({ call, until: time }) {
+  const text = `Put aside until ${until.format(new Date(time))}: ${call}`;
+  const line = lineOf(text, () => wake(call));
+  setTimeout(() => line.remove(), ASIDE_MS);
+  announce(`${text}. u undoes it.`);
+  leave(rowOf(call), "put aside");
+  refresh();
+  countSoon();
+  goOn(call);
+}
+
+async function wake(call) {
+  const headers = { "HX-Request": "true", "Ayes-Visitor": visitor };
+  const request = { method: "POST", headers, body: new FormData() };
+  const answer = await fetch(`/calls/${call}/wake`, request).catch(() => null);
+  if (answer?.ok) return location.assign(`/calls/${call}${location.search}`);
+  if (answer?.status === 401) signInAgain();
+  else unanswered("Try again.");
+}
+
+let waking;
+/* Read the list again when the next call comes back. */
+function awaitBack() {
+  clearTimeout(waking);
+  const { backS } = find("#aside")?.dataset ?? {};
+  const back = () => { refresh(); countSoon(); };
+  if (backS) waking = setTimeout(back, 1000 * Math.min(Number(backS) + 1, 86400));
+}
+
 // Votes that can be undone (undo.js), once a form allows it or an earlier page has left some.
 
 const HELD = `held:${visitor}:`;
@@ -439,8 +510,8 @@ function startUndoing() {
   const isNeeded = find("form[data-undo]") || Object.keys(localStorage).some((key) => key.startsWith(HELD));
   if (starting || !isNeeded) return;
   const given = {
-    HELD, NO_ANSWER, all, announce, countSelected, find, goOn, isDesk, isLeaving, parsed, rowOf, rows,
-    say, select, signInAgain, visitor, voted,
+    HELD, NO_ANSWER, all, announce, countSelected, find, goOn, isDesk, isLeaving, lineOf, parsed, rowOf,
+    rows, say, select, signInAgain, visitor, voted,
   };
   starting = import(document.body.dataset.undoJs).then(
     ({ start }) => {
@@ -521,9 +592,10 @@ const KEYS = {
   e: () => act("e"),
   r: () => act("r"),
   ...Object.fromEntries([..."123456789"].map((key) => [key, () => act(key)])),
-  u: () => undoing ? undoing.undoLast() : say("No vote can be undone: each was sent."),
+  u: undoLast,
   h: () => act("h"),
   c: () => act("c"),
+  b: () => act("b"),
   A: decideSelected,
   g: () => { afterG = Date.now(); },
   "/": search,
@@ -535,9 +607,11 @@ function act(key) {
   if (list && named() && shown?.dataset.call !== named()) return say(EARLY);
   if (!shown) return say("There is no call on this page.");
   const button = find(`[open] [data-key="${key}"]`, shown) ?? find(`[data-key="${key}"]`, shown);
-  if (!button) return say("You cannot do that with this call.");
+  const isUnseen = button?.type === "submit" && !button.checkVisibility();
+  if (!button || isUnseen) return say("You cannot do that with this call.");
   button.click();
-  if (button.parentElement.open) find(TEXT, button.parentElement)?.focus();
+  const { parentElement: part } = button;
+  if (part.open) (find(TEXT, part) ?? find("form button", part))?.focus();
 }
 
 /* Write a reason of the rule into its form, below what somebody typed. */
@@ -612,12 +686,45 @@ function closeForm(target) {
 
 const TYPES = ["requested", "waiting", "voted", "decided", "started", "finished", "changed"];
 let stream;
+const looked = {};  // the call that the stream names, who else looks at it, and what is next
 let heard = Date.now();
 let position = document.body.dataset.seq;
 let brokerIsUp = true;
 
+/* The call that the reader looks at. The stream names it, so that others learn of it as long as the
+ * stream is open. */
+const looksAt = () => (document.hidden ? "" : article()?.dataset.call ?? "");
+
+/* Connect anew when the reader has looked at another call for a moment. */
+function followLook() {
+  const call = looksAt();
+  if (call === looked.call) return showLooking();
+  if (call !== looked.next) Object.assign(looked, { next: call, since: Date.now() });
+  if (Date.now() - looked.since < LOOKED_MS || stream.readyState !== EventSource.OPEN) return;
+  stream.close();
+  connect();
+}
+
+/* Say who else looks at the call that is shown. */
+function showLooking() {
+  const { call, people } = looked;
+  const shown = article();
+  const line = shown?.dataset.call === call && find(".looking", shown);
+  const text = people.length ? `${people.join(" and ")} ${people.length > 1 ? "are" : "is"} looking at this call too` : "";
+  if (line && line.textContent !== text) line.textContent = text;
+}
+
 function connect() {
-  stream = new EventSource(`/api/v1/events${position && `?after=${position}`}`);
+  Object.assign(looked, { call: looksAt(), people: [] });
+  const query = new URLSearchParams();
+  if (position) query.set("after", position);
+  if (looked.call) query.set("shown", looked.call);
+  stream = new EventSource(`/api/v1/events?${query}`);
+  stream.addEventListener("looking", (event) => {
+    hear();
+    looked.people = JSON.parse(event.data).people;
+    showLooking();
+  });
   stream.addEventListener("open", () => {
     hear();
     refresh();
@@ -836,6 +943,9 @@ addEventListener("pageshow", ({ persisted }) => {
   if (persisted) location.reload();  // the browser kept a page that is old by now
 });
 document.addEventListener("click", onClick, true);
+document.addEventListener("toggle", ({ target }) => {
+  all("form[data-latest]", target).forEach(offerTimes);
+}, true);
 document.addEventListener("submit", onSubmit, true);
 document.addEventListener("input", ({ target }) => keepDraft(target));
 document.addEventListener("change", ({ target }) => {
@@ -850,6 +960,8 @@ document.addEventListener("keyup", ({ key, code }) => {
 // Refused when somebody else has signed in meanwhile: this page shows what its reader may do.
 document.body.addEventListener("htmx:configRequest", ({ detail }) => {
   if (visitor) detail.headers["Ayes-Visitor"] = visitor;
+  const time = find("[type=datetime-local]", detail.elt);
+  if (time) detail.parameters[time.name] = new Date(time.value).toISOString();
 });
 document.body.addEventListener("htmx:afterSwap", ({ target }) => enhance(target));
 document.body.addEventListener("htmx:afterRequest", (event) => {
@@ -862,6 +974,7 @@ document.body.addEventListener("htmx:afterRequest", (event) => {
 document.body.addEventListener("htmx:sendError", () =>
   unanswered("What you typed is kept; try again."));
 document.body.addEventListener("ayes:voted", ({ detail }) => voted(detail));
+document.body.addEventListener("ayes:snoozed", ({ detail }) => snoozed(detail));
 document.body.addEventListener("ayes:taken", ({ detail }) =>
   dropDrafts(`draft:${visitor}:${detail.path}:`));
 
@@ -872,6 +985,7 @@ settleSent();
 enhance(document);
 if (list) {
   countSelected();
+  awaitBack();
   if (named()) follow();
   else if (isDesk()) select(neighbour(1), { focus: false });
 }
@@ -881,6 +995,7 @@ if (visitor) {
     sweep();
     update();
     live?.tick();
+    followLook();
     if (Date.now() - heard > SILENT_MS) lost(LOST);
   }, 250);
   setInterval(() => showTimes(), 10_000);

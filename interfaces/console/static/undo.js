@@ -7,8 +7,8 @@ const LATE_MS = 2000;  // a vote is sent at its end, or so long after it, or not
 const CAST = { approve: "Approved", deny: "Denied", answer: "Answered" };
 
 export function start({
-  HELD, NO_ANSWER, all, announce, countSelected, find, goOn, isDesk, isLeaving, parsed, rowOf, rows,
-  say, select, signInAgain, visitor, voted,
+  HELD, NO_ANSWER, all, announce, countSelected, find, goOn, isDesk, isLeaving, lineOf, parsed, rowOf,
+  rows, say, select, signInAgain, visitor, voted,
 }) {
   const held = new Map();  // by call, the newest last: its line, and its timer
 
@@ -39,14 +39,6 @@ export function start({
     const line = lineOf(text, () => undo(call));
     held.set(call, { line, timer: setTimeout(() => send(call), until - Date.now()) });
     markHeld();
-  }
-
-  function lineOf(text, press) {
-    const line = find("#held template").content.firstElementChild.cloneNode(true);
-    find("span", line).textContent = text;
-    find("button", line).addEventListener("click", press);
-    find("#held").prepend(line);
-    return line;
   }
 
   /* No other vote is cast on a call whose vote is held. */
@@ -133,7 +125,6 @@ export function start({
   return {
     hold,
     markHeld,
-    undoLast: () => undo([...held.keys()].at(-1)),
     enhance: (call) => { if (held.has(call.dataset.call)) setAside(call); },
     decided: (call, outcome) => { if (held.has(call)) unsent(call, take(call), `Meanwhile: ${outcome}.`); },
   };

@@ -8,8 +8,16 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
+from ayes.interfaces.api.backend import Backend
+from ayes.interfaces.api.feed import ALL, LookingToo
+from ayes.interfaces.api.identity import Visit
+from ayes.interfaces.api.looking import Looking, Told
 from ayes.interfaces.console.serving import served
+from ayes.ops.visitors import Role, Visitor
+from ayes.schemas.slots import CallRef
 
+REVIEWER = frozenset({Role.REVIEWER})
+ANA = Visitor("ana", REVIEWER)
 OF_CALLS = ("requested", "waiting", "voted", "decided", "started", "finished")
 
 
@@ -122,3 +130,55 @@ async def test_a_position_that_is_no_number_is_refused(client):
         answer = await client.get("/api/v1/events", params={"after": after})
         assert answer.status_code == 422
         assert answer.json()["detail"].startswith("query.after: ")
+
+
+CALL = "shop/order-17/refund-1"
+
+
+async def looking_at(events):
+    """The first people whom a visitor's events tell of."""
+    async with asyncio.timeout(60):
+        async for together in events:
+            for one in together:
+                if isinstance(one, LookingToo) and one.people:
+                    return one.people
+    raise AssertionError("the events ended")
+
+
+async def test_two_consoles_tell_each_other_who_looks_at_a_call(shop, online):
+    """By their names, as long as their streams are open; programs look at nothing, and a visitor
+    who does not see the workspace hears nothing.
+    """
+    shop.visitor = ANA
+    async with (
+        Backend.connect(shop.server.store.path) as elsewhere,
+        stream(online, shown=CALL) as events,
+    ):
+        assert (await events.next("looking"))[2] == {"call": CALL, "people": []}
+        shop.visitor = Visitor("bot", REVIEWER, "token")
+        async with stream(online, shown=CALL) as of_program:
+            assert (await of_program.next("looking"))[2]["people"] == ["ana"]
+            ben = Visit(None, Visitor("ben", REVIEWER), elsewhere)
+            looks = ben.events(ALL, None, CallRef.parse(CALL))
+            assert await looking_at(looks) == ("ana",)
+            assert (await events.next("looking"))[2]["people"] == ["ben"]
+            await looks.aclose()
+            assert (await events.next("looking"))[2]["people"] == []
+        cy = Visit(None, Visitor("cy", REVIEWER, workspaces=("bank",)), elsewhere)
+        nothing = cy.events(ALL, None, CallRef.parse(CALL))
+        assert not any(isinstance(one, LookingToo) for one in await anext(nothing))
+        await nothing.aclose()
+        assert elsewhere.looking.people(CALL, "") == ("ana",)
+
+
+async def test_a_console_that_falls_silent_is_forgotten(monkeypatch):
+    """It was killed, and could not say who left."""
+    told = []
+    looking = Looking(lambda: told.append(looking.people(CALL, "ana")))
+    looking.note(Told("other", ((CALL, "ben"), (CALL, "ana"))))
+    looking.note(Told("other", ((CALL, "ben"), (CALL, "ana"))))
+    assert told == [("ben",)]
+    clock = asyncio.get_running_loop()
+    later = clock.time() + 6
+    monkeypatch.setattr(clock, "time", lambda: later)
+    assert looking.people(CALL, "ana") == ()

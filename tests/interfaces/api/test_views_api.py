@@ -13,7 +13,8 @@ from ayes.interfaces.api.backend import jetstream
 from ayes.interfaces.cli.command import Session
 from ayes.interfaces.cli.decide import pending
 from ayes.ops.visitors import Role, Visitor
-from ayes.projections.saved_views import SavedView, SavedViews
+from ayes.projections.kept import Kept
+from ayes.projections.saved_views import SavedView
 from ayes.schemas.errors import BadInput
 from ayes.schemas.events import PersonAdded, PersonRemoved
 from ayes.schemas.policy import applied
@@ -66,7 +67,7 @@ async def client(shop):
 async def keep(shop, author, *views):
     """What another version, or another console, has written."""
     bucket = jetstream(await shop.app.state.backend.recording()).bucket("views")
-    document = SavedViews(author, shop.service.now(), views)
+    document = Kept(author, shop.service.now(), views)
     await bucket.overwrite(author, msgspec.json.encode(document))
 
 

@@ -65,6 +65,8 @@ BODIES = {
     "POST /api/v1/calls/{workspace}/{thread}/{call}/reconcile": {"happened": True},
     "POST /api/v1/calls/{workspace}/{thread}/{call}/comments": {"text": "So."},
     "POST /api/v1/calls/{workspace}/{thread}/{call}/hand": {"to": "ben"},
+    "PUT /api/v1/calls/{workspace}/{thread}/{call}/snooze": {"until": SOON},
+    "DELETE /api/v1/calls/{workspace}/{thread}/{call}/snooze": {},
     "POST /api/v1/votes": {"verdict": "deny", "calls": [{"call": CALL, "digest": "{digest}"}]},
     "POST /api/v1/threads/{workspace}/{thread}/messages": {"message": "m9", "text": "Hello."},
     "POST /api/v1/grants": [
@@ -102,7 +104,7 @@ BODIES = {
     "POST /calls/{workspace}/{thread}/{call}/vote": {"verdict": "approve", "digest": "{digest}"},
     "POST /calls/{workspace}/{thread}/{call}/edit": {"raw": ARGUMENTS},
     "POST /calls/{workspace}/{thread}/{call}/{action}": REASON
-    | {"happened": "true", "text": "So.", "to": "ben"},
+    | {"happened": "true", "text": "So.", "to": "ben", "until": SOON},
     "POST /grants": [
         {"call": CALL, "duration": "60s", "name": "g9"},
         {
@@ -255,7 +257,7 @@ async def _ids_of(two):
             case [kind, giver, name, "given"]:
                 given = {"giver": giver, "name": name}
                 ids.setdefault(("workspace", "giver", "name", f"{kind[1:]}s"), []).append(given)
-    acts = ("withdraw", "revoke", "doubt", "reconcile", "hand", "comment")
+    acts = ("withdraw", "revoke", "doubt", "reconcile", "hand", "comment", "snooze", "wake")
     ids[(*CALL_NAMES, "action")] = [calls[-2] | {"action": one} for one in acts]
     ids[(*CALL_NAMES, "digest")] = [one | {"digest": DIGEST} for one in calls]
     ids[()] = ids[("workspace",)] = calls[:1]  # in queries and bodies

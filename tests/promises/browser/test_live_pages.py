@@ -186,14 +186,47 @@ async def test_two_people_talk_about_a_call_and_one_hands_it_over(shop, visit):
     ana, ben = await visit("/?q=is:mine"), await visit(f"/calls/{CALL}", "ben")
     ready = ana.locator("article.call[data-ready]")
     await expect(ready).to_be_visible()
+    await expect(ready.get_by_text("ben is looking at this call too")).to_be_visible()
+    await expect(ben.get_by_text("ana is looking at this call too")).to_be_visible()
     await ana.keyboard.press("c")
     await ana.get_by_label("What you say").fill("Do you know them?")
     await ana.keyboard.press("Control+Enter")
     await expect(ben.get_by_text("Do you know them?").first).to_be_visible()
     await expect(ready.get_by_text("Do you know them?").first).to_be_visible()
     await expect(ana.get_by_label("What you say")).to_be_hidden()
+    await _put_aside_and_taken_back(ana)
     await ana.keyboard.press("h")
     await ana.get_by_label("To whom").fill("ben")
     await ana.keyboard.press("Control+Enter")
     await expect(ben.locator("article").get_by_text("handed to ben by ana")).to_be_visible()
     await expect(ana.locator(f'.row[data-call="{CALL}"]')).to_have_count(0)
+    await ana.goto(f"/calls/{CALL}")
+    await expect(ana.get_by_text("ben is looking at this call too")).to_be_visible()
+    await ben.close()
+    await expect(ana.get_by_text("is looking at this call")).to_have_count(0)
+
+
+async def _put_aside_and_taken_back(page):
+    """By two keys and one, and by itself when its time comes."""
+    row = page.locator(f'.row[data-call="{CALL}"]')
+    ready = page.locator("article.call[data-ready]")
+    await page.keyboard.press("1")
+    await expect(page.locator("#announcer")).to_have_text("You cannot do that with this call.")
+    await page.keyboard.press("b")
+    await expect(page.get_by_role("button", name="In an hour")).to_be_focused()
+    await page.keyboard.press("1")
+    await expect(row).to_have_count(0)
+    await expect(page.get_by_role("link", name="1 put aside")).to_be_visible()
+    await expect(page.locator('[data-count="mine"]').first).to_have_text("0")
+    await page.keyboard.press("u")
+    await expect(row).to_be_visible()
+    await expect(ready).to_be_visible()
+    put = """call => fetch(`/api/v1/calls/${call}/snooze`, {
+        method: "PUT",
+        headers: {"Content-Type": "application/json"},
+        body: JSON.stringify({until: new Date(Date.now() + 2000).toISOString()}),
+    })"""
+    await page.evaluate(put, CALL)
+    await page.goto("/?q=is:mine")
+    await expect(row.get_by_text("back from later")).to_be_visible()
+    await expect(ready).to_be_visible()
