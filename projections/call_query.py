@@ -151,10 +151,11 @@ class Word(Struct, frozen=True):
         path, sought, fits = Path.of(self.key), number(self.value), _like(self.value, folded)
 
         def is_it(value: Any) -> bool:
+            if self.relation == ":":
+                is_number = sought is not None and number_of(value) == sought
+                return is_number or fits(_written(value))
             found = number_of(value)
-            if self.relation != ":":
-                return found is not None and _COMPARISONS[self.relation](found, sought)
-            return (found is not None and found == sought) or fits(_written(value))
+            return found is not None and _COMPARISONS[self.relation](found, sought)
 
         # Few calls have such an argument, and reading arguments takes longest.
         parts = [path.last]
