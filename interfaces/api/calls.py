@@ -85,7 +85,7 @@ async def waiting(chosen: Listing, visit: Reading) -> Waiting:
     """The pending calls."""
     ledger, query, order = visit.reading, chosen.chosen, chosen.order
     query.only("pending calls", *OF_DECIDED)
-    mine = await mine_of(visit)
+    mine = await mine_of(visit, reads_votes=query.needs("mine"))
     snoozed = await snoozed_of(visit, is_needed=query.needs("snoozed"))
     seen = await seen_by(ledger, visit.waiting.oldest(), query, order, mine, snoozed.holds)
     shown = snoozed.left_out_of(query)

@@ -3,16 +3,22 @@
 from ayes.interfaces.api.groups import has_provider
 from ayes.interfaces.api.identity import Role, Visit
 from ayes.ops.actions.policies import may_be, voters_of
-from ayes.ops.actions.searching import Mine, to_decide
+from ayes.ops.actions.searching import Mine, asked_of, to_decide
 
 
-async def mine_of(visit: Visit) -> Mine:
-    """The pending calls that the visitor was asked about and has not voted on."""
+async def mine_of(visit: Visit, *, reads_votes: bool = True) -> Mine:
+    """The pending calls that the visitor was asked about and has not voted on.
+
+    Args:
+        reads_votes: False: whether they have voted or not, which takes no reading of votes.
+    """
     if Role.REVIEWER not in visit.visitor.roles:
         return lambda _entry: False
     # Whose groups were read long ago is asked to sign in again.
-    waiting = visit.waiting.oldest()
-    return await to_decide(visit.reading, visit.name, waiting, forgives=has_provider(visit))
+    ledger, name, forgives = visit.reading, visit.name, has_provider(visit)
+    if not reads_votes:
+        return await asked_of(ledger, name, forgives=forgives)
+    return await to_decide(ledger, name, visit.waiting.oldest(), forgives=forgives)
 
 
 async def is_asked(visit: Visit) -> bool:
