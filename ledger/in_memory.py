@@ -126,10 +126,7 @@ class Memory:
         return len(self._facts)
 
     async def identity(self) -> str:
-        if not self._raw:
-            return ""
-        seq, at, subject, data = structs.astuple(self._raw[0])
-        return identity_of(seq, int(at.timestamp() * 1_000_000) * 1000, subject.encode(), data)
+        return identity_of(self._raw[0]) if self._raw else ""
 
     async def progress(self, durable: str) -> Progress | None:
         known = self._durables.get(durable)

@@ -7,14 +7,14 @@ itself.
 
 import asyncio
 import hashlib
-import struct
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractAsyncContextManager
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final, Literal, Protocol
 
 from msgspec import Struct
 
+from ayes.ledger import seal
 from ayes.schemas.codec import Fact
 from ayes.schemas.slots import CallRef, Slot
 
@@ -59,19 +59,33 @@ class RawMessage(Struct, frozen=True, gc=False):
     recorded_at: datetime
     subject: str
     data: bytes
+    #: What `recorded_at` leaves out: the nanoseconds since its microsecond.
+    nanoseconds: int = 0
+
+    @property
+    def at_ns(self) -> int:
+        """The broker's clock in full, in nanoseconds since 1970."""
+        since = self.recorded_at - _EPOCH
+        seconds = since.days * 86_400 + since.seconds
+        return seconds * 1_000_000_000 + since.microseconds * 1000 + self.nanoseconds
+
+    @property
+    def leaf(self) -> bytes:
+        """The bytes that stand for it in the seal of the log (`ledger/seal.py`)."""
+        subject = self.subject.encode(errors="surrogateescape")
+        return seal.leaf(self.seq, self.at_ns, subject, self.data)
 
 
-def identity_of(seq: int, at_ns: int, subject: bytes, data: bytes) -> str:
-    r"""The identity of a log: 32 hex digits of the SHA-256 of the leaf of its first fact.
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def identity_of(first: RawMessage) -> str:
+    """The identity of a log: 32 hex digits of the SHA-256 of the leaf of its first fact.
 
     No two logs have the same, and neither settings nor upgrades, replicas, a move or a backup
-    change it. A leaf is "ayes fact 1\n", the number of the fact (u64, big-endian), the broker's
-    time in nanoseconds (u64), the length (u16) and bytes of its subject, and the length (u32) and
-    SHA-256 of its payload.
+    change it.
     """
-    head = struct.pack(">QQH", seq, at_ns, len(subject)) + subject + struct.pack(">I", len(data))
-    leaf = b"ayes fact 1\n" + head + hashlib.sha256(data).digest()
-    return hashlib.sha256(leaf).hexdigest()[:32]
+    return hashlib.sha256(first.leaf).hexdigest()[:32]
 
 
 class TimerFired(Struct, frozen=True):

@@ -247,18 +247,6 @@ class JetStream:
 
     async def leaders_message(self, stream: str, **which: str | int) -> log.RawMessage | None:
         """The message as the leader of the stream has it; None if it has none that it can read."""
-        message = await self._answer(stream, which)
-        if message is None:
-            return None
-        return log.RawMessage(
-            message["seq"],
-            _time(message["time"]),
-            subject_text(message["subject"].encode()),
-            base64.b64decode(message.get("data", "")),
-        )
-
-    async def _answer(self, stream: str, which: Mapping[str, str | int]) -> dict[str, Any] | None:
-        """The message in the words of the API (ADR-31)."""
         try:
             answer = await self.api.call(f"STREAM.MSG.GET.{stream}", which, repeat=True)
         except ApiError as problem:
@@ -268,8 +256,14 @@ class JetStream:
                 named = str(which.get("last_by_subj") or which.get("next_by_subj") or which)
                 raise BrokerRefused(self._not_ours((named,))) from None
             raise
-        message: dict[str, Any] = answer["message"]
-        return message
+        message = answer["message"]  # in the words of the API (ADR-31)
+        return log.RawMessage(
+            message["seq"],
+            _time(message["time"]),
+            subject_text(message["subject"].encode()),
+            base64.b64decode(message.get("data", "")),
+            _nanoseconds(message["time"]),
+        )
 
     async def scan_leader(self, start: int) -> AsyncGenerator[list[log.RawMessage]]:
         """The facts from that number to the end, as the leader alone has them, in pages.
@@ -486,15 +480,9 @@ class JetStream:
     async def identity(self) -> str:
         await self._ledger()  # there is one
         # The first that can be read: of a log that was accepted without its first fact, the next.
-        first: dict[str, str | int] = {"seq": 1, "next_by_subj": f"{ROOT}.>"}
-        message = await self._answer(subscriptions.LEDGER, first)
-        if message is None:
-            return ""
-        seconds, _, fraction = message["time"].removesuffix("Z").partition(".")
-        at_ns = int(_time(f"{seconds}Z").timestamp()) * 1_000_000_000
-        at_ns += int(f"{fraction:0<9}")
-        subject, data = message["subject"].encode(), base64.b64decode(message.get("data", ""))
-        return log.identity_of(message["seq"], at_ns, subject, data)
+        subjects = f"{ROOT}.>"
+        first = await self.leaders_message(subscriptions.LEDGER, seq=1, next_by_subj=subjects)
+        return log.identity_of(first) if first else ""
 
     async def progress(self, durable: str) -> log.Progress | None:
         consumer = await streams.info(self.api, f"CONSUMER.INFO.{subscriptions.LEDGER}.{durable}")
@@ -991,7 +979,10 @@ class _DirectGet:
         seq, subject = int(found[3]), subject_text(found[2])
         if seq > last and seq >= self._start and self._is_asked(subject):
             self._left = left
-            self.messages.append(log.RawMessage(seq, _time(found[4].decode()), subject, reply.data))
+            at = found[4].decode()
+            self.messages.append(
+                log.RawMessage(seq, _time(at), subject, reply.data, _nanoseconds(at))
+            )
         return False
 
     def _is_asked(self, subject: str) -> bool:
@@ -1011,6 +1002,11 @@ _END: Final = re.compile(rb"\nNats-Num-Pending: (\d+)\r\nNats-Last-Sequence: (\d
 def _time(text: str) -> datetime:
     """Parse RFC 3339 with nanoseconds, cut to microseconds as everywhere else."""
     return datetime.fromisoformat(text)
+
+
+def _nanoseconds(text: str) -> int:
+    """What `_time` cuts off such a time, which ends in Z and leaves out zeros at its end."""
+    return int(text[len("2026-01-01T00:00:00.000000") : -1].ljust(3, "0"))
 
 
 class _Timer(msgspec.Struct, omit_defaults=True):

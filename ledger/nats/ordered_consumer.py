@@ -130,7 +130,8 @@ async def follow(
                         break
                     expected += 1
                     position = seq + 1
-                    found.append(RawMessage(seq, _time(time), subject_text(subject), data))
+                    at, below_us = _time(time), int(time) % 1000
+                    found.append(RawMessage(seq, at, subject_text(subject), data, below_us))
                     if ended := until_end and (left == b"0" or seq == stop):
                         break
                 if found:

@@ -9,11 +9,13 @@ from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Final
 
+from msgspec import structs
+
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import RawMessage, identity_of
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.scopes import within
-from ayes.ops.lake.writer import LakeWriter, microseconds
+from ayes.ops.lake.writer import LakeWriter
 from ayes.ops.workers import until_signalled
 from ayes.schemas.slots import ROOT
 
@@ -39,8 +41,7 @@ async def identity_in(ledger: Ledger, workspaces: tuple[str, ...] = ()) -> str:
         return await ledger.log.identity()
     async with aclosing(ledger.log.raw(1, subjects_of(workspaces), until_end=True)) as batches:
         async for first, *_ in batches:
-            at_ns = microseconds(first.recorded_at) * 1000
-            return identity_of(first.seq, at_ns, first.subject.encode(), first.data)
+            return identity_of(structs.replace(first, nanoseconds=0))  # as lakes have it
     return ""
 
 

@@ -1,0 +1,395 @@
+"""The seal of a log: a Merkle tree over its facts, its tiles, checkpoints and proofs.
+
+Pure. The forms are those of transparency logs, so programs of others check them:
+
+    the tree and proofs           RFC 6962, section 2.1
+    its tiles                     c2sp.org/tlog-tiles, without bundles of entries
+    checkpoints and keys          c2sp.org/tlog-checkpoint, c2sp.org/signed-note
+    cosignatures of witnesses     c2sp.org/tlog-cosignature
+
+Fact n of the log is leaf n - 1 of the tree. A leaf holds the digest of the fact's payload and not
+the payload, so a proof is short whatever the fact holds.
+"""
+
+import base64
+import binascii
+import struct
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Final, NamedTuple, Self
+
+from msgspec import Struct
+
+from ayes.schemas.errors import BadInput
+
+#: The hashes of a whole tile, and the bytes of one hash.
+WIDTH: Final = 256
+HASH: Final = 32
+_HEAD: Final = struct.Struct(">QQH").pack
+_LENGTH: Final = struct.Struct(">I").pack
+_TIME: Final = struct.Struct(">Q")
+
+
+def leaf(seq: int, at_ns: int, subject: bytes, data: bytes) -> bytes:
+    r"""The bytes that stand for a fact: "ayes fact 1\n", its number (u64, big-endian), the broker's
+    time in nanoseconds (u64), the length (u16) and bytes of its subject, and the length (u32) and
+    SHA-256 of its payload.
+    """
+    head = b"ayes fact 1\n" + _HEAD(seq, at_ns, len(subject)) + subject
+    return head + _LENGTH(len(data)) + sha256(data).digest()
+
+
+def leaf_hash(entry: bytes) -> bytes:
+    return sha256(b"\0" + entry).digest()
+
+
+def _parent(left: bytes, right: bytes) -> bytes:
+    return sha256(b"\1" + left + right).digest()
+
+
+def _fold(nodes: list[bytes]) -> bytes:
+    """The root over nodes of one level, each but the last of which is a whole subtree."""
+    while len(nodes) > 1:
+        odd = nodes[-1:] if len(nodes) % 2 else []
+        pairs = zip(nodes[::2], nodes[1::2], strict=False)
+        nodes = [sha256(b"\1" + left + right).digest() for left, right in pairs] + odd
+    return nodes[0]
+
+
+class Tile(Struct, frozen=True):
+    """Up to 256 hashes of one level: of leaves on level 0, else the roots of whole tiles below."""
+
+    level: int
+    index: int
+    hashes: bytes
+
+    @property
+    def path(self) -> str:
+        return tile_path(self.level, self.index, len(self.hashes) // HASH)
+
+
+def tile_path(level: int, index: int, width: int = WIDTH) -> str:
+    digits = f"{index:,}".split(",")
+    digits[0] = digits[0].zfill(3)
+    number = "/".join([*(f"x{one}" for one in digits[:-1]), digits[-1]])
+    return f"tile/{level}/{number}" + (f".p/{width}" if width < WIDTH else "")
+
+
+#: Reads the first hashes of a tile: its level, its index, and how many.
+type ReadTile = Callable[[int, int, int], bytes]
+
+
+def _split(hashes: bytes) -> list[bytes]:
+    return [hashes[at : at + HASH] for at in range(0, len(hashes), HASH)]
+
+
+class MerkleTree:
+    """A tree that grows. It keeps its right edge alone: at most one incomplete tile a level.
+
+    Args:
+        size, read: continue a tree of that many leaves, whose tiles `read` gives.
+    """
+
+    def __init__(self, size: int = 0, read: ReadTile = lambda *_: b"") -> None:
+        self.size = size
+        self._edge = list[list[bytes]]()
+        for level in range((size.bit_length() + 7) // 8 or 1):
+            width = (size >> 8 * level) % WIDTH
+            tile = _split(read(level, size >> 8 * (level + 1), width)) if width else []
+            self._edge.append(tile)
+
+    def add(self, leaves: list[bytes]) -> list[Tile]:
+        """Add the hashes of leaves; returns the tiles that have become whole."""
+        whole = list[Tile]()
+        while leaves:
+            room = WIDTH - len(self._edge[0])
+            self._edge[0] += leaves[:room]
+            self.size += min(room, len(leaves))
+            leaves = leaves[room:]
+            level = 0
+            while len(tile := self._edge[level]) == WIDTH:
+                index = (self.size >> 8 * (level + 1)) - 1
+                whole.append(Tile(level, index, b"".join(tile)))
+                self._edge[level] = []
+                level += 1
+                if level == len(self._edge):
+                    self._edge.append([])
+                self._edge[level].append(_fold(tile))
+        return whole
+
+    def edge(self) -> list[Tile]:
+        """The incomplete tiles."""
+        return [
+            Tile(level, self.size >> 8 * (level + 1), b"".join(tile))
+            for level, tile in enumerate(self._edge)
+            if tile
+        ]
+
+    def root(self) -> bytes:
+        below: list[bytes] = []
+        for tile in self._edge:
+            nodes = tile + below
+            below = [_fold(nodes)] if nodes else []
+        return below[0] if below else sha256().digest()
+
+
+class Proofs(NamedTuple):
+    """Makes proofs about a tree out of its tiles."""
+
+    size: int
+    read: ReadTile
+
+    def inclusion(self, index: int) -> list[bytes]:
+        """That this leaf is in the tree."""
+        return self._beside(index, index)[0]
+
+    def consistency(self, old: int) -> list[bytes]:
+        """That the tree begins with all leaves of the one that had `old` leaves, at least one."""
+        beside, start = self._beside(old - 1, 0)
+        return [self._subtree(start, old), *beside] if start else beside
+
+    def _beside(self, last: int, first: int) -> tuple[list[bytes], int]:
+        """The subtrees beside the way from the root down to the first subtree that ends with this
+        leaf and does not begin before that one; and where it begins.
+        """
+        proof, start, end = list[bytes](), 0, self.size
+        while end > last + 1 or start < first:
+            middle = start + _half(end - start)
+            if last < middle:
+                proof.append(self._subtree(middle, end))
+                end = middle
+            else:
+                proof.append(self._subtree(start, middle))
+                start = middle
+        return proof[::-1], start
+
+    def root(self) -> bytes:
+        return self._subtree(0, self.size) if self.size else sha256().digest()
+
+    def _subtree(self, start: int, end: int) -> bytes:
+        """The hash of these leaves. As RFC 6962 splits a tree, they are in one tile of a level, but
+        for an incomplete end.
+        """
+        top = ((end - start).bit_length() - 1) // 8
+        below: list[bytes] = []
+        for level in range(top + 1):
+            first = start >> 8 * level if level == top else end >> 8 * (level + 1) << 8
+            nodes = self._nodes(level, first, end >> 8 * level) + below
+            below = [_fold(nodes)] if nodes else []
+        return below[0]
+
+    def _nodes(self, level: int, first: int, end: int) -> list[bytes]:
+        if first == end:
+            return []
+        index, at = divmod(first, WIDTH)
+        width = min(WIDTH, (self.size >> 8 * level) - index * WIDTH)
+        return _split(self.read(level, index, width))[at : at + end - first]
+
+
+def _half(count: int) -> int:
+    """The largest power of two below a count of at least two."""
+    return 1 << (count - 1).bit_length() - 1
+
+
+def is_included(entry: bytes, index: int, size: int, root: bytes, proof: list[bytes]) -> bool:
+    """Whether a proof shows that the leaf with this hash is in the tree with that root."""
+    try:
+        return 0 <= index < size and _root_of(entry, index, size, proof) == root
+    except ValueError:  # of another length
+        return False
+
+
+def _root_of(entry: bytes, index: int, size: int, proof: list[bytes]) -> bytes:
+    if size == 1:
+        () = proof
+        return entry
+    *rest, step = proof
+    half = _half(size)
+    if index < half:
+        return _parent(_root_of(entry, index, half, rest), step)
+    return _parent(step, _root_of(entry, index - half, size - half, rest))
+
+
+def is_consistent(old: int, old_root: bytes, size: int, root: bytes, proof: list[bytes]) -> bool:
+    """Whether a proof shows that one tree begins with all leaves of the other."""
+    if old == 0:
+        return not proof
+    try:
+        return old <= size and _roots_of(old, old_root, size, proof) == (old_root, root)
+    except ValueError:  # of another length
+        return False
+
+
+def _roots_of(old: int, whole: bytes | None, size: int, proof: list[bytes]) -> tuple[bytes, bytes]:
+    """The roots of both trees.
+
+    Args:
+        whole: the root of the old tree, while all of it is among these leaves.
+    """
+    if old == size:
+        (node,) = proof if whole is None else (whole, *proof)
+        return node, node
+    *rest, step = proof
+    half = _half(size)
+    if old <= half:
+        before, after = _roots_of(old, whole, half, rest)
+        return before, _parent(after, step)
+    before, after = _roots_of(old - half, None, size - half, rest)
+    return _parent(step, before), _parent(step, after)
+
+
+# ------------------------------------------------------------------------------------- checkpoints
+
+
+class Checkpoint(NamedTuple):
+    """What is signed: which log, how many of its facts, and the root of the tree over them."""
+
+    origin: str
+    size: int
+    root: bytes
+
+    @property
+    def text(self) -> str:
+        return f"{self.origin}\n{self.size}\n{_base64(self.root)}\n"
+
+    @classmethod
+    def parse(cls, note: str) -> Self:
+        """Read a note without its signatures.
+
+        Raises:
+            BadInput: it is no checkpoint, or not in its only form.
+        """
+        text = note.rpartition("\n\n")[0] + "\n"
+        try:
+            origin, size, root, _ = text.split("\n")
+            found = cls(origin, int(size), base64.b64decode(root))
+        except ValueError:
+            found = None
+        if found is None or found.text != text or len(found.root) != HASH:
+            raise BadInput("it is not a checkpoint (c2sp.org/tlog-checkpoint).")
+        return found
+
+
+#: How a key signs: a note, or as a witness.
+_NOTE: Final = 1
+_COSIGNATURE: Final = 4
+
+
+class VerifierKey(NamedTuple):
+    """A public key with the name of its owner; as text `NAME+ID+KEY`."""
+
+    name: str
+    public: bytes
+    algorithm: int = _NOTE
+
+    @property
+    def id(self) -> bytes:
+        return sha256(f"{self.name}\n".encode() + self._typed).digest()[:4]
+
+    @property
+    def _typed(self) -> bytes:
+        return bytes([self.algorithm]) + self.public
+
+    def __str__(self) -> str:
+        return f"{self.name}+{self.id.hex()}+{_base64(self._typed)}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a key.
+
+        Raises:
+            BadInput: it is not one, or not of Ed25519.
+        """
+        name, _, key = text.strip().split("+", 2) if text.count("+") > 1 else ("", "", "")
+        try:
+            algorithm, *public = base64.b64decode(key)
+            found = cls(name, bytes(public), algorithm)
+        except ValueError:
+            found = None
+        known = {_NOTE, _COSIGNATURE}
+        if found is None or str(found) != text.strip() or found.algorithm not in known:
+            raise BadInput(f"{text[:200]!r} is not a key. It looks like NAME+1a2b3c4d+AQ…=.")
+        return found
+
+    def signed(self, note: str) -> bool:
+        """Whether this key has signed the note. Signatures of others do not matter."""
+        text, _, lines = note.rpartition("\n\n")
+        head = f"\N{EM DASH} {self.name} "
+        of_name = [one.removeprefix(head) for one in lines.split("\n") if one.startswith(head)]
+        return any(self._is_of(f"{text}\n", one) for one in of_name)
+
+    def _is_of(self, text: str, line: str) -> bool:
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+        try:
+            raw = base64.b64decode(line, validate=True)
+            key, raw = raw[:4], raw[4:]
+            if self.algorithm == _COSIGNATURE:
+                text = _timed(text, *_TIME.unpack(raw[:8]))
+                raw = raw[8:]
+            Ed25519PublicKey.from_public_bytes(self.public).verify(raw, text.encode())
+        except (InvalidSignature, ValueError, struct.error):
+            return False
+        return key == self.id
+
+
+class SignerKey:
+    """A key that signs; as text `PRIVATE+KEY+NAME+ID+KEY`, as Go's `sumdb/note` writes it.
+
+    Raises:
+        BadInput: the package cryptography is missing.
+    """
+
+    def __init__(self, name: str, seed: bytes = b"", algorithm: int = _NOTE) -> None:
+        try:
+            from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+        except ImportError:
+            raise BadInput(
+                "a seal needs the package cryptography: `pip install cryptography`."
+            ) from None
+        made = Ed25519PrivateKey.generate() if not seed else None
+        self._key = made or Ed25519PrivateKey.from_private_bytes(seed)
+        self.public = VerifierKey(name, self._key.public_key().public_bytes_raw(), algorithm)
+
+    def __str__(self) -> str:
+        typed = bytes([self.public.algorithm]) + self._key.private_bytes_raw()
+        return f"PRIVATE+KEY+{self.public.name}+{self.public.id.hex()}+{_base64(typed)}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a key.
+
+        Raises:
+            BadInput: it is not one.
+        """
+        try:
+            name, _, key = text.strip().removeprefix("PRIVATE+KEY+").split("+", 2)
+            algorithm, *seed = base64.b64decode(key)
+            found = cls(name, bytes(seed), algorithm)
+        except ValueError:
+            found = None
+        if found is None or str(found) != text.strip():
+            raise BadInput("it is not a key that signs.")
+        return found
+
+    def note(self, checkpoint: Checkpoint) -> str:
+        """The checkpoint with the signature of its log."""
+        return f"{checkpoint.text}\n{self._line(self._key.sign(checkpoint.text.encode()))}"
+
+    def cosignature(self, checkpoint: Checkpoint, at_s: int) -> str:
+        """The line with which a witness says that it saw this checkpoint, and none against it."""
+        signature = self._key.sign(_timed(checkpoint.text, at_s).encode())
+        return self._line(_TIME.pack(at_s) + signature)
+
+    def _line(self, signature: bytes) -> str:
+        public = self.public
+        return f"\N{EM DASH} {public.name} {_base64(public.id + signature)}\n"
+
+
+def _timed(text: str, at_s: int) -> str:
+    return f"cosignature/v1\ntime {at_s}\n{text}"
+
+
+def _base64(raw: bytes) -> str:
+    return binascii.b2a_base64(raw, newline=False).decode()
