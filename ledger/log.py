@@ -72,8 +72,7 @@ class RawMessage(Struct, frozen=True, gc=False):
     @property
     def leaf(self) -> bytes:
         """The bytes that stand for it in the seal of the log (`ledger/seal.py`)."""
-        subject = self.subject.encode(errors="surrogateescape")
-        return seal.leaf(self.seq, self.at_ns, subject, self.data)
+        return seal.leaf(self.seq, self.at_ns, self.subject.encode(), self.data)
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -79,7 +79,7 @@ def tile_path(level: int, index: int, width: int = WIDTH) -> str:
 type ReadTile = Callable[[int, int, int], bytes]
 
 
-def _split(hashes: bytes) -> list[bytes]:
+def split(hashes: bytes) -> list[bytes]:
     return [hashes[at : at + HASH] for at in range(0, len(hashes), HASH)]
 
 
@@ -95,7 +95,7 @@ class MerkleTree:
         self._edge = list[list[bytes]]()
         for level in range((size.bit_length() + 7) // 8 or 1):
             width = (size >> 8 * level) % WIDTH
-            tile = _split(read(level, size >> 8 * (level + 1), width)) if width else []
+            tile = split(read(level, size >> 8 * (level + 1), width)) if width else []
             self._edge.append(tile)
 
     def add(self, leaves: list[bytes]) -> list[Tile]:
@@ -183,7 +183,7 @@ class Proofs(NamedTuple):
             return []
         index, at = divmod(first, WIDTH)
         width = min(WIDTH, (self.size >> 8 * level) - index * WIDTH)
-        return _split(self.read(level, index, width))[at : at + end - first]
+        return split(self.read(level, index, width))[at : at + end - first]
 
 
 def _half(count: int) -> int:

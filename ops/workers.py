@@ -50,9 +50,11 @@ _log: Final = get_logger("ayes.ops.workers")
 #: The kinds of workers; most are also the role whose credentials they use.
 KINDS: Final[tuple[str, ...]] = ("gate", "queue", "model", "executor")
 #: Those that run only where they are configured.
-OPTIONAL_KINDS: Final[tuple[str, ...]] = ("webhooks", "notifier", "slack", "delegator", "absence")
+OPTIONAL_KINDS: Final[tuple[str, ...]] = (
+    "webhooks", "notifier", "slack", "delegator", "absence", "sealer",
+)  # fmt: skip
 #: The roles of the kinds that have none of their own.
-_ROLES: Final = {"delegator": "service"}
+_ROLES: Final = {"delegator": "service", "sealer": "observer"}
 
 
 def role_of(kind: str) -> str:
@@ -109,6 +111,8 @@ def reactions(
                 return [Delegator(agents)]
             case "absence" if absences is not None or schedules is not None:
                 return [Absences(absences or {}, schedules=schedules)]
+            case "sealer":  # `ops/sealing`: it reads alone
+                return []
             case _:
                 raise KeyError(kind)
 

@@ -50,6 +50,7 @@ _CHAPTERS: Final[dict[str, dict[str, _Entry]]] = {
         "hook": _Entry("hook", "Let people decide about calls of coding agents.", is_group=True),
         "demo": _Entry("demo", "Run a small agent that asks before it acts."),
         "setup": _Entry("setup", "Create the streams and consumers on a broker of your own."),
+        "seal": _Entry("seal", "Seal the log, so that others notice a change.", is_group=True),
         "backup": _Entry("backup", "Write the log into a file, while it is in use."),
         "restore": _Entry("backup", "Restore a backup into an empty ledger."),
         "tool": _Entry("tools", "Declare and list the tools of a workspace.", is_group=True),
@@ -92,6 +93,7 @@ _CHAPTERS: Final[dict[str, dict[str, _Entry]]] = {
     "Check": {
         "check": _Entry("look", "Check messages for what a provider would reject."),
         "replay": _Entry("replay", "Rebuild the projections from the log, and compare them."),
+        "verify": _Entry("verify", "Check that the facts are those that were sealed."),
         "doctor": _Entry("check", "Check that everything is as it should be."),
         "status": _Entry("check", "Show how far each consumer is behind, and what is pending."),
         "ready": _Entry("ready", "Say whether calls get decided, for probes."),

@@ -44,6 +44,8 @@ from ayes.ledger.patience import while_away
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import check_policy, declare_streams
 from ayes.ops.inspection.probes import ListenAddress, monitored
+from ayes.ops.sealing import files as seal_files
+from ayes.ops.sealing.sealer import sealing
 from ayes.ops.supervisor import supervised
 from ayes.ops.tokens import own_name
 from ayes.ops.traces import exporting
@@ -117,8 +119,9 @@ async def up(
     listen = ListenAddress.parse("--monitor", monitor) if monitor is not None else None
     chosen = kinds_of([] if workers == "none" else workers.split(","))
     endpoints = webhooks_file(webhooks, store)
-    if chosen == [*KINDS] and is_there(endpoints.path):
-        chosen.append("webhooks")
+    if chosen == [*KINDS]:
+        beside = {"webhooks": endpoints.path, "sealer": Store(store).path / seal_files.KEY}
+        chosen += [kind for kind, file in beside.items() if is_there(file)]
     sign_in = ("openid",) if with_console else ()
     said = settings_of(store, settings, "console", *sign_in, *chain(*SECTIONS.values()))
     for kind, sections in SECTIONS.items():
@@ -170,6 +173,7 @@ async def up(
                     each=watched.hear,
                 )
                 failed = await stack.enter_async_context(run)
+                await stack.enter_async_context(sealing(chosen, store=own.store))
                 link = probes = None
                 notes: list[str] = []
                 if listen is not None:

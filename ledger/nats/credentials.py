@@ -394,6 +394,19 @@ def open_own(file: Path, flags: int) -> int:
     return opened
 
 
+def read_private(file: Path) -> bytes:
+    """The content of a file of a store that holds a key.
+
+    Raises:
+        BadInput: it is another user's, or a symbolic link, or others can read it.
+        OSError: it cannot be opened.
+    """
+    with os.fdopen(open_own(file, os.O_RDONLY), "rb") as content:
+        if stat.S_IMODE(os.fstat(content.fileno()).st_mode) & 0o077:
+            raise BadInput(f"{file} can be read by other users. Make it private: chmod 600 {file}")
+        return content.read()
+
+
 def _refuse_foreign(path: Path, there: os.stat_result) -> None:
     if there.st_uid != os.geteuid():
         raise BadInput(

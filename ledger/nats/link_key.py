@@ -6,12 +6,11 @@ all links that were sent before it end.
 
 import os
 import secrets
-import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from ayes.ledger.nats.credentials import Store, open_own
+from ayes.ledger.nats.credentials import Store, open_own, read_private
 from ayes.schemas.errors import BadFile, BadInput
 from ayes.schemas.links import KEY_BYTES
 
@@ -52,10 +51,7 @@ def _made(file: Path) -> Path:
 
 
 def _read(file: Path) -> bytes:
-    with os.fdopen(open_own(file, os.O_RDONLY), "rb") as content:
-        if stat.S_IMODE(os.fstat(content.fileno()).st_mode) & 0o077:
-            raise BadInput(f"{file} can be read by other users. Make it private: chmod 600 {file}")
-        key = content.read(KEY_BYTES + 1)
+    key = read_private(file)
     if len(key) != KEY_BYTES:
         raise BadFile(
             str(file), "", f"not a key: it must have exactly {KEY_BYTES} bytes. Remove it."

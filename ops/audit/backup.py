@@ -138,7 +138,7 @@ async def back_up(log: JetStream, file: Path, store: Store | None = None) -> Sea
     """
     # Before the log, so that no position of a webhook is behind its end.
     beside = _beside(store) if store else {}
-    with _new(file) as temporary:
+    with new_file(file) as temporary:
         sha256, parts, sizes = hashlib.sha256(), list[Stream](), list[int]()
 
         def write(piece: bytes) -> None:
@@ -440,7 +440,7 @@ async def _digest(log: JetStream, last: int) -> str:
 
 
 @contextmanager
-def _new(file: Path) -> Iterator[IO[bytes]]:
+def new_file(file: Path) -> Iterator[IO[bytes]]:
     """A private file, which gets its name when it is whole and on disk."""
     if file.exists():
         raise BadInput(f"{file} exists already. Name a new file.")

@@ -1,0 +1,1 @@
+"""The seal of a log: who writes it, and who verifies it."""

@@ -1,0 +1,169 @@
+"""The seal of a log in files of a store: its key, and beside the lake its tiles and checkpoint.
+
+    seal.key               the key that signs, readable by its owner only
+    seal/checkpoint        what was sealed last (c2sp.org/tlog-checkpoint)
+    seal/tile/0/000 …      the tiles (c2sp.org/tlog-tiles)
+
+A file is whole or absent, and a tile never changes. So a process may be killed at any moment, and
+a tile that would be another one shows that the log has changed.
+"""
+
+import asyncio
+import fcntl
+import os
+import shutil
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from typing import Final
+
+from ayes.ledger.nats.credentials import Store, open_own, read_private
+from ayes.ledger.seal import (
+    HASH,
+    WIDTH,
+    Checkpoint,
+    ReadTile,
+    SignerKey,
+    Tile,
+    VerifierKey,
+    tile_path,
+)
+from ayes.schemas.errors import BadFile, BadInput
+from ayes.schemas.files import write_atomically
+
+KEY: Final = "seal.key"
+#: How often a second sealer looks whether the first one has ended.
+_LOOK_S: Final = 0.5
+
+
+def make_key(store: Store, origin: str) -> SignerKey:
+    """Make the key of a store.
+
+    Raises:
+        BadInput: there is one already.
+    """
+    key = SignerKey(origin)
+    try:
+        made = open_own(store.path / KEY, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    except FileExistsError:
+        raise BadInput(
+            f"{store.path / KEY} is there already. To begin another seal, move it away together "
+            f"with {store.path / 'seal'}, and keep both: they prove what was sealed until then."
+        ) from None
+    with os.fdopen(made, "w") as file:
+        file.write(f"{key}\n")
+        file.flush()
+        os.fsync(file.fileno())
+    return key
+
+
+def read_key(store: Store) -> SignerKey:
+    """The key of a store.
+
+    Raises:
+        BadInput: there is none, or it is not private.
+    """
+    try:
+        return SignerKey.parse(read_private(store.path / KEY).decode(errors="replace"))
+    except OSError as problem:
+        raise BadInput(
+            f"the log has no key that seals it: {store.path / KEY}: {problem.strerror}. "
+            "`ayes seal init` makes one."
+        ) from None
+
+
+class SealFiles:
+    """The tiles and the checkpoint in the folder `seal` of a store."""
+
+    def __init__(self, store: Store) -> None:
+        self.folder: Final = store.path / "seal"
+        self.file: Final = self.folder / "checkpoint"
+
+    def tile(self, level: int, index: int, width: int) -> bytes:
+        """The first hashes of a tile.
+
+        Raises:
+            BadFile: it is missing, or has another length.
+        """
+        for written in (width, WIDTH):
+            with suppress(OSError):
+                hashes = (self.folder / tile_path(level, index, written)).read_bytes()
+                if len(hashes) == written * HASH:
+                    return hashes[: width * HASH]
+        raise BadFile(
+            str(self.folder / tile_path(level, index, width)), "", "it is missing, or not whole."
+        )
+
+    def reading(self) -> ReadTile | None:
+        """Reads tiles; None if nothing was sealed here."""
+        return self.tile if self.file.exists() else None
+
+    def write(self, tile: Tile) -> None:
+        """Write a tile, unless it is there.
+
+        Raises:
+            BadFile: another one is there.
+        """
+        file = self.folder / tile.path
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(file, tile.hashes)
+        elif file.read_bytes() != tile.hashes:
+            raise BadFile(
+                str(file), "", "it is not the tile that the log gives now. See `ayes verify`."
+            )
+        # The incomplete tiles before a whole one are its beginnings.
+        shutil.rmtree(f"{file}.p", ignore_errors=True)
+
+    def note(self) -> str:
+        """The signed checkpoint; empty if there is none."""
+        with suppress(FileNotFoundError):
+            return self.file.read_text(errors="replace")
+        return ""
+
+    def checkpoint(self, key: VerifierKey) -> Checkpoint | None:
+        """What was sealed last; None if nothing was.
+
+        Raises:
+            BadFile: as of `opened`.
+        """
+        return opened(str(self.file), note, key) if (note := self.note()) else None
+
+    def publish(self, note: str) -> None:
+        write_atomically(self.file, note.encode())
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncGenerator[None]:
+        """Wait until no other process seals here, and keep others waiting during the block."""
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        lock = open_own(self.folder / "lock", os.O_RDWR | os.O_CREAT)
+        try:
+            while not _locked(lock):  # noqa: ASYNC110 - another process releases it
+                await asyncio.sleep(_LOOK_S)
+            yield
+        finally:
+            os.close(lock)
+
+
+def _locked(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def opened(where: str, note: str, key: VerifierKey) -> Checkpoint:
+    """Read a signed checkpoint.
+
+    Raises:
+        BadFile: it is none, is of another log, or is not signed with this key.
+    """
+    try:
+        found = Checkpoint.parse(note)
+    except BadInput as problem:
+        raise BadFile(where, "", str(problem)) from None
+    if found.origin != key.name:
+        raise BadFile(where, "", f"it is of the log {found.origin}, and not of {key.name}.")
+    if not key.signed(note):
+        raise BadFile(where, "", f"it is not signed with the key {key}.")
+    return found

@@ -1,0 +1,335 @@
+"""A log is sealed in files that others can verify, and a change of it is named."""
+
+import asyncio
+import base64
+import re
+import shutil
+from collections.abc import AsyncGenerator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import aics_tlog
+import pytest
+import rot
+from aics_tlog.tiles import FileSystemTileReader, tree_root_from_tiles
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+from program import last_seq, record, up
+from until import until
+
+from ayes.ledger.log import RawMessage, identity_of
+from ayes.ledger.nats.credentials import Store
+from ayes.ledger.seal import Checkpoint, SignerKey
+from ayes.ops.inspection.witness import Distrusted
+from ayes.ops.sealing import files as seal_files
+from ayes.ops.sealing import sealer as sealing
+from ayes.ops.sealing.files import SealFiles
+from ayes.ops.sealing.sealer import Sealer
+from ayes.ops.sealing.verify import difference
+from ayes.schemas import events as e
+from ayes.schemas.errors import BadFile, LogDamaged
+from ayes.schemas.slots import Slot, ThreadRef
+
+pytestmark = pytest.mark.usefixtures("unhurried")
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def facts(count: int, text: str = "") -> list[RawMessage]:
+    return [
+        RawMessage(
+            n, START + timedelta(seconds=n), f"ledger.shop.t1.said.m{n}", f"{text}{n}".encode()
+        )
+        for n in range(1, count + 1)
+    ]
+
+
+class Log:
+    """What a sealer reads: the facts as their leader has them."""
+
+    def __init__(self, has: list[RawMessage]) -> None:
+        self.facts = has
+
+    async def identity(self) -> str:
+        return identity_of(self.facts[0])
+
+    async def last_seq(self) -> int:
+        return self.facts[-1].seq
+
+    async def scan_leader(self, start: int) -> AsyncGenerator[list[RawMessage]]:
+        found = [raw for raw in self.facts if raw.seq >= start]
+        for at in range(0, len(found), 100):
+            yield found[at : at + 100]
+
+
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read as fast as one can."""
+    monkeypatch.setattr(sealing, "READING_RATE", 1e9)
+
+
+KEY = SignerKey(f"approvals.example.com/{identity_of(facts(1)[0])}", bytes(range(32)))
+
+
+def sealer(has: list[RawMessage], store: Path) -> Sealer:
+    files = SealFiles(Store(store))
+    files.folder.mkdir(parents=True, exist_ok=True)
+    return Sealer(Log(has), files, KEY)  # type: ignore[arg-type]
+
+
+async def seal(has: list[RawMessage], store: Path, *until: int) -> dict[str, bytes]:
+    """Seal a log in these steps, and read what was written."""
+    one = sealer(has, store)
+    await one.begin()
+    for end in until or (has[-1].seq,):
+        await one.seal(end)
+    return written(store)
+
+
+def written(store: Path) -> dict[str, bytes]:
+    folder = store / "seal"
+    return {
+        str(file.relative_to(folder)): file.read_bytes()
+        for file in sorted(folder.rglob("*"))
+        if file.is_file() and not file.name.startswith(".")
+    }
+
+
+async def test_a_stranger_verifies_what_a_sealer_wrote(tmp_path):
+    await seal(facts(700), tmp_path, 1, 255, 256, 300, 700)
+    found, note = aics_tlog.checkpoint.checkpoint_from_note(
+        (tmp_path / "seal/checkpoint").read_text()
+    )
+    assert aics_tlog.verify_checkpoint(note, aics_tlog.parse_vkey(str(KEY.public))).ok
+    assert (found.size, found.origin) == (700, KEY.public.name)
+    assert tree_root_from_tiles(FileSystemTileReader(tmp_path / "seal"), 700) == found.root
+    assert [*written(tmp_path)] == [
+        "checkpoint",
+        "tile/0/000",
+        "tile/0/001",
+        "tile/0/002.p/188",
+        "tile/1/000.p/1",
+        "tile/1/000.p/2",
+    ]
+
+
+class Killed(Exception):
+    pass
+
+
+async def test_a_sealer_that_is_killed_between_any_two_writes_changes_no_tile(
+    tmp_path, monkeypatch
+):
+    """It goes on from its last checkpoint, and what it writes again is the same."""
+    log, steps = facts(300), (200, 256, 300)
+    expected = await seal(log, tmp_path / "whole", *steps)
+    write, left = seal_files.write_atomically, 0
+
+    def counted(file: Path, content: bytes) -> None:
+        nonlocal left
+        if not left:
+            raise Killed
+        left -= 1
+        write(file, content)
+
+    monkeypatch.setattr(seal_files, "write_atomically", counted)
+    for writes in range(7):
+        store, left = tmp_path / str(writes), writes
+        with pytest.raises(Killed):
+            await seal(log, store, *steps)
+        before, left = written(store), 100
+        after = await seal(log, store, *steps)
+        assert [name for name in before.keys() & after.keys() if before[name] != after[name]] in (
+            [], ["checkpoint"],
+        )  # fmt: skip
+        assert after.items() <= expected.items()
+        root = tree_root_from_tiles(FileSystemTileReader(store / "seal"), 300)
+        assert base64.b64encode(root).decode() in read_note(store)
+
+
+async def test_of_two_sealers_one_waits_until_the_other_has_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(sealing, "EVERY_S", 0.0)
+    monkeypatch.setattr(seal_files, "_LOOK_S", 0.0)
+    log = facts(300)
+    one, other = sealer(log[:100], tmp_path), sealer(log, tmp_path)
+    first = asyncio.create_task(one.run())
+    await until(lambda: "100" in read_note(tmp_path))
+    second = asyncio.create_task(other.run())
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert "100" in read_note(tmp_path)
+    first.cancel()
+    await until(lambda: "300" in read_note(tmp_path))
+    second.cancel()
+    await asyncio.gather(first, second, return_exceptions=True)
+    assert written(tmp_path)["checkpoint"] == (await seal(log, tmp_path / "other"))["checkpoint"]
+
+
+def read_note(store: Path) -> list[str]:
+    file = store / "seal/checkpoint"
+    return file.read_text().split("\n") if file.exists() else []
+
+
+@pytest.mark.parametrize(
+    ("log", "error", "why"),
+    [
+        (facts(299), Distrusted, "the log ends at fact 299, and 300 are sealed"),
+        (facts(300, "other"), Distrusted, "the key of the sealer is for .*, and the log is "),
+        ([*facts(279), *facts(300, "x")[279:]], Distrusted, "not those of the log, or tiles"),
+        ([*facts(279), *facts(310)[280:]], LogDamaged, "fact 280 cannot be read"),
+    ],
+    ids=["cut", "other", "changed", "dropped"],
+)
+async def test_a_sealer_signs_nothing_on_another_log(tmp_path, log, error, why):
+    before = await seal(facts(300), tmp_path)
+    with pytest.raises(error, match=why):
+        await seal(log, tmp_path)
+    assert written(tmp_path) == before
+
+
+async def test_tiles_that_are_lost_are_written_again(tmp_path):
+    before = await seal(facts(600), tmp_path)
+    shutil.rmtree(tmp_path / "seal/tile")
+    assert await seal(facts(600), tmp_path) == before
+
+
+async def test_a_tile_is_never_replaced_by_another(tmp_path):
+    """Without its checkpoint a sealer begins anew, and its tiles say that the log has changed."""
+    await seal(facts(300), tmp_path)
+    (tmp_path / "seal/checkpoint").unlink()
+    log = facts(300)
+    log[3] = facts(300, "x")[3]
+    with pytest.raises(BadFile, match="it is not the tile that the log gives now"):
+        await seal(log, tmp_path)
+
+
+def changed(log: list[RawMessage], *numbers: int) -> list[RawMessage]:
+    return [structs.replace(one, data=b"x") if one.seq in numbers else one for one in log]
+
+
+def renumbered(log: list[RawMessage]) -> list[RawMessage]:
+    """As a broker would hold it if facts had been recorded in this order."""
+    return [structs.replace(one, seq=seq) for seq, one in enumerate(log, 1)]
+
+
+@pytest.mark.parametrize(
+    ("log", "why"),
+    [
+        (facts(600), None),
+        (facts(700), None),
+        (facts(599), "the log ends at fact 599, and 600 were sealed"),
+        ([], "the log ends at fact 0, and 600 were sealed"),
+        (changed(facts(600), 300), "fact 300 is not the one that was sealed"),
+        (changed(facts(600), 600), "fact 600 is not the one that was sealed"),
+        (
+            changed(facts(600), *range(2, 600, 3)),
+            "facts 2, 5, 8, 11, 14 and 195 more are not those that were sealed",
+        ),
+        (facts(9) + facts(700)[10:], "fact 10 is missing"),
+        (renumbered(facts(9) + facts(700)[10:]), "the facts from 10 on are not .* dropped there"),
+        (renumbered(facts(9) + facts(700)[8:]), "the facts from 10 on are not .* was inserted"),
+        (facts(9) + facts(600)[8:], "fact 9 comes after fact 9"),
+        (
+            renumbered([*facts(6), facts(8)[7], facts(7)[6], *facts(600)[8:]]),
+            "facts 7, 8 are not those that were sealed",
+        ),
+        (changed(facts(900), *range(577, 900)), "the facts from 577 on are .* back to fact 576"),
+        (facts(600, "other"), "this is another log"),
+    ],
+    ids=[
+        "same", "more", "cut", "empty", "changed", "last", "many", "gap", "dropped", "inserted",
+        "twice", "swapped", "rolled back", "other",
+    ],
+)  # fmt: skip
+async def test_what_is_wrong_is_one_sentence(tmp_path, log, why):
+    await seal(facts(600), tmp_path)
+    assert re.fullmatch(f"{why}.*", str(await verified(log, tmp_path)))
+
+
+async def verified(log: list[RawMessage], store: Path, *, tiles: bool = True) -> str | None:
+    files = SealFiles(Store(store))
+    sealed = files.checkpoint(KEY.public)
+    assert sealed
+    return await difference(Log(log).scan_leader(1), sealed, files.tile if tiles else None)
+
+
+async def test_files_of_the_sealer_that_changed_are_not_taken_for_a_changed_log(tmp_path):
+    await seal(facts(600), tmp_path)
+    tile = tmp_path / "seal/tile/0/001"
+    rot.flip(tile, 77)
+    assert await verified(facts(600), tmp_path) == (
+        "the facts are those that were sealed, but the sealer's tile/0/001 is damaged"
+    )
+    # Nobody can say which one, by tiles that are not those that were signed.
+    nobody = "the first 600 facts are not those that were sealed"
+    assert await verified(changed(facts(600), 7), tmp_path) == nobody
+    assert await verified(changed(facts(600), 7), tmp_path, tiles=False) == nobody
+    tile.unlink()
+    assert "tile/0/001: it is missing" in (await verified(facts(600), tmp_path) or "")
+    (tmp_path / "seal/checkpoint").write_bytes(KEY.note(Checkpoint("other", 1, bytes(32))).encode())
+    with pytest.raises(BadFile, match="it is of the log other, and not of approvals"):
+        await verified(facts(600), tmp_path)
+
+
+@given(size=st.integers(2, 600), data=st.data())
+async def test_each_random_change_is_noticed(tmp_path_factory, size, data):
+    store, log = tmp_path_factory.mktemp("store"), facts(size)
+    await seal(log, store)
+    at = data.draw(st.integers(0, size - 2))
+    for other in (
+        changed(log, at + 1),
+        log[:at] + log[at + 1 :],
+        renumbered(log[:at] + log[at + 1 :]),
+        renumbered([*log[: at + 1], *log[at:]]),
+        renumbered([*log[:at], log[at + 1], log[at], *log[at + 2 :]]),
+        log[: at + 1],
+        [*log[:at], structs.replace(log[at], subject="ledger.shop.t1.said.x"), *log[at + 1 :]],
+        [*log[:at], structs.replace(log[at], nanoseconds=1), *log[at + 1 :]],
+    ):
+        for tiles in (True, False):
+            assert await verified(other, store, tiles=tiles)
+
+
+def test_a_site_is_sealed_and_its_auditor_verifies_it_alone(tmp_path, within):
+    """From the key on `ayes up` seals, and an auditor with the public key finds every change."""
+    store, export, kept = (tmp_path / name for name in ("store", "export", "kept"))
+    with up(store, "--workers", "none"):
+        record(store, *map(said, range(5)))
+        made = within("seal", "init", "approvals.example.com", "--store", store, "--json").one
+        assert (store / "seal.key").stat().st_mode & 0o777 == 0o600
+        again = within("seal", "init", "approvals.example.com", "--store", store)
+        assert (again.code, "is there already" in again.err) == (2, True)
+        assert "nothing was sealed yet" in within("verify", "--store", store).out
+    with up(store) as started:
+        assert "sealer" in started["workers"]
+        count = last_seq(store)
+        asyncio.run(until(lambda: str(count) in read_note(store)))
+        origin = made["key"].split("+")[0]
+        found = {"log": origin, "sealed": count, "facts": count, "problem": None}
+        assert within("verify", "--store", store, "--json").one == found
+        assert within("seal", "export", export, "--store", store).code == 0
+        (store / "seal/checkpoint").rename(kept)
+        ended = within("verify", "--store", store)
+        assert (ended.code, "the files of the sealer are gone" in ended.out) == (1, True)
+        assert within("verify", "--store", store, "--checkpoint", kept).code == 0
+    alone = ("verify", "--store", tmp_path / "nothing", "--key", made["key"], "--export")
+    ended = within(*alone, export)
+    assert (ended.code, ended.out) == (
+        0,
+        f"verified: the first {count} of {count} facts of {origin} are those that were sealed\n",
+    )
+    lines = export.read_text().splitlines(keepends=True)
+    for text, why in (
+        ("".join([*lines[:2], *lines[3:]]), "differs: fact 2 is missing\n"),
+        ("".join(lines).replace("said.m1", "said.m9"), "differs: the first"),
+        ("".join([*lines[:-1], "{}\n"]), f"export, line {len(lines)}: it is not a fact."),
+        ("".join(lines[1:]), "it is not an export"),
+        ("".join(lines).replace("approvals.", "approvers."), "and not of approvals.example"),
+    ):
+        export.write_text(text)
+        ended = within(*alone, export)
+        assert (ended.code, why in ended.out) == (1, True), ended
+
+
+def said(number: int) -> tuple[Slot, e.Event]:
+    return ThreadRef("shop", "t1").said(f"m{number}"), e.Said(role="user", text="hello")
