@@ -5,17 +5,17 @@ Pure. The forms are those of transparency logs, so programs of others check them
     the tree and proofs           RFC 6962, section 2.1
     its tiles                     c2sp.org/tlog-tiles, without bundles of entries
     checkpoints and keys          c2sp.org/tlog-checkpoint, c2sp.org/signed-note
-    cosignatures of witnesses     c2sp.org/tlog-cosignature
 
 Fact n of the log is leaf n - 1 of the tree. A leaf holds the digest of the fact's payload and not
 the payload, so a proof is short whatever the fact holds.
 """
 
 import base64
-import binascii
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from hashlib import sha256
+from types import ModuleType
 from typing import Final, NamedTuple, Self
 
 from msgspec import Struct
@@ -27,7 +27,6 @@ WIDTH: Final = 256
 HASH: Final = 32
 _HEAD: Final = struct.Struct(">QQH").pack
 _LENGTH: Final = struct.Struct(">I").pack
-_TIME: Final = struct.Struct(">Q")
 
 
 def leaf(seq: int, at_ns: int, subject: bytes, data: bytes) -> bytes:
@@ -270,9 +269,19 @@ class Checkpoint(NamedTuple):
         return found
 
 
-#: How a key signs: a note, or as a witness.
-_NOTE: Final = 1
-_COSIGNATURE: Final = 4
+#: The first byte of a key.
+_ED25519: Final = 1
+
+
+def _ed25519() -> ModuleType:
+    """Imported here, since a site without a seal does without it."""
+    try:
+        from cryptography.hazmat.primitives.asymmetric import ed25519
+    except ImportError:
+        raise BadInput(
+            "a seal needs the package cryptography: `pip install cryptography`."
+        ) from None
+    return ed25519
 
 
 class VerifierKey(NamedTuple):
@@ -280,18 +289,13 @@ class VerifierKey(NamedTuple):
 
     name: str
     public: bytes
-    algorithm: int = _NOTE
 
     @property
     def id(self) -> bytes:
-        return sha256(f"{self.name}\n".encode() + self._typed).digest()[:4]
-
-    @property
-    def _typed(self) -> bytes:
-        return bytes([self.algorithm]) + self.public
+        return sha256(f"{self.name}\n".encode() + bytes([_ED25519]) + self.public).digest()[:4]
 
     def __str__(self) -> str:
-        return f"{self.name}+{self.id.hex()}+{_base64(self._typed)}"
+        return f"{self.name}+{self.id.hex()}+{_base64(bytes([_ED25519]) + self.public)}"
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -300,61 +304,38 @@ class VerifierKey(NamedTuple):
         Raises:
             BadInput: it is not one, or not of Ed25519.
         """
-        name, _, key = text.strip().split("+", 2) if text.count("+") > 1 else ("", "", "")
-        try:
-            algorithm, *public = base64.b64decode(key)
-            found = cls(name, bytes(public), algorithm)
-        except ValueError:
-            found = None
-        known = {_NOTE, _COSIGNATURE}
-        if found is None or str(found) != text.strip() or found.algorithm not in known:
+        found = cls(*_parsed(text))
+        if str(found) != text.strip() or len(found.public) != HASH:
             raise BadInput(f"{text[:200]!r} is not a key. It looks like NAME+1a2b3c4d+AQ…=.")
         return found
 
     def signed(self, note: str) -> bool:
         """Whether this key has signed the note. Signatures of others do not matter."""
+        key = _ed25519().Ed25519PublicKey.from_public_bytes(self.public)
+        from cryptography.exceptions import InvalidSignature
+
         text, _, lines = note.rpartition("\n\n")
         head = f"\N{EM DASH} {self.name} "
-        of_name = [one.removeprefix(head) for one in lines.split("\n") if one.startswith(head)]
-        return any(self._is_of(f"{text}\n", one) for one in of_name)
-
-    def _is_of(self, text: str, line: str) -> bool:
-        from cryptography.exceptions import InvalidSignature
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
-        try:
-            raw = base64.b64decode(line, validate=True)
-            key, raw = raw[:4], raw[4:]
-            if self.algorithm == _COSIGNATURE:
-                text = _timed(text, *_TIME.unpack(raw[:8]))
-                raw = raw[8:]
-            Ed25519PublicKey.from_public_bytes(self.public).verify(raw, text.encode())
-        except (InvalidSignature, ValueError, struct.error):
-            return False
-        return key == self.id
+        for line in lines.split("\n"):
+            with suppress(InvalidSignature, ValueError):
+                raw = base64.b64decode(line.removeprefix(head), validate=True)
+                if line.startswith(head) and raw[:4] == self.id:
+                    key.verify(raw[4:], f"{text}\n".encode())
+                    return True
+        return False
 
 
 class SignerKey:
-    """A key that signs; as text `PRIVATE+KEY+NAME+ID+KEY`, as Go's `sumdb/note` writes it.
+    """A key that signs; as text `PRIVATE+KEY+NAME+ID+KEY`, as Go's `sumdb/note` writes it."""
 
-    Raises:
-        BadInput: the package cryptography is missing.
-    """
-
-    def __init__(self, name: str, seed: bytes = b"", algorithm: int = _NOTE) -> None:
-        try:
-            from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-        except ImportError:
-            raise BadInput(
-                "a seal needs the package cryptography: `pip install cryptography`."
-            ) from None
-        made = Ed25519PrivateKey.generate() if not seed else None
-        self._key = made or Ed25519PrivateKey.from_private_bytes(seed)
-        self.public = VerifierKey(name, self._key.public_key().public_bytes_raw(), algorithm)
+    def __init__(self, name: str, seed: bytes = b"") -> None:
+        kind = _ed25519().Ed25519PrivateKey
+        self._key = kind.from_private_bytes(seed) if seed else kind.generate()
+        self.public = VerifierKey(name, self._key.public_key().public_bytes_raw())
 
     def __str__(self) -> str:
-        typed = bytes([self.public.algorithm]) + self._key.private_bytes_raw()
-        return f"PRIVATE+KEY+{self.public.name}+{self.public.id.hex()}+{_base64(typed)}"
+        seed = _base64(bytes([_ED25519]) + self._key.private_bytes_raw())
+        return f"PRIVATE+KEY+{self.public.name}+{self.public.id.hex()}+{seed}"
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -363,33 +344,25 @@ class SignerKey:
         Raises:
             BadInput: it is not one.
         """
-        try:
-            name, _, key = text.strip().removeprefix("PRIVATE+KEY+").split("+", 2)
-            algorithm, *seed = base64.b64decode(key)
-            found = cls(name, bytes(seed), algorithm)
-        except ValueError:
-            found = None
+        name, seed = _parsed(text.removeprefix("PRIVATE+KEY+"))
+        found = cls(name, seed) if len(seed) == HASH else None
         if found is None or str(found) != text.strip():
             raise BadInput("it is not a key that signs.")
         return found
 
     def note(self, checkpoint: Checkpoint) -> str:
-        """The checkpoint with the signature of its log."""
-        return f"{checkpoint.text}\n{self._line(self._key.sign(checkpoint.text.encode()))}"
-
-    def cosignature(self, checkpoint: Checkpoint, at_s: int) -> str:
-        """The line with which a witness says that it saw this checkpoint, and none against it."""
-        signature = self._key.sign(_timed(checkpoint.text, at_s).encode())
-        return self._line(_TIME.pack(at_s) + signature)
-
-    def _line(self, signature: bytes) -> str:
-        public = self.public
-        return f"\N{EM DASH} {public.name} {_base64(public.id + signature)}\n"
+        """The checkpoint, signed."""
+        signature = _base64(self.public.id + self._key.sign(checkpoint.text.encode()))
+        return f"{checkpoint.text}\n\N{EM DASH} {self.public.name} {signature}\n"
 
 
-def _timed(text: str, at_s: int) -> str:
-    return f"cosignature/v1\ntime {at_s}\n{text}"
+def _parsed(text: str) -> tuple[str, bytes]:
+    """Name and bytes of a key in text; empty if it is not one."""
+    name, _, key = text.strip().split("+", 2) if text.count("+") > 1 else ("", "", "")
+    with suppress(ValueError):
+        return name, base64.b64decode(key)[1:]
+    return "", b""
 
 
 def _base64(raw: bytes) -> str:
-    return binascii.b2a_base64(raw, newline=False).decode()
+    return base64.b64encode(raw).decode()

@@ -51,9 +51,8 @@ async def init(
 async def export(
     file: Annotated[Path, argument("FILE", "A new file.")], *, session: Session
 ) -> None:
-    """Write the checkpoint and all facts that it covers into a file, which others can verify alone.
-
-    Whoever has it reads all facts.
+    """Write the last checkpoint and all facts that it covers into a file. Others can verify it
+    alone, and read everything in it.
     """
     if not (note := SealFiles(Store(session.store)).note()):
         raise BadInput("nothing is sealed yet. `ayes seal init` says how.")

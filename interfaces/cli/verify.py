@@ -13,7 +13,7 @@ from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.seal import Checkpoint, VerifierKey
 from ayes.ops.sealing.files import SealFiles, opened, read_key
-from ayes.ops.sealing.verify import difference, exported, exported_facts
+from ayes.ops.sealing.verify import count, difference, exported, exported_facts
 from ayes.schemas.errors import BadFile
 from ayes.schemas.toml_files import read_text
 
@@ -46,17 +46,16 @@ async def verify(
     """Check that all facts are those that were sealed. Exit 1 if not."""
     store = Store(session.store)
     public = VerifierKey.parse(key) if key else read_key(store).public
-    size, last, problem = 0, 0, None
+    size, last, problem = 0, 0, ""
     try:
         sealed = _sealed(SealFiles(store), public, export, checkpoint)
-        size = last = sealed.size
-        async with _facts(session, export) as (facts, log):
-            last = await log.last_seq() if log else size
-            problem = await difference(facts, sealed, SealFiles(store).reading())
+        size = sealed.size
+        async with _facts(session, export) as (facts, last):
+            problem = await difference(facts, sealed, SealFiles(store).reading(public)) or ""
     except BadFile as found:
         problem = str(found)
     if session.json:
-        print_json({"log": public.name, "sealed": size, "facts": last, "problem": problem})
+        print_json({"log": public.name, "sealed": size, "facts": last, "problem": problem or None})
     elif problem:
         print_line(f"differs: {problem}")
     else:
@@ -84,12 +83,12 @@ def _sealed(
 @asynccontextmanager
 async def _facts(
     session: Session, export: Path | None
-) -> AsyncGenerator[tuple[AsyncGenerator[list[RawMessage]], JetStream | None]]:
-    """The facts of an export, or those of the log."""
+) -> AsyncGenerator[tuple[AsyncGenerator[list[RawMessage]], int]]:
+    """The facts of an export or of the log, and how many there are."""
     if export:
         async with aclosing(exported_facts(export)) as facts:
-            yield facts, None
+            yield facts, count(export)
         return
     connecting = JetStream.connect(session.store, url=session.url, role="observer")
     async with connecting as log, aclosing(log.scan_leader(1)) as facts:
-        yield facts, log
+        yield facts, await log.last_seq()

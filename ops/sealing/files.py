@@ -62,13 +62,18 @@ def read_key(store: Store) -> SignerKey:
     Raises:
         BadInput: there is none, or it is not private.
     """
+    file = store.path / KEY
     try:
-        return SignerKey.parse(read_private(store.path / KEY).decode(errors="replace"))
+        text = read_private(file).decode(errors="replace")
     except OSError as problem:
         raise BadInput(
-            f"the log has no key that seals it: {store.path / KEY}: {problem.strerror}. "
-            "`ayes seal init` makes one."
+            f"the log has no key that seals it: {file}: {problem.strerror}. `ayes seal init` makes "
+            "one."
         ) from None
+    try:
+        return SignerKey.parse(text)
+    except BadInput as problem:
+        raise BadFile(str(file), "", str(problem)) from None
 
 
 class SealFiles:
@@ -84,7 +89,7 @@ class SealFiles:
         Raises:
             BadFile: it is missing, or has another length.
         """
-        for written in (width, WIDTH):
+        for written in range(width, WIDTH + 1):  # a later one begins with the same hashes
             with suppress(OSError):
                 hashes = (self.folder / tile_path(level, index, written)).read_bytes()
                 if len(hashes) == written * HASH:
@@ -93,9 +98,11 @@ class SealFiles:
             str(self.folder / tile_path(level, index, width)), "", "it is missing, or not whole."
         )
 
-    def reading(self) -> ReadTile | None:
-        """Reads tiles; None if nothing was sealed here."""
-        return self.tile if self.file.exists() else None
+    def reading(self, key: VerifierKey) -> ReadTile | None:
+        """Reads tiles; None if there are none that were sealed with this key."""
+        with suppress(BadFile):
+            return self.tile if self.checkpoint(key) else None
+        return None
 
     def write(self, tile: Tile) -> None:
         """Write a tile, unless it is there.

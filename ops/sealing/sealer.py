@@ -15,7 +15,7 @@ from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.seal import WIDTH, Checkpoint, MerkleTree, SignerKey, Tile, leaf_hash
 from ayes.ops.inspection.watching import READING_RATE
-from ayes.ops.inspection.witness import Distrusted
+from ayes.ops.inspection.witness import Distrusted, stream_of
 from ayes.ops.sealing.files import SealFiles, read_key
 from ayes.schemas.errors import BadFile, BadInput, LogDamaged
 
@@ -86,7 +86,8 @@ class Sealer:
         await asyncio.to_thread(self._write, self._tree.edge())
 
     async def _check_not_shorter(self, size: int) -> None:
-        if (last := await self._log.last_seq()) < size:
+        stream = await stream_of(self._log, size)
+        if (last := stream["state"]["last_seq"] if stream else 0) < size:
             raise Distrusted(f"the log ends at fact {last:,}, and {size:,} are sealed.")
 
     async def seal(self, until: int) -> None:

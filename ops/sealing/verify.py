@@ -132,7 +132,7 @@ class _Head(Struct):
     format: str = "ayes export 1"
 
 
-class _Line(Struct):
+class _Line(Struct, forbid_unknown_fields=True):
     seq: int
     #: In nanoseconds since 1970; as text, since many programs round numbers of this size.
     time: str
@@ -175,6 +175,12 @@ def exported(file: Path, key: VerifierKey) -> Checkpoint:
             str(file), "", f"it is not an export of `ayes seal export`: {problem}"
         ) from None
     return opened(str(file), head.checkpoint, key)
+
+
+def count(file: Path) -> int:
+    """How many facts an export has, sealed or not."""
+    with file.open("rb") as content:
+        return sum(1 for _ in content) - 1
 
 
 async def exported_facts(file: Path) -> AsyncGenerator[list[RawMessage]]:

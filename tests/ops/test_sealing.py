@@ -7,6 +7,7 @@ import shutil
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import aics_tlog
 import pytest
@@ -24,11 +25,11 @@ from ayes.ledger.seal import Checkpoint, SignerKey
 from ayes.ops.inspection.witness import Distrusted
 from ayes.ops.sealing import files as seal_files
 from ayes.ops.sealing import sealer as sealing
-from ayes.ops.sealing.files import SealFiles
+from ayes.ops.sealing.files import SealFiles, read_key
 from ayes.ops.sealing.sealer import Sealer
 from ayes.ops.sealing.verify import difference
 from ayes.schemas import events as e
-from ayes.schemas.errors import BadFile, LogDamaged
+from ayes.schemas.errors import BadFile, BadInput, LogDamaged
 from ayes.schemas.slots import Slot, ThreadRef
 
 pytestmark = pytest.mark.usefixtures("unhurried")
@@ -66,6 +67,11 @@ class Log:
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read as fast as one can."""
     monkeypatch.setattr(sealing, "READING_RATE", 1e9)
+
+    async def stream_of(log: Log, seen: int) -> dict[str, Any]:
+        return {"state": {"last_seq": await log.last_seq()}}
+
+    monkeypatch.setattr(sealing, "stream_of", stream_of)
 
 
 KEY = SignerKey(f"approvals.example.com/{identity_of(facts(1)[0])}", bytes(range(32)))
@@ -271,6 +277,19 @@ async def test_files_of_the_sealer_that_changed_are_not_taken_for_a_changed_log(
         await verified(facts(600), tmp_path)
 
 
+async def test_tiles_that_were_written_again_show_what_an_older_checkpoint_sealed(tmp_path):
+    await seal(facts(300), tmp_path)
+    note = (tmp_path / "seal/checkpoint").read_text()
+    await seal(facts(310), tmp_path)
+    shutil.rmtree(tmp_path / "seal/tile")
+    await seal(facts(310), tmp_path)
+    files, older = SealFiles(Store(tmp_path)), Checkpoint.parse(note)
+    assert await difference(Log(facts(310)).scan_leader(1), older, files.tile) is None
+    why = await difference(Log(changed(facts(310), 299)).scan_leader(1), older, files.tile)
+    assert why == "fact 299 is not the one that was sealed"
+    assert files.reading(SignerKey("other").public) is None
+
+
 @given(size=st.integers(2, 600), data=st.data())
 async def test_each_random_change_is_noticed(tmp_path_factory, size, data):
     store, log = tmp_path_factory.mktemp("store"), facts(size)
@@ -288,6 +307,24 @@ async def test_each_random_change_is_noticed(tmp_path_factory, size, data):
     ):
         for tiles in (True, False):
             assert await verified(other, store, tiles=tiles)
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "why"),
+    [
+        (str(KEY), 0o644, "can be read by other users"),
+        (str(KEY.public), 0o600, "it is not a key that signs"),
+        ("", 0o600, "it is not a key that signs"),
+        (None, 0, "`ayes seal init` makes one"),
+    ],
+)
+def test_a_key_is_private_and_whole(tmp_path, content, mode, why):
+    file = tmp_path / "seal.key"
+    if content is not None:
+        file.write_text(content)
+        file.chmod(mode)
+    with pytest.raises(BadInput, match=why):
+        read_key(Store(tmp_path))
 
 
 def test_a_site_is_sealed_and_its_auditor_verifies_it_alone(tmp_path, within):
@@ -319,6 +356,9 @@ def test_a_site_is_sealed_and_its_auditor_verifies_it_alone(tmp_path, within):
         f"verified: the first {count} of {count} facts of {origin} are those that were sealed\n",
     )
     lines = export.read_text().splitlines(keepends=True)
+    more = lines[-1].replace(f'"seq":{count}', f'"seq":{count + 1}')
+    (tmp_path / "longer").write_text("".join([*lines, more]))
+    assert f"the first {count} of {count + 1} facts" in within(*alone, tmp_path / "longer").out
     for text, why in (
         ("".join([*lines[:2], *lines[3:]]), "differs: fact 2 is missing\n"),
         ("".join(lines).replace("said.m1", "said.m9"), "differs: the first"),
