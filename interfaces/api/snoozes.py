@@ -21,7 +21,7 @@ from ayes.schemas.slots import CallRef
 router: Final = ApiRouter(tags=["calls"])
 
 
-class Snooze(Struct, frozen=True):
+class SnoozeState(Struct, frozen=True):
     """Whether the visitor has put a pending call aside."""
 
     #: When it comes back; None: it is not put aside.
@@ -44,10 +44,10 @@ async def put_aside(visit: Reading) -> PutAside:
 
 
 @router.get("/calls/{workspace}/{thread}/{call}/snooze")
-async def snooze(ref: Named, visit: Reading) -> Snooze:
+async def snooze(ref: Named, visit: Reading) -> SnoozeState:
     """Until when the visitor has put a pending call aside, and could."""
     entry = await _entry(visit, ref)
-    return Snooze((await _snoozed(visit)).until(entry), latest(entry, visit.reading.now()))
+    return SnoozeState((await _snoozed(visit)).until(entry), latest(entry, visit.reading.now()))
 
 
 class NewSnooze(ApiModel):
@@ -60,7 +60,7 @@ class NewSnooze(ApiModel):
 
 
 @router.put("/calls/{workspace}/{thread}/{call}/snooze")
-async def put(ref: Named, new: NewSnooze, visit: Reading) -> Snooze:
+async def put(ref: Named, new: NewSnooze, visit: Reading) -> SnoozeState:
     """Put a pending call aside: until a time it is in none of the visitor's lists and numbers. For
     nobody else anything changes. It comes back sooner once more people are asked, or it is handed
     to the visitor.
@@ -75,11 +75,11 @@ async def put(ref: Named, new: NewSnooze, visit: Reading) -> Snooze:
         return replace(kept, snoozes=snoozes)
 
     await keep(visit, _person(visit), changed)
-    return Snooze(new.until, latest(entry, now))
+    return SnoozeState(new.until, latest(entry, now))
 
 
 @router.delete("/calls/{workspace}/{thread}/{call}/snooze")
-async def wake(ref: Named, visit: Reading) -> Snooze:
+async def wake(ref: Named, visit: Reading) -> SnoozeState:
     """Bring a call back that the visitor has put aside. Repeating it is safe."""
     entry = await _entry(visit, ref)
 
@@ -87,7 +87,7 @@ async def wake(ref: Named, visit: Reading) -> Snooze:
         return replace(kept, snoozes=tuple(one for one in kept.snoozes if one.call != str(ref)))
 
     await keep(visit, _person(visit), changed)
-    return Snooze(None, latest(entry, visit.reading.now()))
+    return SnoozeState(None, latest(entry, visit.reading.now()))
 
 
 async def snoozed_of(visit: Visit, *, is_needed: bool = False) -> Snoozed:

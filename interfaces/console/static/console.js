@@ -606,7 +606,8 @@ function act(key) {
   const shown = article();
   if (list && named() && shown?.dataset.call !== named()) return say(EARLY);
   if (!shown) return say("There is no call on this page.");
-  const button = find(`[open] [data-key="${key}"]`, shown) ?? find(`[data-key="${key}"]`, shown);
+  const wanted = `[data-key="${key}"]`;
+  const button = ["[open] ", ".decide ", ""].map((place) => find(place + wanted, shown)).find(Boolean);
   const isUnseen = button?.type === "submit" && !button.checkVisibility();
   if (!button || isUnseen) return say("You cannot do that with this call.");
   button.click();
