@@ -40,7 +40,7 @@ async def inbox(
         raise BadInput(f"the inbox is not installed: {INSTALL}.")
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise BadInput("the inbox needs a terminal. `ayes pending` lists the same calls.")
-    from ayes.interfaces.cli.inbox_app import Inbox
+    from ayes.interfaces.cli.screens.inbox import Inbox
 
     async with session.as_reviewer(name) as ledger, PendingView(ledger) as view:
         shown = Inbox(ledger, view, name, choose, query)

@@ -16,7 +16,7 @@ from textual.widgets import TextArea
 from ayes.consumers.pending_view import PendingView
 from ayes.interfaces.cli import inbox as command
 from ayes.interfaces.cli.decide import chosen_calls
-from ayes.interfaces.cli.inbox_app import EARLY, SHOWN_FOR_S, Inbox
+from ayes.interfaces.cli.screens.inbox import EARLY, SHOWN_FOR_S, Inbox
 from ayes.ledger.clients.services import Ledger
 from ayes.schemas.slots import CallRef
 from ayes.schemas.tools import ToolSpec

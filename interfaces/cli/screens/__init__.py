@@ -1,0 +1,1 @@
+"""Commands that take the whole screen, with Textual (extra `inbox`)."""
