@@ -256,7 +256,7 @@ class Checkpoint(NamedTuple):
         """Read a note without its signatures.
 
         Raises:
-            BadInput: it is no checkpoint, or not in its only form.
+            BadInput: it is not a checkpoint, or it is not written as C2SP says.
         """
         text = note.rpartition("\n\n")[0] + "\n"
         try:

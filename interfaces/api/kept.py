@@ -22,20 +22,20 @@ _decoder: Final = msgspec.json.Decoder(Kept)
 
 
 async def kept_for_all(visit: Visit) -> dict[str, Kept]:
-    """What is kept for each person."""
+    """The documents of all people, each with its saved views and snoozes."""
     found = (await (await _bucket(visit)).entries()).items()
     return {key: kept for key, raw in found if (kept := _read(visit, key, raw)) is not None}
 
 
 async def kept_for(visit: Visit, person: str) -> Kept | None:
-    """What is kept for this person; None: nothing."""
+    """The document of this person; None: there is none."""
     key = token("person", plain(person))
     raw, _ = await (await _bucket(visit)).get(key)
     return _read(visit, key, raw)
 
 
 async def keep(visit: Visit, person: str, change: Callable[[Kept], Kept]) -> None:
-    """Replace what is kept for a person; anew if somebody else has replaced it meanwhile."""
+    """Change the document of a person; once more if another request changed it meanwhile."""
     key, bucket, is_saved = token("person", plain(person)), await _bucket(visit), False
     while not is_saved:
         raw, revision = await bucket.get(key)
@@ -46,7 +46,7 @@ async def keep(visit: Visit, person: str, change: Callable[[Kept], Kept]) -> Non
 
 
 def _read(visit: Visit, key: str, raw: bytes) -> Kept | None:
-    """What is kept for a person; None: nothing, or an earlier holder of the name had it kept.
+    """The document of a person; None: there is none, or it is of an earlier holder of the name.
 
     Raises:
         BrokerAway: it is not known yet who holds which name.
