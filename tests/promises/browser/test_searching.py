@@ -112,6 +112,7 @@ async def test_without_a_script_it_is_a_form(shop, visit):
     await page.get_by_label("Search calls").fill("a-17")
     await page.get_by_label("Sort").select_option("due")
     await page.get_by_role("button", name="Search").click()
+    await expect(page.locator(ROWS)).to_have_count(1)
     assert await calls_in(page) == [FIRST]
     await page.goto("/decided?q=by:")
     await expect(page.get_by_role("alert")).to_contain_text("by: at character 1 of the query")
