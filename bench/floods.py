@@ -80,9 +80,15 @@ def _wishing(word: str) -> bytes:
     return encode(ModelReplied(id=word, parts=(Text("x" * 400), Wish("refund", "{}"))))
 
 
+def _made_up(word: str) -> bytes:
+    """A fact as of a newer program, which every worker that reads it parks or passes over."""
+    return msgspec.json.encode({"type": "MadeUp", "v": 1, "id": word})
+
+
 FLOODS: Final[dict[str, Flood]] = {
     "facts": Flood("model", _reply, _nothing(600)),
     "replies": Flood("model", _reply, _wishing),
+    "newer facts": Flood("model", _reply, _made_up),
     "large facts": Flood("model", _reply, _nothing(500_000)),
     "files": Flood("model", lambda one: f"file.{FLOOD}.model.{one}.0", _nothing(128 * 1024)),
     "parked": Flood("model", lambda one: f"parked.model.model.{one}", _nothing(4_000)),

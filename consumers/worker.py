@@ -25,7 +25,7 @@ The rules of this file:
   away keeps the result of a tool that ran out of the ledger.
 * A delivery that cannot be handled is parked with its reason, and the others continue. The operator
   may have it retried; a delivery parked because a newer program wrote it is retried by the first
-  worker that understands it (decision 0017).
+  worker that understands it (decision 0017, newer.py).
 * An error in one part of a worker does not end it: that part is restarted. Only an error that an
   operator must fix ends it.
 """
@@ -53,6 +53,7 @@ from ayes.consumers.effects import (
     SetTimer,
     WritePending,
 )
+from ayes.consumers.newer import NewerFacts, reads_more, why_newer, with_later
 from ayes.consumers.supervision import keep_running
 from ayes.ledger import tracing
 from ayes.ledger.clients.services import Ledger
@@ -83,7 +84,7 @@ from ayes.schemas.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from ayes.schemas.events import Carried, Event
+from ayes.schemas.events import VERSION, Carried, Event
 from ayes.schemas.logs import get_logger
 from ayes.schemas.slots import CallRef, Slot, matches
 
@@ -189,6 +190,7 @@ class Worker[S, W]:
         self._failures: dict[tuple[str, int], int] = {}
         #: By consumer: facts that no program can read.
         self._unreadable: Counter[str] = Counter()
+        self._newer = NewerFacts(ledger)
 
     def stop(self) -> None:
         """Take no more deliveries, finish those in progress, then return from `run`."""
@@ -342,7 +344,11 @@ class Worker[S, W]:
             case Mark() as mark:
                 return await self._obey(mark)
             case Parked(state="again") as parked:
-                reason = await self._settle_fact(await self._original(parked), delivery, place)
+                left = await self._newer.deliver_again(parked) if parked.known else ""
+                handed = await self._original(parked)
+                reason = await self._settle_fact(handed, delivery, place) or left
+                if reason and parked.known:
+                    return with_later(reason)
                 if not reason:
                     # If the broker presumed us dead, another worker may have noted it already.
                     await self._ledger.log.park(structs.replace(parked, state="settled"))
@@ -354,6 +360,9 @@ class Worker[S, W]:
                 return ""  # a login may record any number of them, so none is worth a reading
             case Fact(event=Carried(problem=str(problem))) if problem:
                 return self._void(place[0], problem)
+            case Fact(event=Carried()) as newer:
+                await self._newer.put_aside(place[0], newer, delivery.tries)
+                return ""
             case Fact() | TimerFired() as handed:
                 return await self._settle_fact(handed, delivery, place)
 
@@ -380,9 +389,7 @@ class Worker[S, W]:
         self, handed: Delivered, delivery: Delivery, place: tuple[str, int]
     ) -> str:
         if isinstance(handed, Fact) and isinstance(handed.event, Carried):
-            return (
-                handed.event.problem or f"a {handed.event.type} of version {handed.event.v} {NEWER}"
-            )
+            return handed.event.problem or why_newer(handed)
         if DURABLES[place[0]].only_again and delivery.tries == 1:
             return ""
         if delivery.tries > max(MAX_DELIVERIES, DURABLES[place[0]].max_deliveries):
@@ -516,7 +523,13 @@ class Worker[S, W]:
             case Parked() as again:
                 tries = again.tries + delivery.tries
                 parked = structs.replace(
-                    again, state="parked", reason=reason, tries=tries, parked_at=now, newer=newer
+                    again,
+                    state="parked",
+                    reason=reason,
+                    tries=tries,
+                    parked_at=now,
+                    newer=newer,
+                    known=VERSION if again.known else {},
                 )
             case TimerFired(call, seq):
                 parked = Parked(durable, seq, str(call), reason, delivery.tries, now)
@@ -571,9 +584,10 @@ class Worker[S, W]:
 
     async def _retry_newer_of(self, durable: str) -> None:
         for parked in await self._ledger.log.parked(durable):
-            if parked.is_newer and parked.state == "parked" and parked.mark is None:
+            if parked.is_newer and parked.is_waiting:
                 handed = await self._original(parked)
-                if isinstance(handed, Fact) and isinstance(handed.event, Event):
+                is_read = isinstance(handed, Fact) and isinstance(handed.event, Event)
+                if reads_more(parked.known) if parked.known else is_read:
                     # If several workers start at once, one of them wins.
                     await self._ledger.log.park(structs.replace(parked, state="again"))
 

@@ -195,9 +195,8 @@ class Memory:
             durable.offer(subject, TimerFired(call, next(self._due), self._now(), trace))
 
     async def park(self, parked: Parked) -> bool:
-        subject = (
-            f"parked.{subscriptions.DURABLES[parked.consumer].role}.{parked.consumer}.{parked.seq}"
-        )
+        role, word = subscriptions.DURABLES[parked.consumer].role, f"{parked.seq}"
+        subject = f"parked.{role}.{parked.consumer}.{word}{'-later' if parked.known else ''}"
         standing = self._parked.pop(subject, None)
         if parked.number and (standing is None or standing.number != parked.number):
             if standing is not None:

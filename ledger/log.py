@@ -130,6 +130,9 @@ class Parked(Struct, frozen=True):
     #: The last token of its subject, as its writer chose it.
     word: str = ""
     mark: Mark | None = None
+    #: Not empty: it stands for all later facts, too, that a program with these versions, by type,
+    #: cannot read.
+    known: dict[str, int] = {}
 
     @property
     def is_open(self) -> bool:
@@ -137,9 +140,14 @@ class Parked(Struct, frozen=True):
         return self.state != "settled" and not (self.mark and self.mark.what == "drop")
 
     @property
+    def is_waiting(self) -> bool:
+        """Whether nobody has had it tried again, or dropped it."""
+        return self.state == "parked" and self.mark is None
+
+    @property
     def is_newer(self) -> bool:
         # Older entries say so in the reason alone.
-        return self.newer or self.reason.endswith(NEWER)
+        return self.newer or bool(self.known) or self.reason.endswith(NEWER)
 
 
 NEWER: Final = "is newer than this program"

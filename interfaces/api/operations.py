@@ -64,7 +64,7 @@ def _parked(one: Parked) -> ParkedDelivery:
         ParkedDelivery,
         one,
         standing=standing(one),
-        is_open=one.is_open and one.mark is None and one.state == "parked",
+        is_open=one.is_waiting,
         said=one.mark.reason if one.mark else "",
     )
 

@@ -671,7 +671,8 @@ class JetStream:
         standing = _parked(last) if last else None
         if last is None or not isinstance(standing, log.Parked) or not standing.consumer:
             return last.seq if last else 0
-        if standing.seq == parked.seq or not standing.is_open:
+        is_same = (standing.seq, standing.known) == (parked.seq, parked.known)
+        if is_same or not standing.is_open:
             return standing.number
         mark = await self.leaders_message(
             subscriptions.PARKED,

@@ -17,12 +17,13 @@ from program import in_process
 from running import working
 from until import until
 
+from ayes.consumers import newer
 from ayes.consumers import worker as worker_module
 from ayes.consumers.effects import Append, Effect
 from ayes.consumers.worker import Worker
 from ayes.ledger import clock
 from ayes.ledger.clients.services import Ledger
-from ayes.ledger.log import Delivered, EventLog, Mark, Parked, Recorded, TimerFired
+from ayes.ledger.log import NEWER, Delivered, EventLog, Mark, Parked, Recorded, TimerFired
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import described, uses
 from ayes.ledger.subscriptions import DURABLES, MAX_PARKED, PARKED, PARKED_BYTES
@@ -32,6 +33,7 @@ from ayes.schemas import events as e
 from ayes.schemas.backoff import Backoff
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import LedgerFull
+from ayes.schemas.events import VERSION
 from ayes.schemas.slots import CallRef, ThreadRef
 
 THREAD = ThreadRef("shop", "t1")
@@ -178,6 +180,7 @@ async def test_what_a_newer_program_wrote_is_tried_again_by_it(port, ledger, mon
     gate = Mending(is_mended=True)
     async with working(Worker(ledger, gate)):
         found = await until_parked(port, "parked", "parked", "parked")
+    found.sort(key=lambda one: one.seq)
     assert [one.newer for one in found] == [True, True, False]
     await port.mark(Mark("gate", found[1].number, "drop", clock.now()))
     # So an upgrade reads it.
@@ -189,6 +192,95 @@ async def test_what_a_newer_program_wrote_is_tried_again_by_it(port, ledger, mon
         await until_parked(port, "parked", "parked", "settled")
     assert [one.seq for one in gate.handed] == [1]
     assert [one.seq for one in await port.parked()] == [3]
+
+
+@pytest.mark.log("jetstream")  # the twin decodes a fact when it is recorded, and not again
+async def test_what_was_passed_over_is_tried_again_by_a_newer_program(port, ledger, monkeypatch):
+    """Of the facts of newer programs some are parked, and one more entry stands for all later
+    ones. An upgrade delivers what it reads of them; what is still newer is left standing.
+    """
+    monkeypatch.setattr(newer, "MAX_NEWER", 2)
+    with monkeypatch.context() as older:
+        older.setitem(VERSION, "ToolRequested", 0)
+        for number in range(5):
+            await wish(port, ledger, number)
+        made_up = b'{"type":"MadeUp","v":1,"id":"x"}'
+        await port.append(THREAD.call("c5").requested, made_up, "x5")
+        gate = Mending(is_mended=True)
+        for number in 6, 7:  # and again after a restart
+            async with working(Worker(ledger, gate)):
+                await wish(port, ledger, number)
+                await until(lambda: is_acknowledged(port, "gate"))
+                found = await until_parked(port, "parked", "parked", "parked")
+            found.sort(key=lambda one: one.seq)
+            assert [(one.seq, one.newer, bool(one.known)) for one in found] == [
+                (1, True, False),
+                (2, True, False),
+                (3, True, True),
+            ]
+        # The same program does not try them again, whoever asks for it.
+        await port.mark(Mark("gate", found[2].number, "retry", clock.now()))
+        async with working(Worker(ledger, gate)):
+            await until(lambda: is_acknowledged(port, "gate"))
+            await until(lambda: is_numbered_anew(port, found[2].number))
+        assert gate.handed == []
+        found = await port.parked(whole=True)
+        assert "later ones that are not listed: a ToolRequested" in found[2].reason
+    async with working(Worker(ledger, gate), Worker(ledger, gate)):
+        await until_parked(port, *["settled"] * 2, "parked", *["settled"] * 4)
+    assert {one.seq for one in gate.handed} == {1, 2, 3, 4, 5, 7, 8}
+    [left] = await port.parked()
+    assert (left.seq, left.known["ToolRequested"]) == (3, 1)
+    assert left.reason.endswith(f"a MadeUp of version 1 {NEWER}")
+    # Nothing more is read of what it stands for, so the next start does nothing.
+    handed = len(gate.handed)
+    async with working(Worker(ledger, gate)):
+        await wish(port, ledger, 8)
+        await until(lambda: is_acknowledged(port, "gate"))
+    assert [one.number for one in await port.parked()] == [left.number]
+    assert len(gate.handed) == handed + 1
+
+
+@pytest.mark.log("jetstream")
+async def test_what_is_passed_over_after_a_drop_is_parked_again(port, ledger, monkeypatch):
+    """What an operator dropped stands for nothing that comes later."""
+    monkeypatch.setattr(newer, "MAX_NEWER", 1)
+    monkeypatch.setitem(VERSION, "ToolRequested", 0)
+    gate = Mending(is_mended=True)
+    async with working(Worker(ledger, gate)):
+        for number in range(3):
+            await wish(port, ledger, number)
+        found = await until_parked(port, "parked", "parked")
+        await until(lambda: is_acknowledged(port, "gate"))
+        for one in found:
+            await port.mark(Mark("gate", one.number, "drop", clock.now()))
+        await wish(port, ledger, 3)
+        await until(lambda: is_acknowledged(port, "gate"))
+    assert [one.seq for one in await port.parked()] == [4]
+
+
+async def test_two_entries_of_one_fact_have_places_of_their_own(port):
+    """One that stands for later facts is not replaced by one that stands for itself alone."""
+    alone = Parked("gate", 7, ONE.requested.subject, f"a X of version 1 {NEWER}", 1, clock.now())
+    await port.park(structs.replace(alone, known=VERSION))
+    await port.park(alone)
+    assert sorted(bool(one.known) for one in await port.parked()) == [False, True]
+
+
+async def wish(port: EventLog, ledger: Ledger, number: int) -> None:
+    raw = codec.encode(ledger.with_envelope(WISH))
+    await port.append(THREAD.call(f"c{number}").requested, raw, f"x{number}")
+
+
+async def is_acknowledged(port: EventLog, durable: str) -> bool:
+    found = await port.progress(durable)
+    return found is not None and not found.waiting and not found.in_hand
+
+
+async def is_numbered_anew(port: EventLog, number: int) -> bool:
+    return all((one.number, one.state) != (number, "parked") for one in await port.parked()) and (
+        all(one.state == "parked" for one in await port.parked())
+    )
 
 
 async def test_a_failing_part_does_not_end_a_worker(port, ledger, monkeypatch):

@@ -1,0 +1,121 @@
+"""Facts that a newer program wrote: parked, or passed over, and tried again by a program that reads
+them (decision 0017).
+
+Of each consumer some are parked one by one. Whoever records more of them, of a type that is made up
+for example, would take all its places and then hold it up (decision 0071). So one more entry stands
+for all later ones, and these are acknowledged. It has the versions of the program that parked it: a
+program that reads more delivers again what lies between.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import aclosing
+from functools import partial
+from typing import Final
+
+from msgspec import structs
+
+from ayes.ledger.clients.services import Ledger
+from ayes.ledger.log import NEWER, Parked
+from ayes.ledger.patience import while_away
+from ayes.ledger.subscriptions import DURABLES, kind_of
+from ayes.schemas.codec import Fact
+from ayes.schemas.errors import LedgerFull
+from ayes.schemas.events import VERSION, Carried, Event
+from ayes.schemas.logs import get_logger
+
+_log: Final = get_logger("ayes.consumers.newer")
+
+#: The facts of newer programs that a consumer has parked one by one.
+MAX_NEWER: Final = 100
+
+
+def why_newer(fact: Fact) -> str:
+    """Why this program cannot read a fact; empty if it can, or if no program can."""
+    match fact.event:
+        case Carried(type=kind, v=version, problem=""):
+            return f"a {kind} of version {version} {NEWER}"
+        case _:
+            return ""
+
+
+def reads_more(known: Mapping[str, int]) -> bool:
+    """Whether this program reads facts that one with these versions does not."""
+    return any(version > known.get(kind, -1) for kind, version in VERSION.items())
+
+
+def with_later(reason: str) -> str:
+    """The reason of an entry that stands for later facts too."""
+    return f"this fact and later ones that are not listed: {reason}"
+
+
+class NewerFacts:
+    """What a worker does with them."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        #: By consumer: what it has parked of newer programs, as of the last look, and how many
+        #: looks were begun.
+        self._parked: dict[str, list[Parked]] = {}
+        self._looks = 0
+        self._looking = asyncio.Lock()
+
+    async def put_aside(self, durable: str, fact: Fact, tries: int) -> None:
+        """Park a fact that this program cannot read, unless a parked entry stands for it.
+
+        Raises:
+            Unavailable: the broker does not answer, or has no room for it.
+        """
+        looks = self._looks
+        async with self._looking:
+            if self._looks == looks:  # none was begun since this fact was delivered
+                self._looks += 1
+                found = await self._ledger.log.parked(durable)
+                self._parked[durable] = [one for one in found if one.is_newer]
+            parked = self._parked.setdefault(durable, [])
+            if any(_stands_for(one, fact) for one in parked):
+                return
+            why, now = why_newer(fact), self._ledger.now()
+            one = Parked(durable, fact.seq, fact.slot.subject, why, tries, now, newer=True)
+            if len(parked) >= MAX_NEWER:
+                one = structs.replace(one, reason=with_later(why), known=VERSION)
+            _log.error("parked", reason=one.reason, subject=one.subject)
+            await self._ledger.log.park(one)
+            parked.append(one)
+
+    async def deliver_again(self, marker: Parked) -> str:
+        """Deliver again what this program reads of the later facts that an entry stands for.
+
+        Most were never handled; one that was changes nothing.
+
+        Returns: why one of them still cannot be read; empty if all can.
+
+        Raises:
+            Unavailable: the broker does not answer.
+        """
+        subjects, left = DURABLES[kind_of(marker.consumer)].subjects, ""
+        async with aclosing(self._ledger.replay(marker.seq + 1, *subjects)) as facts:
+            async for fact in facts:
+                left = left or why_newer(fact)
+                if isinstance(fact.event, Event) and _is_beyond(marker.known, fact):
+                    why, now = "an older program passed it over", self._ledger.now()
+                    again = Parked(
+                        marker.consumer, fact.seq, fact.slot.subject, why, 0, now, state="again"
+                    )
+                    # There is room for it once those before it are handled.
+                    await while_away(partial(self._ledger.log.park, again), of=LedgerFull)
+        return left
+
+
+def _stands_for(parked: Parked, fact: Fact) -> bool:
+    return parked.is_waiting and fact.seq >= parked.seq and _is_beyond(parked.known, fact)
+
+
+def _is_beyond(known: Mapping[str, int], fact: Fact) -> bool:
+    """Whether a program with these versions cannot read a fact. None: there is no such program."""
+    match fact.event:
+        case Carried(type=kind, v=version):
+            pass
+        case Event(v=version):
+            kind = type(fact.event).__name__
+    return bool(known) and version > known.get(kind, -1)
