@@ -272,7 +272,8 @@ class Stumbling:
         if seen == self.over and self.left:
             self.left -= 1
             raise LookupError("no such reason")
-        return [Append(seen.decided, e.Withdrawn())]
+        is_ended = isinstance(handed, Fact) and isinstance(handed.event, e.Withdrawn)
+        return [] if is_ended else [Append(seen.decided, e.Withdrawn())]
 
     async def execute(self, ledger: Ledger, work: Never) -> Never:
         raise AssertionError
