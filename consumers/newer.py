@@ -16,13 +16,14 @@ from typing import Final
 from msgspec import structs
 
 from ayes.ledger.clients.services import Ledger
-from ayes.ledger.log import NEWER, Parked
+from ayes.ledger.log import NEWER, Delivered, Delivery, Parked
 from ayes.ledger.patience import while_away
 from ayes.ledger.subscriptions import DURABLES, kind_of
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import LedgerFull
 from ayes.schemas.events import VERSION, Carried, Event
 from ayes.schemas.logs import get_logger
+from ayes.schemas.slots import Slot
 
 _log: Final = get_logger("ayes.consumers.newer")
 
@@ -86,7 +87,8 @@ class NewerFacts:
     async def deliver_again(self, marker: Parked) -> str:
         """Deliver again what this program reads of the later facts that an entry stands for.
 
-        Most were never handled; one that was changes nothing.
+        A program that reads them may have run beside the older one, so some were handled
+        (`was_handled`).
 
         Returns: why one of them still cannot be read; empty if all can.
 
@@ -105,6 +107,25 @@ class NewerFacts:
                     # There is room for it once those before it are handled.
                     await while_away(partial(self._ledger.log.park, again), of=LedgerFull)
         return left
+
+    async def was_handled(self, delivery: Delivery, handed: Delivered) -> bool:
+        """Whether something was recorded because of a fact that `deliver_again` has delivered.
+
+        Then another worker has it, or had it, which may be at work: a claim without a result says
+        nothing about a death here. Ask this once the state is loaded: who claims it later than that
+        is met at the slot.
+
+        Raises:
+            Unavailable: the broker does not answer.
+        """
+        match delivery.handed, handed:
+            case Parked(tries=0), Fact(
+                slot=Slot(thread=str(thread)) as slot, event=Event(id=id_)
+            ) if thread and delivery.tries == 1:
+                facts = await self._ledger.read(slot.call_ref or slot.thread_ref)
+                return any(isinstance(one.event, Event) and one.event.cause == id_ for one in facts)
+            case _:
+                return False
 
 
 def _stands_for(parked: Parked, fact: Fact) -> bool:

@@ -402,6 +402,8 @@ class Worker[S, W]:
             seen = await self._reaction.load(ledger, handed)
             # Again: had the lease ended before that load, it might show a living worker's claim.
             self._check_lease(place)
+            if load == 0 and await self._newer.was_handled(delivery, handed):
+                return ""
             steps = self._reaction.decide(seen, handed)
             again = await self._carry_out(steps, handed)
             if again is None:

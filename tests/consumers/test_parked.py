@@ -242,6 +242,27 @@ async def test_what_was_passed_over_is_tried_again_by_a_newer_program(port, ledg
 
 
 @pytest.mark.log("jetstream")
+async def test_what_another_worker_has_is_not_begun_again(port, ledger, monkeypatch):
+    """A program that reads it ran beside the older one and is at work on it. To react to its claim,
+    as if it had died, would put a call in doubt that runs.
+    """
+    monkeypatch.setattr(newer, "MAX_NEWER", 0)
+    with monkeypatch.context() as older:
+        older.setitem(VERSION, "ToolRequested", 0)
+        await wish(port, ledger, 0)
+        wished = await wish(port, ledger, 1)
+        async with working(Worker(ledger, Mending())):
+            await until(lambda: is_acknowledged(port, "gate"))
+    taken = e.ToolStarted(digest="d", idempotency_key="x", cause=wished)
+    await ledger.append(THREAD.call("c1").claim(1), taken)
+    gate = Mending(is_mended=True)
+    async with working(Worker(ledger, gate)):
+        await until_parked(port, "settled", "settled")
+    assert await is_decided(port, THREAD.call("c0"))
+    assert not await is_decided(port, THREAD.call("c1"))
+
+
+@pytest.mark.log("jetstream")
 async def test_what_is_passed_over_after_a_drop_is_parked_again(port, ledger, monkeypatch):
     """What an operator dropped stands for nothing that comes later."""
     monkeypatch.setattr(newer, "MAX_NEWER", 1)
@@ -267,9 +288,11 @@ async def test_two_entries_of_one_fact_have_places_of_their_own(port):
     assert sorted(bool(one.known) for one in await port.parked()) == [False, True]
 
 
-async def wish(port: EventLog, ledger: Ledger, number: int) -> None:
-    raw = codec.encode(ledger.with_envelope(WISH))
-    await port.append(THREAD.call(f"c{number}").requested, raw, f"x{number}")
+async def wish(port: EventLog, ledger: Ledger, number: int) -> str:
+    """Records a request; returns its id."""
+    event = ledger.with_envelope(WISH)
+    await port.append(THREAD.call(f"c{number}").requested, codec.encode(event), f"x{number}")
+    return event.id
 
 
 async def is_acknowledged(port: EventLog, durable: str) -> bool:
