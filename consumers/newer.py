@@ -8,6 +8,7 @@ program that reads more delivers again what lies between.
 """
 
 import asyncio
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from contextlib import aclosing
 from functools import partial
@@ -55,11 +56,11 @@ class NewerFacts:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        #: By consumer: what it has parked of newer programs, as of the last look, and how many
-        #: looks were begun.
-        self._parked: dict[str, list[Parked]] = {}
-        self._looks = 0
-        self._looking = asyncio.Lock()
+        #: By consumer: what it has parked of newer programs, as of the last look; how many looks
+        #: were begun; and one at a time.
+        self._parked = defaultdict[str, list[Parked]](list)
+        self._looks = Counter[str]()
+        self._looking = defaultdict[str, asyncio.Lock](asyncio.Lock)
 
     async def put_aside(self, durable: str, fact: Fact, tries: int) -> None:
         """Park a fact that this program cannot read, unless a parked entry stands for it.
@@ -67,13 +68,14 @@ class NewerFacts:
         Raises:
             Unavailable: the broker does not answer, or has no room for it.
         """
-        looks = self._looks
-        async with self._looking:
-            if self._looks == looks:  # none was begun since this fact was delivered
-                self._looks += 1
+        looks = self._looks[durable]
+        async with self._looking[durable]:
+            if self._looks[durable] == looks:  # none was begun since this fact was delivered
+                self._looks[durable] += 1
+                self._parked[durable] = []  # a look that fails shows nothing that stands for it
                 found = await self._ledger.log.parked(durable)
                 self._parked[durable] = [one for one in found if one.is_newer]
-            parked = self._parked.setdefault(durable, [])
+            parked = self._parked[durable]
             if any(_stands_for(one, fact) for one in parked):
                 return
             why, now = why_newer(fact), self._ledger.now()

@@ -280,6 +280,20 @@ async def test_what_is_passed_over_after_a_drop_is_parked_again(port, ledger, mo
     assert [one.seq for one in await port.parked()] == [4]
 
 
+async def test_each_consumer_is_looked_at_for_itself(port, ledger, monkeypatch):
+    """A look at what one has parked says nothing about what was dropped of another's."""
+    monkeypatch.setattr(newer, "MAX_NEWER", 0)
+    facts = newer.NewerFacts(ledger)
+    fact = Fact(1, clock.now(), ONE.requested, e.Carried("MadeUp", b"{}"))
+    await facts.put_aside("gate", fact, 1)
+    [one] = await port.parked("gate")
+    await port.mark(Mark("gate", one.number, "drop", clock.now()))
+    later = structs.replace(fact, seq=2)
+    names = ("queue", "queue", "gate")  # the third one comes before the second one's look
+    await asyncio.gather(*(facts.put_aside(name, later, 1) for name in names))
+    assert [found.seq for found in await port.parked("gate")] == [2]
+
+
 async def test_two_entries_of_one_fact_have_places_of_their_own(port):
     """One that stands for later facts is not replaced by one that stands for itself alone."""
     alone = Parked("gate", 7, ONE.requested.subject, f"a X of version 1 {NEWER}", 1, clock.now())
