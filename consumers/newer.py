@@ -14,7 +14,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import Final
 
-from msgspec import structs
+from msgspec import UNSET, structs
 
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import NEWER, Delivered, Delivery, Parked
@@ -111,11 +111,12 @@ class NewerFacts:
         return left
 
     async def was_handled(self, delivery: Delivery, handed: Delivered) -> bool:
-        """Whether something was recorded because of a fact that `deliver_again` has delivered.
+        """Whether a worker of this kind recorded something because of a fact that `deliver_again`
+        has delivered.
 
-        Then another worker has it, or had it, which may be at work: a claim without a result says
-        nothing about a death here. Ask this once the state is loaded: who claims it later than that
-        is met at the slot.
+        Then it has it, or had it, and may be at work: a claim without a result says nothing about a
+        death here. Ask this once the state is loaded: who claims it later than that is met at the
+        slot.
 
         Raises:
             Unavailable: the broker does not answer.
@@ -125,9 +126,15 @@ class NewerFacts:
                 slot=Slot(thread=str(thread)) as slot, event=Event(id=id_)
             ) if thread and delivery.tries == 1:
                 facts = await self._ledger.read(slot.call_ref or slot.thread_ref)
-                return any(isinstance(one.event, Event) and one.event.cause == id_ for one in facts)
+                return any(self._is_because_of(one.event, id_) for one in facts)
             case _:
                 return False
+
+    def _is_because_of(self, event: Event | Carried, cause: str) -> bool:
+        """Whether a worker of this kind recorded it because of the fact with this id."""
+        if not isinstance(event, Event) or event.by is UNSET:
+            return False
+        return event.cause == cause and event.by.kind == self._ledger.author.kind
 
 
 def _stands_for(parked: Parked, fact: Fact) -> bool:

@@ -250,15 +250,19 @@ async def test_what_another_worker_has_is_not_begun_again(port, ledger, monkeypa
     with monkeypatch.context() as older:
         older.setitem(VERSION, "ToolRequested", 0)
         await wish(port, ledger, 0)
-        wished = await wish(port, ledger, 1)
+        wished, other = await wish(port, ledger, 1), await wish(port, ledger, 2)
         async with working(Worker(ledger, Mending())):
             await until(lambda: is_acknowledged(port, "gate"))
     taken = e.ToolStarted(digest="d", idempotency_key="x", cause=wished)
     await ledger.append(THREAD.call("c1").claim(1), taken)
+    # That a worker of another kind has reacted says nothing about this one.
+    told = e.ToolStarted(digest="d", idempotency_key="x", cause=other, by=e.Author("queue", "q"))
+    await ledger.append(THREAD.call("c2").claim(1), told)
     gate = Mending(is_mended=True)
     async with working(Worker(ledger, gate)):
-        await until_parked(port, "settled", "settled")
+        await until_parked(port, "settled", "settled", "settled")
     assert await is_decided(port, THREAD.call("c0"))
+    assert await is_decided(port, THREAD.call("c2"))
     assert not await is_decided(port, THREAD.call("c1"))
 
 
