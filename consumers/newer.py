@@ -1,15 +1,15 @@
 """Facts that a newer program wrote: parked, or passed over, and tried again by a program that reads
 them (decision 0017).
 
-Of each consumer some are parked one by one. Whoever records more of them, of a type that is made up
-for example, would take all its places and then hold it up (decision 0071). So one more entry stands
-for all later ones, and these are acknowledged. It has the versions of the program that parked it: a
-program that reads more delivers again what lies between.
+A consumer parks the first hundred of them, each in an entry of its own. Whoever records more, of a
+type that is made up for example, would take all its places and then hold it up (decision 0071). So
+one more entry stands for all later ones, and these are acknowledged. It has the versions of the
+program that parked it: a program that reads more delivers again what lies between.
 """
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from functools import partial
 from typing import Final
@@ -23,12 +23,9 @@ from ayes.ledger.subscriptions import DURABLES, kind_of
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import LedgerFull
 from ayes.schemas.events import VERSION, Carried, Event
-from ayes.schemas.logs import get_logger
 from ayes.schemas.slots import Slot
 
-_log: Final = get_logger("ayes.consumers.newer")
-
-#: The facts of newer programs that a consumer has parked one by one.
+#: The facts of newer programs that a consumer parks each in an entry of its own.
 MAX_NEWER: Final = 100
 
 
@@ -54,8 +51,9 @@ def with_later(reason: str) -> str:
 class NewerFacts:
     """What a worker does with them."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, park: Callable[[Parked], Awaitable[None]]) -> None:
         self._ledger = ledger
+        self._park = park
         #: By consumer: what it has parked of newer programs, as of the last look; how many looks
         #: were begun; and one at a time.
         self._parked = defaultdict[str, list[Parked]](list)
@@ -82,8 +80,7 @@ class NewerFacts:
             one = Parked(durable, fact.seq, fact.slot.subject, why, tries, now, newer=True)
             if len(parked) >= MAX_NEWER:
                 one = structs.replace(one, reason=with_later(why), known=VERSION)
-            _log.error("parked", reason=one.reason, subject=one.subject)
-            await self._ledger.log.park(one)
+            await self._park(one)
             parked.append(one)
 
     async def deliver_again(self, marker: Parked) -> str:
@@ -138,11 +135,15 @@ class NewerFacts:
 
 
 def _stands_for(parked: Parked, fact: Fact) -> bool:
-    return parked.is_waiting and fact.seq >= parked.seq and _is_beyond(parked.known, fact)
+    if parked.seq == fact.seq:  # a worker that parked it died before the acknowledgement
+        return True
+    return parked.is_waiting and parked.seq < fact.seq and _is_beyond(parked.known, fact)
 
 
 def _is_beyond(known: Mapping[str, int], fact: Fact) -> bool:
-    """Whether a program with these versions cannot read a fact. None: there is no such program."""
+    """Whether a program with these versions cannot read a fact. An entry without versions stands
+    for its own fact alone, so nothing is beyond it.
+    """
     match fact.event:
         case Carried(type=kind, v=version):
             pass

@@ -190,7 +190,7 @@ class Worker[S, W]:
         self._failures: dict[tuple[str, int], int] = {}
         #: By consumer: facts that no program can read.
         self._unreadable: Counter[str] = Counter()
-        self._newer = NewerFacts(ledger)
+        self._newer = NewerFacts(ledger, self._note)
 
     def stop(self) -> None:
         """Take no more deliveries, finish those in progress, then return from `run`."""
@@ -517,7 +517,7 @@ class Worker[S, W]:
         )
 
     async def _park(self, durable: str, delivery: Delivery, reason: str) -> None:
-        now, newer = self._ledger.now(), reason.endswith(NEWER)
+        now = self._ledger.now()
         match delivery.handed:
             case Mark() as mark:
                 _log.error("the operator's mark failed", number=mark.number, reason=reason)
@@ -530,16 +530,17 @@ class Worker[S, W]:
                     reason=reason,
                     tries=tries,
                     parked_at=now,
-                    newer=newer,
+                    newer=reason.endswith(NEWER),
                     known=VERSION if again.known else {},
                 )
             case TimerFired(call, seq):
                 parked = Parked(durable, seq, str(call), reason, delivery.tries, now)
             case Fact(seq, _, slot):
-                parked = Parked(
-                    durable, seq, slot.subject, reason, delivery.tries, now, newer=newer
-                )
-        _log.error("parked", reason=reason, subject=parked.subject)
+                parked = Parked(durable, seq, slot.subject, reason, delivery.tries, now)
+        await self._note(parked)
+
+    async def _note(self, parked: Parked) -> None:
+        _log.error("parked", reason=parked.reason, subject=parked.subject)
         await self._ledger.log.park(parked)
 
     # --------------------------------------------------------------------------- parked deliveries

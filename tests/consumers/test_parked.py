@@ -3,7 +3,7 @@
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Never
@@ -218,7 +218,7 @@ async def test_what_was_passed_over_is_tried_again_by_a_newer_program(port, ledg
                 (2, True, False),
                 (3, True, True),
             ]
-        # The same program does not try them again, whoever asks for it.
+        # The same program does not try them again, also if an operator has the entry retried.
         await port.mark(Mark("gate", found[2].number, "retry", clock.now()))
         async with working(Worker(ledger, gate)):
             await until(lambda: is_acknowledged(port, "gate"))
@@ -287,7 +287,7 @@ async def test_what_is_passed_over_after_a_drop_is_parked_again(port, ledger, mo
 async def test_each_consumer_is_looked_at_for_itself(port, ledger, monkeypatch):
     """A look at what one has parked says nothing about what was dropped of another's."""
     monkeypatch.setattr(newer, "MAX_NEWER", 0)
-    facts = newer.NewerFacts(ledger)
+    facts = newer.NewerFacts(ledger, parking(port))
     fact = Fact(1, clock.now(), ONE.requested, e.Carried("MadeUp", b"{}"))
     await facts.put_aside("gate", fact, 1)
     [one] = await port.parked("gate")
@@ -296,6 +296,30 @@ async def test_each_consumer_is_looked_at_for_itself(port, ledger, monkeypatch):
     names = ("queue", "queue", "gate")  # the third one comes before the second one's look
     await asyncio.gather(*(facts.put_aside(name, later, 1) for name in names))
     assert [found.seq for found in await port.parked("gate")] == [2]
+
+
+async def test_what_is_parked_already_is_not_parked_once_more(port, ledger, monkeypatch):
+    """A worker died after it parked a fact and before it acknowledged it: delivered again, to a
+    worker of another process, the fact needs no entry that would stand for it once more.
+    """
+    monkeypatch.setattr(newer, "MAX_NEWER", 2)
+    facts = [Fact(seq, clock.now(), ONE.requested, e.Carried("MadeUp", b"{}")) for seq in (1, 2, 3)]
+    for tries in 1, 2:
+        worker = newer.NewerFacts(ledger, parking(port))
+        for fact in facts:
+            await worker.put_aside("gate", fact, tries)
+        assert [(one.seq, bool(one.known)) for one in await port.parked("gate")] == [
+            (1, False),
+            (2, False),
+            (3, True),
+        ]
+
+
+def parking(port: EventLog) -> Callable[[Parked], Awaitable[None]]:
+    async def park(parked: Parked) -> None:
+        await port.park(parked)
+
+    return park
 
 
 async def test_two_entries_of_one_fact_have_places_of_their_own(port):
