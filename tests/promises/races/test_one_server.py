@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import resource
 import signal
 import socket
@@ -162,7 +163,10 @@ def test_a_broker_that_ends_too_often_is_left_with_its_last_words(tmp_path, with
     ended = within("up", "--store", store, "--workers", "none", "--json")
     assert ended.code == 75
     message = ended.problem["message"]
-    assert message.startswith("the broker ended by itself 2 times within 5 minutes (exit code 2)")
+    # 2, or -11: Go's runtime may fail while it prints the threads.
+    assert re.match(
+        r"the broker ended by itself 2 times within 5 minutes \(exit code (2|-11)\)", message
+    )
     assert "SIGQUIT: quit" in message
     assert "Traceback" not in ended.err
 
