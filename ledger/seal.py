@@ -5,6 +5,7 @@ Pure. The forms are those of transparency logs, so programs of others check them
     the tree and proofs           RFC 6962, section 2.1
     its tiles                     c2sp.org/tlog-tiles, without bundles of entries
     checkpoints and keys          c2sp.org/tlog-checkpoint, c2sp.org/signed-note
+    signatures of witnesses       c2sp.org/tlog-cosignature, with Ed25519
 
 Fact n of the log is leaf n - 1 of the tree. A leaf holds the digest of the fact's payload and not
 the payload, so a proof is short whatever the fact holds.
@@ -14,6 +15,7 @@ import base64
 import struct
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import UTC, datetime
 from hashlib import sha256
 from types import ModuleType
 from typing import Final, NamedTuple, Self
@@ -211,8 +213,8 @@ def _root_of(entry: bytes, index: int, size: int, proof: list[bytes]) -> bytes:
 
 def is_consistent(old: int, old_root: bytes, size: int, root: bytes, proof: list[bytes]) -> bool:
     """Whether a proof shows that one tree begins with all leaves of the other."""
-    if old == 0:
-        return not proof
+    if old in {0, size}:
+        return not proof and (old < size or old_root == root)
     try:
         return old <= size and _roots_of(old, old_root, size, proof) == (old_root, root)
     except ValueError:  # of another length
@@ -264,13 +266,14 @@ class Checkpoint(NamedTuple):
             found = cls(origin, int(size), base64.b64decode(root))
         except ValueError:
             found = None
-        if found is None or found.text != text or len(found.root) != HASH:
+        if found is None or found.text != text or len(found.root) != HASH or found.size < 0:
             raise BadInput("it is not a checkpoint (c2sp.org/tlog-checkpoint).")
         return found
 
 
-#: The first byte of a key.
+#: The first byte of a key: of a log, or of a witness.
 _ED25519: Final = 1
+_COSIGNATURE: Final = 4
 
 
 def _ed25519() -> ModuleType:
@@ -291,51 +294,102 @@ class VerifierKey(NamedTuple):
     public: bytes
 
     @property
+    def kind(self) -> int:
+        return _ED25519
+
+    @property
     def id(self) -> bytes:
-        return sha256(f"{self.name}\n".encode() + bytes([_ED25519]) + self.public).digest()[:4]
+        return sha256(f"{self.name}\n".encode() + bytes([self.kind]) + self.public).digest()[:4]
 
     def __str__(self) -> str:
-        return f"{self.name}+{self.id.hex()}+{_base64(bytes([_ED25519]) + self.public)}"
+        return f"{self.name}+{self.id.hex()}+{_base64(bytes([self.kind]) + self.public)}"
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read a key.
 
         Raises:
-            BadInput: it is not one, or not of Ed25519.
+            BadInput: it is not one, or not of this kind.
         """
         found = cls(*_parsed(text))
         if str(found) != text.strip() or len(found.public) != HASH:
-            raise BadInput(f"{text[:200]!r} is not a key. It looks like NAME+1a2b3c4d+AQ…=.")
+            start = _base64(bytes([found.kind, 0, 0]))[:2]
+            raise BadInput(f"{text[:200]!r} is not a key. It looks like NAME+1a2b3c4d+{start}…=.")
         return found
 
     def signed(self, note: str) -> bool:
-        """Whether this key has signed the note. Signatures of others do not matter."""
+        """Whether this key has signed the note. Signatures of others do not matter; a wrong one
+        with the name and number of this key does.
+        """
+        found = self._signatures(note)
+        return bool(found) and all(self._verifies(one, note) for one in found)
+
+    def _signatures(self, note: str) -> list[bytes]:
+        """What is said to be signed with this key."""
+        head, found = f"\N{EM DASH} {self.name} ", list[bytes]()
+        for line in note.rpartition("\n\n")[2].split("\n"):
+            with suppress(ValueError):
+                if line.startswith(head):
+                    found.append(base64.b64decode(line.removeprefix(head), validate=True))
+        return [raw[4:] for raw in found if raw[:4] == self.id]
+
+    def _verifies(self, signature: bytes, note: str) -> bool:
+        return self._is_of(signature, _text_of(note))
+
+    def _is_of(self, signature: bytes, message: bytes) -> bool:
         key = _ed25519().Ed25519PublicKey.from_public_bytes(self.public)
         from cryptography.exceptions import InvalidSignature
 
-        text, _, lines = note.rpartition("\n\n")
-        head = f"\N{EM DASH} {self.name} "
-        for line in lines.split("\n"):
-            with suppress(InvalidSignature, ValueError):
-                raw = base64.b64decode(line.removeprefix(head), validate=True)
-                if line.startswith(head) and raw[:4] == self.id:
-                    key.verify(raw[4:], f"{text}\n".encode())
-                    return True
-        return False
+        try:
+            key.verify(signature, message)
+        except InvalidSignature:
+            return False
+        return True
 
 
-class SignerKey:
+class WitnessKey(VerifierKey):
+    """The public key of a witness, whose signatures have a time."""
+
+    @property
+    def kind(self) -> int:
+        return _COSIGNATURE
+
+    def signed_at(self, note: str) -> datetime | None:
+        """When this key has signed the note; None if it has not."""
+        if not self.signed(note):
+            return None
+        with suppress(OverflowError, ValueError):  # a time that no calendar has
+            return datetime.fromtimestamp(int.from_bytes(self._signatures(note)[0][:8]), UTC)
+        return None
+
+    def _verifies(self, signature: bytes, note: str) -> bool:
+        return self._is_of(signature[8:], _cosigned(signature[:8], _text_of(note)))
+
+
+def _text_of(note: str) -> bytes:
+    """What the signatures of a note are for."""
+    return f"{note.rpartition('\n\n')[0]}\n".encode()
+
+
+def _cosigned(time: bytes, text: bytes) -> bytes:
+    return b"cosignature/v1\ntime %d\n" % int.from_bytes(time) + text
+
+
+class _PrivateKey:
     """A key that signs; as text `PRIVATE+KEY+NAME+ID+KEY`, as Go's `sumdb/note` writes it."""
 
     def __init__(self, name: str, seed: bytes = b"") -> None:
         kind = _ed25519().Ed25519PrivateKey
+        self._name = name
         self._key = kind.from_private_bytes(seed) if seed else kind.generate()
-        self.public = VerifierKey(name, self._key.public_key().public_bytes_raw())
+
+    @property
+    def public(self) -> VerifierKey:
+        return VerifierKey(self._name, self._key.public_key().public_bytes_raw())
 
     def __str__(self) -> str:
-        seed = _base64(bytes([_ED25519]) + self._key.private_bytes_raw())
-        return f"PRIVATE+KEY+{self.public.name}+{self.public.id.hex()}+{seed}"
+        seed = _base64(bytes([self.public.kind]) + self._key.private_bytes_raw())
+        return f"PRIVATE+KEY+{self._name}+{self.public.id.hex()}+{seed}"
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -350,10 +404,29 @@ class SignerKey:
             raise BadInput("it is not a key that signs.")
         return found
 
+    def _line(self, signature: bytes) -> str:
+        return f"\N{EM DASH} {self._name} {_base64(self.public.id + signature)}\n"
+
+
+class SignerKey(_PrivateKey):
+    """The key of a log."""
+
     def note(self, checkpoint: Checkpoint) -> str:
         """The checkpoint, signed."""
-        signature = _base64(self.public.id + self._key.sign(checkpoint.text.encode()))
-        return f"{checkpoint.text}\n\N{EM DASH} {self.public.name} {signature}\n"
+        return f"{checkpoint.text}\n{self._line(self._key.sign(checkpoint.text.encode()))}"
+
+
+class CosignerKey(_PrivateKey):
+    """The key of a witness."""
+
+    @property
+    def public(self) -> WitnessKey:
+        return WitnessKey(self._name, self._key.public_key().public_bytes_raw())
+
+    def line(self, checkpoint: Checkpoint, at: datetime) -> str:
+        """The line by which the witness signs a checkpoint, for the end of its note."""
+        time = int(at.timestamp()).to_bytes(8)
+        return self._line(time + self._key.sign(_cosigned(time, checkpoint.text.encode())))
 
 
 def _parsed(text: str) -> tuple[str, bytes]:

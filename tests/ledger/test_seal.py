@@ -16,7 +16,15 @@ from ayes.ledger import seal
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import RawMessage, identity_of
 from ayes.ledger.nats.jetstream import JetStream, _nanoseconds
-from ayes.ledger.seal import Checkpoint, MerkleTree, Proofs, SignerKey, VerifierKey
+from ayes.ledger.seal import (
+    Checkpoint,
+    CosignerKey,
+    MerkleTree,
+    Proofs,
+    SignerKey,
+    VerifierKey,
+    WitnessKey,
+)
 from ayes.schemas import events as e
 from ayes.schemas.errors import BadInput
 from ayes.schemas.slots import ThreadRef
@@ -24,6 +32,8 @@ from ayes.schemas.slots import ThreadRef
 SIZES = (1, 2, 3, 255, 256, 257, 1000, 65_535, 65_536, 65_537)
 ORIGIN = "approvals.example.com/0123456789abcdef0123456789abcdef"
 KEY = SignerKey(ORIGIN, bytes(range(32)))
+WITNESS = CosignerKey("witness.example.org/w1", bytes(range(1, 33)))
+AT = datetime(2026, 11, 27, 8, 30, 15, tzinfo=UTC)
 
 
 def entries(count: int) -> list[bytes]:
@@ -142,6 +152,8 @@ def test_a_proof_shows_one_thing_only(size, data):
             assert not holds(entry, tree.root(), [*proof[:gone], bytes(32), *proof[gone + 1 :]])
     assert not seal.is_included(seal.leaf_hash(leaves[at]), size, size, tree.root(), [])
     assert seal.is_consistent(0, b"", size, tree.root(), [])
+    assert not seal.is_consistent(0, b"", size, tree.root(), [bytes(32)])
+    assert not seal.is_consistent(0, b"", 0, tree.root(), [])
     assert not seal.is_consistent(size + 1, tree.root(), size, tree.root(), [])
 
 
@@ -160,13 +172,43 @@ def test_a_stranger_takes_checkpoint_and_key():
     assert str(SignerKey.parse(f"{KEY}\n")) == str(KEY)
 
 
+def test_a_stranger_takes_what_a_witness_signed_and_when():
+    checkpoint = Checkpoint(ORIGIN, 257, grown(entries(257))[0].root())
+    note = KEY.note(checkpoint) + WITNESS.line(checkpoint, AT)
+    _, theirs = aics_tlog.checkpoint.checkpoint_from_note(note)
+    log, witness = map(aics_tlog.parse_vkey, map(str, (KEY.public, WITNESS.public)))
+    found = aics_tlog.verify_checkpoint(theirs, log, [witness], 1)
+    assert (found.ok, found.timestamps) == (True, {WITNESS.public.name: int(AT.timestamp())})
+    assert (KEY.public.signed(note), WITNESS.public.signed_at(note)) == (True, AT)
+    assert WitnessKey.parse(str(WITNESS.public)) == WITNESS.public
+    assert str(CosignerKey.parse(str(WITNESS))) == str(WITNESS)
+    other = CosignerKey("witness.example.org/w2", bytes(range(1, 33))).public
+    assert other.signed_at(note) is WITNESS.public.signed_at(KEY.note(checkpoint)) is None
+    with pytest.raises(BadInput, match=r"not a key. It looks like NAME\+1a2b3c4d\+BA…=."):
+        WitnessKey.parse(str(KEY.public))
+    with pytest.raises(BadInput, match="not a key that signs"):
+        CosignerKey.parse(str(KEY))
+
+
 def test_no_bit_of_a_checkpoint_can_be_changed():
     checkpoint = Checkpoint(ORIGIN, 257, bytes(range(32)))
-    note = KEY.note(checkpoint)
-    for at, one in enumerate(note.encode()):
-        changed = note.encode()[:at] + bytes([one ^ 1]) + note.encode()[at + 1 :]
-        text = changed.decode(errors="replace")
-        assert not KEY.public.signed(text), text
+    line = WITNESS.line(checkpoint, AT)
+    for key, note in (
+        (KEY.public, KEY.note(checkpoint)),
+        (WITNESS.public, f"{checkpoint.text}\n{line}"),
+    ):
+        assert key.signed(note)
+        for at, one in enumerate(note.encode()):
+            changed = note.encode()[:at] + bytes([one ^ 1]) + note.encode()[at + 1 :]
+            text = changed.decode(errors="replace")
+            assert not key.signed(text), text
+
+
+def test_a_wrong_signature_of_a_known_key_is_not_mended_by_a_right_one():
+    checkpoint, other = Checkpoint(ORIGIN, 257, bytes(32)), Checkpoint(ORIGIN, 258, bytes(32))
+    note, wrong = KEY.note(checkpoint), KEY.note(other).rpartition("\n\n")[2]
+    assert not KEY.public.signed(note + wrong)
+    assert KEY.public.signed(note + WITNESS.line(checkpoint, AT))
 
 
 @pytest.mark.parametrize(
@@ -174,6 +216,7 @@ def test_no_bit_of_a_checkpoint_can_be_changed():
     [
         "",
         "log\n3\n",
+        f"log\n-3\n{base64.b64encode(bytes(32)).decode()}\n",
         f"log\n03\n{base64.b64encode(bytes(32)).decode()}\n",
         f"log\n3\n{base64.b64encode(bytes(31)).decode()}\n",
         f"log\n3\n{base64.b64encode(bytes(32)).decode()[:-2]}B=\n",
