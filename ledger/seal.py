@@ -312,7 +312,8 @@ class VerifierKey(NamedTuple):
             BadInput: it is not one, or not of this kind.
         """
         found = cls(*_parsed(text))
-        if str(found) != text.strip() or len(found.public) != HASH:
+        is_whole = str(found) == text.strip() and len(found.public) == HASH
+        if not is_whole or found.name.split() != [found.name]:
             start = _base64(bytes([found.kind, 0, 0]))[:2]
             raise BadInput(f"{text[:200]!r} is not a key. It looks like NAME+1a2b3c4d+{start}…=.")
         return found
@@ -321,17 +322,18 @@ class VerifierKey(NamedTuple):
         """Whether this key has signed the note. Signatures of others do not matter; a wrong one
         with the name and number of this key does.
         """
-        found = self._signatures(note)
-        return bool(found) and all(self._verifies(one, note) for one in found)
+        found = self.lines(note)
+        return bool(found) and all(self._verifies(one, note) for one in found.values())
 
-    def _signatures(self, note: str) -> list[bytes]:
-        """What is said to be signed with this key."""
-        head, found = f"\N{EM DASH} {self.name} ", list[bytes]()
+    def lines(self, note: str) -> dict[str, bytes]:
+        """The lines of a note that have the name and number of this key, and their signatures."""
+        head, found = f"\N{EM DASH} {self.name} ", dict[str, bytes]()
         for line in note.rpartition("\n\n")[2].split("\n"):
             with suppress(ValueError):
-                if line.startswith(head):
-                    found.append(base64.b64decode(line.removeprefix(head), validate=True))
-        return [raw[4:] for raw in found if raw[:4] == self.id]
+                raw = base64.b64decode(line.removeprefix(head), validate=True)
+                if line.startswith(head) and raw[:4] == self.id:
+                    found[f"{line}\n"] = raw[4:]
+        return found
 
     def _verifies(self, signature: bytes, note: str) -> bool:
         return self._is_of(signature, _text_of(note))
@@ -358,8 +360,9 @@ class WitnessKey(VerifierKey):
         """When this key has signed the note; None if it has not."""
         if not self.signed(note):
             return None
-        with suppress(OverflowError, ValueError):  # a time that no calendar has
-            return datetime.fromtimestamp(int.from_bytes(self._signatures(note)[0][:8]), UTC)
+        time = max(one[:8] for one in self.lines(note).values())
+        with suppress(OverflowError, ValueError, OSError):  # a time that no calendar has
+            return datetime.fromtimestamp(int.from_bytes(time), UTC)
         return None
 
     def _verifies(self, signature: bytes, note: str) -> bool:
@@ -375,7 +378,7 @@ def _cosigned(time: bytes, text: bytes) -> bytes:
     return b"cosignature/v1\ntime %d\n" % int.from_bytes(time) + text
 
 
-class _PrivateKey:
+class PrivateKey:
     """A key that signs; as text `PRIVATE+KEY+NAME+ID+KEY`, as Go's `sumdb/note` writes it."""
 
     def __init__(self, name: str, seed: bytes = b"") -> None:
@@ -408,7 +411,7 @@ class _PrivateKey:
         return f"\N{EM DASH} {self._name} {_base64(self.public.id + signature)}\n"
 
 
-class SignerKey(_PrivateKey):
+class SignerKey(PrivateKey):
     """The key of a log."""
 
     def note(self, checkpoint: Checkpoint) -> str:
@@ -416,7 +419,7 @@ class SignerKey(_PrivateKey):
         return f"{checkpoint.text}\n{self._line(self._key.sign(checkpoint.text.encode()))}"
 
 
-class CosignerKey(_PrivateKey):
+class CosignerKey(PrivateKey):
     """The key of a witness."""
 
     @property

@@ -51,6 +51,7 @@ _CHAPTERS: Final[dict[str, dict[str, _Entry]]] = {
         "demo": _Entry("demo", "Run a small agent that asks before it acts."),
         "setup": _Entry("setup", "Create the streams and consumers on a broker of your own."),
         "seal": _Entry("seal", "Seal the log, so that others notice a change.", is_group=True),
+        "witness": _Entry("witness", "Sign what others seal.", is_group=True),
         "backup": _Entry("backup", "Write the log into a file, while it is in use."),
         "restore": _Entry("backup", "Restore a backup into an empty ledger."),
         "tool": _Entry("tools", "Declare and list the tools of a workspace.", is_group=True),

@@ -29,8 +29,7 @@ async def init(
     session: Session,
 ) -> None:
     """Make the key that seals the log of a store. From its next start on `ayes up` seals it."""
-    if not name.isprintable() or not name or {*name} & {*" +/\n"}:
-        raise BadInput(f"{name!r} is not a name for a key: it has no spaces, + or /.")
+    checked_name(name, " +/")
     store = Store(session.store)
     async with JetStream.connect(session.store, url=session.url, role="observer") as log:
         identity, (number, _) = await log.identity(), await accepted(log)
@@ -62,3 +61,15 @@ async def export(
         {"file": str(file), "facts": size},
         f"{size:,} facts are in {file}. Next: ayes verify --export {file} --key KEY",
     )
+
+
+def checked_name(name: str, forbidden: str) -> str:
+    """The name of a key.
+
+    Raises:
+        BadInput: it has one of these characters, or others than a line of a note may have.
+    """
+    if not name.isprintable() or not name or {*name} & {*forbidden}:
+        no = " or ".join(", ".join(["spaces", *forbidden.strip()]).rsplit(", ", 1))
+        raise BadInput(f"{name!r} is not a name for a key: it has no {no}.")
+    return name

@@ -14,6 +14,7 @@ import os
 import shutil
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Final
 
 from ayes.ledger.nats.credentials import Store, open_own, read_private
@@ -21,6 +22,7 @@ from ayes.ledger.seal import (
     HASH,
     WIDTH,
     Checkpoint,
+    PrivateKey,
     ReadTile,
     SignerKey,
     Tile,
@@ -41,18 +43,14 @@ def make_key(store: Store, origin: str) -> SignerKey:
     Raises:
         BadInput: there is one already.
     """
-    key = SignerKey(origin)
+    key, file = SignerKey(origin), store.path / KEY
     try:
-        made = open_own(store.path / KEY, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        write_key(file, key)
     except FileExistsError:
         raise BadInput(
-            f"{store.path / KEY} is there already. To begin another seal, move it away together "
-            f"with {store.path / 'seal'}, and keep both: they prove what was sealed until then."
+            f"{file} is there already. To begin another seal, move it away together with "
+            f"{store.path / 'seal'}, and keep both: they prove what was sealed until then."
         ) from None
-    with os.fdopen(made, "w") as file:
-        file.write(f"{key}\n")
-        file.flush()
-        os.fsync(file.fileno())
     return key
 
 
@@ -62,16 +60,37 @@ def read_key(store: Store) -> SignerKey:
     Raises:
         BadInput: there is none, or it is not private.
     """
-    file = store.path / KEY
+    return parsed_key(store.path / KEY, SignerKey, "`ayes seal init` makes one.")
+
+
+def write_key(file: Path, key: PrivateKey) -> None:
+    """Write a key that signs into a new file.
+
+    Raises:
+        FileExistsError: there is one already.
+    """
+    with os.fdopen(open_own(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w") as written:
+        written.write(f"{key}\n")
+        written.flush()
+        os.fsync(written.fileno())
+
+
+def parsed_key[K: PrivateKey](file: Path, kind: type[K], hint: str) -> K:
+    """The key of a file.
+
+    Args:
+        hint: how a missing one is made, as a sentence.
+
+    Raises:
+        BadInput: there is none, or it is not private.
+        BadFile: it is not a key of this kind.
+    """
     try:
         text = read_private(file).decode(errors="replace")
     except OSError as problem:
-        raise BadInput(
-            f"the log has no key that seals it: {file}: {problem.strerror}. `ayes seal init` makes "
-            "one."
-        ) from None
+        raise BadInput(f"there is no key that signs: {file}: {problem.strerror}. {hint}") from None
     try:
-        return SignerKey.parse(text)
+        return kind.parse(text)
     except BadInput as problem:
         raise BadFile(str(file), "", str(problem)) from None
 
