@@ -6,6 +6,7 @@ Pure. The forms are those of transparency logs, so programs of others check them
     its tiles                     c2sp.org/tlog-tiles, without bundles of entries
     checkpoints and keys          c2sp.org/tlog-checkpoint, c2sp.org/signed-note
     signatures of witnesses       c2sp.org/tlog-cosignature, with Ed25519
+    which of them are enough      c2sp.org/tlog-policy, without groups in groups
 
 Fact n of the log is leaf n - 1 of the tree. A leaf holds the digest of the fact's payload and not
 the payload, so a proof is short whatever the fact holds.
@@ -367,6 +368,46 @@ class WitnessKey(VerifierKey):
 
     def _verifies(self, signature: bytes, note: str) -> bool:
         return self._is_of(signature[8:], _cosigned(signature[:8], _text_of(note)))
+
+
+class WitnessPolicy(NamedTuple):
+    """Whose signatures a checkpoint should have, and how many of them."""
+
+    witnesses: tuple[WitnessKey, ...] = ()
+    quorum: int = 0
+
+    def signed(self, note: str) -> dict[str, datetime]:
+        """The names of the witnesses that signed a note, and when they did."""
+        found = ((one.name, one.signed_at(note)) for one in self.witnesses)
+        return {name: at for name, at in found if at}
+
+    def is_met(self, note: str) -> bool:
+        return len(self.signed(note)) >= self.quorum
+
+    def text(self, log: VerifierKey) -> str:
+        """The policy as a file, for programs of others too."""
+        names = [f"w{number}" for number in range(1, len(self.witnesses) + 1)]
+        keys = zip(names, self.witnesses, strict=True)
+        lines = [f"log {log}", *(f"witness {name} {key}" for name, key in keys)]
+        if names:
+            lines.append(f"group enough {self.quorum} {' '.join(names)}")
+        return "\n".join([*lines, f"quorum {'enough' if names else 'none'}", ""])
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read what `text` has written.
+
+        Raises:
+            BadInput: it has something else for a key.
+        """
+        witnesses, quorum = list[WitnessKey](), 0
+        for line in text.splitlines():
+            match line.split():
+                case ["witness", _, key]:
+                    witnesses.append(WitnessKey.parse(key))
+                case ["group", _, count, *_] if count.isdecimal():
+                    quorum = int(count)
+        return cls(tuple(witnesses), quorum)
 
 
 def _text_of(note: str) -> bytes:

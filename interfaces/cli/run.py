@@ -152,7 +152,7 @@ async def work(
                     each=watched.hear,
                 )
             )
-            await stack.enter_async_context(sealing(chosen, store=store, url=url))
+            await stack.enter_async_context(sealing(chosen, said.seal, store=store, url=url))
             return stack.pop_all(), watched, failed
 
     # All of it: the broker or its leader may be gone again between two steps.
@@ -222,7 +222,7 @@ def sections_of(store: Path | None, given: Path | None, kinds: Collection[str]) 
         BadFile: as of `settings_of`.
     """
     wanted = {kind: sections for kind, sections in SECTIONS.items() if kind in kinds}
-    found = settings_of(store, given, "console", *chain(*wanted.values()))
+    found = settings_of(store, given, "console", "seal", *chain(*wanted.values()))
     for kind, sections in wanted.items():
         needed(found.first_of(sections), sections[0], f"the worker {kind}")
     return found

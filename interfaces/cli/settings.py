@@ -14,6 +14,7 @@ from ayes.interfaces.aap.settings import ProviderSettings
 from ayes.interfaces.access.openid import OpenIdSettings
 from ayes.interfaces.mcp.settings import GatewaySettings
 from ayes.ledger.nats.credentials import Store
+from ayes.ops.sealing.witnesses import SealSettings
 from ayes.ops.slack_settings import SlackSettings
 from ayes.schemas.errors import BadInput
 from ayes.schemas.files import is_there
@@ -36,6 +37,7 @@ class Settings(Sections):
     oncall: OnCallBySchedule | None = None
     mcp: GatewaySettings | None = None
     aap: ProviderSettings | None = None
+    seal: SealSettings | None = None
 
     @property
     def console_url(self) -> str:

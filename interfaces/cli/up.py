@@ -123,7 +123,7 @@ async def up(
         beside = {"webhooks": endpoints.path, "sealer": Store(store).path / seal_files.KEY}
         chosen += [kind for kind, file in beside.items() if is_there(file)]
     sign_in = ("openid",) if with_console else ()
-    said = settings_of(store, settings, "console", *sign_in, *chain(*SECTIONS.values()))
+    said = settings_of(store, settings, "console", "seal", *sign_in, *chain(*SECTIONS.values()))
     for kind, sections in SECTIONS.items():
         if kind in chosen:
             needed(said.first_of(sections), sections[0], f"the worker {kind}")
@@ -173,7 +173,7 @@ async def up(
                     each=watched.hear,
                 )
                 failed = await stack.enter_async_context(run)
-                await stack.enter_async_context(sealing(chosen, store=own.store))
+                await stack.enter_async_context(sealing(chosen, said.seal, store=own.store))
                 link = probes = None
                 notes: list[str] = []
                 if listen is not None:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -11,7 +12,7 @@ from ayes.interfaces.cli.terminal.output import print_json, print_line
 from ayes.ledger.log import RawMessage
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.seal import Checkpoint, VerifierKey
+from ayes.ledger.seal import VerifierKey, WitnessKey, WitnessPolicy
 from ayes.ops.sealing.files import SealFiles, opened, read_key
 from ayes.ops.sealing.verify import count, difference, exported, exported_facts
 from ayes.schemas.errors import BadFile
@@ -25,7 +26,7 @@ app: Final = commands()
     examples="""
     ayes verify
     ayes verify --checkpoint kept-by-the-auditor --key approvals.example.com/…
-    ayes verify --export ledger-2026.jsonl --key approvals.example.com/…
+    ayes verify --witness witness.example.org/w1+…
     """,
 )
 async def verify(
@@ -40,22 +41,33 @@ async def verify(
     key: Annotated[
         str | None, option("--key", "KEY", "The sealer's public key; by default that of the store.")
     ] = None,
+    witness: Annotated[
+        list[str] | None,
+        option("--witness", "KEY", "The public key of a witness that may have signed. Repeatable."),
+    ] = None,
     *,
     session: Session,
 ) -> int:
-    """Check that all facts are those that were sealed. Exit 1 if not."""
+    """Check that all facts are those that were sealed, and by whom it was witnessed. Exit 1 if
+    facts differ, or no witness of those given has signed.
+    """
     store = Store(session.store)
     public = VerifierKey.parse(key) if key else read_key(store).public
-    size, last, problem = 0, 0, ""
+    asked = WitnessPolicy(tuple(map(WitnessKey.parse, witness or ())))
+    size, last, problem, signed = 0, 0, "", dict[str, datetime]()
     try:
-        sealed = _sealed(SealFiles(store), public, export, checkpoint)
-        size = sealed.size
+        where, note = _sealed(SealFiles(store), export, checkpoint)
+        sealed = opened(where, note, public)
+        size, signed = sealed.size, asked.signed(note)
         async with _facts(session, export) as (facts, last):
             problem = await difference(facts, sealed, SealFiles(store).reading(public)) or ""
+        if witness and not (signed or problem):
+            problem = f"{where}: no witness of those given has signed it"
     except BadFile as found:
         problem = str(found)
     if session.json:
-        print_json({"log": public.name, "sealed": size, "facts": last, "problem": problem or None})
+        found = {"log": public.name, "sealed": size, "facts": last, "problem": problem or None}
+        print_json(found | {"witnesses": signed})
     elif problem:
         print_line(f"differs: {problem}")
     else:
@@ -63,21 +75,22 @@ async def verify(
             f"verified: the first {size:,} of {last:,} facts of {public.name} are those that were "
             "sealed"
         )
+        if witness:
+            times = (f"{name} at {at:%Y-%m-%d %H:%M:%S} UTC" for name, at in signed.items())
+            print_line(f"signed by {len(signed)} of {len(witness)} witnesses: {', '.join(times)}")
     return 1 if problem else 0
 
 
-def _sealed(
-    files: SealFiles, key: VerifierKey, export: Path | None, checkpoint: Path | None
-) -> Checkpoint:
-    """What the facts are compared with."""
+def _sealed(files: SealFiles, export: Path | None, checkpoint: Path | None) -> tuple[str, str]:
+    """The file with what the facts are compared with, and the signed checkpoint in it."""
     if checkpoint:
-        return opened(str(checkpoint), read_text(checkpoint), key)
+        return str(checkpoint), read_text(checkpoint)
     if export:
-        return exported(export, key)
-    if (sealed := files.checkpoint(key)) is None:
+        return str(export), exported(export)
+    if not (note := files.note()):
         why = "there is none: nothing was sealed yet, or the files of the sealer are gone."
         raise BadFile(str(files.file), "", why)
-    return sealed
+    return str(files.file), note
 
 
 @asynccontextmanager

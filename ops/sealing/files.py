@@ -2,6 +2,8 @@
 
     seal.key               the key that signs, readable by its owner only
     seal/checkpoint        what was sealed last (c2sp.org/tlog-checkpoint)
+    seal/witnessed         what enough witnesses signed last, if that is another checkpoint
+    seal/policy            who they are, as of the sealer's last start (c2sp.org/tlog-policy)
     seal/tile/0/000 …      the tiles (c2sp.org/tlog-tiles)
 
 A file is whole or absent, and a tile never changes. So a process may be killed at any moment, and
@@ -27,6 +29,7 @@ from ayes.ledger.seal import (
     SignerKey,
     Tile,
     VerifierKey,
+    WitnessPolicy,
     tile_path,
 )
 from ayes.schemas.errors import BadFile, BadInput
@@ -142,9 +145,16 @@ class SealFiles:
 
     def note(self) -> str:
         """The signed checkpoint; empty if there is none."""
-        with suppress(FileNotFoundError):
-            return self.file.read_text(errors="replace")
-        return ""
+        return _text(self.file)
+
+    def policy(self) -> WitnessPolicy:
+        """Whose signatures it should have."""
+        return WitnessPolicy.parse(_text(self.folder / "policy"))
+
+    def witnessed(self, policy: WitnessPolicy) -> str:
+        """The last checkpoint that enough witnesses signed; empty if there is none."""
+        notes = [self.note(), _text(self.folder / "witnessed")]
+        return next(filter(policy.is_met, notes), "")
 
     def checkpoint(self, key: VerifierKey) -> Checkpoint | None:
         """What was sealed last; None if nothing was.
@@ -154,7 +164,14 @@ class SealFiles:
         """
         return opened(str(self.file), note, key) if (note := self.note()) else None
 
-    def publish(self, note: str) -> None:
+    def set_policy(self, policy: WitnessPolicy, log: VerifierKey) -> None:
+        if _text(self.folder / "policy") != (text := policy.text(log)):
+            write_atomically(self.folder / "policy", text.encode())
+
+    def publish(self, note: str, policy: WitnessPolicy) -> None:
+        """Replace the checkpoint. The last one that enough witnesses signed is kept."""
+        if not policy.is_met(note) and policy.is_met(before := self.note()):
+            write_atomically(self.folder / "witnessed", before.encode())
         write_atomically(self.file, note.encode())
 
     @asynccontextmanager
@@ -168,6 +185,12 @@ class SealFiles:
             yield
         finally:
             os.close(lock)
+
+
+def _text(file: Path) -> str:
+    with suppress(FileNotFoundError):
+        return file.read_text(errors="replace")
+    return ""
 
 
 def _locked(lock: int) -> bool:

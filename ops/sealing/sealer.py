@@ -1,7 +1,8 @@
 """The sealer: it follows a log and signs, once a second, a checkpoint over all of its facts.
 
 It only reads the log. Tiles are written before the checkpoint that names them, so after a kill it
-goes on from its last checkpoint.
+goes on from its last checkpoint. Witnesses sign a checkpoint before it is written, so after a kill
+they may be ahead of the file, and never of the log.
 """
 
 import asyncio
@@ -11,12 +12,23 @@ from pathlib import Path
 from typing import Final
 
 from ayes.consumers.supervision import keep_running
+from ayes.consumers.webhooks.requests import Sender
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.seal import WIDTH, Checkpoint, MerkleTree, SignerKey, Tile, leaf_hash
+from ayes.ledger.seal import (
+    WIDTH,
+    Checkpoint,
+    MerkleTree,
+    Proofs,
+    SignerKey,
+    Tile,
+    WitnessPolicy,
+    leaf_hash,
+)
 from ayes.ops.inspection.watching import READING_RATE
 from ayes.ops.inspection.witness import Distrusted, stream_of
 from ayes.ops.sealing.files import SealFiles, read_key
+from ayes.ops.sealing.witnesses import AskedWitness, SealSettings
 from ayes.schemas.errors import BadFile, BadInput, LogDamaged
 
 #: A fact that can be read may still be lost in a power failure, so it is sealed a second later.
@@ -25,12 +37,17 @@ EVERY_S: Final = 1.0
 
 @asynccontextmanager
 async def sealing(
-    kinds: Collection[str], *, store: Path | str | None = None, url: str | None = None
+    kinds: Collection[str],
+    settings: SealSettings | None = None,
+    *,
+    store: Path | str | None = None,
+    url: str | None = None,
 ) -> AsyncGenerator[None]:
     """Seal the log during the block, if these workers are to. The others go on if it fails.
 
     Raises:
-        BadInput: the store has no key, or the login reads some workspaces alone.
+        BadInput: the store has no key, the login reads some workspaces alone, or the packages for
+            asking witnesses are not installed.
     """
     if "sealer" not in kinds:
         yield
@@ -39,7 +56,8 @@ async def sealing(
     async with JetStream.connect(store, url=url, role="observer", name="sealer") as log:
         if log.connection.login.workspaces:
             raise BadInput("a login with some workspaces cannot seal a log: it does not read all.")
-        task = asyncio.create_task(keep_running("sealer", Sealer(log, files, key).run, ends=()))
+        sealer = Sealer(log, files, key, settings)
+        task = asyncio.create_task(keep_running("sealer", sealer.run, ends=()))
         try:
             yield
         finally:
@@ -49,9 +67,19 @@ async def sealing(
 
 
 class Sealer:
-    def __init__(self, log: JetStream, files: SealFiles, key: SignerKey) -> None:
+    def __init__(
+        self,
+        log: JetStream,
+        files: SealFiles,
+        key: SignerKey,
+        settings: SealSettings | None = None,
+    ) -> None:
         self._log, self._files, self._key = log, files, key
         self._tree = MerkleTree()
+        self._settings = settings
+        self._sender = Sender() if settings else None
+        self._policy = settings.policy if settings else WitnessPolicy()
+        self._witnesses = list[AskedWitness]()
 
     async def run(self) -> None:
         async with self._files.alone():
@@ -84,19 +112,28 @@ class Sealer:
                 "log, or tiles are damaged. `ayes verify` says which."
             )
         await asyncio.to_thread(self._write, self._tree.edge())
+        await asyncio.to_thread(self._files.set_policy, self._policy, self._key.public)
+        if self._settings and self._sender:
+            self._witnesses = [
+                AskedWitness(one, self._sender, self._files.note(), size)
+                for one in self._settings.witnesses
+            ]
 
-    async def _check_not_shorter(self, size: int) -> None:
+    async def _check_not_shorter(self, size: int, witness: str = "") -> None:
         stream = await stream_of(self._log, size)
         if (last := stream["state"]["last_seq"] if stream else 0) < size:
-            raise Distrusted(f"the log ends at fact {last:,}, and {size:,} are sealed.")
+            by = f" The witness {witness} signed them." if witness else ""
+            raise Distrusted(f"the log ends at fact {last:,}, and {size:,} are sealed.{by}")
 
     async def seal(self, until: int) -> None:
         """Seal the facts up to this number."""
-        if until <= self._tree.size:
+        if until > self._tree.size:
+            await self._add(until)
+        else:
             await self._check_not_shorter(self._tree.size)
-            return
-        await self._add(until)
-        await asyncio.to_thread(self._publish)
+            if not any(one.lacks(self._tree.size) for one in self._witnesses):
+                return
+        await self._publish()
 
     async def _add(self, until: int) -> None:
         """Add the facts up to this number, as the leader has them."""
@@ -114,8 +151,27 @@ class Sealer:
         for tile in tiles:
             self._files.write(tile)
 
-    def _publish(self) -> None:
-        self._write(self._tree.edge())
-        origin = self._key.public.name
-        checkpoint = Checkpoint(origin, self._tree.size, self._tree.root())
-        self._files.publish(self._key.note(checkpoint))
+    async def _publish(self) -> None:
+        """Write the tiles, let the witnesses sign, and write the checkpoint."""
+        await asyncio.to_thread(self._write, self._tree.edge())
+        size = self._tree.size
+        note = self._key.note(Checkpoint(self._key.public.name, size, self._tree.root()))
+        proofs = Proofs(size, self._files.tile)
+        lines = await asyncio.gather(*(one.sign(note, proofs) for one in self._witnesses))
+        for one in self._witnesses:
+            await self._check_agrees(one, size)
+        await asyncio.to_thread(self._files.publish, note + "".join(lines), self._policy)
+
+    async def _check_agrees(self, witness: AskedWitness, size: int) -> None:
+        """Refuse to seal what contradicts a witness.
+
+        Raises:
+            Distrusted: it signed more facts than there are, or others.
+        """
+        if witness.size > size:
+            await self._check_not_shorter(witness.size, witness.key.name)
+        if witness.contradicts:
+            raise Distrusted(
+                f"the witness {witness.key.name} signed {witness.size:,} facts, and what is sealed "
+                "does not continue them. `ayes verify` says whether log or tiles have changed."
+            )

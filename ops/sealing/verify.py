@@ -24,12 +24,10 @@ from ayes.ledger.seal import (
     MerkleTree,
     ReadTile,
     Tile,
-    VerifierKey,
     leaf_hash,
     split,
 )
 from ayes.ops.audit.backup import new_file
-from ayes.ops.sealing.files import opened
 from ayes.schemas.errors import BadFile
 
 #: Facts that a sentence names.
@@ -161,20 +159,19 @@ async def export(log: JetStream, note: str, file: Path) -> int:
     return size
 
 
-def exported(file: Path, key: VerifierKey) -> Checkpoint:
-    """The checkpoint of an export.
+def exported(file: Path) -> str:
+    """The signed checkpoint of an export.
 
     Raises:
-        BadFile: it is no export, or not signed with this key.
+        BadFile: it is no export.
     """
     try:
         with file.open("rb") as content:
-            head = msgspec.json.decode(content.readline(), type=_Head)
+            return msgspec.json.decode(content.readline(), type=_Head).checkpoint
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as problem:
         raise BadFile(
             str(file), "", f"it is not an export of `ayes seal export`: {problem}"
         ) from None
-    return opened(str(file), head.checkpoint, key)
 
 
 def count(file: Path) -> int:

@@ -4,12 +4,15 @@ import asyncio
 import base64
 import re
 import shutil
-from collections.abc import AsyncGenerator
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import aics_tlog
+import program
 import pytest
 import rot
 from aics_tlog.tiles import FileSystemTileReader, tree_root_from_tiles
@@ -17,18 +20,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 from program import last_seq, record, up
+from sections import section, settings_file
 from until import until
+from witnessing import WitnessServer
 
 from ayes.ledger.log import RawMessage, identity_of
 from ayes.ledger.nats.credentials import Store
-from ayes.ledger.seal import Checkpoint, SignerKey
+from ayes.ledger.seal import Checkpoint, CosignerKey, SignerKey
 from ayes.ops.inspection.witness import Distrusted
 from ayes.ops.sealing import files as seal_files
 from ayes.ops.sealing import sealer as sealing
+from ayes.ops.sealing import witnesses
 from ayes.ops.sealing.files import SealFiles, read_key
 from ayes.ops.sealing.sealer import Sealer
 from ayes.ops.sealing.verify import difference
+from ayes.ops.sealing.witnesses import SealSettings
 from ayes.schemas import events as e
+from ayes.schemas.backoff import Backoff
 from ayes.schemas.errors import BadFile, BadInput, LogDamaged
 from ayes.schemas.slots import Slot, ThreadRef
 
@@ -77,10 +85,10 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
 KEY = SignerKey(f"approvals.example.com/{identity_of(facts(1)[0])}", bytes(range(32)))
 
 
-def sealer(has: list[RawMessage], store: Path) -> Sealer:
+def sealer(has: list[RawMessage], store: Path, settings: SealSettings | None = None) -> Sealer:
     files = SealFiles(Store(store))
     files.folder.mkdir(parents=True, exist_ok=True)
-    return Sealer(Log(has), files, KEY)  # type: ignore[arg-type]
+    return Sealer(Log(has), files, KEY, settings)  # type: ignore[arg-type]
 
 
 async def seal(has: list[RawMessage], store: Path, *until: int) -> dict[str, bytes]:
@@ -97,7 +105,7 @@ def written(store: Path) -> dict[str, bytes]:
     return {
         str(file.relative_to(folder)): file.read_bytes()
         for file in sorted(folder.rglob("*"))
-        if file.is_file() and not file.name.startswith(".")
+        if file.is_file() and not file.name.startswith(".") and file.name != "policy"
     }
 
 
@@ -117,6 +125,124 @@ async def test_a_stranger_verifies_what_a_sealer_wrote(tmp_path):
         "tile/1/000.p/1",
         "tile/1/000.p/2",
     ]
+
+
+def sealed_by(store: Path, quorum: int, *witnesses: WitnessServer) -> tuple[int, int]:
+    """The size that is sealed, and how many of the witnesses signed it, as a stranger counts."""
+    note = (store / "seal/checkpoint").read_text()
+    found, theirs = aics_tlog.checkpoint.checkpoint_from_note(note)
+    log, *keys = (
+        aics_tlog.parse_vkey(str(one)) for one in (KEY.public, *(one.key for one in witnesses))
+    )
+    result = aics_tlog.verify_checkpoint(theirs, log, keys, quorum)
+    assert result.ok, result.error
+    return found.size, result.cosignature_count
+
+
+@asynccontextmanager
+async def two_witnesses(folder: Path) -> AsyncIterator[tuple[WitnessServer, WitnessServer]]:
+    one, other = (WitnessServer(folder / name, name, KEY.public) for name in ("w1", "w2"))
+    async with one.serving(), other.serving():
+        yield one, other
+
+
+def asking(*witnesses: WitnessServer) -> SealSettings:
+    return SealSettings(witness=tuple(one.settings for one in witnesses))
+
+
+async def test_witnesses_sign_what_is_sealed_and_one_that_is_away_stops_nothing(
+    tmp_path, monkeypatch
+):
+    """It signs again once it is back, what was sealed meanwhile too."""
+    monkeypatch.setattr(witnesses, "PAUSES", Backoff(0.0))
+    async with two_witnesses(tmp_path) as (one, other):
+        it = sealer(facts(700), tmp_path, asking(one, other))
+        await it.begin()
+        await it.seal(300)
+        assert sealed_by(tmp_path, 2, one, other) == (300, 2)
+        one.is_away = True
+        await it.seal(400)
+        assert sealed_by(tmp_path, 1, one, other) == (400, 1)
+        other.is_away = True
+        await it.seal(500)
+        assert sealed_by(tmp_path, 0, one, other) == (500, 0)
+        kept = SealFiles(Store(tmp_path)).witnessed(asking(one, other).policy)
+        assert (Checkpoint.parse(kept).size, [*written(tmp_path)][0:1]) == (400, ["checkpoint"])
+        one.is_away = False
+        await it.seal(500)
+        assert sealed_by(tmp_path, 1, one, other) == (500, 1)
+        other.is_away = False
+        await it.seal(500)
+        assert sealed_by(tmp_path, 2, one, other) == (500, 2)
+        policy = (tmp_path / "seal/policy").read_text()
+        assert policy == (
+            f"log {KEY.public}\nwitness w1 {one.key}\nwitness w2 {other.key}\n"
+            "group enough 1 w1 w2\nquorum enough\n"
+        )
+        assert SealFiles(Store(tmp_path)).policy() == asking(one, other).policy
+
+
+async def test_a_sealer_that_was_killed_goes_on_from_what_its_witness_has(tmp_path, monkeypatch):
+    """The witness signed, and the sealer was killed before it wrote the checkpoint."""
+    async with two_witnesses(tmp_path) as (one, _):
+        it = sealer(facts(700), tmp_path, asking(one))
+        await it.begin()
+        await it.seal(300)
+        with monkeypatch.context() as killing:
+            killing.setattr(SealFiles, "publish", lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                await it.seal(400)
+        assert sealed_by(tmp_path, 1, one) == (300, 1)
+        again = sealer(facts(700), tmp_path, asking(one))
+        await again.begin()
+        await again.seal(500)
+        assert sealed_by(tmp_path, 1, one) == (500, 1)
+        (tmp_path / "seal/checkpoint").unlink()  # and so without any checkpoint
+        again = sealer(facts(700), tmp_path, asking(one))
+        await again.begin()
+        await again.seal(600)
+        assert sealed_by(tmp_path, 1, one) == (600, 1)
+
+
+@pytest.mark.parametrize(
+    ("log", "why"),
+    [
+        (facts(299), "the log ends at fact 299, and 300 are sealed. The witness w1 signed them"),
+        ([*facts(279), *facts(300, "x")[279:]], "the witness w1 signed 300 facts, and what is"),
+        ([*facts(279), *facts(310, "x")[279:]], "the witness w1 signed 300 facts, and what is"),
+    ],
+    ids=["shorter", "other", "fork"],
+)
+async def test_a_sealer_without_its_files_signs_nothing_that_its_witness_contradicts(
+    tmp_path, log, why
+):
+    """Log and files were replaced together: only the witness knows."""
+    async with two_witnesses(tmp_path) as (one, other):
+        first = sealer(facts(300), tmp_path, asking(one))
+        await first.begin()
+        await first.seal(300)
+        shutil.rmtree(tmp_path / "seal")
+        again = sealer(log, tmp_path, asking(other, one))
+        await again.begin()
+        with pytest.raises(Distrusted, match=why):
+            await again.seal(log[-1].seq)
+        assert written(tmp_path).keys().isdisjoint({"checkpoint"})
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"quorum": 2}, "quorum is above the number of witnesses, 1"),
+        ({"key": str(KEY.public)}, "is not a key. It looks like NAME"),
+        ({"url": "witness.example.org"}, "is not a URL. Write it as in https"),
+    ],
+)
+def test_the_settings_of_witnesses_are_checked(tmp_path, said, why):
+    one = {"key": str(CosignerKey("w").public), "url": "https://w.example"} | said
+    quorum = f"quorum = {one.pop('quorum', 1)}\n"
+    keys = "\n".join(f"{name} = {value!r}" for name, value in one.items())
+    with pytest.raises(BadFile, match=why):
+        section("seal", tmp_path, f"[seal]\n{quorum}[[seal.witness]]\n{keys}")
 
 
 class Killed(Exception):
@@ -327,6 +453,9 @@ def test_a_key_is_private_and_whole(tmp_path, content, mode, why):
         read_key(Store(tmp_path))
 
 
+OTHER = str(CosignerKey("w2").public)
+
+
 def test_a_site_is_sealed_and_its_auditor_verifies_it_alone(tmp_path, within):
     """From the key on `ayes up` seals, and an auditor with the public key finds every change."""
     store, export, kept = (tmp_path / name for name in ("store", "export", "kept"))
@@ -337,13 +466,29 @@ def test_a_site_is_sealed_and_its_auditor_verifies_it_alone(tmp_path, within):
         again = within("seal", "init", "approvals.example.com", "--store", store)
         assert (again.code, "is there already" in again.err) == (2, True)
         assert "nothing was sealed yet" in within("verify", "--store", store).out
-    with up(store) as started:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    folder, listen = tmp_path / "witness", f"127.0.0.1:{port}"
+    witness = within("witness", "init", folder, "w1", "--json").one["key"]
+    settings_file(
+        store,
+        f"[[seal.witness]]\nkey = '{witness}'\nurl = 'http://{listen}'\nallow_private = true\n",
+    )
+    with (
+        program.started("witness", "run", folder, "--log", made["key"], "--http", listen),
+        up(store) as started,
+    ):
         assert "sealer" in started["workers"]
         count = last_seq(store)
         asyncio.run(until(lambda: str(count) in read_note(store)))
+        asyncio.run(until(lambda: any("— w1 " in line for line in read_note(store))))
+        found = within("verify", "--store", store, "--witness", witness, "--witness", OTHER)
+        assert (found.code, "signed by 1 of 2 witnesses: w1 at 20" in found.out) == (0, True)
+        found = within("verify", "--store", store, "--witness", OTHER)
+        assert (found.code, "no witness of those given" in found.out) == (1, True)
         origin = made["key"].split("+")[0]
         found = {"log": origin, "sealed": count, "facts": count, "problem": None}
-        assert within("verify", "--store", store, "--json").one == found
+        assert within("verify", "--store", store, "--json").one == found | {"witnesses": {}}
         assert within("seal", "export", export, "--store", store).code == 0
         (store / "seal/checkpoint").rename(kept)
         ended = within("verify", "--store", store)
