@@ -178,6 +178,12 @@ class LogDamaged(LogLost):
         )
 
 
+class Distrusted(Unavailable):
+    """The log is not what it was, or nobody can say: trying again does not help."""
+
+    exit_code = 1
+
+
 class NewerLog(BrokerRefused):
     """The log is at a level that this program does not know: a newer program set it up."""
 

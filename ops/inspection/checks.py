@@ -52,6 +52,7 @@ from ayes.ops.inspection import witness
 from ayes.ops.inspection.health import Health, takes_writes
 from ayes.ops.inspection.nodes import Copies, clocks, copies, skewed, trouble
 from ayes.ops.inspection.progress import ESSENTIAL, ConsumerStatus, progress, seconds
+from ayes.ops.sealing.status import SealStatus
 from ayes.schemas.errors import ApprovalsError, BrokerRefused, Unavailable
 from ayes.schemas.sizes import size
 
@@ -141,6 +142,8 @@ class Look(Struct, frozen=True, kw_only=True):
     webhooks: list[EndpointStatus] = []
     #: How the log differs from its witness, as far as a quick look shows; empty if it does not.
     unlike: str = ""
+    #: How far it is sealed; None without a seal.
+    seal: SealStatus | None = None
     #: How it compares with the witness, and with what it promises.
     witnessed: Finding = ((), "")
     promises: Finding = ((), "")
@@ -279,8 +282,9 @@ async def examination(log: JetStream, store: Store | None, place: str, *, deep: 
 
 async def _shared(log: JetStream, store: Store | None, found: Look) -> Look:
     ledger, unread = Ledger.on(log, OPERATOR), dict[str, str]()
-    health, parked, doubts, stopped, void = await asyncio.gather(
+    health, seal, parked, doubts, stopped, void = await asyncio.gather(
         takes_writes(log, store),
+        SealStatus.of(store, log, found.last_seq),
         log.parked(),
         _readable(unread, "in_doubt", doubt.in_doubt(ledger)),
         _readable(unread, "stopped", _stopped(ledger)),
@@ -291,6 +295,7 @@ async def _shared(log: JetStream, store: Store | None, found: Look) -> Look:
         found,
         unread=unread,
         health=health,
+        seal=seal,
         parked=parked,
         in_doubt=doubts and [f"{one.workspace}/{one.thread}/{one.call}" for one in doubts],
         stopped=stopped,
@@ -643,6 +648,10 @@ CHECKS: Final[dict[str, tuple[Judge, str | Callable[[Look], str]]]] = {
     "batches": (_batches, "the broker accepts them"),
     "log": (lambda look: look.witnessed[0], lambda look: look.witnessed[1]),
     "log so far": (_log_so_far, ""),
+    "seal": (
+        lambda look: look.seal.alarms if look.seal else (),
+        lambda look: str(look.seal or "the log is not sealed (docs/seals.md)"),
+    ),
     "promises": (lambda look: look.promises[0], lambda look: look.promises[1]),
     "in doubt": (_in_doubt, "no call"),
     "stops": (lambda _look: (), _stops),
@@ -669,12 +678,12 @@ CHECKS: Final[dict[str, tuple[Judge, str | Callable[[Look], str]]]] = {
 }
 DOCTOR: Final = (
     "server", "nodes", "streams and consumers", "readers", "workers", "room", "writes", "batches",
-    "log", "promises", "in doubt", "stops", "policies and tools", "on call",
+    "log", "seal", "promises", "in doubt", "stops", "policies and tools", "on call",
     "parked", "clock",
 )  # fmt: skip
 #: The alarms of `ayes status`, of the page Operations and of the metrics.
 ALARMS: Final = (
-    "log so far", "writes", "nodes", "clocks of nodes", "streams and consumers", "room",
+    "log so far", "seal", "writes", "nodes", "clocks of nodes", "streams and consumers", "room",
     "policies and tools", "void runs", "webhooks", "room for parked",
 )  # fmt: skip
 #: What keeps calls from being decided. The first one that is not well is the reason.

@@ -57,6 +57,10 @@ METRICS: Final[dict[str, Metric]] = {
     "ayes_log_bytes": Metric("gauge", "Bytes of the log."),
     "ayes_log_limit_bytes": Metric("gauge", "Bytes beyond which the log refuses facts."),
     "ayes_log_last_fact_timestamp_seconds": Metric("gauge", "When the last fact was recorded."),
+    "ayes_log_sealed_facts": Metric("gauge", "Facts that are sealed."),
+    "ayes_log_unsealed_seconds": Metric(
+        "gauge", "How old the first fact is that is not sealed; 0 if all are."
+    ),
     "ayes_store_free_bytes": Metric("gauge", "Free bytes on the disk of the store."),
     "ayes_facts_total": Metric(
         "counter", "Facts recorded since the monitor started, by type.", ("type",)
@@ -186,6 +190,10 @@ def _of_status(status: Look) -> Iterator[Value]:
         yield "ayes_failing_targets", ("channel",), len(status.channels)
     if status.calendars is not None:
         yield "ayes_failing_targets", ("calendar",), len(status.calendars)
+    if status.seal is not None:
+        yield "ayes_failing_targets", ("witness",), len(status.seal.silent)
+        yield "ayes_log_sealed_facts", (), status.seal.sealed
+        yield "ayes_log_unsealed_seconds", (), status.seal.unsealed.total_seconds()
     yield "ayes_nodes_away", (), len({node for one in status.streams for node in one.away})
     if status.in_doubt is not None:
         yield "ayes_calls_in_doubt", (), len(status.in_doubt)

@@ -14,11 +14,10 @@ from msgspec import Struct
 
 from ayes.ledger import clock
 from ayes.ledger.log import RawMessage
-from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.nats.jetstream import READING_RATE, JetStream
 from ayes.ops.audit.digest import next_digest
 from ayes.ops.inspection.witness import (
     READING,
-    Distrusted,
     LastSeen,
     Reading,
     Witness,
@@ -27,10 +26,9 @@ from ayes.ops.inspection.witness import (
     kept_until,
     reading,
     seen_of,
-    stream_of,
 )
 from ayes.schemas import events as e
-from ayes.schemas.errors import BrokerRefused, LogDamaged, Unavailable
+from ayes.schemas.errors import BrokerRefused, Distrusted, LogDamaged, Unavailable
 from ayes.schemas.logs import get_logger
 
 _log: Final = get_logger("ayes.ops.inspection.watching")
@@ -41,8 +39,6 @@ EVERY_S: Final = 5.0
 _LAST_LOOK_S: Final = 2.0
 #: Facts between two saves, if many are new.
 _SAVE_EVERY: Final = 100_000
-#: Facts that are read in a second in the background: a twentieth of a core.
-READING_RATE: Final = 5_000
 #: How old the reading of a node may be.
 AGAIN_S: Final = 86_400.0
 
@@ -133,7 +129,7 @@ class _Keeper:
     async def _stream(self) -> tuple[dict[str, Any] | None, str]:
         """The stream's state and identity, if it is the one that was seen and has its end."""
         before = self._seen.seq  # while the broker answers, more may be received
-        stream = await stream_of(self._log, before)
+        stream = await self._log.stream_with(before)
         last = stream["state"]["last_seq"] if stream else 0
         identity = await self._log.identity() if stream else ""
         if last < before or self._seen.log not in {"", identity}:

@@ -20,10 +20,8 @@ log in the background, from each node that comes to lead it. Facts are read from
 since each node has a copy of its own. None of this stops a person who can write to all of them.
 """
 
-import asyncio
 import hashlib
 import os
-import time
 from contextlib import aclosing, suppress
 from datetime import datetime
 from operator import attrgetter
@@ -42,7 +40,7 @@ from ayes.ledger.nats.streams import info
 from ayes.ledger.subscriptions import LEDGER
 from ayes.ops.audit.digest import next_digest
 from ayes.schemas import events as e
-from ayes.schemas.errors import LogDamaged, Unavailable
+from ayes.schemas.errors import Distrusted, LogDamaged
 from ayes.schemas.files import write_atomically
 from ayes.schemas.logs import get_logger
 from ayes.schemas.slots import (
@@ -64,9 +62,6 @@ _log: Final = get_logger("ayes.ops.inspection.witness")
 
 #: Facts between two checkpoints; the last two checkpoints are kept.
 CHECKPOINT: Final = 10_000
-#: How long a node may take to learn that it is not the leader any more: nats-server looks every
-#: 10 s whether it still has a majority (`lostQuorumInterval` in server/raft.go).
-_DEPOSED_S: Final = 20.0
 #: The entries of the bucket `running`, which only the gate may write.
 SEEN: Final = f"{LOG}.seen"
 READING: Final = f"{LOG}.reading"
@@ -164,12 +159,6 @@ async def kept_until(log: JetStream, seq: int) -> str | None:
     for raw in sorted(facts, key=attrgetter("seq")):
         kept = _next_kept(kept, raw) if raw.seq <= seq else kept
     return kept
-
-
-class Distrusted(Unavailable):
-    """The log is not what it was, or nobody can say: trying again does not help."""
-
-    exit_code = 1
 
 
 def place_of(store: Path | str | None, url: str | None) -> str:
@@ -321,7 +310,7 @@ async def _other(log: JetStream, seen: LastSeen, identity: str) -> str | None:
     """Whether this is another log, or ends before what was seen."""
     at = f", recorded at {seen.recorded_at:%Y-%m-%d %H:%M:%S} UTC," if seen.recorded_at else ""
     last = f"fact {seen.seq:,}{at} was seen before"
-    stream = await stream_of(log, seen.seq)
+    stream = await log.stream_with(seen.seq)
     if stream is None:
         return f"there is no log, and {last}"
     if stream["state"]["last_seq"] < seen.seq:
@@ -347,22 +336,6 @@ async def _other_facts(log: JetStream, seen: LastSeen, *, deep: bool) -> str | N
     if digest == seen.digest:
         return None
     return f"the facts {begin + 1:,} to {seen.seq:,} are not those that were seen before"
-
-
-async def stream_of(log: JetStream, seen: int) -> dict[str, Any] | None:
-    """What the leader says of the log; `None` if there is none.
-
-    A node that was paused or cut off while another became the leader answers for the log as it had
-    it, until it learns of that. So in a cluster an end before fact `seen` is believed if it stays.
-    """
-    until = time.monotonic() + _DEPOSED_S
-    while True:
-        stream = await info(log.api, f"STREAM.INFO.{LEDGER}")
-        is_behind = stream is not None and stream["state"]["last_seq"] < seen
-        replicated = stream is not None and stream.get("cluster", {}).get("replicas")
-        if not (is_behind and replicated) or time.monotonic() >= until:
-            return stream
-        await asyncio.sleep(0.5)
 
 
 def check_density(stream: dict[str, Any], known: e.LogAccepted | None) -> None:

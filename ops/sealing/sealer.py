@@ -14,7 +14,7 @@ from typing import Final
 from ayes.consumers.supervision import keep_running
 from ayes.consumers.webhooks.requests import Sender
 from ayes.ledger.nats.credentials import Store
-from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.nats.jetstream import READING_RATE, JetStream
 from ayes.ledger.seal import (
     WIDTH,
     Checkpoint,
@@ -25,11 +25,9 @@ from ayes.ledger.seal import (
     WitnessPolicy,
     leaf_hash,
 )
-from ayes.ops.inspection.watching import READING_RATE
-from ayes.ops.inspection.witness import Distrusted, stream_of
 from ayes.ops.sealing.files import SealFiles, read_key
 from ayes.ops.sealing.witnesses import AskedWitness, SealSettings
-from ayes.schemas.errors import BadFile, BadInput, LogDamaged
+from ayes.schemas.errors import BadFile, BadInput, Distrusted, LogDamaged
 
 #: A fact that can be read may still be lost in a power failure, so it is sealed a second later.
 EVERY_S: Final = 1.0
@@ -120,7 +118,7 @@ class Sealer:
             ]
 
     async def _check_not_shorter(self, size: int, witness: str = "") -> None:
-        stream = await stream_of(self._log, size)
+        stream = await self._log.stream_with(size)
         if (last := stream["state"]["last_seq"] if stream else 0) < size:
             by = f" The witness {witness} signed them." if witness else ""
             raise Distrusted(f"the log ends at fact {last:,}, and {size:,} are sealed.{by}")

@@ -27,7 +27,6 @@ from witnessing import WitnessServer
 from ayes.ledger.log import RawMessage, identity_of
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.seal import Checkpoint, CosignerKey, SignerKey
-from ayes.ops.inspection.witness import Distrusted
 from ayes.ops.sealing import files as seal_files
 from ayes.ops.sealing import sealer as sealing
 from ayes.ops.sealing import witnesses
@@ -37,7 +36,7 @@ from ayes.ops.sealing.verify import difference
 from ayes.ops.sealing.witnesses import SealSettings
 from ayes.schemas import events as e
 from ayes.schemas.backoff import Backoff
-from ayes.schemas.errors import BadFile, BadInput, LogDamaged
+from ayes.schemas.errors import BadFile, BadInput, Distrusted, LogDamaged
 from ayes.schemas.slots import Slot, ThreadRef
 
 pytestmark = pytest.mark.usefixtures("unhurried")
@@ -65,6 +64,9 @@ class Log:
     async def last_seq(self) -> int:
         return self.facts[-1].seq
 
+    async def stream_with(self, _seq: int) -> dict[str, Any]:
+        return {"state": {"last_seq": self.facts[-1].seq}}
+
     async def scan_leader(self, start: int) -> AsyncGenerator[list[RawMessage]]:
         found = [raw for raw in self.facts if raw.seq >= start]
         for at in range(0, len(found), 100):
@@ -75,11 +77,6 @@ class Log:
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read as fast as one can."""
     monkeypatch.setattr(sealing, "READING_RATE", 1e9)
-
-    async def stream_of(log: Log, seen: int) -> dict[str, Any]:
-        return {"state": {"last_seq": await log.last_seq()}}
-
-    monkeypatch.setattr(sealing, "stream_of", stream_of)
 
 
 KEY = SignerKey(f"approvals.example.com/{identity_of(facts(1)[0])}", bytes(range(32)))

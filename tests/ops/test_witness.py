@@ -35,7 +35,7 @@ from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import declare_streams
 from ayes.ops.inspection import watching, witness
 from ayes.schemas import events as e
-from ayes.schemas.errors import Unavailable
+from ayes.schemas.errors import Distrusted, Unavailable
 from ayes.schemas.policy import applied
 from ayes.schemas.slots import (
     BUDGET,
@@ -324,7 +324,7 @@ async def test_a_log_that_is_made_anew_while_it_is_read_is_not_called_damaged(ke
         async with observing(kept, "gate") as (log, place):
             keeper = watching._Keeper(log, witness.Witness(log, place), is_gate=True)
             await keeper.begin()
-            with pytest.raises(witness.Distrusted, match="lost its end"):
+            with pytest.raises(Distrusted, match="lost its end"):
                 await keeper.repeat(keeper.read_all)
 
 

@@ -196,7 +196,7 @@ async def test_what_up_reads_beside_its_workers_does_not_end_it(
         over = supervisor.Supervisor(server, log)
         await over.watch_log()
         monkeypatch.setattr(supervisor, "takes_writes", odd("disk"))
-        monkeypatch.setattr(watching, "stream_of", odd("witness"))
+        monkeypatch.setattr(log, "stream_with", odd("witness"))
         await until(lambda: all(looks[one] > 2 for one in ("disk", "guard", "witness")))
         assert not over.broken.done()
         assert not any(task.done() for task in watched.ends)
