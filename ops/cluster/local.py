@@ -93,19 +93,26 @@ class LocalCluster:
 
         Args:
             also: the optional consumers to create.
+
+        Raises:
+            BrokerRefused: it still refuses after a minute, for example for want of room.
+            BrokerAway: there is no leader after a minute.
         """
-        async with asyncio.timeout(_ELECTION_S):
-            while True:
-                try:
-                    await declare_streams(
-                        self.store.path, replicas=self.size, also=also, max_bytes=max_bytes
-                    )
-                except BadInput:
+        clock = asyncio.get_running_loop()
+        until = clock.time() + _ELECTION_S
+        while True:
+            try:
+                await declare_streams(
+                    self.store.path, replicas=self.size, also=also, max_bytes=max_bytes
+                )
+            except BadInput:
+                raise
+            except ApprovalsError:
+                if clock.time() >= until:
                     raise
-                except ApprovalsError:
-                    await asyncio.sleep(0.25)
-                else:
-                    return
+                await asyncio.sleep(0.25)
+            else:
+                return
 
     def _stopped(self) -> None:
         # People and logins may have come and gone meanwhile.

@@ -19,6 +19,7 @@ from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.streams import described, info
 from ayes.ops.broker import server
 from ayes.ops.broker.server import EmbeddedServer
+from ayes.ops.cluster import local
 from ayes.ops.cluster.certificates import issue, new_authority
 from ayes.ops.cluster.local import LocalCluster
 from ayes.ops.inspection.nodes import copies, trouble
@@ -191,3 +192,17 @@ async def test_a_certificate_is_for_its_hosts_only(tmp_path, host):
         to.transport.abort()
         with pytest.raises(ssl.SSLCertVerificationError):
             await asyncio.open_connection("127.0.0.1", port, ssl=ours, server_hostname="localhost")
+
+
+async def test_what_the_nodes_refuse_is_said_once_the_wait_for_a_leader_is_over(
+    tmp_path, monkeypatch
+):
+    """For example that their disk has no room for the streams."""
+
+    async def refuse(*_: object, **__: object) -> None:
+        raise BrokerRefused("insufficient storage resources available")
+
+    monkeypatch.setattr(local, "declare_streams", refuse)
+    monkeypatch.setattr(local, "_ELECTION_S", 0.0)
+    with pytest.raises(BrokerRefused, match="insufficient storage"):
+        await LocalCluster(tmp_path / "store").declare()
