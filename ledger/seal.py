@@ -278,12 +278,12 @@ _COSIGNATURE: Final = 4
 
 
 def _ed25519() -> ModuleType:
-    """Imported here, since a site without a seal does without it."""
+    """Imported here, since a site without seals and signatures does without it."""
     try:
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError:
         raise BadInput(
-            "a seal needs the package cryptography: `pip install cryptography`."
+            "seals and signatures need the package cryptography: `pip install cryptography`."
         ) from None
     return ed25519
 
@@ -337,14 +337,15 @@ class VerifierKey(NamedTuple):
         return found
 
     def _verifies(self, signature: bytes, note: str) -> bool:
-        return self._is_of(signature, _text_of(note))
+        return self.verifies(signature, _text_of(note))
 
-    def _is_of(self, signature: bytes, message: bytes) -> bool:
+    def verifies(self, signature: bytes, data: bytes) -> bool:
+        """Whether it is this key's signature of the data."""
         key = _ed25519().Ed25519PublicKey.from_public_bytes(self.public)
         from cryptography.exceptions import InvalidSignature
 
         try:
-            key.verify(signature, message)
+            key.verify(signature, data)
         except InvalidSignature:
             return False
         return True
@@ -367,7 +368,7 @@ class WitnessKey(VerifierKey):
         return None
 
     def _verifies(self, signature: bytes, note: str) -> bool:
-        return self._is_of(signature[8:], _cosigned(signature[:8], _text_of(note)))
+        return self.verifies(signature[8:], _cosigned(signature[:8], _text_of(note)))
 
 
 class WitnessPolicy(NamedTuple):
@@ -448,6 +449,9 @@ class PrivateKey:
             raise BadInput("it is not a key that signs.")
         return found
 
+    def sign(self, data: bytes) -> bytes:
+        return self._key.sign(data)
+
     def _line(self, signature: bytes) -> str:
         return f"\N{EM DASH} {self._name} {_base64(self.public.id + signature)}\n"
 
@@ -457,7 +461,7 @@ class SignerKey(PrivateKey):
 
     def note(self, checkpoint: Checkpoint) -> str:
         """The checkpoint, signed."""
-        return f"{checkpoint.text}\n{self._line(self._key.sign(checkpoint.text.encode()))}"
+        return f"{checkpoint.text}\n{self._line(self.sign(checkpoint.text.encode()))}"
 
 
 class CosignerKey(PrivateKey):
@@ -470,7 +474,7 @@ class CosignerKey(PrivateKey):
     def line(self, checkpoint: Checkpoint, at: datetime) -> str:
         """The line by which the witness signs a checkpoint, for the end of its note."""
         time = int(at.timestamp()).to_bytes(8)
-        return self._line(time + self._key.sign(_cosigned(time, checkpoint.text.encode())))
+        return self._line(time + self.sign(_cosigned(time, checkpoint.text.encode())))
 
 
 def _parsed(text: str) -> tuple[str, bytes]:

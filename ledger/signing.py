@@ -1,0 +1,128 @@
+r"""What people sign with keys of their own, and the text of a signature.
+
+The signed bytes are the SHA-256 of
+
+    <purpose>\n<length>:<field><length>:<field>...
+
+without blanks. A length is the decimal count of a field's UTF-8 bytes. All fields of a purpose are
+always there, in one order, and an absent one is `0:`. So no two different things have the same
+bytes, and no signature for one purpose is valid for another. A signature is written as
+
+    ed25519.1.<key>.<until>.<signature>
+
+with the key's id, an end in seconds since 1970 (0: none), and base64url without padding.
+"""
+
+import base64
+from collections.abc import Iterable
+from contextlib import suppress
+from hashlib import sha256
+from typing import Final, NamedTuple, Self
+
+from msgspec import Struct
+
+from ayes.ledger.seal import SignerKey, VerifierKey
+from ayes.schemas import events as e
+from ayes.schemas.digest import call_digest, text_digest
+from ayes.schemas.slots import CallRef
+
+#: How long after it was signed a vote may be recorded, in seconds.
+MAX_LIFE_S: Final = 300
+#: The kind of a signature and the version of its text.
+_KIND: Final = "ed25519.1"
+#: What stands before the 32 bytes of a public key of Ed25519 in a SubjectPublicKeyInfo (RFC 8410).
+_SPKI: Final = bytes.fromhex("302a300506032b6570032100")
+
+
+def fingerprint(key: VerifierKey) -> str:
+    """32 hex digits by which people compare a key, in groups of four: the first of the SHA-256 of
+    its SubjectPublicKeyInfo.
+    """
+    digits = sha256(_SPKI + key.public).hexdigest()[:32]
+    return " ".join(digits[at : at + 4] for at in range(0, 32, 4))
+
+
+def key_id(key: VerifierKey) -> str:
+    """The id of a key in slots and signatures: the first 16 digits of its fingerprint."""
+    return fingerprint(key).replace(" ", "")[:16]
+
+
+class Signature(NamedTuple):
+    """A signature in the form of a text."""
+
+    key: str
+    until: int
+    raw: bytes
+
+    def __str__(self) -> str:
+        signed = base64.urlsafe_b64encode(self.raw).decode().rstrip("=")
+        return f"{_KIND}.{self.key}.{self.until}.{signed}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """Read a signature; None if it is not one, or written in another way than ours."""
+        with suppress(ValueError):
+            kind, version, key, until, signed = text.split(".")
+            found = cls(key, int(until), base64.urlsafe_b64decode(f"{signed}=="))
+            if f"{kind}.{version}" == _KIND and str(found) == text:
+                return found
+        return None
+
+
+def signed(key: SignerKey, digest: bytes, until: int = 0) -> str:
+    """The signature of a digest, as a text."""
+    return str(Signature(key_id(key.public), until, key.sign(digest)))
+
+
+class Bound(Struct, frozen=True):
+    """The log and the facts of a call that a signed vote is bound to."""
+
+    #: The identity of the log.
+    log: str
+    #: The SHA-256 of each of these facts, as the log has it.
+    requested: str
+    gated: str
+    #: The SHA-256 of the text of the policy that the question names; empty: it names none.
+    policy: str
+
+
+def vote_digest(
+    bound: Bound, ref: CallRef, wish: e.ToolRequested, reviewer: str, vote: e.Voted, until: int
+) -> bytes:
+    """What the signature of a vote signs."""
+    is_answer = bool(vote.answer) or vote.is_error
+    arguments = wish.arguments if vote.arguments is None else vote.arguments
+    return _digest(
+        "ayes vote 1",
+        (
+            bound.log,
+            ref.workspace,
+            ref.thread,
+            ref.call,
+            reviewer,
+            vote.on_behalf_of,
+            vote.verdict,
+            "1" if vote.halt else "",
+            call_digest(wish.tool, wish.tool_version, arguments),
+            text_digest(f"{'error' if vote.is_error else 'answer'}\n{vote.answer}")
+            if is_answer
+            else "",
+            text_digest(vote.reason) if vote.reason else "",
+            bound.requested,
+            bound.gated,
+            bound.policy,
+            str(until),
+        ),
+    )
+
+
+def key_digest(log: str, person: str, key: VerifierKey) -> bytes:
+    """What the confirmation of a person's key signs."""
+    return _digest("ayes key 1", (log, person, str(key)))
+
+
+def _digest(purpose: str, fields: Iterable[str]) -> bytes:
+    encoded = [field.encode() for field in fields]
+    return sha256(
+        b"".join([f"{purpose}\n".encode(), *(b"%d:%b" % (len(one), one) for one in encoded)])
+    ).digest()
