@@ -106,6 +106,7 @@ from ayes.ledger.log import Delivered, TimerFired
 from ayes.ledger.objections import votes_rest_on
 from ayes.ledger.people import people_of
 from ayes.ledger.stops import Stop, stops_of
+from ayes.ledger.trust import NOBODY
 from ayes.ledger.validity import call_of
 from ayes.projections.thread import thread_of
 from ayes.schemas import events as e
@@ -215,7 +216,10 @@ class Gate:
         policies, tool = await ledger.policies(call.ref.workspace), await ledger.tool_of(call)
         whence = replace(whence, chain=await ledger.with_classes(whence.chain, policies))
         call = classed(call, tool, whence.chain)
-        case = Case(call, policies, tool, origin=whence, names_requester=names_requester)
+        signed = ledger.trust is not None and ledger.trust.wants_signed(call.ref.workspace)
+        case = Case(
+            call, policies, tool, origin=whence, names_requester=names_requester, signed=signed
+        )
         case = replace(case, by_policies=policy_verdict(case))
         case = await _with_budgets(ledger, case, call.ref.requested)
         if not _depends_on_past(case):
@@ -325,6 +329,7 @@ class Gate:
         subjects = rests_on if any(map(_needs_grants, call.votes)) else ()
         given = await ledger.read(*subjects, *votes_rest_on(call), latest, must_include=latest)
         call = replace(call, people=people_of(given))
+        call = await ledger.with_signatures(call, ledger.trust or NOBODY, must_include=latest)
         return replace(case, call=call, grants=grants_of(given), delegations=delegations_of(given))
 
 

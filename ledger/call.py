@@ -8,6 +8,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
+from ayes.ledger.keys import Signatures
 from ayes.ledger.lifecycle import LEADS_TO, Status
 from ayes.ledger.people import People
 from ayes.ledger.stops import Stop
@@ -75,6 +76,8 @@ class Call(Struct, frozen=True):
     stops: tuple[Stop, ...] = ()
     #: Who was removed: not of the facts about the call, but of what counting its votes needs.
     people: People = People()
+    #: By what signatures are judged, likewise. None: nobody has read it.
+    signatures: Signatures | None = None
     #: The class by which rules judge it (`policies.classed`), not of the facts about it either.
     tool_class: e.ToolClass = "irreversible"
 
@@ -264,6 +267,13 @@ class Call(Struct, frozen=True):
             and self.gated.seq < self.decided.seq
         )
         return "people_were_asked" if decision.ground in _UNASKED and asked_before else None
+
+    @property
+    def wants_signed(self) -> bool:
+        """Whether votes other than denials count only with a signature of their voter."""
+        asking = self.approval_request
+        is_said = asking is not None and asking.signed
+        return is_said or (self.signatures is not None and self.signatures.is_wanted)
 
     def stop(self, at: datetime, before: int | None = None) -> Stop | None:
         """The stop that keeps it from starting at this time, on the broker's clock; None if none

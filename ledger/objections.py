@@ -14,6 +14,7 @@ from msgspec import Struct
 from ayes.ledger.call import Call
 from ayes.ledger.descriptions import describe
 from ayes.ledger.people import readings_for
+from ayes.ledger.signing import MAX_LIFE_S, Signature, vote_digest
 from ayes.schemas import events as e
 from ayes.schemas.errors import AlreadyFilled, DeadlinePassed, NotAllowed, NotOpen, Refused
 from ayes.schemas.ids import is_token
@@ -36,6 +37,8 @@ type VoteFlaw = Literal[
     "voted",
     "other_bytes",
     "may_not_run",
+    "unsigned",
+    "bad_signature",
 ]
 
 #: Why a recorded vote is void; the other flaws concern the voter.
@@ -46,6 +49,8 @@ VOID_VOTE: Final[dict[VoteFlaw, str]] = {
     "unused": "it holds an instruction that its verdict does not use",
     "glass_without_reason": "breaking the glass takes a reason",
     "other_bytes": "it is about other bytes than those that people were asked about",
+    "unsigned": "it is not signed",
+    "bad_signature": "it is not signed with a key of its voter that was in force",
 }
 
 #: The verdicts that use an instruction of a vote. All use the reason and the digest.
@@ -85,7 +90,9 @@ def objection(
        the glass without a reason;
     4. that person did not delegate the vote to the reviewer;
     5. one of the two has voted, in their own place or in another's;
-    6. it is about other bytes than those that people were asked about.
+    6. it is about other bytes than those that people were asked about;
+    7. it is not a denial, signed votes are wanted, and it is not signed by the reviewer. (Whether
+       a vote that is not recorded yet will be signed is not asked here.)
 
     Args:
         at: when it was recorded, or now, on the broker's clock.
@@ -115,7 +122,27 @@ def objection(
         return Objection("voted", principal)
     if vote.digest != asking.digest:
         return Objection("other_bytes", principal)
+    if seq is not None and vote.verdict != "deny" and call.wants_signed:
+        flaw = _flaw_of_signature(call, vote, reviewer, at)
+        return Objection(flaw, reviewer) if flaw is not None else None
     return None
+
+
+def _flaw_of_signature(call: Call, vote: e.Voted, reviewer: str, at: datetime) -> VoteFlaw | None:
+    """What is wrong with the signature of a recorded vote."""
+    if not vote.signature:
+        return "unsigned"
+    if (known := call.signatures) is None:
+        return None  # the gate says whether it counts
+    signature = Signature.parse(vote.signature)
+    key = known.keys.get(reviewer, signature.key) if signature is not None else None
+    until = call.decided.seq if call.decided is not None else None
+    assert call.gated, "there is a question"
+    if signature is None or key is None or not key.counts(call.gated, until):
+        return "bad_signature"
+    digest = vote_digest(known.bound, call.ref, call.wish, reviewer, vote, signature.until)
+    is_fresh = 0 <= signature.until - at.timestamp() <= MAX_LIFE_S
+    return None if is_fresh and key.public.verifies(signature.raw, digest) else "bad_signature"
 
 
 def asks_groups(call: Call) -> bool:

@@ -450,7 +450,8 @@ class PrivateKey:
         return found
 
     def sign(self, data: bytes) -> bytes:
-        return self._key.sign(data)
+        signature: bytes = self._key.sign(data)
+        return signature
 
     def _line(self, signature: bytes) -> str:
         return f"\N{EM DASH} {self._name} {_base64(self.public.id + signature)}\n"

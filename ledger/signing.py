@@ -28,6 +28,8 @@ from ayes.schemas.slots import CallRef
 
 #: How long after it was signed a vote may be recorded, in seconds.
 MAX_LIFE_S: Final = 300
+#: By how much the clock of whoever signs may differ from the broker's, in seconds.
+MAX_SKEW_S: Final = 60
 #: The kind of a signature and the version of its text.
 _KIND: Final = "ed25519.1"
 #: What stands before the 32 bytes of a public key of Ed25519 in a SubjectPublicKeyInfo (RFC 8410).

@@ -252,6 +252,8 @@ def _what_to_do(call: Call, occasion: e.Occasion, *, may_break_glass: bool) -> s
         said += " If it is your own request, you may confirm it."
     if asking is not None and asking.confirm == "typed":
         said += " To approve it you type the name of the tool."
+    if asking is not None and asking.signed:
+        said += " Only signed votes let it run: vote at the terminal where your key is."
     return f"{said} In an emergency you alone may let it run." if may_break_glass else said
 
 

@@ -76,7 +76,7 @@ def message(
 def is_whole(call: Call, words: Notice) -> bool:
     """Whether a click is enough to approve: nothing is left out, and nothing more is asked."""
     asking = call.approval_request
-    if asking is None or asking.confirm is not None or flags(call.arguments):
+    if asking is None or asking.confirm is not None or asking.signed or flags(call.arguments):
         return False
     # Arguments that contain these words only cost a visit to the console.
     left_out = any(one in words.body for one in (REDACTED, CUT, NOT_SHOWN))

@@ -410,6 +410,8 @@ class ApprovalRequested(Event, frozen=True, tag="ApprovalRequested"):
     undo_s: int = 0
     #: Reasons that are offered to people who deny or answer.
     reasons: tuple[str, ...] = ()
+    #: Whether votes other than denials count only with a signature of their voter.
+    signed: bool = False
 
 
 class OnCall(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -463,7 +465,7 @@ class Voted(Event, frozen=True, tag="Voted"):
     on_behalf_of: str = ""
     #: With `deny` and `answer`: the model is not asked again before a user says something.
     halt: bool = False
-    #: Reserved for the reviewer's own signature.
+    #: Made with a key of the reviewer's (`ayes.ledger.signing`); empty: not signed.
     signature: str = ""
 
 
@@ -873,6 +875,28 @@ class LoginRevoked(Event, frozen=True, tag="LoginRevoked"):
     reason: str = ""
 
 
+class KeyAdded(Event, frozen=True, tag="KeyAdded"):
+    """A person wants to sign votes with this key, which counts once others have confirmed it. The
+    subject names the person and the key's id.
+    """
+
+    #: The public key, as `PERSON/LOG+ID+KEY` (c2sp.org/signed-note) with the identity of the log.
+    key: str
+
+
+class KeyConfirmed(Event, frozen=True, tag="KeyConfirmed"):
+    """The key is that person's, as the owners of these signatures say."""
+
+    #: As in `Voted.signature`.
+    signatures: tuple[str, ...]
+
+
+class KeyRevoked(Event, frozen=True, tag="KeyRevoked"):
+    """No vote counts that is signed with this key, unless its call was decided before."""
+
+    reason: str = ""
+
+
 class GroupsRead(Event, frozen=True, tag="GroupsRead"):
     """What a provider of sign-ins said of a person's groups. The subject names the person."""
 
@@ -982,7 +1006,7 @@ type AnyEvent = (
     | Notified | Posted | Commented | HandedOver | Reconciled | PolicyApplied | ToolDeclared
     | Granted | GrantRevoked | GrantUsed | BudgetUsed | Delegated | DelegationEnded
     | AccountBound | PersonAdded | WorkspacesSet | PersonRemoved | GroupsRead
-    | LoginAdded | LoginRevoked | OnCallRead
+    | LoginAdded | LoginRevoked | KeyAdded | KeyConfirmed | KeyRevoked | OnCallRead
     | Stopped | Resumed | StopEnded | LogAccepted
 )  # fmt: skip
 

@@ -12,6 +12,7 @@
     resumes_needed = 2                          # so many people must; absent: 1
     unmapped_requesters = "deny"                # deny | exclude_nobody; absent: deny
     policies_need_approval = false              # the organisation's: each version needs approval
+    all_signed = false                          # true: as `signed` of every rule that asks
     undo_s = 5                                  # for so long a vote in the console can be undone
 
     [people]
@@ -47,6 +48,7 @@
     editor_counts = false                       # true: an edit is also its editor's vote for it
     break_glass = ["@security"]                 # each of them alone may let it run, with a reason
     confirm = "typed"                           # whoever approves types the tool's name
+    signed = true                               # only votes that are signed let it run
     expires_in_s = 3600                         # absent: never
     on_timeout = "escalate"                     # deny | escalate | stay; absent: deny
     stages = [{voters = ["@leads"], expires_in_s = 3600}]  # with escalate: who is asked in turn;
@@ -274,6 +276,7 @@ _OF_QUESTIONS: Final = (
     "editor_counts",
     "break_glass",
     "confirm",
+    "signed",
     "expires_in_s",
     "on_timeout",
     "stages",
@@ -313,6 +316,8 @@ class Rule(TomlModel):
     break_glass: Annotated[tuple[Voter, ...], Field(strict=False)] = ()
     #: None: an approval needs nothing but the vote.
     confirm: Confirm | None = None
+    #: Whether votes that let it run, or answer it, count only if their voters signed them.
+    signed: bool = False
     #: None: never.
     expires_in_s: Interval | None = None
     on_timeout: OnTimeout = "deny"
@@ -492,6 +497,8 @@ class Policy(TomlModel):
     unmapped_requesters: UnmappedRequesters = "deny"
     #: The organisation's: workspaces' policies count only if people approved exactly their text.
     policies_need_approval: bool = False
+    #: As `signed` of every rule that asks.
+    all_signed: bool = False
     #: How long the console holds a vote, which can be undone until then. None: not at all, unless
     #: the other policy says so.
     undo_s: Annotated[int, Field(ge=0, le=30)] | None = None

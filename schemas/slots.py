@@ -11,6 +11,7 @@
     ledger._organisation._stop.<giver>.<name>...   a stop of all workspaces
     ledger._organisation._person.<name>.<n>|account.<n>|groups.<day>.<n>
     ledger._organisation._login.<name>.<n>
+    ledger._organisation._key.<person>.<key>.added|confirmed|confirmed.<reviewer>|revoked|...
     ledger._organisation._oncall.<schedule>.<day>.<n>
     ledger._organisation._log.<n>             the log was accepted as it was
 
@@ -43,12 +44,14 @@ STOP: Final = "_stop"
 PERSON: Final = "_person"
 #: Logins with a name and a key: the organisation's only.
 LOGIN: Final = "_login"
+#: People's keys, which sign votes in every workspace: the organisation's only.
+KEY: Final = "_key"
 #: Who is on call, by schedule: the organisation's only.
 ONCALL: Final = "_oncall"
 #: What is known of the log itself: the organisation's only.
 LOG: Final = "_log"
 #: The kinds that the organisation alone has.
-ORGANISATIONS: Final = frozenset({PERSON, LOGIN, ONCALL, LOG})
+ORGANISATIONS: Final = frozenset({PERSON, LOGIN, KEY, ONCALL, LOG})
 #: The token of the slots in which a client claims and finishes the calls that it runs itself.
 CLIENT: Final = "client"
 #: The token of the slots of notices to rooms, which people share.
@@ -120,6 +123,12 @@ FILLED_BY: Final[dict[tuple[str, ...], tuple[type[e.Event], ...]]] = {
     (PERSON, "*", "account", "#"): (e.AccountBound,),
     (PERSON, "*", "#"): (e.PersonAdded, e.WorkspacesSet, e.PersonRemoved),
     (LOGIN, "*", "#"): (e.LoginAdded, e.LoginRevoked),
+    # A person's own word; then the organisation's, or another person's.
+    (KEY, "*", "*", "added"): (e.KeyAdded,),
+    (KEY, "*", "*", "confirmed"): (e.KeyConfirmed,),
+    (KEY, "*", "*", "confirmed", "*"): (e.KeyConfirmed,),
+    (KEY, "*", "*", "revoked"): (e.KeyRevoked,),
+    (KEY, "*", "*", "revoked", "*"): (e.KeyRevoked,),
     # What a provider said; of each day a series of its own, since readers need the last ones only.
     (PERSON, "*", "groups", "#", "#"): (e.GroupsRead,),
     # What a calendar said of who is on call, likewise.
@@ -557,6 +566,21 @@ def account_slot(name: str, number: int) -> Slot:
 def login_slot(name: str, number: int) -> Slot:
     """The slot of a login's beginning or end; each has the next number."""
     return Slot(ORGANISATION, "", (LOGIN, token("login", name), str(number)))
+
+
+#: The wildcard over all facts about people's keys.
+KEYS: Final = f"{ROOT}.{ORGANISATION}.{KEY}.>"
+
+
+def key_slot(name: str, key: str, place: str, by: str = "") -> Slot:
+    """The slot of a fact about a person's key: `added`, or `confirmed` or `revoked` by somebody.
+
+    Args:
+        key: its id.
+        by: the reviewer; empty: the organisation, or the person themselves who adds it.
+    """
+    tail = (KEY, token("reviewer", name), token("key", key), place)
+    return Slot(ORGANISATION, "", (*tail, token("reviewer", by)) if by else tail)
 
 
 def groups_slot(name: str, day: datetime, number: int) -> Slot:

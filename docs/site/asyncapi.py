@@ -36,6 +36,7 @@ from ayes.schemas.slots import (
     FILES,
     FILLED_BY,
     GRANT,
+    KEY,
     LOG,
     LOGIN,
     ONCALL,
@@ -83,6 +84,10 @@ _NAMES: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     (PERSON, "*", "account", "#"): ("reviewer", "number"),
     (PERSON, "*", "#"): ("person", "number"),
     (LOGIN, "*", "#"): ("login", "number"),
+    **{(KEY, "*", "*", one): ("person", "key") for one in ("added", "confirmed", "revoked")},
+    **{
+        (KEY, "*", "*", one, "*"): ("person", "key", "reviewer") for one in ("confirmed", "revoked")
+    },
     (PERSON, "*", "groups", "#", "#"): ("person", "day", "number"),
     (ONCALL, "*", "#", "#"): ("schedule", "day", "number"),
     (LOG, "#"): ("number",),

@@ -63,12 +63,14 @@ async def permissions(
     # Of somebody with a session they are read before the vote.
     forgives = visitor.kind == "session"
     may_vote = await as_reviewer(lambda: reviewer.check_vote(call, vote, forgives=forgives))
+    no = replace(vote, verdict="deny")
+    may_deny = await as_reviewer(lambda: reviewer.check_vote(call, no, forgives=forgives))
     refusals: dict[Action, str] = {
         "approve": may_vote,
-        "deny": may_vote,
+        "deny": may_deny,
         "answer": may_vote,
         "edit": may_vote,
-        "hand_over": may_vote,
+        "hand_over": may_deny,
         "break_glass": await as_reviewer(
             lambda: reviewer.check_vote(call, glass, forgives=forgives)
         ),

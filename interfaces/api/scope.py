@@ -33,7 +33,7 @@ from ayes.projections.pending import Entry, PendingIndex
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import NotAllowed, Unavailable
 from ayes.schemas.ids import token
-from ayes.schemas.slots import ORGANISATION, PERSON, ROOT, Slot
+from ayes.schemas.slots import KEY, ORGANISATION, PERSON, ROOT, Slot
 
 #: The subject of a message of which only the time is told: no message has it.
 _ELSEWHERE: Final = "*"
@@ -71,7 +71,7 @@ class ScopedLog:
     async def append(
         self, slot: Slot, raw: bytes, event_id: str, after: int | None = None
     ) -> AppendResult:
-        if slot.workspace == ORGANISATION and slot.tail[0] != PERSON:
+        if slot.workspace == ORGANISATION and slot.tail[0] not in (PERSON, KEY):
             raise NotAllowed(
                 "what holds in every workspace is for those who may see all of them. Nothing was "
                 "recorded."

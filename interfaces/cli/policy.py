@@ -133,6 +133,7 @@ def _in_short(policy: Policy, rule: Rule) -> str:
     parts += [f"of class {' or '.join(rule.classes)}"] if rule.classes else []
     parts += [f"priority {rule.priority}"] if rule.priority else []
     parts += [_who(policy, rule)] if rule.then == "ask" else []
+    parts += ["signed votes only"] if rule.signed or policy.all_signed else []
     parts += ["without effect"] if rule.shadow else []
     return "; ".join(parts)
 

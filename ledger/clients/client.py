@@ -12,6 +12,7 @@ import functools
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import datetime, timedelta
+from hashlib import sha256
 from itertools import batched
 from pathlib import Path
 from typing import Any, Concatenate, Final, Protocol, Self
@@ -47,6 +48,7 @@ from ayes.ledger.judging.policies import (
 from ayes.ledger.judging.policy_proposals import named_proposal
 from ayes.ledger.judging.policy_proposals import problem as problem_of
 from ayes.ledger.judging.votes import Tally, tally
+from ayes.ledger.keys import Keys, Signatures, keys_of
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import (
     AlreadyRecorded,
@@ -62,11 +64,15 @@ from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.objections import asks_groups, votes_rest_on
 from ayes.ledger.patience import while_away
 from ayes.ledger.people import OPENID, People, people_of, readings_for
+from ayes.ledger.seal import SignerKey
+from ayes.ledger.signing import Bound
+from ayes.ledger.trust import Trust
 from ayes.ledger.validity import call_of, refusal
 from ayes.schemas import events as e
 from ayes.schemas import ids
 from ayes.schemas.codec import Fact, encode
 from ayes.schemas.content import by_digest
+from ayes.schemas.digest import text_digest
 from ayes.schemas.errors import (
     AlreadyFilled,
     BadFact,
@@ -88,6 +94,7 @@ from ayes.schemas.logs import get_logger
 from ayes.schemas.people import plain
 from ayes.schemas.quorums import GROUP
 from ayes.schemas.slots import (
+    KEYS,
     ORGANISATION,
     PEOPLE,
     POLICY,
@@ -106,6 +113,7 @@ from ayes.schemas.slots import (
     grants,
     groups_slot,
     policies,
+    policy_slot,
     stops,
     tool_slot,
 )
@@ -174,6 +182,12 @@ class LedgerClient:
         self._policies: dict[str, AppliedPolicy] = {}
         #: The newest version of a policy that was read, as its sequence, by workspace.
         self._newest: dict[str, int] = {}
+        #: By what keys of people are judged; None: signatures are not judged here.
+        self.trust: Trust | None = None
+        #: With which a reviewer's votes are signed; None: they are not.
+        self.signer: SignerKey | None = None
+        #: The facts about keys, by their number and the last of them, and what they come to.
+        self._keys: tuple[tuple[int, int], Keys] = ((0, 0), Keys())
 
     @classmethod
     @asynccontextmanager
@@ -218,7 +232,9 @@ class LedgerClient:
 
     def on_log(self, log: EventLog) -> Self:
         """The same author on another log."""
-        return type(self)(log, self.author, now=self.now, new_id=self._new_id)
+        other = type(self)(log, self.author, now=self.now, new_id=self._new_id)
+        other.trust, other.signer = self.trust, self.signer
+        return other
 
     # ------------------------------------------------------------------------------------ appending
 
@@ -603,8 +619,55 @@ class LedgerClient:
         more = self._readings(names) if asks_groups(call) else ()
         facts = await self.reading.read(given, *dict.fromkeys((*votes_rest_on(call), *more)))
         every = {fact.seq: fact for fact in (*facts, *readings)}
-        people = people_of(every[seq] for seq in sorted(every))
-        return replace(call, people=people), delegations_of(facts)
+        call = replace(call, people=people_of(every[seq] for seq in sorted(every)))
+        if self.trust is not None:
+            call = await self.with_signatures(call, self.trust)
+        return call, delegations_of(facts)
+
+    async def with_signatures(
+        self, call: Call, trust: Trust, *, must_include: Slot | None = None
+    ) -> Call:
+        """The call with what its signed votes are judged by, if signed votes are wanted."""
+        decided = call.decided.seq if call.decided is not None else None
+        is_wanted = trust.wants_signed(call.ref.workspace, decided)
+        if not (call.votes and (call.wants_signed or is_wanted)):
+            return call
+        latest = (must_include,) if must_include is not None else ()
+        facts = await self.read(KEYS, REMOVALS, *latest, must_include=must_include)
+        facts = tuple(one for one in facts if one.slot.workspace == ORGANISATION)
+        known = len(facts), facts[-1].seq if facts else 0
+        if known != self._keys[0]:
+            self._keys = known, keys_of(facts, trust)
+        bound = await self.bound(call, trust.log)
+        return replace(call, signatures=Signatures(bound, self._keys[1], is_wanted))
+
+    def wants_signed(self, call: Call) -> bool:
+        """Whether votes on a pending call, other than denials, count only if they are signed."""
+        trusts = self.trust is not None and self.trust.wants_signed(call.ref.workspace)
+        return call.wants_signed or trusts
+
+    async def bound(self, call: Call, log: str) -> Bound:
+        """What signed votes on a call that people were asked about are bound to.
+
+        Args:
+            log: its identity.
+        """
+        assert call.requested
+        assert call.gated
+        raw = [await self.log.at(one.seq) for one in (call.requested, call.gated)]
+        requested, gated = (sha256(one.data if one is not None else b"").hexdigest() for one in raw)
+        return Bound(log, requested, gated, await self._digest_of_policy(call))
+
+    async def _digest_of_policy(self, call: Call) -> str:
+        """The digest of the text that the question names; empty: no policy was in force."""
+        asking = call.approval_request
+        if asking is None or not asking.policy_version:
+            return ""
+        owner = ORGANISATION if asking.organisation else call.ref.workspace
+        for fact in await self.reading.read(policy_slot(owner, asking.policy_version).subject):
+            if isinstance(fact.event, e.PolicyApplied):
+                return text_digest(fact.event.text)
+        return ""
 
     async def with_origin(self, call: Call) -> Call:
         """The call with the requester, agent and labels that its request leaves to its thread."""

@@ -34,6 +34,7 @@ from ayes.ledger.judging.votes import is_edit
 from ayes.ledger.log import EventLog
 from ayes.ledger.objections import asks_groups, unused
 from ayes.ledger.people import People
+from ayes.ledger.signing import MAX_LIFE_S, MAX_SKEW_S, signed, vote_digest
 from ayes.ledger.stops import Stop, known_stop, stops_of
 from ayes.ledger.validity import evolve, may_vote
 from ayes.schemas import events as e
@@ -134,7 +135,8 @@ class Reviewer:
             UnknownCall, AlreadyDecided, DeadlinePassed, NotAllowed, NotOpen: see
                 `validity.refusal`.
             NotAllowed: nobody delegated that vote to this reviewer; the policies in force block the
-                call as edited; or the editor does not count, and nobody else can agree to the edit.
+                call as edited; the editor does not count, and nobody else can agree to the edit; or
+                signed votes are wanted, and no key is here.
             BadArguments: the edit breaks the tool's schema.
             AlreadyFilled: this reviewer has voted before.
         """
@@ -160,6 +162,7 @@ class Reviewer:
         _check_typed(known, ballot)
         if ballot.arguments is not None:
             await self._check_edit(known, voted, ballot.arguments)
+        voted = await self._signed(known, voted)
         with tracing.voting(known, ballot.verdict):
             voted = tracing.about(known, voted)
             await self._ledger.append_exclusive(ref.vote(self.name), voted)
@@ -188,7 +191,42 @@ class Reviewer:
             await self._check_principal(call, principal)
         if vote.verdict != "break_glass":
             await self._check_substitutes(call)
+        if vote.verdict != "deny" and self._ledger.signer is None:
+            self._check_unsigned(call)
         return voted
+
+    def _check_unsigned(self, call: Call) -> None:
+        """Refuse a vote without a signature where it would not count."""
+        if self._ledger.wants_signed(call):
+            raise NotAllowed(
+                f"only signed votes count on {call.ref}, and {self.name}'s key is not here. Vote "
+                f"where it is: ayes approve {call.ref} --as {self.name}. (`ayes key new` makes a "
+                "key.) A denial needs no signature. Nothing was recorded."
+            )
+
+    async def _signed(self, call: Call, vote: e.Voted) -> e.Voted:
+        """The vote, signed if a key is here.
+
+        Raises:
+            BadInput: the key is another person's, or the clock here is wrong.
+        """
+        if (key := self._ledger.signer) is None:
+            return vote
+        person, _, log = key.public.name.partition("/")
+        if person != self.name:
+            raise BadInput(
+                f"the key is {person}'s, and the vote {self.name}'s. Nothing was recorded."
+            )
+        now = self._ledger.now()
+        if abs(off := (now - await self._ledger.log.clock()).total_seconds()) > MAX_SKEW_S:
+            raise BadInput(
+                f"the clock here is {off:+,.0f} s off the broker's, and a signature is valid for "
+                "minutes. Set the clock. Nothing was recorded."
+            )
+        until = int(now.timestamp()) + MAX_LIFE_S - MAX_SKEW_S
+        bound = await self._ledger.bound(call, log)
+        digest = vote_digest(bound, call.ref, call.wish, self.name, vote, until)
+        return msgspec.structs.replace(vote, signature=signed(key, digest, until))
 
     async def _principal(self, call: Call, vote: e.Voted) -> str:
         """For a reviewer who was not asked: a person who was, and delegated to them; else empty."""
@@ -320,7 +358,7 @@ class Reviewer:
     async def check_may_vote(self, call: Call) -> None:
         """Refuse a person who could not vote on it now, in whatever words; errors as of `vote`."""
         digest = call.approval_request.digest if call.approval_request else ""
-        await self.check_vote(call, e.Voted(verdict="approve", digest=digest), forgives=True)
+        await self.check_vote(call, e.Voted(verdict="deny", digest=digest), forgives=True)
 
     async def _say(
         self, call: Call, said: Sequence[Fact], slot: Callable[[str, int], Slot], event: e.Event

@@ -377,6 +377,8 @@ def _flaw(call: Call, cast: CastVote) -> str:
             return f"{who} had not given {cast.reviewer} the vote then"
         case "voted":
             return f"{who} has voted already"
+        case "bad_signature":
+            return f"it is not signed with a key of {who} that was in force when people were asked"
         case flaw:
             return _FLAWS[flaw]
 
@@ -419,6 +421,7 @@ _FLAWS: Final[dict[VoteFlaw, str]] = {
     "glass_without_reason": "breaking the glass needs a reason",
     "unused": "it holds an instruction that its verdict does not use",
     "may_not_run": "its edited arguments may not run",
+    "unsigned": "it is not signed",
 }
 #: A tool that takes any object.
 _ANY: Final = e.ToolDeclared(description="", schema='{"type":"object"}')

@@ -57,6 +57,11 @@ class Policies(Struct, frozen=True):
         limits = [getattr(one.policy, name) for one in (self.workspace, self.organisation)]
         return min((limit for limit in limits if limit is not None), default=None)
 
+    @property
+    def all_signed(self) -> bool:
+        """Whether one of the two policies wants signed votes on each question."""
+        return self.workspace.policy.all_signed or self.organisation.policy.all_signed
+
     def behind(self, agent: str) -> tuple[str, ...]:
         """The people who own an agent."""
         return self.organisation.policy.behind(agent) + self.workspace.policy.behind(agent)
@@ -269,6 +274,11 @@ class PolicyDecision(Struct, frozen=True):
         modes = {one.mode for one in (self.judged, self.beside) if one is not None}
         return "four_eyes" if "four_eyes" in modes else "requester_confirms"
 
+    @property
+    def signed(self) -> bool:
+        """Whether one of the rules wants signed votes."""
+        return any(one is not None and one.rule.signed for one in (self.judged, self.beside))
+
 
 def evaluate(policies: Policies, about: About) -> PolicyDecision:
     """The stricter of the two verdicts. The organisation's counts only if a rule of it matches."""
@@ -322,6 +332,9 @@ def of_edit(
     # What takes four eyes is no edit of what the requester may confirm.
     asking = call.approval_request
     if asking is not None and asking.mode != "four_eyes" and ruling.mode == "four_eyes":
+        return None
+    # Nor is what takes signed votes one of what takes any.
+    if asking is not None and not asking.signed and (ruling.signed or policies.all_signed):
         return None
     return required(policies, ruling)
 

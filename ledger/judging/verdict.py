@@ -72,6 +72,8 @@ class Case(Struct, frozen=True):
     names_requester: bool = True
     #: What is recorded of who is on call, if the next stage asks them.
     on_call: tuple[Fact, ...] = ()
+    #: Whether the trust file wants signed votes on it, whatever the policies say.
+    signed: bool = False
     #: The time of the log when a timer was handled; None: that of the delivered fact.
     now: datetime | None = None
 
@@ -302,6 +304,7 @@ def _question(case: Case, ruling: PolicyDecision) -> e.ApprovalRequested:
     )
     title = case.tool.title(wish.arguments) if case.tool is not None else ""
     asking = replace(asking, chain=chain.links, undoing=_undoing(case), title=title)
+    asking = replace(asking, signed=asking.signed or case.signed)
     return _of_four_eyes(asking) if _governs(case.tool) else asking
 
 
@@ -442,6 +445,7 @@ def question(
         valid_for_s=_valid_for_s(ruling),
         undo_s=policies.limit("undo_s") or 0,
         reasons=rule.reasons or beside.reasons,
+        signed=ruling.signed or policies.all_signed,
     )
     return replace(asking, people=policies.accounts(_may_ever_act(asking)))
 
@@ -470,8 +474,10 @@ def _again(denied: Fact) -> str:
 
 
 def _granted(case: Case, asking: e.ApprovalRequested, now: datetime) -> tuple[Grant, ...]:
-    """The grants that together meet the quorums of the question; else none."""
-    if not case.policies.grantable(case.call.wish.tool):
+    """The grants that together meet the quorums of the question; else none. A grant is a vote that
+    is not signed.
+    """
+    if asking.signed or not case.policies.grantable(case.call.wish.tool):
         return ()
     call = about(case.call, case.call.wish.arguments)
     by_giver: dict[str, Grant] = {}

@@ -10,7 +10,7 @@ import functools
 from typing import Final
 
 from ayes.ledger.subscriptions import OPERATOR
-from ayes.schemas.slots import FILES, ORGANISATION, PERSON, POLICY, ROOT, STOP
+from ayes.schemas.slots import FILES, KEY, ORGANISATION, PERSON, POLICY, ROOT, STOP
 
 #: How the logins of people begin.
 _PERSON: Final = "reviewer-"
@@ -28,12 +28,12 @@ def prefix(login: str, scope: str) -> str:
 @functools.lru_cache(maxsize=1024)
 def _places(workspaces: tuple[str, ...], login: str) -> tuple[str, ...]:
     """How the subjects begin that may be read in these workspaces. The organisation's policy and
-    its stops hold in all of them; of its people a person may read what is about themselves, and of
-    parked deliveries a worker its own.
+    its stops hold in all of them; of its people and their keys a person may read what is about
+    themselves, and of parked deliveries a worker its own.
     """
     me = login.removeprefix(_PERSON)
     return (
-        *([f"{ROOT}.{ORGANISATION}.{PERSON}.{me}."] if me != login else []),
+        *(f"{ROOT}.{ORGANISATION}.{one}.{me}." for one in (PERSON, KEY) if me != login),
         *(
             place
             for one in workspaces

@@ -73,6 +73,7 @@ from ayes.schemas.slots import (
     DELEGATION,
     FILES,
     GRANT,
+    KEY,
     LOG,
     LOGIN,
     ONCALL,
@@ -115,7 +116,7 @@ OWN: Final = (ADMIN, SYSTEM, READS)
 SCOPED_ROLES: Final = ("service", *scopes.FOLLOWING, "operator", "observer")
 
 #: The kinds that belong to the workspace, and to none of its threads.
-_RESERVED: Final = (POLICY, TOOL, GRANT, DELEGATION, BUDGET, STOP, PERSON, LOGIN, ONCALL, LOG)
+_RESERVED: Final = (POLICY, TOOL, GRANT, DELEGATION, BUDGET, STOP, PERSON, LOGIN, KEY, ONCALL, LOG)
 _ORGANISATIONS: Final = f"{ROOT}.{ORGANISATION}.>"
 
 #: The name of the login's reviewer, in a slot.
@@ -172,6 +173,13 @@ WRITERS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     (PERSON, _ME, "account", "#"): (REVIEWER,),
     (PERSON, "*", "#"): ("organisation",),
     (LOGIN, "*", "#"): ("organisation",),
+    # Whose signatures a confirmation has matters, and not who records it. Anybody may revoke a key:
+    # that is only stricter.
+    (KEY, _ME, "*", "added"): (REVIEWER,),
+    (KEY, "*", "*", "confirmed"): ("organisation",),
+    (KEY, "*", "*", "confirmed", _ME): (REVIEWER,),
+    (KEY, "*", "*", "revoked"): ("organisation",),
+    (KEY, "*", "*", "revoked", _ME): (REVIEWER,),
     # Nobody says of themselves in which groups they are.
     (PERSON, "*", "groups", "#", "#"): (API,),
     (ONCALL, "*", "#", "#"): ("absence",),

@@ -46,6 +46,7 @@ from ayes.schemas.logs import get_logger
 from ayes.schemas.slots import (
     DELEGATION,
     GRANT,
+    KEY,
     LOG,
     LOGIN,
     ORGANISATION,
@@ -80,6 +81,7 @@ LONG_LIVED: Final = tuple(
         f"{PERSON}.*.*",
         f"{PERSON}.*.account.*",
         f"{LOGIN}.>",
+        f"{KEY}.>",
         f"{LOG}.*",
     )
 )

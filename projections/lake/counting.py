@@ -325,6 +325,7 @@ class _Story:
             asking is not None
             and self.decision is None
             and vote.digest == asking.digest
+            and not (asking.signed and vote.verdict != "deny")
             and vote.verdict != "break_glass"
             and not vote.on_behalf_of
             and (self.expires_at is None or at < self.expires_at)

@@ -279,6 +279,8 @@ class Question(Struct, frozen=True):
     undo_s: int
     #: Reasons that are offered to people who deny or answer.
     reasons: tuple[str, ...]
+    #: Whether votes other than denials count only if their voters signed them.
+    signed: bool
     #: The people asked later, because nobody decided in time.
     asked_as_well: tuple[str, ...]
     #: Who of them was on call, or why nobody was asked who is.
@@ -329,6 +331,8 @@ class RecordedVote(Struct, frozen=True):
     voted_at: datetime
     seq: int
     void: str
+    #: Whether it counts by its signature; not asked where votes need none.
+    signed: bool
 
 
 def recorded_votes(call: Call) -> list[RecordedVote]:
@@ -341,6 +345,10 @@ def recorded_votes(call: Call) -> list[RecordedVote]:
             voted_at=vote.recorded_at,
             seq=vote.seq,
             void=whys.get(vote.seq, ""),
+            signed=call.signatures is not None
+            and vote.event.verdict != "deny"
+            and bool(vote.event.signature)
+            and vote.seq not in whys,
         )
         for vote in call.votes
         if isinstance(vote.event, e.Voted)

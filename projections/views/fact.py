@@ -17,6 +17,7 @@ from ayes.ledger.descriptions import (
     membership_words,
     mode_words,
 )
+from ayes.ledger.signing import Signature
 from ayes.ledger.validity import call_of, voids
 from ayes.projections.views.call import SHORT, changes, quorum_words, quorums_of
 from ayes.schemas import events as e
@@ -215,7 +216,8 @@ def _what(event: e.Event) -> str:
             asks = ", and ".join(quorum_words(one) for one in quorums_of(event))
             run = f", in the run of {describe_chain(event.chain)}" if event.chain else ""
             rules = "no rule fits: it asks" if rule == NO_RULE_NAME else f"rule {rule!r} asks"
-            return f"{rules} {asks}{mode_words(event.mode)}{run}{_class(event)}"
+            only = ", signed votes only" if event.signed else ""
+            return f"{rules} {asks}{mode_words(event.mode)}{only}{run}{_class(event)}"
         case e.Escalated(voters=voters, on_call=on_call):
             said = "".join(f"; {describe_on_call(one)}" for one in on_call)
             return f"nobody decided in time: asks {', '.join(voters) or 'nobody'} as well{said}"
@@ -242,10 +244,16 @@ def _what(event: e.Event) -> str:
             return f"{_short(covered)}: {_short(reason)}"
         case e.StopEnded(resumed_by=people) if people:
             return f"resumed by {', '.join(people)}"
+        case e.KeyAdded(key=key):
+            return key
+        case e.KeyConfirmed(signatures=signatures):
+            return f"with {', '.join(one.split('.')[2] for one in signatures if '.' in one)}"
         case e.Delegated(to=to, starts_at=starts_at, ends_at=ends_at):
             return f"to {to} from {starts_at:%Y-%m-%d %H:%M} to {ends_at:%Y-%m-%d %H:%M} UTC"
         case e.Voted(verdict=verdict, reason=reason, on_behalf_of=person):
             said = f"{verdict}{f' for {person}' if person else ''}"
+            if (signature := Signature.parse(event.signature)) is not None:
+                said += f", signed with the key {signature.key}"
             return f"{said}: {reason}" if reason else said
         case (
             e.Approved(ground=ground, rule=rule, voters=voters)

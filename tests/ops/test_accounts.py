@@ -134,15 +134,24 @@ WRITERS = {
     for tails in _WRITTEN_BY.values()
     for tail in tails
 }
-#: The organisation's alone, in the same form: by its own role and by each person for themselves.
+#: The organisation's alone, in the same form, with a number: by its own role and by each person for
+#: themselves.
 PERSONS = {
-    "_log.1": {"organisation"},
-    "_person.x1.1": {"organisation"},
-    "_login.x1.1": {"organisation"},
-    "_oncall.x1.20260302.1": {"absence"},
-    "_person.x1.groups.20260302.1": {"api"},
-    "_person.ana.account.1": {"reviewer-ana"},
-    "_person.ben.account.1": {"reviewer-ben"},
+    "_log.{n}": {"organisation"},
+    "_person.x1.{n}": {"organisation"},
+    "_login.x1.{n}": {"organisation"},
+    "_oncall.x1.20260302.{n}": {"absence"},
+    "_person.x1.groups.20260302.{n}": {"api"},
+    "_person.ana.account.{n}": {"reviewer-ana"},
+    "_person.ben.account.{n}": {"reviewer-ben"},
+    # Whoever signed a confirmation, and not who records it, is judged later.
+    "_key.ana.{n}.added": {"reviewer-ana"},
+    "_key.ben.{n}.added": {"reviewer-ben"},
+    "_key.ana.{n}.confirmed": {"organisation"},
+    "_key.ana.{n}.confirmed.ben": {"reviewer-ben"},
+    "_key.ana.{n}.revoked": {"organisation"},
+    "_key.ana.{n}.revoked.ana": {"reviewer-ana"},
+    "_key.ana.{n}.revoked.ben": {"reviewer-ben"},
 }
 #: What a careless wildcard would let in: the workspace's own, dressed as a thread.
 NOBODY_WRITES = (
@@ -176,7 +185,7 @@ def test_the_table_covers_every_slot():
         # A reviewer's slots name the reviewer, and nobody else's do.
         assert ("{me}" in shape) == (writers == (accounts.REVIEWER,))
     assert {role for roles in accounts.OTHER_SUBJECTS.values() for role in roles} <= roles
-    by_hand = [tail.format("t1").split(".") for tail in (*WRITERS, *PERSONS)]
+    by_hand = [tail.format("t1", n=1).split(".") for tail in (*WRITERS, *PERSONS)]
     for shape in accounts.WRITERS:
         words = shape if shape[0].startswith("_") else ("*", *shape)
         pattern = ".".join("*" if word[0] in "*#%{" else word for word in words)
@@ -371,7 +380,7 @@ async def test_the_organisation_s_own_is_the_organisation_s_alone(server, admin,
             assert answer == "denied"
             assert await stands(admin, own) is None
         for number, (tail, writers) in enumerate(PERSONS.items()):
-            free = tail[:-1] + f"{10 * EVERYBODY.index(role) + number + 1}"
+            free = tail.format(n=100 * EVERYBODY.index(role) + number + 1)
             subject = f"ledger.{ORGANISATION}.{free}"
             if role in writers:
                 assert json.loads(await who.ask(subject, b"{}"))["stream"] == "LEDGER"
@@ -384,6 +393,8 @@ async def test_the_organisation_s_own_is_the_organisation_s_alone(server, admin,
             answer = await who.ask(f"ledger.{ORGANISATION}.{tail}", b"{}")
             assert (answer != "denied") == (role in WRITERS[tail]), tail
         nobody = ("_person.eve.account.1", "_person.ana.said.1", "_person.ana.account.1.x")
+        nobody += ("_key.eve.x1.added", "_key.ana.x1.confirmed.eve", "_key.ana.x1.revoked.eve")
+        nobody += ("_key.ana.x1", "_key.ana.x1.added.x", "_key.call.c1.vote.ana")
         nobody += ("_person.account.vote.ana", "_policy.said.m1", "_policy.1.2", "opened")
         for tail in (*others, *nobody, "_person.call.c1.vote.ana", "anything"):
             subject = f"ledger.{ORGANISATION}.{tail}"

@@ -13,6 +13,7 @@ from ayes.consumers.pending_projector import PendingProjector
 from ayes.consumers.worker import Worker
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import EventLog
+from ayes.ledger.trust import Trust
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest
@@ -31,6 +32,8 @@ class Shop:
 
     def __init__(self, port: EventLog) -> None:
         self.log = port
+        #: The trust file of its gates.
+        self.trust: Trust | None = None
         self.ledger = Ledger(port, e.Author(kind="service", name="desk"))
 
     async def open(self, policy: str = "", organisation: str = "", *tools: ToolSpec) -> None:
@@ -71,7 +74,10 @@ class Shop:
         """Run N gates at the same time, and on request the queue's worker."""
         made: list[Any] = [Gate() for _ in range(count)] + ([PendingProjector()] if queue else [])
         gate = e.Author(kind="gate", name="gate")
-        async with working(*(Worker(Ledger(self.log, gate), one) for one in made)):
+        ledgers = [Ledger(self.log, gate) for _ in made]
+        for ledger in ledgers:
+            ledger.trust = self.trust
+        async with working(*map(Worker, ledgers, made)):
             yield
 
     @asynccontextmanager

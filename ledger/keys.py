@@ -1,0 +1,171 @@
+"""Whose keys are in force, by the facts about them in the order of the log.
+
+A key is added by its person and counts for nothing until it is confirmed with signatures, whoever
+records these: of as many roots or confirmers as the trust file says, or of an older key of that
+person. If all of a person's keys are lost, as many others as it says confirm a new one, and it
+counts after a time in which anybody may revoke it. A key is of one person and one log; it is
+written with both, so none counts under another name or elsewhere.
+
+Once a name stands for nobody, or for somebody else, no key that it had counts any more.
+"""
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ayes.ledger.seal import VerifierKey
+from ayes.ledger.signing import Bound, Signature, key_digest, key_id
+from ayes.ledger.trust import Trust
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.errors import BadInput
+from ayes.schemas.people import plain
+
+
+class PersonKey(Struct, frozen=True):
+    """A key of a person, as of a moment."""
+
+    person: str
+    id: str
+    public: VerifierKey
+    added: Fact
+    #: The ids of the roots and confirmers, and the names of others, who have confirmed it.
+    by: frozenset[str] = frozenset()
+    #: The fact by which it is confirmed; None: it is not.
+    confirmed: Fact | None = None
+    #: From when on it counts, by the clock of the log.
+    counts_from: datetime | None = None
+    #: Its revocation, or the end of its person's name.
+    revoked: Fact | None = None
+
+    def counts(self, at: Fact, until: int | None = None) -> bool:
+        """Whether it was confirmed before a fact.
+
+        Args:
+            until: and not revoked before that number of the log; None: not at all.
+        """
+        return (
+            self.confirmed is not None
+            and self.counts_from is not None
+            and self.confirmed.seq < at.seq
+            and self.counts_from <= at.recorded_at
+            and (self.revoked is None or (until is not None and self.revoked.seq >= until))
+        )
+
+
+class Keys(Struct, frozen=True):
+    """People's keys, by person and id."""
+
+    each: dict[tuple[str, str], PersonKey] = {}
+
+    def of(self, person: str) -> tuple[PersonKey, ...]:
+        return tuple(one for one in self.each.values() if one.person == person)
+
+    def get(self, person: str, key: str) -> PersonKey | None:
+        return self.each.get((person, key))
+
+
+class Signatures(Struct, frozen=True):
+    """By what the signatures of a call's votes are judged."""
+
+    bound: Bound
+    keys: Keys = Keys()
+    #: Whether the trust file wants them signed, whatever the question says.
+    is_wanted: bool = False
+
+
+def keys_of(facts: Iterable[Fact], trust: Trust) -> Keys:
+    """The keys, by all facts about them and about removals, in the order of the log."""
+    each = dict[tuple[str, str], PersonKey]()
+    keys = Keys(each)
+    for fact in facts:
+        match fact.event, fact.slot.tail:
+            case e.KeyAdded(key=text), (_, person, key, "added"):
+                public = _public(text, person, key, trust)
+                # A key with two names would let one person vote twice.
+                if public is not None and all(one.id != key for one in each.values()):
+                    each[person, key] = PersonKey(person, key, public, fact)
+            case e.KeyConfirmed(), (_, person, key, *_) if (person, key) in each:
+                each[person, key] = _confirmed(keys, each[person, key], fact, trust)
+            case e.KeyRevoked(), (_, person, key, *_) if (person, key) in each:
+                each[person, key] = _revoked(each[person, key], fact)
+            case e.PersonAdded() | e.PersonRemoved(), (_, name, _):
+                for place, one in each.items():
+                    if plain(one.person) == plain(name):
+                        each[place] = _revoked(one, fact)
+            case _:
+                pass
+    return keys
+
+
+def _public(text: str, person: str, key: str, trust: Trust) -> VerifierKey | None:
+    """The key that a person adds; None if it is not written as one of theirs, in this log."""
+    try:
+        public = VerifierKey.parse(text)
+    except BadInput:
+        return None
+    is_theirs = public.name == key_name(person, trust.log) and key_id(public) == key
+    return public if is_theirs else None
+
+
+def key_name(person: str, log: str) -> str:
+    """The name in a person's key."""
+    return f"{person}/{log}"
+
+
+def _revoked(key: PersonKey, fact: Fact) -> PersonKey:
+    return key if key.revoked is not None else replace(key, revoked=fact)
+
+
+def _confirmed(keys: Keys, key: PersonKey, fact: Fact, trust: Trust) -> PersonKey:
+    assert isinstance(fact.event, e.KeyConfirmed)
+    digest = key_digest(trust.log, key.person, key.public)
+    now = key
+    for text in fact.event.signatures:
+        if (signature := Signature.parse(text)) is not None:
+            now = _confirmed_by(keys, now, signature, digest, fact, trust)
+    return now
+
+
+def _confirmed_by(
+    keys: Keys, key: PersonKey, signature: Signature, digest: bytes, fact: Fact, trust: Trust
+) -> PersonKey:
+    if signature.until:
+        return key
+    for trusted, needed in trust.quorums:
+        public = trusted.get(signature.key)
+        if public is not None and public.verifies(signature.raw, digest):
+            by = key.by | {signature.key}
+            is_met = len(by & trusted.keys()) >= needed
+            key = _counting(replace(key, by=by), fact, 0) if is_met else replace(key, by=by)
+    for other in keys.each.values():
+        if (
+            other.id == signature.key
+            and other.counts(fact)
+            and other.public.verifies(signature.raw, digest)
+        ):
+            key = _by_person(keys, key, other.person, fact, trust)
+    return key
+
+
+def _by_person(keys: Keys, key: PersonKey, person: str, fact: Fact, trust: Trust) -> PersonKey:
+    """The key as this person confirms it: its own, or one of the others who help."""
+    if person == key.person:
+        return _counting(key, fact, 0)
+    key = replace(key, by=key.by | {person})
+    others = key.by - {one for trusted, _ in trust.quorums for one in trusted}
+    # Who never had a key has lost none.
+    had = any(one.confirmed is not None for one in keys.of(key.person) if one.id != key.id)
+    if trust.lost is None or not had or len({*map(plain, others)}) < trust.lost.people:
+        return key
+    return _counting(key, fact, trust.lost.after_s)
+
+
+def _counting(key: PersonKey, fact: Fact, after_s: float) -> PersonKey:
+    """The key, which counts from then on, unless it does so earlier."""
+    begins = fact.recorded_at + timedelta(seconds=after_s)
+    if key.counts_from is not None and key.counts_from <= begins:
+        return key
+    return replace(key, confirmed=fact, counts_from=begins)

@@ -1,0 +1,127 @@
+"""The trust file: whom a site trusts to say whose a key is.
+
+It is outside of the log, so that no fact can change it, and a copy is laid beside each program that
+checks signatures. A site without one checks none.
+
+    log = "4f6b8c1de2f04a7c9d3e5b6a7c8d9e0f"                # its identity
+    roots = ["board-1+1a2b3c4d+AQ...=", "board-2+5e6f7a8b+AQ...="]
+    roots_needed = 2
+
+    [signed_since]
+    shop = 120_000                                          # a fact's number
+"""
+
+import re
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, Field, model_validator
+
+from ayes.ledger.seal import VerifierKey
+from ayes.ledger.signing import key_id
+from ayes.schemas.durations import seconds
+from ayes.schemas.errors import BadInput
+from ayes.schemas.ids import is_token
+from ayes.schemas.settings import lasting
+from ayes.schemas.toml_files import TomlModel, mistake, read_text, read_toml
+
+#: Its name beside the settings.
+NAME: Final = "ayes-trust.toml"
+_DAY_S: Final = 86_400
+_LOG: Final = re.compile("[0-9a-f]{32}")
+
+
+def _checked_log(log: str) -> str:
+    if not _LOG.fullmatch(log):
+        raise ValueError(f"{log!r} is not the identity of a log. `ayes trust show` prints it.")
+    return log
+
+
+def _checked_key(text: str) -> str:
+    try:
+        return str(VerifierKey.parse(text))
+    except BadInput as problem:
+        raise ValueError(str(problem)) from None
+
+
+type _Keys = Annotated[
+    tuple[Annotated[str, AfterValidator(_checked_key)], ...], Field(strict=False)
+]
+
+
+class Lost(TomlModel):
+    """How a person who has lost all keys gets another one without the roots."""
+
+    #: How many others must confirm it, with keys of their own.
+    people: Annotated[int, Field(ge=2)] = 2
+    #: How long after the last of them it counts.
+    after: Annotated[str, lasting(60, 30 * _DAY_S, "a time from 60s to 30d.")] = "24h"
+
+    @property
+    def after_s(self) -> float:
+        return seconds(self.after) or 0
+
+
+class Trust(TomlModel):
+    """A trust file."""
+
+    #: The identity of the log.
+    log: Annotated[str, AfterValidator(_checked_log)]
+    #: The keys in which the trust rests, and how many of them confirm a person's key together.
+    roots: Annotated[_Keys, Field(min_length=1)]
+    roots_needed: Annotated[int, Field(ge=1)] = 1
+    #: Keys that confirm those of people as well, and how many of them together.
+    confirmers: _Keys = ()
+    confirmers_needed: Annotated[int, Field(ge=1)] = 1
+    #: None: only the roots and the confirmers help.
+    lost: Lost | None = None
+    #: By workspace, the number of the fact from which on no call runs on votes that are not signed.
+    signed_since: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _can_be_met(self) -> "Trust":
+        for name in ("roots", "confirmers"):
+            keys, needed = getattr(self, name), getattr(self, f"{name}_needed")
+            if len(set(keys)) < len(keys):
+                raise mistake(f"{name} has a key twice.", name)
+            if keys and needed > len(keys):
+                raise mistake(
+                    f"{name}_needed is {needed}, and {name} has {len(keys)} of them.",
+                    f"{name}_needed",
+                )
+        for workspace in self.signed_since:
+            if not is_token(workspace):
+                raise mistake(f"{workspace!r} is not the name of a workspace.", "signed_since")
+        return self
+
+    @cached_property
+    def quorums(self) -> tuple[tuple[dict[str, VerifierKey], int], ...]:
+        """Keys by id, and how many of them confirm a person's key together."""
+        named = ((self.roots, self.roots_needed), (self.confirmers, self.confirmers_needed))
+        return tuple(
+            ({key_id(one): one for one in map(VerifierKey.parse, keys)}, needed)
+            for keys, needed in named
+        )
+
+    def wants_signed(self, workspace: str, decided: int | None = None) -> bool:
+        """Whether a call runs on signed votes alone, whatever policies say.
+
+        Args:
+            decided: the number of its decision; None: it has none yet.
+        """
+        since = self.signed_since.get(workspace)
+        return since is not None and (decided is None or decided >= since)
+
+
+#: Confirms nobody's key: that of a site without a file.
+NOBODY: Final = Trust.model_construct(log="", roots=(), confirmers=(), signed_since={})
+
+
+def read_trust(path: Path) -> Trust:
+    """Read a trust file.
+
+    Raises:
+        BadFile: with the line of each mistake.
+    """
+    return read_toml(Trust, read_text(path), str(path))

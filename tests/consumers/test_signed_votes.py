@@ -1,0 +1,281 @@
+"""Signed votes, from the key to the decision: what the gate counts, and what it does not.
+
+With a real gate, on the log in memory.
+"""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from shop import FIRST, SECOND, Shop, rule
+
+from ayes.ledger.clients.services import Ledger
+from ayes.ledger.judging.grants import Grant
+from ayes.ledger.log import EventLog
+from ayes.ledger.seal import SignerKey
+from ayes.ledger.signing import (
+    MAX_LIFE_S,
+    Bound,
+    Signature,
+    key_digest,
+    key_id,
+    signed,
+    vote_digest,
+)
+from ayes.ledger.trust import Trust
+from ayes.ledger.validity import evolve, void, voids
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.errors import BadInput, NotAllowed
+from ayes.schemas.slots import GrantRef, key_slot
+
+pytestmark = pytest.mark.log("memory")
+
+ASK = rule("money", "ask", 'voters = ["ana", "ben"]', "signed = true", "denials_needed = 2")
+DESK = SignerKey("desk", bytes([9] * 32))
+
+
+class Site(Shop):
+    """A shop whose people have keys."""
+
+    def __init__(self, port: EventLog) -> None:
+        super().__init__(port)
+        self.keys = dict[str, SignerKey]()
+
+    async def begin(self, policy: str = ASK, **trust: Any) -> None:
+        await self.open(policy)
+        log = await self.log.identity()
+        roots = {"log": log, "roots": [str(DESK.public)]}
+        self.trust = Trust.model_validate(roots | trust)
+        for at, name in enumerate(("ana", "ben", "cy"), 1):
+            self.keys[name] = SignerKey(f"{name}/{log}", bytes([at] * 32))
+            await self.add(self.keys[name], name)
+
+    async def add(self, key: SignerKey, name: str, by: SignerKey | None = DESK) -> None:
+        added = e.KeyAdded(key=str(key.public))
+        await self.ledger.append(key_slot(name, key_id(key.public), "added"), added)
+        if by is not None:
+            digest = key_digest(await self.log.identity(), name, key.public)
+            said = e.KeyConfirmed(signatures=(signed(by, digest),))
+            await self.ledger.append(key_slot(name, key_id(key.public), "confirmed"), said)
+
+    async def revoke(self, name: str) -> None:
+        slot = key_slot(name, key_id(self.keys[name].public), "revoked", "cy")
+        await self.ledger.append(slot, e.KeyRevoked())
+
+    def at(self, name: str) -> Ledger:
+        """The ledger at a terminal where this person's key is."""
+        ledger = Ledger(self.log, e.Author(kind="reviewer", name=name))
+        ledger.signer = self.keys[name]
+        return ledger
+
+    async def vote_of(self, name: str, **vote: Any) -> e.Voted:
+        """A signed vote that is not recorded yet."""
+        call = await self.ledger.call(FIRST)
+        assert call.approval_request
+        digest = call.approval_request.digest
+        return (
+            await self.at(name)
+            .reviewer(name)
+            ._signed(call, e.Voted(**({"verdict": "approve", "digest": digest} | vote)))
+        )
+
+    async def why_void(self, name: str = "ana") -> str:
+        """Why a recorded vote does not count, as of the gate; empty if it does."""
+        known, ledger = await self.ledger.call(FIRST), Ledger(self.log, e.Author("x", "x"))
+        ledger.trust = self.trust
+        known, _ = await ledger.with_given(known)
+        slot = FIRST.vote(name)
+        return next((one.why for one in voids(known) if one.fact.slot == slot), "")
+
+    async def would_be_void(self, vote: e.Voted, name: str = "ana") -> bool:
+        """Whether this vote would not count, were it recorded now."""
+        ledger = Ledger(self.log, e.Author("x", "x"))
+        ledger.trust = self.trust
+        seq, now = await self.log.last_seq() + 1, await self.log.clock()
+        fact = Fact(seq, now, FIRST.vote(name), vote)
+        call, _ = await ledger.with_given(evolve(await ledger.call(FIRST), fact))
+        return void(call, fact) is not None
+
+
+@pytest.fixture
+def site(port: EventLog) -> Site:
+    return Site(port)
+
+
+async def test_a_signed_vote_counts_and_one_without_does_not(site: Site):
+    """The client refuses a vote that it cannot sign, and the gate does not count one (B1)."""
+    await site.begin()
+    async with site.gates():
+        asking = await site.ask()
+        assert asking.signed
+        with pytest.raises(
+            NotAllowed, match="only signed votes count on shop/t1/c1, and ben's key"
+        ):
+            await site.ledger.reviewer("ben").approve(FIRST)
+        await site.cast("ben")
+        await site.at("ana").reviewer("ana").approve(FIRST, reason="as agreed")
+        approved = await site.decided(e.Approved)
+    assert approved.voters == ("ana",)
+    assert (await site.why_void("ben"), await site.why_void("ana")) == ("it is not signed", "")
+
+
+async def test_a_denial_needs_no_signature(site: Site):
+    """Nothing runs on it."""
+    await site.begin(ASK.replace("denials_needed = 2\n", ""))
+    async with site.gates():
+        await site.ask()
+        await site.ledger.reviewer("ana").deny(FIRST, reason="no")
+        await site.decided(e.Denied)
+
+
+async def test_whoever_breaks_the_glass_signs(site: Site):
+    await site.begin(f'{ASK}break_glass = ["cy"]\n')
+    async with site.gates():
+        await site.ask()
+        await site.cast("cy", verdict="break_glass", reason="fire")
+        assert "not signed" in await site.why_void("cy")
+        await site.at("ana").reviewer("ana").approve(FIRST)
+        assert (await site.decided(e.Approved)).ground == "people"
+
+
+#: Of each part of a vote, another one with the same signature.
+FORGED = {
+    "verdict": {"verdict": "answer", "answer": ""},
+    "reason": {"reason": "I take the blame"},
+    "arguments": {"arguments": '{"amount":1}'},
+    "answer": {"verdict": "answer", "answer": "yes, paid"},
+    "error": {"verdict": "answer", "is_error": True},
+    "signature": {"signature": "ed25519.1.0000000000000000.0.AA"},
+}
+
+
+@pytest.mark.parametrize("what", FORGED)
+async def test_a_vote_with_another_part_than_was_signed_does_not_count(site: Site, what: str):
+    await site.begin()
+    async with site.gates():
+        await site.ask()
+        vote = replace(await site.vote_of("ana"), **FORGED[what])
+        await site.ledger.append(FIRST.vote("ana"), vote)
+        assert await site.why_void("ana")
+        await site.at("ben").reviewer("ben").approve(FIRST)
+        assert (await site.decided(e.Approved)).voters == ("ben",)
+
+
+async def test_a_signature_is_of_one_question_and_one_log(site: Site):
+    """Of another log, request, question or policy, or by another voter, it does not count."""
+    await site.begin()
+    async with site.gates():
+        await site.ask()
+        call, vote = await site.ledger.call(FIRST), await site.vote_of("ana")
+        bound = await site.ledger.bound(call, await site.log.identity())
+        assert all(getattr(bound, name) for name in Bound.__struct_fields__)
+        signature = Signature.parse(vote.signature)
+        assert signature
+        assert not await site.would_be_void(vote)
+        assert await site.would_be_void(vote, "ben")
+        for name in Bound.__struct_fields__:
+            other = replace(bound, **{name: "0" * 64})
+            digest = vote_digest(other, FIRST, call.wish, "ana", vote, signature.until)
+            forged = signed(site.keys["ana"], digest, signature.until)
+            assert await site.would_be_void(replace(vote, signature=forged)), name
+
+
+@pytest.mark.parametrize("off_s", [-1, MAX_LIFE_S + 60])
+async def test_a_signature_has_an_end(site: Site, off_s: int):
+    """One that is over, or would be valid for longer than minutes, does not count."""
+    await site.begin()
+    async with site.gates():
+        await site.ask()
+        call, vote = await site.ledger.call(FIRST), await site.vote_of("ana")
+        bound = await site.ledger.bound(call, await site.log.identity())
+        until = int((await site.log.clock()).timestamp()) + off_s
+        digest = vote_digest(bound, FIRST, call.wish, "ana", vote, until)
+        late = replace(vote, signature=signed(site.keys["ana"], digest, until))
+        assert await site.would_be_void(late)
+
+
+async def test_a_clock_that_is_wrong_signs_nothing(site: Site):
+    await site.begin()
+    async with site.gates():
+        await site.ask()
+        ledger = site.at("ana")
+        now = ledger.now
+        ledger.now = lambda: now() + timedelta(hours=2)
+        with pytest.raises(BadInput, match="the clock here is"):
+            await ledger.reviewer("ana").approve(FIRST)
+        with pytest.raises(BadInput, match="the key is ana's, and the vote ben's"):
+            await site.at("ana").reviewer("ben").approve(FIRST)
+
+
+async def test_only_keys_in_force_count(site: Site):
+    """Not one that is not confirmed, was added after the question, is another person's, or was
+    revoked, before the vote or after it, while the call is open (B2).
+    """
+    await site.begin()
+    log = await site.log.identity()
+    later, new = (SignerKey(f"ana/{log}", bytes([at] * 32)) for at in (20, 21))
+    await site.add(new, "ana", None)
+    async with site.gates():
+        await site.ask()
+        await site.add(later, "ana")
+        call, vote = await site.ledger.call(FIRST), await site.vote_of("ana")
+        signature = Signature.parse(vote.signature)
+        assert signature
+        bound = await site.ledger.bound(call, log)
+        digest = vote_digest(bound, FIRST, call.wish, "ana", vote, signature.until)
+        for key in (new, later, site.keys["cy"]):
+            other = replace(vote, signature=signed(key, digest, signature.until))
+            assert await site.would_be_void(other), key.public
+        await site.at("ana").reviewer("ana").approve(FIRST)
+        await site.decided(e.Approved)
+        assert not await site.why_void()
+        # What was decided stays decided, and is shown so.
+        await site.revoke("ana")
+        assert not await site.why_void()
+        await site.ask(SECOND)
+        await site.at("ana").reviewer("ana").approve(SECOND)
+        await site.at("ben").reviewer("ben").approve(SECOND)
+        assert (await site.decided(e.Approved, SECOND)).voters == ("ben",)
+
+
+async def test_a_grant_answers_no_question_that_wants_signed_votes(site: Site):
+    await site.begin()
+    given = await site.ledger.reviewer("ana").grant(
+        GrantRef("shop", "ana", "small"), "refund", for_s=60
+    )
+    assert isinstance(given, Grant)
+    async with site.gates():
+        await site.ask()
+
+
+async def test_the_trust_file_wants_signed_votes_whatever_the_policy_says(site: Site):
+    """From one fact on: on a call that was asked about before it, too, unless it was decided."""
+    await site.begin(ASK.replace("signed = true\n", ""))
+    trust = site.trust
+    async with site.gates():
+        assert not (await site.ask()).signed
+        await site.cast("ana")
+        await site.decided(e.Approved)
+        await site.ask(SECOND)
+    assert trust
+    since = await site.log.last_seq()
+    site.trust = trust.model_copy(update={"signed_since": {"shop": since}})
+    async with site.gates():
+        await site.cast("ana", SECOND)
+        await site.at("ben").reviewer("ben").approve(SECOND)
+        assert (await site.decided(e.Approved, SECOND)).voters == ("ben",)
+        assert not await site.why_void(), "it was decided before"
+        third = FIRST.thread_ref.call("c3")
+        assert (await site.ask(third)).signed
+
+
+async def test_a_site_without_a_trust_file_counts_no_vote_where_signed_ones_are_wanted(site: Site):
+    await site.begin()
+    site.trust = None
+    async with site.gates():
+        await site.ask()
+        for name in ("ana", "ben"):
+            await site.at(name).reviewer(name).approve(FIRST)
+        assert (await site.decided(e.Denied)).voters == ()
