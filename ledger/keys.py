@@ -10,6 +10,7 @@ Once a name stands for nobody, or for somebody else, no key that it had counts a
 """
 
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import datetime, timedelta
 
 from msgspec import Struct
@@ -108,6 +109,16 @@ def _public(text: str, person: str, key: str, trust: Trust) -> VerifierKey | Non
         return None
     is_theirs = public.name == key_name(person, trust.log) and key_id(public) == key
     return public if is_theirs else None
+
+
+def added_keys(facts: Iterable[Fact]) -> list[tuple[str, VerifierKey]]:
+    """The keys that people have added, whether they count or not, with whose they are."""
+    found: list[tuple[str, VerifierKey]] = []
+    for fact in facts:
+        if isinstance(fact.event, e.KeyAdded):
+            with suppress(BadInput):
+                found.append((fact.slot.tail[1], VerifierKey.parse(fact.event.key)))
+    return found
 
 
 def key_name(person: str, log: str) -> str:

@@ -37,8 +37,9 @@ from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.replica import ReadReplica
 from ayes.ledger.subscriptions import ACK_WAIT_S
+from ayes.ledger.trust import Trust
 from ayes.ops.broker.logins import Logins
-from ayes.schemas.errors import BrokerAway, LogLost
+from ayes.schemas.errors import BadInput, BrokerAway, LogLost
 from ayes.schemas.logs import get_logger
 
 if TYPE_CHECKING:
@@ -124,6 +125,20 @@ def durables(started: Sequence[tuple[str, Reaction[Any, Any]]]) -> list[str]:
     return [durable for _, reaction in started for durable in reaction.durables]
 
 
+async def trust_in(ledger: Ledger, trust: Trust | None) -> None:
+    """Judge signatures by a trust file from here on.
+
+    Raises:
+        BadInput: it is of another log.
+    """
+    if trust is not None and (log := await ledger.log.identity()) != trust.log:
+        raise BadInput(
+            f"the trust file is of the log {trust.log}, and this one is {log or 'empty'}. Name the "
+            "file of this log in [trust] of the settings."
+        )
+    ledger.trust = trust
+
+
 @asynccontextmanager
 async def working(
     started: Sequence[tuple[str, Reaction[Any, Any]]],
@@ -133,6 +148,7 @@ async def working(
     ack_wait_s: float = ACK_WAIT_S,
     declare: Callable[[], Awaitable[None]] | None = None,
     each: Callable[[list[RawMessage]], None] = lambda _facts: None,
+    trust: Trust | None = None,
 ) -> AsyncGenerator[asyncio.Future[None]]:
     """Run these reactions for as long as the block does; then finish the work in progress.
 
@@ -140,6 +156,10 @@ async def working(
         declare: creates the durables of these workers again, should one be deleted meanwhile; None:
             another process must.
         each: called with all facts that the replica receives, as raw messages.
+        trust: by what they judge signatures.
+
+    Raises:
+        BadInput: it is of another log.
 
     Yields a future that fails when the broker refuses a right that a worker needs, or is gone for
     good. A task that fails in another way is restarted.
@@ -153,6 +173,7 @@ async def working(
             log = await stack.enter_async_context(connecting)
             log.declare = declare
             ledger = Ledger.on(log, role)
+            await trust_in(ledger, trust)
             is_whole = not log.connection.login.workspaces
             if replica is None and is_whole and not reaction.replaces:
                 # Every role may read everything, so one replica serves all.

@@ -654,6 +654,11 @@ class Policy(TomlModel):
         """Whether a rule matches by the class of a tool."""
         return any(rule.classes for rule in self.rules)
 
+    @property
+    def wants_signed(self) -> bool:
+        """Whether any rule counts signed votes only."""
+        return self.all_signed or any(rule.signed for rule in self.rules)
+
     @cached_property
     def asked(self) -> tuple[str, ...]:
         """The voters whom a rule asks, at first or later."""

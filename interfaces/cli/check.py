@@ -8,6 +8,7 @@ from typing import Annotated, Final
 from ayes.consumers.webhooks.endpoints import EndpointFile
 from ayes.interfaces.cli.command import Session, command, commands
 from ayes.interfaces.cli.options import WebhooksOption, option
+from ayes.interfaces.cli.settings import trust_of
 from ayes.interfaces.cli.terminal.output import print_json, print_line
 from ayes.interfaces.cli.terminal.tables import print_table
 from ayes.ledger.nats.credentials import Store
@@ -24,6 +25,7 @@ from ayes.ops.inspection.checks import (
     listed,
     overview,
     permissions,
+    signatures,
 )
 from ayes.ops.inspection.nodes import explained
 from ayes.ops.inspection.witness import place_of
@@ -54,6 +56,8 @@ async def doctor(
         async with connecting as log, explained(log):
             place = place_of(session.store, session.url)
             checks = examined(await examination(log, own, place, deep=deep), DOCTOR)
+            if own is not None:
+                checks.append(await signatures(log, trust_of(session.store, None)))
     except BrokerRefused as problem:
         if own is not None:
             raise

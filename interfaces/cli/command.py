@@ -23,6 +23,7 @@ from ayes.interfaces.cli.terminal.output import (
 )
 from ayes.ledger.clients.services import Ledger
 from ayes.ops.broker.server import ensure_account
+from ayes.ops.key_files import own_key
 from ayes.schemas.errors import ApprovalsError
 from ayes.schemas.ids import token
 
@@ -76,11 +77,14 @@ class Session(_SessionOptions, _Printing):
 
     @asynccontextmanager
     async def as_reviewer(self, name: str) -> AsyncGenerator[Ledger]:
-        """Connect as this person; a local store creates the account on first use."""
+        """Connect as this person, who signs if a key of theirs is here; a local store creates the
+        account on first use.
+        """
         role = f"reviewer-{token('reviewer', name)}"
         if self.url is None:
             await ensure_account(self.store, role)
         async with self.connect(role) as ledger:
+            ledger.signer = own_key(self.store, name)
             yield ledger
 
 

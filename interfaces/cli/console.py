@@ -15,7 +15,7 @@ from ayes.interfaces.cli.options import (
     StoreOption,
     option,
 )
-from ayes.interfaces.cli.settings import settings_of
+from ayes.interfaces.cli.settings import settings_of, trust_of
 from ayes.interfaces.cli.terminal.output import print_result
 from ayes.ledger.nats.credentials import Store
 from ayes.ops.tokens import AccessFile, own_name
@@ -26,6 +26,7 @@ from ayes.schemas.errors import BadInput
 if TYPE_CHECKING:
     from ayes.interfaces.access.openid import OpenIdSettings
     from ayes.interfaces.console.serving import Serving
+    from ayes.ledger.trust import Trust
 
 app: Final = commands()
 
@@ -82,6 +83,7 @@ async def console(
         sign_in=said.openid,
         archive=archive,
         link_key=link_key,
+        trust=trust_of(store, settings),
     ) as served:
         await until_signalled(served.ended, ready=lambda: _greet(served, json=json))
 
@@ -94,6 +96,7 @@ async def beside(
     port: int | None = None,
     public_url: str = "",
     sign_in: "OpenIdSettings | None" = None,
+    trust: "Trust | None" = None,
 ) -> AsyncGenerator["Serving | None"]:
     """Serve the console of a broker that this process runs; None if it is not installed."""
     if not is_installed():
@@ -101,7 +104,8 @@ async def beside(
         return
     from ayes.interfaces.console.serving import serving
 
-    async with serving(store, person, port=port, public_url=public_url, sign_in=sign_in) as served:
+    opening = serving(store, person, port=port, public_url=public_url, sign_in=sign_in, trust=trust)
+    async with opening as served:
         yield served
 
 

@@ -42,6 +42,7 @@ _CHAPTERS: Final[dict[str, dict[str, _Entry]]] = {
         "console": _Entry("console", "Serve the web console and the HTTP API beside a broker."),
         "monitor": _Entry("monitor", "Serve probes, and metrics for Prometheus."),
         "people": _Entry("people", "List, add and remove people.", is_group=True),
+        "trust": _Entry("trust", "Show whom the trust file trusts.", is_group=True),
         "auth": _Entry("auth", "Let programs sign on at the broker.", is_group=True),
         "token": _Entry("token", "Let programs use the HTTP API.", is_group=True),
         "webhooks": _Entry("webhooks", "Send facts to programs elsewhere.", is_group=True),
@@ -74,6 +75,7 @@ _CHAPTERS: Final[dict[str, dict[str, _Entry]]] = {
         "resume": _Entry("stops", "Say that a stop should end."),
         "grant": _Entry("grants", "Approve calls in advance.", is_group=True),
         "delegate": _Entry("delegations", "Let another person vote in your place.", is_group=True),
+        "key": _Entry("keys", "Make and confirm keys that sign votes.", is_group=True),
     },
     "Ask": {
         "request": _Entry("request", "Request a call of a tool, as a service does."),

@@ -28,7 +28,7 @@ from ayes.interfaces.cli.options import (
     argument,
     option,
 )
-from ayes.interfaces.cli.settings import Settings, needed, settings_of
+from ayes.interfaces.cli.settings import Settings, needed, settings_of, trust_of
 from ayes.interfaces.cli.terminal.output import print_result
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
@@ -110,7 +110,7 @@ async def work(
     said = sections_of(store, settings, chosen)
     notifying, asking = tellers(session, said, link_key)
     endpoints = webhooks_file(file, store)
-    agents = said.sub_agents
+    agents, trust = said.sub_agents, trust_of(store, settings)
 
     async def begin() -> tuple[AsyncExitStack, watching.Watched, asyncio.Future[None]]:
         async with AsyncExitStack() as stack:
@@ -150,6 +150,7 @@ async def work(
                     ack_wait_s=ack_wait_s,
                     declare=declare,
                     each=watched.hear,
+                    trust=trust,
                 )
             )
             await stack.enter_async_context(sealing(chosen, said.seal, store=store, url=url))

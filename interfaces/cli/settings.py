@@ -13,7 +13,9 @@ from ayes.consumers.notices.channels import ChannelsByName
 from ayes.interfaces.aap.settings import ProviderSettings
 from ayes.interfaces.access.openid import OpenIdSettings
 from ayes.interfaces.mcp.settings import GatewaySettings
+from ayes.ledger import trust
 from ayes.ledger.nats.credentials import Store
+from ayes.ledger.trust import Trust, read_trust
 from ayes.ops.sealing.witnesses import SealSettings
 from ayes.ops.slack_settings import SlackSettings
 from ayes.schemas.errors import BadInput
@@ -27,6 +29,11 @@ class ConsoleSettings(TomlModel):
     url: str = ""
 
 
+class TrustSettings(TomlModel):
+    #: The trust file, beside the settings.
+    file: str = trust.NAME
+
+
 class Settings(Sections):
     console: ConsoleSettings | None = None
     openid: OpenIdSettings | None = None
@@ -38,6 +45,7 @@ class Settings(Sections):
     mcp: GatewaySettings | None = None
     aap: ProviderSettings | None = None
     seal: SealSettings | None = None
+    trust: TrustSettings | None = None
 
     @property
     def console_url(self) -> str:
@@ -62,6 +70,16 @@ def settings_of(store: Path | None, given: Path | None, *wanted: str) -> Setting
 
 def place_of(store: Path | None, given: Path | None) -> Path:
     return given or Store(store).path / NAME
+
+
+def trust_of(store: Path | None, given: Path | None) -> Trust | None:
+    """The trust file that the settings name; None: they name none.
+
+    Raises:
+        BadFile: it, or the settings, have a mistake.
+    """
+    said = settings_of(store, given, "trust").trust
+    return read_trust(place_of(store, given).parent / said.file) if said else None
 
 
 def needed[S](section: S | None, name: str, who: str) -> S:

@@ -37,7 +37,7 @@ from ayes.interfaces.cli.run import (
     webhooks_file,
     witnessed,
 )
-from ayes.interfaces.cli.settings import needed, settings_of
+from ayes.interfaces.cli.settings import needed, settings_of, trust_of
 from ayes.interfaces.cli.terminal.output import print_result
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.patience import while_away
@@ -129,7 +129,7 @@ async def up(
             needed(said.first_of(sections), sections[0], f"the worker {kind}")
         elif said.first_of(sections):
             chosen.append(kind)
-    agents = said.sub_agents
+    agents, trust = said.sub_agents, trust_of(store, settings)
     rules = read_text(policy) if policy is not None else ""
     if policy is not None:
         check_policy(rules, policy)  # before anything is started
@@ -171,6 +171,7 @@ async def up(
                     ack_wait_s=ack_wait_s,
                     declare=declare,
                     each=watched.hear,
+                    trust=trust,
                 )
                 failed = await stack.enter_async_context(run)
                 await stack.enter_async_context(sealing(chosen, said.seal, store=own.store))
@@ -186,6 +187,7 @@ async def up(
                         port=console_port,
                         public_url=said.console_url,
                         sign_in=said.openid,
+                        trust=trust,
                     )
                     served = await stack.enter_async_context(beside)
                     link = served.link or served.url if served else ""

@@ -30,7 +30,9 @@ from ayes.interfaces.api.nats import EndpointSchema, answering, endpoints
 from ayes.interfaces.console import pages
 from ayes.interfaces.console.rendering import navigation, readable, shown
 from ayes.ledger.clients.services import Ledger
+from ayes.ledger.trust import Trust
 from ayes.ops.broker.accounts import API
+from ayes.ops.workers import trust_in
 from ayes.schemas.errors import ApprovalsError
 
 _HERE: Final = Path(__file__).parent
@@ -121,7 +123,10 @@ def _operation_id(route: APIRoute) -> str:
 
 @asynccontextmanager
 async def console(
-    security: Security, archive: Path | None = None, link_key: Path | None = None
+    security: Security,
+    archive: Path | None = None,
+    link_key: Path | None = None,
+    trust: Trust | None = None,
 ) -> AsyncGenerator[FastAPI]:
     """The application for the broker of a store, for as long as the block lasts. Meanwhile the API
     is served over NATS too, if the store has the login for it.
@@ -129,12 +134,14 @@ async def console(
     Args:
         archive: where the lake is; by default in the store. It need not be there.
         link_key: the file of the key of links, if it is not in the store.
+        trust: by what signatures are judged.
     """
     store = security.access.store
     opening = Backend.connect(
         store.path, archive=archive, link_key=link_key, on_removed=security.end_visits
     )
     async with opening as backend, AsyncExitStack() as running:
+        await trust_in(backend.reading, trust)
         if store.has_login(API):
             over_nats = keep_running("the API over NATS", partial(_over_nats, backend), ends=())
             await running.enter_async_context(_in_background(over_nats))

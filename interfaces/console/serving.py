@@ -17,6 +17,7 @@ from ayes.interfaces.access.security import Security
 from ayes.interfaces.api.backend import jetstream
 from ayes.interfaces.console.application import console
 from ayes.ledger.nats.credentials import Store
+from ayes.ledger.trust import Trust
 from ayes.ops.actions.policies import may_be
 from ayes.ops.tokens import AccessFile
 from ayes.ops.workers import gone
@@ -53,6 +54,7 @@ async def serving(
     sign_in: OpenIdSettings | None = None,
     archive: Path | None = None,
     link_key: Path | None = None,
+    trust: Trust | None = None,
 ) -> AsyncGenerator[Serving]:
     """Serve the console of this store for as long as the block lasts.
 
@@ -63,6 +65,7 @@ async def serving(
         sign_in: the OpenID Connect provider at which people sign in.
         archive: where the lake is, if it is not in the store.
         link_key: the file of the key of links in messages, if it is not in the store.
+        trust: by what signatures are judged.
 
     Raises:
         BadInput: others could reach it and nobody would have to sign in; or the port is in use.
@@ -77,7 +80,7 @@ async def serving(
         provider = OpenIdProvider(sign_in, url) if sign_in else None
         security = Security(access, url, provider)
         async with (
-            console(security, archive, link_key) as app,
+            console(security, archive, link_key, trust) as app,
             served(app, listener, security) as running,
         ):
             noted = access.serve_at(url, bound, by_link=provider is None)

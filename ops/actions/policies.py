@@ -21,6 +21,14 @@ async def voters_of(ledger: Ledger) -> frozenset[str]:
     return frozenset(voters)
 
 
+async def wanting_signed(ledger: Ledger) -> list[str]:
+    """The workspaces, and perhaps the organisation, whose policies count signed votes only."""
+    applied = await ledger.read(f"{ROOT}.*.{POLICY}.*")
+    owners = sorted({fact.slot.workspace for fact in applied} - {""})
+    found = [(one, (await ledger.policies(one)).workspace.policy) for one in owners]
+    return [one for one, policy in found if policy.wants_signed]
+
+
 async def silent_schedules(ledger: Ledger, voters: Collection[str]) -> list[str]:
     """A sentence for each schedule among these voters by which nobody would be asked now."""
     names, now = [*schedules(voters)], await ledger.log.clock()

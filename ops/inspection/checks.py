@@ -45,7 +45,8 @@ from ayes.ledger.nats.streams import (
     version_text,
 )
 from ayes.ledger.subscriptions import LEDGER, MAX_PARKED, OPERATOR, PARKED, Durable
-from ayes.ops.actions.policies import silent_schedules, voters_of
+from ayes.ledger.trust import Trust
+from ayes.ops.actions.policies import silent_schedules, voters_of, wanting_signed
 from ayes.ops.actions.stops import stops_in
 from ayes.ops.audit.verify import rebuild
 from ayes.ops.inspection import witness
@@ -707,6 +708,26 @@ MUST_NOT: Final = (
     ("observer", "ledger.doctor.t.said.m1"),
     ("operator", "ledger.doctor.t.call.1-0.decided"),
 )
+
+
+async def signatures(log: JetStream, trust: Trust | None) -> Check:
+    """Whether signed votes can count where they are wanted. A site need not want any."""
+    try:
+        wanting = await wanting_signed(Ledger.on(log, "admin"))
+        identity = await log.identity()
+    except ApprovalsError as problem:
+        return Check("signatures", ok=False, detail=str(problem))
+    if trust is None and wanting:
+        why = f"{', '.join(wanting)} wants signed votes, and none counts: there is no trust file"
+        return Check("signatures", ok=False, detail=f"the policy of {why}")
+    if trust is None:
+        said = "there is no trust file, so that votes count without a signature"
+        return Check("signatures", ok=True, detail=said)
+    if trust.log != identity:
+        why = f"the trust file is of the log {trust.log}, and this one is {identity}"
+        return Check("signatures", ok=False, detail=why)
+    where = ", ".join(dict.fromkeys((*wanting, *trust.signed_since))) or "no workspace"
+    return Check("signatures", ok=True, detail=f"signed votes are wanted in {where}")
 
 
 async def permissions(store: Store | None) -> list[Check]:

@@ -27,7 +27,7 @@ from ayes.ledger.seal import (
     VerifierKey,
     is_consistent,
 )
-from ayes.ops.sealing.files import parsed_key, write_key
+from ayes.ops.key_files import named_key, write_key
 from ayes.schemas.errors import BadInput
 from ayes.schemas.logs import get_logger
 
@@ -61,7 +61,7 @@ def read_key(folder: Path) -> CosignerKey:
     Raises:
         BadInput: there is none, or it is not private.
     """
-    return parsed_key(folder / KEY, CosignerKey, "`ayes witness init` makes one.")
+    return named_key(folder / KEY, CosignerKey, "`ayes witness init` makes one.")
 
 
 class Signed(Struct, frozen=True):

@@ -19,12 +19,11 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from ayes.ledger.nats.credentials import Store, open_own, read_private
+from ayes.ledger.nats.credentials import Store, open_own
 from ayes.ledger.seal import (
     HASH,
     WIDTH,
     Checkpoint,
-    PrivateKey,
     ReadTile,
     SignerKey,
     Tile,
@@ -32,6 +31,7 @@ from ayes.ledger.seal import (
     WitnessPolicy,
     tile_path,
 )
+from ayes.ops.key_files import named_key, write_key
 from ayes.schemas.errors import BadFile, BadInput
 from ayes.schemas.files import write_atomically
 
@@ -63,39 +63,7 @@ def read_key(store: Store) -> SignerKey:
     Raises:
         BadInput: there is none, or it is not private.
     """
-    return parsed_key(store.path / KEY, SignerKey, "`ayes seal init` makes one.")
-
-
-def write_key(file: Path, key: PrivateKey) -> None:
-    """Write a key that signs into a new file.
-
-    Raises:
-        FileExistsError: there is one already.
-    """
-    with os.fdopen(open_own(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w") as written:
-        written.write(f"{key}\n")
-        written.flush()
-        os.fsync(written.fileno())
-
-
-def parsed_key[K: PrivateKey](file: Path, kind: type[K], hint: str) -> K:
-    """The key of a file.
-
-    Args:
-        hint: how a missing one is made, as a sentence.
-
-    Raises:
-        BadInput: there is none, or it is not private.
-        BadFile: it is not a key of this kind.
-    """
-    try:
-        text = read_private(file).decode(errors="replace")
-    except OSError as problem:
-        raise BadInput(f"there is no key that signs: {file}: {problem.strerror}. {hint}") from None
-    try:
-        return kind.parse(text)
-    except BadInput as problem:
-        raise BadFile(str(file), "", str(problem)) from None
+    return named_key(store.path / KEY, SignerKey, "`ayes seal init` makes one.")
 
 
 class SealFiles:

@@ -1,0 +1,80 @@
+"""Keys and the trust file at the terminal: from a key to the call that it lets run.
+
+The real program on a real broker.
+"""
+
+import json
+import stat
+from pathlib import Path
+
+import program
+from program import approvals, ask
+from shop import rule
+
+from ayes.ledger.seal import SignerKey
+from ayes.schemas.slots import CallRef
+
+POLICY = rule("money", "ask", 'voters = ["ana", "ben"]', "signed = true", tools="pay")
+
+
+def data(*words: object, store: Path, **more: str) -> dict:
+    ended = approvals(*words, "--json", store=store, **more)
+    assert ended.code == 0, ended.err
+    return json.loads(ended.out.splitlines()[-1])
+
+
+def test_a_key_signs_what_its_owner_approves(tmp_path):
+    """A root is made, the trust file says so, a key is made, read out and confirmed, and a vote is
+    signed with it. A vote without a key is refused, and the doctor names what is lacking.
+    """
+    store, root = tmp_path / "store", tmp_path / "root.key"
+    with program.shop(tmp_path, rule("money", "ask", tools="pay"), ("pay",)) as found:
+        store = found
+        unsigned = {one: data("trust", "show", store=store)[one] for one in ("log", "trust")}
+        assert unsigned["trust"] is None
+        log = unsigned["log"]
+        made = data("trust", "key", "board-1", root, store=store)
+        assert stat.S_IMODE(root.stat().st_mode) == 0o600
+        mine = data("key", "new", "--as", "ana", store=store)
+        file = Path(mine["file"])
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert SignerKey.parse(file.read_text()).public.name == f"ana/{log}"
+        again = approvals("key", "new", "--as", "ana", store=store)
+        assert "is there, and is recorded" in again.err
+        wrong = approvals("key", "confirm", "ana", "0" * 32, "--with", root, store=store)
+        assert "ana has added no key with these 32 digits, of 1 in all" in wrong.err
+        data("key", "confirm", "ana", *mine["fingerprint"].split(), "--with", root, store=store)
+        (row,) = [json.loads(approvals("key", "list", "--json", store=store).out)]
+        assert row["state"] == "not judged: no trust file is named"
+    (store / "ayes-trust.toml").write_text(f'log = "{log}"\nroots = ["{made["key"]}"]\n')
+    (store / "ayes.toml").write_text("[trust]\n")
+    with program.shop(tmp_path, POLICY, ("pay",)):
+        call = CallRef("shop", "t", "c")
+        ask(store, call)
+        refused = approvals("approve", call, "--yes", "--as", "ben", store=store)
+        assert "only signed votes count on shop/t/c, and ben's key is not here" in refused.err
+        approved = approvals("approve", call, "--yes", "--as", "ana", store=store)
+        assert approved.code == 0, approved.err
+        shown = approvals("show", call, store=store).out
+        assert f"approve, signed with the key {mine['key']}" in shown
+        assert "signed votes only" in shown
+        (row,) = [json.loads(approvals("key", "list", "--json", store=store).out)]
+        assert row["state"].startswith("counts since ")
+        data("key", "revoke", "ana", mine["fingerprint"], "--as", "ben", store=store)
+        (row,) = [json.loads(approvals("key", "list", "--json", store=store).out)]
+        assert row["state"].startswith("revoked at ")
+        doctor = approvals("doctor", store=store).out
+        assert "ok    signatures: signed votes are wanted in shop" in doctor
+        (store / "ayes.toml").write_text("")
+        doctor = approvals("doctor", store=store).out
+        assert "BAD   signatures: the policy of shop wants signed votes, and none counts" in doctor
+
+
+def test_workers_refuse_a_trust_file_of_another_log(tmp_path):
+    key = SignerKey("board-1").public
+    with program.shop(tmp_path, rule("money", "ask", tools="pay"), ("pay",)) as store:
+        pass
+    (store / "ayes-trust.toml").write_text(f'log = "{"0" * 32}"\nroots = ["{key}"]\n')
+    (store / "ayes.toml").write_text("[trust]\n")
+    refused = approvals("up", "--workers", "gate", "--no-console", store=store)
+    assert "the trust file is of the log 00000000000000000000000000000000" in refused.err
