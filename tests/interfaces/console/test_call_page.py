@@ -391,6 +391,24 @@ async def test_the_tools_name_is_typed_where_a_rule_wants_it(tmp_path):
         assert isinstance(denied.decided.event, Denied)
 
 
+async def test_a_call_that_wants_signed_votes_can_only_be_denied(tmp_path):
+    """The page has no key of anybody's. It says where the vote is cast, and which one counts."""
+    policy = f"{POLICY}signed = true\n"
+    async with site(tmp_path, policy) as shop, shop.client() as client:
+        digest = await shop.ask(REF)
+        said = words(await page(client))
+        assert "signed votes only" in said
+        assert f"You can only deny it here: only signed votes count on {REF}" in said
+        assert "Deny…" in said
+        assert not {"Approve", "Edit…", "Answer…"} & {*said.split()}
+        refused = await client.post(f"{CALL}/vote", data=form("approve", digest))
+        assert "A denial needs no signature" in words(refused.text)
+        unsigned = Voted(verdict="approve", digest=digest)
+        async with Ledger.connect(shop.server.store.path, role="reviewer-ana") as ana:
+            await ana.append(CallRef.parse(REF).vote("ana"), unsigned)
+        assert "does not count: it is not signed" in words(await page(client))
+
+
 async def test_a_requester_who_may_confirm_is_told_so_and_others_see_that_they_did(tmp_path):
     """In the list, on the call's page, among what was decided, and over the API."""
     policy = POLICY + 'mode = "requester_confirms"\n'
