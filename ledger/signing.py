@@ -123,6 +123,11 @@ def key_digest(log: str, person: str, key: VerifierKey) -> bytes:
     return _digest("ayes key 1", (log, person, str(key)))
 
 
+def policy_digest(log: str, owner: str, version: int, text: str) -> bytes:
+    """What the signature of a policy signs."""
+    return _digest("ayes policy 1", (log, owner, str(version), text_digest(text)))
+
+
 def _digest(purpose: str, fields: Iterable[str]) -> bytes:
     encoded = [field.encode() for field in fields]
     return sha256(

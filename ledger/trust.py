@@ -19,11 +19,14 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, Field, model_validator
 
 from ayes.ledger.seal import VerifierKey
-from ayes.ledger.signing import key_id
+from ayes.ledger.signing import Signature, key_id, policy_digest
+from ayes.schemas.codec import Fact
 from ayes.schemas.durations import seconds
 from ayes.schemas.errors import BadInput
+from ayes.schemas.events import PolicyApplied
 from ayes.schemas.ids import is_token
 from ayes.schemas.settings import lasting
+from ayes.schemas.slots import ORGANISATION
 from ayes.schemas.toml_files import TomlModel, mistake, read_text, read_toml
 
 #: Its name beside the settings.
@@ -74,14 +77,18 @@ class Trust(TomlModel):
     #: Keys that confirm those of people as well, and how many of them together.
     confirmers: _Keys = ()
     confirmers_needed: Annotated[int, Field(ge=1)] = 1
+    #: Keys that sign policies, and how many of them together. None: policies need no signature.
+    policies: _Keys = ()
+    policies_needed: Annotated[int, Field(ge=1)] = 1
     #: None: only the roots and the confirmers help.
     lost: Lost | None = None
-    #: By workspace, the number of the fact from which on no call runs on votes that are not signed.
+    #: By workspace, the number of the fact from which on no call runs on votes that are not signed,
+    #: nor by a policy that is not.
     signed_since: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _can_be_met(self) -> "Trust":
-        for name in ("roots", "confirmers"):
+        for name in ("roots", "confirmers", "policies"):
             keys, needed = getattr(self, name), getattr(self, f"{name}_needed")
             if len(set(keys)) < len(keys):
                 raise mistake(f"{name} has a key twice.", name)
@@ -90,6 +97,9 @@ class Trust(TomlModel):
                     f"{name}_needed is {needed}, and {name} has {len(keys)} of them.",
                     f"{name}_needed",
                 )
+        if self.policies and not self.signed_since:
+            why = "policies are signed in the workspaces of [signed_since], and it names none."
+            raise mistake(why, "policies")
         for workspace in self.signed_since:
             if not is_token(workspace):
                 raise mistake(f"{workspace!r} is not the name of a workspace.", "signed_since")
@@ -112,6 +122,26 @@ class Trust(TomlModel):
         """
         since = self.signed_since.get(workspace)
         return since is not None and (decided is None or decided >= since)
+
+    def objection_to_policy(self, fact: Fact) -> str | None:
+        """Why a version of a policy does not count here; None if it does."""
+        owner, event = fact.slot.workspace, fact.event
+        since = self.signed_since.get(owner)
+        if owner == ORGANISATION:
+            since = min(self.signed_since.values(), default=None)
+        if not self.policies or since is None or fact.seq < since:
+            return None
+        if not isinstance(event, PolicyApplied):
+            return None  # it is void in any case
+        digest = policy_digest(self.log, owner, int(fact.slot.tail[1]), event.text)
+        keys = {key_id(one): one for one in map(VerifierKey.parse, self.policies)}
+        parsed = [one for one in map(Signature.parse, event.signatures) if one and not one.until]
+        by = {
+            one.key for one in parsed if one.key in keys and keys[one.key].verifies(one.raw, digest)
+        }
+        if len(by) >= self.policies_needed:
+            return None
+        return f"{len(by)} of {self.policies_needed} keys of the trust file have signed it"
 
 
 #: Confirms nobody's key: that of a site without a file.

@@ -723,6 +723,8 @@ class PolicyApplied(Event, frozen=True, tag="PolicyApplied"):
     digest: str
     #: `workspace/thread/call` of the proposal that people approved; empty if nobody was asked.
     proposal: str = ""
+    #: As in `Voted.signature`.
+    signatures: tuple[str, ...] = ()
 
 
 class ToolDeclared(Event, frozen=True, tag="ToolDeclared"):

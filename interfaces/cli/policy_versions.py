@@ -1,5 +1,7 @@
 """The versions of a policy: apply one, propose one, and show what was applied."""
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 from ayes.interfaces.cli.command import Session, command, commands
@@ -7,8 +9,17 @@ from ayes.interfaces.cli.options import OrganisationOption, WorkspaceOption, arg
 from ayes.interfaces.cli.outcome import PENDING
 from ayes.interfaces.cli.terminal.output import print_data, print_line, print_message
 from ayes.ledger.judging.in_force import policy_in_force
+from ayes.ledger.seal import SignerKey
 from ayes.ops.actions.policies import changes_to, silent_schedules
-from ayes.ops.broker.setup import apply_policy, apply_proposal, check_policy, propose_policy
+from ayes.ops.broker.setup import (
+    apply_policy,
+    apply_proposal,
+    check_policy,
+    next_version,
+    policy_signatures,
+    propose_policy,
+)
+from ayes.ops.key_files import named_key
 from ayes.schemas.codec import fact_json
 from ayes.schemas.errors import BadInput
 from ayes.schemas.events import PolicyApplied
@@ -17,6 +28,10 @@ from ayes.schemas.slots import ORGANISATION, CallRef, policies
 from ayes.schemas.toml_files import read_text
 
 app: Final = commands()
+
+SignOption = Annotated[
+    list[Path] | None, option("--sign", "FILE", "A key of the trust file that signs. Repeatable.")
+]
 
 _ONE_OWNER: Final = (
     "the organisation's policy holds in every workspace. Leave out -w or --organisation."
@@ -53,6 +68,11 @@ async def apply(
     empty: Annotated[
         bool, option("--empty", "The file is meant to be empty: no rule holds any more.")
     ] = False,
+    keys: SignOption = None,
+    signatures: Annotated[
+        list[str] | None,
+        option("--signature", "TEXT", "What `ayes policy sign` printed elsewhere. Repeatable."),
+    ] = None,
     *,
     session: Session,
 ) -> int:
@@ -70,6 +90,8 @@ async def apply(
         raise BadInput("--dry-run goes with FILE.toml alone. Leave out --propose or --proposal.")
     if organisation and workspace is not None:
         raise BadInput(_ONE_OWNER)
+    if (keys or signatures) and (propose or proposal or dry_run):
+        raise BadInput("a version is signed as it is applied from FILE.toml: leave out the others.")
     if proposal is not None:
         await _apply_proposal(proposal, session)
         return 0
@@ -90,8 +112,37 @@ async def apply(
         show_changes=True,
         dry_run=dry_run,
         empty=empty,
+        keys=[named_key(one, SignerKey) for one in keys or ()],
+        signatures=signatures or (),
     )
     return 0
+
+
+@command(app, examples="ayes policy sign shop.toml -w shop --sign board-1.key")
+async def sign(
+    file: Annotated[str, argument("FILE.toml")],
+    workspace: WorkspaceOption = "default",
+    organisation: OrganisationOption = False,
+    keys: SignOption = None,
+    *,
+    session: Session,
+) -> None:
+    """Sign a file as the next version of a policy, for whoever applies it."""
+    if organisation and workspace != "default":
+        raise BadInput(_ONE_OWNER)
+    if not keys:
+        raise BadInput("name the key that signs with --sign FILE.")
+    signers = [named_key(one, SignerKey) for one in keys]
+    text, owner = read_text(file), ORGANISATION if organisation else workspace
+    check_policy(text, file)
+    async with session.connect("observer") as ledger:
+        version = await next_version(ledger, owner)
+        made = await policy_signatures(ledger, owner, version, text, signers)
+    session.print(
+        {"version": version, "signatures": made},
+        *made,
+        f"Next: ayes policy apply {file} --signature TEXT, before another version {version} is.",
+    )
 
 
 @command(app)
@@ -145,6 +196,8 @@ async def apply_text(
     show_changes: bool = False,
     dry_run: bool = False,
     empty: bool = False,
+    keys: Sequence[SignerKey] = (),
+    signatures: Sequence[str] = (),
 ) -> None:
     """Make a file's text the policy of the workspace, or of all of them; a dry run records none."""
     role = "organisation" if organisation else "operator"
@@ -156,7 +209,9 @@ async def apply_text(
             for one in changes if version else ():
                 (print_line if dry_run else print_message)(one)
         if not dry_run:
-            applied = await apply_policy(ledger, owner, text, file, empty=empty)
+            applied = await apply_policy(
+                ledger, owner, text, file, empty=empty, keys=keys, signatures=signatures
+            )
         silent = await silent_schedules(ledger, read_policy(text, file).asked)
     policy = _whose(workspace, organisation=organisation)
     if not dry_run:

@@ -66,8 +66,8 @@ async def verify(
     except BadFile as found:
         problem = str(found)
     if session.json:
-        found = {"log": public.name, "sealed": size, "facts": last, "problem": problem or None}
-        print_json(found | {"witnesses": signed})
+        told = {"log": public.name, "sealed": size, "facts": last, "problem": problem or None}
+        print_json(told | {"witnesses": signed})
     elif problem:
         print_line(f"differs: {problem}")
     else:

@@ -816,12 +816,22 @@ class LedgerClient:
                 )
         return self._policies[newest]
 
+    def _unsigned(self, versions: Sequence[Fact]) -> dict[int, str]:
+        """Why versions lack the signatures that the trust file wants, by sequence."""
+        if self.trust is None:
+            return {}
+        objections = {one.seq: self.trust.objection_to_policy(one) for one in versions}
+        return {seq: why for seq, why in objections.items() if why is not None}
+
     async def _unapproved(self, facts: Sequence[Fact]) -> dict[int, str]:
-        """Why versions lack the approval that the organisation wants, by sequence."""
-        found: dict[int, str] = {}
+        """Why versions lack the approval that the organisation wants, or signatures that the trust
+        file does, by sequence.
+        """
+        found = self._unsigned(facts)
         if all(fact.slot.workspace == ORGANISATION for fact in facts):
             return found
-        for fact in needing_approval(facts, await self.reading.read(policies(ORGANISATION))):
+        above = await self.reading.read(policies(ORGANISATION))
+        for fact in needing_approval(facts, above, self._unsigned(above)):
             ref = named_proposal(fact)
             if (why := problem_of(fact, await self.call(ref) if ref else None)) is not None:
                 found[fact.seq] = why

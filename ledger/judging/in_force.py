@@ -35,7 +35,8 @@ def subject_of(fact: Fact) -> str:
     return fact.slot.subject if fact.slot.workspace else fact.slot.tail[0]
 
 
-#: Why versions lack an approved proposal, by sequence (`ayes.ledger.judging.policy_proposals`).
+#: Why versions lack an approved proposal, by sequence (`ayes.ledger.judging.policy_proposals`), or
+#: the signatures that the trust file wants.
 type Unapproved = Mapping[int, str]
 _NONE: Final[Unapproved] = MappingProxyType({})
 
@@ -87,18 +88,23 @@ def tool_of(fact: Fact) -> Tool:
     return Tool(name, version, declared)
 
 
-def needing_approval(facts: Iterable[Fact], organisation: Sequence[Fact]) -> tuple[Fact, ...]:
+def needing_approval(
+    facts: Iterable[Fact], organisation: Sequence[Fact], unapproved: Unapproved = _NONE
+) -> tuple[Fact, ...]:
     """The workspaces' versions that were applied while the organisation required approval.
 
     Args:
         organisation: the versions of the organisation's policy.
+        unapproved: why some of these do not count.
     """
     return tuple(
         fact
         for fact in facts
         if fact.slot.workspace not in {"", ORGANISATION}
         and policy_in_force(
-            [one for one in organisation if one.seq < fact.seq], organisation=True
+            [one for one in organisation if one.seq < fact.seq],
+            organisation=True,
+            unapproved=unapproved,
         ).policy.policies_need_approval
     )
 

@@ -5,6 +5,7 @@ from itertools import chain
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from ayes.ledger.call import Call
 from ayes.ledger.clients.services import Ledger
@@ -13,6 +14,8 @@ from ayes.ledger.judging.in_force import policy_in_force, policy_of
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import ensure
+from ayes.ledger.seal import SignerKey
+from ayes.ledger.signing import policy_digest, signed
 from ayes.ledger.subscriptions import ACK_WAIT_S
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import text_digest
@@ -68,31 +71,54 @@ def check_policy(text: str, source: str, *, empty: bool = False) -> Policy:
 
 
 async def apply_policy(
-    ledger: Ledger, workspace: str, text: str, source: str, *, empty: bool = False
+    ledger: Ledger,
+    workspace: str,
+    text: str,
+    source: str,
+    *,
+    empty: bool = False,
+    keys: Sequence[SignerKey] = (),
+    signatures: Sequence[str] = (),
 ) -> int:
     """Make a text the workspace's policy, unless it is in force already. Returns its version.
 
     Args:
         workspace: or `ORGANISATION`, for the policy that holds in every workspace.
         source, empty: as of `check_policy`.
+        keys: that sign it.
+        signatures: by keys that are elsewhere, of the version that it will be.
 
     Raises:
         BadFile: the text is wrong; nothing was recorded.
     """
     check_policy(text, source, empty=empty)
-    wanted = applied(text)
     for _ in range(100):
         versions = await ledger.log.read(policies(workspace))
         newest = versions[-1] if versions else None
-        if newest and _applies(newest, wanted):
+        if newest and _applies(newest, applied(text)) and not (keys or signatures):
             return int(newest.slot.tail[1])
         version = _free(versions)
+        made = await policy_signatures(ledger, workspace, version, text, keys) if keys else ()
+        wanted = replace(applied(text), signatures=(*signatures, *made))
         # If another policy is applied at the same time and takes this number, ours comes after it.
         if await ledger.try_append(policy_slot(workspace, version), wanted) is None:
             return version
     raise Defect(
         f"a hundred other policies were applied to {workspace} meanwhile; please report it"
     )
+
+
+async def policy_signatures(
+    ledger: Ledger, owner: str, version: int, text: str, keys: Sequence[SignerKey]
+) -> tuple[str, ...]:
+    """The signatures of these keys for a text as that version of a policy."""
+    digest = policy_digest(await ledger.log.identity(), owner, version, text)
+    return tuple(signed(key, digest) for key in keys)
+
+
+async def next_version(ledger: Ledger, owner: str) -> int:
+    """The number of the version that is applied next."""
+    return _free(await ledger.log.read(policies(owner)))
 
 
 def _applies(fact: Fact, wanted: PolicyApplied) -> bool:

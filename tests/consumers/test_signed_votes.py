@@ -25,10 +25,11 @@ from ayes.ledger.signing import (
 )
 from ayes.ledger.trust import Trust
 from ayes.ledger.validity import evolve, void, voids
+from ayes.ops.broker.setup import apply_policy, next_version, policy_signatures
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import BadInput, NotAllowed
-from ayes.schemas.slots import GrantRef, key_slot
+from ayes.schemas.slots import ORGANISATION, GrantRef, key_slot
 
 pytestmark = pytest.mark.log("memory")
 
@@ -279,3 +280,53 @@ async def test_a_site_without_a_trust_file_counts_no_vote_where_signed_ones_are_
         for name in ("ana", "ben"):
             await site.at(name).reviewer(name).approve(FIRST)
         assert (await site.decided(e.Denied)).voters == ()
+
+
+async def test_a_policy_counts_if_keys_of_the_trust_file_have_signed_it(site: Site):
+    """Whoever has an operator's login alone loosens nothing. A signature is of one version of one
+    owner's policy in one log (C1).
+    """
+    await site.begin()
+    since = await site.log.last_seq() + 1
+    keys = [SignerKey(f"rules-{at}", bytes([at] * 32)) for at in (21, 22)]
+    site.trust = Trust.model_validate(
+        {
+            "log": await site.log.identity(),
+            "roots": [str(DESK.public)],
+            "policies": [str(one.public) for one in keys],
+            "policies_needed": 2,
+            "signed_since": {"shop": since},
+        }
+    )
+    operator, loose = Ledger(site.log, e.Author("x", "x")), rule("money", "allow")
+
+    async def in_force() -> list[int]:
+        judge = Ledger(site.log, e.Author("x", "x"))
+        judge.trust = site.trust
+        found = await judge.policies("shop")
+        return [found.workspace.version, found.organisation.version]
+
+    async def signatures(owner: str, version: int, text: str = loose) -> tuple[str, ...]:
+        return await policy_signatures(operator, owner, version, text, keys)
+
+    assert await in_force() == [1, 0]
+    await apply_policy(operator, "shop", loose, "x")
+    await apply_policy(operator, "shop", loose, "x", keys=keys[:1])
+    once = await signatures("shop", 4)
+    for forged in (
+        (once[0], once[0]),
+        await signatures("shop", 99),
+        await signatures("desk", 5),
+        await signatures("shop", 6, ASK),
+        (once[0], "ed25519.1.x.0.AAAA"),
+        tuple(signed(one, b"", 7) for one in keys),
+    ):
+        await apply_policy(operator, "shop", loose, "x", signatures=forged)
+        await apply_policy(operator, ORGANISATION, loose, "x", signatures=forged)
+    assert await in_force() == [1, 0]
+    version = await apply_policy(operator, "shop", loose, "x", keys=keys)
+    assert await in_force() == [version, 0]
+    version = await next_version(operator, ORGANISATION)
+    made = await policy_signatures(operator, ORGANISATION, version, loose, keys)
+    await apply_policy(operator, ORGANISATION, loose, "x", signatures=made)
+    assert (await in_force())[1] == version

@@ -40,6 +40,7 @@ def test_a_file_says_who_is_trusted(tmp_path):
         (f"{GOOD}rots = 1", "unknown key 'rots'. The keys are: log, roots,"),
         (f"{GOOD}[lost]\npeople = 1", "'people' should be greater than or equal to 2."),
         (f"{GOOD}[lost]\nafter = '1s'", "'after': '1s' is not a time from 60s to 30d."),
+        (f'{GOOD}policies = ["{ONE}"]', "and it names none."),
         (f"{GOOD}[signed_since]\n'a.b' = 1", "'a.b' is not the name of a workspace."),
         (f"{GOOD}[signed_since]\nshop = true", "'shop' should be a valid integer."),
     ],
