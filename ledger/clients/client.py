@@ -44,9 +44,12 @@ from ayes.ledger.judging.policies import (
     attributed,
     classed,
     origin,
+    origin_slots,
 )
 from ayes.ledger.judging.policy_proposals import named_proposal
 from ayes.ledger.judging.policy_proposals import problem as problem_of
+from ayes.ledger.judging.proof import leads_back
+from ayes.ledger.judging.verdict import Case
 from ayes.ledger.judging.votes import Tally, tally
 from ayes.ledger.keys import Keys, Signatures, keys_of
 from ayes.ledger.lifecycle import Status
@@ -623,6 +626,47 @@ class LedgerClient:
         if self.trust is not None:
             call = await self.with_signatures(call, self.trust)
         return call, delegations_of(facts)
+
+    async def why_unproved(self, call: Call) -> str:
+        """Why the approval of a call does not follow from the facts, where the trust file wants
+        signed votes; empty if it does, and where it wants none.
+        """
+        decided = call.decided
+        assert decided
+        if self.trust is None or not self.trust.wants_signed(call.ref.workspace, decided.seq):
+            return ""
+        facts = await self.read(call.ref, *origin_slots(call.ref), must_include=decided.slot)
+        call = call_of(call.ref, facts)
+        whence, names = await self.with_chain(origin(call, facts)), bool(call.wish.requester)
+        call, tool = attributed(call, whence), await self.tool_of(call)
+        call, delegations = await self.with_given(call) if call.votes else (call, ())
+
+        async def by(policies: Policies) -> Case:
+            above = await self.with_classes(whence.chain, policies)
+            return Case(
+                classed(call, tool, above),
+                policies,
+                tool,
+                delegations=delegations,
+                origin=replace(whence, chain=above),
+                names_requester=names,
+                signed=True,
+            )
+
+        since = call.votes[-1] if call.votes else call.requested
+        asked_by = await self._in_force_between(call.requested, call.gated or decided)
+        counted_by = await self._in_force_between(since, decided)
+        return leads_back(
+            call, [await by(one) for one in asked_by], [await by(one) for one in counted_by]
+        )
+
+    async def _in_force_between(self, first: Fact | None, last: Fact) -> list[Policies]:
+        """The policies that were in force at any moment between two facts of a workspace."""
+        assert first
+        workspace = last.slot.workspace
+        versions = await self.read(policies(workspace), policies(ORGANISATION))
+        later = (one.seq + 1 for one in versions if first.seq < one.seq < last.seq)
+        return [await self.policies(workspace, before=at) for at in (first.seq, *later)]
 
     async def with_signatures(
         self, call: Call, trust: Trust, *, must_include: Slot | None = None

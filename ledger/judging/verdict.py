@@ -284,13 +284,27 @@ def policy_verdict(case: Case) -> PolicyVerdict:
     return PolicyVerdict(ruling, _put(case, ruling, _question(case, ruling)))
 
 
+def question_of(case: Case) -> e.ApprovalRequested | None:
+    """The question that the policies put to people, if they put one; that of a budget without room
+    for a call that they allow, too. None: they deny it.
+    """
+    said = policy_verdict(case)
+    match said.says:
+        case e.ApprovalRequested() as asking:
+            return asking
+        case e.Approved():
+            return _question(case, said.ruling)
+        case _:
+            return None
+
+
 def _question_beyond(
     case: Case, ruling: PolicyDecision, says: e.Approved | e.ApprovalRequested, why: str
 ) -> e.ApprovalRequested | e.Denied:
     """The question to people about a call for which a budget has no room."""
     if isinstance(says, e.ApprovalRequested):
         reason = cut(f"{says.reason} Also, {why}".lstrip(), MAX_REASON)
-        return _put(case, ruling, replace(_of_four_eyes(says), reason=reason))
+        return _put(case, ruling, replace(of_four_eyes(says), reason=reason))
     asking = _question(case, ruling)
     asking = replace(asking, reason=cut(why[0].upper() + why[1:], MAX_REASON))
     return _put(case, ruling, asking)
@@ -305,10 +319,10 @@ def _question(case: Case, ruling: PolicyDecision) -> e.ApprovalRequested:
     title = case.tool.title(wish.arguments) if case.tool is not None else ""
     asking = replace(asking, chain=chain.links, undoing=_undoing(case), title=title)
     asking = replace(asking, signed=asking.signed or case.signed)
-    return _of_four_eyes(asking) if _governs(case.tool) else asking
+    return of_four_eyes(asking) if _governs(case.tool) else asking
 
 
-def _of_four_eyes(asking: e.ApprovalRequested) -> e.ApprovalRequested:
+def of_four_eyes(asking: e.ApprovalRequested) -> e.ApprovalRequested:
     """The question without the requester and the people behind the agent, whatever its rule."""
     return replace(asking, mode="four_eyes", excluded=(*asking.excluded, *asking.own), own=())
 

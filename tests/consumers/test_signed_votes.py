@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from shop import FIRST, SECOND, Shop, rule
+from shop import FIRST, SECOND, THIRD, Shop, rule
 
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.judging.grants import Grant
@@ -29,7 +29,7 @@ from ayes.ops.broker.setup import apply_policy, next_version, policy_signatures
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import BadInput, NotAllowed
-from ayes.schemas.slots import ORGANISATION, GrantRef, key_slot
+from ayes.schemas.slots import ORGANISATION, CallRef, GrantRef, key_slot
 
 pytestmark = pytest.mark.log("memory")
 
@@ -330,3 +330,29 @@ async def test_a_policy_counts_if_keys_of_the_trust_file_have_signed_it(site: Si
     made = await policy_signatures(operator, ORGANISATION, version, loose, keys)
     await apply_policy(operator, ORGANISATION, loose, "x", signatures=made)
     assert (await in_force())[1] == version
+
+
+async def test_whoever_starts_a_call_finds_what_people_said(site: Site):
+    """A decision of people leads back to their votes, as the policy's own does; one that somebody
+    records in the gate's place does not (C1, C2).
+    """
+    allow = rule("small", "allow", "when = 'args.amount < 10'", "priority = 9")
+    await site.begin(f"{allow}{ASK}", signed_since={"shop": 1})
+    judge = Ledger(site.log, e.Author("executor", "x"))
+    judge.trust = site.trust
+
+    async def why(ref: CallRef) -> str:
+        return await judge.why_unproved(await judge.call(ref))
+
+    async with site.gates():
+        await site.judged(e.Approved, SECOND, '{"amount":1}')
+        assert await why(SECOND) == ""
+        await site.ask()
+        await site.at("ana").reviewer("ana").approve(FIRST)
+        await site.decided(e.Approved)
+        assert await why(FIRST) == ""
+        await site.ask(THIRD)
+    said = (await site.ledger.call(FIRST)).approval
+    third = (await site.ledger.call(THIRD)).wish.digest
+    await site.ledger.append(THIRD.decided, replace(said, id="", digest=third))
+    assert await why(THIRD) == "the votes that count do not approve this"
