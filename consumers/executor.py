@@ -41,8 +41,11 @@ from ayes.projections.refusal_texts import tool_not_run
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import BadFact
+from ayes.schemas.logs import get_logger
 from ayes.schemas.slots import CallRef
 from ayes.schemas.tools import declaration
+
+_log: Final = get_logger("ayes.consumers.executor")
 
 #: Starts of a repeatable tool for one call.
 MAX_ATTEMPTS: Final = 5
@@ -72,6 +75,8 @@ class ExecutorState(Struct, frozen=True):
     declared: e.ToolDeclared | None = None
     #: The broker's clock, where it matters.
     now: datetime | None = None
+    #: Why its approval does not follow from signed votes and policies; empty if it does.
+    unproved: str = ""
     #: What the tool's lookup says, or why it cannot tell. None: it was not asked.
     looked_up: e.ToolReturned | NotDone | str | None = None
 
@@ -129,10 +134,12 @@ class Executor:
         declared = await _declared(ledger, call)
         if call.newer or not self._can_run(call, declared):
             return ExecutorState(call, declared, await ledger.log.clock())
-        found = await self._look_up(call)
+        found, unproved = await self._look_up(call), await ledger.why_unproved(call)
+        if unproved:
+            _log.error("an approval does not follow from what is signed", why=unproved)
         timed = call.valid_until is not None or call.stops
         now = await ledger.log.clock() if timed else None
-        return ExecutorState(call, declared, now, looked_up=found)
+        return ExecutorState(call, declared, now, unproved, looked_up=found)
 
     def decide(self, seen: ExecutorState, handed: Delivered) -> Sequence[Effect[ClaimedRun]]:
         steps = self._steps(seen, handed)
@@ -155,6 +162,8 @@ class Executor:
             return ()  # the gate says so, and that is delivered
         if (flaw := call.flaw) is not None:
             return [Append(call.claim_slot, e.Declined(why=flaw))]
+        if seen.unproved:
+            return [Append(call.claim_slot, e.Declined(why="unproved"))]
         if not self._can_run(call, seen.declared):
             if _waited_s(seen, handed) < self._hand_on_for_s:
                 return [_hand_on(seen, handed, f"{call.wish.tool} of that version is not here")]

@@ -40,6 +40,9 @@ def _declined(call: Call) -> tuple[e.Ending, str] | None:
         case e.Declined(why="people_were_asked"):
             what = "people were asked about this call, and before they answered it was let through"
             return "people_were_asked", f"{none} {what} without them."
+        case e.Declined(why="unproved"):
+            what = "its approval does not follow from what people have signed."
+            return "unproved", f"{none} {what}"
         case e.Revoked(answer=None, reason=reason):
             what = "it was approved, and a person took the approval back before it started."
             return "revoked", f"{none} {what}{_why('Their reason', reason)}"

@@ -29,7 +29,11 @@ MAX_BYTES: Final = 512 * 1024
 type Upcast = Callable[[dict[str, Any]], dict[str, Any]]
 
 #: By (type, version): the function that converts a payload of that version to the next one.
-UPCASTS: Final[dict[tuple[str, int], Upcast]] = {}
+UPCASTS: Final[dict[tuple[str, int], Upcast]] = {
+    # A value was added.
+    ("Declined", 1): lambda old: old,
+    ("ToolRefused", 1): lambda old: old,
+}
 
 
 class Fact(Struct, frozen=True, gc=False):

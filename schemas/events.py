@@ -52,6 +52,7 @@ type Ending = Literal[
     "unknown_tool",
     "digest_mismatch",
     "people_were_asked",
+    "unproved",
 ]
 
 #: What a person is told about: a question to them, more people being asked, a colleague who hands
@@ -620,8 +621,8 @@ class Lapsed(Event, frozen=True, tag="Lapsed"):
 class Declined(Event, frozen=True, tag="Declined"):
     """The executor will not run the call. It takes the claim's slot, so that nobody else does."""
 
-    #: Why not.
-    why: Literal["unknown_tool", "digest_mismatch", "people_were_asked"]
+    #: Why not. `unproved`: the approval does not follow from signed votes and policies.
+    why: Literal["unknown_tool", "digest_mismatch", "people_were_asked", "unproved"]
 
 
 class ToolReturned(Event, frozen=True, tag="ToolReturned"):
@@ -1017,4 +1018,4 @@ TYPES: Final[dict[str, type[Event]]] = {
 }
 
 #: The current version of each type's schema; what is not listed is at 1.
-VERSION: Final[dict[str, int]] = dict.fromkeys(TYPES, 1)
+VERSION: Final[dict[str, int]] = dict.fromkeys(TYPES, 1) | {"Declined": 2, "ToolRefused": 2}

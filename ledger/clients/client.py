@@ -375,6 +375,7 @@ class LedgerClient:
         return msgspec.structs.replace(
             event,
             id=event.id or self._new_id(),
+            v=e.VERSION[type(event).__name__],
             at=self.now() if event.at is msgspec.UNSET else event.at,
             by=self.author if event.by is msgspec.UNSET else event.by,
             cause=event.cause or (cause.id if cause else ""),

@@ -377,6 +377,8 @@ class Ledger(LedgerClient):
             raise AlreadyFilled(already_filled(known.starts[-1].slot, known.starts[-1]))
         if (flaw := known.flaw) is not None:
             raise NotOpen(f"{ref}: {FLAWS[flaw]}. It will not run.")
+        if why := await self.why_unproved(known):
+            raise NotOpen(f"{ref}: {why}, and votes are signed here. It will not run.")
         return (
             known.claim_slot,
             self.with_envelope(tracing.about(known, started)),

@@ -28,7 +28,7 @@ from ayes.ledger.validity import evolve, void, voids
 from ayes.ops.broker.setup import apply_policy, next_version, policy_signatures
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
-from ayes.schemas.errors import BadInput, NotAllowed
+from ayes.schemas.errors import BadInput, NotAllowed, NotOpen
 from ayes.schemas.slots import ORGANISATION, CallRef, GrantRef, key_slot
 
 pytestmark = pytest.mark.log("memory")
@@ -356,3 +356,5 @@ async def test_whoever_starts_a_call_finds_what_people_said(site: Site):
     third = (await site.ledger.call(THIRD)).wish.digest
     await site.ledger.append(THIRD.decided, replace(said, id="", digest=third))
     assert await why(THIRD) == "the votes that count do not approve this"
+    with pytest.raises(NotOpen, match="shop/t1/c3: the votes that count do not approve this"):
+        await judge.start(THIRD)
