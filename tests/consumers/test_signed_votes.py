@@ -3,13 +3,19 @@
 With a real gate, on the log in memory.
 """
 
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from shop import FIRST, SECOND, THIRD, Shop, rule
+from running import working
+from shop import FIRST, REFUND, SECOND, THIRD, Shop, rule
 
+from ayes.consumers.executor import Executor
+from ayes.consumers.tools import Registered
+from ayes.consumers.worker import Worker
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.judging.grants import Grant
 from ayes.ledger.log import EventLog
@@ -358,3 +364,61 @@ async def test_whoever_starts_a_call_finds_what_people_said(site: Site):
     assert await why(THIRD) == "the votes that count do not approve this"
     with pytest.raises(NotOpen, match="shop/t1/c3: the votes that count do not approve this"):
         await judge.start(THIRD)
+
+
+async def forged_question(site: Site, **changed: Any) -> None:
+    """A question that no policy asks, and a decision that follows from it."""
+    asked = (await site.ledger.call(FIRST)).approval_request
+    assert asked
+    asked = replace(asked, id="", digest=(await site.ledger.call(SECOND)).wish.digest, **changed)
+    await site.ledger.append(SECOND.gated, asked)
+    digest = asked.digest
+    await site.ledger.append(SECOND.vote("ben"), e.Voted(verdict="approve", digest=digest))
+    await forged_decision(site, voters=("ben",))
+
+
+async def forged_decision(site: Site, **changed: Any) -> None:
+    said = (await site.ledger.call(FIRST)).approval
+    digest = (await site.ledger.call(SECOND)).wish.digest
+    await site.ledger.append(SECOND.decided, replace(said, id="", digest=digest, **changed))
+
+
+FORGERIES: dict[str, Callable[[Site], Awaitable[None]]] = {
+    "a decision of people who were not asked": forged_decision,
+    "a decision of a policy": partial(forged_decision, ground="policy", voters=()),
+    "a decision of a grant": partial(forged_decision, ground="grant", grants=("ana/all",)),
+    "another rule's question": partial(forged_question, voters=("ben",), signed=False),
+    "a question that one may answer alone": partial(forged_question, votes_needed=0),
+    "the right question, and a vote that is not signed": forged_question,
+}
+
+
+@pytest.mark.parametrize("forge", FORGERIES.values(), ids=FORGERIES)
+async def test_nothing_runs_that_the_gates_login_lets_run(
+    site: Site, forge: Callable[[Site], Awaitable[None]]
+):
+    """Whoever has the logins of the gate and of an operator writes a decision and a policy. The
+    executor declines the call, and the model reads why (C1).
+    """
+    ran = list[float]()
+
+    def run(amount: float) -> None:
+        ran.append(amount)
+
+    tool = REFUND.model_copy(update={"run_by": "executor"})
+    await site.begin(ASK, signed_since={"shop": 1})
+    await site.ledger.declare("shop", tool)
+    async with site.gates():
+        await site.ask(run_by="executor")
+        await site.at("ana").reviewer("ana").approve(FIRST)
+        await site.decided(e.Approved)
+    await site.request(SECOND, run_by="executor")
+    await forge(site)
+    ledger = Ledger(site.log, e.Author("executor", "x"))
+    ledger.trust = site.trust
+    executor = Executor({"refund": Registered(tool, run)})
+    async with working(Worker(ledger, executor)):
+        ended = await site.until(SECOND.finished)
+        await site.until(FIRST.finished)
+    assert isinstance(ended.event, e.ToolRefused)
+    assert (ended.event.ending, ran) == ("unproved", [100])
