@@ -16,6 +16,7 @@ with the key's id, an end in seconds since 1970 (0: none), and base64url without
 import base64
 from collections.abc import Iterable
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Final, NamedTuple, Self
 
@@ -24,12 +25,14 @@ from msgspec import Struct
 from ayes.ledger.seal import SignerKey, VerifierKey
 from ayes.schemas import events as e
 from ayes.schemas.digest import call_digest, text_digest
-from ayes.schemas.slots import CallRef
+from ayes.schemas.slots import CallRef, DelegationRef
 
 #: How long after it was signed a vote may be recorded, in seconds.
 MAX_LIFE_S: Final = 300
 #: By how much the clock of whoever signs may differ from the broker's, in seconds.
 MAX_SKEW_S: Final = 60
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
 #: The kind of a signature and the version of its text.
 _KIND: Final = "ed25519.1"
 #: What stands before the 32 bytes of a public key of Ed25519 in a SubjectPublicKeyInfo (RFC 8410).
@@ -116,6 +119,14 @@ def vote_digest(
             str(until),
         ),
     )
+
+
+def delegation_digest(log: str, ref: DelegationRef, given: e.Delegated) -> bytes:
+    """What the signature of a delegation signs."""
+    starts, ends = ((at - _EPOCH) // _MICROSECOND for at in (given.starts_at, given.ends_at))
+    fields = (log, ref.workspace, ref.giver, ref.name, given.to, str(starts), str(ends))
+    tools, reason = _digest("tools", given.tools).hex(), given.reason and text_digest(given.reason)
+    return _digest("ayes delegation 1", (*fields, tools, reason))
 
 
 def key_digest(log: str, person: str, key: VerifierKey) -> bytes:

@@ -815,6 +815,8 @@ class Delegated(Event, frozen=True, tag="Delegated"):
     #: Names, or patterns with `*`.
     tools: tuple[str, ...] = ("*",)
     reason: str = ""
+    #: The giver's, as in `Voted.signature`.
+    signature: str = ""
 
 
 class DelegationEnded(Event, frozen=True, tag="DelegationEnded"):

@@ -34,7 +34,14 @@ from ayes.ledger.judging.votes import is_edit
 from ayes.ledger.log import EventLog
 from ayes.ledger.objections import asks_groups, unused
 from ayes.ledger.people import People
-from ayes.ledger.signing import MAX_LIFE_S, MAX_SKEW_S, signed, vote_digest
+from ayes.ledger.seal import SignerKey
+from ayes.ledger.signing import (
+    MAX_LIFE_S,
+    MAX_SKEW_S,
+    delegation_digest,
+    signed,
+    vote_digest,
+)
 from ayes.ledger.stops import Stop, known_stop, stops_of
 from ayes.ledger.validity import evolve, may_vote
 from ayes.schemas import events as e
@@ -210,13 +217,8 @@ class Reviewer:
         Raises:
             BadInput: the key is another person's, or the clock here is wrong.
         """
-        if (key := self._ledger.signer) is None:
+        if (key := self._own_key()) is None:
             return vote
-        person, _, log = key.public.name.partition("/")
-        if person != self.name:
-            raise BadInput(
-                f"the key is {person}'s, and the vote {self.name}'s. Nothing was recorded."
-            )
         now = self._ledger.now()
         if abs(off := (now - await self._ledger.log.clock()).total_seconds()) > MAX_SKEW_S:
             raise BadInput(
@@ -224,9 +226,20 @@ class Reviewer:
                 "minutes. Set the clock. Nothing was recorded."
             )
         until = int(now.timestamp()) + MAX_LIFE_S - MAX_SKEW_S
-        bound = await self._ledger.bound(call, log)
+        bound = await self._ledger.bound(call, key.public.name.partition("/")[2])
         digest = vote_digest(bound, call.ref, call.wish, self.name, vote, until)
         return msgspec.structs.replace(vote, signature=signed(key, digest, until))
+
+    def _own_key(self) -> SignerKey | None:
+        """The key that signs for this reviewer; None: none is here.
+
+        Raises:
+            BadInput: it is another person's.
+        """
+        key = self._ledger.signer
+        if key is not None and (person := key.public.name.partition("/")[0]) != self.name:
+            raise BadInput(f"the key is {person}'s, and not {self.name}'s. Nothing was recorded.")
+        return key
 
     async def _principal(self, call: Call, vote: e.Voted) -> str:
         """For a reviewer who was not asked: a person who was, and delegated to them; else empty."""
@@ -575,6 +588,9 @@ class Reviewer:
         given = e.Delegated(to=to, starts_at=starts_at, ends_at=ends_at, tools=tools, reason=reason)
         if problem := bad_delegation(ref.giver, given, self._ledger.now()):
             raise BadInput(problem)
+        if (key := self._own_key()) is not None:
+            digest = delegation_digest(key.public.name.partition("/")[2], ref, given)
+            given = msgspec.structs.replace(given, signature=signed(key, digest))
         await self._give("delegation", ref, given)
         [found] = delegations_of(await self._ledger.read(ref, REMOVALS, must_include=ref.given))
         return found

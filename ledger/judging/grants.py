@@ -27,6 +27,7 @@ from msgspec import Struct
 from ayes.ledger.call import Call
 from ayes.ledger.judging.policy_rules import About
 from ayes.ledger.people import people_of
+from ayes.ledger.signing import Signature, delegation_digest
 from ayes.schemas import conditions, strict_json
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
@@ -163,8 +164,21 @@ def delegated(delegations: Iterable[Delegation], call: Call, vote: Fact) -> bool
     return any(
         one.ref.giver == event.on_behalf_of
         and one.holds(reviewer, tool, vote.recorded_at, vote.seq)
+        and (event.verdict == "deny" or _is_signed(one, call, vote))
         for one in delegations
     )
+
+
+def _is_signed(one: Delegation, call: Call, vote: Fact) -> bool:
+    """Whether its giver has signed a delegation, where votes are signed."""
+    if not call.wants_signed or (known := call.signatures) is None:
+        return True  # the gate says whether it counts
+    signature = Signature.parse(one.delegated.signature)
+    key = known.keys.get(one.ref.giver, signature.key) if signature is not None else None
+    if signature is None or key is None or not key.counts(one.given, vote.seq):
+        return False
+    digest = delegation_digest(known.bound.log, one.ref, one.delegated)
+    return not signature.until and key.public.verifies(signature.raw, digest)
 
 
 def covering(grants: Iterable[Grant], about: About, now: datetime) -> tuple[Grant, ...]:
