@@ -9,6 +9,7 @@ import msgspec
 from ayes.interfaces.cli import completion
 from ayes.interfaces.cli.command import Session, command, commands
 from ayes.interfaces.cli.options import option
+from ayes.interfaces.cli.settings import trust_of
 from ayes.interfaces.cli.terminal.output import print_data, print_json, print_line, print_message
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import Bucket
@@ -25,6 +26,7 @@ from ayes.ops.audit.verify import (
     queue_differences,
     rebuild,
 )
+from ayes.ops.workers import trust_in
 from ayes.projections import pending
 from ayes.projections.fold import ProjectedRow, Projection, ProjectionState
 from ayes.projections.pending import OPEN_APPROVALS
@@ -93,6 +95,7 @@ async def verified(session: Session, *, verify: bool, until: str | None) -> int:
     """Rebuild every projection and print a summary."""
     stop = read_until(until)
     async with session.connect("operator") as ledger:
+        await trust_in(ledger, trust_of(session.store, None))
         rebuilt = await rebuild(ledger, until=stop, verify=verify)
     if session.json:
         print_json(rebuilt)

@@ -35,8 +35,10 @@ def leads_back(call: Call, asked_by: Sequence[Case], counted_by: Sequence[Case])
         said = (policy_verdict(one).says for one in asked_by)
         is_said = any(_same(one, approved) for one in said)
         return "" if is_said else "no policy that was in force allowed it"
-    if approved.ground not in ("people", "broken_glass") or question is None:
+    if approved.ground not in ("people", "broken_glass"):
         return f"where votes are signed, no call runs on the ground {approved.ground!r}"
+    if question is None:
+        return "people were not asked about it"
     if not any(_asks(one, question) for one in asked_by):
         return "no policy that was in force asked this question"
     counts = (tally(one.call, one.policies, one.tool, one.delegations) for one in counted_by)

@@ -1,12 +1,14 @@
 """Rebuilding all state from the first fact, and comparing it with the live state.
 
-Three things are compared:
+These are compared:
 
 * the queue: the open calls of the log, byte for byte with the key-value bucket;
 * the histories: each reply carries the digest of the history that its model was sent; the history
   rebuilt from the log must have the same digest;
 * the promises: no approval is for other bytes than its call holds, and no tool was started again
-  unless it is declared repeatable, or its lookup said that the start before had no effect.
+  unless it is declared repeatable, or its lookup said that the start before had no effect;
+* with a trust file, in the workspaces where votes are signed: that what was started follows from
+  signed votes and policies.
 
 That nothing starts without an approval of exactly its bytes is not compared:
 `ayes.ledger.lifecycle` counts no other start. Facts that do not count are listed as void, with the
@@ -34,7 +36,7 @@ from ayes.projections.thread import Thread
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import Unavailable
-from ayes.schemas.slots import tool_slot
+from ayes.schemas.slots import CallRef, tool_slot
 
 #: How long the live queue may take to catch up with the replay.
 _CATCH_UP_S = 15.0
@@ -87,6 +89,7 @@ async def rebuild(ledger: Ledger, *, until: Until = None, verify: bool = False) 
     differences: set[tuple[int, str]] = set()
     void: dict[int, VoidFact] = {}
     count = last = threads = histories = 0
+    started = dict[CallRef, Call]()
     state = ProjectionState(OPEN_APPROVALS, CALLS, HISTORIES)
 
     def each(fact: Fact) -> None:
@@ -106,6 +109,8 @@ async def rebuild(ledger: Ledger, *, until: Until = None, verify: bool = False) 
         void.update((one.fact.seq, _void(one.fact, one.why)) for one in voids(call))
         if verify:
             differences.update(_broken_promises(call, tools))
+            if call.starts and ledger.trust is not None and ledger.trust.signed_since:
+                started[call.ref] = call
 
     def examine_thread(conversation: ThreadFacts) -> None:
         if verify:
@@ -129,6 +134,9 @@ async def rebuild(ledger: Ledger, *, until: Until = None, verify: bool = False) 
     differences.update(
         (gap.start, f"the log does not have it, nor any before fact {gap.stop}") for gap in gaps
     )
+    for ref, call in started.items():
+        if call.decided is not None and (why := await ledger.why_unproved(call)):
+            differences.add((call.decided.seq, f"{ref} was started, and {why}"))
     found = [f"fact {seq}: {what}" for seq, what in sorted(differences)]
     pending = len(list(state.rows(OPEN_APPROVALS)))
     if verify and until is None:

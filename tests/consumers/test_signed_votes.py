@@ -31,6 +31,7 @@ from ayes.ledger.signing import (
 )
 from ayes.ledger.trust import Trust
 from ayes.ledger.validity import evolve, void, voids
+from ayes.ops.audit.verify import rebuild
 from ayes.ops.broker.setup import apply_policy, next_version, policy_signatures
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
@@ -422,6 +423,25 @@ async def test_nothing_runs_that_the_gates_login_lets_run(
         await site.until(FIRST.finished)
     assert isinstance(ended.event, e.ToolRefused)
     assert (ended.event.ending, ran) == ("unproved", [100])
+    assert (await rebuild(ledger, until=await site.log.last_seq(), verify=True)).differences == ()
+
+
+async def test_a_start_that_nobody_checked_is_found_later(site: Site):
+    """An executor without the trust file, or one that is not ours, has believed the gate."""
+    await site.begin(ASK, signed_since={"shop": 1})
+    async with site.gates():
+        await site.ask()
+        await site.at("ana").reviewer("ana").approve(FIRST)
+        await site.decided(e.Approved)
+    await site.request(SECOND)
+    await forged_decision(site)
+    for ref in FIRST, SECOND:
+        await site.ledger.start(ref)
+    auditor = Ledger(site.log, e.Author("operator", "x"))
+    auditor.trust = site.trust
+    found = await rebuild(auditor, until=await site.log.last_seq(), verify=True)
+    [difference] = found.differences
+    assert difference.endswith("shop/t1/c2 was started, and people were not asked about it")
 
 
 @pytest.mark.parametrize("is_signed", [True, False])
