@@ -24,7 +24,14 @@ from ayes.ledger import clock, tracing
 from ayes.ledger.call import Call
 from ayes.ledger.descriptions import already_filled
 from ayes.ledger.files import kept_again, with_files_kept
-from ayes.ledger.judging.budgets import Sum, candidates, filled, giving_back
+from ayes.ledger.judging.budgets import (
+    Sum,
+    as_found,
+    candidates,
+    filled,
+    giving_back,
+    sums_of,
+)
 from ayes.ledger.judging.chain import Chain, chain_above
 from ayes.ledger.judging.grants import Delegation, Grant, delegations_of, grants_of
 from ayes.ledger.judging.in_force import (
@@ -45,11 +52,12 @@ from ayes.ledger.judging.policies import (
     classed,
     origin,
     origin_slots,
+    thread_usage,
 )
 from ayes.ledger.judging.policy_proposals import named_proposal
 from ayes.ledger.judging.policy_proposals import problem as problem_of
 from ayes.ledger.judging.proof import leads_back
-from ayes.ledger.judging.verdict import Case
+from ayes.ledger.judging.verdict import Case, running
 from ayes.ledger.judging.votes import Tally, tally
 from ayes.ledger.keys import Keys, Signatures, keys_of
 from ayes.ledger.lifecycle import Status
@@ -568,13 +576,20 @@ class LedgerClient:
             number += 1
 
     async def with_usage(
-        self, sums: Sequence[Sum], call: Call, *, must_include: Slot, is_exact: bool = False
+        self,
+        sums: Sequence[Sum],
+        call: Call,
+        *,
+        must_include: Slot,
+        is_exact: bool = False,
+        decided: Fact | None = None,
     ) -> tuple[Sum, ...]:
         """Sums of budgets (`sums_of`) with what is used of them, as this call finds them.
 
         Args:
             is_exact: whether to read which calls give their amounts back even where there is room
                 without that.
+            decided: the approval of the call; then as it found them.
         """
         ref = call.ref
         replies = f"{ROOT}.{ref.workspace}.{ref.thread}.turn.*.replied"
@@ -584,7 +599,11 @@ class LedgerClient:
             must_include,
             must_include=must_include,
         )
-        sums = tuple(filled(one, facts) for one in sums)
+        if decided is None:
+            sums = tuple(filled(one, facts) for one in sums)
+        else:
+            ran = running(call, call.approval)
+            sums = tuple(as_found(one, facts, call, decided, ran) for one in sums)
         tight = [
             one
             for one in sums
@@ -644,11 +663,20 @@ class LedgerClient:
 
         async def by(policies: Policies) -> Case:
             above = await self.with_classes(whence.chain, policies)
+            judged, past = classed(call, tool, above), None
+            if policies.limit("calls_per_thread") is not None:
+                calls = f"{ROOT}.{call.ref.workspace}.{call.ref.thread}.call.*.requested"
+                past = thread_usage(call, await self.read(calls))
+            sums = sums_of(policies, judged)
             return Case(
-                classed(call, tool, above),
+                judged,
                 policies,
                 tool,
+                past=past,
                 delegations=delegations,
+                budgets=await self.with_usage(
+                    sums, judged, must_include=decided.slot, decided=decided
+                ),
                 origin=replace(whence, chain=above),
                 names_requester=names,
                 signed=True,

@@ -19,7 +19,7 @@ once, before it requests the calls that the reply wishes for.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from hashlib import sha256
@@ -60,6 +60,8 @@ class Sum(Struct, frozen=True):
     given_back: frozenset[str] = frozenset()
     #: The tokens that the thread has used, for a budget of tokens.
     tokens: int = 0
+    #: Whether the amount of the call is in the series, if that was looked at (`as_found`).
+    is_recorded: bool = True
 
     @property
     def counts_replies(self) -> bool:
@@ -232,6 +234,25 @@ def filled(one: Sum, facts: Iterable[Fact]) -> Sum:
                 pass
     used.sort(key=lambda fact: int(fact.slot.tail[-1]))
     return replace(one, used=tuple(used), tokens=tokens)
+
+
+def as_found(one: Sum, facts: Sequence[Fact], call: Call, decided: Fact, arguments: str) -> Sum:
+    """The sum as a call with these arguments found it that was approved, for whoever counts again:
+    until its amount was recorded in it. What models use is counted until the request, since a gate
+    has certainly seen that.
+    """
+    assert call.requested
+    end = call.requested.seq if one.budget.amount == TOKENS else decided.seq
+    one = filled(one, (fact for fact in facts if fact.seq < end))
+    cost, own = one.cost(arguments), str(call.ref)
+    if not cost:  # nothing is recorded of no amount, or of one that is not known
+        return one
+    for at, fact in enumerate(one.used):
+        if isinstance(fact.event, e.BudgetUsed) and fact.event.call == own:
+            spent = amount(fact.event.amount)
+            if spent is not None and cost <= spent:
+                return replace(one, used=one.used[:at])
+    return replace(one, is_recorded=False)
 
 
 def candidates(call: Call) -> tuple[str, ...]:

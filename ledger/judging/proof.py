@@ -3,19 +3,20 @@
 The gate decides, and an operator applies policies. Whoever had their logins could record a decision
 of nobody's. So before a call starts its question is asked again and its votes are counted again, by
 the functions that the gate has, from facts that were recorded before the decision. What comes out
-must be what was recorded.
+must be what was recorded. So must each amount that the call spends of a budget, which must have had
+room for it.
 
 A question may be stricter than the policies' own (a budget has no room), never another one. The
 gate reads policies while it judges, so any that were in force in between will do.
 """
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 
 from msgspec.structs import replace
 
 from ayes.ledger.call import Call
-from ayes.ledger.judging.verdict import Case, of_four_eyes, policy_verdict, question_of
-from ayes.ledger.judging.votes import tally
+from ayes.ledger.judging.verdict import Case, by_votes, of_four_eyes, question_of, verdict
 from ayes.schemas import events as e
 
 _ENVELOPE = frozenset(e.Event.__struct_fields__)
@@ -29,37 +30,44 @@ def leads_back(call: Call, asked_by: Sequence[Case], counted_by: Sequence[Case])
             or else its decision.
         counted_by: the call with what its votes are judged by, by the policies that were in force
             between the last vote and the decision.
+        Budgets of both are as they were when the amount was recorded (`as_found`).
     """
     approved, question = call.approval, call.approval_request
+    assert call.decided
+    now = call.decided.recorded_at
     if approved.ground == "policy":
-        said = (policy_verdict(one).says for one in asked_by)
-        is_said = any(_same(one, approved) for one in said)
-        return "" if is_said else "no policy that was in force allowed it"
+        found = [one for one in asked_by if _same(verdict(one, now), approved)]
+        return _unspent(found) if found else "no policy that was in force allowed it"
     if approved.ground not in ("people", "broken_glass"):
         return f"where votes are signed, no call runs on the ground {approved.ground!r}"
     if question is None:
         return "people were not asked about it"
-    if not any(_asks(one, question) for one in asked_by):
+    if not any(_asks(one, question, now) for one in asked_by):
         return "no policy that was in force asked this question"
-    counts = (tally(one.call, one.policies, one.tool, one.delegations) for one in counted_by)
-    if not any(one.verdict is not None and _same(one.verdict, approved) for one in counts):
-        return "the votes that count do not approve this"
-    return ""
+    found = [one for one in counted_by if _same(by_votes(one), approved)]
+    return _unspent(found) if found else "the votes that count do not approve this"
 
 
-def _asks(case: Case, recorded: e.ApprovalRequested) -> bool:
+def _unspent(cases: Iterable[Case]) -> str:
+    """Of which budget nothing was taken for a call; empty if one of these lacks nothing."""
+    lacking = [[one.budget.name for one in case.budgets if not one.is_recorded] for case in cases]
+    least = min(lacking, key=len)
+    return f"its amount was not taken from the budget {least[0]!r}" if least else ""
+
+
+def _asks(case: Case, recorded: e.ApprovalRequested, now: datetime) -> bool:
     """Whether these policies ask this question, or one that is stricter by a reason alone."""
-    says = question_of(case)
+    says = question_of(case, now)
     if says is None:
         return False
     stricter = (replace(one, reason=recorded.reason) for one in (says, of_four_eyes(says)))
     return any(_same(one, recorded) for one in (says, *stricter))
 
 
-def _same(one: e.Event, other: e.Event) -> bool:
+def _same(one: e.Event | None, other: e.Event) -> bool:
     """Whether two events say the same, whoever recorded them and when."""
     return type(one) is type(other) and all(
-        getattr(one, field) == getattr(other, field) for field in _said(one)
+        getattr(one, field) == getattr(other, field) for field in _said(other)
     )
 
 

@@ -112,18 +112,8 @@ def _decided(case: Case, now: datetime) -> e.Event | None:
         return e.Withdrawn(reason=cut(case.origin.chain.over, MAX_REASON))
     if call.gated is None:
         return verdict(case, now)
-    stands = tally(call, case.policies, case.tool, case.delegations)
-    if isinstance(stands.verdict, e.Approved):
-        ruling = _blocked(case, stands.verdict)
-        if ruling is not None:
-            why = f"Approved by people, and blocked by now: {ruling.judged.reason}".rstrip(": ")
-            return _denied("policy", ruling, why)
-        if over := _binding(case, stands.verdict):
-            ruling = evaluate(case.policies, about(call, running(call, stands.verdict)))
-            why = _described(case, over[0], running(call, stands.verdict))
-            return _denied("limit", ruling, f"Approved by people, but {why}")
-    if stands.verdict is not None:
-        return stands.verdict
+    if (said := by_votes(case)) is not None:
+        return said
     if call.due is None or now < call.due:
         return None
     if (stage := call.next_stage) is not None:
@@ -138,6 +128,22 @@ def _decided(case: Case, now: datetime) -> e.Event | None:
         # Less than nothing if the gate asked when the requester no longer waited.
         after_s=max(0.0, (call.due - call.gated.recorded_at).total_seconds()),
     )
+
+
+def by_votes(case: Case) -> e.Event | None:
+    """The decision by the votes on a call that people were asked about; None: not yet."""
+    call = case.call
+    stands = tally(call, case.policies, case.tool, case.delegations)
+    if isinstance(stands.verdict, e.Approved):
+        ruling = _blocked(case, stands.verdict)
+        if ruling is not None:
+            why = f"Approved by people, and blocked by now: {ruling.judged.reason}".rstrip(": ")
+            return _denied("policy", ruling, why)
+        if over := _binding(case, stands.verdict):
+            ruling = evaluate(case.policies, about(call, running(call, stands.verdict)))
+            why = _described(case, over[0], running(call, stands.verdict))
+            return _denied("limit", ruling, f"Approved by people, but {why}")
+    return stands.verdict
 
 
 def lapse(case: Case, now: datetime) -> e.Lapsed | None:
@@ -284,12 +290,12 @@ def policy_verdict(case: Case) -> PolicyVerdict:
     return PolicyVerdict(ruling, _put(case, ruling, _question(case, ruling)))
 
 
-def question_of(case: Case) -> e.ApprovalRequested | None:
-    """The question that the policies put to people, if they put one; that of a budget without room
-    for a call that they allow, too. None: they deny it.
+def question_of(case: Case, now: datetime) -> e.ApprovalRequested | None:
+    """The question that is put to people if one is, whatever budgets say; for a call that policies
+    allow, that of a budget without room. None: it is denied.
     """
     said = policy_verdict(case)
-    match said.says:
+    match verdict(replace(case, budgets=(), by_policies=said), now):
         case e.ApprovalRequested() as asking:
             return asking
         case e.Approved():

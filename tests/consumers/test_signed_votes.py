@@ -17,6 +17,7 @@ from ayes.consumers.executor import Executor
 from ayes.consumers.tools import Registered
 from ayes.consumers.worker import Worker
 from ayes.ledger.clients.services import Ledger
+from ayes.ledger.judging.budgets import sums_of
 from ayes.ledger.judging.grants import Grant
 from ayes.ledger.log import EventLog
 from ayes.ledger.seal import SignerKey
@@ -365,6 +366,91 @@ async def test_whoever_starts_a_call_finds_what_people_said(site: Site):
     assert await why(THIRD) == "the votes that count do not approve this"
     with pytest.raises(NotOpen, match="shop/t1/c3: the votes that count do not approve this"):
         await judge.start(THIRD)
+
+
+BUDGET = """[[budget]]
+name = "day"
+tools = ["refund"]
+amount = "/amount"
+limit = 150
+then = "block"
+
+"""
+
+
+async def approved(site: Site, ref: CallRef, arguments: str, *, is_asked: bool = False) -> None:
+    """Has gates approve a call, or people."""
+    async with site.gates():
+        await site.request(ref, arguments)
+        if is_asked:
+            await site.asked(ref)
+            await site.at("ana").reviewer("ana").approve(ref)
+        await site.decided(e.Approved, ref)
+
+
+@pytest.mark.parametrize("then", ["allow", "ask"])
+async def test_what_a_call_spends_was_taken_from_the_budget(site: Site, then: str):
+    """Whoever has the gate's login spends no more than a budget has, and nothing without taking it
+    (C1). What was given back is spent again.
+    """
+    await site.begin(
+        f"{BUDGET}{ASK if then == 'ask' else rule('money', 'allow')}", signed_since={"shop": 1}
+    )
+    judge = Ledger(site.log, e.Author("executor", "x"))
+    judge.trust = site.trust
+
+    async def why(ref: CallRef) -> str:
+        return await judge.why_unproved(await judge.call(ref))
+
+    async def taken(ref: CallRef, amount: str) -> None:
+        call = await judge.call(ref)
+        sums = sums_of(await judge.policies("shop"), call)
+        [found] = await judge.with_usage(sums, call, must_include=ref.requested)
+        await site.ledger.append(found.next_slot, e.BudgetUsed(call=str(ref), amount=amount))
+
+    zero = FIRST.thread_ref.call("c0")
+    await approved(site, zero, '{"amount":149}', is_asked=then == "ask")
+    await site.ledger.reviewer("ana").revoke(zero)
+    await approved(site, FIRST, '{"amount":100}', is_asked=then == "ask")
+    assert await why(FIRST) == ""
+    said = (await site.ledger.call(FIRST)).approval
+    two = {SECOND: '{"amount":40}', THIRD: '{"amount":45}'}
+    if then == "ask":
+        async with site.gates():
+            for ref, arguments in two.items():
+                await site.ask(ref, arguments)
+        for ref in two:
+            await site.at("ana").reviewer("ana").approve(ref)
+    else:
+        for ref, arguments in two.items():
+            await site.request(ref, arguments)
+    digest = (await site.ledger.call(SECOND)).wish.digest
+    await site.ledger.append(SECOND.decided, replace(said, id="", digest=digest))
+    assert await why(SECOND) == "its amount was not taken from the budget 'day'"
+    await taken(SECOND, "40")
+    await taken(THIRD, "45")
+    digest = (await site.ledger.call(THIRD)).wish.digest
+    await site.ledger.append(THIRD.decided, replace(said, id="", digest=digest))
+    assert await why(THIRD) == (
+        "the votes that count do not approve this"
+        if then == "ask"
+        else "no policy that was in force allowed it"
+    )
+
+
+async def test_a_thread_makes_no_more_calls_than_it_may(site: Site):
+    allow = rule("money", "allow")
+    await site.begin(f"calls_per_thread = 1\n{allow}", signed_since={"shop": 1})
+    judge = Ledger(site.log, e.Author("executor", "x"))
+    judge.trust = site.trust
+    await approved(site, FIRST, '{"amount":100}')
+    assert await judge.why_unproved(await judge.call(FIRST)) == ""
+    said = (await site.ledger.call(FIRST)).approval
+    await site.request(SECOND)
+    await site.ledger.append(SECOND.decided, replace(said, id=""))
+    assert await judge.why_unproved(await judge.call(SECOND)) == (
+        "no policy that was in force allowed it"
+    )
 
 
 async def forged_question(site: Site, **changed: Any) -> None:
