@@ -6,8 +6,9 @@ the functions that the gate has, from facts that were recorded before the decisi
 must be what was recorded. So must each amount that the call spends of a budget, which must have had
 room for it.
 
-A question may be stricter than the policies' own (a budget has no room), never another one. The
-gate reads policies while it judges, so any that were in force in between will do.
+A question about a call that spends of budgets may be stricter than the policies' own, since one had
+no room, and say so in its reason. It is never another one. The gate reads policies while it judges,
+so any that were in force in between will do.
 """
 
 from collections.abc import Iterable, Sequence
@@ -56,12 +57,12 @@ def _unspent(cases: Iterable[Case]) -> str:
 
 
 def _asks(case: Case, recorded: e.ApprovalRequested, now: datetime) -> bool:
-    """Whether these policies ask this question, or one that is stricter by a reason alone."""
+    """Whether these policies ask this question, or do so where a budget has no room."""
     says = question_of(case, now)
-    if says is None:
-        return False
+    if says is None or _same(says, recorded):
+        return says is not None
     stricter = (replace(one, reason=recorded.reason) for one in (says, of_four_eyes(says)))
-    return any(_same(one, recorded) for one in (says, *stricter))
+    return bool(case.budgets) and any(_same(one, recorded) for one in stricter)
 
 
 def _same(one: e.Event | None, other: e.Event) -> bool:
