@@ -460,7 +460,8 @@ async def _with_past(ledger: Ledger, case: Case) -> Case:
     if usage.denied is not None:  # only then does it matter whether the user has spoken since
         said = await ledger.read(f"{ROOT}.{ref.workspace}.{ref.thread}.said.*")
         usage = thread_usage(case.call, sorted((*facts, *said), key=attrgetter("seq")))
-    return replace(case, past=usage, grants=grants_of(facts))
+    given = await ledger.with_signed(grants_of(facts), must_include=ref.requested)
+    return replace(case, past=usage, grants=given)
 
 
 async def _with_budgets(ledger: Ledger, case: Case, latest: Slot) -> Case:

@@ -75,6 +75,8 @@ class Signatures(Struct, frozen=True):
     keys: Keys = Keys()
     #: Whether the trust file wants them signed, whatever the question says.
     is_wanted: bool = False
+    #: The number of the log from which on revocations change nothing; None: they all count.
+    until: int | None = None
 
 
 def keys_of(facts: Iterable[Fact], trust: Trust) -> Keys:

@@ -14,7 +14,7 @@ from msgspec import Struct
 from ayes.ledger.call import Call
 from ayes.ledger.descriptions import describe
 from ayes.ledger.people import readings_for
-from ayes.ledger.signing import MAX_LIFE_S, Signature, vote_digest
+from ayes.ledger.signing import Signature, is_fresh, vote_digest
 from ayes.schemas import events as e
 from ayes.schemas.errors import AlreadyFilled, DeadlinePassed, NotAllowed, NotOpen, Refused
 from ayes.schemas.ids import is_token
@@ -136,13 +136,12 @@ def _flaw_of_signature(call: Call, vote: e.Voted, reviewer: str, at: datetime) -
         return None  # the gate says whether it counts
     signature = Signature.parse(vote.signature)
     key = known.keys.get(reviewer, signature.key) if signature is not None else None
-    until = call.decided.seq if call.decided is not None else None
     assert call.gated, "there is a question"
-    if signature is None or key is None or not key.counts(call.gated, until):
+    if signature is None or key is None or not key.counts(call.gated, known.until):
         return "bad_signature"
     digest = vote_digest(known.bound, call.ref, call.wish, reviewer, vote, signature.until)
-    is_fresh = 0 <= signature.until - at.timestamp() <= MAX_LIFE_S
-    return None if is_fresh and key.public.verifies(signature.raw, digest) else "bad_signature"
+    holds = is_fresh(signature.until, at) and key.public.verifies(signature.raw, digest)
+    return None if holds else "bad_signature"
 
 
 def asks_groups(call: Call) -> bool:

@@ -25,7 +25,7 @@ from msgspec import Struct
 from ayes.ledger.seal import SignerKey, VerifierKey
 from ayes.schemas import events as e
 from ayes.schemas.digest import call_digest, text_digest
-from ayes.schemas.slots import CallRef, DelegationRef
+from ayes.schemas.slots import CallRef, DelegationRef, GrantRef
 
 #: How long after it was signed a vote may be recorded, in seconds.
 MAX_LIFE_S: Final = 300
@@ -79,6 +79,11 @@ def signed(key: SignerKey, digest: bytes, until: int = 0) -> str:
     return str(Signature(key_id(key.public), until, key.sign(digest)))
 
 
+def is_fresh(until: int, recorded_at: datetime) -> bool:
+    """Whether what ends then was recorded before, and not long before."""
+    return 0 <= until - recorded_at.timestamp() <= MAX_LIFE_S
+
+
 class Bound(Struct, frozen=True):
     """The log and the facts of a call that a signed vote is bound to."""
 
@@ -127,6 +132,25 @@ def delegation_digest(log: str, ref: DelegationRef, given: e.Delegated) -> bytes
     fields = (log, ref.workspace, ref.giver, ref.name, given.to, str(starts), str(ends))
     tools, reason = _digest("tools", given.tools).hex(), given.reason and text_digest(given.reason)
     return _digest("ayes delegation 1", (*fields, tools, reason))
+
+
+def grant_digest(log: str, ref: GrantRef, granted: e.Granted, until: int) -> bytes:
+    """What the signature of a grant signs."""
+    scope = (granted.when, granted.agent, granted.thread)
+    fields = (
+        log,
+        ref.workspace,
+        ref.giver,
+        ref.name,
+        granted.tool,
+        str(round(granted.expires_in_s * 1_000_000)),
+        str(granted.uses),
+        "" if granted.arguments is None else text_digest(granted.arguments),
+        *scope,
+        granted.reason and text_digest(granted.reason),
+        str(until),
+    )
+    return _digest("ayes grant 1", fields)
 
 
 def key_digest(log: str, person: str, key: VerifierKey) -> bytes:

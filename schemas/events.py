@@ -769,6 +769,8 @@ class Granted(Event, frozen=True, tag="Granted"):
     #: A thread's id, or a pattern with `*`.
     thread: str = "*"
     reason: str = ""
+    #: The giver's, as in `Voted.signature`.
+    signature: str = ""
 
 
 class GrantRevoked(Event, frozen=True, tag="GrantRevoked"):
@@ -897,7 +899,9 @@ class KeyConfirmed(Event, frozen=True, tag="KeyConfirmed"):
 
 
 class KeyRevoked(Event, frozen=True, tag="KeyRevoked"):
-    """No vote counts that is signed with this key, unless its call was decided before."""
+    """No vote counts that is signed with this key, unless its call was decided before; and nothing
+    is started any more on such votes, where that is checked.
+    """
 
     reason: str = ""
 

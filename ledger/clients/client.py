@@ -33,7 +33,13 @@ from ayes.ledger.judging.budgets import (
     sums_of,
 )
 from ayes.ledger.judging.chain import Chain, chain_above
-from ayes.ledger.judging.grants import Delegation, Grant, delegations_of, grants_of
+from ayes.ledger.judging.grants import (
+    Delegation,
+    Grant,
+    delegations_of,
+    grants_of,
+    with_signatures,
+)
 from ayes.ledger.judging.in_force import (
     VoidVersion,
     needing_approval,
@@ -660,6 +666,9 @@ class LedgerClient:
         whence, names = await self.with_chain(origin(call, facts)), bool(call.wish.requester)
         call, tool = attributed(call, whence), await self.tool_of(call)
         call, delegations = await self.with_given(call) if call.votes else (call, ())
+        if call.signatures is not None:
+            until = _signed_until(call)
+            call = replace(call, signatures=replace(call.signatures, until=until))
 
         async def by(policies: Policies) -> Case:
             above = await self.with_classes(whence.chain, policies)
@@ -674,6 +683,7 @@ class LedgerClient:
                 tool,
                 past=past,
                 delegations=delegations,
+                grants=named,
                 budgets=await self.with_usage(
                     sums, judged, must_include=decided.slot, decided=decided
                 ),
@@ -683,11 +693,24 @@ class LedgerClient:
             )
 
         since = call.votes[-1] if call.votes else call.requested
+        named = await self._grants_named(call, decided)
         asked_by = await self._in_force_between(call.requested, call.gated or decided)
         counted_by = await self._in_force_between(since, decided)
         return leads_back(
             call, [await by(one) for one in asked_by], [await by(one) for one in counted_by]
         )
+
+    async def _grants_named(self, call: Call, decided: Fact) -> tuple[Grant, ...]:
+        """The grants that an approval names, as of when it was recorded."""
+        if not (names := call.approval.grants):
+            return ()
+        try:
+            refs = [GrantRef.parse(f"{call.ref.workspace}/{one}") for one in names]
+        except (BadId, BadSlot):
+            return ()  # no gate names such grants
+        facts = await self.read(*refs, REMOVALS, decided.slot, must_include=decided.slot)
+        named = grants_of(one for one in facts if one.seq < decided.seq)
+        return await self.with_signed(named, until=_signed_until(call))
 
     async def _in_force_between(self, first: Fact | None, last: Fact) -> list[Policies]:
         """The policies that were in force at any moment between two facts of a workspace."""
@@ -705,14 +728,28 @@ class LedgerClient:
         is_wanted = trust.wants_signed(call.ref.workspace, decided)
         if not (call.votes and (call.wants_signed or is_wanted)):
             return call
+        keys = await self._keys_of(trust, must_include)
+        bound = await self.bound(call, trust.log)
+        return replace(call, signatures=Signatures(bound, keys, is_wanted, decided))
+
+    async def with_signed(
+        self, grants: Sequence[Grant], *, must_include: Slot | None = None, until: int | None = None
+    ) -> tuple[Grant, ...]:
+        """The grants, with which of them are signed; `until` as of `PersonKey.counts`."""
+        if self.trust is None or not any(one.granted.signature for one in grants):
+            return tuple(grants)
+        keys = await self._keys_of(self.trust, must_include)
+        return with_signatures(grants, keys, self.trust.log, until)
+
+    async def _keys_of(self, trust: Trust, must_include: Slot | None) -> Keys:
+        """The keys of people, judged again if there are new facts about them."""
         latest = (must_include,) if must_include is not None else ()
         facts = await self.read(KEYS, REMOVALS, *latest, must_include=must_include)
         facts = tuple(one for one in facts if one.slot.workspace == ORGANISATION)
         known = len(facts), facts[-1].seq if facts else 0
         if known != self._keys[0]:
             self._keys = known, keys_of(facts, trust)
-        bound = await self.bound(call, trust.log)
-        return replace(call, signatures=Signatures(bound, self._keys[1], is_wanted))
+        return self._keys[1]
 
     def wants_signed(self, call: Call) -> bool:
         """Whether votes on a pending call, other than denials, count only if they are signed."""
@@ -923,3 +960,9 @@ def same_content(event: object, wanted: e.Event) -> bool:
     event, wanted = by_digest(event), by_digest(wanted)
     own = [name for name in wanted.__struct_fields__ if name not in e.Event.__struct_fields__]
     return all(getattr(event, name) == getattr(wanted, name) for name in own)
+
+
+def _signed_until(call: Call) -> int | None:
+    """From which number of the log on the end of a key changes nothing of an approved call."""
+    assert call.decided
+    return call.decided.seq if call.starts else None

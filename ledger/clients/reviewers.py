@@ -39,6 +39,7 @@ from ayes.ledger.signing import (
     MAX_LIFE_S,
     MAX_SKEW_S,
     delegation_digest,
+    grant_digest,
     signed,
     vote_digest,
 )
@@ -219,16 +220,24 @@ class Reviewer:
         """
         if (key := self._own_key()) is None:
             return vote
+        until = await self._signed_until()
+        bound = await self._ledger.bound(call, key.public.name.partition("/")[2])
+        digest = vote_digest(bound, call.ref, call.wish, self.name, vote, until)
+        return msgspec.structs.replace(vote, signature=signed(key, digest, until))
+
+    async def _signed_until(self) -> int:
+        """The end of a signature that is made now.
+
+        Raises:
+            BadInput: the clock here is wrong.
+        """
         now = self._ledger.now()
         if abs(off := (now - await self._ledger.log.clock()).total_seconds()) > MAX_SKEW_S:
             raise BadInput(
                 f"the clock here is {off:+,.0f} s off the broker's, and a signature is valid for "
                 "minutes. Set the clock. Nothing was recorded."
             )
-        until = int(now.timestamp()) + MAX_LIFE_S - MAX_SKEW_S
-        bound = await self._ledger.bound(call, key.public.name.partition("/")[2])
-        digest = vote_digest(bound, call.ref, call.wish, self.name, vote, until)
-        return msgspec.structs.replace(vote, signature=signed(key, digest, until))
+        return int(now.timestamp()) + MAX_LIFE_S - MAX_SKEW_S
 
     def _own_key(self) -> SignerKey | None:
         """The key that signs for this reviewer; None: none is here.
@@ -504,6 +513,10 @@ class Reviewer:
         )
         if problem := bad_grant(granted):
             raise BadInput(problem)
+        if (key := self._own_key()) is not None:
+            until = await self._signed_until()
+            digest = grant_digest(key.public.name.partition("/")[2], ref, granted, until)
+            granted = msgspec.structs.replace(granted, signature=signed(key, digest, until))
         declared = await self.check_grantable(ref.workspace, tool)
         if arguments is not None and (problem := declared.problems(arguments)):
             raise BadArguments(problem)
@@ -744,10 +757,20 @@ class Reviewer:
     ) -> None:
         """Record a grant, a delegation or a stop, unless the same one is recorded already."""
         first = await self._ledger.try_append(ref.given, given)
-        if first is not None and not same_content(first.event, given):
+        if first is not None and not _is_given(first.event, given):
             raise AlreadyFilled(
                 f"there is another {what} {ref}: {describe(first)}. Choose another name."
             )
+
+
+def _is_given(event: object, wanted: e.Event) -> bool:
+    """Whether a recorded grant, delegation or stop is the wanted one. A repeat is signed anew."""
+    if not isinstance(event, e.Granted | e.Delegated) or type(event) is not type(wanted):
+        return same_content(event, wanted)
+    assert isinstance(wanted, e.Granted | e.Delegated)
+    is_as_good = bool(event.signature) or not wanted.signature
+    signature = event.signature
+    return is_as_good and same_content(event, msgspec.structs.replace(wanted, signature=signature))
 
 
 def _check_typed(call: Call, ballot: Ballot) -> None:

@@ -23,11 +23,13 @@ from operator import attrgetter
 from typing import Final, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ayes.ledger.call import Call
 from ayes.ledger.judging.policy_rules import About
+from ayes.ledger.keys import Keys
 from ayes.ledger.people import people_of
-from ayes.ledger.signing import Signature, delegation_digest
+from ayes.ledger.signing import Signature, delegation_digest, grant_digest, is_fresh
 from ayes.schemas import conditions, strict_json
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
@@ -50,6 +52,8 @@ class Grant(Struct, frozen=True):
     revoked: Fact | None = None
     #: By number.
     used: tuple[Fact, ...] = ()
+    #: Whether its giver has signed it, if that was looked at (`with_signatures`).
+    is_signed: bool = False
 
     @property
     def granted(self) -> e.Granted:
@@ -70,9 +74,16 @@ class Grant(Struct, frozen=True):
 
     def used_by(self, call: Call) -> bool:
         """Whether this call took one of its uses."""
-        return any(
-            isinstance(fact.event, e.GrantUsed) and fact.event.call == str(call.ref)
+        return bool(self.used_for(call))
+
+    def used_for(self, call: Call) -> tuple[Fact, ...]:
+        """The facts by which this call took its uses, without those that it did not have."""
+        return tuple(
+            fact
             for fact in self.used
+            if isinstance(fact.event, e.GrantUsed)
+            and fact.event.call == str(call.ref)
+            and int(fact.slot.tail[-1]) <= self.granted.uses
         )
 
     def standing(self, now: datetime) -> GrantStanding:
@@ -137,6 +148,31 @@ def grants_of(facts: Iterable[Fact]) -> tuple[Grant, ...]:
                 Grant(ref, given, people.bar(giver, ref.workspace, given.seq) or first, used)
             )
     return tuple(sorted(found, key=lambda one: one.given.seq))
+
+
+def with_signatures(
+    grants: Iterable[Grant], keys: Keys, log: str, until: int | None = None
+) -> tuple[Grant, ...]:
+    """The grants, with which of them their givers have signed.
+
+    Args:
+        log: its identity.
+        until: as of `PersonKey.counts`.
+    """
+
+    def is_signed(one: Grant) -> bool:
+        signature = Signature.parse(one.granted.signature)
+        key = keys.get(one.ref.giver, signature.key) if signature is not None else None
+        if signature is None or key is None or bad_grant(one.granted) is not None:
+            return False
+        digest = grant_digest(log, one.ref, one.granted, signature.until)
+        return (
+            key.counts(one.given, until)
+            and is_fresh(signature.until, one.given.recorded_at)
+            and key.public.verifies(signature.raw, digest)
+        )
+
+    return tuple(replace(one, is_signed=is_signed(one)) for one in grants)
 
 
 def delegations_of(facts: Iterable[Fact]) -> tuple[Delegation, ...]:

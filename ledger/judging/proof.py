@@ -31,7 +31,8 @@ def leads_back(call: Call, asked_by: Sequence[Case], counted_by: Sequence[Case])
             or else its decision.
         counted_by: the call with what its votes are judged by, by the policies that were in force
             between the last vote and the decision.
-        Budgets of both are as they were when the amount was recorded (`as_found`).
+        Budgets of both are as they were when the amount was recorded (`as_found`), and grants are
+            those that the approval names, as of then.
     """
     approved, question = call.approval, call.approval_request
     assert call.decided
@@ -39,14 +40,30 @@ def leads_back(call: Call, asked_by: Sequence[Case], counted_by: Sequence[Case])
     if approved.ground == "policy":
         found = [one for one in asked_by if _same(verdict(one, now), approved)]
         return _unspent(found) if found else "no policy that was in force allowed it"
+    if approved.ground == "grant":
+        found = [one for one in asked_by if _grants(one, approved)]
+        return _unspent(found) if found else "no grants that are signed, and were used, cover it"
     if approved.ground not in ("people", "broken_glass"):
-        return f"where votes are signed, no call runs on the ground {approved.ground!r}"
+        return f"no call runs on the ground {approved.ground!r}"
     if question is None:
         return "people were not asked about it"
     if not any(_asks(one, question, now) for one in asked_by):
         return "no policy that was in force asked this question"
     found = [one for one in counted_by if _same(by_votes(one), approved)]
     return _unspent(found) if found else "the votes that count do not approve this"
+
+
+def _grants(case: Case, approved: e.Approved) -> bool:
+    """Whether the grants approve this, and each of them had a use for it that was taken."""
+    call = case.call
+    assert call.requested
+    assert call.decided
+    uses = [fact for one in case.grants for fact in one.used_for(call)]
+    # A gate judges when it is handed the request, or again when a stop ends.
+    moments = [fact.recorded_at for fact in (call.requested, *uses, call.decided)]
+    return all(one.used_for(call) for one in case.grants) and any(
+        _same(verdict(case, at), approved) for at in moments
+    )
 
 
 def _unspent(cases: Iterable[Case]) -> str:

@@ -494,14 +494,13 @@ def _again(denied: Fact) -> str:
 
 
 def _granted(case: Case, asking: e.ApprovalRequested, now: datetime) -> tuple[Grant, ...]:
-    """The grants that together meet the quorums of the question; else none. A grant is a vote that
-    is not signed.
-    """
-    if asking.signed or not case.policies.grantable(case.call.wish.tool):
+    """The grants that together meet the quorums of the question; else none."""
+    if not case.policies.grantable(case.call.wish.tool):
         return ()
     call = about(case.call, case.call.wish.arguments)
     by_giver: dict[str, Grant] = {}
-    usable = (grant for grant in case.grants if grant.used_by(case.call) or grant.left > 0)
+    counts = (one for one in case.grants if one.is_signed or not asking.signed)
+    usable = (grant for grant in counts if grant.used_by(case.call) or grant.left > 0)
     for grant in covering(usable, call, now):
         # Who may confirm their own request looks at it, so they do not approve it in advance.
         if not is_excluded(grant.ref.giver, (*asking.excluded, *asking.own), asking.people):

@@ -55,6 +55,7 @@ some_other_step = st.one_of(
     some_policy,
     st.tuples(st.just("revoke"), some_name),
     st.tuples(st.just("delegate"), some_name, some_name, mostly),
+    st.tuples(st.just("grant"), some_name, st.integers(1, 2), mostly),
 )
 
 
@@ -124,6 +125,8 @@ class Told(Site):
         super().__init__(port)
         #: The calls whose question is not the gate's.
         self.forged = set[CallRef]()
+        #: Whose keys have ended.
+        self.revoked = set[str]()
 
     async def tell(self, step: tuple[Any, ...]) -> None:
         """Tell one step; what cannot happen does not."""
@@ -139,17 +142,32 @@ class Told(Site):
 
     async def _revoke(self, name: str) -> None:
         await self.revoke(name)
+        self.revoked.add(name)
 
-    async def _delegate(self, giver: str, to: str, is_signed: bool) -> None:
-        ledger = self.at(giver)
+    async def _grant(self, giver: str, uses: int, is_signed: bool) -> None:
+        await (
+            self.as_person(giver, is_signed=is_signed)
+            .reviewer(giver)
+            .grant(f"shop/{giver}/all", "refund", for_s=60, uses=uses)
+        )
+
+    def as_person(self, name: str, *, is_signed: bool) -> Ledger:
+        ledger = self.at(name)
         if not is_signed:
             ledger.signer = None
+        return ledger
+
+    async def _delegate(self, giver: str, to: str, is_signed: bool) -> None:
         now = self.ledger.now()
-        await ledger.reviewer(giver).delegate(
-            f"shop/{giver}/to-{to}",
-            to,
-            starts_at=now - timedelta(hours=1),
-            ends_at=now + timedelta(hours=1),
+        await (
+            self.as_person(giver, is_signed=is_signed)
+            .reviewer(giver)
+            .delegate(
+                f"shop/{giver}/to-{to}",
+                to,
+                starts_at=now - timedelta(hours=1),
+                ends_at=now + timedelta(hours=1),
+            )
         )
 
     async def _vote(
@@ -228,7 +246,9 @@ async def told(steps: list[tuple[Any, ...]], changes: dict[str, Any]) -> None:
     for ref in CALLS:
         call = await judge.call(ref)
         if call.status.name == "APPROVED":
-            assert bool(await judge.why_unproved(call)) == (ref in site.forged)
+            why = await judge.why_unproved(call)
+            # A key that ended since then starts nothing any more.
+            assert bool(why) == (ref in site.forged) or (why and site.revoked)
         elif call.requested is not None and call.decided is None:
             says = await site.gate(ref, until=ref.decided)
             call = await judge.call(ref)

@@ -19,7 +19,6 @@ from ayes.consumers.tools import Registered
 from ayes.consumers.worker import Worker
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.judging.budgets import sums_of
-from ayes.ledger.judging.grants import Grant
 from ayes.ledger.log import EventLog
 from ayes.ledger.seal import SignerKey
 from ayes.ledger.signing import (
@@ -180,14 +179,57 @@ async def test_only_keys_in_force_count(site: Site):
         assert (await site.decided(e.Approved, SECOND)).voters == ("ben",)
 
 
-async def test_a_grant_answers_no_question_that_wants_signed_votes(site: Site):
-    await site.begin()
-    given = await site.ledger.reviewer("ana").grant(
-        GrantRef("shop", "ana", "small"), "refund", for_s=60
-    )
-    assert isinstance(given, Grant)
+@pytest.mark.parametrize("is_signed", [True, False])
+async def test_a_grant_answers_a_question_that_wants_signed_votes_if_it_is_signed(
+    site: Site, is_signed: bool
+):
+    """So who has Ana's login, and not her key, approves nothing in advance; nor may the gate's
+    login use one more often than she said, or say it was used (C1).
+    """
+    await site.begin(signed_since={"shop": 1})
+    ledger = site.at("ana") if is_signed else Ledger(site.log, e.Author("reviewer", "ana"))
+    small = GrantRef("shop", "ana", "small")
+    for _ in range(2):  # which may be repeated
+        await ledger.reviewer("ana").grant(small, "refund", for_s=60)
     async with site.gates():
-        await site.ask()
+        if not is_signed:
+            await site.ask()
+            return
+        approved = await site.judged(e.Approved)
+        assert approved.grants == ("ana/small",)
+        await site.ask(SECOND)
+    judge = Ledger(site.log, e.Author("executor", "x"))
+    judge.trust = site.trust
+
+    async def why(ref: CallRef) -> str:
+        return await judge.why_unproved(await judge.call(ref))
+
+    assert await why(FIRST) == ""
+    for ref in (SECOND, THIRD):
+        if ref == THIRD:
+            await site.request(THIRD)
+            await site.ledger.append(small.used(2), e.GrantUsed(call=str(THIRD)))
+        await site.ledger.append(ref.decided, replace(approved, id=""))
+        assert await why(ref) == "no grants that are signed, and were used, cover it"
+    await site.revoke("ana")
+    assert await why(FIRST) == "no grants that are signed, and were used, cover it"
+
+
+async def test_a_key_that_ends_before_the_start_lets_nothing_start(site: Site):
+    """Whoever stole it had a moment. What was started by then stays as it was (B2)."""
+    await site.begin(signed_since={"shop": 1})
+    async with site.gates():
+        for ref in FIRST, SECOND:
+            await site.ask(ref)
+            await site.at("ana").reviewer("ana").approve(ref)
+            await site.decided(e.Approved, ref)
+    judge = Ledger(site.log, e.Author("executor", "x"))
+    judge.trust = site.trust
+    await judge.start(FIRST)
+    await site.revoke("ana")
+    with pytest.raises(NotOpen, match="the votes that count do not approve this"):
+        await judge.start(SECOND)
+    assert await judge.why_unproved(await judge.call(FIRST)) == ""
 
 
 async def test_the_trust_file_wants_signed_votes_whatever_the_policy_says(site: Site):
