@@ -32,6 +32,7 @@ from ayes.consumers.holding import held
 from ayes.consumers.tools import Registered
 from ayes.ledger import tracing
 from ayes.ledger.call import Call, attempt_of
+from ayes.ledger.clients.proofs import why_unproved
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import NOT_RUN, Status
 from ayes.ledger.log import Delivered
@@ -134,7 +135,7 @@ class Executor:
         declared = await _declared(ledger, call)
         if call.newer or not self._can_run(call, declared):
             return ExecutorState(call, declared, await ledger.log.clock())
-        found, unproved = await self._look_up(call), await ledger.why_unproved(call)
+        found, unproved = await self._look_up(call), await why_unproved(ledger, call)
         if unproved:
             _log.error("an approval does not follow from what is signed", why=unproved)
         timed = call.valid_until is not None or call.stops

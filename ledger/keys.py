@@ -12,6 +12,7 @@ Once a name stands for nobody, or for somebody else, no key that it had counts a
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -77,6 +78,10 @@ class Signatures(Struct, frozen=True):
     is_wanted: bool = False
     #: The number of the log from which on revocations change nothing; None: they all count.
     until: int | None = None
+
+
+#: What must be known of keys.
+ABOUT_KEYS: Final = (e.KeyAdded, e.KeyConfirmed, e.KeyRevoked, e.PersonAdded, e.PersonRemoved)
 
 
 def keys_of(facts: Iterable[Fact], trust: Trust) -> Keys:

@@ -14,6 +14,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from hashlib import sha256
 from itertools import batched
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Concatenate, Final, Protocol, Self
 
@@ -30,7 +31,6 @@ from ayes.ledger.judging.budgets import (
     candidates,
     filled,
     giving_back,
-    sums_of,
 )
 from ayes.ledger.judging.chain import Chain, chain_above
 from ayes.ledger.judging.grants import (
@@ -57,15 +57,12 @@ from ayes.ledger.judging.policies import (
     attributed,
     classed,
     origin,
-    origin_slots,
-    thread_usage,
 )
 from ayes.ledger.judging.policy_proposals import named_proposal
 from ayes.ledger.judging.policy_proposals import problem as problem_of
-from ayes.ledger.judging.proof import leads_back
-from ayes.ledger.judging.verdict import Case, running
+from ayes.ledger.judging.verdict import running
 from ayes.ledger.judging.votes import Tally, tally
-from ayes.ledger.keys import Keys, Signatures, keys_of
+from ayes.ledger.keys import ABOUT_KEYS, Keys, Signatures, keys_of
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import (
     AlreadyRecorded,
@@ -597,6 +594,8 @@ class LedgerClient:
                 without that.
             decided: the approval of the call; then as it found them.
         """
+        if not sums:
+            return ()
         ref = call.ref
         replies = f"{ROOT}.{ref.workspace}.{ref.thread}.turn.*.replied"
         facts = await self.read(
@@ -653,73 +652,6 @@ class LedgerClient:
             call = await self.with_signatures(call, self.trust)
         return call, delegations_of(facts)
 
-    async def why_unproved(self, call: Call) -> str:
-        """Why the approval of a call does not follow from the facts, where the trust file wants
-        signed votes; empty if it does, and where it wants none.
-        """
-        decided = call.decided
-        assert decided
-        if self.trust is None or not self.trust.wants_signed(call.ref.workspace, decided.seq):
-            return ""
-        facts = await self.read(call.ref, *origin_slots(call.ref), must_include=decided.slot)
-        call = call_of(call.ref, facts)
-        whence, names = await self.with_chain(origin(call, facts)), bool(call.wish.requester)
-        call, tool = attributed(call, whence), await self.tool_of(call)
-        call, delegations = await self.with_given(call) if call.votes else (call, ())
-        if call.signatures is not None:
-            until = _signed_until(call)
-            call = replace(call, signatures=replace(call.signatures, until=until))
-
-        async def by(policies: Policies) -> Case:
-            above = await self.with_classes(whence.chain, policies)
-            judged, past = classed(call, tool, above), None
-            if policies.limit("calls_per_thread") is not None:
-                calls = f"{ROOT}.{call.ref.workspace}.{call.ref.thread}.call.*.requested"
-                past = thread_usage(call, await self.read(calls))
-            sums = sums_of(policies, judged)
-            return Case(
-                judged,
-                policies,
-                tool,
-                past=past,
-                delegations=delegations,
-                grants=named,
-                budgets=await self.with_usage(
-                    sums, judged, must_include=decided.slot, decided=decided
-                ),
-                origin=replace(whence, chain=above),
-                names_requester=names,
-                signed=True,
-            )
-
-        since = call.votes[-1] if call.votes else call.requested
-        named = await self._grants_named(call, decided)
-        asked_by = await self._in_force_between(call.requested, call.gated or decided)
-        counted_by = await self._in_force_between(since, decided)
-        return leads_back(
-            call, [await by(one) for one in asked_by], [await by(one) for one in counted_by]
-        )
-
-    async def _grants_named(self, call: Call, decided: Fact) -> tuple[Grant, ...]:
-        """The grants that an approval names, as of when it was recorded."""
-        if not (names := call.approval.grants):
-            return ()
-        try:
-            refs = [GrantRef.parse(f"{call.ref.workspace}/{one}") for one in names]
-        except (BadId, BadSlot):
-            return ()  # no gate names such grants
-        facts = await self.read(*refs, REMOVALS, decided.slot, must_include=decided.slot)
-        named = grants_of(one for one in facts if one.seq < decided.seq)
-        return await self.with_signed(named, until=_signed_until(call))
-
-    async def _in_force_between(self, first: Fact | None, last: Fact) -> list[Policies]:
-        """The policies that were in force at any moment between two facts of a workspace."""
-        assert first
-        workspace = last.slot.workspace
-        versions = await self.read(policies(workspace), policies(ORGANISATION))
-        later = (one.seq + 1 for one in versions if first.seq < one.seq < last.seq)
-        return [await self.policies(workspace, before=at) for at in (first.seq, *later)]
-
     async def with_signatures(
         self, call: Call, trust: Trust, *, must_include: Slot | None = None
     ) -> Call:
@@ -733,19 +665,26 @@ class LedgerClient:
         return replace(call, signatures=Signatures(bound, keys, is_wanted, decided))
 
     async def with_signed(
-        self, grants: Sequence[Grant], *, must_include: Slot | None = None, until: int | None = None
+        self, grants: Sequence[Grant], *, must_include: Slot | None = None
     ) -> tuple[Grant, ...]:
-        """The grants, with which of them are signed; `until` as of `PersonKey.counts`."""
+        """The grants, with which of them are signed."""
         if self.trust is None or not any(one.granted.signature for one in grants):
             return tuple(grants)
         keys = await self._keys_of(self.trust, must_include)
-        return with_signatures(grants, keys, self.trust.log, until)
+        return with_signatures(grants, keys, self.trust.log)
 
     async def _keys_of(self, trust: Trust, must_include: Slot | None) -> Keys:
-        """The keys of people, judged again if there are new facts about them."""
         latest = (must_include,) if must_include is not None else ()
         facts = await self.read(KEYS, REMOVALS, *latest, must_include=must_include)
-        facts = tuple(one for one in facts if one.slot.workspace == ORGANISATION)
+        return self.judged_keys(facts, trust)
+
+    def judged_keys(self, facts: Iterable[Fact], trust: Trust) -> Keys:
+        """The keys of people among these facts, judged again if there are new ones about them."""
+        facts = tuple(
+            one
+            for one in facts
+            if one.slot.workspace == ORGANISATION and isinstance(one.event, ABOUT_KEYS)
+        )
         known = len(facts), facts[-1].seq if facts else 0
         if known != self._keys[0]:
             self._keys = known, keys_of(facts, trust)
@@ -756,28 +695,25 @@ class LedgerClient:
         trusts = self.trust is not None and self.trust.wants_signed(call.ref.workspace)
         return call.wants_signed or trusts
 
-    async def bound(self, call: Call, log: str) -> Bound:
+    async def bound(self, call: Call, log: str, versions: Sequence[Fact] | None = None) -> Bound:
         """What signed votes on a call that people were asked about are bound to.
 
         Args:
             log: its identity.
+            versions: those of the policies that are known; None: they are read.
         """
         assert call.requested
         assert call.gated
-        raw = [await self.log.at(one.seq) for one in (call.requested, call.gated)]
+        asking, policy = call.approval_request, ""
+        if asking is not None and asking.policy_version:
+            owner = ORGANISATION if asking.organisation else call.ref.workspace
+            slot = policy_slot(owner, asking.policy_version)
+            known = await self.reading.read(slot.subject) if versions is None else versions
+            applied = next((one.event for one in known if one.slot == slot), None)
+            policy = text_digest(applied.text) if isinstance(applied, e.PolicyApplied) else ""
+        raw = await asyncio.gather(*(self.log.at(one.seq) for one in (call.requested, call.gated)))
         requested, gated = (sha256(one.data if one is not None else b"").hexdigest() for one in raw)
-        return Bound(log, requested, gated, await self._digest_of_policy(call))
-
-    async def _digest_of_policy(self, call: Call) -> str:
-        """The digest of the text that the question names; empty: no policy was in force."""
-        asking = call.approval_request
-        if asking is None or not asking.policy_version:
-            return ""
-        owner = ORGANISATION if asking.organisation else call.ref.workspace
-        for fact in await self.reading.read(policy_slot(owner, asking.policy_version).subject):
-            if isinstance(fact.event, e.PolicyApplied):
-                return text_digest(fact.event.text)
-        return ""
+        return Bound(log, requested, gated, policy)
 
     async def with_origin(self, call: Call) -> Call:
         """The call with the requester, agent and labels that its request leaves to its thread."""
@@ -905,6 +841,19 @@ class LedgerClient:
         if fact is not None and before is not None and fact.seq >= before:
             versions = await self.read(policies(workspace), must_include=fact.slot)
             fact = next((one for one in reversed(versions) if one.seq < before), None)
+        return await self._applied(workspace, fact)
+
+    async def policies_of(self, versions: Sequence[Fact], workspace: str, before: int) -> Policies:
+        """The policies in force just before a number of the log, by all versions until then."""
+
+        async def applied(owner: str) -> AppliedPolicy:
+            theirs = (one for one in versions if one.slot.workspace == owner and one.seq < before)
+            return await self._applied(owner, max(theirs, key=attrgetter("seq"), default=None))
+
+        return Policies(await applied(workspace), await applied(ORGANISATION))
+
+    async def _applied(self, workspace: str, fact: Fact | None) -> AppliedPolicy:
+        """The policy in force once this version was applied; None: no version was."""
         if fact is None:
             return AppliedPolicy(organisation=workspace == ORGANISATION)
         newest = subject_of(fact)
@@ -960,9 +909,3 @@ def same_content(event: object, wanted: e.Event) -> bool:
     event, wanted = by_digest(event), by_digest(wanted)
     own = [name for name in wanted.__struct_fields__ if name not in e.Event.__struct_fields__]
     return all(getattr(event, name) == getattr(wanted, name) for name in own)
-
-
-def _signed_until(call: Call) -> int | None:
-    """From which number of the log on the end of a key changes nothing of an approved call."""
-    assert call.decided
-    return call.decided.seq if call.starts else None

@@ -20,6 +20,7 @@ import msgspec
 from ayes.ledger import clock, tracing
 from ayes.ledger.call import Call
 from ayes.ledger.clients.client import LedgerClient, as_of_the_leader, call_ref, same_content
+from ayes.ledger.clients.proofs import why_unproved
 from ayes.ledger.clients.reviewers import Reviewer
 from ayes.ledger.descriptions import FLAWS, already_filled, describe, describe_decision
 from ayes.ledger.lifecycle import Status
@@ -377,7 +378,7 @@ class Ledger(LedgerClient):
             raise AlreadyFilled(already_filled(known.starts[-1].slot, known.starts[-1]))
         if (flaw := known.flaw) is not None:
             raise NotOpen(f"{ref}: {FLAWS[flaw]}. It will not run.")
-        if why := await self.why_unproved(known):
+        if why := await why_unproved(self, known):
             raise NotOpen(f"{ref}: {why}, and votes are signed here. It will not run.")
         return (
             known.claim_slot,

@@ -22,6 +22,7 @@ from collections import Counter
 from msgspec import Struct
 
 from ayes.ledger.call import Call
+from ayes.ledger.clients.proofs import why_unproved
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.descriptions import describe
 from ayes.ledger.subscriptions import DURABLES
@@ -135,7 +136,7 @@ async def rebuild(ledger: Ledger, *, until: Until = None, verify: bool = False) 
         (gap.start, f"the log does not have it, nor any before fact {gap.stop}") for gap in gaps
     )
     for ref, call in started.items():
-        if call.decided is not None and (why := await ledger.why_unproved(call)):
+        if call.decided is not None and (why := await why_unproved(ledger, call)):
             differences.add((call.decided.seq, f"{ref} was started, and {why}"))
     found = [f"fact {seq}: {what}" for seq, what in sorted(differences)]
     pending = len(list(state.rows(OPEN_APPROVALS)))

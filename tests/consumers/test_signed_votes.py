@@ -17,6 +17,7 @@ from signed_site import ASK, DESK, Site
 from ayes.consumers.executor import Executor
 from ayes.consumers.tools import Registered
 from ayes.consumers.worker import Worker
+from ayes.ledger.clients.proofs import why_unproved
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.judging.budgets import sums_of
 from ayes.ledger.log import EventLog
@@ -202,7 +203,7 @@ async def test_a_grant_answers_a_question_that_wants_signed_votes_if_it_is_signe
     judge.trust = site.trust
 
     async def why(ref: CallRef) -> str:
-        return await judge.why_unproved(await judge.call(ref))
+        return await why_unproved(judge, await judge.call(ref))
 
     assert await why(FIRST) == ""
     for ref in (SECOND, THIRD):
@@ -229,7 +230,7 @@ async def test_a_key_that_ends_before_the_start_lets_nothing_start(site: Site):
     await site.revoke("ana")
     with pytest.raises(NotOpen, match="the votes that count do not approve this"):
         await judge.start(SECOND)
-    assert await judge.why_unproved(await judge.call(FIRST)) == ""
+    assert await why_unproved(judge, await judge.call(FIRST)) == ""
 
 
 async def test_the_trust_file_wants_signed_votes_whatever_the_policy_says(site: Site):
@@ -323,7 +324,7 @@ async def test_whoever_starts_a_call_finds_what_people_said(site: Site):
     judge.trust = site.trust
 
     async def why(ref: CallRef) -> str:
-        return await judge.why_unproved(await judge.call(ref))
+        return await why_unproved(judge, await judge.call(ref))
 
     async with site.gates():
         await site.judged(e.Approved, SECOND, '{"amount":1}')
@@ -373,7 +374,7 @@ async def test_what_a_call_spends_was_taken_from_the_budget(site: Site, then: st
     judge.trust = site.trust
 
     async def why(ref: CallRef) -> str:
-        return await judge.why_unproved(await judge.call(ref))
+        return await why_unproved(judge, await judge.call(ref))
 
     async def taken(ref: CallRef, amount: str) -> None:
         call = await judge.call(ref)
@@ -417,11 +418,11 @@ async def test_a_thread_makes_no_more_calls_than_it_may(site: Site):
     judge = Ledger(site.log, e.Author("executor", "x"))
     judge.trust = site.trust
     await approved(site, FIRST, '{"amount":100}')
-    assert await judge.why_unproved(await judge.call(FIRST)) == ""
+    assert await why_unproved(judge, await judge.call(FIRST)) == ""
     said = (await site.ledger.call(FIRST)).approval
     await site.request(SECOND)
     await site.ledger.append(SECOND.decided, replace(said, id=""))
-    assert await judge.why_unproved(await judge.call(SECOND)) == (
+    assert await why_unproved(judge, await judge.call(SECOND)) == (
         "no policy that was in force allowed it"
     )
 
