@@ -29,9 +29,12 @@ from ayes.schemas.errors import BadId, BadSlot
 from ayes.schemas.slots import KEYS, ORGANISATION, POLICY, ROOT, GrantRef, delegations, policies
 
 
-async def why_unproved(ledger: LedgerClient, call: Call) -> str:
+async def why_unproved(ledger: LedgerClient, call: Call, *, counts_budgets: bool = True) -> str:
     """Why the approval of a call does not follow from the facts, where the trust file wants signed
     votes; empty if it does, and where it wants none.
+
+    Args:
+        counts_budgets: whether the series of budgets are there, to be counted again.
     """
     decided, workspace, trust = call.decided, call.ref.workspace, ledger.trust
     assert decided
@@ -80,7 +83,9 @@ async def why_unproved(ledger: LedgerClient, call: Call) -> str:
             delegations=delegations_of(facts),
             budgets=await ledger.with_usage(
                 sums, judged, must_include=decided.slot, decided=decided
-            ),
+            )
+            if counts_budgets
+            else sums,
             origin=replace(whence, chain=above),
             names_requester=names_requester,
             signed=True,

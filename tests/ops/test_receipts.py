@@ -1,0 +1,157 @@
+"""Receipts: what they show with a public key and the trust file alone, and that nothing in them can
+be changed.
+"""
+
+import base64
+from pathlib import Path
+
+import pytest
+from long import sampled
+from msgspec.structs import replace
+from shop import FIRST, SECOND
+from signed_site import ASK, Site
+
+from ayes.ledger.in_memory import Memory
+from ayes.ledger.nats.credentials import Store
+from ayes.ledger.receipts import TYPE, Envelope, Receipt, Signed, pae
+from ayes.ledger.seal import Checkpoint, MerkleTree, SignerKey, leaf_hash
+from ayes.ops.sealing.files import SealFiles
+from ayes.ops.sealing.receipts import judged, make
+from ayes.schemas import events as e
+from ayes.schemas.errors import BadInput
+from ayes.schemas.slots import CallRef
+
+
+class Sealed(Site):
+    """A shop whose people have keys, and whose log is sealed into files."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(Memory())
+        self.files = SealFiles(Store(path))
+        self.files.folder.mkdir()
+
+    async def seal(self) -> SignerKey:
+        """Seal all that is recorded; returns the key that has signed."""
+        raws = [await self.log.at(seq) for seq in range(1, await self.log.last_seq() + 1)]
+        tree, key = MerkleTree(), SignerKey(f"ayes.example/{await self.log.identity()}", bytes(32))
+        for tile in tree.add([leaf_hash(raw.leaf) for raw in raws if raw]) + tree.edge():
+            self.files.write(tile)
+        note = key.note(Checkpoint(key.public.name, tree.size, tree.root()))
+        self.files.publish(note, self.files.policy())
+        return key
+
+    async def receipt(self, ref: CallRef = FIRST) -> Receipt:
+        key = await self.seal()
+        return await make(self.ledger, ref, self.files, key)
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> Sealed:
+    """With a call that people approved."""
+    site = Sealed(tmp_path)
+    await site.begin(
+        ASK.replace('"ben"]', '"ben", "cy"]\nvotes_needed = 3'), signed_since={"shop": 1}
+    )
+    async with site.gates():
+        for ref in FIRST, SECOND:
+            await site.ask(ref)
+        for name in "ana", "ben", "cy":
+            await site.at(name).reviewer(name).approve(FIRST, reason="as agreed")
+        await site.decided(e.Approved)
+    return site
+
+
+async def test_a_receipt_shows_that_the_people_asked_said_yes(site: Sealed):
+    """By the key of the sealer and the trust file alone, and in less than 20 kB (E1)."""
+    found = await site.receipt()
+    text = found.text()
+    assert len(text) < 20_000
+    key = await site.seal()
+    shown = await judged(Receipt.parse(text), key.public, site.trust)
+    assert (shown.call.ref, shown.wants_signed, shown.unproved) == (FIRST, True, "")
+    assert [one.slot.tail[3] for one in shown.call.votes] == ["ana", "ben", "cy"]
+    unsigned = await judged(found, key.public, None)
+    assert (unsigned.wants_signed, unsigned.unproved) == (False, "")
+
+
+async def test_a_receipt_of_a_decision_that_nobody_made_says_so(site: Sealed):
+    said = (await site.ledger.call(FIRST)).approval
+    await site.ledger.append(SECOND.decided, replace(said, id=""))
+    key = await site.seal()
+    shown = await judged(await site.receipt(SECOND), key.public, site.trust)
+    assert shown.unproved == "the votes that count do not approve this"
+
+
+@pytest.mark.parametrize("every", sampled((97, 1), 97))
+async def test_no_byte_of_a_receipt_can_be_another(site: Sealed, every: int):
+    """Each is refused (E2)."""
+    text, key = (await site.receipt()).text(), await site.seal()
+    places = range(0, len(text), every)
+    for place in places:
+        for bit in (1, 32):  # another case of a letter, too
+            flipped = bytearray(text)
+            flipped[place] ^= bit
+            with pytest.raises(BadInput):
+                await judged(Receipt.parse(bytes(flipped)), key.public, site.trust)
+
+
+def other_forms(found: Receipt) -> dict[str, Receipt]:
+    """The same, written in other ways."""
+    facts, proofs, hashes = found.facts, found.proofs, found.hashes
+    swapped = (facts[1], facts[0], *facts[2:])
+    first = found.facts[0]
+    return {
+        "facts in another order": replace(
+            found, facts=swapped, proofs=(proofs[1], proofs[0], *proofs[2:])
+        ),
+        "a hash that nothing uses": replace(found, hashes=(*hashes, "AA==")),
+        "a hash twice": replace(found, hashes=(*hashes, hashes[0])),
+        "a fact twice": replace(found, facts=(first, *facts), proofs=(proofs[0], *proofs)),
+        "no proof of the last fact": replace(found, proofs=proofs[:-1]),
+        "a time with a zero before it": replace(
+            found, facts=(replace(first, time=f"0{first.time}"), *facts[1:])
+        ),
+        "a number that no proof has": replace(found, proofs=((999,), *proofs[1:])),
+        "a time without an end": replace(found, facts=(replace(first, time="9" * 40), *facts[1:])),
+    }
+
+
+async def test_a_receipt_has_one_form(site: Sealed):
+    found, key = await site.receipt(), await site.seal()
+    for name, other in other_forms(found).items():
+        again = Receipt.parse(other.text())
+        assert again != found, name
+        with pytest.raises(BadInput):
+            await judged(again, key.public, site.trust)
+    for text in (b"", b"[]", found.text()[:-1], found.text().replace(b'":"', b'": "', 1)):
+        with pytest.raises(BadInput, match="it is not a receipt"):
+            Receipt.parse(text)
+
+
+async def test_who_made_a_receipt_cannot_say_another_thing_in_it(site: Sealed):
+    """Signed by the sealer itself, a false summary is refused (E5)."""
+    found, key = await site.receipt(), await site.seal()
+    summary = base64.b64decode(found.statement.payload)
+    for before, after in (
+        (b'"people"', b'"policy"'),
+        (b'"ben"', b'"bob"'),
+        (b'"size":', b'"sizes":'),
+    ):
+        assert before in summary
+        false = summary.replace(before, after, 1)
+        text = base64.b64encode(false).decode()
+        by = Signed(key.public.id.hex(), base64.b64encode(key.sign(pae(false))).decode())
+        other = replace(found, statement=Envelope(TYPE, text, (by,)))
+        with pytest.raises(BadInput, match="its statement"):
+            await judged(other, key.public, site.trust)
+
+
+async def test_a_receipt_is_of_one_log(site: Sealed):
+    found, key = await site.receipt(), await site.seal()
+    other = SignerKey(key.public.name, bytes([1] * 32))
+    with pytest.raises(BadInput, match="its checkpoint is not one that"):
+        await judged(found, other.public, site.trust)
+    assert site.trust
+    of_another = site.trust.model_copy(update={"log": "0" * 32})
+    with pytest.raises(BadInput, match="the trust file is of the log"):
+        await judged(found, key.public, of_another)
