@@ -97,6 +97,7 @@ _CHAPTERS: Final[dict[str, dict[str, _Entry]]] = {
         "check": _Entry("look", "Check messages for what a provider would reject."),
         "replay": _Entry("replay", "Rebuild the projections from the log, and compare them."),
         "verify": _Entry("verify", "Check that the facts are those that were sealed."),
+        "prove": _Entry("receipts", "Make a receipt of a call, for others."),
         "doctor": _Entry("check", "Check that everything is as it should be."),
         "status": _Entry("check", "Show how far each consumer is behind, and what is pending."),
         "ready": _Entry("ready", "Say whether calls get decided, for probes."),

@@ -7,15 +7,17 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from ayes.interfaces.cli.command import Session, command, commands
-from ayes.interfaces.cli.options import option
+from ayes.interfaces.cli.options import argument, option
+from ayes.interfaces.cli.receipts import verify_receipt
 from ayes.interfaces.cli.terminal.output import print_json, print_line
 from ayes.ledger.log import RawMessage
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.seal import VerifierKey, WitnessKey, WitnessPolicy
+from ayes.ledger.trust import read_trust
 from ayes.ops.sealing.files import SealFiles, opened, read_key
 from ayes.ops.sealing.verify import count, difference, exported, exported_facts
-from ayes.schemas.errors import BadFile
+from ayes.schemas.errors import BadFile, BadInput
 from ayes.schemas.toml_files import read_text
 
 app: Final = commands()
@@ -27,9 +29,14 @@ app: Final = commands()
     ayes verify
     ayes verify --checkpoint kept-by-the-auditor --key approvals.example.com/…
     ayes verify --witness witness.example.org/w1+…
+    ayes verify refund-1.receipt --key approvals.example.com/… --trust ayes-trust.toml
     """,
 )
 async def verify(
+    receipt: Annotated[
+        Path | None,
+        argument("[RECEIPT]", "What `ayes prove` wrote, instead of the log; no broker is asked."),
+    ] = None,
     export: Annotated[
         Path | None,
         option("--export", "FILE", "Verify what `ayes seal export` wrote; no broker is asked."),
@@ -45,15 +52,26 @@ async def verify(
         list[str] | None,
         option("--witness", "KEY", "The public key of a witness that may have signed. Repeatable."),
     ] = None,
+    trust: Annotated[
+        Path | None,
+        option("--trust", "FILE", "The trust file by which a receipt's signatures are judged."),
+    ] = None,
     *,
     session: Session,
 ) -> int:
-    """Check that all facts are those that were sealed, and by whom it was witnessed. Exit 1 if
-    facts differ, or no witness of those given has signed.
+    """Check that all facts are those that were sealed, and by whom it was witnessed; or what a
+    receipt shows. Exit 1 if facts differ, or no witness of those given has signed.
     """
+    if bool(receipt) and (export or checkpoint):
+        raise BadInput("a receipt has facts and checkpoint of its own. Leave out the option.")
+    if trust and not receipt:
+        raise BadInput("--trust goes with a receipt.")
     store = Store(session.store)
     public = VerifierKey.parse(key) if key else read_key(store).public
     asked = WitnessPolicy(tuple(map(WitnessKey.parse, witness or ())))
+    if receipt:
+        judged_by = read_trust(trust) if trust else None
+        return await verify_receipt(receipt, public, asked, judged_by, json=session.json)
     size, last, problem, signed = 0, 0, "", dict[str, datetime]()
     try:
         where, note = _sealed(SealFiles(store), export, checkpoint)

@@ -33,6 +33,7 @@ def test_a_key_signs_what_its_owner_approves(tmp_path):
         unsigned = {one: data("trust", "show", store=store)[one] for one in ("log", "trust")}
         assert unsigned["trust"] is None
         log = unsigned["log"]
+        sealer = data("seal", "init", "approvals.example.com", store=store)["key"]
         made = data("trust", "key", "board-1", root, store=store)
         assert stat.S_IMODE(root.stat().st_mode) == 0o600
         mine = data("key", "new", "--as", "ana", store=store)
@@ -48,6 +49,9 @@ def test_a_key_signs_what_its_owner_approves(tmp_path):
         assert row["state"] == "not judged: no trust file is named"
     (store / "ayes-trust.toml").write_text(f'log = "{log}"\nroots = ["{made["key"]}"]\n')
     (store / "ayes.toml").write_text("[trust]\n")
+    stranger = tmp_path / "trust-of-a-stranger.toml"
+    since = "\n[signed_since]\nshop = 1\n"
+    stranger.write_text((store / "ayes-trust.toml").read_text() + since)
     with program.shop(tmp_path, POLICY, ("pay",)):
         call = CallRef("shop", "t", "c")
         ask(store, call)
@@ -58,6 +62,8 @@ def test_a_key_signs_what_its_owner_approves(tmp_path):
         shown = approvals("show", call, store=store).out
         assert f"approve, signed with the key {mine['key']}" in shown
         assert "signed votes only" in shown
+        receipt = tmp_path / "c.receipt"
+        data("prove", call, "--out", receipt, store=store)
         (row,) = [json.loads(approvals("key", "list", "--json", store=store).out)]
         assert row["state"].startswith("counts since ")
         data("key", "revoke", "ana", mine["fingerprint"], "--as", "ben", store=store)
@@ -68,6 +74,26 @@ def test_a_key_signs_what_its_owner_approves(tmp_path):
         (store / "ayes.toml").write_text("")
         doctor = approvals("doctor", store=store).out
         assert "BAD   signatures: the policy of shop wants signed votes, and none counts" in doctor
+    code, said = verified(receipt, "--key", sealer, "--trust", stranger)
+    assert code == 0, said
+    assert f"verified: {call} is approved" in said
+    assert f"ana: approve, signed with {mine['key']}" in said
+    assert "follows from what these people, and the policies, have signed" in said
+    code, said = verified(receipt, "--key", sealer)
+    assert code == 0
+    assert "no signature of people was judged" in said
+    other = SignerKey(sealer.partition("+")[0]).public
+    code, said = verified(receipt, "--key", other)
+    assert (code, said.partition(":")[0]) == (1, "refused")
+    receipt.write_bytes(receipt.read_bytes().replace(b'"approve"', b'"deny"'))
+    code, said = verified(receipt, "--key", sealer)
+    assert (code, said.partition(":")[0]) == (1, "refused")
+
+
+def verified(receipt: Path, *words: object) -> tuple[int, str]:
+    """What `ayes verify` says of a receipt, on a machine without a store."""
+    ended = approvals("verify", receipt, *words, store=receipt.parent / "nothing")
+    return ended.code, ended.out + ended.err
 
 
 def test_workers_refuse_a_trust_file_of_another_log(tmp_path):
