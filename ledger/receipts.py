@@ -25,7 +25,6 @@ from msgspec import Struct
 from ayes.ledger.log import RawMessage
 from ayes.ledger.seal import Checkpoint, SignerKey, VerifierKey, is_included, leaf_hash
 from ayes.ledger.signing import Signature
-from ayes.ledger.validity import call_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact, fact_of
 from ayes.schemas.errors import BadInput
@@ -187,30 +186,34 @@ def receipt(
 
 
 def statement(ref: CallRef, raws: Iterable[RawMessage], sealed: Checkpoint) -> bytes:
-    """What a receipt says in short, as JSON: a statement of in-toto about the call's digest.
+    """What a receipt says in short, as JSON: a statement of in-toto about the call's digest. It is
+    what stands in the facts, so a program that knows nothing of a call's life can compute it.
 
     Raises:
         BadInput: the facts are of no call.
     """
     raws = tuple(raws)
-    call = call_of(ref, facts_in(raws))
-    if call.requested is None:
+    facts = {fact.slot: fact for fact in facts_in(raws)}
+    wish, said = (
+        facts[one].event if one in facts else None for one in (ref.requested, ref.decided)
+    )
+    if not isinstance(wish, e.ToolRequested):
         raise BadInput(f"the request of {ref} is not among its facts.")
-    said = call.decided.event if call.decided is not None else None
+    of_call = [one for one in facts.values() if one.slot.call_ref == ref]
+    votes = [one for one in of_call if one.slot.tail[2:3] == ("vote",)]
     predicate: dict[str, Any] = {
         "log": sealed.origin,
         "size": sealed.size,
         "root": _text(sealed.root),
-        "status": call.status.value,
-        "decision": type(said).__name__ if said is not None else "",
+        "decision": type(said).__name__ if isinstance(said, e.Event) else "",
         "ground": getattr(said, "ground", ""),
         "rule": getattr(said, "rule", ""),
         "policy": getattr(said, "policy_version", 0),
         "organisation": getattr(said, "organisation", False),
-        "votes": [_vote(one) for one in call.votes],
+        "votes": [_vote(one) for one in votes],
         "facts": [[one.seq, sha256(one.leaf).hexdigest()] for one in raws],
     }
-    about = {"name": str(ref), "digest": {"sha256": call.wish.digest}}
+    about = {"name": str(ref), "digest": {"sha256": wish.digest}}
     return msgspec.json.encode(
         {
             "_type": _STATEMENT,

@@ -1,0 +1,556 @@
+/**
+ * Checks a receipt of `ayes prove`: with public keys and nothing else, in a browser or in Node.
+ *
+ *     const shown = await check(bytes, { log: "approvals.example.com/4f6b…+1a2b3c4d+AQ…=", roots });
+ *
+ * It shows which facts are in the log that the key has sealed, and which votes the people's own keys
+ * have signed, over exactly this request and question. It does not judge whether the policy wanted
+ * this question, and how many must answer it: `ayes verify` does, which evaluates policies. Neither
+ * shows that nothing else was recorded, such as the end of a key.
+ *
+ * The forms are those of docs/receipts.md.
+ */
+
+/** Whom the reader trusts. */
+export interface Trust {
+  /** The public key of the log's sealer, as `NAME+ID+KEY`. */
+  readonly log: string;
+  /** Those of witnesses: each of them must have signed. */
+  readonly witnesses?: readonly string[];
+  /** Those that say together whose a person's key is, and how many of them are needed. */
+  readonly roots?: readonly string[];
+  readonly rootsNeeded?: number;
+}
+
+/** A fact of the log; its time in nanoseconds since 1970. */
+export interface Fact {
+  readonly seq: number;
+  readonly time: string;
+  readonly subject: string;
+  readonly payload: string;
+}
+
+export interface ShownVote {
+  readonly person: string;
+  readonly inPlaceOf: string;
+  readonly verdict: string;
+  readonly reason: string;
+  readonly at: Date;
+  /** The id of the key that has signed it; empty: `problem` says why it is not proved. */
+  readonly key: string;
+  readonly problem: string;
+}
+
+/** What a receipt shows. */
+export interface Shown {
+  readonly call: string;
+  readonly tool: string;
+  readonly arguments: string;
+  readonly requester: string;
+  /** The kind of the decision, such as `Approved`, and on which ground; empty if there is none. */
+  readonly decision: string;
+  readonly ground: string;
+  readonly decidedAt: Date | null;
+  /** The rule that asked, and how many votes its question asked for; empty and 0 if nobody was. */
+  readonly rule: string;
+  readonly votesNeeded: number;
+  readonly votes: readonly ShownVote[];
+  /** The log, and how many of its facts were sealed then. */
+  readonly log: string;
+  readonly sealed: bigint;
+  readonly facts: readonly Fact[];
+}
+
+/** The receipt does not show what it says. */
+export class Refused extends Error {
+  override readonly name = "Refused";
+}
+
+/** This browser, or this page, cannot check signatures. */
+export class Unable extends Error {
+  override readonly name = "Unable";
+}
+
+/**
+ * Check a receipt, as the bytes of its file.
+ *
+ * @throws Refused with what is wrong; Unable where Ed25519 is missing.
+ */
+export async function check(bytes: Uint8Array, trust: Trust): Promise<Shown> {
+  if (!globalThis.crypto?.subtle) throw new Unable("This page cannot compute hashes here.");
+  const receipt = parsed(bytes);
+  const log = verifier(trust.log);
+  const [origin, size, root] = await opened(receipt.checkpoint, log);
+  for (const one of trust.witnesses ?? []) await opened(receipt.checkpoint, verifier(one));
+  const leaves = await included(receipt, size, root);
+  const call = await summary(receipt, log, { origin, size, root, leaves });
+  return shown(call, receipt.facts, origin, size, trust);
+}
+
+interface Receipt {
+  readonly format: string;
+  readonly statement: {
+    readonly payloadType: string;
+    readonly payload: string;
+    readonly signatures: readonly { readonly keyid: string; readonly sig: string }[];
+  };
+  readonly facts: readonly Fact[];
+  readonly hashes: readonly string[];
+  readonly proofs: readonly (readonly number[])[];
+  readonly checkpoint: string;
+}
+
+const FORMAT = "ayes receipt 1";
+const TYPE = "application/vnd.in-toto+json";
+
+/** The receipt, if it is written in the one way there is. */
+function parsed(bytes: Uint8Array): Receipt {
+  const text = decoded(bytes);
+  let found: Receipt;
+  let again: Receipt;
+  try {
+    found = JSON.parse(text) as Receipt;
+    again = {
+      format: found.format,
+      statement: {
+        payloadType: found.statement.payloadType,
+        payload: found.statement.payload,
+        signatures: found.statement.signatures.map(({ keyid, sig }) => ({ keyid, sig })),
+      },
+      facts: found.facts.map(({ seq, time, subject, payload }) => ({ seq, time, subject, payload })),
+      hashes: found.hashes,
+      proofs: found.proofs,
+      checkpoint: found.checkpoint,
+    };
+  } catch {
+    throw new Refused("This is not a receipt.");
+  }
+  if (found.format !== FORMAT || `${JSON.stringify(again)}\n` !== text)
+    throw new Refused("This is not a receipt in the one form that it has.");
+  const texts = found.facts.flatMap((one) => [one.time, one.subject, one.payload]);
+  const numbers = [...found.facts.map((one) => one.seq), ...found.proofs.flat()];
+  must([...texts, ...found.hashes].every((one) => typeof one === "string"), "a field is no text");
+  must(numbers.every((one) => Number.isSafeInteger(one) && one >= 0), "a number is no number");
+  must(typeof found.checkpoint === "string", "there is no checkpoint");
+  return found;
+}
+
+// ------------------------------------------------------------------------------ the sealed log
+
+interface Verifier {
+  readonly name: string;
+  readonly id: string;
+  /** 1: a log's or a person's; 4: a witness's. */
+  readonly kind: number;
+  readonly raw: Uint8Array<ArrayBuffer>;
+}
+
+/** A public key as c2sp.org/signed-note has it. */
+function verifier(text: string): Verifier {
+  const [name, id, ...key] = text.trim().split("+");
+  const raw = base64(key.join("+"));
+  if (!name || !id || raw.length !== 33) throw new Refused(`${text.slice(0, 80)} is not a key.`);
+  return { name, id, kind: raw[0]!, raw: raw.slice(1) };
+}
+
+/** The log, size and root of a checkpoint that the key has signed. */
+async function opened(note: string, key: Verifier): Promise<[string, bigint, Uint8Array]> {
+  const at = note.indexOf("\n\n");
+  const text = note.slice(0, at + 1);
+  const [origin, size, root, ...rest] = text.split("\n");
+  const written = origin !== undefined && root !== undefined && /^(0|[1-9][0-9]*)$/.test(size ?? "");
+  if (at < 0 || !written || rest.join() !== "" || base64(root).length !== 32)
+    throw new Refused("Its checkpoint is not one.");
+  if (key.kind === 1 && origin !== key.name)
+    throw new Refused(`It is of the log ${origin}, and not of ${key.name}.`);
+  const begin = `\u2014 ${key.name} `;
+  const lines = note.slice(at + 2).split("\n").filter((one) => one.startsWith(begin));
+  const signatures = lines.map((one) => base64(one.slice(begin.length)));
+  const own = signatures.filter((one) => hex(one.slice(0, 4)) === key.id);
+  let isSigned = own.length > 0;
+  for (const one of own) isSigned &&= await signedNote(one.slice(4), text, key);
+  if (!isSigned) throw new Refused(`Its checkpoint is not signed by ${key.name}.`);
+  return [origin, BigInt(size!), base64(root)];
+}
+
+function signedNote(signature: Bytes, text: string, key: Verifier): Promise<boolean> {
+  if (key.kind !== 4) return verifies(key.raw, signature, utf8(text));
+  const time = number(signature.slice(0, 8));  // c2sp.org/tlog-cosignature
+  return verifies(key.raw, signature.slice(8), utf8(`cosignature/v1\ntime ${time}\n${text}`));
+}
+
+/** The hashes of the facts' leaves, if each of them is in the tree with this root. */
+async function included(receipt: Receipt, size: bigint, root: Uint8Array): Promise<string[]> {
+  const { facts, proofs } = receipt;
+  const nodes = receipt.hashes.map(base64);
+  must(facts.length === proofs.length, "it has not one proof for each fact");
+  must(new Set(receipt.hashes).size === nodes.length, "a hash stands twice");
+  must(new Set(proofs.flat()).size === nodes.length, "a hash is of no proof");
+  const leaves: string[] = [];
+  let last = 0;
+  for (const [at, fact] of facts.entries()) {
+    must(fact.seq > last, "its facts are not in order");
+    last = fact.seq;
+    must(proofs[at]!.every((one) => one < nodes.length), "a proof is not whole");
+    const beside = proofs[at]!.map((one) => nodes[one]!);
+    const leaf = await leafOf(fact);
+    leaves.push(hex(await sha256(leaf)));
+    const found = await rootOf(await sha256(join([0], leaf)), BigInt(fact.seq) - 1n, size, beside);
+    const isIn = found !== null && hex(found) === hex(root);
+    must(isIn, `fact ${fact.seq} is not the one that was sealed`);
+  }
+  return leaves;
+}
+
+/** The bytes that stand for a fact. */
+async function leafOf({ seq, time, subject, payload }: Fact): Promise<Bytes> {
+  must(/^[1-9][0-9]{0,18}$/.test(time), "a time is not one");
+  const [name, data] = [utf8(subject), utf8(payload)];
+  const head = [utf8("ayes fact 1\n"), big(BigInt(seq), 8), big(BigInt(time), 8)];
+  const tail = [big(BigInt(data.length), 4), await sha256(data)];
+  return join(...head, big(BigInt(name.length), 2), name, ...tail);
+}
+
+/** The root that a proof leads to (RFC 9162, section 2.1.3.2); null if it has another length. */
+async function rootOf(
+  leaf: Bytes, index: bigint, size: bigint, proof: readonly Bytes[],
+): Promise<Bytes | null> {
+  if (index < 0n || index >= size) return null;
+  let [at, last, hash] = [index, size - 1n, leaf];
+  for (const one of proof) {
+    if (last === 0n) return null;
+    if (at & 1n || at === last) {
+      hash = await sha256(join([1], one, hash));
+      while (at && !(at & 1n)) [at, last] = [at >> 1n, last >> 1n];
+    } else {
+      hash = await sha256(join([1], hash, one));
+    }
+    [at, last] = [at >> 1n, last >> 1n];
+  }
+  return last === 0n ? hash : null;
+}
+
+// ------------------------------------------------------------------------------- the statement
+
+interface Sealed {
+  readonly origin: string;
+  readonly size: bigint;
+  readonly root: Uint8Array;
+  readonly leaves: readonly string[];
+}
+
+/** The call that the statement is about, if the facts say what it says. */
+async function summary(receipt: Receipt, log: Verifier, sealed: Sealed): Promise<string> {
+  const { payloadType, payload, signatures } = receipt.statement;
+  const bytes = base64(payload);
+  let call: string;
+  try {
+    call = (JSON.parse(decoded(bytes)) as { subject: [{ name: string }] }).subject[0].name;
+  } catch {
+    throw new Refused("Its statement names no call.");
+  }
+  const wish = event(receipt.facts, `${subject(call)}.requested`);
+  must(wish.type === "ToolRequested", "the request is not among its facts");
+  const said = event(receipt.facts, `${subject(call)}.decided`);
+  const votes = votesOn(call, receipt.facts).map(([person, vote]) => ({
+    person,
+    verdict: field(vote, "verdict", ""),
+    key: signatureOf(field(vote, "signature", ""))?.key ?? "",
+  }));
+  const predicate = {
+    log: sealed.origin,
+    size: Number(sealed.size),
+    root: encoded(sealed.root),
+    decision: field(said, "type", ""),
+    ground: field(said, "ground", ""),
+    rule: field(said, "rule", ""),
+    policy: field(said, "policy_version", 0),
+    organisation: field(said, "organisation", false),
+    votes,
+    facts: receipt.facts.map(({ seq }, at) => [seq, sealed.leaves[at]]),
+  };
+  const wanted = JSON.stringify({
+    _type: "https://in-toto.io/Statement/v1",
+    subject: [{ name: call, digest: { sha256: field(wish, "digest", "") } }],
+    predicateType: "https://github.com/in-toto/attestation/ayes/call/v1",
+    predicate,
+  });
+  must(payloadType === TYPE && signatures.length === 1, "its statement is not in an envelope");
+  must(wanted === decoded(bytes), "its statement is not what its facts say");
+  const [by] = signatures;
+  const signed = join(utf8(`DSSEv1 ${TYPE.length} ${TYPE} ${bytes.length} `), bytes);
+  const isSigned = by?.keyid === log.id && (await verifies(log.raw, base64(by.sig), signed));
+  must(isSigned, `its statement is not signed by ${log.name}`);
+  return call;
+}
+
+// ----------------------------------------------------------------------------- what it shows
+
+async function shown(
+  call: string, facts: readonly Fact[], origin: string, size: bigint, trust: Trust,
+): Promise<Shown> {
+  const at = (place: string) => facts.find((one) => one.subject === `${subject(call)}.${place}`);
+  const [wish, asked, said] = ["requested", "gated", "decided"].map((place) =>
+    event(facts, `${subject(call)}.${place}`)) as [Event, Event, Event];
+  const isAsked = asked.type === "ApprovalRequested";
+  const decided = at("decided");
+  const context = isAsked ? await contextOf(call, facts, origin, trust) : null;
+  const votes: ShownVote[] = [];
+  for (const [person, vote, fact] of votesOn(call, facts)) {
+    const problem = context ? await unproved(person, vote, fact, context) : "nobody was asked";
+    votes.push({
+      person,
+      inPlaceOf: field(vote, "on_behalf_of", ""),
+      verdict: field(vote, "verdict", ""),
+      reason: field(vote, "reason", ""),
+      at: timeOf(fact),
+      key: problem ? "" : signatureOf(field(vote, "signature", ""))!.key,
+      problem,
+    });
+  }
+  return {
+    call,
+    tool: field(wish, "tool", ""),
+    arguments: field(wish, "arguments", ""),
+    requester: field(wish, "requester", ""),
+    decision: field(said, "type", ""),
+    ground: field(said, "ground", ""),
+    decidedAt: decided ? timeOf(decided) : null,
+    rule: isAsked ? field(asked, "rule", "") : "",
+    votesNeeded: isAsked ? field(asked, "votes_needed", 1) : 0,
+    votes,
+    log: origin,
+    sealed: size,
+    facts,
+  };
+}
+
+interface Context {
+  readonly log: string;
+  readonly call: string;
+  readonly facts: readonly Fact[];
+  readonly wish: Event;
+  readonly gated: Fact;
+  readonly end: number;
+  readonly requestedHash: string;
+  readonly gatedHash: string;
+  readonly policyHash: string;
+  readonly roots: ReadonlyMap<string, Verifier>;
+  readonly needed: number;
+}
+
+/** What the votes on a call are judged by. */
+async function contextOf(
+  call: string, facts: readonly Fact[], origin: string, trust: Trust,
+): Promise<Context> {
+  const place = (name: string) => facts.find((one) => one.subject === `${subject(call)}.${name}`)!;
+  const [requested, gated] = [place("requested"), place("gated")];
+  const asked = event(facts, gated.subject);
+  const owner = field(asked, "organisation", false) ? "_organisation" : call.split("/")[0];
+  const version = field(asked, "policy_version", 0);
+  const policy = event(facts, `ledger.${owner}._policy.${version}`);
+  const roots = new Map<string, Verifier>();
+  for (const one of (trust.roots ?? []).map(verifier)) roots.set(await keyId(one.raw), one);
+  return {
+    log: origin.split("/").find((one) => /^[0-9a-f]{32}$/.test(one)) ?? "",
+    call,
+    facts,
+    wish: event(facts, requested.subject),
+    gated,
+    end: facts.find((one) => one.subject === `${subject(call)}.decided`)?.seq ?? Infinity,
+    requestedHash: hex(await sha256(utf8(requested.payload))),
+    gatedHash: hex(await sha256(utf8(gated.payload))),
+    policyHash: version && policy.type ? hex(await sha256(utf8(field(policy, "text", "")))) : "",
+    roots,
+    needed: trust.rootsNeeded ?? Math.max(1, roots.size),
+  };
+}
+
+/** Why a vote is not proved to be its person's; empty if it is. */
+async function unproved(person: string, vote: Event, fact: Fact, context: Context): Promise<string> {
+  const signature = signatureOf(field(vote, "signature", ""));
+  if (!signature) return "it is not signed";
+  const place = `ledger._organisation._key.${person}.${signature.key}`;
+  const added = event(context.facts, `${place}.added`);
+  const key = added.type === "KeyAdded" ? verifier(field(added, "key", "")) : null;
+  if (!key || key.name !== `${person}/${context.log}` || (await keyId(key.raw)) !== signature.key)
+    return "its key is not among the facts";
+  if (!(await isConfirmed(person, signature.key, key, context)))
+    return "nobody whom you trust has confirmed its key before people were asked";
+  const ends = context.facts.filter((one) => one.subject.startsWith(`${place}.revoked`));
+  if (ends.some((one) => one.seq < context.end)) return "its key had ended";
+  const left = BigInt(signature.until) * 1_000_000_000n - BigInt(fact.time);
+  if (left < 0n || left > 300_000_000_000n) return "its signature was too old, or too young";
+  const digest = await voteDigest(person, vote, signature.until, context);
+  return (await verifies(key.raw, signature.raw, digest)) ? "" : "its signature is of another vote";
+}
+
+/** Whether as many roots as needed have signed that the key is this person's. */
+async function isConfirmed(
+  person: string, id: string, key: Verifier, { log, facts, roots, needed, gated }: Context,
+): Promise<boolean> {
+  const place = `ledger._organisation._key.${person}.${id}.confirmed`;
+  const text = `${key.name}+${key.id}+${encoded(join([1], key.raw))}`;
+  const digest = await signable("ayes key 1", [log, person, text]);
+  const by = new Set<string>();
+  for (const fact of facts.filter((one) => one.seq < gated.seq)) {
+    if (fact.subject !== place && !fact.subject.startsWith(`${place}.`)) continue;
+    for (const one of field<string[]>(event([fact], fact.subject), "signatures", [])) {
+      const signature = signatureOf(one);
+      const root = signature && signature.until === "0" ? roots.get(signature.key) : undefined;
+      if (root && (await verifies(root.raw, signature!.raw, digest))) by.add(signature!.key);
+    }
+  }
+  return by.size >= needed;
+}
+
+/** What the signature of a vote signs. */
+async function voteDigest(
+  person: string, vote: Event, until: string, context: Context,
+): Promise<Bytes> {
+  const [workspace, thread, call] = context.call.split("/") as [string, string, string];
+  const { wish } = context;
+  const [answer, isError] = [field(vote, "answer", ""), field(vote, "is_error", false)];
+  const reason = field(vote, "reason", "");
+  const runs = field<string | null>(vote, "arguments", null) ?? field(wish, "arguments", "");
+  const content = answer || isError ? `${isError ? "error" : "answer"}\n${answer}` : "";
+  const parts = [utf8(field(wish, "tool", "")), utf8(field(wish, "tool_version", ""))];
+  const head = parts.flatMap((one) => [utf8(`${one.length}:`), one]);
+  return signable("ayes vote 1", [
+    context.log,
+    workspace,
+    thread,
+    call,
+    person,
+    field(vote, "on_behalf_of", ""),
+    field(vote, "verdict", ""),
+    field(vote, "halt", false) ? "1" : "",
+    hex(await sha256(join(...head, utf8(runs)))),
+    content && hex(await sha256(utf8(content))),
+    reason && hex(await sha256(utf8(reason))),
+    context.requestedHash,
+    context.gatedHash,
+    context.policyHash,
+    until,
+  ]);
+}
+
+// ---------------------------------------------------------------------------------- the small parts
+
+type Bytes = Uint8Array<ArrayBuffer>;
+type Event = Readonly<Record<string, unknown>>;
+
+/** The event of the fact with this subject; empty if there is none. */
+function event(facts: readonly Fact[], subject: string): Event {
+  const fact = facts.find((one) => one.subject === subject);
+  try {
+    const found: unknown = fact ? JSON.parse(fact.payload) : {};
+    return found !== null && typeof found === "object" ? (found as Event) : {};
+  } catch {
+    return {};
+  }
+}
+
+function field<T>(from: Event, name: string, otherwise: T): T {
+  return (from[name] as T | undefined) ?? otherwise;
+}
+
+/** The votes on a call, in the order of the log, with the name in their subject. */
+function votesOn(call: string, facts: readonly Fact[]): [string, Event, Fact][] {
+  const place = `${subject(call)}.vote.`;
+  return facts
+    .filter((one) => one.subject.startsWith(place))
+    .map((one) => [one.subject.slice(place.length), event([one], one.subject), one]);
+}
+
+function subject(call: string): string {
+  const [workspace, thread, name] = call.split("/");
+  return `ledger.${workspace}.${thread}.call.${name}`;
+}
+
+interface Signature {
+  readonly key: string;
+  readonly until: string;
+  readonly raw: Bytes;
+}
+
+/** A signature that is written as `ed25519.1.<key>.<until>.<signature>`. */
+function signatureOf(text: string): Signature | null {
+  const found = /^ed25519\.1\.([0-9a-f]{16})\.(0|[1-9][0-9]{0,14})\.([A-Za-z0-9_-]{86})$/.exec(text);
+  if (!found) return null;
+  const [, key, until, signed] = found as unknown as [string, string, string, string];
+  try {
+    return { key, until, raw: base64(`${signed.replaceAll("-", "+").replaceAll("_", "/")}==`) };
+  } catch {
+    return null;
+  }
+}
+
+/** The id of a person's key: of the SHA-256 of its SubjectPublicKeyInfo (RFC 8410). */
+async function keyId(key: Bytes): Promise<string> {
+  const head = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
+  return hex(await sha256(join(head, key))).slice(0, 16);
+}
+
+/** The SHA-256 of a purpose and fields, each with its length. */
+function signable(purpose: string, fields: readonly string[]): Promise<Bytes> {
+  const parts = fields.map(utf8).flatMap((one) => [utf8(`${one.length}:`), one]);
+  return sha256(join(utf8(`${purpose}\n`), ...parts));
+}
+
+async function verifies(key: Bytes, signature: Bytes, data: Bytes): Promise<boolean> {
+  let imported: CryptoKey;
+  try {
+    imported = await crypto.subtle.importKey("raw", key, "Ed25519", false, ["verify"]);
+  } catch {
+    throw new Unable("This browser cannot check signatures of Ed25519.");
+  }
+  return crypto.subtle.verify("Ed25519", imported, signature, data);
+}
+
+function must(condition: boolean, why: string): void {
+  if (!condition) throw new Refused(`${why[0]!.toUpperCase()}${why.slice(1)}.`);
+}
+
+const timeOf = (fact: Fact) => new Date(Number(BigInt(fact.time) / 1_000_000n));
+const utf8 = (text: string): Bytes => new TextEncoder().encode(text);
+const hex = (bytes: Uint8Array) => [...bytes].map((one) => one.toString(16).padStart(2, "0")).join("");
+const sha256 = async (bytes: Bytes) => new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
+const number = (bytes: Uint8Array) => BigInt(`0x${hex(bytes) || "0"}`);
+const encoded = (bytes: Uint8Array) => btoa(String.fromCharCode(...bytes));
+
+function decoded(bytes: Uint8Array): string {
+  try {
+    return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes);
+  } catch {
+    throw new Refused("This is not text.");
+  }
+}
+
+/** The bytes of a text in base64 that is written in the one way there is. */
+function base64(text: string): Bytes {
+  let raw: Bytes;
+  try {
+    raw = Uint8Array.from(atob(text), (one) => one.charCodeAt(0));
+  } catch {
+    throw new Refused("A part of it is not base64.");
+  }
+  must(encoded(raw) === text, "a part of it is base64 in another form");
+  return raw;
+}
+
+function big(value: bigint, length: number): Bytes {
+  const bytes = new Uint8Array(length);
+  for (let at = length - 1; at >= 0; at--, value >>= 8n) bytes[at] = Number(value & 255n);
+  return bytes;
+}
+
+function join(...parts: readonly (Uint8Array | readonly number[])[]): Bytes {
+  const bytes = new Uint8Array(parts.reduce((sum, one) => sum + one.length, 0));
+  let at = 0;
+  for (const one of parts) {
+    bytes.set(one, at);
+    at += one.length;
+  }
+  return bytes;
+}

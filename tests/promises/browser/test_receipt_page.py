@@ -1,0 +1,74 @@
+"""The page that checks a receipt: one file, opened from a disk, without a network."""
+
+from pathlib import Path
+
+import pytest_asyncio
+from paths import ROOT
+from playwright.async_api import Browser, Page, expect
+from sealed_site import Sealed, approved
+from shop import FIRST, SECOND
+from signed_site import DESK
+
+PAGE = ROOT / "interfaces" / "receipt.html"
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def site(tmp_path: Path) -> Sealed:
+    return await approved(tmp_path)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def page(browser: Browser, site: Sealed):
+    """The page with the keys of the log and of whom its reader trusts."""
+    context = await browser.new_context(offline=True)
+    page = await context.new_page()
+    await page.goto(PAGE.as_uri())
+    await page.get_by_label("The public key of the log").fill(str((await site.seal()).public))
+    await page.get_by_label("Public keys that say together").fill(str(DESK.public))
+    yield page
+    await context.close()
+
+
+async def shown(page: Page, receipt: bytes) -> str:
+    """What the page says of a receipt."""
+    file = {"name": "c1.receipt", "mimeType": "application/json", "buffer": receipt}
+    await page.get_by_label("The receipt").set_input_files(file)
+    await page.locator("#result").evaluate("(one) => one.replaceChildren()")
+    await page.get_by_role("button", name="Check").click()
+    await expect(page.locator("#verdict")).to_be_visible()
+    return await page.locator("#result").inner_text()
+
+
+async def test_a_stranger_reads_what_a_receipt_proves(page: Page, site: Sealed):
+    """By the receipt, the page and public keys, and nothing else (E4)."""
+    said = await shown(page, (await site.receipt()).text())
+    assert said.startswith("These ")
+    assert "facts are in the log." in said
+    assert "3 of the 3 votes that the question asked for are signed by keys" in said
+    assert said.count("signed with the key ") == 3
+    assert "NOT PROVED" not in said
+    assert "That nothing else was recorded" in said
+    await page.get_by_label("Public keys that say together").fill("")
+    said = await shown(page, (await site.receipt()).text())
+    assert said.count("NOT PROVED: nobody whom you trust has confirmed its key") == 3
+    assert "0 of the 3 votes" in said
+    said = await shown(page, (await site.receipt(SECOND)).text())
+    assert "not decided yet" in said
+
+
+async def test_the_page_refuses_what_was_changed(page: Page, site: Sealed):
+    """A sample of all bytes; and a receipt of another log."""
+    text = (await site.receipt()).text()
+    for place in range(0, len(text), 499):
+        flipped = bytearray(text)
+        flipped[place] ^= 1
+        assert (await shown(page, bytes(flipped))).startswith("Refused."), place
+    other = site.keys["ana"].public
+    await page.get_by_label("The public key of the log").fill(str(other))
+    assert "It is of the log" in await shown(page, text)
+
+
+async def test_the_page_asks_for_witnesses(page: Page, site: Sealed):
+    await page.get_by_label("Public keys of witnesses").fill(str(site.keys["ben"].public))
+    assert (await shown(page, (await site.receipt()).text())).startswith("Refused.")
+    assert str(FIRST) not in await page.locator("#result").inner_text()
