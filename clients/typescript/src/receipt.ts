@@ -243,12 +243,14 @@ interface Sealed {
 async function summary(receipt: Receipt, log: Verifier, sealed: Sealed): Promise<string> {
   const { payloadType, payload, signatures } = receipt.statement;
   const bytes = base64(payload);
-  let call: string;
+  let call: unknown;
   try {
-    call = (JSON.parse(decoded(bytes)) as { subject: [{ name: string }] }).subject[0].name;
+    call = (JSON.parse(decoded(bytes)) as { subject: [{ name: unknown }] }).subject[0].name;
   } catch {
-    throw new Refused("Its statement names no call.");
+    call = null;
   }
+  if (typeof call !== "string" || call.split("/").length !== 3)
+    throw new Refused("Its statement names no call.");
   const wish = event(receipt.facts, `${subject(call)}.requested`);
   must(wish.type === "ToolRequested", "the request is not among its facts");
   const said = event(receipt.facts, `${subject(call)}.decided`);
