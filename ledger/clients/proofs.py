@@ -101,8 +101,14 @@ async def why_unproved(ledger: LedgerClient, call: Call, *, counts_budgets: bool
 
     assert call.requested
     asked_by = await between(call.requested, call.gated or decided)
-    counted_by = await between(call.votes[-1] if call.votes else call.requested, decided)
+    counted_by = await between(_last_vote(call) or call.requested, decided)
     return leads_back(call, asked_by, counted_by)
+
+
+def _last_vote(call: Call) -> Fact | None:
+    """The last vote that an approval counts. A gate may have counted before later ones came."""
+    named = [vote for vote in call.votes if vote.slot.tail[3] in call.approval.voters]
+    return (named or call.votes or (None,))[-1]
 
 
 def _grants_named(call: Call) -> tuple[GrantRef, ...]:
