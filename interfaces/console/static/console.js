@@ -805,7 +805,7 @@ const countViewsSoon = seldom(VIEWS_MS, countViews);
 
 async function countViews() {
   const answer = await fetch(`/api/v1/views?${new URLSearchParams({ workspace })}`).catch(() => null);
-  if (!answer?.ok) return;
+  if (!answer?.ok) return countViewsSoon();
   for (const { author, name, waiting } of (await answer.json()).views) {
     const badge = all("[data-view]").find(({ dataset }) =>
       dataset.author === author && dataset.view === name);
