@@ -2,9 +2,10 @@
 them (decision 0017).
 
 A consumer parks the first hundred of them, each in an entry of its own. Whoever records more, of a
-type that is made up for example, would take all its places and then hold it up (decision 0071). So
-one more entry stands for all later ones, and these are acknowledged. It has the versions of the
-program that parked it: a program that reads more delivers again what lies between.
+type that is made up for example, would fill the consumer's places among the parked entries and then
+hold it up (decision 0071). So one more entry stands for all later ones, and these are acknowledged.
+It has the versions of the program that parked it: a program that reads more delivers again what
+lies between.
 """
 
 import asyncio
@@ -51,7 +52,7 @@ def with_later(reason: str) -> str:
 class NewerFacts:
     """What a worker does with them."""
 
-    def __init__(self, ledger: Ledger, park: Callable[[Parked], Awaitable[None]]) -> None:
+    def __init__(self, ledger: Ledger, park: Callable[[Parked], Awaitable[object]]) -> None:
         self._ledger = ledger
         self._park = park
         #: By consumer: what it has parked of newer programs, as of the last look; how many looks

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ayes.ops.sealing.cosigning import Answer, Cosigner
+from ayes.ops.sealing.cosigning import Cosigner, Reply
 from ayes.schemas.errors import ApprovalsError
 from ayes.schemas.logs import get_logger
 
@@ -29,18 +29,18 @@ def application(cosigner: Cosigner) -> Starlette:
         async for part in request.stream():
             body += part
             if len(body) > _MAX_BYTES:
-                return _response(Answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "it is too long.\n"))
+                return _response(Reply(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "it is too long.\n"))
         try:
             return _response(await asyncio.to_thread(cosigner.add, bytes(body)))
         except (ApprovalsError, OSError) as problem:
             _log.error("a checkpoint could not be signed", problem=str(problem))
-            return _response(Answer(HTTPStatus.INTERNAL_SERVER_ERROR, "the witness failed.\n"))
+            return _response(Reply(HTTPStatus.INTERNAL_SERVER_ERROR, "the witness failed.\n"))
 
     async def signed(request: Request) -> Response:
         note = await asyncio.to_thread(cosigner.signed, request.path_params["hashed"])
         if not note:
-            return _response(Answer(HTTPStatus.NOT_FOUND, "nothing was signed of this log.\n"))
-        return _response(Answer(HTTPStatus.OK, note))
+            return _response(Reply(HTTPStatus.NOT_FOUND, "nothing was signed of this log.\n"))
+        return _response(Reply(HTTPStatus.OK, note))
 
     return Starlette(
         routes=[
@@ -50,7 +50,7 @@ def application(cosigner: Cosigner) -> Starlette:
     )
 
 
-def _response(answer: Answer) -> Response:
+def _response(answer: Reply) -> Response:
     is_size = answer.status == HTTPStatus.CONFLICT
     media_type = "text/x.tlog.size" if is_size else "text/plain; charset=utf-8"
     return Response(answer.text, answer.status, {"content-type": media_type})

@@ -58,7 +58,7 @@ class Proved(Struct, frozen=True, forbid_unknown_fields=True):
         return RawMessage(self.seq, at, self.subject, self.payload.encode(), below_us)
 
 
-class Signed(Struct, frozen=True, forbid_unknown_fields=True):
+class DsseSignature(Struct, frozen=True, forbid_unknown_fields=True):
     keyid: str
     sig: str
 
@@ -68,7 +68,7 @@ class Envelope(Struct, frozen=True, forbid_unknown_fields=True):
 
     payloadType: str  # noqa: N815 - as DSSE names it
     payload: str
-    signatures: tuple[Signed, ...]
+    signatures: tuple[DsseSignature, ...]
 
 
 class Receipt(Struct, frozen=True, forbid_unknown_fields=True):
@@ -174,7 +174,7 @@ def receipt(
     for raw in raws:
         proofs.append(tuple(nodes.setdefault(one, len(nodes)) for one in prove(raw.seq - 1)))
     summary = statement(ref, raws, Checkpoint.parse(note))
-    by = Signed(key.public.id.hex(), _text(key.sign(pae(summary))))
+    by = DsseSignature(key.public.id.hex(), _text(key.sign(pae(summary))))
     return Receipt(
         FORMAT,
         Envelope(TYPE, _text(summary), (by,)),

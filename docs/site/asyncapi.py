@@ -195,6 +195,8 @@ def _name(shape: tuple[str, ...]) -> str:
     words = [one.removeprefix("_") for one in shape if one not in ("*", "#", "%")]
     if shape == (GRANT, "*", "*", "revoked"):
         words.append("by_gate")
+    if shape[0] == KEY and shape[-1] == "*":
+        words.append("by_person")
     return "_".join(words)
 
 

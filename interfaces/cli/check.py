@@ -25,7 +25,6 @@ from ayes.ops.inspection.checks import (
     listed,
     overview,
     permissions,
-    signatures,
 )
 from ayes.ops.inspection.nodes import explained
 from ayes.ops.inspection.witness import place_of
@@ -55,9 +54,8 @@ async def doctor(
     try:
         async with connecting as log, explained(log):
             place = place_of(session.store, session.url)
-            checks = examined(await examination(log, own, place, deep=deep), DOCTOR)
-            if own is not None:
-                checks.append(await signatures(log, trust_of(session.store, None)))
+            trust = trust_of(session.store, None) if own is not None else None
+            checks = examined(await examination(log, own, place, trust, deep=deep), DOCTOR)
     except BrokerRefused as problem:
         if own is not None:
             raise

@@ -16,7 +16,7 @@ from ayes.ledger.signing import Signature
 from ayes.ledger.trust import Trust
 from ayes.ops.audit.backup import new_file
 from ayes.ops.sealing.files import SealFiles, read_key
-from ayes.ops.sealing.receipts import Judged, judged, make
+from ayes.ops.sealing.receipts import ProvedCall, judged, make
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import BadInput
@@ -115,7 +115,7 @@ def _vote(vote: Fact) -> str:
 
 
 def _data(
-    file: Path, log: VerifierKey, found: Judged, size: int, signed: dict[str, datetime]
+    file: Path, log: VerifierKey, found: ProvedCall, size: int, signed: dict[str, datetime]
 ) -> dict[str, object]:
     call = found.call
     return {

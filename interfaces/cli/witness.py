@@ -13,7 +13,7 @@ from ayes.interfaces.cli.options import (
     option,
 )
 from ayes.interfaces.cli.seal import checked_name
-from ayes.interfaces.cli.terminal.output import print_message, print_result
+from ayes.interfaces.cli.terminal.output import print_result
 from ayes.ledger.seal import VerifierKey
 from ayes.ops.sealing.cosigning import KEY, Cosigner, make_key, read_key
 from ayes.schemas.addresses import check_reach
@@ -56,6 +56,7 @@ async def run(
     http: Annotated[str, option("--http", "HOST:PORT", "Where to listen.")] = "127.0.0.1:8830",
     *,
     behind_tls: BehindTlsOption = False,
+    json: JsonOption = False,
 ) -> None:
     """Sign each checkpoint that continues the one before, until Ctrl-C. It asks no broker."""
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
@@ -66,6 +67,7 @@ async def run(
     from ayes.interfaces.access import http_server
     from ayes.interfaces.witness import application
 
-    print_message(f"The witness serves http://{host}:{port} until Ctrl-C.")
+    address = f"http://{host}:{port}"
+    print_result({"address": address}, f"The witness serves {address} until Ctrl-C.", json=json)
     serving = http_server.server(application(cosigner), has_signals=True, host=host, port=port)
     await serving.serve()

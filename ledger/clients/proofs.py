@@ -37,8 +37,10 @@ async def why_unproved(ledger: LedgerClient, call: Call, *, counts_budgets: bool
         counts_budgets: whether the series of budgets are there, to be counted again.
     """
     decided, workspace, trust = call.decided, call.ref.workspace, ledger.trust
+    if trust is None:
+        return ""
     assert decided
-    if trust is None or not trust.wants_signed(workspace, decided.seq):
+    if not trust.wants_signed(workspace, decided.seq):
         return ""
     named = _grants_named(call)
     facts = await ledger.read(

@@ -147,6 +147,9 @@ class Look(Struct, frozen=True, kw_only=True):
     seal: SealStatus | None = None
     #: How it compares with the witness, and with what it promises.
     witnessed: Finding = ((), "")
+    #: Why signed votes cannot count where they are wanted, and where they are.
+    unsigned: list[str] | None = []
+    signed_in: list[str] = []
     promises: Finding = ((), "")
 
     @property
@@ -261,19 +264,25 @@ async def overview(
     )
 
 
-async def examination(log: JetStream, store: Store | None, place: str, *, deep: bool) -> Look:
+async def examination(
+    log: JetStream, store: Store | None, place: str, trust: Trust | None, *, deep: bool
+) -> Look:
     """What an administrator checks.
 
     Args:
+        trust: the trust file beside the store, if there is one.
         deep: read the whole log, however long it is.
     """
     shared = await _shared(log, store, await glance(log))
     ledger, unread = Ledger.on(log, OPERATOR), dict[str, str]()
     silent = await _readable(unread, "silent", _silent(ledger))
+    wanting = await _readable(unread, "unsigned", wanting_signed(ledger)) if store else []
     return replace(
         shared,
         unread={**shared.unread, **unread},
         silent=silent,
+        unsigned=None if wanting is None else _unsigned(wanting, trust, await log.identity()),
+        signed_in=[*dict.fromkeys((*(wanting or ()), *(trust.signed_since if trust else ())))],
         readers=[*map(str, await undeclared(log.api))],
         skew_s=await _skew_s(log),
         witnessed=await _witnessed(log, place, deep=deep),
@@ -627,6 +636,22 @@ def _on_call(look: Look) -> Iterable[str]:
     return _unless_unread(look, "silent", "who is on call")
 
 
+def _unsigned(wanting: Sequence[str], trust: Trust | None, identity: str) -> list[str]:
+    """Why no signed vote counts, although these want them or there is a trust file."""
+    if trust is None and wanting:
+        owners = ", ".join(wanting)
+        return [
+            f"the policy of {owners} wants signed votes, and none counts: there is no trust file"
+        ]
+    if trust is not None and trust.log != identity:
+        return [f"the trust file is of the log {trust.log}, and this one is {identity}"]
+    return []
+
+
+def _signatures(look: Look) -> Iterable[str]:
+    return _unless_unread(look, "unsigned", "who wants signed votes")
+
+
 def _stops(look: Look) -> str:
     """What people stopped is no fault, and why nothing starts."""
     if look.stopped is None:
@@ -665,6 +690,10 @@ CHECKS: Final[dict[str, tuple[Judge, str | Callable[[Look], str]]]] = {
             else "what was recorded last counts"
         ),
     ),
+    "signatures": (
+        _signatures,
+        lambda look: f"signed votes are wanted in {', '.join(look.signed_in) or 'no workspace'}",
+    ),
     "on call": (_on_call, "no schedule of a policy was read more than an hour ago"),
     "parked": (_parked, _given_up),
     "room for parked": (_room_for_parked, ""),
@@ -679,8 +708,8 @@ CHECKS: Final[dict[str, tuple[Judge, str | Callable[[Look], str]]]] = {
 }
 DOCTOR: Final = (
     "server", "nodes", "streams and consumers", "readers", "workers", "room", "writes", "batches",
-    "log", "seal", "promises", "in doubt", "stops", "policies and tools", "on call",
-    "parked", "clock",
+    "log", "seal", "promises", "in doubt", "stops", "policies and tools",
+    "signatures", "on call", "parked", "clock",
 )  # fmt: skip
 #: The alarms of `ayes status`, of the page Operations and of the metrics.
 ALARMS: Final = (
@@ -708,26 +737,6 @@ MUST_NOT: Final = (
     ("observer", "ledger.doctor.t.said.m1"),
     ("operator", "ledger.doctor.t.call.1-0.decided"),
 )
-
-
-async def signatures(log: JetStream, trust: Trust | None) -> Check:
-    """Whether signed votes can count where they are wanted. A site need not want any."""
-    try:
-        wanting = await wanting_signed(Ledger.on(log, "admin"))
-        identity = await log.identity()
-    except ApprovalsError as problem:
-        return Check("signatures", ok=False, detail=str(problem))
-    if trust is None and wanting:
-        why = f"{', '.join(wanting)} wants signed votes, and none counts: there is no trust file"
-        return Check("signatures", ok=False, detail=f"the policy of {why}")
-    if trust is None:
-        said = "there is no trust file, so that votes count without a signature"
-        return Check("signatures", ok=True, detail=said)
-    if trust.log != identity:
-        why = f"the trust file is of the log {trust.log}, and this one is {identity}"
-        return Check("signatures", ok=False, detail=why)
-    where = ", ".join(dict.fromkeys((*wanting, *trust.signed_since))) or "no workspace"
-    return Check("signatures", ok=True, detail=f"signed votes are wanted in {where}")
 
 
 async def permissions(store: Store | None) -> list[Check]:

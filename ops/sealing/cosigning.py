@@ -64,7 +64,7 @@ def read_key(folder: Path) -> CosignerKey:
     return named_key(folder / KEY, CosignerKey, "`ayes witness init` makes one.")
 
 
-class Signed(Struct, frozen=True):
+class LastSigned(Struct, frozen=True):
     """What a witness signed last of a log."""
 
     #: A signed checkpoint with the lines of the log and the witness; empty: there is none yet.
@@ -75,7 +75,7 @@ class Signed(Struct, frozen=True):
         return Checkpoint.parse(self.note) if self.note else Checkpoint("", 0, MerkleTree().root())
 
 
-class Answer(NamedTuple):
+class Reply(NamedTuple):
     status: HTTPStatus
     text: str
 
@@ -107,38 +107,38 @@ class Cosigner:
         is_known = hashed in map(_hashed, self._logs)
         return self._file(hashed).read().note if is_known else ""
 
-    def _file(self, hashed: str) -> PrivateFile[Signed]:
+    def _file(self, hashed: str) -> PrivateFile[LastSigned]:
         # A new one each time: another process may write it too, and this one remembers nothing.
         path = self._folder / f"{hashed}.json"
         hint = " Without it this witness could sign another tree: begin a new one, with a new key."
-        return PrivateFile(path, Signed(), "what a witness signed", hint=hint)
+        return PrivateFile(path, LastSigned(), "what a witness signed", hint=hint)
 
-    def add(self, body: bytes) -> Answer:
-        """Answer a request to sign a checkpoint. What is signed is on disk before."""
+    def add(self, body: bytes) -> Reply:
+        """Reply a request to sign a checkpoint. What is signed is on disk before."""
         try:
             old, proof, note = _parsed(body)
             checkpoint = Checkpoint.parse(note)
         except (BadInput, ValueError):
-            return Answer(HTTPStatus.BAD_REQUEST, "it is not a request of tlog-witness.\n")
+            return Reply(HTTPStatus.BAD_REQUEST, "it is not a request of tlog-witness.\n")
         if (log := self._logs.get(checkpoint.origin)) is None:
-            return Answer(HTTPStatus.NOT_FOUND, "this log is not known here.\n")
+            return Reply(HTTPStatus.NOT_FOUND, "this log is not known here.\n")
         if not log.signed(note):
-            return Answer(HTTPStatus.FORBIDDEN, "it is not signed with the key of this log.\n")
+            return Reply(HTTPStatus.FORBIDDEN, "it is not signed with the key of this log.\n")
         if old > checkpoint.size:
-            return Answer(HTTPStatus.BAD_REQUEST, "the old size is above the new one.\n")
+            return Reply(HTTPStatus.BAD_REQUEST, "the old size is above the new one.\n")
         line = self._key.line(checkpoint, self._now())
-        refusal: Answer | None = None
+        refusal: Reply | None = None
 
-        def advance(before: Signed) -> Signed:
+        def advance(before: LastSigned) -> LastSigned:
             nonlocal refusal
             refusal = _refusal(before.checkpoint, old, checkpoint, proof)
             if refusal is not None:
                 return before
-            return Signed(f"{checkpoint.text}\n{''.join(log.lines(note))}{line}")
+            return LastSigned(f"{checkpoint.text}\n{''.join(log.lines(note))}{line}")
 
         self._file(_hashed(log.name)).change(advance)
         if refusal is None:
-            return Answer(HTTPStatus.OK, line)
+            return Reply(HTTPStatus.OK, line)
         if refusal.status == HTTPStatus.UNPROCESSABLE_ENTITY:  # it may prove a fork, to people
             _log.error("a log does not continue what was signed of it", log=log.name, note=note)
         return refusal
@@ -146,12 +146,12 @@ class Cosigner:
 
 def _refusal(
     signed: Checkpoint, old: int, checkpoint: Checkpoint, proof: list[bytes]
-) -> Answer | None:
+) -> Reply | None:
     if old != signed.size:
-        return Answer(HTTPStatus.CONFLICT, f"{signed.size}\n")
+        return Reply(HTTPStatus.CONFLICT, f"{signed.size}\n")
     if not is_consistent(old, signed.root, checkpoint.size, checkpoint.root, proof):
         said = f"this is not shown to continue the {signed.size} leaves that were signed.\n"
-        return Answer(HTTPStatus.UNPROCESSABLE_ENTITY, said)
+        return Reply(HTTPStatus.UNPROCESSABLE_ENTITY, said)
     return None
 
 

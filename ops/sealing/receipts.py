@@ -53,7 +53,7 @@ async def make(ledger: LedgerClient, ref: CallRef, files: SealFiles, key: Signer
     return receipt(ref, raws, note, Proofs(size, files.tile).inclusion, key)
 
 
-class Judged(Struct, frozen=True):
+class ProvedCall(Struct, frozen=True):
     """What a receipt shows."""
 
     call: Call
@@ -63,7 +63,7 @@ class Judged(Struct, frozen=True):
     unproved: str
 
 
-async def judged(shown: Receipt, log: VerifierKey, trust: Trust | None) -> Judged:
+async def judged(shown: Receipt, log: VerifierKey, trust: Trust | None) -> ProvedCall:
     """What a receipt shows, by nothing but the key of the sealer and the trust file.
 
     Raises:
@@ -78,8 +78,8 @@ async def judged(shown: Receipt, log: VerifierKey, trust: Trust | None) -> Judge
     seq = call.decided.seq if call.decided is not None else None
     is_wanted = trust is not None and trust.wants_signed(call.ref.workspace, seq)
     if not isinstance(_decision(call), e.Approved):
-        return Judged(call, is_wanted, "")
-    return Judged(call, is_wanted, await why_unproved(ledger, call, counts_budgets=False))
+        return ProvedCall(call, is_wanted, "")
+    return ProvedCall(call, is_wanted, await why_unproved(ledger, call, counts_budgets=False))
 
 
 async def _sealed(files: SealFiles, seq: int) -> str:

@@ -3,7 +3,7 @@
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Never
@@ -287,7 +287,7 @@ async def test_what_is_passed_over_after_a_drop_is_parked_again(port, ledger, mo
 async def test_each_consumer_is_looked_at_for_itself(port, ledger, monkeypatch):
     """A look at what one has parked says nothing about what was dropped of another's."""
     monkeypatch.setattr(newer, "MAX_NEWER", 0)
-    facts = newer.NewerFacts(ledger, parking(port))
+    facts = newer.NewerFacts(ledger, port.park)
     fact = Fact(1, clock.now(), ONE.requested, e.Carried("MadeUp", b"{}"))
     await facts.put_aside("gate", fact, 1)
     [one] = await port.parked("gate")
@@ -305,7 +305,7 @@ async def test_what_is_parked_already_is_not_parked_once_more(port, ledger, monk
     monkeypatch.setattr(newer, "MAX_NEWER", 2)
     facts = [Fact(seq, clock.now(), ONE.requested, e.Carried("MadeUp", b"{}")) for seq in (1, 2, 3)]
     for tries in 1, 2:
-        worker = newer.NewerFacts(ledger, parking(port))
+        worker = newer.NewerFacts(ledger, port.park)
         for fact in facts:
             await worker.put_aside("gate", fact, tries)
         assert [(one.seq, bool(one.known)) for one in await port.parked("gate")] == [
@@ -313,13 +313,6 @@ async def test_what_is_parked_already_is_not_parked_once_more(port, ledger, monk
             (2, False),
             (3, True),
         ]
-
-
-def parking(port: EventLog) -> Callable[[Parked], Awaitable[None]]:
-    async def park(parked: Parked) -> None:
-        await port.park(parked)
-
-    return park
 
 
 async def test_two_entries_of_one_fact_have_places_of_their_own(port):
@@ -331,8 +324,8 @@ async def test_two_entries_of_one_fact_have_places_of_their_own(port):
 
 
 async def wish(port: EventLog, ledger: Ledger, number: int) -> str:
-    """Records a request; returns its id."""
-    event = ledger.with_envelope(WISH)
+    """Records a request, as a program does that writes its version 1; returns its id."""
+    event = structs.replace(ledger.with_envelope(WISH), v=1)
     await port.append(THREAD.call(f"c{number}").requested, codec.encode(event), f"x{number}")
     return event.id
 

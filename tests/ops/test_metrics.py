@@ -20,6 +20,7 @@ from ayes.ops.inspection.health import Health
 from ayes.ops.inspection.metrics import METRICS, Snapshot, exposition, values
 from ayes.ops.inspection.nodes import Copies, Replica
 from ayes.ops.inspection.progress import ConsumerStatus
+from ayes.ops.sealing.status import SealStatus
 from ayes.projections.tally import FactCounts
 
 NOW = datetime(2026, 3, 1, 9, 0, tzinfo=UTC)
@@ -43,6 +44,7 @@ def looked(*consumers, **others):
 
 
 STATUS = Look(
+    seal=SealStatus(5, timedelta(seconds=90), 4, timedelta(), ("w1",), ("w1", "w2"), 1),
     in_doubt=["shop/t1/c1"],
     stopped=["stopped in workspace shop by ana"],
     void_runs={"shop/t1/c2": "the call was not decided before it"},
@@ -124,6 +126,8 @@ def test_the_values_are_what_was_seen():
     assert found["ayes_failing_targets", (("kind", "webhook"),)] == 1
     assert found["ayes_failing_targets", (("kind", "channel"),)] == 2
     assert found["ayes_failing_targets", (("kind", "calendar"),)] == 1
+    assert found["ayes_failing_targets", (("kind", "witness"),)] == 1
+    assert (found["ayes_log_sealed_facts", ()], found["ayes_log_unsealed_seconds", ()]) == (5, 90)
     assert found["ayes_consumer_waiting_deliveries", (("consumer", "closer"),)] == 3
     parked = {labels[0][1]: n for (name, labels), n in found.items() if "parked" in name}
     assert {name: n for name, n in parked.items() if n} == {"gate": 1, "(other)": 1}

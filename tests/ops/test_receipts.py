@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from sealed_site import Sealed, approved
 from shop import FIRST, SECOND
 
-from ayes.ledger.receipts import TYPE, Envelope, Receipt, Signed, pae
+from ayes.ledger.receipts import TYPE, DsseSignature, Envelope, Receipt, pae
 from ayes.ledger.seal import SignerKey
 from ayes.ops.sealing.receipts import judged
 from ayes.schemas.errors import BadInput
@@ -90,7 +90,7 @@ async def test_a_receipt_has_one_form(site: Sealed):
 
 
 async def test_who_made_a_receipt_cannot_say_another_thing_in_it(site: Sealed):
-    """Signed by the sealer itself, a false summary is refused (E5)."""
+    """DsseSignature by the sealer itself, a false summary is refused (E5)."""
     found, key = await site.receipt(), await site.seal()
     summary = base64.b64decode(found.statement.payload)
     for before, after in (
@@ -101,7 +101,7 @@ async def test_who_made_a_receipt_cannot_say_another_thing_in_it(site: Sealed):
         assert before in summary
         false = summary.replace(before, after, 1)
         text = base64.b64encode(false).decode()
-        by = Signed(key.public.id.hex(), base64.b64encode(key.sign(pae(false))).decode())
+        by = DsseSignature(key.public.id.hex(), base64.b64encode(key.sign(pae(false))).decode())
         other = replace(found, statement=Envelope(TYPE, text, (by,)))
         with pytest.raises(BadInput, match="its statement"):
             await judged(other, key.public, site.trust)

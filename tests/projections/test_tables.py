@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import duckdb
 import msgspec
@@ -89,7 +90,10 @@ LEFT = {
     "Approved.may_revoke": "a setting of the policy's text",
     "Approved.may_reconcile": "a setting of the policy's text",
     "ToolRequested.layout": "which slots a client's call has; the subjects show it",
-    "Voted.signature": "room for one",
+    "Voted.signature": "to be verified, not asked about; in the payload",
+    "Granted.signature": "to be verified, not asked about; in the payload",
+    "Delegated.signature": "to be verified, not asked about; in the payload",
+    "PolicyApplied.signatures": "to be verified, not asked about; in the payload",
     "ToolStarted.idempotency_key": "where the fact stands, once more",
     "ToolStarted.lease_s": "a setting of the service; its end is no fact",
     "ToolStarted.looked_up": "rare, and about one call",
@@ -236,9 +240,9 @@ def test_each_column_is_a_field_of_some_fact_and_can_hold_it():
     assert len(set(columns)) == len(columns)
 
 
-def _told(event: e.Event, path: str, kind: str) -> object:
+def _told(event: e.Event, path: str, recorded: dict[str, Any]) -> object:
     """What stands there on the wire, as the column should show it; without defaults."""
-    value: object = msgspec.to_builtins(event, builtin_types=(datetime,))
+    value: object = msgspec.to_builtins(event, builtin_types=(datetime,)) | recorded
     for name in path.split("."):
         value = value.get(name) if isinstance(value, dict) else None
     match value:
@@ -261,7 +265,9 @@ def test_a_golden_sample_is_read_with_the_values_that_the_codec_reads(path):
         told = row[column]
         if kind == "JSON" and told is not None:
             told = json.loads(told)
-        assert told == _told(event, place, kind), column
+        # The codec reads what an older version wrote as the current one.
+        versions = {"v": json.loads(raw).get("v")}
+        assert told == _told(event, place, versions), column
     assert row["payload"] == raw
 
 

@@ -13,7 +13,7 @@ SELECT workspace, name, key, organisation,
 FROM (
     SELECT spent.*, coalesce(
         calls.verdict <> 'Approved' OR calls.revoked_by IS NOT NULL OR calls.outcome IN (
-            'lapsed', 'unknown_tool', 'digest_mismatch', 'people_were_asked'
+            'lapsed', 'unknown_tool', 'digest_mismatch', 'people_were_asked', 'unproved'
         ), false
     ) AS gives_back
     FROM (

@@ -85,7 +85,9 @@ def test_a_key_signs_what_its_owner_approves(tmp_path):
     other = SignerKey(sealer.partition("+")[0]).public
     code, said = verified(receipt, "--key", other)
     assert (code, said.partition(":")[0]) == (1, "refused")
-    receipt.write_bytes(receipt.read_bytes().replace(b'"approve"', b'"deny"'))
+    changed = receipt.read_bytes().replace(rb"\"approve\"", rb"\"deny\"")
+    assert changed != receipt.read_bytes()
+    receipt.write_bytes(changed)
     code, said = verified(receipt, "--key", sealer)
     assert (code, said.partition(":")[0]) == (1, "refused")
 
