@@ -1,9 +1,12 @@
 """Whether an approval leads back to what is signed, in stories that are made up at random: it does
-exactly if a gate that is handed the same facts decides so.
+if a gate that is handed the same facts decides so, and only if one did so at that time or earlier,
+since a newer policy may come while a gate judges.
 """
 
 import asyncio
 import contextlib
+from collections import defaultdict
+from copy import copy, deepcopy
 from datetime import timedelta
 from typing import Any
 
@@ -128,6 +131,8 @@ class Told(Site):
         self.forged = set[CallRef]()
         #: Whose keys have ended.
         self.revoked = set[str]()
+        #: What a gate would have decided of each call before a newer policy came.
+        self.would = defaultdict[CallRef, list[e.Event | None]](list)
 
     async def tell(self, step: tuple[Any, ...]) -> None:
         """Tell one step; what cannot happen does not."""
@@ -138,8 +143,19 @@ class Told(Site):
         await self.request(ref, arguments)
 
     async def _policy(self, text: str, is_signed: bool) -> None:
+        for ref in CALLS:
+            if (await self.ledger.call(ref)).requested is not None:
+                self.would[ref].append(await self._dry().gate(ref, until=ref.decided))
         operator = Ledger(self.log, e.Author("operator", "x"))
         await apply_policy(operator, "shop", text, "x", keys=[RULES] if is_signed else ())
+
+    def _dry(self) -> "Told":
+        """The same story, which goes on by itself."""
+        other = copy(self)
+        other.log = log = copy(self.log)
+        log._facts, log._raw = [*log._facts], [*log._raw]
+        log._by_subject, log._by_head = {**log._by_subject}, deepcopy(log._by_head)
+        return other
 
     async def _revoke(self, name: str) -> None:
         await self.revoke(name)
@@ -264,12 +280,15 @@ async def told(steps: list[tuple[Any, ...]], changes: dict[str, Any]) -> None:
             await site.ledger.append(ref.decided, forged)
             call = await judge.call(ref)
             is_proved = await why_unproved(judge, call) == ""
-            assert is_proved == (forged == says and ref not in site.forged), (says, forged)
+            if ref in site.forged or forged not in (says, *site.would[ref]):
+                assert not is_proved, (says, forged)
+            elif forged == says:
+                assert is_proved, forged
 
 
 @settings(max_examples=examples(600), deadline=None)
 @given(stories(), some_change)
-def test_an_approval_leads_back_exactly_if_a_gate_decides_so(
+def test_an_approval_leads_back_only_if_a_gate_decides_so(
     steps: list[tuple[Any, ...]], changes: dict[str, Any]
 ):
     """With policies, votes, keys and delegations that are signed or not, in any order."""

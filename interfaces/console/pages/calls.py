@@ -19,6 +19,7 @@ from ayes.interfaces.api import (
     context,
     decided,
     edits,
+    receipts,
     requests,
     snoozes,
     votes,
@@ -132,6 +133,7 @@ def _composed(
         messages=[(one, text_of(one.text)) for one in led.messages],
         timeline=timeline(record.facts),
         result=result_of(record.facts),
+        is_sealed=receipts.is_sealed(visit),
         asked_seq=next((one.seq for one in record.facts if one.subject.endswith(".gated")), 0),
         **values,
     )

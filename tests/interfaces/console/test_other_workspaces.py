@@ -20,6 +20,7 @@ from until import recorded, until
 from ayes.interfaces.api.nats import ENDPOINTS, PREFIX, answer_to
 from ayes.interfaces.console.application import api
 from ayes.ops.broker.setup import propose_policy
+from ayes.ops.sealing.files import make_key
 from ayes.ops.visitors import Role, Visitor
 from ayes.schemas import events as e
 from ayes.schemas.content import attached
@@ -194,6 +195,8 @@ async def two(tmp_path_factory):
     """A console of two workspaces; `ids` are those of the log of `bank`."""
     async with site(tmp_path_factory.mktemp("two")) as site_of_two:
         await _fill(site_of_two)
+        identity = await site_of_two.service.log.identity()
+        make_key(site_of_two.server.store, f"approvals.example.com/{identity}")
         site_of_two.ids = await _ids_of(site_of_two)
         yield site_of_two
 
