@@ -25,6 +25,7 @@ from ayes.consumers.effects import Append, Effect, HandOn, Reload
 from ayes.consumers.executor import HAND_ON_AFTER_S
 from ayes.consumers.holding import held
 from ayes.ledger.call import Call
+from ayes.ledger.clients.proofs import why_unproved
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.judging.chain import is_below, thread_below
 from ayes.ledger.judging.policies import attributed, origin, origin_slots
@@ -37,9 +38,12 @@ from ayes.schemas.codec import Fact
 from ayes.schemas.content import content_of
 from ayes.schemas.errors import BadInput, UnknownTool
 from ayes.schemas.events import ToolClass
+from ayes.schemas.logs import get_logger
 from ayes.schemas.slots import CallRef
 from ayes.schemas.toml_files import TomlModel, mistake, mistakes
 from ayes.schemas.tools import ToolSpec, declaration
+
+_log: Final = get_logger("ayes.consumers.delegator")
 
 #: The ids of the messages with which a sub-agent's thread begins.
 INSTRUCTIONS: Final = "instructions"
@@ -110,6 +114,8 @@ class SubAgentRun(Struct, frozen=True):
     offered: tuple[e.ToolRef, ...] = ()
     #: The broker's clock if the call waits for a newer program, or was ever stopped.
     now: datetime | None = None
+    #: Why its approval does not follow from signed votes and policies; empty if it does.
+    unproved: str = ""
 
 
 class Delegator:
@@ -160,7 +166,11 @@ class Delegator:
         offered = await _offered(ledger, ref.workspace, agent) if below.opened is None else ()
         is_open = call.is_clients and call.status in (Status.APPROVED, Status.RUNNING)
         now = await ledger.log.clock() if is_open and (call.newer or call.stops) else None
-        return SubAgentRun(call, agent, below, offered, now)
+        is_to_start = call.status is Status.APPROVED and call.is_clients and not call.starts
+        unproved = await why_unproved(ledger, call, starts=True) if is_to_start else ""
+        if unproved:
+            _log.error("an approval does not follow from what is signed", why=unproved)
+        return SubAgentRun(call, agent, below, offered, now, unproved)
 
     async def _is_declared(self, ledger: Ledger, workspace: str, tool: str) -> bool:
         """Whether it is this sub-agent that the workspace knows by the tool's name, in whatever
@@ -192,7 +202,7 @@ class Delegator:
 def steps(one: SubAgentRun) -> Sequence[Effect[Never]]:
     """The next steps of a delegation."""
     call, below = one.call, one.below
-    if not call.is_clients or call.newer:
+    if not call.is_clients or call.newer or one.unproved:
         return ()
     if call.status is Status.APPROVED and call.flaw is None and not call.starts:
         started = e.ToolStarted(digest=call.digest, idempotency_key=str(call.ref))

@@ -135,7 +135,8 @@ class Executor:
         declared = await _declared(ledger, call)
         if call.newer or not self._can_run(call, declared):
             return ExecutorState(call, declared, await ledger.log.clock())
-        found, unproved = await self._look_up(call), await why_unproved(ledger, call)
+        found = await self._look_up(call)
+        unproved = await why_unproved(ledger, call, starts=True)
         if unproved:
             _log.error("an approval does not follow from what is signed", why=unproved)
         timed = call.valid_until is not None or call.stops
@@ -238,10 +239,11 @@ class Executor:
                 if _waited_s(seen, call.starts[-1]) < ACK_WAIT_S + self._hand_on_for_s:
                     why = f"{call.wish.tool} of that version is not here"
                     return [_hand_on(seen, call.starts[-1], why)]
-            elif (repeatable or not_done) and not seen.is_too_late:
+            elif (repeatable or not_done) and not seen.is_too_late and not seen.unproved:
                 return [seen.held or self._claim(call, looked_up=not_done)]
         unknown = seen.looked_up if isinstance(seen.looked_up, str) else ""
         asked = f"Its lookup cannot tell what became of it: {unknown}. " if unknown else ""
+        asked += f"It is not started again, since {seen.unproved}. " if seen.unproved else ""
         return [Append(call.end_slot, _in_doubt(call, asked))]
 
     def _claim(self, call: Call, *, looked_up: bool = False) -> Perform[ClaimedRun]:

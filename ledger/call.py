@@ -7,6 +7,7 @@ from operator import attrgetter
 from typing import Final, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ayes.ledger.keys import Signatures
 from ayes.ledger.lifecycle import LEADS_TO, Status
@@ -267,6 +268,13 @@ class Call(Struct, frozen=True):
             and self.gated.seq < self.decided.seq
         )
         return "people_were_asked" if decision.ground in _UNASKED and asked_before else None
+
+    def judged_by(self, signatures: Signatures) -> "Call":
+        """The call whose votes count if they are signed. Nobody votes there as a member of a group,
+        since what a provider said of it is signed by nobody.
+        """
+        people = replace(self.people, readings=None)
+        return replace(self, signatures=signatures, people=people)
 
     @property
     def wants_signed(self) -> bool:

@@ -14,8 +14,8 @@ with the key's id, an end in seconds since 1970 (0: none), and base64url without
 """
 
 import base64
+import re
 from collections.abc import Iterable
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Final, NamedTuple, Self
@@ -35,6 +35,10 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 #: The kind of a signature and the version of its text.
 _KIND: Final = "ed25519.1"
+#: An end of at most 12 digits is a time that `datetime` can be compared with.
+_WRITTEN: Final = re.compile(
+    re.escape(_KIND) + r"\.([0-9a-f]{16})\.(0|[1-9][0-9]{0,11})\.([A-Za-z0-9_-]{86})"
+)
 #: What stands before the 32 bytes of a public key of Ed25519 in a SubjectPublicKeyInfo (RFC 8410).
 _SPKI: Final = bytes.fromhex("302a300506032b6570032100")
 
@@ -66,12 +70,11 @@ class Signature(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Self | None:
         """Read a signature; None if it is not one, or written in another way than ours."""
-        with suppress(ValueError):
-            kind, version, key, until, signed = text.split(".")
-            found = cls(key, int(until), base64.urlsafe_b64decode(f"{signed}=="))
-            if f"{kind}.{version}" == _KIND and str(found) == text:
-                return found
-        return None
+        if (said := _WRITTEN.fullmatch(text)) is None:
+            return None
+        key, until, signed = said.groups()
+        found = cls(key, int(until), base64.urlsafe_b64decode(f"{signed}=="))
+        return found if str(found) == text else None
 
 
 def signed(key: SignerKey, digest: bytes, until: int = 0) -> str:

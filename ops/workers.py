@@ -39,7 +39,7 @@ from ayes.ledger.replica import ReadReplica
 from ayes.ledger.subscriptions import ACK_WAIT_S
 from ayes.ledger.trust import Trust
 from ayes.ops.broker.logins import Logins
-from ayes.schemas.errors import BadInput, BrokerAway, LogLost
+from ayes.schemas.errors import BrokerAway, LogLost
 from ayes.schemas.logs import get_logger
 
 if TYPE_CHECKING:
@@ -125,20 +125,6 @@ def durables(started: Sequence[tuple[str, Reaction[Any, Any]]]) -> list[str]:
     return [durable for _, reaction in started for durable in reaction.durables]
 
 
-async def trust_in(ledger: Ledger, trust: Trust | None) -> None:
-    """Judge signatures by a trust file from here on.
-
-    Raises:
-        BadInput: it is of another log.
-    """
-    if trust is not None and (log := await ledger.log.identity()) != trust.log:
-        raise BadInput(
-            f"the trust file is of the log {trust.log}, and this one is {log or 'empty'}. Name the "
-            "file of this log in [trust] of the settings."
-        )
-    ledger.trust = trust
-
-
 @asynccontextmanager
 async def working(
     started: Sequence[tuple[str, Reaction[Any, Any]]],
@@ -173,7 +159,7 @@ async def working(
             log = await stack.enter_async_context(connecting)
             log.declare = declare
             ledger = Ledger.on(log, role)
-            await trust_in(ledger, trust)
+            await ledger.trust_in(trust)
             is_whole = not log.connection.login.workspaces
             if replica is None and is_whole and not reaction.replaces:
                 # Every role may read everything, so one replica serves all.

@@ -131,6 +131,7 @@ from ayes.schemas.quorums import (
     everybody,
     is_among,
     is_group,
+    is_open,
     is_plain,
     lacking,
     needed,
@@ -611,7 +612,24 @@ class Policy(TomlModel):
             for number, stage in enumerate(rule.stages):
                 self._known(stage.voters, "rule", index, "stages", number, "voters")
             self._can_be_answered(rule, index)
+            self._can_be_signed(rule, index)
         return self
+
+    def _can_be_signed(self, rule: Rule, index: int) -> None:
+        """What a provider says of a group, and a calendar of who is on call, nobody signs."""
+        if not (rule.signed or self.all_signed) or rule.then != "ask":
+            return
+        also = (voter for one in rule.also for voter in one.voters)
+        later = (voter for one in rule.stages for voter in one.voters)
+        asked = self.people((*rule.voters, *also, *later, *rule.break_glass))
+        if (unsigned := next(filter(is_open, asked), None)) is not None:
+            raise mistake(
+                f"{unsigned!r} cannot be asked for signed votes: nobody signs who that is. Name "
+                "the people, or a group of [groups].",
+                "rule",
+                index,
+                "signed" if rule.signed else "voters",
+            )
 
     def people(self, voters: Iterable[str]) -> tuple[str, ...]:
         """Names and patterns, with groups replaced by their members."""

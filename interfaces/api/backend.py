@@ -189,7 +189,9 @@ class Backend:
 
     async def service(self, name: str) -> Ledger:
         """A connection that may request and run calls, as this author."""
-        return await self._logins.connection("service", name)
+        ledger = await self._logins.connection("service", name)
+        ledger.trust = self.reading.trust
+        return ledger
 
     async def recording(self) -> Ledger:
         """The console's own connection: it may record what providers say of groups, keep what

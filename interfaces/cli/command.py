@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, NoReturn, get_type_hints
 import typer
 
 from ayes.interfaces.cli.options import JsonOption, StoreOption, UrlOption
+from ayes.interfaces.cli.settings import trust_of
 from ayes.interfaces.cli.terminal import logs
 from ayes.interfaces.cli.terminal.output import (
     print_error,
@@ -73,7 +74,9 @@ class Session(_SessionOptions, _Printing):
     """The options of nearly every command: which broker, and whether the output is JSON."""
 
     def connect(self, role: str, name: str = "") -> AbstractAsyncContextManager[Ledger]:
-        return Ledger.connect(self.store, url=self.url, role=role, name=name)
+        # Who starts calls checks for himself what lets them run.
+        trust = trust_of(self.store, None) if role == "service" else None
+        return Ledger.connect(self.store, url=self.url, role=role, name=name, trust=trust)
 
     @asynccontextmanager
     async def as_reviewer(self, name: str) -> AsyncGenerator[Ledger]:

@@ -1,5 +1,6 @@
 """The command that lets people decide about calls of MCP servers' tools."""
 
+from contextlib import AsyncExitStack
 from importlib.util import find_spec
 from typing import Annotated, Final
 
@@ -11,7 +12,7 @@ from ayes.interfaces.cli.options import (
     http_address,
     option,
 )
-from ayes.interfaces.cli.settings import needed, settings_of
+from ayes.interfaces.cli.settings import needed, settings_of, trust_of
 from ayes.interfaces.cli.terminal.output import print_message
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.link_key import link_key as key_of_links
@@ -78,10 +79,9 @@ async def gateway(
     key = key_of_links(Store(session.store), link_key)
     from ayes.interfaces.mcp.server import http_app, opened, serve_stdio
 
-    async with (
-        session.connect("service") as ledger,
-        opened(said, ledger, key, die_with_parent()) as serving,
-    ):
+    async with session.connect("service") as ledger, AsyncExitStack() as running:
+        await ledger.trust_in(trust_of(session.store, settings))
+        serving = await running.enter_async_context(opened(said, ledger, key, die_with_parent()))
         if not http:
             await serve_stdio(serving)
             return

@@ -41,7 +41,7 @@ async def prove(
     ref, store = CallRef.parse(call), Store(session.store)
     files, key = SealFiles(store), read_key(store)
     async with session.connect("observer") as ledger:
-        ledger.trust = trust_of(session.store, settings)
+        await ledger.trust_in(trust_of(session.store, settings))
         made = await make(ledger, ref, files, key)
     if out is None:
         print_text(made.text().decode().removesuffix("\n"))

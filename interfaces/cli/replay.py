@@ -26,7 +26,6 @@ from ayes.ops.audit.verify import (
     queue_differences,
     rebuild,
 )
-from ayes.ops.workers import trust_in
 from ayes.projections import pending
 from ayes.projections.fold import ProjectedRow, Projection, ProjectionState
 from ayes.projections.pending import OPEN_APPROVALS
@@ -95,7 +94,7 @@ async def verified(session: Session, *, verify: bool, until: str | None) -> int:
     """Rebuild every projection and print a summary."""
     stop = read_until(until)
     async with session.connect("operator") as ledger:
-        await trust_in(ledger, trust_of(session.store, None))
+        await ledger.trust_in(trust_of(session.store, None))
         rebuilt = await rebuild(ledger, until=stop, verify=verify)
     if session.json:
         print_json(rebuilt)

@@ -1,11 +1,12 @@
 """The commands that serve those who do not read the log themselves."""
 
+from contextlib import AsyncExitStack
 from importlib.util import find_spec
 from typing import Annotated, Final
 
 from ayes.interfaces.cli.command import Session, command, commands
 from ayes.interfaces.cli.options import BehindTlsOption, SettingsOption, http_address, option
-from ayes.interfaces.cli.settings import needed, place_of, settings_of
+from ayes.interfaces.cli.settings import needed, place_of, settings_of, trust_of
 from ayes.interfaces.cli.terminal.output import print_message
 from ayes.ledger.nats.credentials import Store
 from ayes.ops.broker.accounts import READS
@@ -44,7 +45,9 @@ async def aap(
 
     check_reach("--http", host, has_tls=behind_tls, how="--behind-tls")
 
-    async with session.connect("service") as ledger, opened(said, ledger, made) as instances:
+    async with session.connect("service") as ledger, AsyncExitStack() as running:
+        await ledger.trust_in(trust_of(session.store, settings))
+        instances = await running.enter_async_context(opened(said, ledger, made))
         app = application(said, ledger, instances)
         print_message(f"The provider serves http://{host}:{port} until Ctrl-C.")
         await http_server.server(app, has_signals=True, host=host, port=port).serve()

@@ -32,7 +32,6 @@ from ayes.interfaces.console.rendering import navigation, readable, shown
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.trust import Trust
 from ayes.ops.broker.accounts import API
-from ayes.ops.workers import trust_in
 from ayes.schemas.errors import ApprovalsError
 
 _HERE: Final = Path(__file__).parent
@@ -141,7 +140,7 @@ async def console(
         store.path, archive=archive, link_key=link_key, on_removed=security.end_visits
     )
     async with opening as backend, AsyncExitStack() as running:
-        await trust_in(backend.reading, trust)
+        await backend.reading.trust_in(trust)
         if store.has_login(API):
             over_nats = keep_running("the API over NATS", partial(_over_nats, backend), ends=())
             await running.enter_async_context(_in_background(over_nats))

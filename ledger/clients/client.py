@@ -92,6 +92,7 @@ from ayes.schemas.errors import (
     BadFact,
     BadFile,
     BadId,
+    BadInput,
     BadSlot,
     BrokerAway,
     CallChanged,
@@ -213,6 +214,7 @@ class LedgerClient:
         role: str = "service",
         name: str = "",
         timeout_s: float | None = 3.0,
+        trust: Trust | None = None,
     ) -> AsyncGenerator[Self]:
         """Connect to the broker that runs from `store`, or to the one at `url`.
 
@@ -223,20 +225,47 @@ class LedgerClient:
                 docs/people.md.
             name: a name within the role, recorded as the author.
             timeout_s: how long to wait for a broker; None: as long as it takes.
+            trust: the trust file (`read_trust`), where votes are signed: what is started on this
+                connection then leads back to signed votes and policies (docs/keys.md).
 
         Raises:
             BrokerAway: no broker answered within `timeout_s`.
             BrokerRefused: the broker rejects these credentials.
+            BadInput: as of `trust_in`.
         """
         opened = JetStream.connect(store, url=url, role=role, name=name, timeout_s=timeout_s)
         async with opened as log:
-            yield cls.on(log, role, name)
+            ledger = cls.on(log, role, name)
+            await ledger.trust_in(trust)
+            yield ledger
 
     @classmethod
     def on(cls, log: EventLog, role: str, name: str = "") -> Self:
         """The ledger on a log that is open already; role and name as in `connect`."""
         kind, _, person = role.partition("-")
         return cls(log, e.Author(kind=kind, name=name or person or kind))
+
+    async def trust_in(self, trust: Trust | None) -> None:
+        """Judge signatures by a trust file from here on; None: judge none.
+
+        Raises:
+            BadInput: it is of another log, or a login with some workspaces cannot read whose keys
+                count.
+        """
+        if trust is None:
+            self.trust = None
+            return
+        if isinstance(self.log, JetStream) and self.log.connection.login.workspaces:
+            raise BadInput(
+                "a login with some workspaces cannot judge signatures, since it does not read "
+                "people's keys. Use one of the whole site, or omit [trust] from its settings."
+            )
+        if (log := await self.log.identity()) != trust.log:
+            raise BadInput(
+                f"the trust file is of the log {trust.log}, and this one is {log or 'empty'}. Name "
+                "the file of this log in [trust] of the settings."
+            )
+        self.trust = trust
 
     def reading_from(self, source: FactReader) -> Self:
         """The same ledger, but reading facts from `source`."""
@@ -662,7 +691,7 @@ class LedgerClient:
             return call
         keys = await self._keys_of(trust, must_include)
         bound = await self.bound(call, trust.log)
-        return replace(call, signatures=Signatures(bound, keys, is_wanted, decided))
+        return call.judged_by(Signatures(bound, keys, is_wanted, decided))
 
     async def with_signed(
         self, grants: Sequence[Grant], *, must_include: Slot | None = None

@@ -29,12 +29,17 @@ from ayes.schemas.errors import BadId, BadSlot
 from ayes.schemas.slots import KEYS, ORGANISATION, POLICY, ROOT, GrantRef, delegations, policies
 
 
-async def why_unproved(ledger: LedgerClient, call: Call, *, counts_budgets: bool = True) -> str:
+async def why_unproved(
+    ledger: LedgerClient, call: Call, *, counts_others: bool = True, starts: bool = False
+) -> str:
     """Why the approval of a call does not follow from the facts, where the trust file wants signed
     votes; empty if it does, and where it wants none.
 
     Args:
-        counts_budgets: whether the series of budgets are there, to be counted again.
+        counts_others: whether what other calls spent of budgets, and the calls of the thread, are
+            there to be counted again.
+        starts: whether the call is about to be started, so nothing counts that is signed with a key
+            that has ended by now. Otherwise, if it was started, that changes nothing.
     """
     decided, workspace, trust = call.decided, call.ref.workspace, ledger.trust
     if trust is None:
@@ -60,19 +65,19 @@ async def why_unproved(ledger: LedgerClient, call: Call, *, counts_budgets: bool
     call, tool = attributed(call, whence), await ledger.tool_of(call)
     keys = ledger.judged_keys(facts, trust)
     call = replace(call, people=people_of(facts))
+    until = decided.seq if call.starts and not starts else None
     versions = [one for one in facts if one.slot.tail[0] == POLICY]
     if call.gated is not None:
         bound = await ledger.bound(call, trust.log, versions)
-        signatures = Signatures(bound, keys, is_wanted=True, until=_until(call))
-        call = replace(call, signatures=signatures)
+        call = call.judged_by(Signatures(bound, keys, is_wanted=True, until=until))
     given = grants_of(one for one in facts if one.seq < decided.seq)
     grants = [one for one in given if one.ref in named]
-    signed = with_signatures(grants, keys, trust.log, _until(call))
+    signed = with_signatures(grants, keys, trust.log, until)
 
     async def by(those: Policies) -> Case:
         above = await ledger.with_classes(whence.chain, those)
         judged, past = classed(call, tool, above), None
-        if those.limit("calls_per_thread") is not None:
+        if counts_others and those.limit("calls_per_thread") is not None:
             calls = f"{ROOT}.{workspace}.{call.ref.thread}.call.*.requested"
             past = thread_usage(call, await ledger.read(calls, decided.slot))
         sums = sums_of(those, judged)
@@ -86,7 +91,7 @@ async def why_unproved(ledger: LedgerClient, call: Call, *, counts_budgets: bool
             budgets=await ledger.with_usage(
                 sums, judged, must_include=decided.slot, decided=decided
             )
-            if counts_budgets
+            if counts_others
             else sums,
             origin=replace(whence, chain=above),
             names_requester=names_requester,
@@ -119,9 +124,3 @@ def _grants_named(call: Call) -> tuple[GrantRef, ...]:
         return tuple(GrantRef.parse(f"{call.ref.workspace}/{one}") for one in call.approval.grants)
     except (BadId, BadSlot):
         return ()  # no gate names such grants
-
-
-def _until(call: Call) -> int | None:
-    """From which number of the log on the end of a key changes nothing of an approved call."""
-    assert call.decided
-    return call.decided.seq if call.starts else None

@@ -378,7 +378,7 @@ class Ledger(LedgerClient):
             raise AlreadyFilled(already_filled(known.starts[-1].slot, known.starts[-1]))
         if (flaw := known.flaw) is not None:
             raise NotOpen(f"{ref}: {FLAWS[flaw]}. It will not run.")
-        if why := await why_unproved(self, known):
+        if why := await why_unproved(self, known, starts=True):
             raise NotOpen(f"{ref}: {why}, and votes are signed here. It will not run.")
         return (
             known.claim_slot,

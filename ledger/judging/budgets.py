@@ -247,11 +247,12 @@ def as_found(one: Sum, facts: Sequence[Fact], call: Call, decided: Fact, argumen
     cost, own = one.cost(arguments), str(call.ref)
     if not cost:  # nothing is recorded of no amount, or of one that is not known
         return one
-    for at, fact in enumerate(one.used):
+    for fact in one.used:
         if isinstance(fact.event, e.BudgetUsed) and fact.event.call == own:
             spent = amount(fact.event.amount)
             if spent is not None and cost <= spent:
-                return replace(one, used=one.used[:at])
+                # By the order of the log: only a gate fills the places of a series in their order.
+                return replace(one, used=tuple(used for used in one.used if used.seq < fact.seq))
     return replace(one, is_recorded=False)
 
 

@@ -200,18 +200,18 @@ def delegated(delegations: Iterable[Delegation], call: Call, vote: Fact) -> bool
     return any(
         one.ref.giver == event.on_behalf_of
         and one.holds(reviewer, tool, vote.recorded_at, vote.seq)
-        and (event.verdict == "deny" or _is_signed(one, call, vote))
+        and (event.verdict == "deny" or _is_signed(one, call))
         for one in delegations
     )
 
 
-def _is_signed(one: Delegation, call: Call, vote: Fact) -> bool:
+def _is_signed(one: Delegation, call: Call) -> bool:
     """Whether its giver has signed a delegation, where votes are signed."""
     if not call.wants_signed or (known := call.signatures) is None:
         return True  # the gate says whether it counts
     signature = Signature.parse(one.delegated.signature)
     key = known.keys.get(one.ref.giver, signature.key) if signature is not None else None
-    if signature is None or key is None or not key.counts(one.given, vote.seq):
+    if signature is None or key is None or not key.counts(one.given, known.until):
         return False
     digest = delegation_digest(known.bound.log, one.ref, one.delegated)
     return not signature.until and key.public.verifies(signature.raw, digest)

@@ -17,6 +17,7 @@ from datetime import datetime
 from msgspec.structs import replace
 
 from ayes.ledger.call import Call
+from ayes.ledger.judging.on_call import begun
 from ayes.ledger.judging.verdict import Case, by_votes, of_four_eyes, question_of, verdict
 from ayes.schemas import events as e
 
@@ -47,6 +48,10 @@ def leads_back(call: Call, asked_by: Sequence[Case], counted_by: Sequence[Case])
         return f"no call runs on the ground {approved.ground!r}"
     if question is None:
         return "people were not asked about it"
+    if call.withdrawn is not None and call.withdrawn.seq < call.decided.seq:
+        return "it was withdrawn before"
+    if not _are_due(call):
+        return "others were asked whom its question does not ask, or not yet"
     if not any(_asks(one, question, now) for one in asked_by):
         return "no policy that was in force asked this question"
     found = [one for one in counted_by if _same(by_votes(one), approved)]
@@ -66,6 +71,20 @@ def _grants(case: Case, approved: e.Approved) -> bool:
     )
 
 
+def _are_due(call: Call) -> bool:
+    """Whether each stage before the decision began when it was due, as the question says."""
+    assert call.decided
+    stages = [one for one in call.escalated if one.seq < call.decided.seq]
+    for done, fact in enumerate(stages):
+        before = replace(call, escalated=tuple(stages[:done]))
+        stage, due = before.next_stage, before.due
+        if stage is None or due is None or fact.recorded_at < due:
+            return False
+        if not _same(begun(before, stage, (), fact.recorded_at), fact.event):
+            return False
+    return True
+
+
 def _unspent(cases: Iterable[Case]) -> str:
     """Of which budget nothing was taken for a call; empty if one of these lacks nothing."""
     lacking = [[one.budget.name for one in case.budgets if not one.is_recorded] for case in cases]
@@ -82,12 +101,10 @@ def _asks(case: Case, recorded: e.ApprovalRequested, now: datetime) -> bool:
     return bool(case.budgets) and any(_same(one, recorded) for one in stricter)
 
 
-def _same(one: e.Event | None, other: e.Event) -> bool:
+def _same(one: e.Event | None, other: e.Event | e.Carried) -> bool:
     """Whether two events say the same, whoever recorded them and when."""
     return type(one) is type(other) and all(
-        getattr(one, field) == getattr(other, field) for field in _said(other)
+        getattr(one, field) == getattr(other, field)
+        for field in other.__struct_fields__
+        if field not in _ENVELOPE
     )
-
-
-def _said(event: e.Event) -> Iterable[str]:
-    return (field for field in event.__struct_fields__ if field not in _ENVELOPE)

@@ -12,7 +12,7 @@ Nothing here reads a clock or the log, so the same case always gives the same re
 to the backtest of a policy and to the explanation of a call.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from datetime import datetime
 from typing import Final
 
@@ -325,7 +325,30 @@ def _question(case: Case, ruling: PolicyDecision) -> e.ApprovalRequested:
     title = case.tool.title(wish.arguments) if case.tool is not None else ""
     asking = replace(asking, chain=chain.links, undoing=_undoing(case), title=title)
     asking = replace(asking, signed=asking.signed or case.signed)
+    asking = of_named(asking) if asking.signed else asking
     return of_four_eyes(asking) if _governs(case.tool) else asking
+
+
+def of_named(asking: e.ApprovalRequested) -> e.ApprovalRequested:
+    """The question to people whom the policy names, and to no groups of a provider and nobody by a
+    calendar: what these say is signed by nobody.
+    """
+
+    def named[Q: e.Quorum | e.Stage](asked: Q) -> Q:
+        return replace(asked, voters=_named(asked.voters))
+
+    return replace(
+        asking,
+        voters=_named(asking.voters),
+        also=tuple(map(named, asking.also)),
+        besides=tuple(map(named, asking.besides)),
+        may_break_glass=_named(asking.may_break_glass),
+        stages=tuple(map(named, asking.stages)),
+    )
+
+
+def _named(voters: Iterable[str]) -> tuple[str, ...]:
+    return tuple(one for one in voters if not is_open(one))
 
 
 def of_four_eyes(asking: e.ApprovalRequested) -> e.ApprovalRequested:

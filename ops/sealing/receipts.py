@@ -79,7 +79,7 @@ async def judged(shown: Receipt, log: VerifierKey, trust: Trust | None) -> Prove
     is_wanted = trust is not None and trust.wants_signed(call.ref.workspace, seq)
     if not isinstance(_decision(call), e.Approved):
         return ProvedCall(call, is_wanted, "")
-    return ProvedCall(call, is_wanted, await why_unproved(ledger, call, counts_budgets=False))
+    return ProvedCall(call, is_wanted, await why_unproved(ledger, call, counts_others=False))
 
 
 async def _sealed(files: SealFiles, seq: int) -> str:
@@ -106,7 +106,7 @@ async def evidence(ledger: LedgerClient, ref: CallRef) -> tuple[Fact, ...]:
     rests_on = (policies(ref.workspace), policies(ORGANISATION), KEYS, *votes_rest_on(call))
     await reader.read(ref, *origin_slots(ref), tool, *rests_on)
     if isinstance(_decision(call), e.Approved):
-        await why_unproved(reader, call, counts_budgets=False)
+        await why_unproved(reader, call, counts_others=False)
     assert call.requested
     in_force = await ledger.policies(ref.workspace, before=call.requested.seq)
     versions = {

@@ -3,10 +3,15 @@
 import asyncio
 from uuid import uuid4
 
+import pytest
+from msgspec.structs import replace
 from until import recorded
 
 from ayes.interfaces.api.backend import Backend
 from ayes.interfaces.api.identity import Role, Visitor
+from ayes.ledger.seal import SignerKey
+from ayes.ledger.trust import Trust
+from ayes.schemas.errors import BadInput
 
 CALL = "shop/order-17/refund-1"
 PATH = f"/api/v1/calls/{CALL}"
@@ -44,6 +49,32 @@ async def test_a_service_requests_waits_runs_and_reports(shop, client):
     record = (await client.get(PATH)).json()
     started = next(one for one in record["facts"] if one["event"]["type"] == "ToolStarted")
     assert started["event"]["by"] == {"kind": "service", "name": "till"}
+
+
+async def test_a_claim_leads_back_to_signed_votes_where_they_are_wanted(shop, client):
+    """The console has the trust file, and the gate's login is in other hands: it says that people
+    approved, who signed nothing.
+    """
+    await approved(shop, client)
+    await shop.app.state.backend.reading.trust_in(await trust_of(shop))
+    answer = await client.post(f"{PATH}/claim", json={"claim": str(uuid4())})
+    assert (answer.status_code, answer.json()["type"]) == (409, "urn:ayes:error:NotOpen")
+    assert "and votes are signed here. It will not run." in answer.json()["detail"]
+
+
+async def test_a_login_with_some_workspaces_judges_no_signatures(shop, monkeypatch):
+    """It does not read whose keys count, so it could start nothing: it is told so at once."""
+    connection = shop.service.log.connection
+    monkeypatch.setattr(connection, "login", replace(connection.login, workspaces=("shop",)))
+    with pytest.raises(BadInput, match="cannot judge signatures, since it does not read people's"):
+        await shop.service.trust_in(await trust_of(shop))
+    assert shop.service.trust is None
+
+
+async def trust_of(shop):
+    log = await shop.service.log.identity()
+    trust = {"log": log, "roots": [str(SignerKey("board").public)], "signed_since": {"shop": 1}}
+    return Trust.model_validate(trust)
 
 
 async def test_a_requester_says_how_long_they_wait(shop, client):

@@ -98,11 +98,15 @@ def verified(receipt: Path, *words: object) -> tuple[int, str]:
     return ended.code, ended.out + ended.err
 
 
-def test_workers_refuse_a_trust_file_of_another_log(tmp_path):
+def test_whoever_starts_calls_refuses_a_trust_file_of_another_log(tmp_path):
     key = SignerKey("board-1").public
+    call = CallRef("shop", "t", "c")
     with program.shop(tmp_path, rule("money", "ask", tools="pay"), ("pay",)) as store:
-        pass
-    (store / "ayes-trust.toml").write_text(f'log = "{"0" * 32}"\nroots = ["{key}"]\n')
-    (store / "ayes.toml").write_text("[trust]\n")
+        ask(store, call)
+        (store / "ayes-trust.toml").write_text(f'log = "{"0" * 32}"\nroots = ["{key}"]\n')
+        (store / "ayes.toml").write_text("[trust]\n")
+        for words in (("start", call), ("finish", call, "--output", "x")):
+            refused = approvals(*words, store=store)
+            assert (refused.code, "the trust file is of the log 0000" in refused.err) == (2, True)
     refused = approvals("up", "--workers", "gate", "--no-console", store=store)
     assert "the trust file is of the log 00000000000000000000000000000000" in refused.err
