@@ -23,7 +23,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -259,13 +259,16 @@ _ARGUMENTS: Final = (
 
 
 @asynccontextmanager
-async def at_work(store: Path, **variables: str) -> AsyncGenerator[int]:
-    """Gate and executor at work, in one process of their own, with these variables; its id."""
+async def at_work(
+    store: Path, kinds: Sequence[str] = ("gate", "executor"), **variables: str
+) -> AsyncGenerator[int]:
+    """Workers of these kinds, in one process of their own, with these variables; its id."""
+    tools = ("--tools", f"{__spec__.name}:TOOLS", "-w", WORKSPACE) if "executor" in kinds else ()
     log = store.with_suffix(".log")
     with log.open("ab") as words:
         process = await asyncio.create_subprocess_exec(
-            *(str(Path(sys.executable).with_name("ayes")), "work", "gate", "executor", "--json"),
-            *("--tools", f"{__spec__.name}:TOOLS", "-w", WORKSPACE, "--store", str(store)),
+            *(str(Path(sys.executable).with_name("ayes")), "work", *kinds, "--json"),
+            *(*tools, "--store", str(store)),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=words,
@@ -275,7 +278,7 @@ async def at_work(store: Path, **variables: str) -> AsyncGenerator[int]:
     try:
         assert process.stdout
         if not await process.stdout.readline():
-            raise AssertionError(f"gate and executor do not start: {log.read_text()}")
+            raise AssertionError(f"{', '.join(kinds)} do not start: {log.read_text()}")
         yield process.pid
     finally:
         if process.returncode is None:

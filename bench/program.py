@@ -27,6 +27,7 @@ from bench import (
     policy,
     replay,
     scoped,
+    signed,
     start,
     traces,
 )
@@ -55,6 +56,7 @@ NAMED: Final = {
     traces.WORKLOAD: traces.measure,
     following.WORKLOAD: following.measure,
     scoped.WORKLOAD: scoped.measure,
+    signed.WORKLOAD: signed.measure,
 }
 
 
