@@ -689,8 +689,9 @@ class LedgerClient:
         is_wanted = trust.wants_signed(call.ref.workspace, decided)
         if not (call.votes and (call.wants_signed or is_wanted)):
             return call
-        keys = await self._keys_of(trust, must_include)
-        bound = await self.bound(call, trust.log)
+        keys, bound = await asyncio.gather(
+            self._keys_of(trust, must_include), self.bound(call, trust.log)
+        )
         return call.judged_by(Signatures(bound, keys, is_wanted, decided))
 
     async def with_signed(
@@ -724,25 +725,24 @@ class LedgerClient:
         trusts = self.trust is not None and self.trust.wants_signed(call.ref.workspace)
         return call.wants_signed or trusts
 
-    async def bound(self, call: Call, log: str, versions: Sequence[Fact] | None = None) -> Bound:
+    async def bound(self, call: Call, log: str) -> Bound:
         """What signed votes on a call that people were asked about are bound to.
 
         Args:
             log: its identity.
-            versions: those of the policies that are known; None: they are read.
         """
+        policy, asked = await asyncio.gather(
+            self.reading.read(_policy_named(call).subject), self.asked(call)
+        )
+        return bound_to(call, log, policy, *asked)
+
+    async def asked(self, call: Call) -> tuple[str, str]:
+        """The SHA-256 of the request and of the question of a call, as the log has them."""
         assert call.requested
         assert call.gated
-        asking, policy = call.approval_request, ""
-        if asking is not None and asking.policy_version:
-            owner = ORGANISATION if asking.organisation else call.ref.workspace
-            slot = policy_slot(owner, asking.policy_version)
-            known = await self.reading.read(slot.subject) if versions is None else versions
-            applied = next((one.event for one in known if one.slot == slot), None)
-            policy = text_digest(applied.text) if isinstance(applied, e.PolicyApplied) else ""
         raw = await asyncio.gather(*(self.log.at(one.seq) for one in (call.requested, call.gated)))
         requested, gated = (sha256(one.data if one is not None else b"").hexdigest() for one in raw)
-        return Bound(log, requested, gated, policy)
+        return requested, gated
 
     async def with_origin(self, call: Call) -> Call:
         """The call with the requester, agent and labels that its request leaves to its thread."""
@@ -938,3 +938,25 @@ def same_content(event: object, wanted: e.Event) -> bool:
     event, wanted = by_digest(event), by_digest(wanted)
     own = [name for name in wanted.__struct_fields__ if name not in e.Event.__struct_fields__]
     return all(getattr(event, name) == getattr(wanted, name) for name in own)
+
+
+def bound_to(call: Call, log: str, facts: Iterable[Fact], requested: str, gated: str) -> Bound:
+    """What signed votes on a call are bound to.
+
+    Args:
+        log: its identity.
+        facts: the version of the policy that the question names is among them.
+        requested, gated: as of `LedgerClient.asked`.
+    """
+    named = _policy_named(call)
+    applied = next((one.event for one in facts if one.slot == named), None)
+    policy = text_digest(applied.text) if isinstance(applied, e.PolicyApplied) else ""
+    return Bound(log, requested, gated, policy)
+
+
+def _policy_named(call: Call) -> Slot:
+    """The version of the policy that the question names; of none it names, a version 0."""
+    asking = call.approval_request
+    is_organisations = asking is not None and asking.organisation
+    version = asking.policy_version if asking is not None else 0
+    return policy_slot(ORGANISATION if is_organisations else call.ref.workspace, version)

@@ -8,6 +8,7 @@ credentials fill it. An event that cannot count is refused here before it is rec
 applies the same rules when it counts the votes (`votes.py`).
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
@@ -220,8 +221,8 @@ class Reviewer:
         """
         if (key := self._own_key()) is None:
             return vote
-        until = await self._signed_until()
-        bound = await self._ledger.bound(call, key.public.name.partition("/")[2])
+        log = key.public.name.partition("/")[2]
+        until, bound = await asyncio.gather(self._signed_until(), self._ledger.bound(call, log))
         digest = vote_digest(bound, call.ref, call.wish, self.name, vote, until)
         return msgspec.structs.replace(vote, signature=signed(key, digest, until))
 
