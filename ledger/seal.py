@@ -256,17 +256,17 @@ class Checkpoint(NamedTuple):
 
     @classmethod
     def parse(cls, note: str) -> Self:
-        """Read a note without its signatures.
+        """Read a signed note, whoever has signed it.
 
         Raises:
             BadInput: it is not a checkpoint, or it is not written as C2SP says.
         """
-        text = note.rpartition("\n\n")[0] + "\n"
         try:
+            text, _ = _parts(note)
             origin, size, root, _ = text.split("\n")
             found = cls(origin, int(size), base64.b64decode(root))
         except ValueError:
-            found = None
+            found, text = None, ""
         if found is None or found.text != text or len(found.root) != HASH or found.size < 0:
             raise BadInput("it is not a checkpoint (c2sp.org/tlog-checkpoint).")
         return found
@@ -275,6 +275,8 @@ class Checkpoint(NamedTuple):
 #: The first byte of a key: of a log, or of a witness.
 _ED25519: Final = 1
 _COSIGNATURE: Final = 4
+#: The bytes of a key's number in a line of a note.
+_NUMBER: Final = 4
 
 
 def _ed25519() -> ModuleType:
@@ -321,23 +323,29 @@ class VerifierKey(NamedTuple):
 
     def signed(self, note: str) -> bool:
         """Whether this key has signed the note. Signatures of others do not matter; a wrong one
-        with the name and number of this key does.
+        with the name and number of this key does. Nobody has signed what is not a note.
         """
-        found = self.lines(note)
-        return bool(found) and all(self._verifies(one, note) for one in found.values())
+        try:
+            text, lines = _parts(note)
+        except ValueError:
+            return False
+        found = self.lines("\n".join(lines))
+        return bool(found) and all(self._verifies(one, text) for one in found.values())
 
-    def lines(self, note: str) -> dict[str, bytes]:
-        """The lines of a note that have the name and number of this key, and their signatures."""
-        head, found = f"\N{EM DASH} {self.name} ", dict[str, bytes]()
-        for line in note.rpartition("\n\n")[2].split("\n"):
+    def lines(self, signatures: str) -> dict[str, bytes]:
+        """The lines with the name and number of this key among those of a note, and what is
+        signed in them.
+        """
+        found = dict[str, bytes]()
+        for line in signatures.split("\n"):
             with suppress(ValueError):
-                raw = base64.b64decode(line.removeprefix(head), validate=True)
-                if line.startswith(head) and raw[:4] == self.id:
+                name, raw = _signature(line)
+                if name == self.name and raw[:4] == self.id:
                     found[f"{line}\n"] = raw[4:]
         return found
 
-    def _verifies(self, signature: bytes, note: str) -> bool:
-        return self.verifies(signature, _text_of(note))
+    def _verifies(self, signature: bytes, text: str) -> bool:
+        return self.verifies(signature, text.encode())
 
     def verifies(self, signature: bytes, data: bytes) -> bool:
         """Whether it is this key's signature of the data."""
@@ -362,13 +370,13 @@ class WitnessKey(VerifierKey):
         """When this key has signed the note; None if it has not."""
         if not self.signed(note):
             return None
-        time = max(one[:8] for one in self.lines(note).values())
+        time = max(one[:8] for one in self.lines(signatures_of(note)).values())
         with suppress(OverflowError, ValueError, OSError):  # a time that no calendar has
             return datetime.fromtimestamp(int.from_bytes(time), UTC)
         return None
 
-    def _verifies(self, signature: bytes, note: str) -> bool:
-        return self.verifies(signature[8:], _cosigned(signature[:8], _text_of(note)))
+    def _verifies(self, signature: bytes, text: str) -> bool:
+        return self.verifies(signature[8:], _cosigned(signature[:8], text.encode()))
 
 
 class WitnessPolicy(NamedTuple):
@@ -411,9 +419,38 @@ class WitnessPolicy(NamedTuple):
         return cls(tuple(witnesses), quorum)
 
 
-def _text_of(note: str) -> bytes:
-    """What the signatures of a note are for."""
-    return f"{note.rpartition('\n\n')[0]}\n".encode()
+def signatures_of(note: str) -> str:
+    """The lines with the signatures of a note."""
+    return note.rpartition("\n\n")[2]
+
+
+def _parts(note: str) -> tuple[str, list[str]]:
+    """The text of a note, and the lines with its signatures.
+
+    Raises:
+        ValueError: it is not written as c2sp.org/signed-note says, or has a line twice.
+    """
+    text, _, signatures = note.rpartition("\n\n")
+    *lines, rest = signatures.split("\n")
+    if not lines or rest or len({*lines}) < len(lines):
+        raise ValueError
+    for line in lines:
+        _signature(line)
+    return f"{text}\n", lines
+
+
+def _signature(line: str) -> tuple[str, bytes]:
+    """The name of a key in a line of a note, and the key's number with what is signed.
+
+    Raises:
+        ValueError: it is not such a line.
+    """
+    dash, name, text = line.split(" ")
+    raw = base64.b64decode(text, validate=True)
+    is_name = name and "+" not in name
+    if dash != "\N{EM DASH}" or not is_name or len(raw) <= _NUMBER or _base64(raw) != text:
+        raise ValueError
+    return name, raw
 
 
 def _cosigned(time: bytes, text: bytes) -> bytes:

@@ -26,6 +26,7 @@ from ayes.ledger.seal import (
     MerkleTree,
     VerifierKey,
     is_consistent,
+    signatures_of,
 )
 from ayes.ops.key_files import named_key, write_key
 from ayes.schemas.errors import BadInput
@@ -119,7 +120,7 @@ class Cosigner:
             old, proof, note = _parsed(body)
             checkpoint = Checkpoint.parse(note)
         except (BadInput, ValueError):
-            return Reply(HTTPStatus.BAD_REQUEST, "it is not a request of tlog-witness.\n")
+            return Reply(HTTPStatus.BAD_REQUEST, "it is not a tlog-witness request.\n")
         if (log := self._logs.get(checkpoint.origin)) is None:
             return Reply(HTTPStatus.NOT_FOUND, "this log is not known here.\n")
         if not log.signed(note):
@@ -134,7 +135,7 @@ class Cosigner:
             refusal = _refusal(before.checkpoint, old, checkpoint, proof)
             if refusal is not None:
                 return before
-            return LastSigned(f"{checkpoint.text}\n{''.join(log.lines(note))}{line}")
+            return LastSigned(f"{checkpoint.text}\n{''.join(log.lines(signatures_of(note)))}{line}")
 
         self._file(_hashed(log.name)).change(advance)
         if refusal is None:

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from ayes.consumers.webhooks.endpoints import Endpoint
 from ayes.consumers.webhooks.requests import HttpAnswer, Sender
-from ayes.ledger.seal import Proofs, WitnessKey, WitnessPolicy
+from ayes.ledger.seal import Proofs, WitnessKey, WitnessPolicy, signatures_of
 from ayes.ops.sealing.cosigning import request_of
 from ayes.schemas.backoff import Backoff
 from ayes.schemas.errors import BadFile, BadInput
@@ -95,7 +95,7 @@ class AskedWitness:
             allow_private=settings.allow_private,
             timeout_s=_TIMEOUT_S,
         )
-        line = "".join(self.key.lines(note)) if self.key.signed(note) else ""
+        line = "".join(self.key.lines(signatures_of(note))) if self.key.signed(note) else ""
         #: The size that it signed last, as far as is known.
         self.size = size if line else 0
         #: Its line for a checkpoint of the size before.
@@ -116,7 +116,7 @@ class AskedWitness:
                 answer = await self._ask(note, proofs)
             except BadFile as problem:  # without its tiles there is no proof
                 answer = HttpAnswer(why=str(problem))
-            line = "".join(self.key.lines(f"\n\n{answer.text}"))
+            line = "".join(self.key.lines(answer.text))
             if not answer.why and self.key.signed(note + line):
                 self.size, self._pauses = proofs.size, PAUSES.pauses()
                 self._line = (proofs.size, line)

@@ -225,7 +225,39 @@ def test_a_wrong_signature_of_a_known_key_is_not_mended_by_a_right_one():
 )
 def test_a_checkpoint_has_one_form(text):
     with pytest.raises(BadInput, match="not a checkpoint"):
-        Checkpoint.parse(f"{text}\n")
+        Checkpoint.parse(f"{text}\n{KEY._line(bytes(64))}")
+
+
+def other_notes(note: str) -> dict[str, str]:
+    """A note in forms that c2sp.org/signed-note does not have."""
+    head, _, line = note.rpartition("\n\n")
+    name, signed = line.split(" ")[1:]
+    return {
+        "no signature": f"{head}\n\n",
+        "no line feed at the end": note[:-1],
+        "a blank line at the end": f"{note}\n",
+        "a line twice": note + line,
+        "a line that is no signature": f"{note}signed by nobody\n",
+        "a signature of nobody": f"{note}\N{EM DASH}  {signed}",
+        "a signature of a key with a plus": f"{note}\N{EM DASH} a+b {signed}",
+        "another dash": f"{note}- {name} {signed}",
+        "a number alone": f"{note}\N{EM DASH} w AAAAAA==\n",
+        "base64 with other last bits": f"{note}\N{EM DASH} w AAAAAAB=\n",
+        "base64 without its end": f"{note}\N{EM DASH} w AAAAAAA\n",
+        "words after it": f"{note}\N{EM DASH} w AAAAAAA= today\n",
+        "a carriage return": note.replace("\n", "\r\n"),
+    }
+
+
+def test_a_note_has_one_form_but_for_the_signatures_of_others():
+    note = KEY.note(Checkpoint(ORIGIN, 257, bytes(range(32))))
+    other = f"{note}\N{EM DASH} w AAAAAAA=\n"
+    assert KEY.public.signed(other)
+    assert Checkpoint.parse(other) == Checkpoint.parse(note)
+    for name, one in other_notes(note).items():
+        assert not KEY.public.signed(one), name
+        with pytest.raises(BadInput, match="not a checkpoint"):
+            Checkpoint.parse(one)
 
 
 @pytest.mark.parametrize("text", ["", "a+b", "log+00000000+AQ==", str(KEY), f"{KEY.public}="])

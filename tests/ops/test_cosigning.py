@@ -31,6 +31,9 @@ WITNESS = CosignerKey("witness.example.org/w1", bytes(range(1, 33)))
 AT = datetime(2026, 11, 27, 8, 30, 15, tzinfo=UTC)
 
 
+NO_REQUEST = "it is not a tlog-witness request"
+
+
 class Tree:
     """A log of some facts; the facts of another text are others from `fork` on."""
 
@@ -89,14 +92,22 @@ def wrong(tree: Tree) -> bytes:
         (unsigned(Tree(400), 300), 403, "not signed with the key"),
         (Tree(400).request(300) + wrong(Tree(300)), 403, "not signed with the key"),
         (request_of(0, [], SignerKey("x").note(Checkpoint("x", 0, bytes(32)))), 404, "not known"),
-        (b"", 400, "not a request"),
-        (b"old 0\n\n", 400, "not a request"),
-        (b"\xff" + Tree(400).request(300), 400, "not a request"),
-        (b"old 0300" + Tree(400).request(300)[7:], 400, "not a request"),
-        (b"old -1" + Tree(400).request(300)[7:], 400, "not a request"),
-        (Tree(400).request(300)[:-1], 400, "not a request"),
-        (request_of(300, [bytes(31)], KEY.note(Tree(400).checkpoint)), 400, "not a request"),
-        (request_of(300, [bytes(32)] * 64, KEY.note(Tree(400).checkpoint)), 400, "not a request"),
+        (b"", 400, NO_REQUEST),
+        (b"old 0\n\n", 400, NO_REQUEST),
+        (b"\xff" + Tree(400).request(300), 400, NO_REQUEST),
+        (b"old 0300" + Tree(400).request(300)[7:], 400, NO_REQUEST),
+        (b"old -1" + Tree(400).request(300)[7:], 400, NO_REQUEST),
+        (Tree(400).request(300)[:-1], 400, NO_REQUEST),
+        (
+            request_of(300, [bytes(31)], KEY.note(Tree(400).checkpoint)),
+            400,
+            "not a tlog-witness request",
+        ),
+        (
+            request_of(300, [bytes(32)] * 64, KEY.note(Tree(400).checkpoint)),
+            400,
+            "not a tlog-witness request",
+        ),
     ],
 )
 def test_what_a_witness_refuses_changes_nothing(tmp_path, body, status, text):
