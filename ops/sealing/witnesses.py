@@ -5,6 +5,7 @@ again. One that signed what this log does not continue shows that the log has ch
 """
 
 import asyncio
+import re
 from http import HTTPStatus
 from typing import Annotated, Final
 from urllib.parse import urlsplit
@@ -24,6 +25,8 @@ _log: Final = get_logger("ayes.ops.sealing.witnesses")
 
 #: How long a checkpoint waits for an answer.
 _TIMEOUT_S: Final = 5.0
+#: A number of facts.
+_SIZE: Final = re.compile("0|[1-9][0-9]{0,18}")
 #: The pauses before a witness that did not sign is asked again.
 PAUSES: Final = Backoff(1.0, 60.0)
 
@@ -66,6 +69,8 @@ class SealSettings(TomlModel):
     def _can_be_met(self) -> "SealSettings":
         if len({WitnessKey.parse(one.key).public for one in self.witnesses}) < len(self.witnesses):
             raise mistake("two witnesses have the same key.", "witness")
+        if len({WitnessKey.parse(one.key).name for one in self.witnesses}) < len(self.witnesses):
+            raise mistake("two witnesses have the same name.", "witness")
         if self.quorum > len(self.witnesses):
             raise mistake(f"quorum is above the number of witnesses, {len(self.witnesses)}.")
         return self
@@ -126,11 +131,22 @@ class AskedWitness:
 
     async def _ask(self, note: str, proofs: Proofs) -> HttpAnswer:
         """Ask it, and once more if it has signed another size than is known."""
-        answer = await self._send(min(self.size, proofs.size), note, proofs)
-        if answer.status == HTTPStatus.CONFLICT and answer.text.strip().isdecimal():
-            self.size = int(answer.text)
-            if self.size <= proofs.size:
-                return await self._send(self.size, note, proofs)
+        self.contradicts = False
+        old = min(self.size, proofs.size)
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                answer = await self._send(old, note, proofs)
+                size = _signed_size(answer)
+                if size is not None and size != old:
+                    self.size = size
+                    if size <= proofs.size:
+                        old = size
+                        answer = await self._send(old, note, proofs)
+        except TimeoutError:
+            return HttpAnswer(why=f"it did not answer within {_TIMEOUT_S:g} s")
+        # A conflict about this very size: what it signed has another root.
+        is_other = answer.status == HTTPStatus.CONFLICT and _signed_size(answer) in {None, old}
+        self.contradicts = is_other or answer.status == HTTPStatus.UNPROCESSABLE_ENTITY
         return answer
 
     async def _send(self, old: int, note: str, proofs: Proofs) -> HttpAnswer:
@@ -139,7 +155,6 @@ class AskedWitness:
         return await self._sender.send(self._endpoint, {"Content-Type": "text/plain"}, content)
 
     def _refused(self, answer: HttpAnswer) -> None:
-        self.contradicts = answer.status == HTTPStatus.UNPROCESSABLE_ENTITY
         again_s = next(self._pauses)
         self._again_at = asyncio.get_running_loop().time() + again_s
         why = answer.why.replace("--allow-private", "allow_private = true")
@@ -149,3 +164,10 @@ class AskedWitness:
             problem=f"{why}: {answer.text[:200]}".strip(": \n") or "it signs with another key",
             again_s=again_s,
         )
+
+
+def _signed_size(answer: HttpAnswer) -> int | None:
+    """The size that a witness says it has signed, where that is not the one it was told."""
+    text = answer.text.removesuffix("\n")
+    is_size = answer.status == HTTPStatus.CONFLICT and _SIZE.fullmatch(text)
+    return int(text) if is_size else None

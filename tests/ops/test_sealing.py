@@ -24,16 +24,17 @@ from sections import section, settings_file
 from until import until
 from witnessing import WitnessServer
 
+from ayes.consumers.webhooks.requests import HttpAnswer
 from ayes.ledger.log import RawMessage, identity_of
 from ayes.ledger.nats.credentials import Store
-from ayes.ledger.seal import Checkpoint, CosignerKey, SignerKey
+from ayes.ledger.seal import Checkpoint, CosignerKey, Proofs, SignerKey
 from ayes.ops.sealing import files as seal_files
 from ayes.ops.sealing import sealer as sealing
 from ayes.ops.sealing import witnesses
 from ayes.ops.sealing.files import SealFiles, read_key
 from ayes.ops.sealing.sealer import Sealer
 from ayes.ops.sealing.verify import difference
-from ayes.ops.sealing.witnesses import SealSettings
+from ayes.ops.sealing.witnesses import AskedWitness, SealSettings, WitnessSettings
 from ayes.schemas import events as e
 from ayes.schemas.backoff import Backoff
 from ayes.schemas.errors import BadFile, BadInput, Distrusted, LogDamaged
@@ -240,6 +241,75 @@ def test_the_settings_of_witnesses_are_checked(tmp_path, said, why):
     keys = "\n".join(f"{name} = {value!r}" for name, value in one.items())
     with pytest.raises(BadFile, match=why):
         section("seal", tmp_path, f"[seal]\n{quorum}[[seal.witness]]\n{keys}")
+
+
+def test_no_two_witnesses_have_one_name(tmp_path):
+    """By their names the reports say who has signed."""
+    keys = [CosignerKey("w", bytes([n] * 32)).public for n in (1, 2)]
+    witness = "".join(
+        f'[[seal.witness]]\nkey = "{one}"\nurl = "https://w.example"\n' for one in keys
+    )
+    with pytest.raises(BadFile, match="two witnesses have the same name"):
+        section("seal", tmp_path, f"[seal]\n{witness}")
+
+
+class Answers:
+    """A witness that gives these answers, each after a time."""
+
+    def __init__(self, *answers: HttpAnswer, after_s: float = 0.0) -> None:
+        self.left, self._after_s = list(answers), after_s
+        self.asked = list[str]()
+
+    async def send(self, _endpoint: object, _headers: object, content: bytes) -> HttpAnswer:
+        self.asked.append(content.decode().partition("\n")[0])
+        await asyncio.sleep(self._after_s)
+        return self.left.pop(0)
+
+
+async def asked_once(store: Path, answers: Answers) -> AskedWitness:
+    """A witness that was asked to sign a log of 300 facts, of which it has signed 200."""
+    await seal(facts(300), store, 300)
+    it = AskedWitness(
+        WitnessSettings(key=str(CosignerKey("w").public), url="https://w.example"),
+        answers,  # type: ignore[arg-type]
+        "",
+        0,
+    )
+    it.size = 200
+    files = SealFiles(Store(store))
+    assert not await it.sign(files.note(), Proofs(300, files.tile))
+    return it
+
+
+@pytest.mark.parametrize(
+    ("texts", "asked", "contradicts"),
+    [
+        (["200\n"], ["old 200"], True),
+        (["two hundred\n"], ["old 200"], True),
+        (["0200\n"], ["old 200"], True),
+        (["9" * 4000], ["old 200"], True),
+        (["100\n", "100\n"], ["old 200", "old 100"], True),
+        (["100\n", "no size"], ["old 200", "old 100"], True),
+        (["100\n", "250\n"], ["old 200", "old 100"], False),
+        (["301\n"], ["old 200"], False),
+    ],
+)
+async def test_a_conflict_about_the_size_that_was_named_is_a_contradiction(
+    tmp_path, texts, asked, contradicts
+):
+    """The witness has signed so many facts, and not these. Another size may be asked for again."""
+    answers = Answers(*(HttpAnswer(status=409, why="HTTP 409", text=one) for one in texts))
+    it = await asked_once(tmp_path, answers)
+    assert (answers.asked, it.contradicts) == (asked, contradicts)
+
+
+async def test_a_checkpoint_waits_for_a_witness_once(tmp_path, monkeypatch):
+    """For both requests together, if it is asked again with another size."""
+    monkeypatch.setattr(witnesses, "_TIMEOUT_S", 0.3)
+    conflict = HttpAnswer(status=409, why="HTTP 409", text="100\n")
+    answers = Answers(conflict, conflict, after_s=0.2)
+    it = await asked_once(tmp_path, answers)
+    assert (len(answers.asked), len(answers.left), it.contradicts) == (2, 1, False)
 
 
 class Killed(Exception):
