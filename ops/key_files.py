@@ -4,10 +4,11 @@ ana.key                the key with which Ana signs votes, in her store, or wher
 """
 
 import os
+import tempfile
 from pathlib import Path
 from typing import Final
 
-from ayes.ledger.nats.credentials import Store, open_own, read_private
+from ayes.ledger.nats.credentials import Store, read_private
 from ayes.ledger.seal import PrivateKey, SignerKey
 from ayes.schemas.errors import BadFile, BadInput
 from ayes.schemas.files import is_there
@@ -17,16 +18,27 @@ VARIABLE: Final = "AYES_KEY"
 
 
 def write_key(file: Path, key: PrivateKey) -> None:
-    """Write a key into a new file.
+    """Write a key into a new file, whole or not at all.
 
     Raises:
         FileExistsError: there is a file already.
+        OSError: it cannot be written.
     """
-    made = open_own(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-    with os.fdopen(made, "w") as content:
-        content.write(f"{key}\n")
-        content.flush()
-        os.fsync(content.fileno())
+    # mkstemp's files are 0600 from the first moment on.
+    handle, name = tempfile.mkstemp(prefix=f".{file.name}-", dir=file.parent)
+    try:
+        with os.fdopen(handle, "w") as content:
+            content.write(f"{key}\n")
+            content.flush()
+            os.fsync(content.fileno())
+        os.link(name, file)  # unlike a rename, it replaces nothing
+    finally:
+        Path(name).unlink(missing_ok=True)
+    folder = os.open(file.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def new_file(file: Path, key: SignerKey) -> None:

@@ -44,7 +44,7 @@ def make_key(store: Store, origin: str) -> SignerKey:
     """Make the key of a store.
 
     Raises:
-        BadInput: there is one already.
+        BadInput: there is one already, or it cannot be written.
     """
     key, file = SignerKey(origin), store.path / KEY
     try:
@@ -54,6 +54,8 @@ def make_key(store: Store, origin: str) -> SignerKey:
             f"{file} is there already. To begin another seal, move it away together with "
             f"{store.path / 'seal'}, and keep both: they prove what was sealed until then."
         ) from None
+    except OSError as problem:
+        raise BadInput(f"{file} cannot be written: {problem.strerror}.") from None
     return key
 
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import base64
+import errno
+import os
 import re
 import shutil
 import socket
@@ -31,7 +33,7 @@ from ayes.ledger.seal import Checkpoint, CosignerKey, Proofs, SignerKey
 from ayes.ops.sealing import files as seal_files
 from ayes.ops.sealing import sealer as sealing
 from ayes.ops.sealing import witnesses
-from ayes.ops.sealing.files import SealFiles, read_key
+from ayes.ops.sealing.files import SealFiles, make_key, read_key
 from ayes.ops.sealing.sealer import Sealer
 from ayes.ops.sealing.verify import difference
 from ayes.ops.sealing.witnesses import AskedWitness, SealSettings, WitnessSettings
@@ -518,6 +520,24 @@ def test_a_key_is_private_and_whole(tmp_path, content, mode, why):
         file.chmod(mode)
     with pytest.raises(BadInput, match=why):
         read_key(Store(tmp_path))
+
+
+def test_a_key_that_could_not_be_written_is_not_there(tmp_path, monkeypatch):
+    """So it can be made once there is room again, and no other key is ever replaced."""
+
+    def full(_file: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as filling:
+        filling.setattr(os, "fsync", full)
+        with pytest.raises(BadInput, match=r"seal.key cannot be written: No space left"):
+            make_key(Store(tmp_path), "log")
+    assert [*tmp_path.iterdir()] == []
+    key = make_key(Store(tmp_path), "log")
+    with pytest.raises(BadInput, match="is there already"):
+        make_key(Store(tmp_path), "log")
+    assert str(read_key(Store(tmp_path))) == str(key)
+    assert [file.name for file in tmp_path.iterdir()] == ["seal.key"]
 
 
 OTHER = str(CosignerKey("w2").public)
