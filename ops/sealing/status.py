@@ -79,9 +79,9 @@ class SealStatus(Struct, frozen=True):
             )
         elif self.quorum and self.unwitnessed > WITNESSES_LATE:
             found.append(
-                f"no {self.quorum} witnesses have signed the facts after {self.witnessed:,}, "
-                f"although the next one is {_seconds(self.unwitnessed)} old; silent: "
-                f"{', '.join(self.silent)}. The sealer logs why"
+                f"fewer than {self.quorum} witnesses have signed the facts after "
+                f"{self.witnessed:,}, although the next one is {_seconds(self.unwitnessed)} old; "
+                f"silent: {', '.join(self.silent)}. The sealer logs why"
             )
         return found
 

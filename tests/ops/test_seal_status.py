@@ -95,8 +95,8 @@ async def test_too_few_witnesses_for_ten_minutes_are_an_alarm(tmp_path, key):
     assert (alarms, shown) == ([], "300 facts are sealed, and 1 of 2 witnesses have signed that")
     [alarm], _ = said(await status_of(tmp_path, timedelta(minutes=7)))
     assert alarm == (
-        "no 2 witnesses have signed the facts after 100, although the next one is 619 s old; "
-        "silent: w1. The sealer logs why"
+        "fewer than 2 witnesses have signed the facts after 100, although the next one is 619 s "
+        "old; silent: w1. The sealer logs why"
     )
     sealed(tmp_path, key, 300, OTHER, ONE)
     assert said(await status_of(tmp_path, timedelta(minutes=7)))[0] == []
