@@ -27,6 +27,7 @@ from ayes.ledger.seal import Checkpoint, SignerKey, VerifierKey, is_included, le
 from ayes.ledger.signing import Signature
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact, fact_of
+from ayes.schemas.digest import call_digest
 from ayes.schemas.errors import BadInput
 from ayes.schemas.slots import CallRef, matches
 
@@ -36,6 +37,8 @@ TYPE: Final = "application/vnd.in-toto+json"
 _STATEMENT: Final = "https://in-toto.io/Statement/v1"
 _PREDICATE: Final = "https://github.com/in-toto/attestation/ayes/call/v1"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+#: The errors of a decoder; the last one for brackets nested by the thousand.
+_UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class Proved(Struct, frozen=True, forbid_unknown_fields=True):
@@ -94,7 +97,7 @@ class Receipt(Struct, frozen=True, forbid_unknown_fields=True):
         """
         try:
             found = msgspec.json.decode(text, type=cls)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
+        except _UNREADABLE as problem:
             raise BadInput(f"it is not a receipt: {problem}.") from None
         if found.format != FORMAT or found.text() != text:
             raise BadInput(f"it is not a receipt of the form {FORMAT!r}, to the byte.")
@@ -110,7 +113,7 @@ class Receipt(Struct, frozen=True, forbid_unknown_fields=True):
         try:
             named = msgspec.json.decode(_bytes(self.statement.payload))["subject"][0]["name"]
             return CallRef.parse(named)
-        except (msgspec.MsgspecError, UnicodeDecodeError, LookupError, TypeError, AttributeError):
+        except (*_UNREADABLE, LookupError, TypeError, AttributeError):
             raise BadInput("its statement names no call.") from None
 
     def facts_of(self, log: VerifierKey) -> tuple[RawMessage, ...]:
@@ -124,7 +127,7 @@ class Receipt(Struct, frozen=True, forbid_unknown_fields=True):
             raise BadInput(f"its checkpoint is not one that {log} has signed.")
         nodes = [_bytes(one) for one in self.hashes]
         if len(self.proofs) != len(self.facts):
-            raise BadInput("it has not one proof for each fact.")
+            raise BadInput("it does not have one proof for each fact.")
         raws, used, last = list[RawMessage](), set[int](), 0
         for fact, proof in zip(self.facts, self.proofs, strict=True):
             raw = _raw(fact)
@@ -190,15 +193,21 @@ def statement(ref: CallRef, raws: Iterable[RawMessage], sealed: Checkpoint) -> b
     what stands in the facts, so a program that knows nothing of a call's life can compute it.
 
     Raises:
-        BadInput: the facts are of no call.
+        BadInput: the facts are of no call, or two of them have one subject, or the request names
+            another digest than that of its call.
     """
     raws = tuple(raws)
+    if len({raw.subject for raw in raws}) < len(raws):
+        raise BadInput("two of its facts have one subject.")
     facts = {fact.slot: fact for fact in facts_in(raws)}
     wish, said = (
         facts[one].event if one in facts else None for one in (ref.requested, ref.decided)
     )
     if not isinstance(wish, e.ToolRequested):
         raise BadInput(f"the request of {ref} is not among its facts.")
+    digest = call_digest(wish.tool, wish.tool_version, wish.arguments)
+    if wish.digest != digest:
+        raise BadInput(f"the request of {ref} names the digest of another call.")
     of_call = [one for one in facts.values() if one.slot.call_ref == ref]
     votes = [one for one in of_call if one.slot.tail[2:3] == ("vote",)]
     predicate: dict[str, Any] = {
@@ -213,7 +222,7 @@ def statement(ref: CallRef, raws: Iterable[RawMessage], sealed: Checkpoint) -> b
         "votes": [_vote(one) for one in votes],
         "facts": [[one.seq, sha256(one.leaf).hexdigest()] for one in raws],
     }
-    about = {"name": str(ref), "digest": {"sha256": wish.digest}}
+    about = {"name": str(ref), "digest": {"sha256": digest}}
     return msgspec.json.encode(
         {
             "_type": _STATEMENT,

@@ -3,7 +3,10 @@ be changed.
 """
 
 import base64
+import json
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from long import sampled
@@ -11,10 +14,24 @@ from msgspec.structs import replace
 from sealed_site import Sealed, approved
 from shop import FIRST, SECOND
 
-from ayes.ledger.receipts import TYPE, DsseSignature, Envelope, Receipt, pae
-from ayes.ledger.seal import SignerKey
+from ayes.ledger.log import RawMessage
+from ayes.ledger.receipts import TYPE, DsseSignature, Envelope, Receipt, pae, receipt
+from ayes.ledger.seal import (
+    Checkpoint,
+    MerkleTree,
+    Proofs,
+    SignerKey,
+    leaf_hash,
+    tile_path,
+)
 from ayes.ops.sealing.receipts import judged
+from ayes.schemas import events as e
+from ayes.schemas.codec import encode
+from ayes.schemas.digest import call_digest
 from ayes.schemas.errors import BadInput
+from ayes.schemas.slots import CallRef
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -116,3 +133,47 @@ async def test_a_receipt_is_of_one_log(site: Sealed):
     of_another = site.trust.model_copy(update={"log": "0" * 32})
     with pytest.raises(BadInput, match="the trust file is of the log"):
         await judged(found, key.public, of_another)
+
+
+async def test_a_statement_of_nested_brackets_is_refused(site: Sealed):
+    found, key = await site.receipt(), await site.seal()
+    nested = base64.b64encode(b"[" * 100_000).decode()
+    other = replace(found, statement=replace(found.statement, payload=nested))
+    with pytest.raises(BadInput, match="its statement names no call"):
+        await judged(other, key.public, site.trust)
+    with pytest.raises(BadInput, match="it is not a receipt"):
+        Receipt.parse(b"[" * 100_000)
+
+
+def made(raws: list[RawMessage], ref: CallRef = FIRST) -> tuple[Receipt, SignerKey]:
+    """A receipt of a log that has these facts alone, in the order of their numbers."""
+    key, tree, tiles = SignerKey("log", bytes(32)), MerkleTree(), dict[str, bytes]()
+    for tile in tree.add([leaf_hash(raw.leaf) for raw in raws]) + tree.edge():
+        tiles[tile.path] = tile.hashes
+    note = key.note(Checkpoint("log", tree.size, tree.root()))
+    proofs = Proofs(tree.size, lambda *place: tiles[tile_path(*place)])
+    return receipt(ref, raws, note, proofs.inclusion, key), key
+
+
+def requested(**more: Any) -> RawMessage:
+    digest = call_digest("refund", "v1", "{}")
+    wish = {"tool": "refund", "tool_version": "v1", "arguments": "{}", "digest": digest}
+    return RawMessage(1, START, FIRST.requested.subject, encode(e.ToolRequested(**wish | more)))
+
+
+def test_a_receipt_has_one_fact_in_a_slot():
+    first = requested()
+    votes = [replace(first, seq=seq, subject=FIRST.vote("ana").subject) for seq in (2, 3)]
+    found, key = made([first, votes[0]])
+    assert len(found.facts_of(key.public)) == 2
+    with pytest.raises(BadInput, match="two of its facts have one subject"):
+        made([first, *votes])
+
+
+@pytest.mark.parametrize("digest", ["", "0" * 64])
+def test_the_digest_in_a_statement_is_that_of_the_call(digest: str):
+    found, _ = made([requested()])
+    said = json.loads(base64.b64decode(found.statement.payload))
+    assert said["subject"][0]["digest"] == {"sha256": call_digest("refund", "v1", "{}")}
+    with pytest.raises(BadInput, match="names the digest of another call"):
+        made([requested(digest=digest)])
