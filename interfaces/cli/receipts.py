@@ -12,17 +12,17 @@ from ayes.ledger.descriptions import outcome_words
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.receipts import Receipt
 from ayes.ledger.seal import Checkpoint, VerifierKey, WitnessPolicy
-from ayes.ledger.signing import Signature
 from ayes.ledger.trust import Trust
 from ayes.ops.audit.backup import new_file
 from ayes.ops.sealing.files import SealFiles, read_key
-from ayes.ops.sealing.receipts import ProvedCall, judged, make
+from ayes.ops.sealing.receipts import ProvedCall, ShownVote, judged, make
 from ayes.schemas import events as e
-from ayes.schemas.codec import Fact
 from ayes.schemas.errors import BadInput
 from ayes.schemas.slots import CallRef
 
 app: Final = commands()
+
+_BY_KEYS: Final = "judged by the keys that the trust file has for them"
 
 
 @command(app, examples="ayes prove shop/order-17/refund-1 --out refund-1.receipt")
@@ -70,23 +70,17 @@ async def verify_receipt(
         return _refused(file, log, why, json=json)
     size = Checkpoint.parse(shown.checkpoint).size
     if json:
-        print_json(_data(file, log, found, size, signed))
+        print_json(_data(file, log, found, size, signed, trust))
         return 1 if found.unproved else 0
     call = found.call
-    print_line(f"verified: {call.ref} {outcome_words(call.outcome)}")
+    said = f"{call.ref} {outcome_words(call.outcome)}"
+    print_line(f"unproved: {said}, and {found.unproved}" if found.unproved else f"verified: {said}")
     print_line(f"its {len(shown.facts)} facts are in the log {log.name}, sealed to fact {size:,}")
-    for vote in call.votes:
-        print_line(f"  {_vote(vote)}")
+    for vote in found.votes:
+        print_line(f"  {_vote(vote, trust)}")
     for name, at in signed.items():
         print_line(f"the witness {name} signed that at {at:%Y-%m-%d %H:%M:%S} UTC")
-    if found.unproved:
-        print_line(f"unproved: {found.unproved}")
-    elif found.wants_signed:
-        print_line("what approved it follows from what these people, and the policies, have signed")
-    else:
-        print_line(
-            "no signature of people was judged: it shows what was recorded, and not who said it"
-        )
+    print_line(_conclusion(found, trust))
     print_line("it does not show that nothing else was recorded, such as the end of a key")
     return 1 if found.unproved else 0
 
@@ -106,16 +100,48 @@ def _read(file: Path) -> bytes:
         raise BadInput(f"{file} cannot be read: {problem.strerror}.") from None
 
 
-def _vote(vote: Fact) -> str:
-    event = vote.event
-    assert isinstance(event, e.Voted)
-    signature = Signature.parse(event.signature)
-    how = f"signed with {signature.key}" if signature is not None else "not signed"
-    return f"{vote.slot.tail[3]}: {event.verdict}, {how}"
+def _conclusion(found: ProvedCall, trust: Trust | None) -> str:
+    """What follows for the decision."""
+    decided = found.call.decided
+    if found.unproved:
+        return "its approval does not follow from these facts"
+    if decided is None:
+        return "it is not decided, so there is nothing to judge"
+    if not isinstance(decided.event, e.Approved):
+        return "the decision was not judged: it shows what was recorded, and not who said it"
+    if not found.is_judged or trust is None:
+        return "no signature of people was judged: it shows what was recorded, and not who said it"
+    match decided.event.ground, bool(trust.policies):
+        case "policy", False:
+            return "what approved it follows from the policies, which need no signature"
+        case "policy", True:
+            return f"what approved it follows from the policies, {_BY_KEYS}"
+        case "grant", has_keys:
+            whose = "those who gave its grants"
+        case _, has_keys:
+            whose = "these people"
+    also = f", and the policies, {_BY_KEYS}" if has_keys else ""
+    return f"what approved it follows from what {whose} have signed{also}"
+
+
+def _vote(vote: ShownVote, trust: Trust | None) -> str:
+    how = f"signed with {vote.key}" if vote.key else "not signed"
+    if vote.why_void:
+        counts = f"does not count: {vote.why_void}"
+    elif trust is None:
+        counts = f"{how}, not judged" if vote.key else how
+    else:
+        counts = f"counts, {how}{', not judged' if vote.key and not vote.is_checked else ''}"
+    return f"{vote.person}: {vote.verdict}, {counts}"
 
 
 def _data(
-    file: Path, log: VerifierKey, found: ProvedCall, size: int, signed: dict[str, datetime]
+    file: Path,
+    log: VerifierKey,
+    found: ProvedCall,
+    size: int,
+    signed: dict[str, datetime],
+    trust: Trust | None,
 ) -> dict[str, object]:
     call = found.call
     return {
@@ -127,7 +153,8 @@ def _data(
         "status": call.status.value,
         "tool": call.wish.tool,
         "arguments": call.wish.arguments,
-        "votes": [_vote(one) for one in call.votes],
+        "votes": [_vote(one, trust) for one in found.votes],
         "signed": found.wants_signed,
+        "judged": found.is_judged,
         "problem": found.unproved or None,
     }

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from sealed_site import Sealed, approved
 from shop import FIRST, SECOND
 
+from ayes.interfaces.cli.receipts import verify_receipt
 from ayes.ledger.log import RawMessage
 from ayes.ledger.receipts import TYPE, DsseSignature, Envelope, Receipt, pae, receipt
 from ayes.ledger.seal import (
@@ -21,15 +22,17 @@ from ayes.ledger.seal import (
     MerkleTree,
     Proofs,
     SignerKey,
+    WitnessPolicy,
     leaf_hash,
     tile_path,
 )
-from ayes.ops.sealing.receipts import judged
+from ayes.ledger.trust import Trust
+from ayes.ops.sealing.receipts import _SPENT, judged, make
 from ayes.schemas import events as e
 from ayes.schemas.codec import encode
 from ayes.schemas.digest import call_digest
-from ayes.schemas.errors import BadInput
-from ayes.schemas.slots import CallRef
+from ayes.schemas.errors import BadFile, BadInput
+from ayes.schemas.slots import CallRef, person_slot
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -135,6 +138,107 @@ async def test_a_receipt_is_of_one_log(site: Sealed):
         await judged(found, key.public, of_another)
 
 
+async def said(
+    site: Sealed, path: Path, capsys: pytest.CaptureFixture[str], ref: CallRef = FIRST, **more: Any
+) -> tuple[int, list[str]]:
+    """The exit code of `ayes verify` for a receipt of this call, and the lines that it prints."""
+    key = await site.seal()
+    (path / "it.receipt").write_bytes((await site.receipt(ref)).text())
+    asked = {"trust": site.trust, "json": False} | more
+    code = await verify_receipt(path / "it.receipt", key.public, WitnessPolicy(), **asked)
+    return code, capsys.readouterr().out.splitlines()
+
+
+async def test_what_was_judged_is_told_of_an_approval_alone(site: Sealed, tmp_path, capsys):
+    """Not of a call that is pending, or has an answer that no person gave."""
+    follows = "what approved it follows from what these people have signed"
+    code, lines = await said(site, tmp_path, capsys)
+    assert (code, lines[0]) == (0, f"verified: {FIRST} is approved")
+    assert follows in lines
+    code, lines = await said(site, tmp_path, capsys, SECOND)
+    assert (code, lines[0]) == (0, f"verified: {SECOND} is pending")
+    assert "it is not decided, so there is nothing to judge" in lines
+    assert not any("follows" in line for line in lines)
+    forged = e.Answered(answer="done", rule="money", policy_version=1, voters=("ana",))
+    await site.ledger.append(SECOND.decided, forged)
+    code, lines = await said(site, tmp_path, capsys, SECOND)
+    assert code == 0
+    assert any(line.startswith("the decision was not judged") for line in lines)
+    assert not any("follows" in line for line in lines)
+    _, [line] = await said(site, tmp_path, capsys, SECOND, json=True)
+    assert (json.loads(line)["judged"], json.loads(line)["problem"]) == (False, None)
+    _, [line] = await said(site, tmp_path, capsys, json=True)
+    assert json.loads(line)["judged"] is True
+
+
+async def test_an_approval_that_does_not_follow_is_not_called_verified(
+    site: Sealed, tmp_path, capsys
+):
+    approval = (await site.ledger.call(FIRST)).approval
+    await site.ledger.append(SECOND.decided, replace(approval, id=""))
+    code, lines = await said(site, tmp_path, capsys, SECOND)
+    assert code == 1
+    assert lines[0] == (
+        f"unproved: {SECOND} is approved, and the votes that count do not approve this"
+    )
+    assert "its approval does not follow from these facts" in lines
+
+
+async def test_policies_are_named_only_if_keys_sign_them(site: Sealed, tmp_path, capsys):
+    key = SignerKey("desk", bytes([7] * 32))
+    assert site.trust
+    site.trust = Trust.model_validate(
+        site.trust.model_dump() | {"policies": [str(key.public)], "signed_since": {"shop": 3}}
+    )
+    _, lines = await said(site, tmp_path, capsys)
+    assert (
+        "what approved it follows from what these people have signed, and the policies, judged by "
+        "the keys that the trust file has for them"
+    ) in lines
+
+
+async def test_each_vote_is_told_with_whether_it_counts(site: Sealed, tmp_path, capsys):
+    await site.cast("ana", SECOND)
+    await site.at("ben").reviewer("ben").approve(SECOND)
+    await site.ledger.append(person_slot("Cy", 1), e.PersonRemoved())
+    await site.cast("cy", SECOND, verdict="deny", reason="no")
+    await site.cast("dan", SECOND, verdict="deny")
+    await site.cast("eve", SECOND, verdict="deny", on_behalf_of="ana")
+    key = (await judged(await site.receipt(SECOND), (await site.seal()).public, None)).votes[1].key
+    _, lines = await said(site, tmp_path, capsys, SECOND)
+    assert lines[2:7] == [
+        "  ana: approve, does not count: it is not signed",
+        f"  ben: approve, counts, signed with {key}",
+        "  cy: deny, does not count: cy was removed before it",
+        "  dan: deny, does not count: dan may not cast it",
+        f"  eve: deny, does not count: {_SPENT}",
+    ]
+    _, lines = await said(site, tmp_path, capsys, SECOND, trust=None)
+    assert lines[3] == f"  ben: approve, signed with {key}, not judged"
+    await site.revoke("ben")
+    _, lines = await said(site, tmp_path, capsys, SECOND)
+    assert lines[3].startswith("  ben: approve, does not count: it is not signed with a key of its")
+
+
+HOSTILE = [
+    b"\xff",
+    b'{"type":"Voted","id":"x","v":1,"verdict":"maybe"}',
+    b'{"type":"Voted","id":"x","verdict":"approve","digest":"\xff"}',
+    b'{"type":"Denied","id":"x"}',
+    b"[" * 100_000,
+]
+
+
+@pytest.mark.parametrize("raw", HOSTILE)
+async def test_no_slot_of_a_person_prevents_a_receipt(site: Sealed, raw: bytes):
+    """Whoever may vote may write any bytes."""
+    await site.log.append(FIRST.vote("mallory"), raw, "x")
+    found, key = await site.receipt(), await site.seal()
+    assert FIRST.vote("mallory").subject not in {one.subject for one in found.facts}
+    shown = await judged(Receipt.parse(found.text()), key.public, site.trust)
+    assert (shown.is_judged, shown.unproved) == (True, "")
+
+
 async def test_a_statement_of_nested_brackets_is_refused(site: Sealed):
     found, key = await site.receipt(), await site.seal()
     nested = base64.b64encode(b"[" * 100_000).decode()
@@ -177,3 +281,16 @@ def test_the_digest_in_a_statement_is_that_of_the_call(digest: str):
     assert said["subject"][0]["digest"] == {"sha256": call_digest("refund", "v1", "{}")}
     with pytest.raises(BadInput, match="names the digest of another call"):
         made([requested(digest=digest)])
+
+
+async def test_no_receipt_is_made_that_does_not_hold(site: Sealed):
+    """A tile whose bytes have changed, and a checkpoint of another key."""
+    key = await site.seal()
+    [tile] = (site.files.folder / "tile/0").glob("000.p/*")
+    before = tile.read_bytes()
+    tile.write_bytes(bytes(32) + before[32:])
+    with pytest.raises(BadFile, match="the receipt would not hold"):
+        await make(site.ledger, FIRST, site.files, key)
+    tile.write_bytes(before)
+    with pytest.raises(BadFile, match="it is not signed with the key"):
+        await make(site.ledger, FIRST, site.files, SignerKey(key.public.name, bytes([1] * 32)))

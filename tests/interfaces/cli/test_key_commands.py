@@ -77,10 +77,11 @@ def test_a_key_signs_what_its_owner_approves(tmp_path):
     code, said = verified(receipt, "--key", sealer, "--trust", stranger)
     assert code == 0, said
     assert f"verified: {call} is approved" in said
-    assert f"ana: approve, signed with {mine['key']}" in said
-    assert "follows from what these people, and the policies, have signed" in said
+    assert f"ana: approve, counts, signed with {mine['key']}\n" in said
+    assert "what approved it follows from what these people have signed\n" in said
     code, said = verified(receipt, "--key", sealer)
     assert code == 0
+    assert f"ana: approve, signed with {mine['key']}, not judged" in said
     assert "no signature of people was judged" in said
     other = SignerKey(sealer.partition("+")[0]).public
     code, said = verified(receipt, "--key", other)
