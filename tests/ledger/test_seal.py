@@ -11,6 +11,7 @@ from aics_tlog.tiles import materialise_tiles
 from hypothesis import given
 from hypothesis import strategies as st
 from long import sampled
+from other_notes import other_notes
 
 from ayes.ledger import seal
 from ayes.ledger.clients.services import Ledger
@@ -226,27 +227,6 @@ def test_a_wrong_signature_of_a_known_key_is_not_mended_by_a_right_one():
 def test_a_checkpoint_has_one_form(text):
     with pytest.raises(BadInput, match="not a checkpoint"):
         Checkpoint.parse(f"{text}\n{KEY._line(bytes(64))}")
-
-
-def other_notes(note: str) -> dict[str, str]:
-    """A note in forms that c2sp.org/signed-note does not have."""
-    head, _, line = note.rpartition("\n\n")
-    name, signed = line.split(" ")[1:]
-    return {
-        "no signature": f"{head}\n\n",
-        "no line feed at the end": note[:-1],
-        "a blank line at the end": f"{note}\n",
-        "a line twice": note + line,
-        "a line that is no signature": f"{note}signed by nobody\n",
-        "a signature of nobody": f"{note}\N{EM DASH}  {signed}",
-        "a signature of a key with a plus": f"{note}\N{EM DASH} a+b {signed}",
-        "another dash": f"{note}- {name} {signed}",
-        "a number alone": f"{note}\N{EM DASH} w AAAAAA==\n",
-        "base64 with other last bits": f"{note}\N{EM DASH} w AAAAAAB=\n",
-        "base64 without its end": f"{note}\N{EM DASH} w AAAAAAA\n",
-        "words after it": f"{note}\N{EM DASH} w AAAAAAA= today\n",
-        "a carriage return": note.replace("\n", "\r\n"),
-    }
 
 
 def test_a_note_has_one_form_but_for_the_signatures_of_others():

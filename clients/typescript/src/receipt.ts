@@ -1,12 +1,14 @@
 /**
  * Checks a receipt of `ayes prove`: with public keys and nothing else, in a browser or in Node.
  *
- *     const shown = await check(bytes, { log: "approvals.example.com/4f6b…+1a2b3c4d+AQ…=", roots });
+ *     const log = "approvals.example.com/4f6b…+1a2b3c4d+AQ…=";
+ *     const shown = await check(bytes, { log, roots });
  *
- * It shows which facts are in the log that the key has sealed, and which votes the people's own keys
- * have signed, over exactly this request and question. It does not judge whether the policy wanted
- * this question, and how many must answer it: `ayes verify` does, which evaluates policies. Neither
- * shows that nothing else was recorded, such as the end of a key.
+ * It shows which facts are in the log that the key has sealed, and which votes the people's own
+ * keys have signed, over exactly this request and question. It does not judge whether these people
+ * were asked, whether the policy wanted this question, and how many must answer it: `ayes verify`
+ * does, which evaluates policies. Neither shows that nothing else was recorded, such as the end of
+ * a key.
  *
  * The forms are those of docs/receipts.md.
  */
@@ -17,7 +19,7 @@ export interface Trust {
   readonly log: string;
   /** Those of witnesses: each of them must have signed. */
   readonly witnesses?: readonly string[];
-  /** Those that say together whose a person's key is, and how many of them are needed. */
+  /** Those that say together whose a person's key is, and how many are needed: by default all. */
   readonly roots?: readonly string[];
   readonly rootsNeeded?: number;
 }
@@ -78,13 +80,30 @@ export class Unable extends Error {
  */
 export async function check(bytes: Uint8Array, trust: Trust): Promise<Shown> {
   if (!globalThis.crypto?.subtle) throw new Unable("This page cannot compute hashes here.");
+  const roots = await rootsOf(trust);
   const receipt = parsed(bytes);
   const log = verifier(trust.log);
   const [origin, size, root] = await opened(receipt.checkpoint, log);
   for (const one of trust.witnesses ?? []) await opened(receipt.checkpoint, verifier(one));
   const leaves = await included(receipt, size, root);
   const call = await summary(receipt, log, { origin, size, root, leaves });
-  return shown(call, receipt.facts, origin, size, trust);
+  return shown(call, receipt.facts, origin, size, roots);
+}
+
+/** The keys that say together whose a key is, by id, and how many of them are needed. */
+interface Roots {
+  readonly keys: ReadonlyMap<string, Verifier>;
+  readonly needed: number;
+}
+
+async function rootsOf({ roots = [], rootsNeeded }: Trust): Promise<Roots> {
+  const keys = new Map<string, Verifier>();
+  for (const one of roots.map(verifier)) keys.set(await keyId(one.raw), one);
+  const needed = rootsNeeded ?? Math.max(1, keys.size);
+  const isCount = Number.isSafeInteger(needed) && needed >= 1;
+  must(isCount, "how many keys are needed is not a whole number from 1 on");
+  must(rootsNeeded === undefined || needed <= keys.size, "more keys are needed than are given");
+  return { keys, needed };
 }
 
 interface Receipt {
@@ -117,7 +136,10 @@ function parsed(bytes: Uint8Array): Receipt {
         payload: found.statement.payload,
         signatures: found.statement.signatures.map(({ keyid, sig }) => ({ keyid, sig })),
       },
-      facts: found.facts.map(({ seq, time, subject, payload }) => ({ seq, time, subject, payload })),
+      facts: found.facts.map((one) => {
+        const { seq, time, subject, payload } = one;
+        return { seq, time, subject, payload };
+      }),
       hashes: found.hashes,
       proofs: found.proofs,
       checkpoint: found.checkpoint,
@@ -129,9 +151,13 @@ function parsed(bytes: Uint8Array): Receipt {
     throw new Refused("This is not a receipt in the one form that it has.");
   const texts = found.facts.flatMap((one) => [one.time, one.subject, one.payload]);
   const numbers = [...found.facts.map((one) => one.seq), ...found.proofs.flat()];
-  must([...texts, ...found.hashes].every((one) => typeof one === "string"), "a field is no text");
-  must(numbers.every((one) => Number.isSafeInteger(one) && one >= 0), "a number is no number");
+  const areTexts = [...texts, ...found.hashes].every((one) => typeof one === "string");
+  must(areTexts, "a field is not text");
+  const areNumbers = numbers.every((one) => Number.isSafeInteger(one) && one >= 0);
+  must(areNumbers, "a number is not a whole number");
   must(typeof found.checkpoint === "string", "there is no checkpoint");
+  const subjects = new Set(found.facts.map((one) => one.subject));
+  must(subjects.size === found.facts.length, "two of its facts have one subject");
   return found;
 }
 
@@ -155,22 +181,34 @@ function verifier(text: string): Verifier {
 
 /** The log, size and root of a checkpoint that the key has signed. */
 async function opened(note: string, key: Verifier): Promise<[string, bigint, Uint8Array]> {
-  const at = note.indexOf("\n\n");
-  const text = note.slice(0, at + 1);
+  const [text, signatures] = parts(note);
   const [origin, size, root, ...rest] = text.split("\n");
-  const written = origin !== undefined && root !== undefined && /^(0|[1-9][0-9]*)$/.test(size ?? "");
-  if (at < 0 || !written || rest.join() !== "" || base64(root).length !== 32)
+  const isWritten = /^(0|[1-9][0-9]*)$/.test(size ?? "") && rest.length === 1 && rest[0] === "";
+  if (origin === undefined || root === undefined || !isWritten || base64(root).length !== 32)
     throw new Refused("Its checkpoint is not one.");
   if (key.kind === 1 && origin !== key.name)
     throw new Refused(`It is of the log ${origin}, and not of ${key.name}.`);
-  const begin = `\u2014 ${key.name} `;
-  const lines = note.slice(at + 2).split("\n").filter((one) => one.startsWith(begin));
-  const signatures = lines.map((one) => base64(one.slice(begin.length)));
-  const own = signatures.filter((one) => hex(one.slice(0, 4)) === key.id);
+  const own = signatures.filter(([name, id]) => name === key.name && id === key.id);
   let isSigned = own.length > 0;
-  for (const one of own) isSigned &&= await signedNote(one.slice(4), text, key);
+  for (const [, , one] of own) isSigned &&= await signedNote(one, text, key);
   if (!isSigned) throw new Refused(`Its checkpoint is not signed by ${key.name}.`);
   return [origin, BigInt(size!), base64(root)];
+}
+
+/** The text of a note, and the key's name and number and the signature in each line after it. */
+function parts(note: string): [string, [string, string, Bytes][]] {
+  const at = note.lastIndexOf("\n\n");  // c2sp.org/signed-note
+  const lines = note.slice(at + 2).split("\n");
+  const end = lines.pop();
+  const isWhole = at >= 0 && end === "" && lines.length > 0;
+  must(isWhole && new Set(lines).size === lines.length, "its checkpoint is not a signed note");
+  const signatures = lines.map((line): [string, string, Bytes] => {
+    const [, name = "", signed = ""] = /^\u2014 ([^ +]+) ([^ ]+)$/.exec(line) ?? [];
+    const raw = base64(signed);
+    must(raw.length > 4, "a line of its checkpoint is not a signature");
+    return [name, hex(raw.slice(0, 4)), raw.slice(4)];
+  });
+  return [note.slice(0, at + 1), signatures];
 }
 
 function signedNote(signature: Bytes, text: string, key: Verifier): Promise<boolean> {
@@ -183,7 +221,7 @@ function signedNote(signature: Bytes, text: string, key: Verifier): Promise<bool
 async function included(receipt: Receipt, size: bigint, root: Uint8Array): Promise<string[]> {
   const { facts, proofs } = receipt;
   const nodes = receipt.hashes.map(base64);
-  must(facts.length === proofs.length, "it has not one proof for each fact");
+  must(facts.length === proofs.length, "it does not have one proof for each fact");
   must(new Set(receipt.hashes).size === nodes.length, "a hash stands twice");
   must(new Set(proofs.flat()).size === nodes.length, "a hash is of no proof");
   const leaves: string[] = [];
@@ -253,6 +291,8 @@ async function summary(receipt: Receipt, log: Verifier, sealed: Sealed): Promise
     throw new Refused("Its statement names no call.");
   const wish = event(receipt.facts, `${subject(call)}.requested`);
   must(wish.type === "ToolRequested", "the request is not among its facts");
+  const digest = await callDigest(wish, field(wish, "arguments", ""));
+  must(field(wish, "digest", "") === digest, "its request names the digest of another call");
   const said = event(receipt.facts, `${subject(call)}.decided`);
   const votes = votesOn(call, receipt.facts).map(([person, vote]) => ({
     person,
@@ -273,7 +313,7 @@ async function summary(receipt: Receipt, log: Verifier, sealed: Sealed): Promise
   };
   const wanted = JSON.stringify({
     _type: "https://in-toto.io/Statement/v1",
-    subject: [{ name: call, digest: { sha256: field(wish, "digest", "") } }],
+    subject: [{ name: call, digest: { sha256: digest } }],
     predicateType: "https://github.com/in-toto/attestation/ayes/call/v1",
     predicate,
   });
@@ -289,14 +329,14 @@ async function summary(receipt: Receipt, log: Verifier, sealed: Sealed): Promise
 // ----------------------------------------------------------------------------- what it shows
 
 async function shown(
-  call: string, facts: readonly Fact[], origin: string, size: bigint, trust: Trust,
+  call: string, facts: readonly Fact[], origin: string, size: bigint, roots: Roots,
 ): Promise<Shown> {
   const at = (place: string) => facts.find((one) => one.subject === `${subject(call)}.${place}`);
   const [wish, asked, said] = ["requested", "gated", "decided"].map((place) =>
     event(facts, `${subject(call)}.${place}`)) as [Event, Event, Event];
   const isAsked = asked.type === "ApprovalRequested";
   const decided = at("decided");
-  const context = isAsked ? await contextOf(call, facts, origin, trust) : null;
+  const context = isAsked ? await contextOf(call, facts, origin, roots) : null;
   const votes: ShownVote[] = [];
   for (const [person, vote, fact] of votesOn(call, facts)) {
     const problem = context ? await unproved(person, vote, fact, context) : "nobody was asked";
@@ -333,17 +373,19 @@ interface Context {
   readonly facts: readonly Fact[];
   readonly wish: Event;
   readonly gated: Fact;
+  /** The number of the decision; Infinity: there is none. */
   readonly end: number;
+  /** From which number of the log on the end of a key changes nothing. */
+  readonly until: number;
   readonly requestedHash: string;
   readonly gatedHash: string;
   readonly policyHash: string;
-  readonly roots: ReadonlyMap<string, Verifier>;
-  readonly needed: number;
+  readonly roots: Roots;
 }
 
 /** What the votes on a call are judged by. */
 async function contextOf(
-  call: string, facts: readonly Fact[], origin: string, trust: Trust,
+  call: string, facts: readonly Fact[], origin: string, roots: Roots,
 ): Promise<Context> {
   const place = (name: string) => facts.find((one) => one.subject === `${subject(call)}.${name}`)!;
   const [requested, gated] = [place("requested"), place("gated")];
@@ -351,59 +393,108 @@ async function contextOf(
   const owner = field(asked, "organisation", false) ? "_organisation" : call.split("/")[0];
   const version = field(asked, "policy_version", 0);
   const policy = event(facts, `ledger.${owner}._policy.${version}`);
-  const roots = new Map<string, Verifier>();
-  for (const one of (trust.roots ?? []).map(verifier)) roots.set(await keyId(one.raw), one);
+  const end = facts.find((one) => one.subject === `${subject(call)}.decided`)?.seq ?? Infinity;
   return {
     log: origin.split("/").find((one) => /^[0-9a-f]{32}$/.test(one)) ?? "",
     call,
     facts,
     wish: event(facts, requested.subject),
     gated,
-    end: facts.find((one) => one.subject === `${subject(call)}.decided`)?.seq ?? Infinity,
+    end,
+    until: isStarted(call, facts, end) ? end : Infinity,
     requestedHash: hex(await sha256(utf8(requested.payload))),
     gatedHash: hex(await sha256(utf8(gated.payload))),
     policyHash: version && policy.type ? hex(await sha256(utf8(field(policy, "text", "")))) : "",
     roots,
-    needed: trust.rootsNeeded ?? Math.max(1, roots.size),
   };
 }
 
+/** Whether the call was started after it was approved, as it was approved. */
+function isStarted(call: string, facts: readonly Fact[], end: number): boolean {
+  const said = event(facts, `${subject(call)}.decided`);
+  const claims = facts.filter((one) => `${one.subject}.`.startsWith(`${subject(call)}.claim.`));
+  return said.type === "Approved" && claims.some((one) => {
+    const claim = read(one);
+    return one.seq > end && claim.type === "ToolStarted" && claim.digest === said.digest;
+  });
+}
+
 /** Why a vote is not proved to be its person's; empty if it is. */
-async function unproved(person: string, vote: Event, fact: Fact, context: Context): Promise<string> {
+async function unproved(
+  person: string, vote: Event, fact: Fact, context: Context,
+): Promise<string> {
+  if (fact.seq > context.end) return "the call was decided before it";
+  for (const name of [person, field(vote, "on_behalf_of", "")]) {
+    const why = barred(name, fact, context);
+    if (why) return why;
+  }
   const signature = signatureOf(field(vote, "signature", ""));
   if (!signature) return "it is not signed";
   const place = `ledger._organisation._key.${person}.${signature.key}`;
-  const added = event(context.facts, `${place}.added`);
-  const key = added.type === "KeyAdded" ? verifier(field(added, "key", "")) : null;
-  if (!key || key.name !== `${person}/${context.log}` || (await keyId(key.raw)) !== signature.key)
+  const added = context.facts.find((one) => one.subject === `${place}.added`);
+  const key = added ? addedKey(read(added)) : null;
+  const isTheirs = key?.name === `${person}/${context.log}`;
+  if (!added || !key || !isTheirs || (await keyId(key.raw)) !== signature.key)
     return "its key is not among the facts";
-  if (!(await isConfirmed(person, signature.key, key, context)))
+  if (!(await isConfirmed(person, added, key, context)))
     return "nobody whom you trust has confirmed its key before people were asked";
-  const ends = context.facts.filter((one) => one.subject.startsWith(`${place}.revoked`));
-  if (ends.some((one) => one.seq < context.end)) return "its key had ended";
+  const isEnd = (one: Fact) => one.subject.startsWith(`${place}.`)
+    ? read(one).type === "KeyRevoked"
+    : ["PersonAdded", "PersonRemoved"].includes(field(aboutPerson(person, one), "type", ""));
+  const later = context.facts.filter((one) => one.seq > added.seq && one.seq < context.until);
+  if (later.some(isEnd)) return "its key has ended";
   const left = BigInt(signature.until) * 1_000_000_000n - BigInt(fact.time);
   if (left < 0n || left > 300_000_000_000n) return "its signature was too old, or too young";
   const digest = await voteDigest(person, vote, signature.until, context);
   return (await verifies(key.raw, signature.raw, digest)) ? "" : "its signature is of another vote";
 }
 
+/** Why a person's votes count for nothing, by the last fact before this one about them. */
+function barred(name: string, vote: Fact, { call, facts }: Context): string {
+  const before = facts.filter((one) => one.seq < vote.seq);
+  const last = before.map((one) => aboutPerson(name, one)).findLast((one) => one.type) ?? {};
+  if (last.type === "PersonRemoved") return `${name} was removed before it`;
+  const workspace = call.split("/")[0]!;
+  const only = field<readonly string[] | null>(last, "workspaces", null) ?? [];
+  return only.length && !only.includes(workspace) ? `${name} was not of ${workspace} then` : "";
+}
+
+/** What a fact says of whom a name stands for; empty if it says nothing of it. */
+function aboutPerson(name: string, fact: Fact): Event {
+  const [, owner, kind, whose = "", ...rest] = fact.subject.split(".");
+  const isAbout = owner === "_organisation" && kind === "_person" && rest.length === 1;
+  const said = isAbout && plain(whose) === plain(name) ? read(fact) : {};
+  const kinds = ["PersonAdded", "PersonRemoved", "WorkspacesSet"];
+  return kinds.includes(field(said, "type", "")) ? said : {};
+}
+
+/** The key that a person has added; null if it is not one. */
+function addedKey(added: Event): Verifier | null {
+  try {
+    return added.type === "KeyAdded" ? verifier(field(added, "key", "")) : null;
+  } catch {
+    return null;
+  }
+}
+
 /** Whether as many roots as needed have signed that the key is this person's. */
 async function isConfirmed(
-  person: string, id: string, key: Verifier, { log, facts, roots, needed, gated }: Context,
+  person: string, added: Fact, key: Verifier, { log, facts, roots, gated }: Context,
 ): Promise<boolean> {
-  const place = `ledger._organisation._key.${person}.${id}.confirmed`;
+  const place = `${added.subject.slice(0, -".added".length)}.confirmed`;
   const text = `${key.name}+${key.id}+${encoded(join([1], key.raw))}`;
   const digest = await signable("ayes key 1", [log, person, text]);
   const by = new Set<string>();
-  for (const fact of facts.filter((one) => one.seq < gated.seq)) {
-    if (fact.subject !== place && !fact.subject.startsWith(`${place}.`)) continue;
-    for (const one of field<string[]>(event([fact], fact.subject), "signatures", [])) {
+  for (const fact of facts.filter((one) => one.seq > added.seq && one.seq < gated.seq)) {
+    const said = `${fact.subject}.`.startsWith(`${place}.`) ? read(fact) : {};
+    if (said.type !== "KeyConfirmed") continue;
+    for (const one of field<string[]>(said, "signatures", [])) {
       const signature = signatureOf(one);
-      const root = signature && signature.until === "0" ? roots.get(signature.key) : undefined;
+      const root = signature?.until === "0" ? roots.keys.get(signature.key) : undefined;
       if (root && (await verifies(root.raw, signature!.raw, digest))) by.add(signature!.key);
     }
   }
-  return by.size >= needed;
+  return by.size >= roots.needed;
 }
 
 /** What the signature of a vote signs. */
@@ -416,8 +507,6 @@ async function voteDigest(
   const reason = field(vote, "reason", "");
   const runs = field<string | null>(vote, "arguments", null) ?? field(wish, "arguments", "");
   const content = answer || isError ? `${isError ? "error" : "answer"}\n${answer}` : "";
-  const parts = [utf8(field(wish, "tool", "")), utf8(field(wish, "tool_version", ""))];
-  const head = parts.flatMap((one) => [utf8(`${one.length}:`), one]);
   return signable("ayes vote 1", [
     context.log,
     workspace,
@@ -427,7 +516,7 @@ async function voteDigest(
     field(vote, "on_behalf_of", ""),
     field(vote, "verdict", ""),
     field(vote, "halt", false) ? "1" : "",
-    hex(await sha256(join(...head, utf8(runs)))),
+    await callDigest(wish, runs),
     content && hex(await sha256(utf8(content))),
     reason && hex(await sha256(utf8(reason))),
     context.requestedHash,
@@ -437,7 +526,14 @@ async function voteDigest(
   ]);
 }
 
-// ---------------------------------------------------------------------------------- the small parts
+/** The digest of a call with these arguments. */
+async function callDigest(wish: Event, runs: string): Promise<string> {
+  const names = [utf8(field(wish, "tool", "")), utf8(field(wish, "tool_version", ""))];
+  const head = names.flatMap((one) => [utf8(`${one.length}:`), one]);
+  return hex(await sha256(join(...head, utf8(runs))));
+}
+
+// -------------------------------------------------------------------------------- the small parts
 
 type Bytes = Uint8Array<ArrayBuffer>;
 type Event = Readonly<Record<string, unknown>>;
@@ -445,9 +541,15 @@ type Event = Readonly<Record<string, unknown>>;
 /** The event of the fact with this subject; empty if there is none. */
 function event(facts: readonly Fact[], subject: string): Event {
   const fact = facts.find((one) => one.subject === subject);
+  return fact ? read(fact) : {};
+}
+
+/** The event of a fact; empty if it is not one, or of a newer program, and so not known here. */
+function read(fact: Fact): Event {
   try {
-    const found: unknown = fact ? JSON.parse(fact.payload) : {};
-    return found !== null && typeof found === "object" ? (found as Event) : {};
+    const found: unknown = JSON.parse(fact.payload);
+    const said = found !== null && typeof found === "object" ? (found as Event) : {};
+    return field(said, "v", 1) === 1 ? said : {};
   } catch {
     return {};
   }
@@ -460,9 +562,10 @@ function field<T>(from: Event, name: string, otherwise: T): T {
 /** The votes on a call, in the order of the log, with the name in their subject. */
 function votesOn(call: string, facts: readonly Fact[]): [string, Event, Fact][] {
   const place = `${subject(call)}.vote.`;
-  return facts
-    .filter((one) => one.subject.startsWith(place))
-    .map((one) => [one.subject.slice(place.length), event([one], one.subject), one]);
+  return facts.filter((one) => one.subject.startsWith(place)).map((one) => {
+    const said = read(one);
+    return [one.subject.slice(place.length), said.type === "Voted" ? said : {}, one];
+  });
 }
 
 function subject(call: string): string {
@@ -478,7 +581,8 @@ interface Signature {
 
 /** A signature that is written as `ed25519.1.<key>.<until>.<signature>`. */
 function signatureOf(text: string): Signature | null {
-  const found = /^ed25519\.1\.([0-9a-f]{16})\.(0|[1-9][0-9]{0,14})\.([A-Za-z0-9_-]{86})$/.exec(text);
+  const form = /^ed25519\.1\.([0-9a-f]{16})\.(0|[1-9][0-9]{0,11})\.([A-Za-z0-9_-]{86})$/;
+  const found = form.exec(text);
   if (!found) return null;
   const [, key, until, signed] = found as unknown as [string, string, string, string];
   try {
@@ -516,7 +620,10 @@ function must(condition: boolean, why: string): void {
 
 const timeOf = (fact: Fact) => new Date(Number(BigInt(fact.time) / 1_000_000n));
 const utf8 = (text: string): Bytes => new TextEncoder().encode(text);
-const hex = (bytes: Uint8Array) => [...bytes].map((one) => one.toString(16).padStart(2, "0")).join("");
+/** A name without case and white space, as `plain` in schemas/people.py. */
+const plain = (name: string) => name.normalize("NFKC").toLowerCase().replace(/\s/g, "");
+const hex = (bytes: Uint8Array) =>
+  [...bytes].map((one) => one.toString(16).padStart(2, "0")).join("");
 const sha256 = async (bytes: Bytes) => new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
 const number = (bytes: Uint8Array) => BigInt(`0x${hex(bytes) || "0"}`);
 const encoded = (bytes: Uint8Array) => btoa(String.fromCharCode(...bytes));

@@ -9,6 +9,8 @@ from sealed_site import Sealed, approved
 from shop import FIRST, SECOND
 from signed_site import DESK
 
+from ayes.ledger.clients.reviewers import Ballot
+
 PAGE = ROOT / "interfaces" / "receipt.html"
 
 
@@ -44,16 +46,39 @@ async def test_a_stranger_reads_what_a_receipt_proves(page: Page, site: Sealed):
     said = await shown(page, (await site.receipt()).text())
     assert said.startswith("These ")
     assert "facts are in the log." in said
-    assert "3 of the 3 votes that the question asked for are signed by keys" in said
+    assert "3 people have signed a yes to exactly this request and this question" in said
+    assert "It is not judged here whether they were asked." in said
     assert said.count("signed with the key ") == 3
     assert "NOT PROVED" not in said
     assert "That nothing else was recorded" in said
     await page.get_by_label("Public keys that say together").fill("")
     said = await shown(page, (await site.receipt()).text())
     assert said.count("NOT PROVED: nobody whom you trust has confirmed its key") == 3
-    assert "0 of the 3 votes" in said
+    assert "0 people have signed a yes" in said
     said = await shown(page, (await site.receipt(SECOND)).text())
     assert "not decided yet" in said
+
+
+async def test_who_answers_in_place_of_the_tool_says_yes_too(page: Page, site: Sealed):
+    paid = Ballot("answer", answer="it is paid already")
+    await site.at("ana").reviewer("ana").vote(SECOND, paid)
+    await site.at("ben").reviewer("ben").deny(SECOND, reason="no")
+    said = await shown(page, (await site.receipt(SECOND)).text())
+    assert "1 person has signed a yes to exactly this request" in said
+
+
+async def test_the_page_asks_how_many_keys_are_needed(page: Page, site: Sealed):
+    """Without a number nobody would have to say whose a key is."""
+    text = (await site.receipt()).text()
+    for needed, why in (
+        ("", "is not a whole number"),
+        ("0", "is not a whole number"),
+        ("2", "More keys are needed than are given"),
+    ):
+        await page.get_by_label("How many of them are needed").fill(needed)
+        said = await shown(page, text)
+        assert said.startswith("Refused."), needed
+        assert why in said
 
 
 async def test_the_page_refuses_what_was_changed(page: Page, site: Sealed):
