@@ -1,5 +1,6 @@
 """Receipts at the terminal: the one that is made, and what one shows."""
 
+import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Final
@@ -43,8 +44,12 @@ async def prove(
     async with session.connect("observer") as ledger:
         await ledger.trust_in(trust_of(session.store, settings))
         made = await make(ledger, ref, files, key)
-    if out is None:
-        print_text(made.text().decode().removesuffix("\n"))
+    if out is None and sys.stdout.isatty():
+        print_text(made.text().decode())
+        return
+    if out is None:  # a receipt is refused if one byte of it is another
+        sys.stdout.buffer.write(made.text())
+        sys.stdout.buffer.flush()
         return
     with new_file(out) as written:
         written.write(made.text())

@@ -57,13 +57,16 @@ def test_a_key_signs_what_its_owner_approves(tmp_path):
         ask(store, call)
         refused = approvals("approve", call, "--yes", "--as", "ben", store=store)
         assert "only signed votes count on shop/t/c, and ben's key is not here" in refused.err
-        approved = approvals("approve", call, "--yes", "--as", "ana", store=store)
+        reason = ("--reason", "as \u202eagreed")
+        approved = approvals("approve", call, "--yes", "--as", "ana", *reason, store=store)
         assert approved.code == 0, approved.err
         shown = approvals("show", call, store=store).out
         assert f"approve, signed with the key {mine['key']}" in shown
         assert "signed votes only" in shown
         receipt = tmp_path / "c.receipt"
         data("prove", call, "--out", receipt, store=store)
+        printed = tmp_path / "printed.receipt"
+        printed.write_text(approvals("prove", call, store=store).out)
         (row,) = [json.loads(approvals("key", "list", "--json", store=store).out)]
         assert row["state"].startswith("counts since ")
         data("key", "revoke", "ana", mine["fingerprint"], "--as", "ben", store=store)
@@ -79,6 +82,7 @@ def test_a_key_signs_what_its_owner_approves(tmp_path):
     assert f"verified: {call} is approved" in said
     assert f"ana: approve, counts, signed with {mine['key']}\n" in said
     assert "what approved it follows from what these people have signed\n" in said
+    assert verified(printed, "--key", sealer, "--trust", stranger) == (code, said)
     code, said = verified(receipt, "--key", sealer)
     assert code == 0
     assert f"ana: approve, signed with {mine['key']}, not judged" in said
