@@ -59,6 +59,16 @@ async def test_a_stranger_reads_what_a_receipt_proves(page: Page, site: Sealed):
     assert "not decided yet" in said
 
 
+async def test_all_of_it_is_on_a_narrow_screen(page: Page, site: Sealed):
+    await page.set_viewport_size({"width": 360, "height": 800})
+    await shown(page, (await site.receipt()).text())
+    assert await page.evaluate("document.documentElement.scrollWidth") <= 360
+    name = page.get_by_role("rowheader", name="ana", exact=True)
+    box = await name.bounding_box()
+    assert box
+    assert box["width"] > 60
+
+
 async def test_who_answers_in_place_of_the_tool_says_yes_too(page: Page, site: Sealed):
     paid = Ballot("answer", answer="it is paid already")
     await site.at("ana").reviewer("ana").vote(SECOND, paid)
