@@ -93,7 +93,7 @@ sim: setup       ## SEEDS=1000 simulated worlds of CALLS=200 on a hostile broker
 conformance: setup ## what needs more than the locked environment: reference libraries in JavaScript, Go, an environment for each framework; says what it skips
 	@.ci/go || echo "Go is not installed: the tests with it skip" >&2
 	@CONFORMANCE=1 .ci/tests -m "" -n 2 --timeout 600 tests/projections/test_ai_sdk.py tests/projections/test_ai_sdk_ui.py \
-	  tests/docs/test_schemas.py tests/interfaces/access/test_openid.py tests/interfaces/access/test_groups.py \
+	  tests/docs/test_schemas.py tests/docs/test_receipt_page.py tests/interfaces/access/test_openid.py tests/interfaces/access/test_groups.py \
 	  tests/promises/contract tests/adapters/test_frameworks.py
 
 properties: setup ## 20,000 examples of each property of the rules that void facts (half an hour), 1,000 of every other one
