@@ -45,7 +45,8 @@ def test_go_verifies_a_seal_and_makes_the_same_proofs(tmp_path: Path, program: P
     leaves = [seal.leaf_hash(seal.leaf(n, n, b"ledger.shop", b"{}")) for n in range(size)]
     for tile in (*tree.add(leaves), *tree.edge()):
         files.write(tile)
-    files.publish(KEY.note(Checkpoint(KEY.public.name, size, tree.root())))
+    note = KEY.note(Checkpoint(KEY.public.name, size, tree.root()))
+    files.publish(note, files.policy())
     ours, numbers = Proofs(size, files.tile), sorted({1, size // 3 or 1, size // 2, size - 1})
     command = [program, files.folder, str(KEY.public), *map(str, numbers)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
