@@ -6,7 +6,7 @@ import json
 
 import pytest
 from ai_sdk_package import asked, ended, installed
-from contents import lives_with_content
+from contents import MEDIA, lives_with_content
 from example_counts import examples
 from formats import conversations, entries_of, wish
 from hypothesis import given, settings
@@ -15,6 +15,7 @@ from stories import facts_of, lives
 from ayes.projections.formats import ai_sdk
 from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User
 from ayes.schemas import events as e
+from ayes.schemas.content import content_of
 
 REASONING = {
     "type": "reasoning",
@@ -72,6 +73,7 @@ def test_the_sdk_takes_what_is_written():
     collect()
     collect_contents()
     lists += [written(*entries_of(facts_of(one.messages))) for one in conversations()]
+    lists += [written(*ended("returned", content_of([media]))) for media in MEDIA]
     assert len(lists) > 180
     assert [told for told in asked(folder, SCRIPT, lists) if told] == []
     assert all(asked(folder, SCRIPT, [[calling(call())], []]))

@@ -18,8 +18,8 @@ def ended(kind: str, text="done", **fields) -> list[Entry]:
 
 
 def installed() -> Path:
-    """A folder with the npm package."""
-    return npm.installed("ai@6")
+    """A folder with the npm package, in the version that the tests of agents use too."""
+    return npm.installed("ai@6.0.325")
 
 
 def asked(folder: Path, script: str, lists: list) -> list:

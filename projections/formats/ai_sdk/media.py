@@ -45,10 +45,15 @@ def part_of(media: Media) -> JsonObject:
 
 
 def item_of(media: Media) -> JsonObject:
-    """A file in an output of type `content`."""
+    """A file in an output of type `content`.
+
+    By the media type of a link the SDK sees whether the provider takes links to such files. Where
+    it is missing, the SDK fetches the file before it asks the provider.
+    """
     what = "image" if media.media_type.startswith("image/") else "file"
     if isinstance(media.source, Linked):
-        return {"type": f"{what}-url", "url": media.source.url}
+        typed = {"mediaType": media.media_type} if what == "file" else {}
+        return {"type": f"{what}-url", "url": media.source.url, **typed}
     named = _named(media) if what == "file" else {}
     return {"type": f"{what}-data", "data": _where(media), "mediaType": media.media_type, **named}
 
