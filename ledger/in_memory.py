@@ -122,6 +122,10 @@ class Memory:
     async def at(self, seq: int) -> RawMessage | None:
         return self._raw[seq - 1] if 0 < seq <= len(self._raw) else None
 
+    async def digest(self, fact: Fact) -> str:
+        found = await self.at(fact.seq)
+        return found.digest if found is not None else ""
+
     async def last_seq(self) -> int:
         return len(self._facts)
 
@@ -273,7 +277,7 @@ class Lagging:
         self.set_timer, self.cancel_timer = log.set_timer, log.cancel_timer
         self.park, self.parked = log.park, log.parked
         self.keep_piece, self.piece = log.keep_piece, log.piece
-        self.file_place = log.file_place
+        self.file_place, self.digest = log.file_place, log.digest
         self.publish_live, self.subscribe_live = log.publish_live, log.subscribe_live
 
     def beside(self) -> "Lagging":

@@ -70,6 +70,11 @@ class RawMessage(Struct, frozen=True, gc=False):
         return seconds * 1_000_000_000 + since.microseconds * 1000 + self.nanoseconds
 
     @property
+    def digest(self) -> str:
+        """The SHA-256 of its bytes, in hex."""
+        return hashlib.sha256(self.data).hexdigest()
+
+    @property
     def leaf(self) -> bytes:
         """The bytes that stand for it in the seal of the log (`ledger/seal.py`)."""
         return seal.leaf(self.seq, self.at_ns, self.subject.encode(), self.data)
@@ -252,6 +257,10 @@ class FactReader(Protocol):
 
     async def read(self, *subjects: str) -> tuple[Fact, ...]:
         """Every fact on the subjects (wildcards allowed), in log order, as of one moment."""
+        ...
+
+    async def digest(self, fact: Fact) -> str:
+        """The SHA-256 of a fact that was read, of its bytes as the log has them, in hex."""
         ...
 
 

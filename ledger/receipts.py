@@ -265,6 +265,10 @@ class GivenLog:
     async def at(self, seq: int) -> RawMessage | None:
         return self._raws.get(seq)
 
+    async def digest(self, fact: Fact) -> str:
+        found = await self.at(fact.seq)
+        return found.digest if found is not None else ""
+
     async def last_seq(self) -> int:
         return max(self._raws, default=0)
 

@@ -129,6 +129,10 @@ class ScopedLog:
             return found
         return replace(found, subject=_ELSEWHERE, data=b"")
 
+    async def digest(self, fact: Fact) -> str:
+        found = await self.at(fact.seq)
+        return found.digest if found is not None else ""
+
     async def scan(
         self, start: int, subjects: str = f"{ROOT}.>"
     ) -> AsyncGenerator[list[RawMessage]]:

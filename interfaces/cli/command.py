@@ -74,8 +74,9 @@ class Session(_SessionOptions, _Printing):
     """The options of nearly every command: which broker, and whether the output is JSON."""
 
     def connect(self, role: str, name: str = "") -> AbstractAsyncContextManager[Ledger]:
-        # Who starts calls checks for himself what lets them run.
-        trust = trust_of(self.store, None) if role == "service" else None
+        # Whoever starts calls checks what lets them run, by the trust file of this broker's store.
+        is_here = self.url is None or self.store is not None
+        trust = trust_of(self.store, None) if role == "service" and is_here else None
         return Ledger.connect(self.store, url=self.url, role=role, name=name, trust=trust)
 
     @asynccontextmanager

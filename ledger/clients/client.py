@@ -12,7 +12,6 @@ import functools
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import datetime, timedelta
-from hashlib import sha256
 from itertools import batched
 from operator import attrgetter
 from pathlib import Path
@@ -740,8 +739,8 @@ class LedgerClient:
         """The SHA-256 of the request and of the question of a call, as the log has them."""
         assert call.requested
         assert call.gated
-        raw = await asyncio.gather(*(self.log.at(one.seq) for one in (call.requested, call.gated)))
-        requested, gated = (sha256(one.data if one is not None else b"").hexdigest() for one in raw)
+        facts = (call.requested, call.gated)
+        requested, gated = await asyncio.gather(*map(self.reading.digest, facts))
         return requested, gated
 
     async def with_origin(self, call: Call) -> Call:

@@ -12,16 +12,21 @@ so any that were in force in between will do.
 """
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Final
 
 from msgspec.structs import replace
 
 from ayes.ledger.call import Call
 from ayes.ledger.judging.on_call import begun
 from ayes.ledger.judging.verdict import Case, by_votes, of_four_eyes, question_of, verdict
+from ayes.ledger.signing import MAX_SKEW_S
 from ayes.schemas import events as e
 
-_ENVELOPE = frozenset(e.Event.__struct_fields__)
+#: By how much the clocks of two nodes may differ, of which one fired the timer and the other
+#: recorded the stage.
+_SKEW: Final = timedelta(seconds=MAX_SKEW_S)
+_ENVELOPE: Final = frozenset(e.Event.__struct_fields__)
 
 
 def leads_back(call: Call, asked_by: Sequence[Case], counted_by: Sequence[Case]) -> str:
@@ -78,7 +83,7 @@ def _are_due(call: Call) -> bool:
     for done, fact in enumerate(stages):
         before = replace(call, escalated=tuple(stages[:done]))
         stage, due = before.next_stage, before.due
-        if stage is None or due is None or fact.recorded_at < due:
+        if stage is None or due is None or fact.recorded_at + _SKEW < due:
             return False
         if not _same(begun(before, stage, (), fact.recorded_at), fact.event):
             return False
