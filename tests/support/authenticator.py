@@ -28,7 +28,7 @@ class Authenticator:
 
     def signs(
         self,
-        challenge: bytes,
+        wanted: bytes,
         origin: str,
         *,
         rp: str | None = None,
@@ -39,7 +39,7 @@ class Authenticator:
         self.count += 1
         said = {
             "type": "webauthn.get",
-            "challenge": base64.urlsafe_b64encode(challenge).decode().rstrip("="),
+            "challenge": base64.urlsafe_b64encode(wanted).decode().rstrip("="),
             "origin": origin,
             "crossOrigin": False,
         }
