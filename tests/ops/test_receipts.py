@@ -13,6 +13,7 @@ from long import sampled
 from msgspec.structs import replace
 from sealed_site import Sealed, approved
 from shop import FIRST, SECOND
+from signed_site import ASK
 
 from ayes.interfaces.cli.receipts import verify_receipt
 from ayes.ledger.log import RawMessage
@@ -61,6 +62,25 @@ async def test_a_receipt_of_a_decision_that_nobody_made_says_so(site: Sealed):
     key = await site.seal()
     shown = await judged(await site.receipt(SECOND), key.public, site.trust)
     assert shown.unproved == "the votes that count do not approve this"
+
+
+async def test_a_receipt_says_nothing_of_other_calls(tmp_path: Path):
+    """Not those that are counted where a policy limits the calls of a thread."""
+    site = Sealed(tmp_path)
+    limited = f"calls_per_thread = 5\n{ASK}"
+    await site.begin(limited, signed_since={"shop": 1})
+    async with site.gates():
+        for ref in SECOND, FIRST:
+            await site.ask(ref)
+        await site.at("ana").reviewer("ana").approve(FIRST)
+        await site.decided(e.Approved)
+    facts = (await site.receipt()).facts
+    assert [one.subject for one in facts if ".call." in one.subject] == [
+        FIRST.requested.subject,
+        FIRST.gated.subject,
+        FIRST.vote("ana").subject,
+        FIRST.decided.subject,
+    ]
 
 
 @pytest.mark.parametrize("every", sampled((97, 1), 97))

@@ -35,6 +35,7 @@ class Sealed(Site):
 
     async def receipt(self, ref: CallRef = FIRST) -> Receipt:
         key = await self.seal()
+        self.ledger.trust = self.trust
         return await make(self.ledger, ref, self.files, key)
 
 

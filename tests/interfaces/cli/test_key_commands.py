@@ -110,8 +110,25 @@ def test_whoever_starts_calls_refuses_a_trust_file_of_another_log(tmp_path):
         ask(store, call)
         (store / "ayes-trust.toml").write_text(f'log = "{"0" * 32}"\nroots = ["{key}"]\n')
         (store / "ayes.toml").write_text("[trust]\n")
-        for words in (("start", call), ("finish", call, "--output", "x")):
-            refused = approvals(*words, store=store)
-            assert (refused.code, "the trust file is of the log 0000" in refused.err) == (2, True)
+        refuses(store, "start", call)
+        refuses(store, "finish", call, "--output", "x")
+        (store / "ayes.toml").unlink()
+        elsewhere = tmp_path / "elsewhere.toml"
+        elsewhere.write_text(
+            f'[trust]\nfile = "{store / "ayes-trust.toml"}"\n'
+            '[mcp]\nworkspace = "shop"\nrequester = "ben"\n'
+            '[[mcp.server]]\nname = "till"\ncommand = ["true"]\n'
+            '[aap]\nworkspace = "shop"\n'
+            f'[[aap.instance]]\nname = "bot"\nrequester = "ben"\ntoken = "{"t" * 32}"\n'
+        )
+        elsewhere.chmod(0o600)  # it has a token
+        refuses(store, "mcp", "gateway", "--settings", elsewhere)
+        refuses(store, "serve", "aap", "--settings", elsewhere)
+    (store / "ayes.toml").write_text("[trust]\n")
     refused = approvals("up", "--workers", "gate", "--no-console", store=store)
     assert "the trust file is of the log 00000000000000000000000000000000" in refused.err
+
+
+def refuses(store: Path, *words: object) -> None:
+    refused = approvals(*words, store=store)
+    assert (refused.code, "the trust file is of the log 0000" in refused.err) == (2, True)

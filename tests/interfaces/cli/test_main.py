@@ -281,12 +281,12 @@ def test_demo_holds_everything_while_it_asks(tmp_path):
         terminal.read_until("Please answer y or n; Ctrl-D ends the demo.\r\n  Approve it? [y/n]")
         terminal.type("y")
         terminal.read_until('"draft-report.tmp"} waits for ana.')
-        asked = terminal.told.partition("Approve it? [y/n]")[2].partition("ana approved")[0]
-        assert asked.split("waits for ana")[0].split() == [
+        answered = [
             *["maybe", "Please", "answer", "y", "or", "n;", "Ctrl-D", "ends", "the", "demo."],
-            *["Approve", "it?", "[y/n]", "y", "delete_file"],
-            '{"name":"draft-report.tmp"}',
+            *["Approve", "it?", "[y/n]", "y"],
         ]
+        told = terminal.told.partition("Approve it? [y/n]")[2].split()
+        assert told[: len(answered)] == answered
         terminal.type("n")
         terminal.read_until("Why not?")
         terminal.type("I need it.")
