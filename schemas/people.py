@@ -11,6 +11,7 @@ An account that is not in the table and could not be a reviewer's name is *unmap
 unknown, and could not be kept from approving their own request.
 """
 
+import functools
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -26,6 +27,7 @@ type Accounts = Mapping[str, str]
 NO_ACCOUNTS: Final[Accounts] = MappingProxyType({})
 
 
+@functools.lru_cache(maxsize=4096)
 def plain(account: str) -> str:
     """An account without case and white space, in one form of Unicode (NFKC)."""
     if not account.isascii():  # ASCII is in that form already

@@ -7,7 +7,6 @@ one slot the broker accepts one; the other gets `SlotTaken` with the fact that w
 """
 
 import asyncio
-import copy
 import functools
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -268,7 +267,8 @@ class LedgerClient:
 
     def reading_from(self, source: FactReader) -> Self:
         """The same ledger, but reading facts from `source`."""
-        other = copy.copy(self)
+        other = object.__new__(type(self))
+        other.__dict__ |= self.__dict__  # each delivery has one, and `copy` takes ten times as long
         other.reading = source
         return other
 

@@ -201,6 +201,8 @@ def sums(
     a gate looks, it is the same one. A person has one sum by every name (`Policies.person_of`).
     """
     for one in (policies.organisation, policies.workspace):
+        if not one.policy.budgets:
+            continue
         person = policies.person_of(requester, organisation=one.organisation)
         values = {"thread": thread, "agent": agent, "requester": person, "day": day}
         for budget in one.policy.budgets:
@@ -215,7 +217,7 @@ def tokens_of(usage: e.Usage) -> int:
 
 def day_of(requested_at: datetime) -> str:
     """The day of a request, in UTC: `2026-03-02`."""
-    return f"{requested_at.astimezone(UTC):%Y-%m-%d}"
+    return requested_at.astimezone(UTC).date().isoformat()
 
 
 def filled(one: Sum, facts: Iterable[Fact]) -> Sum:
