@@ -747,12 +747,12 @@ function connect() {
   stream.addEventListener("listed", () => {
     hear();
     if (list && !isFull()) refresh();
-    countSoon();  // all of them together, so that none contradicts another
-    if (find("[data-view]")) countViewsSoon();
+    recount();
   });
   stream.addEventListener("reset", (event) => {
     hear(event);
     refresh();
+    recount();
     if (article() && !openForm()) reload(article());
     live?.reset();
   });
@@ -784,7 +784,7 @@ function happened(type, { data, lastEventId }) {
     update();
   }
   live?.happened(event);
-  countSoon();
+  recount();
 }
 
 /* A function that has `read` called soon, and at most this often. */
@@ -802,6 +802,13 @@ function seldom(ms, read) {
 
 const countSoon = seldom(COUNT_MS, count);
 const countViewsSoon = seldom(VIEWS_MS, countViews);
+
+/* Ask for the numbers of the header, all together, so that none contradicts another. After events
+ * too: the list may have changed before the page was told of such changes. */
+function recount() {
+  countSoon();
+  if (find("[data-view]")) countViewsSoon();
+}
 
 async function countViews() {
   const answer = await fetch(`/api/v1/views?${new URLSearchParams({ workspace })}`).catch(() => null);

@@ -1,6 +1,7 @@
 """The list of waiting calls changes by itself, and never under the hands of the reader."""
 
-from playwright.async_api import expect
+from playwright.async_api import Route, expect
+from until import until
 
 from ayes.schemas.slots import CallRef
 
@@ -11,13 +12,34 @@ LONG_ENOUGH = """row => new Promise(
 )"""
 
 
+async def test_views_are_counted_again_if_the_list_changed_before_the_page_heard_of_it(shop, visit):
+    """The connection for events comes late; then the page has the numbers of before."""
+    for call in (FIRST, SECOND):
+        await shop.ask(call)
+    await save_view(shop)
+    page = await visit("/policy")
+    held: list[Route] = []
+    await page.route("**/api/v1/events*", lambda route: held.append(route))  # noqa: PLW0108
+    await page.goto("/")
+    view = page.locator('[data-view="refunds"]')
+    await expect(view).to_have_text("2")
+    await (await shop.app.state.backend.reviewer("ben")).approve(SECOND)
+    await until(lambda: shop.app.state.backend.feed._listed.waiting == 1)
+    [waiting] = held
+    await waiting.continue_()
+    await expect(view).to_have_text("1")
+
+
+async def save_view(shop) -> None:
+    async with shop.client() as ana:
+        saved = await ana.put("/api/v1/views", json={"name": "refunds", "q": "tool:refund"})
+        saved.raise_for_status()
+
+
 async def test_rows_come_by_themselves_and_leave_when_no_form_is_open(shop, visit):
     for call in (FIRST, SECOND):
         await shop.ask(call)
-    async with shop.client() as ana:
-        (
-            await ana.put("/api/v1/views", json={"name": "refunds", "q": "tool:refund"})
-        ).raise_for_status()
+    await save_view(shop)
     page = await visit()
     rows = page.locator("#calls .row")
     await expect(page.locator("article.call[data-ready]")).to_be_visible()
