@@ -205,6 +205,21 @@ def table(page: str, heading: str) -> dict[str, str]:
     return {cells[1].strip(): cells[2].strip() for cells in (row.split("|") for row in rows)}
 
 
+def test_each_attacker_is_played_by_a_test():
+    """Each row of the table of attackers names tests, and these exist."""
+    attackers = (ROOT / "SECURITY.md").read_text().partition("| tried by |")[2]
+    rows = attackers.partition("\n\n")[0].splitlines()[2:]
+    every = {
+        name
+        for file in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"^(?:async )?def (test_\w+)", file.read_text(), re.MULTILINE)
+    }
+    for row in rows:
+        named = re.findall(r"`(test_\w+)`", row)
+        assert named, row
+        assert every.issuperset(named), row
+
+
 def test_the_roles_are_as_documented():
     """Who may write what, in the operators' table, is what the broker is told."""
     told = {
