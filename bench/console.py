@@ -34,7 +34,8 @@ from ayes.ledger.nats.credentials import Store
 from ayes.ops.tokens import AccessFile
 from ayes.ops.visitors import Role
 from ayes.projections import pending as queue
-from ayes.schemas.slots import CallRef, ThreadRef
+from ayes.schemas.events import Event
+from ayes.schemas.slots import CallRef, Slot, ThreadRef
 from ayes.schemas.tools import declaration
 from bench import child, drawing, logs
 from bench.append import LATER, broker, timed
@@ -260,7 +261,7 @@ class _Browser:
 
     async def _read(self) -> None:
         while some := await self._reader.read(1 << 16):
-            now = time.perf_counter()
+            now = time.time()
             found = self._rest + some
             for seq in map(int, _ID.findall(found)):
                 self.seq = max(self.seq, seq)
@@ -272,17 +273,28 @@ async def _event_ms(
     admin: Ledger, calls: "itertools.islice[CallRef]", browsers: list[_Browser]
 ) -> float:
     """The median over all clients and some votes."""
-    recorded: dict[int, float] = {}
+    recorded_ms: dict[int, float] = {}
     for call in calls:
         [*_, (slot, event)] = itertools.islice(_calling(call), 3)
-        answer = await admin.append(slot, event)
-        assert isinstance(answer, Recorded), f"{slot.subject} was filled before"
-        recorded[answer.seq] = time.perf_counter()
+        seq, at_ms = await _recorded(admin, slot, event)
+        recorded_ms[seq] = at_ms
         await asyncio.sleep(_PAUSE_S)
-    await _caught_up(browsers, max(recorded))
+    await _caught_up(browsers, max(recorded_ms))
     return statistics.median(
-        (one.arrived[seq] - at) * 1000 for one in browsers for seq, at in recorded.items()
+        one.arrived[seq] * 1000 - at_ms for one in browsers for seq, at_ms in recorded_ms.items()
     )
+
+
+async def _recorded(admin: Ledger, slot: Slot, event: Event) -> tuple[int, float]:
+    """The number of a new fact, and when the broker stored it, in milliseconds since 1970.
+
+    On a busy machine others see it before its writer has the acknowledgement.
+    """
+    answer = await admin.append(slot, event)
+    assert isinstance(answer, Recorded), f"{slot.subject} was filled before"
+    raw = await admin.log.at(answer.seq)
+    assert raw is not None
+    return answer.seq, raw.at_ns / 1e6
 
 
 async def _drawn(admin: Ledger, client: httpx.AsyncClient, rounds: int) -> list[float]:
@@ -294,9 +306,11 @@ async def _drawn(admin: Ledger, client: httpx.AsyncClient, rounds: int) -> list[
         print(said, file=sys.stderr)
         return []
 
-    async def decide(call: CallRef) -> None:
-        for slot, event in itertools.islice(_calling(call), 2, 4):
-            await admin.append(slot, event)
+    async def decide(call: CallRef) -> float:
+        vote, decision = itertools.islice(_calling(call), 2, 4)
+        await admin.append(*vote)
+        _, at_ms = await _recorded(admin, *decision)
+        return at_ms
 
     times = []
     for _ in range(rounds):

@@ -8,7 +8,6 @@ import asyncio
 import os
 import shutil
 import statistics
-import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
@@ -64,19 +63,19 @@ async def listing(url: str, authorization: str) -> AsyncGenerator["Page"]:
 
 
 async def drawn_ms(
-    page: "Page", count: int, decide: Callable[[CallRef], Awaitable[object]]
+    page: "Page", count: int, decide: Callable[[CallRef], Awaitable[float]]
 ) -> float:
     """The median of `count` decisions, in milliseconds.
 
     Args:
-        decide: records the decision of a call, and returns once it is acknowledged.
+        decide: records the decision of a call, and returns when it was stored, in milliseconds
+            since 1970.
     """
     rows = page.locator("#calls .row:not(.leaving)")
     listed = await rows.evaluate_all("rows => rows.map(row => row.dataset.call)")
     recorded_ms: dict[str, float] = {}
     for name in listed[:count]:
-        await decide(CallRef.parse(name))
-        recorded_ms[name] = time.time() * 1000
+        recorded_ms[name] = await decide(CallRef.parse(name))
         await asyncio.sleep(_PAUSE_S)
     await page.wait_for_function(
         "names => names.every(name => name in window.changed)", arg=[*recorded_ms]
