@@ -74,7 +74,7 @@ class Session(_SessionOptions, _Printing):
     """The options of nearly every command: which broker, and whether the output is JSON."""
 
     def connect(self, role: str, name: str = "") -> AbstractAsyncContextManager[Ledger]:
-        # Whoever starts calls checks what lets them run, by the trust file of this broker's store.
+        # A service checks what lets its calls run. The store's trust file is of the store's broker.
         is_here = self.url is None or self.store is not None
         trust = trust_of(self.store, None) if role == "service" and is_here else None
         return Ledger.connect(self.store, url=self.url, role=role, name=name, trust=trust)
