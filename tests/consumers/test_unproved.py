@@ -79,6 +79,17 @@ async def test_a_stage_that_was_due_asks(site: Site, judge: Ledger):
     assert await why(judge) == ""
 
 
+async def test_a_stage_may_begin_early_by_what_clocks_differ(site: Site, judge: Ledger):
+    """One node fires the timer, and another one, whose clock is behind, records the stage."""
+    await begun(site, judge, ASK + LATER.replace("600", "50"))
+    async with site.gates():
+        await site.ask()
+        await site.ledger.append(FIRST.escalated(1), e.Escalated(voters=("cy",), expires_in_s=60.0))
+        await site.ledger.append(FIRST.vote("cy"), await site.vote_of("cy"))
+        await site.decided(e.Approved)
+    assert await why(judge) == ""
+
+
 @pytest.mark.parametrize("who", ["group:board", "oncall:desk"])
 @pytest.mark.parametrize("how", ["rule", "all"])
 def test_signed_votes_are_of_people_whom_the_policy_names(who: str, how: str):

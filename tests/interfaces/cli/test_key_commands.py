@@ -11,6 +11,7 @@ import program
 from program import approvals, ask
 from shop import rule
 
+from ayes.interfaces.cli.command import Session
 from ayes.ledger.seal import SignerKey
 from ayes.schemas.slots import CallRef
 
@@ -127,6 +128,22 @@ def test_whoever_starts_calls_refuses_a_trust_file_of_another_log(tmp_path):
     (store / "ayes.toml").write_text("[trust]\n")
     refused = approvals("up", "--workers", "gate", "--no-console", store=store)
     assert "the trust file is of the log 00000000000000000000000000000000" in refused.err
+
+
+def test_the_trust_file_of_a_store_is_not_of_a_broker_elsewhere(tmp_path, monkeypatch):
+    """`--url` alone names another broker than that of the default store."""
+    read: list[Path | None] = []
+
+    def trust_of(store: Path | None, _settings: None) -> None:
+        read.append(store)
+
+    monkeypatch.setattr("ayes.interfaces.cli.command.trust_of", trust_of)
+    url = "nats://127.0.0.1:1"
+    Session(url=url).connect("service")
+    assert read == []
+    Session(store=tmp_path, url=url).connect("service")
+    Session().connect("service")
+    assert read == [tmp_path, None]
 
 
 def refuses(store: Path, *words: object) -> None:
