@@ -233,6 +233,8 @@ class Address(Struct, frozen=True):
     passwords: dict[str, str] = {}
     #: The last port, kept for the same reason.
     port: int = 0
+    #: The nats-server that was started last.
+    binary: str = ""
     #: As `Login.ca`, relative to the store.
     ca: str = ""
     #: Reviewers who get no account by themselves any more.

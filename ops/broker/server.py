@@ -46,6 +46,7 @@ from ayes.ops.broker.accounts import (
     accounts_config,
     permissions,
 )
+from ayes.ops.broker.builds import Build
 from ayes.ops.broker.callout import Issuer, answering
 from ayes.ops.broker.config import quoted, server_config
 from ayes.ops.broker.floods import Floods
@@ -107,11 +108,16 @@ class EmbeddedServer:
         """Take the store, start the server, and wait until it answers.
 
         Raises:
-            BadInput: the directory belongs to somebody else, or there is no nats-server.
+            BadInput: the directory belongs to somebody else, or there is no nats-server, or not
+                the pinned one.
             StoreHeld: another process runs a server from it.
             BrokerAway: it does not start; with the last lines of its log.
         """
         self._binary = await asyncio.to_thread(find_binary)
+        build = await asyncio.to_thread(Build.of, self._binary)
+        build.check()
+        if not build.is_known:
+            _log.info("the broker's build is not known", problem=str(build))
         adopt(self.store)
         if (self.store.path / "n1").exists():
             raise BadInput(
@@ -199,7 +205,11 @@ class EmbeddedServer:
         before = self.store.read()
         (port,) = free_ports(before.port)
         address = msgspec.structs.replace(
-            before, url="", port=port, passwords=passwords(before.passwords)
+            before,
+            url="",
+            port=port,
+            binary=str(self._binary),
+            passwords=passwords(before.passwords),
         )
         # While it starts, clients must not be sent to its last address.
         self.store.write(address)

@@ -49,12 +49,13 @@ from ayes.ledger.trust import Trust
 from ayes.ops.actions.policies import silent_schedules, voters_of, wanting_signed
 from ayes.ops.actions.stops import stops_in
 from ayes.ops.audit.verify import rebuild
+from ayes.ops.broker.builds import Build
 from ayes.ops.inspection import witness
 from ayes.ops.inspection.health import Health, takes_writes
 from ayes.ops.inspection.nodes import Copies, clocks, copies, skewed, trouble
 from ayes.ops.inspection.progress import ESSENTIAL, ConsumerStatus, progress, seconds
 from ayes.ops.sealing.status import SealStatus
-from ayes.schemas.errors import ApprovalsError, BrokerRefused, Unavailable
+from ayes.schemas.errors import ApprovalsError, BadInput, BrokerRefused, Unavailable
 from ayes.schemas.sizes import size
 
 #: Deliveries of one consumer that may wait. The gate handles some 500 calls a second.
@@ -151,6 +152,8 @@ class Look(Struct, frozen=True, kw_only=True):
     unsigned: list[str] | None = []
     signed_in: list[str] = []
     promises: Finding = ((), "")
+    #: Whether the nats-server of the store is a known build.
+    build: Finding = ((), "the broker was not started here")
 
     @property
     def free_bytes(self) -> int | None:
@@ -287,6 +290,7 @@ async def examination(
         skew_s=await _skew_s(log),
         witnessed=await _witnessed(log, place, deep=deep),
         promises=await _kept(log, deep=deep),
+        build=await asyncio.to_thread(_build, store.read().binary) if store else Look().build,
     )
 
 
@@ -405,6 +409,16 @@ async def _witnessed(
         by = f"accepted as it was up to fact {accepted.size:,} by {accepted.by.name}"
         said.append(f"{by}: {accepted.reason or 'no reason was given'}")
     return [], "; ".join(said)
+
+
+def _build(binary: str) -> Finding:
+    if not binary:
+        return Look().build
+    try:
+        found = Build.of(binary)
+        return ([], str(found)) if found.is_known else ([str(found)], "")
+    except BadInput as problem:
+        return [str(problem)], ""
 
 
 async def _kept(log: JetStream, *, deep: bool) -> Finding:
@@ -662,6 +676,7 @@ def _stops(look: Look) -> str:
 #: Each check, and what is said if it is well.
 CHECKS: Final[dict[str, tuple[Judge, str | Callable[[Look], str]]]] = {
     "server": (_server, _version),
+    "build": (lambda look: look.build[0], lambda look: look.build[1]),
     "nodes": (
         lambda look: [trouble(look.streams)],
         lambda look: "; ".join(str(one) for one in look.streams if one.cluster) or "one server",
@@ -707,8 +722,8 @@ CHECKS: Final[dict[str, tuple[Judge, str | Callable[[Look], str]]]] = {
     "backlogs": (_backlogs, ""),
 }
 DOCTOR: Final = (
-    "server", "nodes", "streams and consumers", "readers", "workers", "room", "writes", "batches",
-    "log", "seal", "promises", "in doubt", "stops", "policies and tools",
+    "server", "build", "nodes", "streams and consumers", "readers", "workers", "room", "writes",
+    "batches", "log", "seal", "promises", "in doubt", "stops", "policies and tools",
     "signatures", "on call", "parked", "clock",
 )  # fmt: skip
 #: The alarms of `ayes status`, of the page Operations and of the metrics.
