@@ -159,10 +159,12 @@ async def test_without_flushing_acknowledged_facts_are_missing(servers: str, dis
 
 
 async def grown(acknowledged: Acknowledged, by: int) -> None:
+    """However slow the disk is: a minute without any acknowledgement is a fault."""
     enough = len(acknowledged) + by
-    async with asyncio.timeout(60):
-        while len(acknowledged) < enough:  # noqa: ASYNC110 - the writers only count
-            await asyncio.sleep(0.001)
+    while (before := len(acknowledged)) < enough:
+        async with asyncio.timeout(60):
+            while len(acknowledged) == before:  # noqa: ASYNC110 - the writers only count
+                await asyncio.sleep(0.001)
 
 
 @asynccontextmanager
