@@ -7,13 +7,14 @@ as it was made, since a browser may add fields at any time, and another spelling
 Two kinds of keys are taken, as COSE numbers them: ES256 (-7) and Ed25519 (-8).
 """
 
-import base64
 import json
 from collections.abc import Collection, Iterable
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
+
+from ayes.schemas.base64url import base64url
 
 #: Flags of `authenticatorData`: somebody was there, and the device knows that it was this person.
 _PRESENT: Final = 0x01
@@ -51,7 +52,7 @@ def flaw(key: Passkey, said: Assertion, challenge: bytes, origins: Collection[st
         return "it is not what a browser signs"
     if client.get("type") != "webauthn.get":
         return "it was made for something else than to sign"
-    if client.get("challenge") != _base64url(challenge):
+    if client.get("challenge") != base64url(challenge):
         return "it is about something else"
     if client.get("origin") not in origins:
         return f"it was made on a page of {str(client.get('origin'))[:200]!r}"
@@ -104,7 +105,3 @@ def _object(text: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
-
-
-def _base64url(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).decode().rstrip("=")
