@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
+from ayes.ledger import ed25519
 from ayes.schemas.base64url import base64url
 
 #: Flags of `authenticatorData`: somebody was there, and the device knows that it was this person.
@@ -82,7 +83,7 @@ def _verifies(spki: bytes, signature: bytes, data: bytes) -> bool:
             case EllipticCurvePublicKey(curve=SECP256R1()) as key:
                 key.verify(signature, data, ECDSA(SHA256()))
             case Ed25519PublicKey() as key:
-                key.verify(signature, data)
+                return ed25519.verifies(key.public_bytes_raw(), signature, data)
             case _:
                 return False
     except (InvalidSignature, ValueError):
