@@ -7,13 +7,15 @@ as it was made, since a browser may add fields at any time, and another spelling
 Two kinds of keys are taken, as COSE numbers them: ES256 (-7) and Ed25519 (-8).
 """
 
-import base64
 import json
 from collections.abc import Collection, Iterable
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
+
+from ayes.ledger import ed25519
+from ayes.schemas.base64url import base64url
 
 #: Flags of `authenticatorData`: somebody was there, and the device knows that it was this person.
 _PRESENT: Final = 0x01
@@ -51,7 +53,7 @@ def flaw(key: Passkey, said: Assertion, challenge: bytes, origins: Collection[st
         return "it is not what a browser signs"
     if client.get("type") != "webauthn.get":
         return "it was made for something else than to sign"
-    if client.get("challenge") != _base64url(challenge):
+    if client.get("challenge") != base64url(challenge):
         return "it is about something else"
     if client.get("origin") not in origins:
         return f"it was made on a page of {str(client.get('origin'))[:200]!r}"
@@ -81,7 +83,7 @@ def _verifies(spki: bytes, signature: bytes, data: bytes) -> bool:
             case EllipticCurvePublicKey(curve=SECP256R1()) as key:
                 key.verify(signature, data, ECDSA(SHA256()))
             case Ed25519PublicKey() as key:
-                key.verify(signature, data)
+                return ed25519.verifies(key.public_bytes_raw(), signature, data)
             case _:
                 return False
     except (InvalidSignature, ValueError):
@@ -104,7 +106,3 @@ def _object(text: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
-
-
-def _base64url(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).decode().rstrip("=")

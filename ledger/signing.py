@@ -24,6 +24,7 @@ from msgspec import Struct
 
 from ayes.ledger.seal import SignerKey, VerifierKey
 from ayes.schemas import events as e
+from ayes.schemas.base64url import base64url
 from ayes.schemas.digest import call_digest, text_digest
 from ayes.schemas.slots import CallRef, DelegationRef, GrantRef
 
@@ -64,8 +65,7 @@ class Signature(NamedTuple):
     raw: bytes
 
     def __str__(self) -> str:
-        signed = base64.urlsafe_b64encode(self.raw).decode().rstrip("=")
-        return f"{_KIND}.{self.key}.{self.until}.{signed}"
+        return f"{_KIND}.{self.key}.{self.until}.{base64url(self.raw)}"
 
     @classmethod
     def parse(cls, text: str) -> Self | None:

@@ -78,7 +78,7 @@ def _standing(key: PersonKey, now: datetime) -> str:
     if key.revoked is not None:
         return f"revoked at {key.revoked.recorded_at:%Y-%m-%d %H:%M:%S} UTC"
     if key.counts_from is None:
-        return f"not confirmed yet, by {', '.join(sorted(key.by)) or 'nobody'} so far"
+        return f"not confirmed yet, by {', '.join(sorted(key.by | key.others)) or 'nobody'} so far"
     word = "counts since" if key.counts_from <= now else "will count from"
     return f"{word} {key.counts_from:%Y-%m-%d %H:%M:%S} UTC"
 
