@@ -291,7 +291,7 @@ def test_the_environment_is_as_documented():
         for folder in ("ledger", "ops", "consumers", "interfaces")
         for file in (ROOT / folder).rglob("*.py")
     )
-    read = set(re.findall(r"\bAYES_[A-Z_]+\b|\bNATS_SERVER_BIN\b|\bNO_COLOR\b", code))
+    read = set(re.findall(r"\bAYES_[A-Z_]+\b|\bNATS_SERVER_[A-Z0-9]+\b|\bNO_COLOR\b", code))
     assert {name.strip("`") for name in table("running.md", "| variable | is |")} == read
 
 
