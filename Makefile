@@ -108,7 +108,7 @@ cluster: setup   ## CALLS=5000 calls on three nodes on this machine, then a node
 # `setup` installs uv into .venv/uv where there is none on PATH.
 .venv/tools/ready lock: export PATH := $(PATH):$(CURDIR)/.venv/uv/bin
 # The extras in the container image.
-IMAGE := dev web notify push webhooks absence slack mcp inbox metrics otel
+IMAGE := dev web notify push webhooks absence slack mcp inbox metrics otel copies
 
 .venv/tools/ready: .ci/tools.txt .venv/ready
 	@uv venv --quiet --allow-existing --python $(BIN)/python .venv/tools

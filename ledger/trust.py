@@ -6,6 +6,7 @@ checks signatures. A site without one checks none.
     log = "4f6b8c1de2f04a7c9d3e5b6a7c8d9e0f"                # its identity
     roots = ["board-1+1a2b3c4d+AQ...=", "board-2+5e6f7a8b+AQ...="]
     roots_needed = 2
+    sealer = "approvals.example.com/4f6b...+9a0b1c2d+AQ...="
 
     [signed_since]
     shop = 120_000                                          # a fact's number
@@ -82,12 +83,16 @@ class Trust(TomlModel):
     policies_needed: Annotated[int, Field(ge=1)] = 1
     #: None: only the roots and the confirmers help.
     lost: Lost | None = None
+    #: The key that seals the log; empty: whoever verifies names it.
+    sealer: Annotated[str, AfterValidator(_checked_key)] = ""
     #: By workspace, the number of the fact from which on no call runs on votes that are not signed,
     #: nor by a policy that is not.
     signed_since: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _can_be_met(self) -> "Trust":
+        if self.sealer and self.log not in VerifierKey.parse(self.sealer).name.split("/"):
+            raise mistake(f"sealer is the key of another log than {self.log}.", "sealer")
         for name in ("roots", "confirmers", "policies"):
             keys, needed = getattr(self, name), getattr(self, f"{name}_needed")
             if len({VerifierKey.parse(one).public for one in keys}) < len(keys):

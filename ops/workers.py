@@ -53,9 +53,10 @@ KINDS: Final[tuple[str, ...]] = ("gate", "queue", "model", "executor")
 #: Those that run only where they are configured.
 OPTIONAL_KINDS: Final[tuple[str, ...]] = (
     "webhooks", "notifier", "slack", "delegator", "absence", "sealer",
+    "copier",
 )  # fmt: skip
 #: The roles of the kinds that have none of their own.
-_ROLES: Final = {"delegator": "service", "sealer": "observer"}
+_ROLES: Final = {"delegator": "service", "sealer": "observer", "copier": "observer"}
 
 
 def role_of(kind: str) -> str:
@@ -112,7 +113,7 @@ def reactions(
                 return [Delegator(agents)]
             case "absence" if absences is not None or schedules is not None:
                 return [Absences(absences or {}, schedules=schedules)]
-            case "sealer":  # `ops/sealing`: it reads alone
+            case "sealer" | "copier":  # `ops/sealing`: they read alone
                 return []
             case _:
                 raise KeyError(kind)

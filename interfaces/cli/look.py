@@ -1,7 +1,9 @@
 """Commands that show what happened: the facts, and the histories made of them."""
 
+import asyncio
 import json as jsonlib
 from contextlib import aclosing
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -17,6 +19,7 @@ from ayes.interfaces.cli.options import (
     argument,
     option,
 )
+from ayes.interfaces.cli.settings import trust_of
 from ayes.interfaces.cli.terminal import cards, output
 from ayes.interfaces.cli.terminal.output import (
     print_data,
@@ -28,9 +31,11 @@ from ayes.interfaces.cli.terminal.output import (
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.descriptions import describe_undoing, outcome_words
 from ayes.ledger.validity import may_be_void
+from ayes.ops.ocsf_file import OcsfFile
 from ayes.projections.formats import FORMATS, format_named
 from ayes.projections.history import history as history_of
 from ayes.projections.live import Discarded, Ended, Fragment
+from ayes.projections.ocsf import needs_call, ocsf_event
 from ayes.projections.thread import thread_of
 from ayes.projections.views.fact import Wishes, own, voids_of, wishes_of
 from ayes.schemas import strict_json
@@ -80,12 +85,22 @@ async def thread(thread: ThreadArgument, session: Session) -> None:
     _print(facts, str(ref), json=session.json)
 
 
-@command(app)
+@command(
+    app,
+    examples="""
+    ayes watch --from 1 --until-now
+    ayes watch --ocsf /var/log/ayes/events.jsonl
+    """,
+)
 async def watch(
     start: Annotated[
         int | None, option("--from", "SEQ", "From this fact on; by default only new ones.", min=1)
     ] = None,
     until_now: Annotated[bool, option("--until-now", "End with the last existing fact.")] = False,
+    ocsf: Annotated[
+        Path | None,
+        option("--ocsf", "FILE", "Append events of OCSF to this file instead, all from fact 1 on."),
+    ] = None,
     *,
     session: Session,
 ) -> None:
@@ -93,6 +108,10 @@ async def watch(
     facts.
     """
     async with session.connect("observer") as ledger:
+        if ocsf is not None:
+            await ledger.trust_in(trust_of(session.store, None))
+            await _append_events(ledger, ocsf, start, until_now=until_now)
+            return
         first = start if start is not None else await ledger.log.last_seq() + 1
         console = output.console()
         async with aclosing(ledger.replay(first) if until_now else ledger.watch(first)) as facts:
@@ -103,6 +122,31 @@ async def watch(
                 else:
                     wishes = await _wish(ledger, fact)
                     output.print_facts([fact], console, full=True, wishes=wishes, voids=voids)
+
+
+async def _append_events(ledger: Ledger, path: Path, start: int | None, *, until_now: bool) -> None:
+    """Append the events of facts to a file, after the last one that it has."""
+    while not (log := await ledger.log.identity()):
+        if until_now:
+            return
+        await asyncio.sleep(1)
+    file = OcsfFile(path, log)
+    try:
+        first = file.last + 1 if file.last else start or 1
+        print_message(f"Events from fact {first:,} on are appended to {path}.")
+        async with aclosing(ledger.replay(first) if until_now else ledger.watch(first)) as facts:
+            async for fact in facts:
+                ref, call = fact.slot.call_ref, None
+                if ref is not None and needs_call(fact):
+                    call = await ledger.call(ref, must_include=fact.slot)
+                    if call.requested is not None:
+                        call, _ = await ledger.with_given(call)
+                trust = ledger.trust
+                is_void = bool(trust and trust.objection_to_policy(fact))
+                if (event := ocsf_event(fact, log, call, is_void=is_void)) is not None:
+                    file.append(event)
+    finally:
+        file.close()
 
 
 @command(app, examples="ayes follow shop/chat-1")

@@ -35,6 +35,7 @@ from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.patience import while_away
 from ayes.ops.broker.setup import declare_streams
 from ayes.ops.inspection import watching, witness
+from ayes.ops.sealing.copier import copying
 from ayes.ops.sealing.sealer import sealing
 from ayes.ops.slack_settings import slack_of
 from ayes.ops.tokens import own_name
@@ -63,6 +64,7 @@ SECTIONS: Final = {
     "slack": ("slack",),
     "delegator": ("sub_agents",),
     "absence": ("absence", "oncall"),
+    "copier": ("copies",),
 }
 
 
@@ -154,6 +156,7 @@ async def work(
                 )
             )
             await stack.enter_async_context(sealing(chosen, said.seal, store=store, url=url))
+            await stack.enter_async_context(copying(chosen, said.copies, store=store, url=url))
             return stack.pop_all(), watched, failed
 
     # All of it: the broker or its leader may be gone again between two steps.

@@ -1,15 +1,21 @@
 """Commands for the seal of the log."""
 
+import asyncio
 from pathlib import Path
 from typing import Annotated, Final
 
 from ayes.interfaces.cli.command import Session, command, commands
-from ayes.interfaces.cli.options import argument
+from ayes.interfaces.cli.options import argument, option
+from ayes.interfaces.cli.settings import trust_of
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.seal import VerifierKey
+from ayes.ledger.trust import read_trust
 from ayes.ops.inspection.witness import accepted
-from ayes.ops.sealing.files import KEY, SealFiles, make_key
-from ayes.ops.sealing.verify import export as export_to
+from ayes.ops.sealing.bucket import Bucket
+from ayes.ops.sealing.copier import Rebuilt, rebuild
+from ayes.ops.sealing.exports import export as export_to
+from ayes.ops.sealing.files import KEY, SealFiles, make_key, read_key
 from ayes.schemas.errors import BadInput
 
 app: Final = commands()
@@ -46,20 +52,70 @@ async def init(
     )
 
 
-@command(app, examples="ayes seal export ledger-2026.jsonl")
+@command(
+    app,
+    examples="""
+    ayes seal export ledger-2026.jsonl
+    ayes seal export again.jsonl --from s3://ayes-copies/shop --trust ayes-trust.toml
+    """,
+)
 async def export(
-    file: Annotated[Path, argument("FILE", "A new file.")], *, session: Session
+    file: Annotated[Path, argument("FILE", "A new file.")],
+    copy: Annotated[
+        str | None,
+        option("--from", "s3://BUCKET/PREFIX", "Of a copy in a bucket; no broker is asked."),
+    ] = None,
+    key: Annotated[
+        str | None,
+        option(
+            "--key",
+            "KEY",
+            "With --from, the sealer's public key; by default that of the trust file, or of the "
+            "store.",
+        ),
+    ] = None,
+    trust: Annotated[
+        Path | None,
+        option("--trust", "FILE", "With --from, the trust file; by default that of the settings."),
+    ] = None,
+    *,
+    session: Session,
 ) -> None:
     """Write the last checkpoint and all facts that it covers into a file. Others can verify it
     alone, and read everything in it.
     """
-    if not (note := SealFiles(Store(session.store)).note()):
+    store = Store(session.store)
+    if copy is not None:
+        said = read_trust(trust) if trust else trust_of(session.store, None)
+        named = key or (said.sealer if said else "")
+        public = VerifierKey.parse(named) if named else read_key(store).public
+        made = await asyncio.to_thread(rebuild, Bucket(copy), public, file)
+        _tell_rebuilt(file, public, made, session)
+        return
+    if key or trust:
+        raise BadInput("--key and --trust go with --from: the log of a store has its own key.")
+    if not (note := SealFiles(store).note()):
         raise BadInput("nothing is sealed yet. `ayes seal init` says how.")
     async with JetStream.connect(session.store, url=session.url, role="observer") as log:
         size = await export_to(log, note, file)
     session.print(
         {"file": str(file), "facts": size},
         f"{size:,} facts are in {file}. Next: ayes verify --export {file} --key KEY",
+    )
+
+
+def _tell_rebuilt(file: Path, key: VerifierKey, made: Rebuilt, session: Session) -> None:
+    told = {"file": str(file), "facts": made.facts, "hidden": made.hidden, "ignored": made.ignored}
+    hidden = (
+        f"somebody wrote over {len(made.hidden):,} objects, or deleted them; their oldest versions "
+        f"were taken: {', '.join(made.hidden[:5])}"
+    )
+    session.print(
+        told,
+        f"{made.facts:,} facts are in {file}, as they were copied and sealed. "
+        f"Next: ayes verify --export {file} --key {key}",
+        *([hidden] if made.hidden else []),
+        *(f"left out: {one}" for one in made.ignored[:5]),
     )
 
 

@@ -16,6 +16,7 @@ from ayes.interfaces.mcp.settings import GatewaySettings
 from ayes.ledger import trust
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.trust import Trust, read_trust
+from ayes.ops.sealing.bucket import CopySettings
 from ayes.ops.sealing.witnesses import SealSettings
 from ayes.ops.slack_settings import SlackSettings
 from ayes.schemas.errors import BadInput
@@ -45,6 +46,7 @@ class Settings(Sections):
     mcp: GatewaySettings | None = None
     aap: ProviderSettings | None = None
     seal: SealSettings | None = None
+    copies: CopySettings | None = None
     trust: TrustSettings | None = None
 
     @property

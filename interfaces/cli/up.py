@@ -45,6 +45,7 @@ from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import check_policy, declare_streams
 from ayes.ops.inspection.probes import ListenAddress, monitored
 from ayes.ops.sealing import files as seal_files
+from ayes.ops.sealing.copier import copying
 from ayes.ops.sealing.sealer import sealing
 from ayes.ops.supervisor import supervised
 from ayes.ops.tokens import own_name
@@ -175,6 +176,7 @@ async def up(
                 )
                 failed = await stack.enter_async_context(run)
                 await stack.enter_async_context(sealing(chosen, said.seal, store=own.store))
+                await stack.enter_async_context(copying(chosen, said.copies, store=own.store))
                 link = probes = None
                 notes: list[str] = []
                 if listen is not None:

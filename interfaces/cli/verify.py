@@ -15,8 +15,9 @@ from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.seal import VerifierKey, WitnessKey, WitnessPolicy
 from ayes.ledger.trust import read_trust
+from ayes.ops.sealing.exports import count, exported, exported_facts
 from ayes.ops.sealing.files import SealFiles, opened, read_key
-from ayes.ops.sealing.verify import count, difference, exported, exported_facts
+from ayes.ops.sealing.verify import difference
 from ayes.schemas.errors import BadFile, BadInput
 from ayes.schemas.toml_files import read_text
 
@@ -74,11 +75,13 @@ async def verify(
         return await verify_receipt(receipt, public, asked, judged_by, json=session.json)
     size, last, problem, signed = 0, 0, "", dict[str, datetime]()
     try:
-        where, note = _sealed(SealFiles(store), export, checkpoint)
+        where, note, proof = _sealed(SealFiles(store), export, checkpoint)
         sealed = opened(where, note, public)
         size, signed = sealed.size, asked.signed(note)
         async with _facts(session, export) as (facts, last):
-            problem = await difference(facts, sealed, SealFiles(store).reading(public)) or ""
+            reading = SealFiles(store).reading(public)
+            problem = await difference(facts, sealed, reading, proof) or ""
+        size = min(size, last) if proof else size
         if witness and not (signed or problem):
             problem = f"{where}: no witness of those given has signed it"
     except BadFile as found:
@@ -99,16 +102,20 @@ async def verify(
     return 1 if problem else 0
 
 
-def _sealed(files: SealFiles, export: Path | None, checkpoint: Path | None) -> tuple[str, str]:
-    """The file with what the facts are compared with, and the signed checkpoint in it."""
+def _sealed(
+    files: SealFiles, export: Path | None, checkpoint: Path | None
+) -> tuple[str, str, list[bytes]]:
+    """The file with what the facts are compared with, the signed checkpoint in it, and the proof
+    that it covers the facts of an export, if it covers more.
+    """
     if checkpoint:
-        return str(checkpoint), read_text(checkpoint)
+        return str(checkpoint), read_text(checkpoint), []
     if export:
-        return str(export), exported(export)
+        return str(export), *exported(export)
     if not (note := files.note()):
         why = "there is none: nothing was sealed yet, or the files of the sealer are gone."
         raise BadFile(str(files.file), "", why)
-    return str(files.file), note
+    return str(files.file), note, []
 
 
 @asynccontextmanager

@@ -54,7 +54,7 @@ from ayes.ops.inspection import witness
 from ayes.ops.inspection.health import Health, takes_writes
 from ayes.ops.inspection.nodes import Copies, clocks, copies, skewed, trouble
 from ayes.ops.inspection.progress import ESSENTIAL, ConsumerStatus, progress, seconds
-from ayes.ops.sealing.status import SealStatus
+from ayes.ops.sealing.status import NO_COPY, SealStatus
 from ayes.schemas.errors import ApprovalsError, BadInput, BrokerRefused, Unavailable
 from ayes.schemas.sizes import size
 
@@ -693,6 +693,10 @@ CHECKS: Final[dict[str, tuple[Judge, str | Callable[[Look], str]]]] = {
         lambda look: look.seal.alarms if look.seal else (),
         lambda look: str(look.seal or "the log is not sealed (docs/seals.md)"),
     ),
+    "copies": (
+        lambda look: [look.seal.copies_alarm] if look.seal else (),
+        lambda look: look.seal.copies if look.seal else NO_COPY,
+    ),
     "promises": (lambda look: look.promises[0], lambda look: look.promises[1]),
     "in doubt": (_in_doubt, "no call"),
     "stops": (lambda _look: (), _stops),
@@ -723,13 +727,13 @@ CHECKS: Final[dict[str, tuple[Judge, str | Callable[[Look], str]]]] = {
 }
 DOCTOR: Final = (
     "server", "build", "nodes", "streams and consumers", "readers", "workers", "room", "writes",
-    "batches", "log", "seal", "promises", "in doubt", "stops", "policies and tools",
+    "batches", "log", "seal", "copies", "promises", "in doubt", "stops", "policies and tools",
     "signatures", "on call", "parked", "clock",
 )  # fmt: skip
 #: The alarms of `ayes status`, of the page Operations and of the metrics.
 ALARMS: Final = (
-    "log so far", "seal", "writes", "nodes", "clocks of nodes", "streams and consumers", "room",
-    "policies and tools", "void runs", "webhooks", "room for parked",
+    "log so far", "seal", "copies", "writes", "nodes", "clocks of nodes", "streams and consumers",
+    "room", "policies and tools", "void runs", "webhooks", "room for parked",
 )  # fmt: skip
 #: What keeps calls from being decided. The first one that is not well is the reason.
 READY: Final = ("log exists", "writes", "durables", "roles", "stalls", "backlogs")

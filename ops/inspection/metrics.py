@@ -192,6 +192,7 @@ def _of_status(status: Look) -> Iterator[Value]:
         yield "ayes_failing_targets", ("calendar",), len(status.calendars)
     if status.seal is not None:
         yield "ayes_failing_targets", ("witness",), len(status.seal.silent)
+        yield "ayes_failing_targets", ("copy",), int(bool(status.seal.copies_alarm))
         yield "ayes_log_sealed_facts", (), status.seal.sealed
         yield "ayes_log_unsealed_seconds", (), status.seal.unsealed.total_seconds()
     yield "ayes_nodes_away", (), len({node for one in status.streams for node in one.away})

@@ -117,7 +117,7 @@ class Cosigner:
     def add(self, body: bytes) -> Reply:
         """Reply a request to sign a checkpoint. What is signed is on disk before."""
         try:
-            old, proof, note = _parsed(body)
+            old, proof, note = parsed_request(body)
             checkpoint = Checkpoint.parse(note)
         except (BadInput, ValueError):
             return Reply(HTTPStatus.BAD_REQUEST, "it is not a tlog-witness request.\n")
@@ -171,7 +171,7 @@ def request_of(old: int, proof: list[bytes], note: str) -> bytes:
     return f"{'\n'.join(lines)}\n\n{note}".encode()
 
 
-def _parsed(body: bytes) -> tuple[int, list[bytes], str]:
+def parsed_request(body: bytes) -> tuple[int, list[bytes], str]:
     """The parts of a request.
 
     Raises:

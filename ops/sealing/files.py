@@ -5,6 +5,7 @@
     seal/witnessed         what enough witnesses signed last, if that is another checkpoint
     seal/policy            who they are, as of the sealer's last start (c2sp.org/tlog-policy)
     seal/tile/0/000 …      the tiles (c2sp.org/tlog-tiles)
+    seal/copied            how many facts the copier has found or put in its bucket, for `doctor`
 
 A file is whole or absent, and a tile never changes. So a process may be killed at any moment, and
 a tile that would be another one shows that the log has changed.
@@ -133,6 +134,15 @@ class SealFiles:
             BadFile: as of `opened`.
         """
         return opened(str(self.file), note, key) if (note := self.note()) else None
+
+    def copied(self) -> int | None:
+        """How many facts are copied; None if no copier has begun."""
+        text = _text(self.folder / "copied").strip()
+        return int(text) if text.isdecimal() else None
+
+    def set_copied(self, facts: int) -> None:
+        if self.copied() != facts:
+            write_atomically(self.folder / "copied", f"{facts}\n".encode())
 
     def set_policy(self, policy: WitnessPolicy, log: VerifierKey) -> None:
         if _text(self.folder / "policy") != (text := policy.text(log)):

@@ -15,6 +15,8 @@ from ayes.schemas.errors import BadInput
 #: A fact that is older should be sealed, and signed by witnesses.
 LATE: Final = timedelta(minutes=1)
 WITNESSES_LATE: Final = timedelta(minutes=10)
+#: And copied, where a copier has begun: the last ones wait an hour.
+COPIES_LATE: Final = timedelta(hours=2)
 
 
 class SealStatus(Struct, frozen=True):
@@ -30,6 +32,9 @@ class SealStatus(Struct, frozen=True):
     signed: tuple[str, ...] = ()
     witnesses: tuple[str, ...] = ()
     quorum: int = 0
+    #: The facts that are copied, None without a copy; and how old the first one is that is not.
+    copied: int | None = None
+    uncopied: timedelta = timedelta()
     #: Why the files cannot be read.
     unreadable: str = ""
 
@@ -61,6 +66,8 @@ class SealStatus(Struct, frozen=True):
             tuple(policy.signed(note)),
             tuple(one.name for one in policy.witnesses),
             policy.quorum,
+            copied := files.copied(),
+            await age_after(last_seq if copied is None else copied),
         )
 
     @property
@@ -85,9 +92,27 @@ class SealStatus(Struct, frozen=True):
             )
         return found
 
+    @property
+    def copies_alarm(self) -> str:
+        """Why the copy is not as it should be; empty if it is."""
+        if self.copied is None or self.uncopied <= COPIES_LATE:
+            return ""
+        return (
+            f"the facts after {self.copied:,} are not copied, although the next one is "
+            f"{_seconds(self.uncopied)} old: `ayes work copier` copies them, or logs why not"
+        )
+
+    @property
+    def copies(self) -> str:
+        is_copied = self.copied is not None
+        return f"{self.copied:,} facts are copied" if is_copied else NO_COPY
+
     def __str__(self) -> str:
         by = f", and {len(self.signed)} of {len(self.witnesses)} witnesses have signed that"
         return f"{self.sealed:,} facts are sealed{by if self.witnesses else ''}"
+
+
+NO_COPY: Final = "the log is not copied (docs/copies.md)"
 
 
 def _size(note: str) -> int:

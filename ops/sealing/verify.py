@@ -1,22 +1,9 @@
-"""Verifying that the facts of a log, or of an export of it, are those that were sealed.
+"""Verifying that the facts of a log, or of an export of it, are those that were sealed."""
 
-An export is a file of lines of JSON: the checkpoint, then each fact that it covers. So an auditor
-verifies it alone, with nothing but the key of the sealer.
-"""
-
-import struct
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
-from datetime import UTC, datetime, timedelta
-from itertools import batched
-from pathlib import Path
+from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
-import msgspec
-from msgspec import Struct
-
 from ayes.ledger.log import RawMessage, identity_of
-from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.seal import (
     HASH,
     WIDTH,
@@ -24,25 +11,27 @@ from ayes.ledger.seal import (
     MerkleTree,
     ReadTile,
     Tile,
+    is_consistent,
     leaf_hash,
     split,
 )
-from ayes.ops.audit.backup import new_file
 from ayes.schemas.errors import BadFile
 
 #: Facts that a sentence names.
 _NAMED: Final = 5
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_PAGE: Final = 1000
 
 
 async def difference(
-    pages: AsyncIterator[list[RawMessage]], sealed: Checkpoint, read: ReadTile | None
+    pages: AsyncIterator[list[RawMessage]],
+    sealed: Checkpoint,
+    read: ReadTile | None,
+    proof: Sequence[bytes] = (),
 ) -> str | None:
     """How these facts differ from those that were sealed, as half a sentence; None if they do not.
 
     Args:
         read: reads the sealer's tiles, which say which facts differ; None: there are none.
+        proof: that these facts, if they are fewer, are the first of those that were sealed.
     """
     tree, tiles = MerkleTree(), _Compared(read)
     async for page in pages:
@@ -57,6 +46,10 @@ async def difference(
         tiles.compare(tree.add([leaf_hash(raw.leaf) for raw in facts]))
         if len(facts) < len(page):
             break
+    if proof and 0 < tree.size < sealed.size:
+        if is_consistent(tree.size, tree.root(), sealed.size, sealed.root, [*proof]):
+            return None
+        return f"the facts are not the first {tree.size:,} of those that were sealed"
     if tree.size < sealed.size:
         return f"the log ends at fact {tree.size:,}, and {sealed.size:,} were sealed"
     tiles.compare(tree.edge())
@@ -118,90 +111,3 @@ def _others(others: list[int], size: int) -> str:
         return f"fact {named} is not the one that was sealed"
     more = f" and {len(others) - _NAMED:,} more" if len(others) > _NAMED else ""
     return f"facts {named}{more} are not those that were sealed"
-
-
-# -------------------------------------------------------------------------------------- the export
-
-
-class _Head(Struct):
-    """The first line of an export."""
-
-    checkpoint: str
-    format: str = "ayes export 1"
-
-
-class _Line(Struct, forbid_unknown_fields=True):
-    seq: int
-    #: In nanoseconds since 1970; as text, since many programs round numbers of this size.
-    time: str
-    subject: str
-    #: In base64.
-    payload: bytes
-
-
-async def export(log: JetStream, note: str, file: Path) -> int:
-    """Write the facts that a checkpoint covers into a new file. Returns how many they are.
-
-    Raises:
-        BadInput: there is such a file already, or it cannot be written.
-    """
-    size = Checkpoint.parse(note).size
-    with new_file(file) as written:
-        written.write(msgspec.json.encode(_Head(note)) + b"\n")
-        async with aclosing(log.scan_leader(1)) as pages:
-            async for page in pages:
-                for raw in page:
-                    if raw.seq <= size:
-                        line = _Line(raw.seq, str(raw.at_ns), raw.subject, raw.data)
-                        written.write(msgspec.json.encode(line) + b"\n")
-                if page[-1].seq >= size:
-                    break
-    return size
-
-
-def exported(file: Path) -> str:
-    """The signed checkpoint of an export.
-
-    Raises:
-        BadFile: it is no export.
-    """
-    try:
-        with file.open("rb") as content:
-            return msgspec.json.decode(content.readline(), type=_Head).checkpoint
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as problem:
-        raise BadFile(
-            str(file), "", f"it is not an export of `ayes seal export`: {problem}"
-        ) from None
-
-
-def count(file: Path) -> int:
-    """How many facts an export has, sealed or not."""
-    with file.open("rb") as content:
-        return sum(1 for _ in content) - 1
-
-
-async def exported_facts(file: Path) -> AsyncGenerator[list[RawMessage]]:
-    """The facts of an export, in pages.
-
-    Raises:
-        BadFile: a line is not a fact.
-    """
-    decoder = msgspec.json.Decoder(_Line)
-    with file.open("rb") as content:
-        content.readline()
-        for page in batched(enumerate(content, 2), _PAGE, strict=False):
-            yield [_raw(file, number, line, decoder) for number, line in page]
-
-
-def _raw(file: Path, number: int, text: bytes, decoder: msgspec.json.Decoder[_Line]) -> RawMessage:
-    try:
-        line = decoder.decode(text)
-        at_us, below_us = divmod(int(line.time), 1000)
-        at = _EPOCH + timedelta(microseconds=at_us)
-        raw = RawMessage(line.seq, at, line.subject, line.payload, below_us)
-        is_fact = bool(line.time.isdecimal() and raw.leaf)
-    except (msgspec.MsgspecError, ValueError, OverflowError, struct.error):
-        is_fact = False
-    if not is_fact:
-        raise BadFile(str(file), f"line {number}", "it is not a fact.")
-    return raw

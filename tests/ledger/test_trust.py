@@ -41,6 +41,8 @@ def test_a_file_says_who_is_trusted(tmp_path):
         (f"{GOOD}[lost]\npeople = 1", "'people' should be greater than or equal to 2."),
         (f"{GOOD}[lost]\nafter = '1s'", "'after': '1s' is not a time from 60s to 30d."),
         (f'{GOOD}policies = ["{ONE}"]', "and it names none."),
+        (f'{GOOD}sealer = "{ONE}"', "line 3: sealer is the key of another log than 4f6b8c1d"),
+        (f'{GOOD}sealer = "me"', "'sealer': 'me' is not a key."),
         (f"{GOOD}[signed_since]\n'a.b' = 1", "'a.b' is not the name of a workspace."),
         (f"{GOOD}[signed_since]\nshop = true", "'shop' should be a valid integer."),
     ],

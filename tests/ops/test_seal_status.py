@@ -119,3 +119,32 @@ async def test_the_metrics_tell_how_far_it_is_sealed(tmp_path, key):
     }
     assert found == {"ayes_log_sealed_facts": 290, "ayes_log_unsealed_seconds": 129.0}
     assert ("ayes_failing_targets", ("witness",), 1) in [*values(Snapshot(NOW, "", status=look))]
+
+
+async def test_a_fact_that_nobody_copies_for_two_hours_is_an_alarm(tmp_path, key):
+    """Where a copier has begun; one waits an hour at most."""
+    assert "copies" in DOCTOR
+    assert "copies" in ALARMS
+    sealed(tmp_path, key, 300)
+    files = SealFiles(Store(tmp_path))
+
+    async def found(age: timedelta) -> tuple[list[str], str, list[object]]:
+        look = Look(seal=await status_of(tmp_path, age))
+        [check] = examined(look, ["copies"])
+        metrics = [one for one in values(Snapshot(NOW, "", status=look)) if ("copy",) in one]
+        return problems(look, ["copies"]), check.detail, metrics
+
+    failing = "ayes_failing_targets"
+    old, fresh = timedelta(days=9), timedelta(hours=1, minutes=59)
+    assert await found(old) == (
+        [], "the log is not copied (docs/copies.md)", [(failing, ("copy",), 0)],
+    )  # fmt: skip
+    files.set_copied(300)
+    assert (await found(old))[:2] == ([], "300 facts are copied")
+    files.set_copied(299)
+    assert (await found(fresh))[0] == []
+    [alarm], shown, metrics = await found(timedelta(hours=2, minutes=1))
+    assert alarm == shown
+    assert alarm.startswith("the facts after 299 are not copied, although the next one is 7,260 s")
+    assert metrics == [(failing, ("copy",), 1)]
+    assert examined(Look(), ["copies"])[0].detail == "the log is not copied (docs/copies.md)"
