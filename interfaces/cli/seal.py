@@ -12,8 +12,8 @@ from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.seal import VerifierKey
 from ayes.ledger.trust import read_trust
 from ayes.ops.inspection.witness import accepted
-from ayes.ops.sealing.bucket import Bucket
-from ayes.ops.sealing.copier import Rebuilt, rebuild
+from ayes.ops.sealing.bucket import LockedBucket
+from ayes.ops.sealing.copier import RebuiltLog, rebuild
 from ayes.ops.sealing.exports import export as export_to
 from ayes.ops.sealing.files import KEY, SealFiles, make_key, read_key
 from ayes.schemas.errors import BadInput
@@ -89,7 +89,7 @@ async def export(
         said = read_trust(trust) if trust else trust_of(session.store, None)
         named = key or (said.sealer if said else "")
         public = VerifierKey.parse(named) if named else read_key(store).public
-        made = await asyncio.to_thread(rebuild, Bucket(copy), public, file)
+        made = await asyncio.to_thread(rebuild, LockedBucket(copy), public, file)
         _tell_rebuilt(file, public, made, session)
         return
     if key or trust:
@@ -104,7 +104,7 @@ async def export(
     )
 
 
-def _tell_rebuilt(file: Path, key: VerifierKey, made: Rebuilt, session: Session) -> None:
+def _tell_rebuilt(file: Path, key: VerifierKey, made: RebuiltLog, session: Session) -> None:
     told = {"file": str(file), "facts": made.facts, "hidden": made.hidden, "ignored": made.ignored}
     hidden = (
         f"somebody wrote over {len(made.hidden):,} objects, or deleted them; their oldest versions "

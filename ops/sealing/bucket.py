@@ -63,7 +63,7 @@ class CopySettings(TomlModel):
         return seconds(self.retention) or 0
 
 
-class Version(NamedTuple):
+class StoredObject(NamedTuple):
     """The oldest version of an object."""
 
     key: str
@@ -73,7 +73,7 @@ class Version(NamedTuple):
     hidden_by: int = 0
 
 
-class Bucket:
+class LockedBucket:
     """The objects of a bucket whose keys begin with a prefix; each method waits for the storage.
 
     Raises:
@@ -155,9 +155,9 @@ class Bucket:
                 return False
         return True
 
-    def oldest(self, folder: str) -> dict[str, Version]:
+    def oldest(self, folder: str) -> dict[str, StoredObject]:
         """The oldest version of each object whose key begins so, by key, in their order."""
-        found, counted = dict[str, Version](), Counter[str]()
+        found, counted = dict[str, StoredObject](), Counter[str]()
         with self._translated(self.url):
             listing = self._client.get_paginator("list_object_versions")
             for page in listing.paginate(Bucket=self._name, Prefix=self._prefix + folder):
@@ -167,13 +167,15 @@ class Bucket:
                     key, at = one["Key"], one["LastModified"].astimezone(UTC)
                     counted[key] += 1
                     if key not in found or at <= found[key].put_at:
-                        found[key] = Version(key.removeprefix(self._prefix), one["VersionId"], at)
+                        found[key] = StoredObject(
+                            key.removeprefix(self._prefix), one["VersionId"], at
+                        )
         return {
             one.key: one._replace(hidden_by=counted[full] - 1)
             for full, one in sorted(found.items())
         }
 
-    def lines(self, version: Version) -> Iterator[bytes]:
+    def lines(self, version: StoredObject) -> Iterator[bytes]:
         """The lines of a version of an object.
 
         Raises:

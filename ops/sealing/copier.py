@@ -32,7 +32,7 @@ from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.seal import MerkleTree, Proofs, VerifierKey, is_consistent, leaf_hash
 from ayes.ops.audit.backup import new_file
-from ayes.ops.sealing.bucket import Bucket, CopySettings, Version
+from ayes.ops.sealing.bucket import CopySettings, LockedBucket, StoredObject
 from ayes.ops.sealing.cosigning import parsed_request, request_of
 from ayes.ops.sealing.exports import fact_of_line, head, line
 from ayes.ops.sealing.files import SealFiles, opened, read_key
@@ -55,7 +55,7 @@ _FACTS: Final = "log/"
 _CHECKPOINTS: Final = "checkpoint/"
 
 
-class Segment(NamedTuple):
+class CopiedSegment(NamedTuple):
     """The facts of an object, by their numbers."""
 
     first: int
@@ -79,9 +79,9 @@ def _end(first: int) -> int:
     return first + SIZE - 1 - (first - 1) % SIZE
 
 
-def _segments(found: Mapping[str, Version]) -> list[Segment]:
+def _segments(found: Mapping[str, StoredObject]) -> list[CopiedSegment]:
     """In the order of their facts."""
-    return sorted(filter(None, map(Segment.parse, found)))
+    return sorted(filter(None, map(CopiedSegment.parse, found)))
 
 
 @asynccontextmanager
@@ -102,7 +102,7 @@ async def copying(
         yield
         return
     key, files = read_key(Store(store)).public, SealFiles(Store(store))
-    bucket = await asyncio.to_thread(Bucket, settings.url)
+    bucket = await asyncio.to_thread(LockedBucket, settings.url)
     with suppress(Unavailable):  # it may be away, as it may be later
         await asyncio.to_thread(bucket.check)
     async with JetStream.connect(store, url=url, role="observer", name="copier") as log:
@@ -124,7 +124,7 @@ class Copier:
         log: JetStream,
         files: SealFiles,
         key: VerifierKey,
-        bucket: Bucket,
+        bucket: LockedBucket,
         retention_s: float,
     ) -> None:
         self._log, self._files, self._key = log, files, key
@@ -181,7 +181,7 @@ class Copier:
             return False
         with SpooledTemporaryFile(_IN_MEMORY, dir=str(self._files.folder)) as content:
             hashes = await self._read(begun, min(_end(first), sealed.size), content)
-            segment = Segment(first, first + len(hashes) - 1)
+            segment = CopiedSegment(first, first + len(hashes) - 1)
             tree = MerkleTree(self.copied, self._files.tile)
             tree.add(hashes)
             proof = await asyncio.to_thread(
@@ -223,7 +223,7 @@ class Copier:
             self._bucket.put_once, key, content, _digest(content), self._retention_s
         )
 
-    def _check_covered(self, segment: Segment, tree: MerkleTree) -> None:
+    def _check_covered(self, segment: CopiedSegment, tree: MerkleTree) -> None:
         """Check that a checkpoint is there and covers the facts of the tree.
 
         Raises:
@@ -232,7 +232,7 @@ class Copier:
         key = _CHECKPOINTS + segment.name
         _vouched(self._bucket, self._bucket.oldest(key).get(key), key, self._key, tree)
 
-    def _check_same(self, segment: Segment, content: IO[bytes]) -> None:
+    def _check_same(self, segment: CopiedSegment, content: IO[bytes]) -> None:
         key = _FACTS + segment.name
         there = sha256()
         for some in self._bucket.lines(self._bucket.oldest(key)[key]):
@@ -252,7 +252,11 @@ def _digest(content: IO[bytes]) -> bytes:
 
 
 def _vouched(
-    bucket: Bucket, version: Version | None, name: str, key: VerifierKey, tree: MerkleTree
+    bucket: LockedBucket,
+    version: StoredObject | None,
+    name: str,
+    key: VerifierKey,
+    tree: MerkleTree,
 ) -> tuple[str, list[bytes]]:
     """The checkpoint that covers the facts of the tree, and the proof of that.
 
@@ -278,7 +282,7 @@ def _vouched(
 # -------------------------------------------------------------------------------------- the rebuild
 
 
-class Rebuilt(NamedTuple):
+class RebuiltLog(NamedTuple):
     """What an export was made of."""
 
     facts: int
@@ -288,7 +292,7 @@ class Rebuilt(NamedTuple):
     ignored: list[str]
 
 
-def rebuild(bucket: Bucket, key: VerifierKey, file: Path) -> Rebuilt:
+def rebuild(bucket: LockedBucket, key: VerifierKey, file: Path) -> RebuiltLog:
     """Write an export (`exports.py`) of all that was copied, verified by the checkpoints beside it.
 
     Args:
@@ -328,12 +332,12 @@ def rebuild(bucket: Bucket, key: VerifierKey, file: Path) -> Rebuilt:
         body.seek(0)
         copyfileobj(body, written)
     hidden = [one.key for one in versions.values() if one.hidden_by]
-    return Rebuilt(tree.size, hidden, [str(problem) for problem in problems])
+    return RebuiltLog(tree.size, hidden, [str(problem) for problem in problems])
 
 
-def _append(bucket: Bucket, version: Version, tree: MerkleTree, body: IO[bytes]) -> None:
+def _append(bucket: LockedBucket, version: StoredObject, tree: MerkleTree, body: IO[bytes]) -> None:
     """Append the facts of a segment that come after those of the tree."""
-    segment, where = Segment.parse(version.key), bucket.where(version.key)
+    segment, where = CopiedSegment.parse(version.key), bucket.where(version.key)
     assert segment is not None
     seq = segment.first - 1
     for seq, text in enumerate(bucket.lines(version), segment.first):

@@ -27,8 +27,8 @@ from ayes.consumers.supervision import keep_running
 from ayes.ledger.seal import Checkpoint
 from ayes.ops.sealing import bucket as storing
 from ayes.ops.sealing import copier as copying
-from ayes.ops.sealing.bucket import Bucket
-from ayes.ops.sealing.copier import Rebuilt, rebuild
+from ayes.ops.sealing.bucket import LockedBucket
+from ayes.ops.sealing.copier import RebuiltLog, rebuild
 from ayes.ops.sealing.exports import exported, exported_facts, line
 from ayes.ops.sealing.verify import difference
 from ayes.schemas.backoff import Backoff
@@ -76,11 +76,11 @@ async def verified(file: Path, key: Any) -> str | None:
     return await difference(exported_facts(file), Checkpoint.parse(note), None, proof)
 
 
-def rebuilt(one: CopiedSite, folder: Path) -> tuple[Rebuilt, list[bytes]]:
+def rebuilt(one: CopiedSite, folder: Path) -> tuple[RebuiltLog, list[bytes]]:
     """The export that the copy gives, without its head."""
     file = folder / "rebuilt.jsonl"
     file.unlink(missing_ok=True)
-    made = rebuild(Bucket(URL), one.key.public, file)
+    made = rebuild(LockedBucket(URL), one.key.public, file)
     assert asyncio.run(verified(file, one.key.public)) is None
     return made, file.read_bytes().splitlines(keepends=True)[1:]
 
@@ -95,7 +95,7 @@ def test_whole_segments_are_copied_and_give_the_log_byte_for_byte(tmp_path):
     copier = asyncio.run(one.copy())
     assert (copier.copied, one.files.copied()) == (300, 300)
     assert names() == names("shop/checkpoint/") == [ONE, TWO, THREE]
-    assert rebuilt(one, tmp_path) == (Rebuilt(300, [], []), lines(one, 300))
+    assert rebuilt(one, tmp_path) == (RebuiltLog(300, [], []), lines(one, 300))
     assert not asyncio.run(copier.copy_next())
 
 
@@ -128,7 +128,7 @@ def test_an_incomplete_segment_ends_after_an_hour(
     asyncio.run(one.copy())
     assert [*dict.fromkeys(names())] == names()
     assert set(expected) <= set(names())
-    assert rebuilt(one, tmp_path) == (Rebuilt(400, [], []), lines(one, 400))
+    assert rebuilt(one, tmp_path) == (RebuiltLog(400, [], []), lines(one, 400))
 
 
 def test_what_is_copied_cannot_be_deleted(tmp_path):
@@ -158,7 +158,7 @@ def test_the_proof_of_an_export_is_of_its_facts_alone(tmp_path):
     one = site(tmp_path, 133)
     asyncio.run(one.copy())
     file, key = tmp_path / "rebuilt", one.key.public
-    assert rebuild(Bucket(URL), key, file).facts == 100
+    assert rebuild(LockedBucket(URL), key, file).facts == 100
     first, *facts_ = file.read_bytes().splitlines(keepends=True)
     assert Checkpoint.parse(exported(file)[0]).size == 133
     for found in (facts_[:-1], [*facts_[:-1], line(structs.replace(one.log.facts[99], data=b""))]):
@@ -204,7 +204,7 @@ def test_a_copier_that_is_killed_at_any_await_puts_each_object_once(tmp_path, mo
     assert (
         names() == names("shop/checkpoint/") == [f"{n:012}-{n + 9:012}" for n in range(1, 250, 10)]
     )
-    assert rebuilt(one, tmp_path) == (Rebuilt(250, [], []), lines(one, 250))
+    assert rebuilt(one, tmp_path) == (RebuiltLog(250, [], []), lines(one, 250))
 
 
 def test_two_copiers_put_the_same(tmp_path, monkeypatch):
@@ -292,7 +292,7 @@ def test_a_bucket_from_which_copies_can_be_deleted_is_refused(tmp_path, name, wh
 def test_a_clock_that_is_wrong_is_refused(tmp_path, monkeypatch):
     """Objects would be kept too short, or too long for ever."""
     monkeypatch.setattr(storing, "_MAX_SKEW", timedelta(minutes=5))
-    bucket = Bucket(URL)
+    bucket = LockedBucket(URL)
     ask = bucket._client.get_object_lock_configuration
 
     def dated(**given: Any) -> Any:
@@ -382,7 +382,7 @@ def test_the_copy_gives_the_log_after_overwrites_and_delete_markers(tmp_path):
         client().delete_object(Bucket=NAME, Key=key)
     client().delete_object(Bucket=NAME, Key=f"shop/log/{TWO}")
     hidden = [f"log/{ONE}", f"log/{TWO}", f"checkpoint/{THREE}"]
-    assert rebuilt(one, tmp_path) == (Rebuilt(300, hidden, []), lines(one, 300))
+    assert rebuilt(one, tmp_path) == (RebuiltLog(300, hidden, []), lines(one, 300))
     asyncio.run(one.copy())  # nor does the copier take them for missing
     assert names().count(TWO) == 1
 
@@ -468,7 +468,7 @@ def test_a_copy_that_lacks_something_or_has_others_gives_no_export(tmp_path, nam
     if change:
         put(name, change(body))
     with pytest.raises(BadFile, match=re.escape(why)):
-        rebuild(Bucket(URL), one.key.public, tmp_path / "rebuilt")
+        rebuild(LockedBucket(URL), one.key.public, tmp_path / "rebuilt")
     assert not [*tmp_path.glob("*rebuilt*")]
 
 
@@ -481,7 +481,7 @@ def test_an_object_whose_bytes_rotted_is_named(tmp_path):
     body[10] ^= 1
     key.value, key.checksum_value = bytes(body), checksum
     with pytest.raises(BadFile, match=f"log/{ONE}"):
-        rebuild(Bucket(URL), one.key.public, tmp_path / "rebuilt")
+        rebuild(LockedBucket(URL), one.key.public, tmp_path / "rebuilt")
 
 
 def test_the_key_is_not_the_copys(tmp_path):
@@ -490,16 +490,16 @@ def test_the_key_is_not_the_copys(tmp_path):
     asyncio.run(one.copy())
     other = CopiedSite(tmp_path / "other", one.log.facts, "approvals.example")
     with pytest.raises(BadFile, match="it is of the log"):
-        rebuild(Bucket(URL), other.key.public, tmp_path / "rebuilt")
+        rebuild(LockedBucket(URL), other.key.public, tmp_path / "rebuilt")
     with pytest.raises(BadInput, match="has no copy of a log"):
-        rebuild(Bucket(f"s3://{NAME}/elsewhere"), one.key.public, tmp_path / "rebuilt")
+        rebuild(LockedBucket(f"s3://{NAME}/elsewhere"), one.key.public, tmp_path / "rebuilt")
 
 
 def test_more_objects_than_the_storage_lists_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(copying, "SIZE", 1)
     one = site(tmp_path, 1003)
     asyncio.run(one.copy())
-    assert len(Bucket(URL).oldest("log/")) == 1003
+    assert len(LockedBucket(URL).oldest("log/")) == 1003
     assert asyncio.run(one.copy()).copied == 1003
 
 

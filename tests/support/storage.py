@@ -13,7 +13,7 @@ from moto.server import ThreadedMotoServer
 from ayes.ledger.log import RawMessage, identity_of
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.seal import Checkpoint, MerkleTree, SignerKey, leaf_hash
-from ayes.ops.sealing.bucket import Bucket
+from ayes.ops.sealing.bucket import LockedBucket
 from ayes.ops.sealing.copier import Copier
 from ayes.ops.sealing.files import SealFiles
 
@@ -114,7 +114,7 @@ class CopiedSite:
 
     def copier(self, url: str = URL) -> Copier:
         retention_s = timedelta(days=365).total_seconds()
-        return Copier(self.log, self.files, self.key.public, Bucket(url), retention_s)  # type: ignore[arg-type]
+        return Copier(self.log, self.files, self.key.public, LockedBucket(url), retention_s)  # type: ignore[arg-type]
 
     async def copy(self, size: int = 0) -> Copier:
         """Seal the first facts, and copy of them what can be copied now."""
